@@ -1,0 +1,242 @@
+"""What a strategy may ask of its world: protocols, no logic.
+
+A strategy is a set of role programs, `async def worker(self, ctx)` and the like, written against `Context`.
+The worlds that supply one (local processes, simulated time) may differ in how they wait and in nothing else:
+
+- In a world of real processes an await blocks until its operation is done, and never suspends.
+- In the simulated world an await suspends into a heap of virtual time.
+
+Concurrency exists only through handles: `start` begins an operation or a whole coroutine, `await handle` ends it.
+Every span of time is recorded by the world, never by a strategy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from paceline.schedules.steps import Schedule
+
+__all__ = ["ANY", "Batch", "Combine", "Context", "Handle", "Message", "Strategy", "Window"]
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+ANY = -1
+"""As the source of `recv`: whichever rank's message comes first."""
+
+Combine = Literal["copy", "sum", "max", "min"]
+"""What `recv` does with the tensor that it is given: overwrite it, or combine it with what arrives."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One worker's slice of the global batch of one step."""
+
+    step: int
+    indices: np.ndarray
+    total: int
+    """Samples of the global batch, over all workers."""
+
+    @property
+    def count(self) -> int:
+        """Samples of this slice. May be zero."""
+        return len(self.indices)
+
+    @property
+    def weight(self) -> float:
+        """This slice's share of the global batch: what its mean gradient is multiplied with."""
+        return len(self.indices) / self.total
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """What `recv` returns."""
+
+    source: int
+    tag: int
+    version: int
+    tensor: Tensor
+
+
+class Handle(Protocol[T_co]):
+    """An operation under way."""
+
+    @property
+    def done(self) -> bool:
+        """Whether it has ended: with a result, with an error, or cancelled."""
+        ...
+
+    def cancel(self) -> None:
+        """Stop it as soon as it can be stopped. A cancelled handle is done; awaiting it raises `Cancelled`."""
+        ...
+
+    def __await__(self) -> Generator[Any, Any, T_co]: ...
+
+
+class Window(Protocol):
+    """Memory that all ranks of one host see, as a matrix: `tensor[row]` is a flat tensor."""
+
+    @property
+    def tensor(self) -> Tensor: ...
+
+    def barrier(self) -> Awaitable[None]:
+        """Wait until every rank that opened this window has come here equally often."""
+        ...
+
+    def reduce(self, columns: slice, rows: Sequence[int], into: Tensor) -> Awaitable[None]:
+        """Write the sum of `rows`, in that order, over `columns` to `into`."""
+        ...
+
+
+class Context(Protocol):
+    """One rank's view of its world."""
+
+    @property
+    def rank(self) -> int: ...
+    @property
+    def role(self) -> str: ...
+    @property
+    def workers(self) -> Sequence[int]:
+        """The ranks that compute gradients, in order."""
+        ...
+
+    @property
+    def servers(self) -> Sequence[int]:
+        """The ranks that only hold parameters. Empty in a peer-to-peer strategy."""
+        ...
+
+    @property
+    def peers(self) -> Sequence[int]:
+        """All ranks."""
+        ...
+
+    @property
+    def hosts(self) -> Sequence[int]:
+        """The host of each rank, as a number. Ranks of one host can open a window together."""
+        ...
+
+    @property
+    def windows_are_fast(self) -> bool:
+        """Whether all ranks share a host and its memory is the quickest way between them."""
+        ...
+
+    @property
+    def rng(self) -> np.random.Generator:
+        """Chance, seeded by the run's seed and the rank: the same in every world."""
+        ...
+
+    # What is learned
+    @property
+    def steps(self) -> int:
+        """Updates that the run was asked for."""
+        ...
+
+    @property
+    def parameters(self) -> Tensor:
+        """All trainable parameters of this rank's replica, one flat tensor."""
+        ...
+
+    @property
+    def gradient(self) -> Tensor:
+        """All gradients of this rank's replica, one flat tensor of the same layout."""
+        ...
+
+    @property
+    def buffers(self) -> Sequence[Tensor]:
+        """The module's buffers (BatchNorm statistics and the like), one flat tensor per dtype."""
+        ...
+
+    @property
+    def clips(self) -> bool:
+        """Whether the task clips gradients by their global norm."""
+        ...
+
+    def batches(self) -> AsyncIterator[Batch]:
+        """This worker's slice of each global batch, one a step, until the run's last step."""
+        ...
+
+    def gradients(self, batch: Batch) -> AsyncIterator[Tensor]:
+        """The gradient of a batch, times its weight, bucket by bucket, while backward goes on.
+
+        A bucket is a slice of `gradient`; together they cover it, in one order that is the same on every rank.
+        """
+        ...
+
+    def compute(self, batch: Batch) -> Awaitable[Tensor]:
+        """The gradient of a batch, times its weight, whole: fills and returns `gradient`."""
+        ...
+
+    def apply(self, shard: slice | None = None, *, norm: float | None = None) -> Awaitable[None]:
+        """One step of the optimizer with `gradient`, on all parameters or on one shard of them.
+
+        `norm` is the gradient's global norm, which a shard cannot know; it is needed where the task clips.
+        """
+        ...
+
+    def shards(self, parts: int) -> Sequence[slice]:
+        """The parameters in `parts` contiguous shards, cut where this task's optimizer allows it."""
+        ...
+
+    def place(self, *, parameters: Tensor | None = None, gradient: Tensor | None = None) -> None:
+        """Move this replica's flat tensors into other memory (a row of a window, say)."""
+        ...
+
+    # How ranks talk
+    def send(self, to: int, tensor: Tensor, *, tag: int = 0, version: int = 0) -> Awaitable[None]:
+        """Done when the tensor may be overwritten."""
+        ...
+
+    def recv(
+        self, source: int, into: Tensor | None = None, *, combine: Combine = "copy", tag: int = 0
+    ) -> Awaitable[Message]:
+        """The next message of this tag from `source` (or from `ANY`), combined with `into` if given."""
+        ...
+
+    def start(self, work: Awaitable[T]) -> Handle[T]:
+        """Begin an operation, or a coroutine made of operations, and go on."""
+        ...
+
+    def first(self, handles: Sequence[Handle[Any]]) -> Awaitable[Handle[Any]]:
+        """The first of the handles that is done: the leftmost, where several are."""
+        ...
+
+    def window(self, name: str, *, rows: int, like: Tensor) -> Window:
+        """Memory shared by the ranks of this host: `rows` rows, each with the size and dtype of `like`."""
+        ...
+
+    def execute(
+        self, schedule: Schedule, group: Sequence[int], data: Tensor, *, combine: Combine, tag: int
+    ) -> Awaitable[None]:
+        """Run this rank's part of a schedule on `data`, which is overwritten."""
+        ...
+
+    # What happens meanwhile
+    def now(self) -> float:
+        """Seconds since the run began, on this world's clock."""
+        ...
+
+    def sleep(self, seconds: float) -> Awaitable[None]: ...
+
+    def report(self, **values: float) -> None:
+        """Add values to the record of the current step."""
+        ...
+
+
+@runtime_checkable
+class Strategy(Protocol):
+    """How workers cooperate. Each role that `roles` names is a method: `async def worker(self, ctx)`."""
+
+    def roles(self, workers: int) -> Sequence[str]:
+        """The role of each rank. Workers come first: ranks 0 to `workers - 1`."""
+        ...
+
+
+Program = Callable[[Context], Awaitable[None]]
+
+

@@ -1,0 +1,172 @@
+"""Everything that Paceline raises on purpose.
+
+PacelineError
+├── ConfigurationError         an argument is wrong; also a ValueError
+│   └── UnknownNameError       a name is not in its table
+├── TaskError                  the user's task file or factory failed
+└── RunError                   a run could not go on
+    ├── WorkerError            the user's code raised on one rank
+    ├── LossNotFiniteError     a loss became NaN or infinite
+    ├── PeerLost               a rank is gone
+    ├── DeadlineError          a wait took longer than it may
+    ├── DeadlockError          every simulated rank waits for another
+    ├── MismatchError          two ranks disagree on a tensor's dtype or shape
+    └── FrameError             bytes on a link are not a frame
+Cancelled                      not an error: unwinds a computation that its strategy cancelled
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+__all__ = [
+    "Cancelled",
+    "ConfigurationError",
+    "DeadlineError",
+    "DeadlockError",
+    "FrameError",
+    "LossNotFiniteError",
+    "MismatchError",
+    "PacelineError",
+    "PeerLost",
+    "RunError",
+    "TaskError",
+    "UnknownNameError",
+    "WorkerError",
+]
+
+
+class PacelineError(Exception):
+    """The base of all errors that Paceline raises on purpose."""
+
+
+class ConfigurationError(PacelineError, ValueError):
+    """An argument was refused. The message names the argument, the bound, the value and the remedy."""
+
+    def __init__(self, argument: str, bound: str, value: object, remedy: str = "") -> None:
+        super().__init__(argument, bound, value, remedy)
+        self.argument = argument
+        self.bound = bound
+        self.value = value
+        self.remedy = remedy
+
+    def __str__(self) -> str:
+        text = f"{self.argument} {self.bound}, but got {self.value!r}"
+        return f"{text}; {self.remedy}" if self.remedy else text
+
+
+class UnknownNameError(ConfigurationError):
+    """A name that is not in its table. The message lists the valid names and the nearest."""
+
+    def __init__(self, argument: str, value: str, valid: Iterable[str]) -> None:
+        names = sorted(valid)
+        near = difflib.get_close_matches(str(value), names, n=1)
+        remedy = f"did you mean {near[0]!r}?" if near else "choose one of these"
+        super().__init__(argument, f"must be one of {', '.join(names) or '(none)'}", value, remedy)
+        self.args = (argument, value, names)
+
+
+class TaskError(PacelineError):
+    """The user's task could not be loaded or built. The user's own traceback is in the message."""
+
+
+class RunError(PacelineError):
+    """A run ended before its time."""
+
+
+class WorkerError(RunError):
+    """The user's model, loss, data or optimizer raised on one rank."""
+
+    def __init__(self, rank: int, step: int, traceback: str) -> None:
+        super().__init__(rank, step, traceback)
+        self.rank = rank
+        self.step = step
+        self.traceback = traceback
+
+    def __str__(self) -> str:
+        return f"rank {self.rank} failed in step {self.step}:\n{self.traceback.rstrip()}"
+
+
+class LossNotFiniteError(RunError):
+    """A loss became NaN or infinite."""
+
+    def __init__(self, rank: int, step: int, loss: float) -> None:
+        super().__init__(rank, step, loss)
+        self.rank = rank
+        self.step = step
+        self.loss = loss
+
+    def __str__(self) -> str:
+        return (
+            f"the loss is {self.loss} on rank {self.rank} in step {self.step}; "
+            "lower the learning rate, clip the gradients (Task(clip_norm=…)), or look at the data of that step"
+        )
+
+
+class PeerLost(RunError):  # noqa: N818  (a strategy may catch it and go on: an event more than an error)
+    """A rank is gone: it died, or its host did. Raised at the await points of the ranks that need it."""
+
+    def __init__(self, rank: int, reason: str = "", waiting: str = "") -> None:
+        super().__init__(rank, reason, waiting)
+        self.rank = rank
+        self.reason = reason
+        self.waiting = waiting
+
+    def __str__(self) -> str:
+        text = f"rank {self.rank} is lost"
+        if self.reason:
+            text += f" ({self.reason})"
+        return f"{text}; {self.waiting}" if self.waiting else text
+
+
+class DeadlineError(RunError):
+    """A wait took longer than its deadline."""
+
+    def __init__(self, rank: int, operation: str, awaited: str, deadline_s: float) -> None:
+        super().__init__(rank, operation, awaited, deadline_s)
+        self.rank = rank
+        self.operation = operation
+        self.awaited = awaited
+        self.deadline_s = deadline_s
+
+    def __str__(self) -> str:
+        return (
+            f"rank {self.rank} waited {self.deadline_s:g} s in {self.operation} for {self.awaited}; "
+            "if that is ordinary here, raise deadline_s of the cluster"
+        )
+
+
+class DeadlockError(RunError):
+    """Every simulated rank that has not finished waits for another."""
+
+    def __init__(self, waits: Iterable[str]) -> None:
+        self.waits = tuple(waits)
+        super().__init__(self.waits)
+
+    def __str__(self) -> str:
+        shown = list(self.waits[:20])
+        if len(self.waits) > len(shown):
+            shown.append(f"… and {len(self.waits) - len(shown)} more")
+        return "deadlock: nobody can go on\n  " + "\n  ".join(shown)
+
+
+class MismatchError(RunError):
+    """Two ranks disagree about the tensor that one sends to the other."""
+
+    def __init__(self, sender: int, sent: str, receiver: int, expected: str) -> None:
+        super().__init__(sender, sent, receiver, expected)
+        self.sender = sender
+        self.receiver = receiver
+
+    def __str__(self) -> str:
+        sender, sent, receiver, expected = self.args
+        return f"rank {sender} sent {sent}, but rank {receiver} expected {expected}"
+
+
+class FrameError(RunError):
+    """Bytes on a link that are not a frame of this run."""
+
+
+class Cancelled(BaseException):  # noqa: N818
+    """Unwinds a cancelled computation. A BaseException, so that no user's `except Exception` swallows it."""

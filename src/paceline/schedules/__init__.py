@@ -1,0 +1,1 @@
+"""Pure data: what each rank of a group sends, receives and combines, round by round."""
