@@ -1,1 +1,45 @@
-"""Paceline."""
+"""Paceline trains one PyTorch model on many workers, with any parallel-training strategy, chosen by one word.
+
+The names below are public and stable. They are resolved when first used, so that `import paceline` is quick.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from paceline.clusters.local import Local
+    from paceline.clusters.simulated import Simulated
+    from paceline.costs import Link, times
+    from paceline.errors import PacelineError
+    from paceline.run import Run
+    from paceline.task import Task, load_task
+    from paceline.train import train
+
+__version__ = "0.1.0"
+__all__ = ["Link", "Local", "PacelineError", "Run", "Simulated", "Task", "load_task", "times", "train"]
+
+_HOMES = {
+    "Link": "paceline.costs",
+    "Local": "paceline.clusters.local",
+    "PacelineError": "paceline.errors",
+    "Run": "paceline.run",
+    "Simulated": "paceline.clusters.simulated",
+    "Task": "paceline.task",
+    "load_task": "paceline.task",
+    "times": "paceline.costs",
+    "train": "paceline.train",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'paceline' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

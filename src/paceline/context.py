@@ -14,15 +14,15 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
-
-import numpy as np
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, runtime_checkable
 
 from paceline.schedules.steps import Schedule
 
-__all__ = ["ANY", "Batch", "Combine", "Context", "Handle", "Message", "Strategy", "Window"]
+if TYPE_CHECKING:
+    import numpy as np
+    from torch import Tensor
+
+__all__ = ["ANY", "Batch", "Combine", "Context", "Handle", "Message", "Program", "Strategy", "Window"]
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -86,7 +86,7 @@ class Window(Protocol):
     def tensor(self) -> Tensor: ...
 
     def barrier(self) -> Awaitable[None]:
-        """Wait until every rank that opened this window has come here equally often."""
+        """Wait until every rank of the window's group has come here as often."""
         ...
 
     def reduce(self, columns: slice, rows: Sequence[int], into: Tensor) -> Awaitable[None]:
@@ -157,6 +157,10 @@ class Context(Protocol):
         """Whether the task clips gradients by their global norm."""
         ...
 
+    def rounds(self) -> AsyncIterator[int]:
+        """The number of each step, until the run's last: the loop of a role that computes no gradients."""
+        ...
+
     def batches(self) -> AsyncIterator[Batch]:
         """This worker's slice of each global batch, one a step, until the run's last step."""
         ...
@@ -206,14 +210,18 @@ class Context(Protocol):
         """The first of the handles that is done: the leftmost, where several are."""
         ...
 
-    def window(self, name: str, *, rows: int, like: Tensor) -> Window:
-        """Memory shared by the ranks of this host: `rows` rows, each with the size and dtype of `like`."""
+    def window(self, name: str, group: Sequence[int], *, rows: int, like: Tensor) -> Window:
+        """Memory shared by the ranks of `group`, all on this host: `rows` rows of the size and dtype of `like`."""
         ...
 
     def execute(
         self, schedule: Schedule, group: Sequence[int], data: Tensor, *, combine: Combine, tag: int
     ) -> Awaitable[None]:
         """Run this rank's part of a schedule on `data`, which is overwritten."""
+        ...
+
+    def count_collective(self, group: Sequence[int]) -> int:
+        """How many collectives of this group this rank has begun before, modulo 65,536."""
         ...
 
     # What happens meanwhile
@@ -238,5 +246,3 @@ class Strategy(Protocol):
 
 
 Program = Callable[[Context], Awaitable[None]]
-
-

@@ -1,0 +1,29 @@
+"""The command line: words in, text out, and nothing else. Torch is imported by the commands that need it."""
+
+from __future__ import annotations
+
+import typer
+
+from paceline.cli import strategies, train
+from paceline.cli.options import Version
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="paceline",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command("train")(train.train)
+app.command("strategies")(strategies.strategies)
+
+
+@app.callback()
+def paceline(version: Version = False) -> None:
+    """Train one PyTorch model on many workers, with any strategy, chosen by one word."""
+
+
+def main() -> None:
+    """What the console script runs."""
+    app()

@@ -5,15 +5,30 @@ same time. The data of a collective is one flat tensor, cut into `chunks` nearly
 range of pieces that it touches. Ranks in a schedule are positions in the group, 0 to size - 1.
 
 Within one round no step may write what another step reads or writes; the validator refuses a schedule that does.
-`Buffer.SCRATCH` is a second tensor of the same layout for algorithms that need the old value and the new.
+`Buffer.SCRATCH` is a second memory for algorithms that need the old value and the new: `Schedule.scratch` tensors of the
+data's layout, end to end, so that its chunk i is as long as the data's chunk i % chunks.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-__all__ = ["Buffer", "Chunks", "Copy", "Recv", "Reduce", "Round", "Schedule", "Send", "Step", "chunk_bounds"]
+__all__ = [
+    "Accumulate",
+    "Buffer",
+    "Chunks",
+    "Copy",
+    "Recv",
+    "Reduce",
+    "Round",
+    "Schedule",
+    "Send",
+    "Step",
+    "chunk_bounds",
+    "chunk_slice",
+]
 
 
 class Buffer(Enum):
@@ -64,7 +79,15 @@ class Copy:
     target: Chunks
 
 
-Step = Send | Recv | Reduce | Copy
+@dataclass(frozen=True, slots=True)
+class Accumulate:
+    """Combine chunks of one place of this rank into another: target = target + source. Moves no message."""
+
+    source: Chunks
+    target: Chunks
+
+
+Step = Send | Recv | Reduce | Copy | Accumulate
 Round = tuple[Step, ...]
 
 
@@ -74,6 +97,8 @@ class Schedule:
 
     chunks: int
     rounds: tuple[Round, ...]
+    scratch: int = 1
+    """How many tensors of the data's layout `Buffer.SCRATCH` holds, where any step touches it."""
 
 
 def chunk_bounds(length: int, chunks: int) -> list[int]:
@@ -83,3 +108,13 @@ def chunk_bounds(length: int, chunks: int) -> list[int]:
     """
     size, longer = divmod(length, chunks)
     return [i * size + min(i, longer) for i in range(chunks + 1)]
+
+
+def chunk_slice(chunks: Chunks, bounds: Sequence[int]) -> slice:
+    """Where a range of chunks lies in its flat buffer, given `chunk_bounds` of the data."""
+    return slice(_offset(chunks.start, bounds), _offset(chunks.stop, bounds))
+
+
+def _offset(chunk: int, bounds: Sequence[int]) -> int:
+    copies, rest = divmod(chunk, len(bounds) - 1)
+    return copies * bounds[-1] + bounds[rest]

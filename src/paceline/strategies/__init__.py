@@ -1,0 +1,76 @@
+"""One file per algorithm, named as the literature names it. The table below is the only list of them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from paceline.context import Strategy
+from paceline.errors import ConfigurationError, UnknownNameError
+from paceline.strategies.all_reduce import AllReduce
+from paceline.strategies.map_reduce import MapReduce
+from paceline.strategies.single import Single
+
+__all__ = ["STRATEGIES", "describe", "parse"]
+
+STRATEGIES: Mapping[str, type[Any]] = {
+    "single": Single,
+    "map-reduce": MapReduce,
+    "all-reduce": AllReduce,
+}
+
+
+def parse(spec: str | Strategy) -> Strategy:
+    """A strategy from words such as "all-reduce:algorithm=ring"; a strategy itself is returned as it is."""
+    if not isinstance(spec, str):
+        if isinstance(spec, Strategy):
+            return spec
+        raise ConfigurationError(
+            "strategy", "must be a name or an object with a method roles(workers)", spec, "see paceline strategies"
+        )
+    name, _, rest = spec.partition(":")
+    if name not in STRATEGIES:
+        raise UnknownNameError("strategy", name, STRATEGIES)
+    kind = STRATEGIES[name]
+    fields = {field.name: field for field in dataclasses.fields(kind)}
+    values: dict[str, Any] = {}
+    for item in filter(None, rest.split(",")):
+        key, equals, text = item.partition("=")
+        key = key.strip().replace("-", "_")
+        if key not in fields:
+            raise UnknownNameError(f"parameter of {name}", key, fields)
+        if not equals:
+            raise ConfigurationError(f"{name}:{key}", "must be given a value", item, f"write {name}:{key}=…")
+        values[key] = _convert(f"{name}:{key}", fields[key], text.strip())
+    strategy: Strategy = kind(**values)
+    return strategy
+
+
+def describe(strategy: Strategy) -> str:
+    """The words that `parse` would turn into this strategy."""
+    name = next((n for n, kind in STRATEGIES.items() if type(strategy) is kind), type(strategy).__name__)
+    if not dataclasses.is_dataclass(strategy):
+        return name
+    changed = [
+        f"{field.name}={getattr(strategy, field.name)}"
+        for field in dataclasses.fields(strategy)
+        if getattr(strategy, field.name) != field.default
+    ]
+    return f"{name}:{','.join(changed)}" if changed else name
+
+
+_TRUE, _FALSE = ("true", "yes", "1"), ("false", "no", "0")
+
+
+def _convert(argument: str, field: dataclasses.Field[Any], text: str) -> Any:
+    """A text as the field's annotated type: int, float, bool or str, each also optional."""
+    wanted = str(field.type).removesuffix("| None").strip()
+    try:
+        if wanted == "bool":
+            if text.lower() not in _TRUE + _FALSE:
+                raise ValueError
+            return text.lower() in _TRUE
+        return {"int": int, "float": float}.get(wanted, str)(text)
+    except ValueError:
+        raise ConfigurationError(argument, f"must be of type {wanted}", text, f"the default is {field.default!r}") from None

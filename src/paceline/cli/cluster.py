@@ -1,0 +1,64 @@
+"""The cluster that the words of a command describe."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from paceline.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from paceline.clusters.job import Cluster
+
+__all__ = ["ClusterWords"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterWords:
+    """What was written about the cluster. That the words fit each other is checked before torch is loaded."""
+
+    workers: int
+    slow: Sequence[str]
+    delay: Sequence[str]
+    deadline: str | None
+    simulate: bool
+    bandwidth: str | None
+    latency: str | None
+    compute: str | None
+
+    def __post_init__(self) -> None:
+        simulated = {"--bandwidth": self.bandwidth, "--latency": self.latency, "--compute": self.compute}
+        for option, value in simulated.items():
+            if value is not None and not self.simulate:
+                raise ConfigurationError(option, "needs --simulate", value, "add --simulate or leave it out")
+        if self.deadline is not None and self.simulate:
+            remedy = "leave it out: simulated workers that wait for ever are reported as a deadlock"
+            raise ConfigurationError("--deadline", "is for real workers", self.deadline, remedy)
+
+    def cluster(self) -> Cluster:
+        """The cluster itself."""
+        import paceline as pl
+        from paceline.costs.stragglers import parse_delays, parse_slow
+
+        slow = parse_slow(",".join(self.slow)) if self.slow else {}
+        common = {"workers": self.workers, "slow": slow, "delay": parse_delays(self.delay)}
+        options = common | (self._simulated_options() if self.simulate else self._local_options())
+        # Named last, because that loads torch: a word that cannot be read is refused before.
+        return pl.Simulated(**options) if self.simulate else pl.Local(**options)
+
+    def _local_options(self) -> dict[str, Any]:
+        from paceline.costs.units import parse_seconds
+
+        return {} if self.deadline is None else {"deadline_s": parse_seconds(self.deadline, "--deadline")}
+
+    def _simulated_options(self) -> dict[str, Any]:
+        from paceline.costs import times
+        from paceline.costs.link import Link
+
+        given = {"bandwidth": self.bandwidth, "latency": self.latency}
+        link = {name: value for name, value in given.items() if value is not None}
+        options: dict[str, Any] = {"link": Link(**link)} if link else {}
+        if self.compute is not None:
+            options["compute"] = times.parse(self.compute, "--compute")
+        return options

@@ -1,0 +1,29 @@
+"""How a command ends: 0 well; 1 a run failed; 2 refused before anything ran; 130 interrupted by Ctrl-C."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import typer
+
+from paceline.errors import ConfigurationError, PacelineError
+
+__all__ = ["FAILED", "INTERRUPTED", "REFUSED", "exit_codes"]
+
+FAILED = 1
+REFUSED = 2
+INTERRUPTED = 130  # what shells report for a process that SIGINT (2) ended: 128 + 2
+
+
+@contextmanager
+def exit_codes(failure: int = FAILED) -> Iterator[None]:
+    """Turn what Paceline raises on purpose into a message on stderr and an exit code, without a traceback."""
+    try:
+        yield
+    except PacelineError as error:
+        typer.echo("\n".join([f"error: {error}", *getattr(error, "__notes__", ())]), err=True)
+        raise typer.Exit(REFUSED if isinstance(error, ConfigurationError) else failure) from None
+    except KeyboardInterrupt:
+        typer.echo("interrupted", err=True)
+        raise typer.Exit(INTERRUPTED) from None

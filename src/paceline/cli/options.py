@@ -1,0 +1,66 @@
+"""The words that the commands take: type, name and help of each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from typer import Argument, Exit, Option, echo
+
+_SIMULATED = "Simulated workers"
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        echo(f"paceline {version('paceline')}")
+        raise Exit
+
+
+File = Annotated[
+    str, Argument(metavar="FILE[:NAME]", help="The Python file of the task; its name, if there are several.")
+]
+Strategy = Annotated[
+    str, Option(help="How the workers cooperate: a name of `paceline strategies`, or name:parameter=value,…")
+]
+Workers = Annotated[int, Option(help="How many ranks compute gradients.")]
+Steps = Annotated[int | None, Option(help="Train for so many updates of the parameters.")]
+Epochs = Annotated[int | None, Option(help="Train for so many passes over the data.")]
+Seed = Annotated[int, Option(help="Sets the initial parameters and all batches.")]
+StopAtTarget = Annotated[bool, Option("--stop-at-target", help="Stop when the task's target is reached.")]
+
+Slow = Annotated[
+    list[str] | None, Option(metavar="RANK:FACTOR", help="A slow rank, such as 3:4x. May be repeated.")
+]
+Delay = Annotated[
+    list[str] | None,
+    Option(
+        metavar="TIMES",
+        help="A delay before each gradient: exp:mean=50ms, or 2=exp:mean=50ms for rank 2. May be repeated.",
+    ),
+]
+Deadline = Annotated[
+    str | None, Option(metavar="TIME", help="The longest that a worker waits for another, such as 60s.")
+]
+
+Simulate = Annotated[
+    bool, Option("--simulate", help="Simulate the workers, in virtual time.", rich_help_panel=_SIMULATED)
+]
+Bandwidth = Annotated[str | None, Option(help="Of each link, such as 1Gbps.", rich_help_panel=_SIMULATED)]
+Latency = Annotated[str | None, Option(help="Of each link, such as 50us.", rich_help_panel=_SIMULATED)]
+Compute = Annotated[
+    str | None,
+    Option(
+        metavar="TIMES",
+        help="What a gradient takes, such as exp:mean=10ms. Left out, it is timed here once.",
+        rich_help_panel=_SIMULATED,
+    ),
+]
+
+Out = Annotated[Path | None, Option(metavar="DIR", help="Save history, trace and model in this directory.")]
+Json = Annotated[bool, Option("--json", help="Print JSON, and nothing else, to stdout.")]
+Quiet = Annotated[bool, Option("--quiet", help="Show no progress.")]
+Version = Annotated[
+    bool, Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
+]

@@ -1,0 +1,123 @@
+"""The launch channel: a socket between the driver and one process of its own making.
+
+A message is a word, a JSON object, and blobs of raw bytes; file descriptors may ride along.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+__all__ = ["Channel", "ChannelClosed", "Letter", "decode", "encode"]
+
+_PREFIX = struct.Struct("<I")
+_MAX_FDS = 8
+
+
+class ChannelClosed(Exception):  # noqa: N818
+    """The process at the other end is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    word: str
+    values: dict[str, Any] = field(default_factory=dict)
+    blobs: list[bytearray] = field(default_factory=list)
+    fds: list[int] = field(default_factory=list)
+
+
+class Channel:
+    """One end of a launch channel."""
+
+    def __init__(self, endpoint: socket.socket) -> None:
+        self.socket = endpoint
+
+    def fileno(self) -> int:
+        return self.socket.fileno()
+
+    def send(
+        self, word: str, values: dict[str, Any] | None = None, blobs: Sequence[Any] = (), fds: Sequence[int] = ()
+    ) -> None:
+        views = [memoryview(blob).cast("B") for blob in blobs]
+        head = json.dumps([word, values or {}, [len(view) for view in views], len(fds)]).encode()
+        data = _PREFIX.pack(len(head)) + head
+        try:
+            sent = socket.send_fds(self.socket, [data], list(fds))
+            self.socket.sendall(data[sent:])
+            for view in views:
+                self.socket.sendall(view)
+        except (BrokenPipeError, ConnectionResetError) as error:
+            raise ChannelClosed from error
+
+    def receive(self) -> Letter:
+        prefix, fds = self._receive_prefix()
+        word, values, lengths, _ = json.loads(self._receive_exactly(_PREFIX.unpack(prefix)[0]))
+        return Letter(word, values, [self._receive_exactly(n) for n in lengths], fds)
+
+    def close(self) -> None:
+        self.socket.close()
+
+    def _receive_prefix(self) -> tuple[bytes, list[int]]:
+        data, fds = b"", []
+        while len(data) < _PREFIX.size:
+            try:
+                more, new, _, _ = socket.recv_fds(self.socket, _PREFIX.size - len(data), _MAX_FDS)
+            except ConnectionResetError as error:
+                raise ChannelClosed from error
+            if not more:
+                raise ChannelClosed
+            data += more
+            fds += new
+        return data, fds
+
+    def _receive_exactly(self, count: int) -> bytearray:
+        data = bytearray(count)
+        view = memoryview(data)
+        while view:
+            try:
+                n = self.socket.recv_into(view)
+            except ConnectionResetError as error:
+                raise ChannelClosed from error
+            if not n:
+                raise ChannelClosed
+            view = view[n:]
+        return data
+
+
+def encode(value: Any, blobs: list[Any]) -> Any:
+    """A value of tensors, numbers, texts, lists and dictionaries as JSON and blobs."""
+    if isinstance(value, Tensor):
+        flat = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+        blobs.append(flat.numpy())
+        name = str(value.dtype).removeprefix("torch.")
+        return {"tensor": len(blobs) - 1, "dtype": name, "shape": list(value.shape)}
+    if isinstance(value, (np.integer, np.floating)):
+        return value.item()
+    if isinstance(value, dict):
+        return {"dict": [[encode(k, blobs), encode(v, blobs)] for k, v in value.items()]}
+    if isinstance(value, (list, tuple)):
+        return [encode(item, blobs) for item in value]
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    raise TypeError(f"a role program may return tensors, numbers, texts, lists and dictionaries, not {type(value)}")
+
+
+def decode(value: Any, blobs: Sequence[bytearray]) -> Any:
+    """What `encode` was given; tuples come back as lists."""
+    if isinstance(value, list):
+        return [decode(item, blobs) for item in value]
+    if isinstance(value, dict) and "tensor" in value:
+        blob, dtype = blobs[value["tensor"]], getattr(torch, value["dtype"])
+        flat = torch.frombuffer(blob, dtype=dtype) if len(blob) else torch.empty(0, dtype=dtype)
+        return flat.view(value["shape"])
+    if isinstance(value, dict):
+        return {decode(k, blobs): decode(v, blobs) for k, v in value["dict"]}
+    return value

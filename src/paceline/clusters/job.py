@@ -1,0 +1,133 @@
+"""What a cluster is asked to do, and what each of its ranks brings back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from paceline.context import Program, Strategy
+from paceline.run import Progress, Record, Run
+from paceline.task import Task
+from paceline.trace import Spans, Trace
+
+__all__ = ["Cluster", "Job", "Outcome", "assemble"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Job:
+    """One run, before it happens."""
+
+    strategy: Strategy
+    roles: tuple[str, ...]
+    """The role of each rank. Workers come first."""
+    seed: int
+    name: str = ""
+    task: Task | None = None
+    """With its model built. None: the role programs use communication only."""
+    steps: int = 0
+    evaluate_every: int = 0
+    stop_at_target: bool = False
+
+    @property
+    def ranks(self) -> int:
+        return len(self.roles)
+
+    @property
+    def workers(self) -> int:
+        return self.roles.count("worker")
+
+    @property
+    def reporter(self) -> int:
+        """The rank whose replica is the run's model: the first server, or the first worker where there is none."""
+        return self.workers if self.workers < self.ranks else 0
+
+    def program(self, rank: int) -> Program:
+        program: Program = getattr(self.strategy, self.roles[rank])
+        return program
+
+
+@dataclass(slots=True, kw_only=True)
+class Outcome:
+    """What one rank brings back from a run."""
+
+    rank: int
+    records: list[dict[str, Any]] = field(default_factory=list)
+    """Of the reporter: a dictionary a step."""
+    losses: list[tuple[int, float, int]] = field(default_factory=list)
+    """Of a worker: step, mean loss and samples of each batch."""
+    bytes_at: list[int] = field(default_factory=list)
+    """Bytes sent until the end of each step."""
+    bytes_sent: int = 0
+    messages_sent: int = 0
+    staleness: dict[int, int] = field(default_factory=dict)
+    seconds: float = 0.0
+    spans: Spans | None = None
+    state: dict[str, Tensor] = field(default_factory=dict)
+    result: Any = None
+    """What the role program returned."""
+
+
+class Cluster(Protocol):
+    """Where a job runs."""
+
+    workers: int
+
+    def run(self, job: Job, progress: Callable[[Progress], None] | None = None) -> list[Outcome]: ...
+
+
+def assemble(job: Job, cluster: str, outcomes: Sequence[Outcome], module: nn.Module | None) -> Run:
+    """Put the outcomes of all ranks together."""
+    reporter = outcomes[job.reporter]
+    if module is not None and reporter.state:
+        with torch.no_grad():
+            module.load_state_dict(reporter.state)
+    return Run(
+        strategy=job.name,
+        cluster=cluster,
+        seed=job.seed,
+        history=_history(outcomes, reporter),
+        trace=Trace([o.spans for o in outcomes if o.spans is not None], max(o.seconds for o in outcomes)),
+        seconds=reporter.records[-1]["seconds"] if reporter.records else max(o.seconds for o in outcomes),
+        bytes_sent=[o.bytes_sent for o in outcomes],
+        messages_sent=[o.messages_sent for o in outcomes],
+        staleness=_sum_histograms([o.staleness for o in outcomes]),
+        target=job.task.target if job.task else None,
+        state=reporter.state,
+        trainable=[name for name, p in module.named_parameters() if p.requires_grad] if module else [],
+        module=module,
+    )
+
+
+def _history(outcomes: Sequence[Outcome], reporter: Outcome) -> list[Record]:
+    steps = len(reporter.records)
+    losses, samples = [0.0] * steps, [0] * steps
+    for outcome in outcomes:
+        for step, loss, count in outcome.losses:
+            if step < steps:
+                losses[step] += loss * count
+                samples[step] += count
+    sent = [sum(_until(o.bytes_at, step) for o in outcomes) for step in range(steps)]
+    history, seen = [], 0
+    for step, record in enumerate(reporter.records):
+        seen += samples[step]
+        loss = losses[step] / samples[step] if samples[step] else float("nan")
+        history.append(Record(**{"loss": loss, "samples": seen, "bytes": sent[step], **record}))
+    return history
+
+
+def _until(values: list[int], step: int) -> int:
+    if not values:
+        return 0
+    return values[min(step, len(values) - 1)]
+
+
+def _sum_histograms(histograms: Sequence[dict[int, int]]) -> dict[int, int]:
+    total: dict[int, int] = {}
+    for histogram in histograms:
+        for key, count in histogram.items():
+            total[key] = total.get(key, 0) + count
+    return dict(sorted(total.items()))

@@ -1,0 +1,62 @@
+"""Workers as processes of this machine: the default cluster, with nothing to install or start."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from paceline.clusters.checks import check_workers
+from paceline.clusters.job import Job, Outcome
+from paceline.costs.stragglers import Stragglers
+from paceline.costs.times import Times
+from paceline.errors import ConfigurationError, UnknownNameError
+from paceline.run import Progress
+
+__all__ = ["Local"]
+
+LINKS = ("shared-memory",)
+MAX_RANKS = 256  # each pair of ranks has a megabyte of address space
+
+
+@dataclass(frozen=True, slots=True)
+class Local:
+    """Worker processes on this machine, which talk through shared memory."""
+
+    workers: int = 4
+    link: str = "shared-memory"
+    slow: Mapping[int, float] = field(default_factory=dict)
+    """How many times as long a rank computes."""
+    delay: Times | Mapping[int, Times] | None = None
+    """What each computation takes longer: of all ranks, or by rank."""
+    deadline_s: float = 60.0
+    """How long a rank waits for another before the run ends with an error."""
+
+    def __post_init__(self) -> None:
+        check_workers(self.workers, at_most=MAX_RANKS - 1)
+        if self.link not in LINKS:
+            raise UnknownNameError("link", str(self.link), LINKS)
+        if not self.deadline_s > 0:
+            raise ConfigurationError("deadline_s", "must be above 0", self.deadline_s, "60.0 is the default")
+        self.stragglers.check(self.workers)
+
+    @property
+    def stragglers(self) -> Stragglers:
+        return Stragglers(slow=self.slow, delay=self.delay)
+
+    def threads(self, job: Job) -> int:
+        """Cores are shared out evenly, so that workers do not fight for them. Servers mostly wait."""
+        return max(1, len(os.sched_getaffinity(0)) // max(1, job.workers))
+
+    def run(self, job: Job, progress: Callable[[Progress], None] | None = None) -> list[Outcome]:
+        from paceline.clusters.launch import Crew
+
+        with Crew(job, self.stragglers, self.deadline_s, self.threads(job)) as crew:
+            return crew.work(progress)
+
+    def __str__(self) -> str:
+        words = [f"{self.workers} local workers"]
+        words += [f"rank {rank} {factor:g}x as slow" for rank, factor in sorted(self.slow.items())]
+        if self.delay is not None:
+            words.append(f"delay {self.delay}")
+        return ", ".join(words)

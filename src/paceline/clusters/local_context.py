@@ -1,0 +1,248 @@
+"""A rank of the local world: a process that blocks while it waits, and never suspends its program."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import time
+from collections.abc import AsyncIterator, Awaitable, Coroutine, Sequence
+from functools import cached_property
+from typing import Any, TypeVar, cast
+
+from torch import Tensor
+
+from paceline.clusters.channel import Channel
+from paceline.clusters.control import Control, Status
+from paceline.clusters.job import Job
+from paceline.clusters.local_operations import (
+    Background,
+    BucketOperation,
+    ComputeOperation,
+    FirstOperation,
+    SleepOperation,
+)
+from paceline.clusters.local_window import LocalWindow
+from paceline.clusters.node import Node
+from paceline.collectives import interpret
+from paceline.context import Batch, Combine, Handle
+from paceline.costs.stragglers import Stragglers
+from paceline.errors import DeadlineError, PeerLost
+from paceline.links.memory import SharedMemory
+from paceline.links.operation import Operation
+from paceline.links.shared_memory import RingPort
+from paceline.links.transfers import RecvOperation, SendOperation
+from paceline.replica.batches import GlobalBatches, Samples
+from paceline.replica.replica import Replica
+from paceline.schedules.steps import Schedule
+from paceline.trace import Kind
+
+__all__ = ["LocalContext"]
+
+T = TypeVar("T")
+
+_SPIN_S = 50e-6  # about what it costs to sleep and be woken; longer would starve ranks that share this core
+_PATIENCE_S = 0.5  # how long a rank sleeps at most before it looks whether the others are still there
+_NEGLIGIBLE_S = 2e-6  # shorter waits are not recorded
+
+
+class LocalContext(Node):
+    """What a strategy sees in a local worker process."""
+
+    in_background = False
+    windows_are_fast = True
+
+    def __init__(
+        self,
+        job: Job,
+        rank: int,
+        *,
+        channel: Channel,
+        control: Control,
+        rings: SharedMemory,
+        stragglers: Stragglers,
+        deadline_s: float,
+    ) -> None:
+        replica = Replica(job.task, job.task.build_model(job.seed), seed=job.seed, rank=rank) if job.task else None
+        super().__init__(job, rank, replica)
+        self.hosts: Sequence[int] = (0,) * job.ranks
+        self.channel = channel
+        self.control = control
+        self.stragglers = stragglers
+        self._bells = control.bells
+        self._deadline_s = deadline_s
+        self._start_s = time.monotonic()
+        self._port = RingPort(rank, job.ranks, rings, control.bells, self._note_sent, self._note_received)
+        self._running: list[Operation[Any]] = []
+        self._spin_s = _SPIN_S if job.ranks <= (os.cpu_count() or 1) else 0.0
+
+    def begin(self, start_s: float) -> None:
+        self._start_s = start_s
+
+    def now(self) -> float:
+        return time.monotonic() - self._start_s
+
+    # What is learned
+
+    @cached_property
+    def samples(self) -> Samples:
+        assert self.job.task is not None
+        return Samples(self.job.task.build_data())
+
+    @cached_property
+    def test_samples(self) -> Samples | None:  # type: ignore[override]
+        task = self.job.task
+        return Samples(task.build_test()) if task is not None and task.test is not None else None
+
+    @cached_property
+    def global_batches(self) -> GlobalBatches:  # type: ignore[override]
+        assert self.job.task is not None
+        return GlobalBatches(self.samples.length, self.job.task.batch_size, self.job.seed)
+
+    @property
+    def last_step(self) -> int:
+        return self.control.last_step
+
+    def end_after(self, step: int) -> None:
+        self.control.last_step = min(self.control.last_step, step + 1)
+
+    def compute(self, batch: Batch) -> ComputeOperation:
+        return ComputeOperation(self, batch)
+
+    async def gradients(self, batch: Batch) -> AsyncIterator[Tensor]:
+        computation = ComputeOperation(self, batch)
+        order = self.replica.bucket_order()
+        if len(order) > 1:
+            self.start(computation)  # in a thread, so that backward goes on while the buckets travel
+            for number in order:
+                await BucketOperation(computation, number)
+                yield self.replica.bucket(number)
+            await computation
+        else:
+            await computation
+            yield self.replica.bucket(0)
+
+    async def apply(self, shard: slice | None = None, *, norm: float | None = None) -> None:
+        start_s = self.now()
+        self.replica.apply(shard, norm)
+        self.span(Kind.UPDATE, start_s, self.now())
+
+    # How ranks talk
+
+    def send(self, to: int, tensor: Tensor, *, tag: int = 0, version: int = 0) -> SendOperation:
+        return self._port.send(self, to, tensor, tag, version)
+
+    def recv(
+        self, source: int, into: Tensor | None = None, *, combine: Combine = "copy", tag: int = 0
+    ) -> RecvOperation:
+        return self._port.recv(self, source, into, combine, tag)
+
+    def start(self, work: Awaitable[T]) -> Handle[T]:
+        operation: Operation[T]
+        if isinstance(work, Operation):
+            operation = work
+        else:
+            assert inspect.iscoroutine(work), "start takes an operation or a coroutine"
+            operation = Background(self, cast(Coroutine[Any, None, T], work))
+        if not operation.poll():
+            self._running.append(operation)
+        return operation
+
+    def first(self, handles: Sequence[Handle[Any]]) -> FirstOperation:
+        return FirstOperation(self, cast(Sequence[Operation[Any]], handles))
+
+    def sleep(self, seconds: float) -> SleepOperation:
+        return SleepOperation(self, seconds)
+
+    def window(self, name: str, group: Sequence[int], *, rows: int, like: Tensor) -> LocalWindow:
+        return LocalWindow.open(self, name, group, rows, like)
+
+    def execute(
+        self, schedule: Schedule, group: Sequence[int], data: Tensor, *, combine: Combine, tag: int
+    ) -> Awaitable[None]:
+        return interpret(self, schedule, group, data, combine=combine, tag=tag)
+
+    # How this rank waits
+
+    def wait(self, operation: Operation[Any]) -> None:
+        """Poll for a moment, then sleep on this rank's bell until the operation is done."""
+        if self._spin_s and self._spin(operation):
+            return
+        deadline_s = time.monotonic() + self._deadline_s
+        self.control.set_step(self.rank, self.step)
+        while True:
+            seen = self._bells.count(self.rank)
+            if self._poll(operation):
+                return
+            self._check_others(operation)
+            patience_s = min(deadline_s - time.monotonic(), _PATIENCE_S)
+            if patience_s <= 0 and operation.awaited():
+                raise self._deadline_error(operation)
+            self._bells.sleep(self.rank, seen, self._until_next_timer(operation, max(patience_s, 1e-3)))
+
+    def wake(self) -> None:
+        """From a thread of this rank: there is news."""
+        self._bells.ring(self.rank)
+
+    def settle(self) -> None:
+        """At the end of the program: let what is still under way come to its end."""
+        for operation in list(self._running):
+            if not operation.done:
+                self.wait(operation)
+            operation.take()
+
+    def _spin(self, operation: Operation[Any]) -> bool:
+        until_s = time.monotonic() + self._spin_s
+        while time.monotonic() < until_s:
+            if self._poll(operation):
+                return True
+        return False
+
+    def _poll(self, operation: Operation[Any]) -> bool:
+        """Let everything that is under way go on; tell whether this operation is done."""
+        if self._running:
+            for other in self._running:
+                other.poll()
+            self._running = [other for other in self._running if not other.done]
+        return operation.poll()
+
+    def _until_next_timer(self, operation: Operation[Any], limit_s: float) -> float:
+        timers = [o.until_s for o in (operation, *self._running) if isinstance(o, SleepOperation)]
+        return max(0.0, min([limit_s, *(t - time.monotonic() for t in timers)]))
+
+    def _check_others(self, operation: Operation[Any]) -> None:
+        awaited = operation.awaited()
+        gone = [rank for rank in awaited if self.control.status(rank) != Status.RUNNING]
+        # A rank that ended well may have left what is being waited for; the poll comes after its last word.
+        if not gone or self._poll(operation):
+            return
+        lost = [rank for rank in gone if self.control.status(rank) == Status.LOST]
+        if lost or len(gone) == len(awaited):
+            rank = (lost or gone)[0]
+            reason = "" if lost else "it has ended its program"
+            raise PeerLost(rank, reason, f"rank {self.rank} was waiting in {operation} in step {self.step}")
+
+    def _deadline_error(self, operation: Operation[Any]) -> DeadlineError:
+        ranks = ", ".join(str(rank) for rank in operation.awaited())
+        return DeadlineError(self.rank, f"{operation} in step {self.step}", f"rank {ranks}", self._deadline_s)
+
+    # Notes
+
+    def _note_sent(self, operation: SendOperation) -> None:
+        self.outcome.bytes_sent += operation.nbytes
+        self.outcome.messages_sent += 1
+        start_s = operation.began_s - self._start_s
+        self.span(Kind.SEND, start_s, self.now(), operation.to, operation.nbytes)
+
+    def _note_received(self, operation: RecvOperation) -> None:
+        began_s, found_s = operation.began_s - self._start_s, operation.found_s - self._start_s
+        if found_s - began_s > _NEGLIGIBLE_S:
+            self.span(Kind.WAIT, began_s, found_s, operation.source)
+        assert operation.header is not None
+        self.span(Kind.RECEIVE, found_s, self.now(), operation.source, operation.header.nbytes)
+
+    def show_progress(self, record: dict[str, Any]) -> None:
+        losses = self.outcome.losses
+        loss = record.get("loss", losses[-1][1] if losses else float("nan"))
+        metric = record["metric"] if record["metric"] is not None else float("nan")
+        samples = record["step"] * self.global_batches.batch_size
+        self.control.write_report(record["step"], loss, samples, record["seconds"], metric)

@@ -1,0 +1,220 @@
+"""The operations of the local world besides messages: computing, sleeping, background programs, the first of several."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Coroutine, Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from torch import Tensor
+
+from paceline.context import Batch
+from paceline.errors import Cancelled
+from paceline.links.operation import Operation
+from paceline.trace import Kind
+
+if TYPE_CHECKING:
+    from paceline.clusters.local_context import LocalContext
+
+__all__ = ["Background", "BucketOperation", "ComputeOperation", "FirstOperation", "SleepOperation"]
+
+T = TypeVar("T")
+
+
+class Background(Operation[T]):
+    """A coroutine that goes on whenever its rank polls."""
+
+    __slots__ = ("_coroutine", "_current")
+
+    def __init__(self, waiter: LocalContext, coroutine: Coroutine[Any, None, T]) -> None:
+        super().__init__(waiter)
+        self._coroutine = coroutine
+        self._current: Operation[Any] | None = None
+
+    def poll(self) -> bool:
+        if self.done:
+            return True
+        outer, self.waiter.in_background = self.waiter.in_background, True
+        try:
+            self._current = self._coroutine.send(None)
+        except StopIteration as stop:
+            self.result = stop.value
+            self.done = True
+        except BaseException as error:
+            self.error = error
+            self.done = True
+        finally:
+            self.waiter.in_background = outer
+        return self.done
+
+    def cancel(self) -> None:
+        if not self.done:
+            if self._current is not None:
+                self._current.cancel()
+            self._coroutine.close()
+            super().cancel()
+
+    def awaited(self) -> tuple[int, ...]:
+        return self._current.awaited() if self._current is not None else ()
+
+    def __str__(self) -> str:
+        return str(self._current) if self._current is not None else "a background program"
+
+
+class FirstOperation(Operation[Operation[Any]]):
+    """Done when one of several is."""
+
+    __slots__ = ("_handles",)
+
+    def __init__(self, waiter: LocalContext, handles: Sequence[Operation[Any]]) -> None:
+        super().__init__(waiter)
+        self._handles = handles
+
+    def poll(self) -> bool:
+        for handle in self._handles:
+            if handle.poll():
+                self.result = handle
+                self.done = True
+                return True
+        return False
+
+    def awaited(self) -> tuple[int, ...]:
+        return tuple(dict.fromkeys(rank for handle in self._handles for rank in handle.awaited()))
+
+    def __str__(self) -> str:
+        return " or ".join(str(handle) for handle in self._handles)
+
+
+class SleepOperation(Operation[None]):
+    """Done when its time has come."""
+
+    __slots__ = ("_began_s", "_context", "until_s")
+
+    def __init__(self, context: LocalContext, seconds: float) -> None:
+        super().__init__(context)
+        self._context = context
+        self._began_s = context.now()
+        self.until_s = time.monotonic() + seconds
+        self.result = None
+
+    def poll(self) -> bool:
+        if not self.done and time.monotonic() >= self.until_s:
+            self.done = True
+            self._context.span(Kind.SLEEP, self._began_s, self._context.now())
+        return self.done
+
+
+class ComputeOperation(Operation[Tensor]):
+    """The gradient of one batch: in the foreground when awaited, in a thread when started.
+
+    Only a started computation can be cancelled, for only then is there somebody to cancel it.
+    """
+
+    __slots__ = ("_batch", "_cancelled", "_context", "_started", "ready")
+
+    _threads: ThreadPoolExecutor | None = None
+
+    def __init__(self, context: LocalContext, batch: Batch) -> None:
+        super().__init__(context)
+        self._context = context
+        self._batch = batch
+        self._started = False
+        self._cancelled = threading.Event()
+        self.ready: set[int] = set()
+
+    def __await__(self) -> Generator[Operation[Any], None, Tensor]:
+        if not self._started and not self.waiter.in_background:
+            self._started = True
+            self._run()
+            return self.take()
+        return (yield from super().__await__())
+
+    def poll(self) -> bool:
+        if not self._started:
+            self._started = True
+            if ComputeOperation._threads is None:
+                # One thread: a replica computes one gradient at a time.
+                ComputeOperation._threads = ThreadPoolExecutor(1, thread_name_prefix="compute")
+            ComputeOperation._threads.submit(self._run_in_thread)
+        return self.done
+
+    def cancel(self) -> None:
+        if not self.done:
+            self._cancelled.set()
+            super().cancel()
+
+    def __str__(self) -> str:
+        return "compute"
+
+    def _run_in_thread(self) -> None:
+        try:
+            self._run(self._checkpoint)
+        except BaseException as error:
+            self.error = self.error or error
+        self.done = True
+        self._context.wake()
+
+    def _checkpoint(self) -> None:
+        if self._cancelled.is_set():
+            raise Cancelled
+
+    def _run(self, checkpoint: Any = None) -> None:
+        context, batch = self._context, self._batch
+        start_s = context.now()
+        kind = Kind.COMPUTE
+        try:
+            if checkpoint is not None:
+                checkpoint()
+            loss = context.replica.compute(batch, context.samples, self._on_bucket, checkpoint)
+            self._dawdle(context.now() - start_s)
+        except Cancelled:
+            kind = Kind.CANCELLED
+            raise
+        finally:
+            context.span(kind, start_s, context.now())
+        if batch.count:
+            context.note_loss(batch, loss)
+        self.result = context.gradient
+        self.done = True
+
+    def _on_bucket(self, number: int) -> None:
+        if not self._is_straggler():  # a straggler's buckets are not ready before it has dawdled
+            self.ready.add(number)
+            self._context.wake()
+
+    def _is_straggler(self) -> bool:
+        stragglers, rank = self._context.stragglers, self._context.rank
+        return stragglers.factor(rank) != 1.0 or stragglers.delay_of(rank) is not None
+
+    def _dawdle(self, computed_s: float) -> None:
+        """Be as slow as the cluster's description says."""
+        stragglers, rank = self._context.stragglers, self._context.rank
+        extra_s = computed_s * (stragglers.factor(rank) - 1.0)
+        delay = stragglers.delay_of(rank)
+        if delay is not None:
+            extra_s += delay.draw(self._context.delay_rng)
+        if extra_s > 0 and self._cancelled.wait(extra_s):
+            raise Cancelled
+
+
+class BucketOperation(Operation[None]):
+    """Done when backward has filled one bucket, or has ended."""
+
+    __slots__ = ("_computation", "_number")
+
+    def __init__(self, computation: ComputeOperation, number: int) -> None:
+        super().__init__(computation.waiter)
+        self._computation = computation
+        self._number = number
+        self.result = None
+
+    def poll(self) -> bool:
+        if not self.done:
+            self.done = self._number in self._computation.ready or self._computation.done
+            self.error = self._computation.error
+        return self.done
+
+    def __str__(self) -> str:
+        return "compute"

@@ -1,0 +1,127 @@
+"""Memory that the ranks of one host share, and the barrier that orders their use of it."""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from paceline.links.memory import CACHE_LINE, SharedMemory, aligned
+from paceline.links.operation import Operation
+from paceline.trace import Kind
+
+if TYPE_CHECKING:
+    from paceline.clusters.local_context import LocalContext
+
+__all__ = ["LocalWindow", "sum_rows"]
+
+_LINE_WORDS = CACHE_LINE // 8
+_BLOCK = 2**15  # elements that are summed at a time: the partial sums stay in the first-level cache
+
+
+class LocalWindow:
+    """A window of a local run."""
+
+    def __init__(self, context: LocalContext, group: Sequence[int], memory: SharedMemory, rows: int, like: Tensor) -> None:
+        self._context = context
+        self.group = tuple(group)
+        counters = CACHE_LINE * len(self.group)
+        self._memory = memory
+        self.arrivals = memory.words(0, _LINE_WORDS * len(self.group))
+        self.position = self.group.index(context.rank)
+        self.visits = 0
+        # Rows begin at cache lines, so that a row lies in memory as a tensor of its own would.
+        stride = aligned(like.numel() * like.element_size()) // like.element_size()
+        flat = memory.tensor(like.dtype, counters, rows * stride)
+        self.tensor = flat.view(rows, stride)[:, : like.numel()]
+        self._block = torch.empty(_BLOCK, dtype=like.dtype)
+
+    @classmethod
+    def open(cls, context: LocalContext, name: str, group: Sequence[int], rows: int, like: Tensor) -> LocalWindow:
+        """Ask the driver for the memory of this name; the first to ask has it made."""
+        row_bytes = aligned(like.numel() * like.element_size())
+        nbytes = CACHE_LINE * len(group) + rows * row_bytes
+        members = zlib.crc32(repr(tuple(group)).encode())
+        context.channel.send("window", {"name": f"{name}-{members:08x}", "nbytes": nbytes})
+        letter = context.channel.receive()
+        memory = SharedMemory.attach(letter.fds[0])
+        os.close(letter.fds[0])
+        return cls(context, group, memory, rows, like)
+
+    def barrier(self) -> BarrierOperation:
+        return BarrierOperation(self._context, self)
+
+    async def reduce(self, columns: slice, rows: Sequence[int], into: Tensor) -> None:
+        start_s = self._context.now()
+        sum_rows([self.tensor[row, columns] for row in rows], into, self._block)
+        nbytes = into.numel() * into.element_size() * (len(rows) - 1)
+        self._context.span(Kind.RECEIVE, start_s, self._context.now(), nbytes=nbytes)
+
+
+def sum_rows(rows: Sequence[Tensor], into: Tensor, block: Tensor) -> None:
+    """The sum of rows, from the left, block by block. `into` may be the last row itself."""
+    if len(rows) == 1:
+        if into.data_ptr() != rows[0].data_ptr():
+            into.copy_(rows[0])
+        return
+    for start in range(0, into.numel(), len(block)):
+        part = slice(start, min(start + len(block), into.numel()))
+        partial = rows[0][part]
+        scratch = block[: part.stop - part.start]
+        for row in rows[1:-1]:
+            partial = torch.add(partial, row[part], out=scratch)
+        torch.add(partial, rows[-1][part], out=into[part])
+
+
+class BarrierOperation(Operation[None]):
+    """Done when every rank of the window has come to it."""
+
+    __slots__ = ("_began_s", "_context", "_missing", "_visit", "_window")
+
+    def __init__(self, context: LocalContext, window: LocalWindow) -> None:
+        super().__init__(context)
+        self._context = context
+        self._window = window
+        self._began_s = context.now()
+        self._missing = -1
+        self.result = None
+        window.visits += 1
+        self._visit = window.visits
+        window.arrivals[window.position * _LINE_WORDS] = self._visit
+        with context.control.bells.fence:
+            pass
+        # The last to come wakes the others. Two that come at once may both think so; that does no harm.
+        if self._find_missing() < 0:
+            for rank in window.group:
+                if rank != context.rank:
+                    context.control.bells.ring(rank)
+
+    def poll(self) -> bool:
+        if not self.done and self._find_missing() < 0:
+            self.done = True
+            waited_for = self._window.group[self._missing] if self._missing >= 0 else -1
+            self._context.span(Kind.WAIT, self._began_s, self._context.now(), waited_for)
+        return self.done
+
+    def awaited(self) -> tuple[int, ...]:
+        arrivals = self._window.arrivals
+        group = self._window.group
+        return tuple(r for i, r in enumerate(group) if arrivals[i * _LINE_WORDS] < self._visit)
+
+    def __str__(self) -> str:
+        return "barrier"
+
+    def _find_missing(self) -> int:
+        """The position of a rank that has not come yet, or -1. Remembers the last such rank: it is the one waited for."""
+        arrivals, visit = self._window.arrivals, self._visit
+        if self._missing >= 0 and arrivals[self._missing * _LINE_WORDS] < visit:
+            return self._missing
+        for i in range(len(self._window.group)):
+            if arrivals[i * _LINE_WORDS] < visit:
+                self._missing = i
+                return i
+        return -1

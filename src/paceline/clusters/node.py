@@ -1,0 +1,182 @@
+"""What the contexts of all worlds have in common: who a rank is, its batches, its record of the run.
+
+A world adds how it waits, sends and computes.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from paceline.clusters.job import Job, Outcome
+from paceline.context import Batch
+from paceline.errors import ConfigurationError, LossNotFiniteError
+from paceline.replica.batches import GlobalBatches, Samples
+from paceline.replica.replica import Replica
+from paceline.trace import Kind, Recorder
+
+__all__ = ["Node"]
+
+# Streams of chance: each purpose draws from a stream of its own, so that one does not disturb another.
+_PROGRAM_STREAM, _DELAY_STREAM = 1, 2
+
+
+class Node(ABC):
+    """One rank of a run. Its subclasses satisfy `paceline.context.Context`."""
+
+    def __init__(self, job: Job, rank: int, replica: Replica | None) -> None:
+        self.job = job
+        self.rank = rank
+        self.role = job.roles[rank]
+        self.workers: Sequence[int] = range(job.workers)
+        self.servers: Sequence[int] = range(job.workers, job.ranks)
+        self.peers: Sequence[int] = range(job.ranks)
+        self.rng = np.random.default_rng([job.seed, rank, _PROGRAM_STREAM])
+        self.delay_rng = np.random.default_rng([job.seed, rank, _DELAY_STREAM])
+        self.step = 0
+        self.recorder = Recorder(rank, self.role)
+        self.outcome = Outcome(rank=rank)
+        self._replica = replica
+        self._reported: dict[str, float] = {}
+        self._evaluation_s = 0.0
+        self._collectives: dict[Sequence[int], int] = {}
+
+    def count_collective(self, group: Sequence[int]) -> int:
+        key = group if isinstance(group, range) else tuple(group)
+        count = self._collectives.get(key, 0)
+        self._collectives[key] = count + 1
+        return count & 0xFFFF
+
+    # What is learned
+
+    @property
+    def steps(self) -> int:
+        return self.job.steps
+
+    @property
+    def replica(self) -> Replica:
+        if self._replica is None:
+            raise ConfigurationError("task", "is needed for batches, gradients and updates", None, "use pl.train")
+        return self._replica
+
+    @property
+    def parameters(self) -> Tensor:
+        return self.replica.parameters
+
+    @property
+    def gradient(self) -> Tensor:
+        return self.replica.gradient
+
+    @property
+    def buffers(self) -> Sequence[Tensor]:
+        return self.replica.buffers
+
+    @property
+    def clips(self) -> bool:
+        return self.replica.task.clip_norm is not None
+
+    def shards(self, parts: int) -> Sequence[slice]:
+        return self.replica.shards(parts)
+
+    def place(self, *, parameters: Tensor | None = None, gradient: Tensor | None = None) -> None:
+        self.replica.place(parameters, gradient)
+
+    # The loop over steps
+
+    @property
+    @abstractmethod
+    def global_batches(self) -> GlobalBatches: ...
+
+    @property
+    @abstractmethod
+    def test_samples(self) -> Samples | None: ...
+
+    @property
+    @abstractmethod
+    def last_step(self) -> int:
+        """Where the run ends: after the steps it was asked for, or earlier if the target is reached."""
+
+    @abstractmethod
+    def end_after(self, step: int) -> None:
+        """Let every rank end the run when it has done step number `step`."""
+
+    @abstractmethod
+    def now(self) -> float: ...
+
+    async def rounds(self) -> AsyncIterator[int]:
+        step = 0
+        while step < self.last_step:
+            self.step = step
+            yield step
+            self._finish_step(step)
+            step += 1
+
+    async def batches(self) -> AsyncIterator[Batch]:
+        async for step in self.rounds():
+            yield self.global_batches.slice(step, self.rank, len(self.workers))
+
+    def report(self, **values: float) -> None:
+        self._reported.update(values)
+
+    def _finish_step(self, step: int) -> None:
+        self.outcome.bytes_at.append(self.outcome.bytes_sent)
+        if self.rank != self.job.reporter:
+            return
+        reported, self._reported = self._reported, {}
+        record: dict[str, Any] = {key: reported.pop(key) for key in ("loss", "samples") if key in reported}
+        record.update(step=step + 1, seconds=self.now() - self._evaluation_s, metric=None, extra=reported)
+        if self._evaluation_is_due(step):
+            record["metric"] = self._evaluate()
+            self._stop_if_reached(step, record["metric"])
+        self.outcome.records.append(record)
+        self.show_progress(record)
+
+    def _evaluation_is_due(self, step: int) -> bool:
+        if self.test_samples is None or not self.job.evaluate_every:
+            return False
+        return (step + 1) % self.job.evaluate_every == 0 or step + 1 == self.last_step
+
+    def _evaluate(self) -> float:
+        assert self.test_samples is not None and self.job.task is not None
+        metric = self.job.task.metric_function()
+        assert metric is not None
+        start_s = self.now()
+        value = self.replica.evaluate(self.test_samples, metric)
+        end_s = self.now()
+        self._evaluation_s += end_s - start_s
+        self.span(Kind.EVALUATE, start_s, end_s)
+        return value
+
+    def _stop_if_reached(self, step: int, metric: float) -> None:
+        target = self.job.task.target if self.job.task else None
+        if self.job.stop_at_target and target is not None and metric >= target:
+            # The others may have begun the next step, but none can have ended it without this rank: so that step
+            # is the last, for everybody, in every world.
+            self.end_after(step + 1)
+
+    def show_progress(self, record: dict[str, Any]) -> None:
+        """Tell the driver how far the run has come. Not every world has somebody to tell."""
+
+    # Notes
+
+    def span(self, kind: Kind, start_s: float, end_s: float, peer: int = -1, nbytes: int = 0) -> None:
+        self.recorder.spans.append((int(kind), start_s, end_s, peer, nbytes, self.step))
+
+    def note_loss(self, batch: Batch, loss: float) -> None:
+        if not math.isfinite(loss):
+            raise LossNotFiniteError(self.rank, batch.step, loss)
+        self.outcome.losses.append((batch.step, loss, batch.count))
+
+    def finish(self) -> Outcome:
+        """What this rank brings back."""
+        outcome = self.outcome
+        outcome.seconds = self.now()
+        outcome.spans = self.recorder.pack()
+        if self._replica is not None and self.rank == self.job.reporter:
+            outcome.state = self._replica.state()
+        return outcome

@@ -1,0 +1,45 @@
+"""What it costs to move a message from one rank to another."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from paceline.costs.units import format_bandwidth, format_seconds, parse_bandwidth, parse_seconds
+
+__all__ = ["Link"]
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A message of n bytes takes `latency + n / bandwidth`. What is not given costs nothing.
+
+    `bandwidth` is text such as "10Gbps" or "1GiB/s", or bytes per second; `latency` is text such as "50us",
+    or seconds. Two links are equal if they cost the same, however they were written.
+    """
+
+    bandwidth: str | float = field(default=math.inf, compare=False)
+    latency: str | float = field(default=0.0, compare=False)
+    bytes_per_s: float = field(init=False, repr=False)
+    latency_s: float = field(init=False, repr=False)
+    seconds_per_byte: float = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        bytes_per_s = parse_bandwidth(self.bandwidth, "Link.bandwidth")
+        object.__setattr__(self, "bytes_per_s", bytes_per_s)
+        object.__setattr__(self, "latency_s", parse_seconds(self.latency, "Link.latency"))
+        object.__setattr__(self, "seconds_per_byte", 1 / bytes_per_s)
+
+    @classmethod
+    def ideal(cls) -> Link:
+        """A link that costs nothing at all."""
+        return cls()
+
+    def seconds(self, nbytes: float) -> float:
+        """Seconds from the beginning of a message's sending to its arrival, on a link that is free."""
+        return self.latency_s + nbytes * self.seconds_per_byte
+
+    def __str__(self) -> str:
+        if self.seconds_per_byte == 0 and self.latency_s == 0:
+            return "ideal (no cost)"
+        return f"{format_bandwidth(self.bytes_per_s)}, {format_seconds(self.latency_s)}"

@@ -1,0 +1,235 @@
+"""How long a computation takes: distributions of seconds.
+
+Each accepts seconds as numbers or as text ("50ms") and refuses at once what is negative or not a number.
+It draws from a generator that the caller owns: one seed, one sequence. `sample(rng, n)` is what n draws give.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.costs.units import check_positive, format_seconds, parse_seconds
+from paceline.errors import ConfigurationError, UnknownNameError
+
+__all__ = ["Constant", "Exponential", "Pareto", "ShiftedExponential", "Times", "Trace", "parse"]
+
+
+@runtime_checkable
+class Times(Protocol):
+    """A distribution of seconds."""
+
+    @property
+    def mean_s(self) -> float:
+        """The expected seconds. May be infinite."""
+        ...
+
+    def draw(self, rng: np.random.Generator) -> float:
+        """One time, in seconds."""
+        ...
+
+    def sample(self, rng: np.random.Generator, n: int) -> NDArray[np.float64]:
+        """The next `n` times."""
+        ...
+
+
+def _keep_seconds(times: Times, given: str, kept: str) -> None:
+    """Write what the field `given` means, in seconds, to the field `kept`."""
+    seconds = parse_seconds(getattr(times, given), f"{type(times).__name__}.{given}")
+    object.__setattr__(times, kept, seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """Always the same."""
+
+    seconds: str | float = field(compare=False)
+    mean_s: float = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        _keep_seconds(self, "seconds", "mean_s")
+
+    def draw(self, rng: np.random.Generator) -> float:
+        return self.mean_s
+
+    def sample(self, rng: np.random.Generator, n: int) -> NDArray[np.float64]:
+        return np.full(n, self.mean_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Exponential:
+    """Memoryless: a computation that has gone on for long is no nearer to its end."""
+
+    mean: str | float = field(compare=False)
+    mean_s: float = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        _keep_seconds(self, "mean", "mean_s")
+
+    def draw(self, rng: np.random.Generator) -> float:
+        return rng.exponential(self.mean_s)
+
+    def sample(self, rng: np.random.Generator, n: int) -> NDArray[np.float64]:
+        return rng.exponential(self.mean_s, n)
+
+
+@dataclass(frozen=True, slots=True)
+class ShiftedExponential:
+    """At least `shift`, and an exponential time of the given mean on top of it."""
+
+    shift: str | float = field(compare=False)
+    mean: str | float = field(compare=False)
+    shift_s: float = field(init=False, repr=False)
+    excess_s: float = field(init=False, repr=False)
+    """The mean of the exponential part alone."""
+
+    def __post_init__(self) -> None:
+        _keep_seconds(self, "shift", "shift_s")
+        _keep_seconds(self, "mean", "excess_s")
+
+    @property
+    def mean_s(self) -> float:
+        return self.shift_s + self.excess_s
+
+    def draw(self, rng: np.random.Generator) -> float:
+        return self.shift_s + rng.exponential(self.excess_s)
+
+    def sample(self, rng: np.random.Generator, n: int) -> NDArray[np.float64]:
+        return self.shift_s + rng.exponential(self.excess_s, n)
+
+
+@dataclass(frozen=True, slots=True)
+class Pareto:
+    """Heavy-tailed: P(X > x) = (minimum / x) ** shape. The mean is infinite if shape is at most 1."""
+
+    minimum: str | float = field(compare=False)
+    shape: float
+    minimum_s: float = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        _keep_seconds(self, "minimum", "minimum_s")
+        if self.minimum_s == 0:
+            remedy = 'write "10ms", say, or Constant(0) for no time at all'
+            raise ConfigurationError("Pareto.minimum", "must be more than 0 seconds", self.minimum, remedy)
+        check_positive(self.shape, "Pareto.shape", "shapes from 1.5 (wild) to 5 (tame) are common")
+
+    @property
+    def mean_s(self) -> float:
+        return self.minimum_s * self.shape / (self.shape - 1) if self.shape > 1 else math.inf
+
+    def draw(self, rng: np.random.Generator) -> float:
+        return self.minimum_s * (1 + rng.pareto(self.shape))
+
+    def sample(self, rng: np.random.Generator, n: int) -> NDArray[np.float64]:
+        return self.minimum_s * (1 + rng.pareto(self.shape, n))
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Trace:
+    """Times that were measured: each draw is one of them, all equally likely."""
+
+    values: Iterable[str | float] = field(compare=False)
+    values_s: tuple[float, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        given = tuple(self.values) if isinstance(self.values, Iterable) else ()
+        if not given or isinstance(self.values, str):
+            remedy = "write Trace([0.1, 0.2]), or read it: parse('trace:0.1,0.2')"
+            raise ConfigurationError(
+                "Trace.values", "must be a list of at least one time", self.values, remedy
+            )
+        seconds = tuple(parse_seconds(value, f"Trace.values[{i}]") for i, value in enumerate(given))
+        object.__setattr__(self, "values", given)  # an iterator can be read only once
+        object.__setattr__(self, "values_s", seconds)
+
+    def __repr__(self) -> str:
+        # What was measured may be very long.
+        count = len(self.values_s)
+        text = repr(self.values) if count <= 8 else f"<{count} times, mean {format_seconds(self.mean_s)}>"
+        return f"Trace({text})"
+
+    @property
+    def mean_s(self) -> float:
+        return math.fsum(self.values_s) / len(self.values_s)
+
+    # A uniform float picks the value: rng.integers takes another path for one than for many.
+    def draw(self, rng: np.random.Generator) -> float:
+        return self.values_s[int(rng.random() * len(self.values_s))]
+
+    def sample(self, rng: np.random.Generator, n: int) -> NDArray[np.float64]:
+        return np.array(self.values_s)[(rng.random(n) * len(self.values_s)).astype(np.int64)]
+
+
+_Class = type[Constant] | type[Exponential] | type[ShiftedExponential] | type[Pareto] | type[Trace]
+
+_CLASSES: dict[str, _Class] = {
+    "const": Constant,
+    "constant": Constant,
+    "exp": Exponential,
+    "exponential": Exponential,
+    "shifted-exp": ShiftedExponential,
+    "shifted-exponential": ShiftedExponential,
+    "pareto": Pareto,
+    "trace": Trace,
+}
+_SHORT_KEYS = {"min": "minimum"}
+_FORMS = (
+    'write "const:50ms", "exp:mean=50ms", "shifted-exp:shift=10ms,mean=5ms", '
+    '"pareto:min=10ms,shape=2" or "trace:0.1,0.2"'
+)
+
+
+def parse(spec: str, argument: str = "times") -> Times:
+    """A distribution from text such as "exp:mean=50ms". Values without a key fill the keys in order."""
+    name, _, rest = spec.partition(":")
+    name = name.strip().lower()
+    if name not in _CLASSES:
+        raise UnknownNameError(argument, name, _CLASSES)
+    words = [word.strip() for word in rest.split(",") if word.strip()]
+    if _CLASSES[name] is Trace:
+        return Trace(words)
+    return _build(_CLASSES[name], _by_key(_CLASSES[name], words, spec, argument), spec, argument)
+
+
+def _keys(kind: _Class) -> list[str]:
+    return [f.name for f in fields(kind) if f.init]
+
+
+def _by_key(kind: _Class, words: list[str], spec: str, argument: str) -> dict[str, str]:
+    keys = _keys(kind)
+    if len(words) > len(keys):
+        bound = f"takes at most {len(keys)} values ({', '.join(keys)})"
+        raise ConfigurationError(f"{argument} {kind.__name__}", bound, spec, _FORMS)
+    values: dict[str, str] = {}
+    for position, word in enumerate(words):
+        given, equals, value = (part.strip() for part in word.rpartition("="))
+        key = _SHORT_KEYS.get(given, given) if equals else keys[position]
+        if key not in keys:
+            raise UnknownNameError(f"a key of {kind.__name__}", given, keys)
+        if key in values:
+            raise ConfigurationError(f"{argument} {kind.__name__}.{key}", "must be given once", spec, _FORMS)
+        values[key] = value
+    return values
+
+
+def _build(kind: _Class, values: Mapping[str, str], spec: str, argument: str) -> Times:
+    missing = [key for key in _keys(kind) if key not in values]
+    if missing:
+        raise ConfigurationError(
+            f"{argument} {kind.__name__}", f"needs {' and '.join(missing)}", spec, _FORMS
+        )
+    if kind is Pareto:
+        return Pareto(values["minimum"], _number(values["shape"]))
+    return kind(**values)  # type: ignore[arg-type]  # the keys are this class's own
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ConfigurationError("Pareto.shape", "must be a finite number above 0", text, _FORMS) from None

@@ -1,0 +1,78 @@
+"""The header that stands before every tensor on a link. It is checked before the payload is touched; nothing is unpickled."""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+import torch
+
+from paceline.errors import FrameError
+
+__all__ = ["HEADER_BYTES", "Header", "dtype_name", "pack", "unpack"]
+
+HEADER_BYTES = 64
+_MAGIC = 0x504C  # "PL"
+_MAX_DIMENSIONS = 4
+_LAYOUT = struct.Struct("<HHBBHIIqQ4q")  # magic, epoch, dtype, dimensions, -, tag, -, version, bytes, shape
+assert _LAYOUT.size == HEADER_BYTES
+
+# The numbers are part of the format: append, never reorder.
+_DTYPES = (
+    torch.float32,
+    torch.float64,
+    torch.bfloat16,
+    torch.float16,
+    torch.int64,
+    torch.int32,
+    torch.int16,
+    torch.int8,
+    torch.uint8,
+    torch.bool,
+)
+_CODES = {dtype: code for code, dtype in enumerate(_DTYPES)}
+_ITEM_BYTES = tuple(dtype.itemsize for dtype in _DTYPES)
+
+
+class Header(NamedTuple):
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    tag: int
+    version: int
+    nbytes: int
+    epoch: int
+
+
+def pack(target: memoryview, offset: int, tensor: torch.Tensor, tag: int, version: int, epoch: int) -> int:
+    """Write the header of a tensor to `target` at `offset`; return the bytes of its payload."""
+    code = _CODES.get(tensor.dtype)
+    if code is None:
+        raise FrameError(f"a tensor of {tensor.dtype} cannot be sent; convert it to one of {_DTYPES}")
+    shape = tensor.shape
+    if len(shape) > _MAX_DIMENSIONS:
+        raise FrameError(f"a tensor of {len(shape)} dimensions cannot be sent; flatten it to at most 4")
+    nbytes = tensor.numel() * _ITEM_BYTES[code]
+    dimensions = (*shape, 0, 0, 0, 0)[:4]
+    _LAYOUT.pack_into(
+        target, offset, _MAGIC, epoch, code, len(shape), 0, tag & 0xFFFFFFFF, 0, version, nbytes, *dimensions
+    )
+    return nbytes
+
+
+def unpack(source: memoryview, offset: int) -> Header:
+    """Read a header and check that it is one and agrees with itself."""
+    magic, epoch, code, dimensions, _, tag, _, version, nbytes, *shape = _LAYOUT.unpack_from(source, offset)
+    if magic != _MAGIC or code >= len(_DTYPES) or dimensions > _MAX_DIMENSIONS:
+        raise FrameError(f"not a frame: magic {magic:#06x}, dtype {code}, {dimensions} dimensions")
+    count = 1
+    for size in shape[:dimensions]:
+        if size < 0:
+            raise FrameError(f"not a frame: shape {shape[:dimensions]}")
+        count *= size
+    if count * _ITEM_BYTES[code] != nbytes:
+        raise FrameError(f"not a frame: {nbytes} bytes for {count} elements of {_DTYPES[code]}")
+    return Header(_DTYPES[code], tuple(shape[:dimensions]), tag, version, nbytes, epoch)
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

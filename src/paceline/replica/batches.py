@@ -1,0 +1,78 @@
+"""Which samples make up the global batch of a step, and how they are fetched."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset, TensorDataset, default_collate
+
+from paceline.context import Batch
+from paceline.errors import ConfigurationError
+from paceline.schedules.steps import chunk_bounds
+
+__all__ = ["GlobalBatches", "Samples"]
+
+
+class GlobalBatches:
+    """The global batches of a run: set by the seed and the batch size alone, whatever the number of workers."""
+
+    def __init__(self, length: int, batch_size: int, seed: int) -> None:
+        self.length = length
+        self.batch_size = min(batch_size, length)
+        self.seed = seed
+        self.steps_per_epoch = math.ceil(length / self.batch_size)
+        self._orders: dict[int, np.ndarray] = {}
+
+    def slice(self, step: int, worker: int, workers: int) -> Batch:
+        """Worker number `worker`'s nearly equal part of the batch of `step`. May be empty."""
+        whole = self.indices(step)
+        size, longer = divmod(len(whole), workers)
+        start = worker * size + min(worker, longer)
+        return Batch(step, whole[start : start + size + (worker < longer)], len(whole))
+
+    def indices(self, step: int) -> np.ndarray:
+        epoch, position = divmod(step, self.steps_per_epoch)
+        return self._order(epoch)[position * self.batch_size : (position + 1) * self.batch_size]
+
+    def _order(self, epoch: int) -> np.ndarray:
+        order = self._orders.get(epoch)
+        if order is None:
+            order = np.random.default_rng([self.seed, epoch]).permutation(self.length)
+            # Asynchronous workers may be in different epochs; a few orders are kept for them.
+            if len(self._orders) >= 4:
+                self._orders.pop(min(self._orders))
+            self._orders[epoch] = order
+        return order
+
+
+class Samples:
+    """A task's data: fetches the samples of given numbers as the model's inputs and the target."""
+
+    def __init__(self, data: tuple[Tensor, ...] | Dataset[Any]) -> None:
+        if isinstance(data, TensorDataset):
+            data = data.tensors
+        self._tensors = data if isinstance(data, tuple) else None
+        self._dataset = None if isinstance(data, tuple) else data
+        self.length = len(data[0]) if isinstance(data, tuple) else len(cast(Any, data))
+
+    def fetch(self, indices: np.ndarray) -> tuple[list[Tensor], Any]:
+        if self._tensors is not None:
+            chosen = torch.from_numpy(indices)
+            columns = [tensor.index_select(0, chosen) for tensor in self._tensors]
+        else:
+            dataset = cast(Any, self._dataset)
+            columns = default_collate([dataset[int(i)] for i in indices])
+        if not isinstance(columns, (list, tuple)) or len(columns) < 2:
+            raise ConfigurationError(
+                "data", "must yield the model's inputs and then a target", type(columns).__name__
+            )
+        return list(columns[:-1]), columns[-1]
+
+    def ranges(self, size: int) -> list[np.ndarray]:
+        """All sample numbers in order, in pieces of at most `size`."""
+        bounds = chunk_bounds(self.length, max(1, math.ceil(self.length / size)))
+        return [np.arange(a, b) for a, b in zip(bounds, bounds[1:], strict=False)]

@@ -1,0 +1,39 @@
+"""A module's buffers (BatchNorm's statistics and the like) as flat tensors, so that they travel in one piece."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+__all__ = ["FlatBuffers"]
+
+
+class FlatBuffers:
+    """The buffers of a module, made views of one flat tensor per dtype."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self._places: list[tuple[nn.Module, str, Tensor]] = []
+        by_dtype: dict[torch.dtype, list[tuple[nn.Module, str, Tensor]]] = {}
+        for owner in module.modules():
+            for name, buffer in owner.named_buffers(recurse=False):
+                by_dtype.setdefault(buffer.dtype, []).append((owner, name, buffer))
+        self._flats = [self._flatten(group) for group in by_dtype.values()]
+
+    def _flatten(self, group: list[tuple[nn.Module, str, Tensor]]) -> Tensor:
+        flat = torch.cat([buffer.reshape(-1) for _, _, buffer in group])
+        at = 0
+        for owner, name, buffer in group:
+            view = flat[at : at + buffer.numel()].view(buffer.shape)
+            owner._buffers[name] = view
+            self._places.append((owner, name, view))
+            at += buffer.numel()
+        return flat
+
+    def flats(self) -> list[Tensor]:
+        """The flat tensors, up to date even if the module has replaced a buffer instead of changing it."""
+        for owner, name, view in self._places:
+            current = owner._buffers[name]
+            if current is not view and current is not None:
+                view.copy_(current)
+                owner._buffers[name] = view
+        return self._flats

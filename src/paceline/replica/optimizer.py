@@ -1,0 +1,119 @@
+"""The user's optimizer, run on flat tensors: on all parameters or on one shard of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from paceline.replica.layout import Layout
+from paceline.task import Task
+
+__all__ = ["FlatOptimizer", "works_elementwise"]
+
+# Optimizers whose update of an element needs that element alone: they may be cut anywhere, and parameters that lie side
+# by side may be updated as one. Any other optimizer (LARS, LAMB, Muon, the user's own) gets whole parameters.
+_ELEMENTWISE = {
+    torch.optim.SGD,
+    torch.optim.Adam,
+    torch.optim.AdamW,
+    torch.optim.NAdam,
+    torch.optim.RAdam,
+    torch.optim.Adamax,
+    torch.optim.RMSprop,
+    torch.optim.Rprop,
+    torch.optim.Adagrad,
+    torch.optim.Adadelta,
+    torch.optim.ASGD,
+}
+
+
+def works_elementwise(optimizer: torch.optim.Optimizer) -> bool:
+    return type(optimizer) in _ELEMENTWISE
+
+
+class FlatOptimizer:
+    """The task's optimizer, its parameter groups kept, over the slice `shard` of the flat parameters."""
+
+    def __init__(
+        self, task: Task, module: nn.Module, layout: Layout, parameters: Tensor, gradient: Tensor, shard: slice
+    ) -> None:
+        self._gradient = gradient[shard]
+        self._clip_norm = task.clip_norm
+        self.optimizer = task.build_optimizer(module)
+        _move_to_flat(self.optimizer, module, layout, parameters, gradient, shard)
+        self._scheduler = task.schedule(self.optimizer) if task.schedule else None
+
+    def step(self, norm: float | None = None) -> None:
+        """Clip if the task says so, update, and move the learning-rate schedule on by one step."""
+        if self._clip_norm is not None:
+            if norm is None:
+                norm = float(torch.linalg.vector_norm(self._gradient))
+            # The small number is torch.nn.utils.clip_grad_norm_'s, whose results are to be met exactly.
+            if norm + 1e-6 > self._clip_norm:
+                self._gradient.mul_(self._clip_norm / (norm + 1e-6))
+        self.optimizer.step()
+        if self._scheduler is not None:
+            self._scheduler.step()
+
+
+def _move_to_flat(
+    optimizer: torch.optim.Optimizer,
+    module: nn.Module,
+    layout: Layout,
+    parameters: Tensor,
+    gradient: Tensor,
+    shard: slice,
+) -> None:
+    """Replace each group's parameters by the pieces of the flat tensor that they cover within the shard."""
+    number = {id(p): i for i, p in enumerate(p for p in module.parameters() if p.requires_grad)}
+    merge = works_elementwise(optimizer)
+    old_state = dict(optimizer.state)
+    optimizer.state.clear()
+    for group in optimizer.param_groups:
+        owned = sorted((number[id(p)], p) for p in group["params"] if id(p) in number)
+        pieces = []
+        for run in _runs([i for i, _ in owned], merge):
+            a = max(layout.offsets[run.start], shard.start)
+            b = min(layout.offsets[run.stop], shard.stop)
+            if a < b:
+                piece = nn.Parameter(_piece(parameters, layout, run, a, b, merge))
+                piece.grad = _piece(gradient, layout, run, a, b, merge)
+                pieces.append(piece)
+                by_number = dict(owned)
+                states = [old_state.get(by_number[i], {}) for i in run]
+                _carry_state(optimizer, piece, states, slice(a - layout.offsets[run.start], b - layout.offsets[run.start]))
+        group["params"] = pieces
+
+
+def _runs(numbers: list[int], merge: bool) -> list[range]:
+    """Parameter numbers as runs of neighbours, or each by itself."""
+    if not merge:
+        return [range(i, i + 1) for i in numbers]
+    runs: list[range] = []
+    for i in numbers:
+        if runs and runs[-1].stop == i:
+            runs[-1] = range(runs[-1].start, i + 1)
+        else:
+            runs.append(range(i, i + 1))
+    return runs
+
+
+def _piece(flat: Tensor, layout: Layout, run: range, a: int, b: int, merge: bool) -> Tensor:
+    piece = flat[a:b]
+    return piece if merge else piece.view(layout.shapes[run.start])
+
+
+def _carry_state(optimizer: torch.optim.Optimizer, piece: Tensor, states: list[dict[str, Any]], part: slice) -> None:
+    """Some optimizers (Adagrad) make their state when they are built: move it to the flat pieces."""
+    if not states[0]:
+        return
+    for key, first in states[0].items():
+        if isinstance(first, Tensor) and first.dim() > 0:
+            whole = torch.cat([state[key].reshape(-1) for state in states])
+            optimizer.state[piece][key] = whole[part].view(piece.shape).clone()
+        else:
+            optimizer.state[piece][key] = first.clone() if isinstance(first, Tensor) else first
+
+

@@ -1,0 +1,216 @@
+"""One rank's copy of the model: flat parameters, flat gradients, buckets as they become ready, updates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from paceline.context import Batch
+from paceline.errors import RunError
+from paceline.replica.batches import Samples
+from paceline.replica.buffers import FlatBuffers
+from paceline.replica.layout import Layout, flatten
+from paceline.replica.optimizer import FlatOptimizer, works_elementwise
+from paceline.task import Task
+
+__all__ = ["Replica"]
+
+_EVALUATION_BATCH = 1024
+
+
+def _nothing(_bucket: int) -> None:
+    pass
+
+
+class Replica:
+    """A module whose trainable parameters are views of one flat tensor, and its gradients of another."""
+
+    def __init__(self, task: Task, module: nn.Module, *, seed: int = 0, rank: int = 0) -> None:
+        self.task = task
+        self.module = module
+        self._seed = (seed * 1_000_003 + rank) * 1_000_003
+        self._trainable = [p for p in module.parameters() if p.requires_grad]
+        self.layout = Layout.of(module)
+        device = self._trainable[0].device
+        self.parameters = flatten(self._trainable, self.layout.dtype, device)
+        self.gradient = torch.zeros_like(self.parameters)
+        self._buffers = FlatBuffers(module)
+        self._optimizers: dict[tuple[int, int], FlatOptimizer] = {}
+        self._bind_parameters()
+        self._buckets = self.layout.buckets()
+        self._bucket_of = {i: b for b, run in enumerate(self._buckets) for i in run}
+        self._on_bucket: Callable[[int], None] = _nothing
+        self._checkpoint: Callable[[], None] | None = None
+        self._weight = 1.0
+        self._waiting: list[int] = []
+        self._fired = bytearray(len(self._trainable))
+        for i, parameter in enumerate(self._trainable):
+            parameter.register_post_accumulate_grad_hook(self._gradient_hook(i))
+
+    # Memory
+
+    @property
+    def buffers(self) -> list[Tensor]:
+        return self._buffers.flats()
+
+    def place(self, parameters: Tensor | None = None, gradient: Tensor | None = None) -> None:
+        """Let the flat tensors live in other memory. The parameters' values there count, not the present ones."""
+        if self._optimizers:
+            raise RunError("a replica can be placed only before its first update")
+        if parameters is not None:
+            self.parameters = parameters
+        if gradient is not None:
+            self.gradient = gradient
+        self._bind_parameters()
+
+    def _bind_parameters(self) -> None:
+        for parameter, view in zip(self._trainable, self.layout.views(self.parameters), strict=True):
+            parameter.data = view
+        self._gradient_views = self.layout.views(self.gradient)
+
+    def bucket(self, number: int) -> Tensor:
+        run = self._buckets[number]
+        return self.gradient[self.layout.offsets[run.start] : self.layout.offsets[run.stop]]
+
+    def bucket_order(self) -> range:
+        """Backward reaches the last parameters first, so the last bucket is handed over first."""
+        return range(len(self._buckets) - 1, -1, -1)
+
+    def bucket_shares(self) -> list[float]:
+        """Each bucket's share of all parameters, in the order in which the buckets are handed over."""
+        offsets = self.layout.offsets
+        sizes = [offsets[self._buckets[b].stop] - offsets[self._buckets[b].start] for b in self.bucket_order()]
+        return [size / self.layout.length for size in sizes]
+
+    # Gradients
+
+    def compute(
+        self,
+        batch: Batch,
+        samples: Samples,
+        on_bucket: Callable[[int], None] = _nothing,
+        checkpoint: Callable[[], None] | None = None,
+    ) -> float:
+        """Fill `gradient` with the batch's mean gradient times its weight; return the mean loss.
+
+        `on_bucket` is called with each bucket's number as it becomes ready. `checkpoint` is called before each layer and
+        after each parameter's gradient, and may raise to abandon the computation; the replica stays usable.
+        """
+        self._on_bucket, self._checkpoint = on_bucket, checkpoint
+        self._weight = batch.weight
+        self._waiting = [len(run) for run in self._buckets]
+        self._fired = bytearray(len(self._trainable))
+        if checkpoint is not None:
+            self._watch_layers()
+        try:
+            loss = self._forward_backward(batch, samples) if batch.count else 0.0
+        except BaseException:
+            for parameter in self._trainable:
+                parameter.grad = None
+            raise
+        finally:
+            self._checkpoint = None
+        self._finish_unused()
+        return loss
+
+    def _forward_backward(self, batch: Batch, samples: Samples) -> float:
+        # A seed of its own for each rank and step, so that dropout is the same in every world.
+        torch.default_generator.manual_seed(self._seed + batch.step)
+        inputs, target = samples.fetch(batch.indices)
+        if not self.module.training:
+            self.module.train()
+        loss: Tensor = self.task.loss(self.module(*inputs), target)
+        loss.backward()  # type: ignore[no-untyped-call]
+        return loss.item()
+
+    def _gradient_hook(self, number: int) -> Callable[[Tensor], None]:
+        def take(parameter: Tensor) -> None:
+            gradient = parameter.grad
+            assert gradient is not None
+            parameter.grad = None
+            if gradient.is_sparse:
+                gradient = gradient.to_dense()
+            self._take_gradient(number, gradient)
+
+        return take
+
+    def _take_gradient(self, number: int, gradient: Tensor) -> None:
+        view = self._gradient_views[number]
+        if self._fired[number]:  # a re-entrant backward (activation checkpointing) may come twice
+            view.add_(gradient, alpha=self._weight)
+            return
+        # One pass over memory instead of zeroing, accumulating and scaling.
+        torch.mul(gradient, self._weight, out=view)
+        self._mark_ready(number)
+        if self._checkpoint is not None:
+            self._checkpoint()
+
+    def _mark_ready(self, number: int) -> None:
+        self._fired[number] = 1
+        bucket = self._bucket_of[number]
+        self._waiting[bucket] -= 1
+        if not self._waiting[bucket]:
+            self._on_bucket(bucket)
+
+    def _finish_unused(self) -> None:
+        """Parameters that took no part in this batch have a gradient of zero."""
+        if sum(self._fired) == len(self._fired):
+            return
+        for number in reversed(range(len(self._fired))):
+            if not self._fired[number]:
+                self._gradient_views[number].zero_()
+                self._mark_ready(number)
+
+    def _watch_layers(self) -> None:
+        """Call the checkpoint before each layer. The hooks cost time, so they are set when first asked for."""
+        if getattr(self, "_watched", False):
+            return
+        self._watched = True
+        for layer in self.module.modules():
+            if next(layer.children(), None) is None:
+                layer.register_forward_pre_hook(self._before_layer)
+
+    def _before_layer(self, _layer: nn.Module, _inputs: Any) -> None:
+        if self._checkpoint is not None:
+            self._checkpoint()
+
+    # Updates
+
+    def apply(self, shard: slice | None = None, norm: float | None = None) -> None:
+        """One step of the task's optimizer on a shard of the parameters; on all of them by default."""
+        if shard is None:
+            shard = slice(0, self.layout.length)
+        key = (shard.start, shard.stop)
+        optimizer = self._optimizers.get(key)
+        if optimizer is None:
+            optimizer = FlatOptimizer(self.task, self.module, self.layout, self.parameters, self.gradient, shard)
+            self._optimizers[key] = optimizer
+        optimizer.step(norm)
+
+    def shards(self, parts: int) -> Sequence[slice]:
+        if works_elementwise(self.task.build_optimizer(self.module)):
+            return self.layout.even_shards(parts)
+        return self.layout.whole_shards(parts)
+
+    # Evaluation
+
+    @torch.no_grad()
+    def evaluate(self, samples: Samples, metric: Callable[[Tensor, Tensor], float]) -> float:
+        """The metric over all samples, with the module in evaluation mode."""
+        self.module.eval()
+        outputs, targets = [], []
+        for indices in samples.ranges(_EVALUATION_BATCH):
+            inputs, target = samples.fetch(indices)
+            outputs.append(self.module(*inputs))
+            targets.append(target)
+        self.module.train()
+        return float(metric(torch.cat(outputs), torch.cat(targets)))
+
+    def state(self) -> dict[str, Tensor]:
+        """A copy of the module's state, apart from any shared memory."""
+        return {name: tensor.detach().clone() for name, tensor in self.module.state_dict().items()}
+
+

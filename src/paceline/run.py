@@ -1,0 +1,230 @@
+"""What happened in a run: history, trace, model; and how it is kept on disk."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from paceline.errors import ConfigurationError
+from paceline.trace import Trace
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from paceline.task import Task
+
+__all__ = ["Progress", "Record", "Run"]
+
+FORMAT = 1
+"""The version of the format that `Run.save` writes. A newer one is refused, an older one is read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a run has come: what a progress callback is given, ten times a second at the most."""
+
+    step: int
+    steps: int
+    loss: float
+    samples: int
+    seconds: float
+    metric: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One step. Also readable as a mapping: `record["loss"]`."""
+
+    step: int
+    """Updates done so far, this one included."""
+    seconds: float
+    """Since the run began, time spent on evaluation left out."""
+    loss: float
+    """Mean over the samples of this step, before its update. NaN where no mathematics was done."""
+    metric: float | None
+    """The task's metric on its test data, in those steps after which it was evaluated."""
+    samples: int
+    """Samples seen so far, over all workers."""
+    bytes: int
+    """Bytes sent so far, over all ranks."""
+    extra: dict[str, float] = field(default_factory=dict)
+    """What the strategy reported besides."""
+
+    def __getitem__(self, key: str) -> Any:
+        return self.extra[key] if key in self.extra else getattr(self, key)
+
+    def keys(self) -> Iterator[str]:
+        yield from (f.name for f in dataclasses.fields(self) if f.name != "extra")
+        yield from self.extra
+
+
+@dataclass(slots=True, kw_only=True)
+class Run:
+    """What happened."""
+
+    strategy: str
+    cluster: str
+    seed: int
+    history: list[Record]
+    trace: Trace
+    seconds: float
+    """On the run's own clock (virtual in a simulation), time spent on evaluation left out."""
+    bytes_sent: list[int]
+    messages_sent: list[int]
+    staleness: dict[int, int]
+    target: float | None = None
+    state: dict[str, Tensor] = field(default_factory=dict, repr=False)
+    """The final model's state by name."""
+    trainable: list[str] = field(default_factory=list, repr=False)
+    """The names of the trainable parameters, in the order of registration."""
+    module: nn.Module | None = field(default=None, repr=False)
+
+    @property
+    def model(self) -> nn.Module:
+        """The trained model. After `Run.load` it is there if the task was given."""
+        if self.module is None:
+            raise ConfigurationError(
+                "task",
+                "is needed to rebuild the model of a loaded run",
+                None,
+                "call Run.load(dir, task=…), or use run.state",
+            )
+        return self.module
+
+    @property
+    def parameters(self) -> Tensor:
+        """All trainable parameters of the final model, one flat CPU tensor."""
+        import torch
+
+        return torch.cat([self.state[name].reshape(-1) for name in self.trainable])
+
+    @property
+    def steps(self) -> int:
+        return self.history[-1].step if self.history else 0
+
+    @property
+    def step_seconds(self) -> float:
+        """Mean seconds a step."""
+        return self.seconds / self.steps if self.steps else math.nan
+
+    @property
+    def metric(self) -> float | None:
+        """The metric when it was last evaluated."""
+        return next((r.metric for r in reversed(self.history) if r.metric is not None), None)
+
+    @property
+    def loss(self) -> float:
+        return self.history[-1].loss if self.history else math.nan
+
+    @property
+    def seconds_to_target(self) -> float | None:
+        """When the metric was first seen at its target; None if never."""
+        if self.target is None:
+            return None
+        hits = (r.seconds for r in self.history if r.metric is not None and r.metric >= self.target)
+        return next(hits, None)
+
+    @property
+    def reached_target(self) -> bool:
+        return self.seconds_to_target is not None
+
+    def as_dict(self) -> dict[str, Any]:
+        """The run in figures, ready for JSON."""
+        summary = self.trace.summary()
+        last = self.history[-1] if self.history else None
+        return {
+            "strategy": self.strategy,
+            "cluster": self.cluster,
+            "seed": self.seed,
+            "seconds": self.seconds,
+            "steps": self.steps,
+            "step_seconds": _finite(self.step_seconds),
+            "samples": last.samples if last else 0,
+            "loss": _finite(self.loss),
+            "metric": self.metric,
+            "target": self.target,
+            "reached_target": self.reached_target,
+            "seconds_to_target": self.seconds_to_target,
+            "bytes_sent": self.bytes_sent,
+            "messages_sent": self.messages_sent,
+            "staleness": {str(k): v for k, v in sorted(self.staleness.items())},
+            "compute_share": summary.compute_share,
+            "communicate_share": summary.communicate_share,
+            "update_share": summary.update_share,
+            "idle_share": summary.idle_share,
+        }
+
+    def save(self, directory: str | Path) -> None:
+        """Write run.json, history.jsonl, trace.json (for Perfetto), spans.npz and model.safetensors."""
+        from safetensors.torch import save_file
+
+        folder = Path(directory)
+        folder.mkdir(parents=True, exist_ok=True)
+        with open(folder / "history.jsonl", "w", encoding="utf-8") as out:
+            for record in self.history:
+                out.write(json.dumps({**dataclasses.asdict(record), "loss": _finite(record.loss)}) + "\n")
+        self.trace.save(folder / "trace.json")
+        self.trace.save_spans(folder / "spans.npz")
+        save_file({name: t.contiguous() for name, t in self.state.items()}, folder / "model.safetensors")
+        manifest = {"format": FORMAT, **self.as_dict(), "trainable": self.trainable}
+        (folder / "run.json").write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
+
+    @classmethod
+    def load(cls, directory: str | Path, task: Task | None = None) -> Run:
+        """Read what `save` wrote. With the task, `run.model` is there too."""
+        from safetensors.torch import load_file
+
+        folder = Path(directory)
+        manifest = _read_manifest(folder)
+        state = load_file(folder / "model.safetensors")
+        module = task.build_model(manifest["seed"]) if task else None
+        if module is not None:
+            module.load_state_dict(state)
+        lines = (folder / "history.jsonl").read_text(encoding="utf-8").splitlines()
+        return cls(
+            strategy=manifest["strategy"],
+            cluster=manifest["cluster"],
+            seed=manifest["seed"],
+            history=[_read_record(line) for line in lines],
+            trace=Trace.load_spans(folder / "spans.npz"),
+            seconds=manifest["seconds"],
+            bytes_sent=manifest["bytes_sent"],
+            messages_sent=manifest["messages_sent"],
+            staleness={int(k): v for k, v in manifest["staleness"].items()},
+            target=manifest["target"],
+            state=state,
+            trainable=manifest["trainable"],
+            module=module,
+        )
+
+
+def _finite(value: float) -> float | None:
+    """JSON has no NaN."""
+    return value if math.isfinite(value) else None
+
+
+def _read_record(line: str) -> Record:
+    values = json.loads(line)
+    loss = values.pop("loss")
+    return Record(loss=math.nan if loss is None else loss, **values)
+
+
+def _read_manifest(folder: Path) -> dict[str, Any]:
+    path = folder / "run.json"
+    if not path.is_file():
+        raise ConfigurationError("directory", "must hold a saved run (a run.json)", str(folder), "see Run.save")
+    try:
+        manifest: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        version = int(manifest["format"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigurationError("directory", "must hold a run.json that can be read", str(path)) from error
+    if version > FORMAT:
+        raise ConfigurationError(
+            "directory", f"must be of format {FORMAT} or older", version, "read it with a newer Paceline"
+        )
+    return manifest

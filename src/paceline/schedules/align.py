@@ -1,0 +1,76 @@
+"""Common rounds for a whole group: each message in one round that its sender and its receiver share.
+
+The rounds of two ranks that exchange a message are tied together; what is tied together, directly or through others, is
+one knot. A knot comes after every knot that holds an earlier round of one of its ranks, and as soon as it can.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+from paceline.schedules.matching import Match, ScheduleError
+
+__all__ = ["waves"]
+
+_Node = tuple[int, int]
+"""A rank and the number of one of its rounds."""
+
+
+def waves(matches: Sequence[Match]) -> list[list[Match]]:
+    """The messages, grouped into common rounds; within one round they keep their order.
+
+    Refuses schedules that have none: with the rounds tied together, some would have to come before themselves.
+    """
+    knot = _knots(matches)
+    order = _order(knot)
+    for message in matches:
+        if knot[_sender(message)] not in order:
+            raise ScheduleError(message.sender, None, "its rounds and its peers' rounds have no common order")
+    grouped: list[list[Match]] = [[] for _ in range(max(order.values(), default=-1) + 1)]
+    for message in matches:
+        grouped[order[knot[_sender(message)]]].append(message)
+    return grouped
+
+
+def _sender(message: Match) -> _Node:
+    return message.sender.rank, message.sender.round
+
+
+def _knots(matches: Sequence[Match]) -> dict[_Node, _Node]:
+    """Each node's knot, which is named after one of its nodes (disjoint sets, with path halving)."""
+    parent: dict[_Node, _Node] = {}
+
+    def find(node: _Node) -> _Node:
+        parent.setdefault(node, node)
+        while parent[node] != node:
+            parent[node] = parent[parent[node]]
+            node = parent[node]
+        return node
+
+    for message in matches:
+        parent[find(_sender(message))] = find((message.receiver.rank, message.receiver.round))
+    return {node: find(node) for node in list(parent)}
+
+
+def _order(knot: dict[_Node, _Node]) -> dict[_Node, int]:
+    """The round of each knot that can be reached: it is, once all its nodes are next in their rank's line."""
+    members: dict[_Node, list[_Node]] = defaultdict(list)
+    line: dict[int, list[_Node]] = defaultdict(list)
+    for node in sorted(knot, reverse=True):
+        members[knot[node]].append(node)
+        line[node[0]].append(node)
+    missing = {name: len(nodes) for name, nodes in members.items()}
+    order: dict[_Node, int] = {}
+    heads = [rest.pop() for rest in line.values()]
+    wave = 0
+    while heads:
+        ready = []
+        for node in heads:
+            missing[knot[node]] -= 1
+            if missing[knot[node]] == 0:
+                ready.append(knot[node])
+        order.update(dict.fromkeys(ready, wave))
+        heads = [line[rank].pop() for name in ready for rank, _ in members[name] if line[rank]]
+        wave += 1
+    return order

@@ -1,0 +1,35 @@
+"""All-reduce by telling everyone everything: each rank sends its whole vector to each other and sums what it got.
+
+Every rank keeps all p vectors until all are there, then adds them in ascending order of rank, its own in its place:
+adding on arrival would give each rank its own order, and so its own rounding.
+
+Cost, n bytes: (p - 1) n b + a; each rank sends (p - 1) n and holds p n.
+Source: the textbook all-gather of whole vectors with a local reduction; costs as in Thakur, Rabenseifner, Gropp 2005.
+"""
+
+from __future__ import annotations
+
+from paceline.schedules.group import check_group
+from paceline.schedules.steps import Accumulate, Buffer, Chunks, Copy, Recv, Round, Schedule, Send, Step
+
+__all__ = ["schedule"]
+
+_WHOLE = Chunks(0, 1)
+
+
+def _slot(rank: int) -> Chunks:
+    return Chunks(rank, rank + 1, Buffer.SCRATCH)
+
+
+def schedule(rank: int, size: int) -> Schedule:
+    check_group(rank, size)
+    if size == 1:
+        return Schedule(1, ())
+    exchange: list[Step] = [Copy(_WHOLE, _slot(rank))]
+    # At distance d everybody sends to another rank, so that no in port is asked for twice at a time.
+    for distance in range(1, size):
+        source = (rank - distance) % size
+        exchange += [Send((rank + distance) % size, _WHOLE), Recv(source, _slot(source))]
+    first: Round = (Copy(_slot(0), _WHOLE),)
+    rest = tuple((Accumulate(_slot(source), _WHOLE),) for source in range(1, size))
+    return Schedule(1, (tuple(exchange), first, *rest), scratch=size)

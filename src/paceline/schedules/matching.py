@@ -1,0 +1,80 @@
+"""Which Send meets which Recv or Reduce: between two ranks, the first sent is the first received."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from paceline.errors import PacelineError
+from paceline.schedules.steps import Chunks, Recv, Reduce, Schedule, Send, Step
+
+__all__ = ["Match", "Place", "ScheduleError", "match"]
+
+
+class Place(NamedTuple):
+    """Where a step stands: rank, number of its round, number of the step in the round."""
+
+    rank: int
+    round: int
+    step: int
+
+
+class Match(NamedTuple):
+    """A Send and the Recv or Reduce that takes its message."""
+
+    sender: Place
+    receiver: Place
+    sent: Chunks
+    received: Chunks
+
+
+class ScheduleError(PacelineError):
+    """A schedule is wrong. Names the rank, the round and the step, and what is wrong there."""
+
+    def __init__(self, place: Place, step: Step | None, problem: str) -> None:
+        super().__init__(place, step, problem)
+        self.rank, self.round, self.step_index = place
+        self.step = step
+        self.problem = problem
+
+    def __str__(self) -> str:
+        where = f"rank {self.rank}, round {self.round}, step {self.step_index}"
+        return f"{where} ({self.step}): {self.problem}" if self.step else f"rank {self.rank}: {self.problem}"
+
+
+def match(schedules: Sequence[Schedule]) -> list[Match]:
+    """Every message of the group, in order of sender, round and step. Refuses a step that has no counterpart."""
+    size = len(schedules)
+    waiting: dict[tuple[int, int], list[tuple[Place, Recv | Reduce]]] = defaultdict(list)
+    for place, step in _steps(schedules):
+        if isinstance(step, Recv | Reduce):
+            _check_peer(place, step, step.source, size)
+            waiting[step.source, place.rank].append((place, step))
+    queues = {pair: iter(steps) for pair, steps in waiting.items()}
+    matches = []
+    for place, step in _steps(schedules):
+        if isinstance(step, Send):
+            _check_peer(place, step, step.to, size)
+            taker = next(queues.get((place.rank, step.to), iter(())), None)
+            if taker is None:
+                raise ScheduleError(place, step, f"rank {step.to} has no step that receives this message")
+            matches.append(Match(place, taker[0], step.chunks, taker[1].chunks))
+    for queue in queues.values():
+        for place, step in queue:
+            raise ScheduleError(place, step, f"rank {step.source} has no step that sends this message")
+    return matches
+
+
+def _steps(schedules: Sequence[Schedule]) -> Iterator[tuple[Place, Step]]:
+    for rank, schedule in enumerate(schedules):
+        for number, steps in enumerate(schedule.rounds):
+            for index, step in enumerate(steps):
+                yield Place(rank, number, index), step
+
+
+def _check_peer(place: Place, step: Step, peer: int, size: int) -> None:
+    if not 0 <= peer < size:
+        raise ScheduleError(place, step, f"there is no rank {peer} in a group of {size}")
+    if peer == place.rank:
+        raise ScheduleError(place, step, "a rank may not send to itself; use Copy or Accumulate")

@@ -1,0 +1,54 @@
+"""What a timer must know of messages and links: bytes of a range of chunks, latency and speed of a link."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from paceline.errors import ConfigurationError
+from paceline.schedules.plan import Ints, chunk_offsets
+
+__all__ = ["Floats", "LinkCost", "Network", "chunk_bytes", "link_cost"]
+
+Floats = npt.NDArray[np.float64]
+PerMessage = Callable[[Ints, Ints], Floats]
+
+LinkCost = float | Floats | PerMessage
+"""A cost of links: one for all; or a matrix [source, target]; or a function of arrays of sources and targets."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Network:
+    """Costs, each as a function that maps arrays, one element a message, to an array."""
+
+    size_bytes: PerMessage
+    """Of first chunks and of the chunks after the last."""
+    latency_s: PerMessage
+    """Of sources and targets."""
+    seconds_per_byte: PerMessage
+    """Of sources and targets."""
+
+
+def chunk_bytes(length: int, itemsize: int, chunks: int, scratch: int) -> PerMessage:
+    """The bytes of ranges of chunks of a tensor of `length` elements."""
+    if length < 0:
+        raise ConfigurationError("length", "must be at least 0", length)
+    offsets = (chunk_offsets(length, chunks, scratch) * itemsize).astype(np.float64)
+    return lambda starts, stops: offsets.take(stops) - offsets.take(starts)
+
+
+def link_cost(cost: LinkCost, name: str, size: int) -> PerMessage:
+    """A cost in any of its three forms, as a function. Refuses negative costs and matrices of another size."""
+    if callable(cost):
+        return cost
+    values = np.asarray(cost, np.float64)
+    if values.ndim and values.shape != (size, size):
+        raise ConfigurationError(name, f"must be one number or {size} x {size} numbers", values.shape)
+    if not (values >= 0).all():
+        raise ConfigurationError(name, "must be at least 0", float(values.min()))
+    if values.ndim == 0:
+        return lambda sources, targets: np.full(len(sources), values)
+    return lambda sources, targets: values[sources, targets]

@@ -1,0 +1,51 @@
+"""Gradient descent by map and reduce: a server broadcasts the parameters, each worker maps its slice of the batch to a
+gradient, the server reduces these to their sum and updates.
+
+Cost, n bytes and p workers: the server's port carries p n out and p n in, so a step takes 2 p n b + 2 a of communication.
+Source: Chu, Kim, Lin, Yu, Bradski, Ng, Olukotun, "Map-Reduce for Machine Learning on Multicore", NIPS 2006.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from paceline.collectives import broadcast, reduce
+from paceline.context import Context
+
+__all__ = ["MapReduce"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MapReduce:
+    """A server broadcasts parameters, workers map batches to gradients, the server reduces and updates."""
+
+    def roles(self, workers: int) -> Sequence[str]:
+        return (*("worker",) * workers, "server")
+
+    async def server(self, ctx: Context) -> None:
+        async for _ in ctx.rounds():
+            await self._broadcast(ctx)
+            await self._follow_buffers(ctx)
+            ctx.gradient.zero_()
+            await reduce(ctx, ctx.gradient, root=ctx.rank, group=ctx.peers)
+            await ctx.apply()
+
+    async def worker(self, ctx: Context) -> None:
+        async for batch in ctx.batches():
+            await self._broadcast(ctx)
+            gradient = await ctx.compute(batch)
+            await self._follow_buffers(ctx)
+            await reduce(ctx, gradient, root=ctx.servers[0], group=ctx.peers)
+
+    async def _broadcast(self, ctx: Context) -> None:
+        for tensor in (ctx.parameters, *ctx.buffers):
+            await broadcast(ctx, tensor, root=ctx.servers[0], group=ctx.peers)
+
+    async def _follow_buffers(self, ctx: Context) -> None:
+        """BatchNorm's statistics and the like are the first worker's."""
+        for tensor in ctx.buffers:
+            if ctx.role == "server":
+                await ctx.recv(ctx.workers[0], tensor)
+            elif ctx.rank == ctx.workers[0]:
+                await ctx.send(ctx.servers[0], tensor)

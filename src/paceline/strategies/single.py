@@ -1,0 +1,26 @@
+"""One process, no communication: plain mini-batch SGD, the yardstick of all other strategies.
+
+Whatever the cluster's size, one worker runs and takes the whole batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from paceline.context import Context
+
+__all__ = ["Single"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Single:
+    """One process and no communication: the yardstick."""
+
+    def roles(self, workers: int) -> Sequence[str]:
+        return ("worker",)
+
+    async def worker(self, ctx: Context) -> None:
+        async for batch in ctx.batches():
+            await ctx.compute(batch)
+            await ctx.apply()

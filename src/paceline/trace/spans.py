@@ -1,0 +1,149 @@
+"""Spans: what one rank did, from when to when.
+
+A world appends plain tuples to `Recorder.spans` while the run goes on, which costs about as much as a call.
+`pack` then makes them one numpy array, which travels to the driver as bytes, never as a pickle.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.errors import ConfigurationError, FrameError
+
+__all__ = ["SPAN", "Kind", "Recorder", "SpanArray", "SpanTuple", "Spans"]
+
+
+class Kind(IntEnum):
+    """What a span was spent on. The numbers are in saved files: append, never reorder."""
+
+    COMPUTE = 0
+    SEND = 1
+    RECEIVE = 2
+    WAIT = 3
+    UPDATE = 4
+    CANCELLED = 5
+    EVALUATE = 6
+    SLEEP = 7
+
+    @property
+    def label(self) -> str:
+        return self.name.lower()
+
+
+SpanTuple = tuple[int, float, float, int, int, int]
+"""kind, start_s, end_s, peer (-1: none), nbytes, step."""
+
+SPAN = np.dtype(
+    [
+        ("kind", "u1"),
+        ("start_s", "<f8"),
+        ("end_s", "<f8"),
+        ("peer", "<i4"),
+        ("nbytes", "<i8"),
+        ("step", "<i8"),
+    ]
+)
+"""A `SpanTuple` as a numpy record, field by field."""
+
+SpanArray = NDArray[np.void]
+
+# magic, version of the format, bytes of the role's name, rank, host, number of spans
+_HEADER = struct.Struct("<4sHHiiq")
+_MAGIC = b"PLSP"
+_VERSION = 1
+
+
+class Recorder:
+    """What one rank did so far. `spans` is a plain list, so that a world may bind its `append` once."""
+
+    __slots__ = ("host", "rank", "role", "spans")
+
+    def __init__(self, rank: int, role: str, host: int = 0) -> None:
+        self.rank = rank
+        self.role = role
+        self.host = host
+        self.spans: list[SpanTuple] = []
+
+    def pack(self) -> Spans:
+        """The spans up to now, in the order in which they were recorded."""
+        return Spans(np.array(self.spans, dtype=SPAN), rank=self.rank, role=self.role, host=self.host)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Spans:  # noqa: PLW1641  (arrays may be equal, but have no hash)
+    """All spans of one rank, as a read-only array of dtype `SPAN`."""
+
+    array: SpanArray
+    rank: int
+    role: str = "worker"
+    host: int = 0
+
+    def __post_init__(self) -> None:
+        _check(self.array, self.rank)
+        view = self.array.view()
+        view.flags.writeable = False
+        object.__setattr__(self, "array", view)
+
+    def __len__(self) -> int:
+        return len(self.array)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Spans) and self.to_bytes() == other.to_bytes()
+
+    def of(self, *kinds: Kind) -> SpanArray:
+        """The spans of these kinds."""
+        return self.array[np.isin(self.array["kind"], kinds)]
+
+    def to_bytes(self) -> bytes:
+        """For the way from a worker to its driver."""
+        role = self.role.encode()
+        header = _HEADER.pack(_MAGIC, _VERSION, len(role), self.rank, self.host, len(self.array))
+        return header + role + self.array.tobytes()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Spans:
+        """What `to_bytes` made. Refuses any other bytes before it looks at their content."""
+        role_bytes, rank, host, count = _read_header(data)
+        start = _HEADER.size + role_bytes
+        if len(data) != start + count * SPAN.itemsize:
+            raise FrameError(
+                f"{count} spans of rank {rank} do not fit {len(data)} bytes; they were cut or padded"
+            )
+        array = np.frombuffer(data, dtype=SPAN, count=count, offset=start)
+        try:
+            return cls(array, rank, data[_HEADER.size : start].decode(), host)
+        except ValueError as error:
+            raise FrameError(f"the spans of rank {rank} are damaged: {error}") from error
+
+
+def _read_header(data: bytes) -> tuple[int, int, int, int]:
+    if len(data) < _HEADER.size:
+        raise FrameError(f"spans have a header of {_HEADER.size} bytes, but got {len(data)} bytes in all")
+    magic, version, role_bytes, rank, host, count = _HEADER.unpack_from(data)
+    if magic != _MAGIC or version != _VERSION or count < 0:
+        raise FrameError(
+            f"spans begin with {_MAGIC!r} and version {_VERSION}, but got {magic!r} and {version}"
+        )
+    return role_bytes, rank, host, count
+
+
+def _check(array: SpanArray, rank: int) -> None:
+    argument = f"spans of rank {rank}"
+    if rank < 0:
+        raise ConfigurationError("rank", "must be at least 0", rank, "ranks count from 0")
+    if array.dtype != SPAN or array.ndim != 1:
+        found = f"{array.dtype} of shape {array.shape}"
+        raise ConfigurationError(
+            argument, "must be a list of records of dtype SPAN", found, "use Recorder.pack"
+        )
+    # Written so that NaN fails too.
+    bad = ~((array["start_s"] <= array["end_s"]) & np.isfinite(array["end_s"] - array["start_s"]))
+    bad |= array["kind"] >= len(Kind)
+    if bad.any():
+        bound = "must have a kind of Kind and finite times that do not run backwards"
+        raise ConfigurationError(argument, bound, array[bad][0].item(), "mend the world that recorded it")

@@ -1,0 +1,154 @@
+"""Where the time went: seconds and shares of each rank, and who waited for whom."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from paceline.costs.units import format_seconds
+from paceline.trace.spans import Spans
+from paceline.trace.timeline import Timeline, sweep
+from paceline.trace.waits import Straggler, find_waits
+
+__all__ = ["PART_NAMES", "RankSummary", "Summary", "summarize"]
+
+PART_NAMES = ("compute", "communicate", "update", "idle", "cancelled", "evaluate", "sleep")
+"""What a rank's seconds are divided into. Together they are the run's seconds."""
+
+_ALWAYS_SHOWN = 4  # of PART_NAMES; the others are shown if any rank has some
+_ROWS_SHOWN = 32
+# A straggler is worth a sentence if it cost this share of the run and this many times the average rank's.
+_SIGNIFICANT_SHARE = 0.05
+_SIGNIFICANT_EXCESS = 1.5
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RankSummary:
+    """How one rank spent the run. Where spans overlap, an instant counts once: see `timeline.PARTS`."""
+
+    rank: int
+    role: str
+    host: int
+    seconds: float
+    compute_s: float
+    communicate_s: float
+    """Sending and receiving."""
+    update_s: float
+    idle_s: float
+    """Waiting, and time in no span."""
+    cancelled_s: float
+    evaluate_s: float
+    sleep_s: float
+
+    def part_s(self, part: str) -> float:
+        """The seconds of one of `PART_NAMES`."""
+        return float(getattr(self, f"{part}_s"))
+
+    def share(self, part: str) -> float:
+        """The share of the run's seconds that went to one of `PART_NAMES`."""
+        return self.part_s(part) / self.seconds if self.seconds else 0.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Summary:
+    """How all ranks spent the run. Shares are means over the workers, or over all ranks if there is none."""
+
+    seconds: float
+    ranks: list[RankSummary]
+    waits: dict[tuple[int, int], float]
+    """Seconds that one rank waited for another: `{(waiter, awaited): seconds}`."""
+    stragglers: list[Straggler]
+    """Whom others waited for while it did not itself wait, the worst first."""
+
+    @property
+    def compute_share(self) -> float:
+        return self.share("compute")
+
+    @property
+    def communicate_share(self) -> float:
+        return self.share("communicate")
+
+    @property
+    def update_share(self) -> float:
+        return self.share("update")
+
+    @property
+    def idle_share(self) -> float:
+        return self.share("idle")
+
+    def share(self, part: str) -> float:
+        """The mean share of one of `PART_NAMES`."""
+        counted = [rank for rank in self.ranks if rank.role == "worker"] or self.ranks
+        return sum(rank.share(part) for rank in counted) / max(1, len(counted))
+
+    def as_dict(self) -> dict[str, Any]:
+        """The same as plain values, for JSON."""
+        waits = [{"waiter": a, "awaited": b, "seconds": s} for (a, b), s in sorted(self.waits.items())]
+        return {
+            "seconds": self.seconds,
+            **{f"{part}_share": self.share(part) for part in PART_NAMES},
+            "ranks": [asdict(rank) for rank in self.ranks],
+            "waits": waits,
+            "stragglers": [straggler._asdict() for straggler in self.stragglers],
+        }
+
+    def __str__(self) -> str:
+        count = len(self.ranks)
+        lines = [f"{format_seconds(self.seconds)} on {count} rank{'s' if count != 1 else ''}", *_table(self)]
+        if count > _ROWS_SHOWN:
+            lines.insert(-1, f"… and {count - _ROWS_SHOWN} more ranks")
+        straggler = significant_straggler(self)
+        if straggler is not None:
+            lines.append(f"rank {straggler.rank} made the others wait {format_seconds(straggler.seconds)}")
+        return "\n".join(lines)
+
+
+def significant_straggler(summary: Summary) -> Straggler | None:
+    """The worst straggler, if it cost much and stands out: chance makes every rank the last now and then."""
+    if not summary.stragglers:
+        return None
+    worst = summary.stragglers[0]
+    average = sum(straggler.seconds for straggler in summary.stragglers) / len(summary.ranks)
+    costly = worst.seconds >= _SIGNIFICANT_SHARE * summary.seconds
+    return worst if costly and worst.seconds >= _SIGNIFICANT_EXCESS * average else None
+
+
+def summarize(spans: Sequence[Spans], seconds: float) -> Summary:
+    """The summary of a run of `seconds`. What lies outside of the run does not count."""
+    timelines = {each.rank: sweep(each.array, seconds) for each in spans}
+    waits = find_waits(spans, timelines)
+    ranks = [_rank_summary(each, timelines[each.rank], seconds) for each in spans]
+    return Summary(seconds=seconds, ranks=ranks, waits=waits.pairs, stragglers=waits.stragglers)
+
+
+def _rank_summary(spans: Spans, timeline: Timeline, seconds: float) -> RankSummary:
+    # In the order of timeline.PARTS.
+    compute, update, cancelled, evaluate, communicate, sleep, wait, nothing = timeline.seconds().tolist()
+    return RankSummary(
+        rank=spans.rank,
+        role=spans.role,
+        host=spans.host,
+        seconds=seconds,
+        compute_s=compute,
+        communicate_s=communicate,
+        update_s=update,
+        idle_s=wait + nothing,
+        cancelled_s=cancelled,
+        evaluate_s=evaluate,
+        sleep_s=sleep,
+    )
+
+
+def _table(summary: Summary) -> list[str]:
+    """A head, a row a rank, and the mean; every column as wide as its widest cell."""
+    rare = PART_NAMES[_ALWAYS_SHOWN:]
+    shown = [*PART_NAMES[:_ALWAYS_SHOWN], *(p for p in rare if any(r.part_s(p) for r in summary.ranks))]
+    rows = [["rank", "role", *shown]]
+    for rank in summary.ranks[:_ROWS_SHOWN]:
+        cells = [f"{format_seconds(rank.part_s(p))} {rank.share(p):>6.1%}" for p in shown]
+        rows.append([str(rank.rank), rank.role, *cells])
+    workers = any(rank.role == "worker" for rank in summary.ranks)
+    rows.append(["mean", "worker" if workers else "all", *(f"{summary.share(p):.1%}" for p in shown)])
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]

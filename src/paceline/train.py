@@ -1,0 +1,88 @@
+"""The front door."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+
+from paceline.clusters.job import Cluster, Job, assemble
+from paceline.clusters.local import Local
+from paceline.context import Strategy
+from paceline.errors import ConfigurationError
+from paceline.replica.batches import Samples
+from paceline.run import Progress, Run
+from paceline.strategies import describe, parse
+from paceline.task import Task
+
+__all__ = ["train"]
+
+DEFAULT_EPOCHS = 10
+EVALUATIONS = 20
+
+
+def train(
+    task: Task,
+    strategy: str | Strategy = "all-reduce",
+    cluster: Cluster | None = None,
+    *,
+    steps: int | None = None,
+    epochs: float | None = None,
+    seed: int = 0,
+    evaluate_every: int | None = None,
+    stop_at_target: bool = False,
+    progress: Callable[[Progress], None] | None = None,
+) -> Run:
+    """Train a task's model with a strategy on a cluster.
+
+    The run is `steps` updates long, or `epochs` passes over the data (10 if neither is given). The metric is evaluated every
+    `evaluate_every` steps (about 20 times a run by default) and at the end; with `stop_at_target` the run ends at the step
+    after the one that reached the task's target. `progress` is called with a `Progress` about ten times a second.
+    """
+    if not isinstance(task, Task):
+        raise ConfigurationError("task", "must be a pl.Task", task, "see pl.load_task for tasks in files")
+    chosen = parse(strategy)
+    where: Cluster = Local() if cluster is None else cluster
+    if not hasattr(where, "run"):
+        raise ConfigurationError("cluster", "must be a cluster", where, "such as pl.Local(workers=4)")
+    count = _count_steps(task, steps, epochs)
+    module = task.build_model(_check_seed(seed))
+    job = Job(
+        strategy=chosen,
+        roles=tuple(chosen.roles(where.workers)),
+        seed=seed,
+        name=strategy if isinstance(strategy, str) else describe(chosen),
+        task=dataclasses.replace(task, model=module),
+        steps=count,
+        evaluate_every=_check_evaluate_every(task, evaluate_every, count),
+        stop_at_target=stop_at_target,
+    )
+    return assemble(job, str(where), where.run(job, progress), module)
+
+
+def _count_steps(task: Task, steps: int | None, epochs: float | None) -> int:
+    if steps is not None and epochs is not None:
+        raise ConfigurationError("steps", "must not be given together with epochs", steps, "give one of them")
+    if steps is not None:
+        if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
+            raise ConfigurationError("steps", "must be a whole number of at least 1", steps)
+        return steps
+    passes = DEFAULT_EPOCHS if epochs is None else epochs
+    if not isinstance(passes, (int, float)) or not 0 < passes < math.inf:
+        raise ConfigurationError("epochs", "must be above 0", epochs)
+    length = Samples(task.build_data()).length
+    return math.ceil(passes * math.ceil(length / min(task.batch_size, length)))
+
+
+def _check_seed(seed: int) -> int:
+    if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 2**32:
+        raise ConfigurationError("seed", "must be a whole number from 0 to 4294967295", seed)
+    return seed
+
+
+def _check_evaluate_every(task: Task, evaluate_every: int | None, steps: int) -> int:
+    if evaluate_every is None:
+        return max(1, steps // EVALUATIONS) if task.metric is not None else 0
+    if not isinstance(evaluate_every, int) or evaluate_every < 1:
+        raise ConfigurationError("evaluate_every", "must be a whole number of at least 1", evaluate_every)
+    return evaluate_every

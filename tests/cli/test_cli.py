@@ -1,0 +1,304 @@
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from typer.testing import CliRunner
+
+from paceline.cli import app
+
+TASK = """
+import torch
+from torch import nn
+from paceline.task import Task
+
+x = torch.randn(64, 3, generator=torch.Generator().manual_seed(0))
+
+def loss(output, target):
+    {in_the_loss}
+    return nn.functional.mse_loss(output, target)
+
+def closeness(outputs, targets):
+    return -float((outputs - targets).abs().mean())
+
+task = Task(model=lambda: nn.Linear(3, 1), data=(x, x.sum(1, keepdim=True)), loss=loss,
+            optimizer=lambda params: torch.optim.SGD(params, lr=0.1), batch_size=16,
+            test=(x, x.sum(1, keepdim=True)), metric=closeness, target=-10.0)
+"""
+
+
+def task_file(folder, in_the_loss="pass"):
+    path = folder / "small.py"
+    path.write_text(TASK.format(in_the_loss=in_the_loss))
+    return str(path)
+
+
+@pytest.fixture
+def small(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    return task_file(tmp_path)
+
+
+def invoke(*words):
+    return CliRunner().invoke(app, list(words))
+
+
+def command(*words):
+    return [sys.executable, "-c", "from paceline.cli import main; main()", *words]
+
+
+def imported_by(*words):
+    """The modules that a command has imported when it ends."""
+    program = (
+        "import sys\nfrom paceline.cli import app\n"
+        f"try: app({list(words)!r})\nexcept SystemExit: pass\n"
+        "print(*sys.modules, file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+    return done.stderr.split()
+
+
+# Words
+
+
+@pytest.mark.parametrize(
+    "words", [("--help",), ("train", "--help"), ("strategies", "--help"), ("--version",)]
+)
+def test_help_and_version_do_not_import_torch(words):
+    modules = imported_by(*words)
+    assert "paceline.cli.train" in modules
+    assert "torch" not in modules
+    assert "numpy" not in modules
+
+
+def test_words_that_do_not_fit_are_refused_before_torch_is_imported():
+    assert "torch" not in imported_by("train", "some.py", "--bandwidth", "1Gbps")
+
+
+def test_the_version_is_that_of_the_package():
+    assert invoke("--version").stdout.startswith("paceline 0.")
+
+
+def test_help_names_every_command():
+    text = invoke("--help").stdout
+    assert "train" in text
+    assert "strategies" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--steps", "3", "--epochs", "2"), "--steps excludes --epochs"),
+        (("--bandwidth", "1Gbps"), "--bandwidth needs --simulate, but got '1Gbps'; add --simulate"),
+        (("--latency", "50us"), "--latency needs --simulate"),
+        (("--compute", "exp:mean=10ms"), "--compute needs --simulate"),
+        (("--simulate", "--deadline", "60s"), "--deadline is for real workers"),
+        (("--out", __file__), "--out must be a directory that can be written"),
+        (("--out", __file__ + "/run"), "--out must be a directory that can be written"),
+        (("--deadline", "soon"), "--deadline must be a time"),
+        (("--simulate", "--bandwidth", "wide"), "must be a bandwidth"),
+        (("--simulate", "--compute", "quick"), "--compute must be one of"),
+        (("--slow", "3"), "slow must be a list of rank:factor"),
+        (("--delay", "often"), "delay must be one of"),
+        (("--workers", "0"), "workers"),
+        (("--workers", "-2"), "workers"),
+        (("--steps", "0"), "steps"),
+        (("--strategy", "all-reduse"), "did you mean 'all-reduce'"),
+        (("--strategy", "all-reduce:algoritm=ring"), "did you mean 'algorithm'"),
+    ],
+)
+def test_a_word_that_cannot_be_right_is_refused_with_exit_code_2(small, words, message):
+    result = invoke("train", small, *words)
+    assert message in result.stderr
+    assert result.stdout == ""
+    assert "Traceback" not in result.stderr
+    assert result.exit_code == 2
+
+
+@pytest.mark.parametrize("words", [("train",), ("trian",), ("train", "x.py", "--wrokers", "3")])
+def test_a_word_that_is_not_known_has_exit_code_2(words):
+    assert invoke(*words).exit_code == 2
+
+
+def test_a_missing_file_has_exit_code_2():
+    result = invoke("train", "nowhere.py")
+    assert result.exit_code == 2
+    assert "must be a Python file that exists, but got 'nowhere.py'" in result.stderr
+
+
+def test_a_broken_file_shows_the_users_traceback_alone(tmp_path):
+    path = tmp_path / "broken.py"
+    path.write_text("import no_such_module_anywhere\n")
+    result = invoke("train", str(path))
+    assert result.exit_code == 2
+    assert f'File "{path}", line 1' in result.stderr
+    assert "No module named 'no_such_module_anywhere'" in result.stderr
+    assert f"{os.sep}paceline{os.sep}" not in result.stderr
+
+
+def test_an_argument_refused_in_the_file_is_told_with_its_line(tmp_path):
+    path = tmp_path / "refused.py"
+    path.write_text(
+        "from paceline.task import Task\ntask = Task(model=3, data=1, loss=1, optimizer=1, batch_size=1)\n"
+    )
+    result = invoke("train", str(path))
+    assert result.exit_code == 2
+    assert f"in {path}, line 2" in result.stderr
+
+
+# Runs
+
+
+def test_a_run_prints_its_result_to_stdout_and_its_progress_to_stderr(small):
+    result = invoke("train", small, "--workers", "2", "--steps", "6")
+    assert result.exit_code == 0, result.stderr
+    names = [line.split()[0] for line in result.stdout.splitlines()]
+    assert names == ["strategy", "seconds", "steps", "loss", "closeness", "target", "time"]
+    assert "reached after" in result.stdout
+    assert "step " in result.stderr
+
+
+def test_quiet_shows_no_progress(small):
+    result = invoke("train", small, "--workers", "1", "--steps", "2", "--quiet")
+    assert (result.exit_code, result.stderr) == (0, "")
+
+
+def test_json_is_one_object_and_nothing_else_on_stdout(small):
+    result = invoke("train", small, "--workers", "2", "--epochs", "1", "--strategy", "map-reduce", "--json")
+    assert result.exit_code == 0, result.stderr
+    figures = json.loads(result.stdout)
+    assert figures["steps"] == 4
+    assert figures["reached_target"] is True
+
+
+def test_a_simulated_run_takes_links_times_and_stragglers(small):
+    words = ["--simulate", "--bandwidth", "1Gbps", "--latency", "50us", "--compute", "constant:seconds=10ms"]
+    words += [
+        "--slow",
+        "1:4x",
+        "--slow",
+        "2:2x",
+        "--delay",
+        "3=constant:seconds=5ms",
+        "--steps",
+        "3",
+        "--json",
+    ]
+    result = invoke("train", small, "--workers", "4", *words)
+    assert result.exit_code == 0, result.stderr
+    assert json.loads(result.stdout)["step_seconds"] == pytest.approx(0.040, rel=0.1)
+
+
+def test_out_saves_history_trace_and_model(small, tmp_path):
+    folder = tmp_path / "runs" / "one"
+    result = invoke("train", small, "--workers", "2", "--steps", "3", "--out", str(folder))
+    assert result.exit_code == 0, result.stderr
+    assert len((folder / "history.jsonl").read_text().splitlines()) == 3
+    assert {"trace.json", "model.safetensors"} <= {path.name for path in folder.iterdir()}
+
+
+def test_stop_at_target_ends_the_run_early(small):
+    result = invoke("train", small, "--workers", "1", "--epochs", "50", "--stop-at-target", "--json")
+    assert result.exit_code == 0, result.stderr
+    assert json.loads(result.stdout)["steps"] < 200
+
+
+def test_an_error_in_the_users_loss_has_exit_code_1_and_names_the_rank(tmp_path):
+    result = invoke(
+        "train", task_file(tmp_path, "raise KeyError('my loss')"), "--workers", "2", "--steps", "3"
+    )
+    assert result.exit_code == 1
+    assert "KeyError: 'my loss'" in result.stderr
+    assert "rank" in result.stderr
+    assert result.stdout == ""
+
+
+def test_a_loss_that_is_not_finite_has_exit_code_1(tmp_path):
+    bad = task_file(tmp_path, "output = output * float('nan')")
+    result = invoke("train", bad, "--workers", "2", "--steps", "3")
+    assert result.exit_code == 1
+    assert "the loss is nan on rank" in result.stderr
+
+
+def test_a_run_that_cannot_be_saved_says_so(small, tmp_path, monkeypatch):
+    from paceline.run import Run
+
+    def full(self, directory):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Run, "save", full)
+    result = invoke("train", small, "--workers", "1", "--steps", "1", "--out", str(tmp_path / "run"))
+    assert result.exit_code == 1
+    assert "could not be saved" in result.stderr
+    assert "No space left on device" in result.stderr
+
+
+def test_ctrl_c_ends_the_run_with_exit_code_130_and_no_traceback(small):
+    words = command("train", small, "--workers", "2", "--steps", "100000000")
+    # A process group of its own, as a shell gives it: Ctrl-C reaches the workers too.
+    process = subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        assert process.stderr.readline().startswith("step ")
+        os.killpg(process.pid, signal.SIGINT)
+        out, err = process.communicate(timeout=20)
+    finally:
+        process.kill()
+    assert process.returncode == 130, err
+    assert err.splitlines()[-1] == "interrupted"
+    assert "Traceback" not in err
+    assert out == ""
+
+
+def test_a_terminal_gets_a_bar_with_loss_and_samples_a_second(small):
+    driver, terminal = pty.openpty()
+    words = command("train", small, "--workers", "2", "--steps", "2000")
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=terminal, text=True, env=WIDE) as process:
+        os.close(terminal)
+        shown = read_all(driver)
+        assert process.wait(timeout=60) == 0, shown
+    assert "/2000" in shown
+    assert "loss " in shown
+    assert "samples/s" in shown
+
+
+WIDE = {**os.environ, "COLUMNS": "120", "TERM": "xterm"}
+
+
+def read_all(descriptor, deadline_s=60):
+    """What a program writes to its terminal until it ends."""
+    parts, end_s = [], time.monotonic() + deadline_s
+    while time.monotonic() < end_s:
+        try:
+            parts.append(os.read(descriptor, 65536))
+        except OSError:  # how Linux reports that the other side is closed
+            break
+    os.close(descriptor)
+    return b"".join(parts).decode(errors="replace")
+
+
+# Strategies
+
+
+def test_strategies_are_listed_with_what_they_do_and_their_parameters():
+    result = invoke("strategies")
+    assert result.exit_code == 0
+    lines = result.stdout.splitlines()
+    assert lines[0].split() == ["strategy", "what", "it", "does", "parameters"]
+    assert {"single", "map-reduce", "all-reduce"} <= {line.split()[0] for line in lines[1:]}
+    assert "algorithm=auto" in result.stdout
+
+
+def test_strategies_as_json_name_parameters_and_defaults():
+    listed = {one["name"]: one for one in json.loads(invoke("strategies", "--json").stdout)}
+    algorithm = next(p for p in listed["all-reduce"]["parameters"] if p["name"] == "algorithm")
+    assert algorithm["default"] == "auto"
+    assert algorithm["help"]
+    assert all(one["summary"] for one in listed.values())

@@ -1,0 +1,134 @@
+import struct
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paceline.errors import ConfigurationError, FrameError
+from paceline.trace import SPAN, Kind, Recorder, Spans
+
+
+def recorded(*tuples: tuple[int, float, float, int, int, int], rank: int = 0, role: str = "worker") -> Spans:
+    recorder = Recorder(rank, role)
+    recorder.spans.extend(tuples)
+    return recorder.pack()
+
+
+def test_kinds_have_the_numbers_that_files_hold() -> None:
+    assert [kind.label for kind in Kind] == [
+        "compute",
+        "send",
+        "receive",
+        "wait",
+        "update",
+        "cancelled",
+        "evaluate",
+        "sleep",
+    ]
+    assert [int(kind) for kind in Kind] == list(range(8))
+
+
+def test_a_recorder_packs_what_was_appended_in_order() -> None:
+    recorder = Recorder(3, "server", host=1)
+    append = recorder.spans.append
+    append((Kind.RECEIVE, 1.0, 2.5, 7, 4096, 12))
+    append((0, 0.25, 1.0, -1, 0, 11))
+    spans = recorder.pack()
+    assert (spans.rank, spans.role, spans.host, len(spans)) == (3, "server", 1, 2)
+    assert spans.array.tolist() == [(2, 1.0, 2.5, 7, 4096, 12), (0, 0.25, 1.0, -1, 0, 11)]
+
+
+def test_packed_spans_cannot_change() -> None:
+    spans = recorded((0, 0.0, 1.0, -1, 0, 0))
+    with pytest.raises(ValueError, match="read-only"):
+        spans.array["kind"] = 1
+
+
+def test_a_rank_that_did_nothing_has_no_spans() -> None:
+    assert len(recorded()) == 0
+    assert Spans.from_bytes(recorded().to_bytes()) == recorded()
+
+
+def test_spans_of_one_kind_keep_their_order() -> None:
+    spans = recorded((0, 3, 4, -1, 0, 0), (1, 1, 2, 5, 8, 0), (0, 0, 1, -1, 0, 1))
+    assert spans.of(Kind.COMPUTE)["start_s"].tolist() == [3, 0]
+    assert len(spans.of(Kind.COMPUTE, Kind.SEND)) == 3
+
+
+TIMES = st.floats(0, 1e6)
+TUPLES = st.builds(
+    lambda kind, a, b, peer, nbytes, step: (kind, min(a, b), max(a, b), peer, nbytes, step),
+    st.integers(0, 7),
+    TIMES,
+    TIMES,
+    st.integers(-1, 2**31 - 1),
+    st.integers(0, 2**63 - 1),
+    st.integers(-1, 2**63 - 1),
+)
+
+
+@given(st.lists(TUPLES, max_size=20), st.integers(0, 2**31 - 1), st.text(max_size=10))
+def test_bytes_bring_back_the_same_spans(tuples: list[tuple], rank: int, role: str) -> None:
+    spans = recorded(*tuples, rank=rank, role=role)
+    back = Spans.from_bytes(spans.to_bytes())
+    assert back == spans
+    assert back.array.tolist() == tuples
+    assert (back.rank, back.role, back.host) == (rank, role, 0)
+
+
+def test_spans_differ_by_content_rank_and_role() -> None:
+    one = recorded((0, 0, 1, -1, 0, 0))
+    assert one != recorded((0, 0, 2, -1, 0, 0))
+    assert one != recorded((0, 0, 1, -1, 0, 0), rank=1)
+    assert one != recorded((0, 0, 1, -1, 0, 0), role="server")
+    assert one != "spans"
+
+
+@given(st.binary(max_size=200))
+def test_bytes_that_are_no_spans_are_refused(data: bytes) -> None:
+    with pytest.raises(FrameError):
+        Spans.from_bytes(data)
+
+
+@given(st.data())
+def test_spans_that_were_cut_padded_or_marked_otherwise_are_refused(data: st.DataObject) -> None:
+    good = recorded((0, 0, 1, -1, 0, 0), (1, 1, 2, 3, 4, 5)).to_bytes()
+    with pytest.raises(FrameError):
+        Spans.from_bytes(good[: data.draw(st.integers(0, len(good) - 1))])
+    with pytest.raises(FrameError):
+        Spans.from_bytes(good + data.draw(st.binary(min_size=1, max_size=50)))
+    with pytest.raises(FrameError):
+        Spans.from_bytes(b"XXXX" + good[4:])
+
+
+@pytest.mark.parametrize(
+    ("at", "value"), [(1, struct.pack("<d", 9.0)), (0, b"\x08"), (9, struct.pack("<d", np.nan))]
+)
+def test_a_damaged_span_is_refused(at: int, value: bytes) -> None:
+    good = bytearray(recorded((0, 0, 1, -1, 0, 0)).to_bytes())
+    start = len(good) - SPAN.itemsize + at
+    good[start : start + len(value)] = value
+    with pytest.raises(FrameError, match="damaged"):
+        Spans.from_bytes(bytes(good))
+
+
+@pytest.mark.parametrize(
+    "span",
+    [
+        (0, 2.0, 1.0, -1, 0, 0),
+        (8, 0.0, 1.0, -1, 0, 0),
+        (0, np.nan, 1.0, -1, 0, 0),
+        (0, 0.0, np.inf, -1, 0, 0),
+    ],
+)
+def test_a_span_that_cannot_be_is_refused_with_its_rank(span: tuple) -> None:
+    with pytest.raises(ConfigurationError, match="spans of rank 5 must have a kind"):
+        recorded((0, 0, 1, -1, 0, 0), span, rank=5)
+
+
+def test_an_array_of_another_kind_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="dtype SPAN"):
+        Spans(np.zeros(3), rank=0)
+    with pytest.raises(ConfigurationError, match="rank must be at least 0"):
+        Spans(np.zeros(3, dtype=SPAN), rank=-1)

@@ -1,0 +1,79 @@
+import gzip
+import io
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from paceline.errors import ConfigurationError
+from paceline.trace import Recorder, Spans, Trace
+
+
+def spans(rank: int, count: int = 3, role: str = "worker") -> Spans:
+    recorder = Recorder(rank, role, host=rank // 2)
+    recorder.spans.extend((i % 8, i * 0.1, i * 0.1 + 0.1, rank, 10 * i, i) for i in range(count))
+    return recorder.pack()
+
+
+def sample() -> Trace:
+    return Trace([spans(2, role="server"), spans(0), spans(1, count=0)], 1.5)
+
+
+def through_a_file(trace: Trace) -> Trace:
+    file = io.BytesIO()
+    np.savez(file, **trace.to_arrays())
+    file.seek(0)
+    with np.load(file, allow_pickle=False) as arrays:
+        return Trace.from_arrays(arrays)
+
+
+def test_ranks_are_kept_in_order() -> None:
+    assert [each.rank for each in sample().spans] == [0, 1, 2]
+
+
+def test_arrays_bring_back_the_same_trace_without_pickle() -> None:
+    for trace in (sample(), Trace([], 0.0), Trace([spans(0, 0)], 1.0)):
+        back = through_a_file(trace)
+        assert back == trace
+        assert [each.role for each in back.spans] == [each.role for each in trace.spans]
+        assert back.summary() == trace.summary()
+
+
+def test_arrays_that_do_not_belong_together_are_refused() -> None:
+    arrays = sample().to_arrays()
+    with pytest.raises(ConfigurationError, match="must have seconds, ranks"):
+        Trace.from_arrays({name: arrays[name] for name in arrays if name != "counts"})
+    with pytest.raises(ConfigurationError, match="must belong together"):
+        Trace.from_arrays(arrays | {"counts": arrays["counts"] + 1})
+    with pytest.raises(ConfigurationError, match="must belong together"):
+        Trace.from_arrays(arrays | {"roles": arrays["roles"][1:]})
+
+
+def test_equal_traces_give_equal_files(tmp_path: Path) -> None:
+    for name in ("a.json", "b.json", "a.json.gz", "b.json.gz"):
+        sample().save(tmp_path / name)
+    assert (tmp_path / "a.json").read_bytes() == (tmp_path / "b.json").read_bytes()
+    assert (tmp_path / "a.json.gz").read_bytes() == (tmp_path / "b.json.gz").read_bytes()
+
+
+def test_a_name_that_ends_in_gz_is_compressed(tmp_path: Path) -> None:
+    sample().save(str(tmp_path / "trace.json"))
+    sample().save(str(tmp_path / "trace.json.gz"))
+    plain = (tmp_path / "trace.json").read_bytes()
+    assert gzip.decompress((tmp_path / "trace.json.gz").read_bytes()) == plain
+    document = json.loads(plain)
+    assert document["otherData"] == {"seconds": 1.5, "ranks": 3}
+    assert sum(event["ph"] == "X" for event in document["traceEvents"]) == 6
+
+
+@pytest.mark.parametrize("seconds", [-1.0, math.nan, math.inf])
+def test_a_trace_has_a_finite_length(seconds: float) -> None:
+    with pytest.raises(ConfigurationError, match="seconds must be finite and at least 0"):
+        Trace([], seconds)
+
+
+def test_a_rank_is_in_a_trace_once() -> None:
+    with pytest.raises(ConfigurationError, match="spans must come once from each rank"):
+        Trace([spans(1), spans(1)], 1.0)
