@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from paceline.errors import PacelineError
     from paceline.run import Run
     from paceline.task import Task, load_task
-    from paceline.train import train
+    from paceline.training import train
 
 __version__ = "0.1.0"
 __all__ = ["Link", "Local", "PacelineError", "Run", "Simulated", "Task", "load_task", "times", "train"]
@@ -29,7 +29,7 @@ _HOMES = {
     "Task": "paceline.task",
     "load_task": "paceline.task",
     "times": "paceline.costs",
-    "train": "paceline.train",
+    "train": "paceline.training",
 }
 
 

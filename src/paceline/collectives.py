@@ -95,7 +95,9 @@ async def _run(
     combine: Combine,
 ) -> None:
     rank = group.index(ctx.rank)
-    await ctx.execute(_cached(schedule, rank, len(group)), group, tensor, combine=combine, tag=_tag(ctx, group))
+    await ctx.execute(
+        _cached(schedule, rank, len(group)), group, tensor, combine=combine, tag=_tag(ctx, group)
+    )
 
 
 async def _run_rooted(
@@ -117,7 +119,9 @@ def _cached(schedule: Callable[[int, int], Schedule], rank: int, size: int) -> S
 
 
 @lru_cache(maxsize=4096)
-def _cached_rooted(schedule: Callable[[int, int, int], Schedule], rank: int, size: int, root: int) -> Schedule:
+def _cached_rooted(
+    schedule: Callable[[int, int, int], Schedule], rank: int, size: int, root: int
+) -> Schedule:
     return schedule(rank, size, root)
 
 

@@ -168,5 +168,5 @@ class FrameError(RunError):
     """Bytes on a link that are not a frame of this run."""
 
 
-class Cancelled(BaseException):  # noqa: N818
+class Cancelled(BaseException):
     """Unwinds a cancelled computation. A BaseException, so that no user's `except Exception` swallows it."""

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from paceline.errors import ConfigurationError
 from paceline.trace import Trace
 
@@ -169,7 +171,8 @@ class Run:
             for record in self.history:
                 out.write(json.dumps({**dataclasses.asdict(record), "loss": _finite(record.loss)}) + "\n")
         self.trace.save(folder / "trace.json")
-        self.trace.save_spans(folder / "spans.npz")
+        arrays: dict[str, Any] = self.trace.to_arrays()
+        np.savez_compressed(folder / "spans.npz", **arrays)
         save_file({name: t.contiguous() for name, t in self.state.items()}, folder / "model.safetensors")
         manifest = {"format": FORMAT, **self.as_dict(), "trainable": self.trainable}
         (folder / "run.json").write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
@@ -191,7 +194,7 @@ class Run:
             cluster=manifest["cluster"],
             seed=manifest["seed"],
             history=[_read_record(line) for line in lines],
-            trace=Trace.load_spans(folder / "spans.npz"),
+            trace=_read_trace(folder / "spans.npz"),
             seconds=manifest["seconds"],
             bytes_sent=manifest["bytes_sent"],
             messages_sent=manifest["messages_sent"],
@@ -208,6 +211,11 @@ def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
+def _read_trace(path: Path) -> Trace:
+    with np.load(path, allow_pickle=False) as arrays:
+        return Trace.from_arrays(arrays)
+
+
 def _read_record(line: str) -> Record:
     values = json.loads(line)
     loss = values.pop("loss")
@@ -217,7 +225,9 @@ def _read_record(line: str) -> Record:
 def _read_manifest(folder: Path) -> dict[str, Any]:
     path = folder / "run.json"
     if not path.is_file():
-        raise ConfigurationError("directory", "must hold a saved run (a run.json)", str(folder), "see Run.save")
+        raise ConfigurationError(
+            "directory", "must hold a saved run (a run.json)", str(folder), "see Run.save"
+        )
     try:
         manifest: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         version = int(manifest["format"])

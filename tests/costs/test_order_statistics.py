@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.costs.order_statistics import (
@@ -16,6 +16,8 @@ from paceline.costs.order_statistics import (
 )
 from paceline.costs.times import Constant, Exponential, Pareto, ShiftedExponential, Times, Trace
 from paceline.errors import ConfigurationError, UnknownNameError
+
+unhurried = settings(deadline=None, max_examples=60)  # other work may hold the machine up
 
 KNOWN: list[Times] = [
     Constant(2),
@@ -49,6 +51,7 @@ def test_the_order_statistics_average_to_the_mean(times: Times, p: int) -> None:
     assert mean == pytest.approx(times.mean_s, rel=1e-9)
 
 
+@unhurried
 @given(st.lists(st.floats(0, 100), min_size=1, max_size=6), st.integers(1, 6))
 def test_a_trace_has_the_order_statistics_of_all_its_equally_likely_draws(
     values: list[float], p: int

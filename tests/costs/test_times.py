@@ -3,12 +3,14 @@ import pickle
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.costs import times
 from paceline.costs.times import Constant, Exponential, Pareto, ShiftedExponential, Times, Trace
 from paceline.errors import ConfigurationError, UnknownNameError
+
+unhurried = settings(deadline=None, max_examples=60)  # other work may hold the machine up
 
 ALL: list[Times] = [
     Constant("50ms"),
@@ -150,6 +152,7 @@ def test_a_spec_that_lacks_or_repeats_something_is_refused(spec: str, message: s
         times.parse(spec)
 
 
+@unhurried
 @given(st.floats(0, 1e6), st.floats(0, 1e6))
 def test_any_times_survive_a_spec(shift: float, mean: float) -> None:
     assert times.parse(f"shifted-exp:shift={shift!r},mean={mean!r}s") == ShiftedExponential(shift, mean)

@@ -1,12 +1,15 @@
 import json
 from collections import defaultdict
+from itertools import pairwise
 from typing import Any
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.trace import Kind, Recorder, Spans
 from paceline.trace.chrome import chrome_json
+
+unhurried = settings(deadline=None, max_examples=60)  # other work may hold the machine up
 
 Row = tuple[int, float, float, int, int, int]
 
@@ -92,8 +95,7 @@ ROWS = st.lists(
 )
 
 
-@given(ROWS)
-def test_no_two_slices_of_a_track_overlap_however_a_reader_rounds(rows: list[Row]) -> None:
+def assert_apart(rows: list[Row]) -> None:
     tracks = defaultdict(list)
     for event in slices(spans(0, *rows)):
         # Perfetto reads nanoseconds and drops the fraction.
@@ -102,12 +104,26 @@ def test_no_two_slices_of_a_track_overlap_however_a_reader_rounds(rows: list[Row
         )
     assert sum(map(len, tracks.values())) == len(rows)
     for track in tracks.values():
-        track.sort()
-        for (ns, ns_long, us, us_long), (next_ns, _, next_us, _) in zip(track, track[1:], strict=False):
+        for (ns, ns_long, us, us_long), (next_ns, _, next_us, _) in pairwise(sorted(track)):
             assert ns + ns_long <= next_ns
             assert us + us_long <= next_us
 
 
+@unhurried
+@given(ROWS)
+def test_no_two_slices_of_a_track_overlap(rows: list[Row]) -> None:
+    assert_apart(rows)
+
+
+@unhurried
+@given(st.lists(TIMES, min_size=2, max_size=40))
+def test_neighbours_on_a_track_do_not_overlap_however_a_reader_rounds(times: list[float]) -> None:
+    rows = [(0, start, end, -1, 0, 0) for start, end in pairwise(sorted(times))]
+    assert_apart(rows)
+    assert list(track_names(spans(0, *rows)).values()) == ["compute"]
+
+
+@unhurried
 @given(ROWS)
 def test_a_lane_has_as_many_tracks_as_it_has_spans_at_a_time(rows: list[Row]) -> None:
     sends = [(1, *row[1:]) for row in rows if row[2] - row[1] > 1e-6]
@@ -116,6 +132,7 @@ def test_a_lane_has_as_many_tracks_as_it_has_spans_at_a_time(rows: list[Row]) ->
     assert len(track_names(one)) <= most  # rounding may part two that overlap by less than a tick
 
 
+@unhurried
 @given(ROWS, st.randoms())
 def test_the_order_of_recording_does_not_show(rows: list[Row], random: Any) -> None:
     shuffled = list(rows)

@@ -2,11 +2,13 @@ import struct
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.errors import ConfigurationError, FrameError
 from paceline.trace import SPAN, Kind, Recorder, Spans
+
+unhurried = settings(deadline=None, max_examples=60)  # other work may hold the machine up
 
 
 def recorded(*tuples: tuple[int, float, float, int, int, int], rank: int = 0, role: str = "worker") -> Spans:
@@ -68,6 +70,7 @@ TUPLES = st.builds(
 )
 
 
+@unhurried
 @given(st.lists(TUPLES, max_size=20), st.integers(0, 2**31 - 1), st.text(max_size=10))
 def test_bytes_bring_back_the_same_spans(tuples: list[tuple], rank: int, role: str) -> None:
     spans = recorded(*tuples, rank=rank, role=role)
@@ -85,12 +88,14 @@ def test_spans_differ_by_content_rank_and_role() -> None:
     assert one != "spans"
 
 
+@unhurried
 @given(st.binary(max_size=200))
 def test_bytes_that_are_no_spans_are_refused(data: bytes) -> None:
     with pytest.raises(FrameError):
         Spans.from_bytes(data)
 
 
+@unhurried
 @given(st.data())
 def test_spans_that_were_cut_padded_or_marked_otherwise_are_refused(data: st.DataObject) -> None:
     good = recorded((0, 0, 1, -1, 0, 0), (1, 1, 2, 3, 4, 5)).to_bytes()

@@ -1,10 +1,12 @@
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.trace import SPAN, Kind
 from paceline.trace.timeline import NOTHING, PARTS, WAITING, sweep
+
+unhurried = settings(deadline=None, max_examples=60)  # other work may hold the machine up
 
 
 def array(*spans: tuple[int, float, float]) -> np.ndarray:
@@ -19,6 +21,7 @@ SPANS = st.lists(
 )
 
 
+@unhurried
 @given(SPANS, st.integers(0, 20))
 def test_each_instant_counts_for_the_first_part_under_way(
     spans: list[tuple[int, int, int]], seconds: int
@@ -30,6 +33,7 @@ def test_each_instant_counts_for_the_first_part_under_way(
     np.testing.assert_array_equal(sweep(array(*spans), seconds).seconds(), expected)
 
 
+@unhurried
 @given(SPANS, st.integers(0, 20))
 def test_stretches_of_waiting_are_apart_and_sum_to_the_waiting(
     spans: list[tuple[int, int, int]], seconds: int
@@ -41,6 +45,7 @@ def test_stretches_of_waiting_are_apart_and_sum_to_the_waiting(
     assert (finishes - begins).sum() == timeline.seconds()[WAITING]
 
 
+@unhurried
 @given(st.lists(st.tuples(st.integers(0, 7), st.floats(0, 100), st.floats(0, 10)), max_size=30))
 def test_the_parts_sum_to_the_run(spans: list[tuple[int, float, float]]) -> None:
     timeline = sweep(array(*((kind, start, start + long) for kind, start, long in spans)), 60.0)

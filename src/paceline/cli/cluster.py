@@ -42,8 +42,8 @@ class ClusterWords:
         from paceline.costs.stragglers import parse_delays, parse_slow
 
         slow = parse_slow(",".join(self.slow)) if self.slow else {}
-        common = {"workers": self.workers, "slow": slow, "delay": parse_delays(self.delay)}
-        options = common | (self._simulated_options() if self.simulate else self._local_options())
+        options = self._simulated_options() if self.simulate else self._local_options()
+        options |= {"workers": self.workers, "slow": slow, "delay": parse_delays(self.delay)}
         # Named last, because that loads torch: a word that cannot be read is refused before.
         return pl.Simulated(**options) if self.simulate else pl.Local(**options)
 

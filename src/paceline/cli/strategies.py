@@ -47,7 +47,7 @@ def _default(field: dataclasses.Field[Any]) -> Any:
 
 def _row(described: dict[str, Any]) -> tuple[str, str, str]:
     parameters = (
-        f"{one['name']}={one['default']}" + (f" ({one['help']})" if one["help"] else "")
+        f"{one['name']}={one['default']}" + (f": {one['help']}" if one["help"] else "")
         for one in described["parameters"]
     )
     return described["name"], described["summary"], "; ".join(parameters)

@@ -66,14 +66,13 @@ def train(
 def _trained(
     file: str, strategy: str, words: ClusterWords, quiet: bool, options_of_train: dict[str, Any]
 ) -> tuple[Task, Run]:
-    from paceline.task import load_task
-    from paceline.train import train as train_task
+    import paceline as pl
 
     cluster = words.cluster()
     with exit_codes(failure=REFUSED):
-        task = load_task(file)
+        task = pl.load_task(file)
     with shown_progress(quiet=quiet) as progress:
-        return task, train_task(task, strategy, cluster, progress=progress, **options_of_train)
+        return task, pl.train(task, strategy, cluster, progress=progress, **options_of_train)
 
 
 def _check_length(steps: int | None, epochs: int | None) -> None:

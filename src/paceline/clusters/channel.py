@@ -44,7 +44,11 @@ class Channel:
         return self.socket.fileno()
 
     def send(
-        self, word: str, values: dict[str, Any] | None = None, blobs: Sequence[Any] = (), fds: Sequence[int] = ()
+        self,
+        word: str,
+        values: dict[str, Any] | None = None,
+        blobs: Sequence[Any] = (),
+        fds: Sequence[int] = (),
     ) -> None:
         views = [memoryview(blob).cast("B") for blob in blobs]
         head = json.dumps([word, values or {}, [len(view) for view in views], len(fds)]).encode()
@@ -107,7 +111,9 @@ def encode(value: Any, blobs: list[Any]) -> Any:
         return [encode(item, blobs) for item in value]
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
-    raise TypeError(f"a role program may return tensors, numbers, texts, lists and dictionaries, not {type(value)}")
+    raise TypeError(
+        f"a role program may return tensors, numbers, texts, lists and dictionaries, not {type(value)}"
+    )
 
 
 def decode(value: Any, blobs: Sequence[bytearray]) -> Any:

@@ -74,7 +74,8 @@ class Outcome:
 class Cluster(Protocol):
     """Where a job runs."""
 
-    workers: int
+    @property
+    def workers(self) -> int: ...
 
     def run(self, job: Job, progress: Callable[[Progress], None] | None = None) -> list[Outcome]: ...
 

@@ -56,7 +56,9 @@ class Crew:
     def __enter__(self) -> Crew:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         for rank, pid in self._pids.items():
             if rank not in self._outcomes:
                 with contextlib.suppress(ProcessLookupError):
@@ -156,7 +158,16 @@ class Crew:
     def _show(self, progress: Callable[[Progress], None]) -> None:
         step, loss, samples, seconds, metric = self._control.read_report()
         if step:
-            progress(Progress(step, self._control.last_step, loss, samples, seconds, metric if metric == metric else None))
+            progress(
+                Progress(
+                    step,
+                    self._control.last_step,
+                    loss,
+                    samples,
+                    seconds,
+                    metric if metric == metric else None,
+                )
+            )
 
     # Failing
 
@@ -171,7 +182,11 @@ class Crew:
         # A rank may have noticed before the driver: the one that died is the cause, not the one that missed it.
         dead = [(r, e) for r, e in self._failures.items() if isinstance(e, PeerLost) and e.rank == r]
         rank, cause = dead[0] if dead else (rank, cause)
-        waits = [e.waiting for r, e in self._failures.items() if r != rank and isinstance(e, PeerLost) and e.waiting]
+        waits = [
+            e.waiting
+            for r, e in self._failures.items()
+            if r != rank and isinstance(e, PeerLost) and e.waiting
+        ]
         others = [e for e in self._failures.values() if not isinstance(e, PeerLost)]
         if others:
             raise others[0]

@@ -62,7 +62,9 @@ class LocalContext(Node):
         stragglers: Stragglers,
         deadline_s: float,
     ) -> None:
-        replica = Replica(job.task, job.task.build_model(job.seed), seed=job.seed, rank=rank) if job.task else None
+        replica = (
+            Replica(job.task, job.task.build_model(job.seed), seed=job.seed, rank=rank) if job.task else None
+        )
         super().__init__(job, rank, replica)
         self.hosts: Sequence[int] = (0,) * job.ranks
         self.channel = channel
@@ -89,12 +91,13 @@ class LocalContext(Node):
         return Samples(self.job.task.build_data())
 
     @cached_property
-    def test_samples(self) -> Samples | None:  # type: ignore[override]
+    def test_samples(self) -> Samples | None:
         task = self.job.task
-        return Samples(task.build_test()) if task is not None and task.test is not None else None
+        test = task.build_test() if task is not None else None
+        return Samples(test) if test is not None else None
 
     @cached_property
-    def global_batches(self) -> GlobalBatches:  # type: ignore[override]
+    def global_batches(self) -> GlobalBatches:
         assert self.job.task is not None
         return GlobalBatches(self.samples.length, self.job.task.batch_size, self.job.seed)
 

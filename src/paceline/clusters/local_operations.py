@@ -1,4 +1,4 @@
-"""The operations of the local world besides messages: computing, sleeping, background programs, the first of several."""
+"""The operations of the local world besides messages: computing, sleeping, background programs."""
 
 from __future__ import annotations
 

@@ -12,21 +12,23 @@ from torch import Tensor
 
 from paceline.links.memory import CACHE_LINE, SharedMemory, aligned
 from paceline.links.operation import Operation
+from paceline.replica.sums import BLOCK, sum_rows
 from paceline.trace import Kind
 
 if TYPE_CHECKING:
     from paceline.clusters.local_context import LocalContext
 
-__all__ = ["LocalWindow", "sum_rows"]
+__all__ = ["LocalWindow"]
 
 _LINE_WORDS = CACHE_LINE // 8
-_BLOCK = 2**15  # elements that are summed at a time: the partial sums stay in the first-level cache
 
 
 class LocalWindow:
     """A window of a local run."""
 
-    def __init__(self, context: LocalContext, group: Sequence[int], memory: SharedMemory, rows: int, like: Tensor) -> None:
+    def __init__(
+        self, context: LocalContext, group: Sequence[int], memory: SharedMemory, rows: int, like: Tensor
+    ) -> None:
         self._context = context
         self.group = tuple(group)
         counters = CACHE_LINE * len(self.group)
@@ -38,10 +40,12 @@ class LocalWindow:
         stride = aligned(like.numel() * like.element_size()) // like.element_size()
         flat = memory.tensor(like.dtype, counters, rows * stride)
         self.tensor = flat.view(rows, stride)[:, : like.numel()]
-        self._block = torch.empty(_BLOCK, dtype=like.dtype)
+        self._block = torch.empty(BLOCK, dtype=like.dtype)
 
     @classmethod
-    def open(cls, context: LocalContext, name: str, group: Sequence[int], rows: int, like: Tensor) -> LocalWindow:
+    def open(
+        cls, context: LocalContext, name: str, group: Sequence[int], rows: int, like: Tensor
+    ) -> LocalWindow:
         """Ask the driver for the memory of this name; the first to ask has it made."""
         row_bytes = aligned(like.numel() * like.element_size())
         nbytes = CACHE_LINE * len(group) + rows * row_bytes
@@ -60,21 +64,6 @@ class LocalWindow:
         sum_rows([self.tensor[row, columns] for row in rows], into, self._block)
         nbytes = into.numel() * into.element_size() * (len(rows) - 1)
         self._context.span(Kind.RECEIVE, start_s, self._context.now(), nbytes=nbytes)
-
-
-def sum_rows(rows: Sequence[Tensor], into: Tensor, block: Tensor) -> None:
-    """The sum of rows, from the left, block by block. `into` may be the last row itself."""
-    if len(rows) == 1:
-        if into.data_ptr() != rows[0].data_ptr():
-            into.copy_(rows[0])
-        return
-    for start in range(0, into.numel(), len(block)):
-        part = slice(start, min(start + len(block), into.numel()))
-        partial = rows[0][part]
-        scratch = block[: part.stop - part.start]
-        for row in rows[1:-1]:
-            partial = torch.add(partial, row[part], out=scratch)
-        torch.add(partial, rows[-1][part], out=into[part])
 
 
 class BarrierOperation(Operation[None]):
@@ -116,7 +105,7 @@ class BarrierOperation(Operation[None]):
         return "barrier"
 
     def _find_missing(self) -> int:
-        """The position of a rank that has not come yet, or -1. Remembers the last such rank: it is the one waited for."""
+        """The position of a rank that has not come yet, or -1. The last such rank is the one waited for."""
         arrivals, visit = self._window.arrivals, self._visit
         if self._missing >= 0 and arrivals[self._missing * _LINE_WORDS] < visit:
             return self._missing

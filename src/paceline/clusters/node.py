@@ -61,7 +61,9 @@ class Node(ABC):
     @property
     def replica(self) -> Replica:
         if self._replica is None:
-            raise ConfigurationError("task", "is needed for batches, gradients and updates", None, "use pl.train")
+            raise ConfigurationError(
+                "task", "is needed for batches, gradients and updates", None, "use pl.train"
+            )
         return self._replica
 
     @property
@@ -142,7 +144,8 @@ class Node(ABC):
         return (step + 1) % self.job.evaluate_every == 0 or step + 1 == self.last_step
 
     def _evaluate(self) -> float:
-        assert self.test_samples is not None and self.job.task is not None
+        assert self.test_samples is not None
+        assert self.job.task is not None
         metric = self.job.task.metric_function()
         assert metric is not None
         start_s = self.now()
@@ -159,8 +162,9 @@ class Node(ABC):
             # is the last, for everybody, in every world.
             self.end_after(step + 1)
 
+    @abstractmethod
     def show_progress(self, record: dict[str, Any]) -> None:
-        """Tell the driver how far the run has come. Not every world has somebody to tell."""
+        """Tell the driver how far the run has come."""
 
     # Notes
 

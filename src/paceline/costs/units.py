@@ -15,6 +15,7 @@ from numbers import Rational, Real
 from paceline.errors import ConfigurationError
 
 __all__ = [
+    "check_positive",
     "format_bandwidth",
     "format_bytes",
     "format_seconds",
@@ -100,7 +101,8 @@ def parse_bytes(value: str | int, argument: str = "bytes") -> int:
 
 def check_positive(value: object, argument: str, remedy: str) -> None:
     """Refuse what is not a finite number above 0."""
-    if isinstance(value, bool) or not isinstance(value, Real) or not 0 < float(value) < math.inf:
+    number = _exact(value)
+    if number is None or not 0 < number <= sys.float_info.max:
         raise ConfigurationError(argument, "must be a finite number above 0", value, remedy)
 
 

@@ -1,4 +1,4 @@
-"""The header that stands before every tensor on a link. It is checked before the payload is touched; nothing is unpickled."""
+"""The header that stands before every tensor on a link: checked before the payload is touched, never unpickled."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A ring of bytes in shared memory with one writer and one reader: the way from one rank to another on the same host.
 
-A message is a header and its payload, each rounded up to cache lines. The writer publishes a large payload piece by piece,
-so that the reader combines the first pieces while the next are being written.
+A message is a header and its payload, each rounded up to cache lines. The writer publishes a large payload piece by
+piece, so that the reader combines the first pieces while the next are being written.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ __all__ = ["CHANNEL_BYTES", "Reader", "Writer"]
 RING_BYTES = 2**20
 PIECE_BYTES = 2**17
 CHANNEL_BYTES = 2 * CACHE_LINE + RING_BYTES
-_HEAD, _TAIL = 0, CACHE_LINE // 8  # counts of bytes ever written and ever read, each in a cache line of its own
+_HEAD, _TAIL = (
+    0,
+    CACHE_LINE // 8,
+)  # counts of bytes ever written and ever read, each in a cache line of its own
 _DATA = 2 * CACHE_LINE
 _memmove = ctypes.memmove
 
@@ -31,10 +34,26 @@ _memmove = ctypes.memmove
 class Writer:
     """The writing end."""
 
-    __slots__ = ("_base", "_bells", "_head", "_on_sent", "_published", "_tail", "_to", "_view", "_words", "queue")
+    __slots__ = (
+        "_base",
+        "_bells",
+        "_head",
+        "_on_sent",
+        "_published",
+        "_tail",
+        "_to",
+        "_view",
+        "_words",
+        "queue",
+    )
 
     def __init__(
-        self, memory: SharedMemory, offset: int, to: int, bells: Bells, on_sent: Callable[[SendOperation], None]
+        self,
+        memory: SharedMemory,
+        offset: int,
+        to: int,
+        bells: Bells,
+        on_sent: Callable[[SendOperation], None],
     ) -> None:
         self._words = memory.words(offset, _DATA // 8)
         self._base = memory.address + offset + _DATA
@@ -94,7 +113,19 @@ class Writer:
 class Reader:
     """The reading end."""
 
-    __slots__ = ("_base", "_bells", "_data", "_head", "_memory", "_source", "_tail", "_typed", "_view", "_words", "active")
+    __slots__ = (
+        "_base",
+        "_bells",
+        "_data",
+        "_head",
+        "_memory",
+        "_source",
+        "_tail",
+        "_typed",
+        "_view",
+        "_words",
+        "active",
+    )
 
     def __init__(self, memory: SharedMemory, offset: int, source: int, bells: Bells) -> None:
         self._memory = memory

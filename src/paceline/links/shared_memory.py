@@ -56,7 +56,9 @@ class RingPort:
         writer.queue.append(operation)
         return operation
 
-    def recv(self, waiter: Waiter, source: int, into: Tensor | None, combine: Combine, tag: int) -> RecvOperation:
+    def recv(
+        self, waiter: Waiter, source: int, into: Tensor | None, combine: Combine, tag: int
+    ) -> RecvOperation:
         operation = RecvOperation(waiter, self, source, into, combine, tag)
         self._posted.append(operation)
         return operation
@@ -115,7 +117,8 @@ class RingPort:
 
     @staticmethod
     def _hand_over(kept: RecvOperation, wanted: RecvOperation) -> None:
-        assert kept.header is not None and kept.into is not None
+        assert kept.header is not None
+        assert kept.into is not None
         wanted.open(kept.source, kept.header)
         if not wanted.done:
             assert wanted.into is not None

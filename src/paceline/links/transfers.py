@@ -48,7 +48,9 @@ class SendOperation(Operation[None]):
 
     __slots__ = ("_outbox", "address", "began_s", "nbytes", "sent", "tag", "tensor", "to", "version")
 
-    def __init__(self, waiter: Waiter, outbox: Outbox, to: int, tensor: Tensor, tag: int, version: int) -> None:
+    def __init__(
+        self, waiter: Waiter, outbox: Outbox, to: int, tensor: Tensor, tag: int, version: int
+    ) -> None:
         super().__init__(waiter)
         self._outbox = outbox
         self.to = to
@@ -82,7 +84,18 @@ class SendOperation(Operation[None]):
 class RecvOperation(Operation[Message]):
     """One tensor on its way in."""
 
-    __slots__ = ("_inbox", "began_s", "combine", "early", "found_s", "header", "into", "received", "source", "tag")
+    __slots__ = (
+        "_inbox",
+        "began_s",
+        "combine",
+        "early",
+        "found_s",
+        "header",
+        "into",
+        "received",
+        "source",
+        "tag",
+    )
 
     def __init__(
         self, waiter: Waiter, inbox: Inbox, source: int, into: Tensor | None, combine: Combine, tag: int
@@ -136,7 +149,8 @@ class RecvOperation(Operation[Message]):
 
     def close(self) -> None:
         """All of the message is in `into`."""
-        assert self.header is not None and self.into is not None
+        assert self.header is not None
+        assert self.into is not None
         self.result = Message(self.source, self.header.tag, self.header.version, self.into)
         self.done = True
         if not self.early:

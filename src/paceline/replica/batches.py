@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any, cast
 
@@ -75,4 +76,4 @@ class Samples:
     def ranges(self, size: int) -> list[np.ndarray]:
         """All sample numbers in order, in pieces of at most `size`."""
         bounds = chunk_bounds(self.length, max(1, math.ceil(self.length / size)))
-        return [np.arange(a, b) for a, b in zip(bounds, bounds[1:], strict=False)]
+        return [np.arange(a, b) for a, b in itertools.pairwise(bounds)]

@@ -35,7 +35,10 @@ class Layout:
         if len(dtypes) > 1:
             found = ", ".join(sorted(map(str, dtypes)))
             raise ConfigurationError(
-                "model's trainable parameters", "must have one dtype", found, "convert it with model.to(dtype)"
+                "model's trainable parameters",
+                "must have one dtype",
+                found,
+                "convert it with model.to(dtype)",
             )
         offsets = itertools.accumulate((p.numel() for _, p in named), initial=0)
         names = tuple(name for name, _ in named)

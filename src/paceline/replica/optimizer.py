@@ -37,13 +37,19 @@ class FlatOptimizer:
     """The task's optimizer, its parameter groups kept, over the slice `shard` of the flat parameters."""
 
     def __init__(
-        self, task: Task, module: nn.Module, layout: Layout, parameters: Tensor, gradient: Tensor, shard: slice
+        self,
+        task: Task,
+        module: nn.Module,
+        layout: Layout,
+        parameters: Tensor,
+        gradient: Tensor,
+        shard: slice,
     ) -> None:
         self._gradient = gradient[shard]
         self._clip_norm = task.clip_norm
         self.optimizer = task.build_optimizer(module)
         _move_to_flat(self.optimizer, module, layout, parameters, gradient, shard)
-        self._scheduler = task.schedule(self.optimizer) if task.schedule else None
+        self._scheduler = task.build_schedule(self.optimizer)
 
     def step(self, norm: float | None = None) -> None:
         """Clip if the task says so, update, and move the learning-rate schedule on by one step."""
@@ -83,7 +89,12 @@ def _move_to_flat(
                 pieces.append(piece)
                 by_number = dict(owned)
                 states = [old_state.get(by_number[i], {}) for i in run]
-                _carry_state(optimizer, piece, states, slice(a - layout.offsets[run.start], b - layout.offsets[run.start]))
+                _carry_state(
+                    optimizer,
+                    piece,
+                    states,
+                    slice(a - layout.offsets[run.start], b - layout.offsets[run.start]),
+                )
         group["params"] = pieces
 
 
@@ -105,7 +116,9 @@ def _piece(flat: Tensor, layout: Layout, run: range, a: int, b: int, merge: bool
     return piece if merge else piece.view(layout.shapes[run.start])
 
 
-def _carry_state(optimizer: torch.optim.Optimizer, piece: Tensor, states: list[dict[str, Any]], part: slice) -> None:
+def _carry_state(
+    optimizer: torch.optim.Optimizer, piece: Tensor, states: list[dict[str, Any]], part: slice
+) -> None:
     """Some optimizers (Adagrad) make their state when they are built: move it to the flat pieces."""
     if not states[0]:
         return
@@ -115,5 +128,3 @@ def _carry_state(optimizer: torch.optim.Optimizer, piece: Tensor, states: list[d
             optimizer.state[piece][key] = whole[part].view(piece.shape).clone()
         else:
             optimizer.state[piece][key] = first.clone() if isinstance(first, Tensor) else first
-
-

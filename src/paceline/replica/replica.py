@@ -48,7 +48,7 @@ class Replica:
         self._waiting: list[int] = []
         self._fired = bytearray(len(self._trainable))
         for i, parameter in enumerate(self._trainable):
-            parameter.register_post_accumulate_grad_hook(self._gradient_hook(i))
+            parameter.register_post_accumulate_grad_hook(self._gradient_hook(i))  # type: ignore[no-untyped-call]
 
     # Memory
 
@@ -82,7 +82,9 @@ class Replica:
     def bucket_shares(self) -> list[float]:
         """Each bucket's share of all parameters, in the order in which the buckets are handed over."""
         offsets = self.layout.offsets
-        sizes = [offsets[self._buckets[b].stop] - offsets[self._buckets[b].start] for b in self.bucket_order()]
+        sizes = [
+            offsets[self._buckets[b].stop] - offsets[self._buckets[b].start] for b in self.bucket_order()
+        ]
         return [size / self.layout.length for size in sizes]
 
     # Gradients
@@ -96,8 +98,8 @@ class Replica:
     ) -> float:
         """Fill `gradient` with the batch's mean gradient times its weight; return the mean loss.
 
-        `on_bucket` is called with each bucket's number as it becomes ready. `checkpoint` is called before each layer and
-        after each parameter's gradient, and may raise to abandon the computation; the replica stays usable.
+        `on_bucket` is called with each bucket's number as it becomes ready. `checkpoint` is called before each layer
+        and after each parameter's gradient, and may raise to abandon the computation; the replica stays usable.
         """
         self._on_bucket, self._checkpoint = on_bucket, checkpoint
         self._weight = batch.weight
@@ -186,7 +188,9 @@ class Replica:
         key = (shard.start, shard.stop)
         optimizer = self._optimizers.get(key)
         if optimizer is None:
-            optimizer = FlatOptimizer(self.task, self.module, self.layout, self.parameters, self.gradient, shard)
+            optimizer = FlatOptimizer(
+                self.task, self.module, self.layout, self.parameters, self.gradient, shard
+            )
             self._optimizers[key] = optimizer
         optimizer.step(norm)
 
@@ -212,5 +216,3 @@ class Replica:
     def state(self) -> dict[str, Tensor]:
         """A copy of the module's state, apart from any shared memory."""
         return {name: tensor.detach().clone() for name, tensor in self.module.state_dict().items()}
-
-

@@ -1,7 +1,8 @@
 """Pure data: what each rank of a group sends, receives and combines, round by round.
 
-`COLLECTIVES[goal][algorithm](rank, size)` is one rank's schedule; goals that have a root take `root=`, and the
-hierarchical all-reduce takes `hosts=`. `group_plan` gives the whole group's schedule as arrays, for the timer.
+`COLLECTIVES[goal][algorithm](rank, size)` is one rank's schedule; goals that have a root take `root=`, and
+the hierarchical all-reduce takes `hosts=`. `group_plan` gives the whole group's schedule as arrays, for the
+timer.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ _PLANS: Mapping[tuple[str, str], Callable[..., GroupPlan]] = {
 
 
 def group_plan(goal: str, algorithm: str, size: int, **options: Any) -> GroupPlan:
-    """The schedule of a whole group, as arrays. Options (`root`, `hosts`) are those of the per-rank function."""
+    """The schedule of a whole group, as arrays. Options (`root`, `hosts`) are as for one rank."""
     if goal not in COLLECTIVES:
         raise UnknownNameError("goal", goal, COLLECTIVES)
     if algorithm not in COLLECTIVES[goal]:

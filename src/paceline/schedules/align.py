@@ -1,7 +1,8 @@
 """Common rounds for a whole group: each message in one round that its sender and its receiver share.
 
-The rounds of two ranks that exchange a message are tied together; what is tied together, directly or through others, is
-one knot. A knot comes after every knot that holds an earlier round of one of its ranks, and as soon as it can.
+The rounds of two ranks that exchange a message are tied together; what is tied together, directly or through
+others, is one knot. A knot comes after every knot that holds an earlier round of one of its ranks, and as
+soon as it can.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _Node = tuple[int, int]
 def waves(matches: Sequence[Match]) -> list[list[Match]]:
     """The messages, grouped into common rounds; within one round they keep their order.
 
-    Refuses schedules that have none: with the rounds tied together, some would have to come before themselves.
+    Refuses schedules that have none, since a knot would have to come before itself.
     """
     knot = _knots(matches)
     order = _order(knot)

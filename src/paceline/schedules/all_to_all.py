@@ -1,8 +1,8 @@
 """All-to-all: chunk j of rank r becomes chunk r of rank j, for all pairs.
 
-In round d every rank sends to the rank d after it and receives from the rank d before it: no port is ever shared.
-What comes must not overwrite what is still to go, so it waits in the scratch buffer until the end. Chunk r of one rank
-replaces chunk j of another, so the length of the data must be a multiple of p.
+In round d every rank sends to the rank d after it and receives from the rank d before it: no port is ever
+shared. What comes must not overwrite what is still to go, so it waits in the scratch buffer until the end.
+Chunk r of one rank replaces chunk j of another, so the length of the data must be a multiple of p.
 
 Cost, n bytes: (p - 1) a + n b (p - 1)/p.
 Source: the pairwise exchange of Thakur, Rabenseifner, Gropp 2005.

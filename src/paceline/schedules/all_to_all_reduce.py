@@ -1,10 +1,10 @@
-"""All-reduce by telling everyone everything: each rank sends its whole vector to each other and sums what it got.
+"""All-reduce by telling everyone everything: each rank sends its whole vector to each other, and adds.
 
-Every rank keeps all p vectors until all are there, then adds them in ascending order of rank, its own in its place:
-adding on arrival would give each rank its own order, and so its own rounding.
+Every rank keeps all p vectors until all are there, then adds them in ascending order of rank, its own in its
+place: adding on arrival would give each rank its own order, and so its own rounding.
 
 Cost, n bytes: (p - 1) n b + a; each rank sends (p - 1) n and holds p n.
-Source: the textbook all-gather of whole vectors with a local reduction; costs as in Thakur, Rabenseifner, Gropp 2005.
+Source: the textbook all-gather with local reduction; costs as in Thakur, Rabenseifner, Gropp 2005.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Barrier by dissemination: nobody leaves before everybody has come.
 
-In round k a rank tells the rank 2^k after it, and hears from the rank 2^k before it; what it tells stands for all that
-it has heard of so far. The messages are empty.
+In round k a rank tells the rank 2^k after it, and hears from the rank 2^k before it; what it tells stands for
+all that it has heard of so far. The messages are empty.
 
 Cost: ceil(lg p) a.
 Source: Hensgen, Finkel, Manber, "Two algorithms for barrier synchronization", 1988.

@@ -1,6 +1,7 @@
 """Broadcast: every rank ends with the root's data.
 
-`tree` doubles the number of ranks that hold the data in each round; `flat` has the root send to every rank itself.
+`tree` doubles the number of ranks that hold the data in each round; `flat` has the root send
+to every rank itself.
 
 Cost, n bytes: tree ceil(lg p) (a + n b); flat a + (p - 1) n b, the root's out port being the bottleneck.
 Source: Thakur, Rabenseifner, Gropp, "Optimization of Collective Communication Operations in MPICH", 2005.
@@ -17,7 +18,7 @@ _WHOLE = Chunks(0, 1)
 
 
 def tree(rank: int, size: int, root: int = 0) -> Schedule:
-    """Binomial tree, farthest first: in the round of distance d, holders v (multiples of 2d) send to v + d."""
+    """Binomial tree, farthest first: at distance d, the holders (multiples v of 2d) send to v + d."""
     check_group(rank, size, root)
     position = (rank - root) % size
     rounds: list[Round] = []

@@ -13,9 +13,9 @@ import numpy as np
 from paceline.errors import ConfigurationError
 from paceline.schedules.matching import match
 from paceline.schedules.network import Floats, Network, chunk_bytes
-from paceline.schedules.plan import GroupPlan, Ints
+from paceline.schedules.plan import GroupPlan, Ints, plan_of_schedules
 from paceline.schedules.steps import Chunks, Schedule
-from paceline.schedules.timing import run
+from paceline.schedules.wavefront import run_wavefront
 
 __all__ = ["Traffic", "count"]
 
@@ -29,7 +29,7 @@ class Traffic:
     bytes_sent: tuple[int, ...]
     bytes_received: tuple[int, ...]
     sequence: int
-    """The longest chain of messages one after another, if a port serves one at a time and all take equally long."""
+    """The longest chain of messages, where a port takes one at a time, in the order of the rounds."""
 
 
 def count(group: GroupPlan | Sequence[Schedule], length: int, itemsize: int) -> Traffic:
@@ -42,7 +42,8 @@ def count(group: GroupPlan | Sequence[Schedule], length: int, itemsize: int) -> 
         totals[2] += np.bincount(sources, size_bytes, size)
         totals[3] += np.bincount(targets, size_bytes, size)
     sent, received, bytes_sent, bytes_received = (tuple(map(int, row)) for row in totals)
-    return Traffic(sent, received, bytes_sent, bytes_received, _sequence(group, size))
+    plan = group if isinstance(group, GroupPlan) else plan_of_schedules(group)
+    return Traffic(sent, received, bytes_sent, bytes_received, _sequence(plan))
 
 
 def _messages(
@@ -68,7 +69,7 @@ def _range(chunks: Chunks) -> tuple[int, int]:
     return chunks.start, chunks.stop
 
 
-def _sequence(group: GroupPlan | Sequence[Schedule], size: int) -> int:
+def _sequence(plan: GroupPlan) -> int:
     """Messages in sequence are seconds, where each message holds its two ports for one second."""
 
     def one(first: Ints, _: Ints) -> Floats:
@@ -77,6 +78,7 @@ def _sequence(group: GroupPlan | Sequence[Schedule], size: int) -> int:
     def none(first: Ints, _: Ints) -> Floats:
         return np.zeros(len(first))
 
-    idle = np.zeros(size)
-    timing = run(group, Network(size_bytes=one, latency_s=none, seconds_per_byte=one), idle, idle, idle)
-    return int(timing.finish_s.max())
+    idle = np.zeros(plan.size)
+    network = Network(size_bytes=one, latency_s=none, seconds_per_byte=one)
+    finish, _, _ = run_wavefront(plan, network, idle, idle, idle, overtaking=False)
+    return int(finish.max())

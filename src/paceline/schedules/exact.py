@@ -1,7 +1,7 @@
 """Times a schedule message by message, in order of virtual time: exact whatever overtakes whatever.
 
-The model of the network is in `timing`. Messages that reach an in port at the same instant are served in order of their
-start, then of their send call, then of their sender's rank.
+The model of the network is in `timing`. Messages that reach an in port at the same instant are served in
+order of their start, then of their send call, then of their sender's rank.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from paceline.schedules.network import Floats, Network
 from paceline.schedules.plan import GroupPlan, Ints
 
 __all__ = ["Messages", "messages_of_matches", "messages_of_plan", "run_exact"]
+
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Messages:
@@ -72,7 +73,8 @@ class _Simulation:
         self.receiving: list[_Round] = []
         self.lines = self._lines(messages, len(now))
         self.entered = [0] * len(now)
-        # Wakes (0) come before arrivals (1) of the same instant, so that all who can send at an instant have sent.
+        # Wakes (0) come before arrivals (1) of the same instant, so that all who can send at an instant have
+        # sent.
         self.heap: list[tuple[float, int, float, float, int, int]] = []
 
     def _lines(self, messages: Messages, size: int) -> list[list[_Round]]:
@@ -135,7 +137,9 @@ class _Simulation:
         for rank, line in enumerate(self.lines):
             if self.entered[rank] < len(line) or any(part.awaited for part in line[-1:]):
                 place = Place(rank, self.entered[rank] - 1, 0)
-                raise ScheduleError(place, None, "waits for ever: the schedules deadlock; validate() says where")
+                raise ScheduleError(
+                    place, None, "waits for ever: the schedules deadlock; validate() says where"
+                )
 
 
 def run_exact(

@@ -10,7 +10,7 @@ __all__ = ["CHUNK_PER_RANK", "GOALS", "Demand"]
 
 
 class Demand(NamedTuple):
-    """`rank` must hold, in its chunk `place`, the sum of chunk `chunk` of the ranks that `contributors` has as bits."""
+    """`rank` must hold, in its chunk `place`, the sum of `chunk` of the `contributors` (ranks as bits)."""
 
     rank: int
     place: int

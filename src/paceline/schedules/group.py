@@ -30,7 +30,8 @@ def embed(
 ) -> tuple[Round, ...]:
     """The rounds of a small group, as done by `members` of a larger one whose chunks are finer.
 
-    Position i of the small group is rank `members[i]`; its chunk c is the `width` chunks from `offset + c * width`.
+    Position i of the small group is rank `members[i]`; its chunk c is the `width` chunks from
+    `offset + c * width`.
     """
 
     def place(chunks: Chunks) -> Chunks:

@@ -1,10 +1,10 @@
-"""All-reduce by recursive halving, then recursive doubling: exchange halves, quarters, … until rank r holds the sum of
-chunk r, then go the same way back until every rank holds all chunks.
+"""All-reduce by recursive halving, then recursive doubling.
 
-Where p is no power of two, the ranks above the largest one give their data to a rank below first, and get the result
-at the end.
+Ranks exchange halves, quarters, … until rank r holds the sum of chunk r, then go the same way back until
+every rank holds all chunks. Where p is no power of two, the ranks above the largest one give their data to a
+rank below first, and get the result at the end.
 
-Cost, n bytes, p = 2^k: 2 lg p a + 2 n b (p - 1)/p; otherwise 2 (a + n b) more.
+Cost, n bytes, p = 2^k: 2 lg p a + 2 n b (p - 1)/p; otherwise at least 2 (a + n b) more.
 Source: Rabenseifner 2004; Thakur, Rabenseifner, Gropp 2005.
 """
 

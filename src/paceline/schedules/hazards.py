@@ -1,4 +1,4 @@
-"""Refuses rounds whose result depends on which of its steps is quicker, and steps that touch chunks that do not exist."""
+"""Refuses rounds whose result depends on which step is quicker, and steps on chunks that do not exist."""
 
 from __future__ import annotations
 
@@ -39,7 +39,9 @@ def _check_round(rank: int, number: int, steps: Round, schedule: Schedule) -> No
     for access in sorted(accesses):
         for earlier in (writes_, reads if access.writes else None):
             if earlier and earlier.buffer == access.buffer and access.start < earlier.stop:
-                problem = f"touches chunks that step {earlier.step} of the same round touches, and one writes them"
+                problem = (
+                    f"touches chunks that step {earlier.step} of the same round touches, and one writes them"
+                )
                 raise ScheduleError(Place(rank, number, access.step), steps[access.step], problem)
         if access.writes:
             writes_ = _farther(writes_, access)

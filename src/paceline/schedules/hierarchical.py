@@ -1,13 +1,13 @@
 """All-reduce in two levels: inside each host over fast links, between hosts over slow ones, once a byte.
 
-G hosts of L ranks each: a ring reduce-scatter inside every host leaves local index i with shard i; the ranks of local
-index i all-reduce their shard around a ring over the hosts; a ring all-gather inside every host ends it. Hosts with
-unequal numbers of ranks have no such grid: there a tree inside the host sums to its first rank, these leaders
-all-reduce around a ring, and a tree brings the result back.
+G hosts of L ranks each: a ring reduce-scatter inside every host leaves local index i with shard i; the ranks
+of local index i all-reduce their shard around a ring over the hosts; a ring all-gather inside every host ends
+it. Hosts with unequal numbers of ranks have no such grid: there a tree inside the host sums to its first
+rank, these leaders all-reduce around a ring, and a tree brings the result back.
 
 Cost, n bytes: 2 n b_in (L - 1)/L + 2 (n/L) b_out (G - 1)/G + 2 (L - 1) a_in + 2 (G - 1) a_out.
-Source: Mikami et al., "Massively Distributed SGD: ImageNet/ResNet-50 Training in a Flash", 2018 (2D-torus all-reduce);
-Goyal et al. 2017, section 4, for the leaders.
+Source: Mikami et al., "Massively Distributed SGD: ImageNet/ResNet-50 Training in a Flash", 2018 (2D-torus
+all-reduce); Goyal et al. 2017, section 4, for the leaders.
 """
 
 from __future__ import annotations

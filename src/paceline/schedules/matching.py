@@ -9,7 +9,7 @@ from typing import NamedTuple
 from paceline.errors import PacelineError
 from paceline.schedules.steps import Chunks, Recv, Reduce, Schedule, Send, Step
 
-__all__ = ["Match", "Place", "ScheduleError", "match"]
+__all__ = ["Match", "Place", "ScheduleError", "match", "steps_of"]
 
 
 class Place(NamedTuple):
@@ -39,21 +39,23 @@ class ScheduleError(PacelineError):
         self.problem = problem
 
     def __str__(self) -> str:
-        where = f"rank {self.rank}, round {self.round}, step {self.step_index}"
-        return f"{where} ({self.step}): {self.problem}" if self.step else f"rank {self.rank}: {self.problem}"
+        where = f"rank {self.rank}, round {self.round}"
+        if self.step is not None:
+            where += f", step {self.step_index} ({self.step})"
+        return f"{where}: {self.problem}"
 
 
 def match(schedules: Sequence[Schedule]) -> list[Match]:
-    """Every message of the group, in order of sender, round and step. Refuses a step that has no counterpart."""
+    """Every message, in order of sender, round and step. Refuses a step that has no counterpart."""
     size = len(schedules)
     waiting: dict[tuple[int, int], list[tuple[Place, Recv | Reduce]]] = defaultdict(list)
-    for place, step in _steps(schedules):
+    for place, step in steps_of(schedules):
         if isinstance(step, Recv | Reduce):
             _check_peer(place, step, step.source, size)
             waiting[step.source, place.rank].append((place, step))
     queues = {pair: iter(steps) for pair, steps in waiting.items()}
     matches = []
-    for place, step in _steps(schedules):
+    for place, step in steps_of(schedules):
         if isinstance(step, Send):
             _check_peer(place, step, step.to, size)
             taker = next(queues.get((place.rank, step.to), iter(())), None)
@@ -66,7 +68,8 @@ def match(schedules: Sequence[Schedule]) -> list[Match]:
     return matches
 
 
-def _steps(schedules: Sequence[Schedule]) -> Iterator[tuple[Place, Step]]:
+def steps_of(schedules: Sequence[Schedule]) -> Iterator[tuple[Place, Step]]:
+    """Every step of a group, rank by rank."""
     for rank, schedule in enumerate(schedules):
         for number, steps in enumerate(schedule.rounds):
             for index, step in enumerate(steps):

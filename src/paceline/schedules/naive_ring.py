@@ -1,9 +1,11 @@
-"""All-reduce of the whole vector around a ring, in two laps: the sum grows from rank 0 to p - 1, then goes round again.
+"""All-reduce of the whole vector around a ring, in two laps.
 
-One link works at a time. It is here to be compared with `ring`, which keeps all of them busy.
+The sum grows from rank 0 to rank p - 1, then goes round again as the result. One link works at a time. It is
+here to be compared with `ring`, which keeps all of them busy.
 
 Cost, n bytes: 2 (p - 1) (a + n b); a rank sends at most 2n.
-Source: the textbook ring; what Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms", 2009, improve on.
+Source: the textbook ring; what Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms", 2009,
+improve on.
 """
 
 from __future__ import annotations

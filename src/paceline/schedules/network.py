@@ -17,7 +17,7 @@ Floats = npt.NDArray[np.float64]
 PerMessage = Callable[[Ints, Ints], Floats]
 
 LinkCost = float | Floats | PerMessage
-"""A cost of links: one for all; or a matrix [source, target]; or a function of arrays of sources and targets."""
+"""A cost of links: one for all; a matrix [source, target]; or a function of arrays of sources and targets."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -41,7 +41,7 @@ def chunk_bytes(length: int, itemsize: int, chunks: int, scratch: int) -> PerMes
 
 
 def link_cost(cost: LinkCost, name: str, size: int) -> PerMessage:
-    """A cost in any of its three forms, as a function. Refuses negative costs and matrices of another size."""
+    """A cost in any of its forms, as a function. Refuses negative costs and matrices of another size."""
     if callable(cost):
         return cost
     values = np.asarray(cost, np.float64)

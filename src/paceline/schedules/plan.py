@@ -1,8 +1,8 @@
 """The schedule of a whole group as arrays, round by round: what the timer and the counter read.
 
-A group plan has the messages of all ranks in one sequence of rounds. It says nothing of what is combined with what: it is
-for time and traffic. Rings of thousands of ranks are planned directly, since their per-rank schedules would be hundreds of
-millions of steps; every other algorithm's plan is made from its per-rank schedules.
+A group plan has the messages of all ranks in one sequence of rounds. It says nothing of what is combined with
+what: it is for time and traffic. Rings of thousands of ranks are planned directly, since their per-rank
+schedules would be hundreds of millions of steps; every other plan is made from per-rank schedules.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Pairing:
-    """Who sends to whom in a round. Rounds with the same pairing share one object, so that work on it is done once."""
+    """Who sends to whom in a round. Rounds of one pairing share the object, so work on it is done once."""
 
     sources: Ints
     """A rank's sends in the order in which it issues them."""
@@ -56,7 +56,7 @@ class GroupRound:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class GroupPlan:
-    """What a whole group does. A rank's part in a round begins when its part in the round before has ended."""
+    """What a whole group does. A rank's part in a round begins when its part in the one before has ended."""
 
     size: int
     chunks: int
@@ -69,14 +69,14 @@ class GroupPlan:
 
 
 def chunk_offsets(length: int, chunks: int, scratch: int) -> Ints:
-    """Where each chunk of the data, or of a scratch buffer of several tensors, begins; at the end, where it ends."""
+    """Where each chunk of the data, or of a scratch buffer of several tensors, begins; last, the end."""
     bounds = np.array(chunk_bounds(length, chunks), np.int64)
     copies = np.arange(scratch, dtype=np.int64)[:, None] * length + bounds[:-1]
     return np.append(copies.ravel(), scratch * length)
 
 
 def shifted_chunks(size: int, moves: Sequence[tuple[int, int]]) -> GroupPlan:
-    """A plan of p chunks in which, for each move (shift, offset), every rank r sends chunk r + offset to rank r + shift."""
+    """For each move (shift, offset), a round in which every rank r sends chunk r + offset to r + shift."""
 
     def rounds() -> Iterator[GroupRound]:
         # Twice around the ring: every rotation of the chunk numbers is a view of it, and costs nothing.
@@ -112,7 +112,8 @@ def in_sequence(plans: Sequence[GroupPlan]) -> GroupPlan:
 def side_by_side(plan: GroupPlan, members: Ints, *, width: int, offsets: Ints) -> GroupPlan:
     """The same plan run by several groups at once, which together are the ranks of a larger group.
 
-    Row g of `members` has the ranks of group g; its chunk c is the `width` chunks from `offsets[g] + c * width`.
+    Row g of `members` has the ranks of group g; its chunk c is the `width` chunks from
+    `offsets[g] + c * width`.
     """
     groups = len(members)
 
@@ -133,8 +134,8 @@ def side_by_side(plan: GroupPlan, members: Ints, *, width: int, offsets: Ints) -
 def plan_of_schedules(schedules: Sequence[Schedule]) -> GroupPlan:
     """The plan of per-rank schedules.
 
-    Ranks may do the same exchange in rounds of different numbers. A round that does nothing takes no time, so ranks are
-    delayed by empty rounds until every message is sent and received in the same round.
+    Ranks may do the same exchange in rounds of different numbers. A round that does nothing takes no time, so
+    ranks are delayed by empty rounds until every message is sent and received in the same round.
     """
     matches = match(schedules)
     rounds = [_group_round(messages) for messages in waves(matches)]

@@ -1,9 +1,11 @@
-"""All-reduce by exchanging whole vectors with a partner at distance 1, 2, 4, …: each round doubles what a rank has summed.
+"""All-reduce by exchanging whole vectors with a partner at distance 1, 2, 4, …
 
-Both partners form the same sum, own + received, which IEEE addition gives the same bits either way round. Where p is no
-power of two, the ranks above the largest one give their data to a rank below first, and get the result at the end.
+Each round doubles what a rank has summed. Both partners form the same sum, own + received, which IEEE
+addition gives the same bits either way round. Where p is no power of two, the ranks above the largest one
+give their data to a rank below first, and get the result at the end.
 
-Cost, n bytes, p = 2^k: lg p (a + n b); otherwise (2 + floor(lg p)) (a + n b). For short messages.
+Cost, n bytes, p = 2^k: lg p (a + n b); otherwise at least (2 + floor(lg p)) (a + n b), and more
+where a partner that has no rank above reaches an in port before the rank above. For short messages.
 Source: Thakur, Rabenseifner, Gropp, "Optimization of Collective Communication Operations in MPICH", 2005.
 """
 

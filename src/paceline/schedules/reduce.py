@@ -1,7 +1,8 @@
 """Reduce: the root ends with the sum of every rank's data.
 
-`tree` lets pairs of ranks combine, then pairs of pairs; `flat` has every rank send to the root, which combines in
-ascending order of rank, its own data first. What the other ranks hold afterwards is no part of the promise.
+`tree` lets pairs of ranks combine, then pairs of pairs; `flat` has every rank send to the root, which
+combines in ascending order of rank, its own data first. What the other ranks hold afterwards is no part of
+the promise.
 
 Cost, n bytes: tree ceil(lg p) (a + n b); flat a + (p - 1) n b, the root's in port being the bottleneck.
 Source: Thakur, Rabenseifner, Gropp, "Optimization of Collective Communication Operations in MPICH", 2005.
@@ -18,7 +19,7 @@ _WHOLE = Chunks(0, 1)
 
 
 def tree(rank: int, size: int, root: int = 0) -> Schedule:
-    """Binomial tree. In the round of distance d, position v with bit d set gives its sum to v - d and is done."""
+    """Binomial tree. At distance d, a position v with bit d set gives its sum to v - d and is done."""
     check_group(rank, size, root)
     position = (rank - root) % size
     rounds: list[Round] = []
@@ -34,7 +35,7 @@ def tree(rank: int, size: int, root: int = 0) -> Schedule:
 
 
 def flat(rank: int, size: int, root: int = 0) -> Schedule:
-    """Everyone sends at once. One round a source fixes the order of the sum with no memory for each source."""
+    """Everyone sends at once. One round a source fixes the order of the sum, in the root's own memory."""
     check_group(rank, size, root)
     if rank != root:
         return Schedule(1, ((Send(root, _WHOLE),),))

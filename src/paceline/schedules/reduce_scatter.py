@@ -1,7 +1,7 @@
 """Reduce-scatter around a ring: rank r ends with the sum of everybody's chunk r.
 
-Chunk c starts at rank c + 1 and grows by one rank a hop until it is whole at rank c: it is summed in the order
-c + 1, c + 2, …, c. What a rank holds of the other chunks afterwards is no part of the promise.
+Chunk c starts at rank c + 1 and grows by one rank a hop until it is whole at rank c: it is summed in the
+order c + 1, c + 2, …, c. What a rank holds of the other chunks afterwards is no part of the promise.
 
 Cost, n bytes: (p - 1) a + n b (p - 1)/p, the least bytes possible.
 Source: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms", 2009.

@@ -1,7 +1,7 @@
 """All-reduce around a ring, chunk by chunk: a reduce-scatter, then an all-gather.
 
-Every link is busy in every round. Chunk c is summed in the order c + 1, c + 2, …, c, once, and then copied, so all
-ranks hold the same bits.
+Every link is busy in every round. Chunk c is summed in the order c + 1, c + 2, …, c, once, and then copied,
+so all ranks hold the same bits.
 
 Cost, n bytes: 2 (p - 1) a + 2 n b (p - 1)/p, the least bytes possible; 2 n (p - 1)/p sent by each rank.
 Source: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009.

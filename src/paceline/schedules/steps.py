@@ -1,12 +1,13 @@
 """The words that a schedule is written in.
 
-A schedule is what ONE rank of a group does, as data: a tuple of rounds, each a tuple of steps that may run at the
-same time. The data of a collective is one flat tensor, cut into `chunks` nearly equal pieces; a step names the half-open
-range of pieces that it touches. Ranks in a schedule are positions in the group, 0 to size - 1.
+A schedule is what ONE rank of a group does, as data: a tuple of rounds, each a tuple of steps that may run at
+the same time. The data of a collective is one flat tensor, cut into `chunks` nearly equal pieces; a step
+names the half-open range of pieces that it touches. Ranks in a schedule are positions in the group, from 0.
 
-Within one round no step may write what another step reads or writes; the validator refuses a schedule that does.
-`Buffer.SCRATCH` is a second memory for algorithms that need the old value and the new: `Schedule.scratch` tensors of the
-data's layout, end to end, so that its chunk i is as long as the data's chunk i % chunks.
+Within one round no step may write what another step reads or writes; the validator refuses a schedule that
+does. `Buffer.SCRATCH` is a second memory for algorithms that need the old value and the new:
+`Schedule.scratch` tensors of the data's layout, end to end, so that its chunk i is as long as the data's
+chunk i % chunks.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Values as expressions: what a schedule computes, with the order of every addition, and no numbers.
 
-Two expressions are the same number here exactly if they are the same up to a + b = b + a, which is exact in IEEE
-arithmetic; (a + b) + c and a + (b + c) are not, since they may round differently.
+Two expressions are the same number here exactly if they are the same up to a + b = b + a, which is exact in
+IEEE arithmetic; (a + b) + c and a + (b + c) are not, since they may round differently.
 """
 
 from __future__ import annotations

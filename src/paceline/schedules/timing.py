@@ -1,14 +1,16 @@
 """When each rank of a group ends a schedule, for a whole group at once.
 
-The model, which the simulated cluster follows message by message. A rank has one out port and one in port, which work at the
-same time. A message of n bytes, over a link of latency a and b seconds a byte:
+The model, which the simulated cluster follows message by message. A rank has one out port and one in port,
+which work at the same time. A message of n bytes, over a link of latency a and b seconds a byte:
 
 - starts at s, when its send is called and the out port is free, and holds the out port until s + n b;
-- reaches its target's in port at s + a; an in port takes messages in the order in which they reach it (of one instant: in
-  order of start, then of the send call, then of the sender's rank) and holds each for n b; then it is delivered.
+- reaches its target's in port at s + a; an in port takes messages in the order in which they reach it (of one
+  instant: in order of start, then of the send call, then of the sender's rank) and holds each for n b; then
+  it is delivered.
 
-A Send is done when the out port has finished it; a Recv or Reduce when its message is delivered. Combining and copying take
-no time. The steps of a round are issued together, in their order; a rank's next round begins when all of them are done.
+A Send is done when the out port has finished it; a Recv or Reduce when its message is delivered. Combining
+and copying take no time. The steps of a round are issued together, in their order; a rank's next round begins
+when all of them are done.
 """
 
 from __future__ import annotations
@@ -27,10 +29,10 @@ from paceline.schedules.plan import GroupPlan
 from paceline.schedules.steps import Schedule
 from paceline.schedules.wavefront import OutOfOrder, run_wavefront
 
-__all__ = ["Timing", "run", "time_schedule"]
+__all__ = ["Timing", "time_schedule"]
 
 _WIDE = 32
-"""Messages a round from which arrays beat going message by message (measured: a round costs as much as 30 messages)."""
+"""Messages a round from which arrays beat going message by message. Measured; it only costs time."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -55,8 +57,9 @@ def time_schedule(
 ) -> Timing:
     """Time a collective on `length` elements, which rank r enters at `arrivals_s[r]`.
 
-    Ports that are still busy with earlier messages are given by the times at which they will be free. A plan is timed with
-    arrays where it can be, per-rank schedules message by message: to time a large group, or one group often, plan it.
+    Ports that are still busy with earlier messages are given by the times at which they will be free. A plan
+    is timed with arrays where it can be, per-rank schedules message by message: to time a large group, or one
+    group often, plan it.
     """
     size = group.size if isinstance(group, GroupPlan) else len(group)
     first = group if isinstance(group, GroupPlan) else group[0]
@@ -69,13 +72,12 @@ def time_schedule(
     idle = now.min()  # no message is under way before the first rank arrives
     out_free = _per_rank(idle if out_free_s is None else out_free_s, "out_free_s", size)
     in_free = _per_rank(idle if in_free_s is None else in_free_s, "in_free_s", size)
-    return run(group, network, now, out_free, in_free)
+    return _run(group, network, now, out_free, in_free)
 
 
-def run(
+def _run(
     group: GroupPlan | Sequence[Schedule], network: Network, now: Floats, out_free: Floats, in_free: Floats
 ) -> Timing:
-    """The same, with the costs of messages given as functions."""
     if not isinstance(group, GroupPlan):
         messages = messages_of_matches(match(group))
         return Timing(*run_exact(messages, network, now, out_free, in_free))

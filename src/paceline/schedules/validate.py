@@ -1,34 +1,34 @@
 """Proves that the schedules of a group are right, by running them with expressions in place of numbers.
 
-A send here waits for its receiver (nothing is buffered), which is the strictest world: what gets through here gets through
-anywhere. Four things are refused: a message that nobody sends or takes, or whose two ends differ in size; a round in
-which one step writes what another reads or writes; a deadlock; and a result other than the goal's, or that two ranks
-add up in different orders.
+A send here waits for its receiver (nothing is buffered), which is the strictest world: what gets through here
+gets through anywhere. Four things are refused: a message that nobody sends or takes, or whose two ends differ
+in size; a round in which one step writes what another reads or writes; a deadlock; and a result other than
+the goal's, or that two ranks add up in different orders.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from paceline.errors import UnknownNameError
 from paceline.schedules.goals import CHUNK_PER_RANK, GOALS
 from paceline.schedules.hazards import check_hazards
-from paceline.schedules.matching import Match, Place, ScheduleError, match
-from paceline.schedules.steps import Accumulate, Buffer, Chunks, Copy, Reduce, Schedule, Send, Step
+from paceline.schedules.matching import Match, Place, ScheduleError, match, steps_of
+from paceline.schedules.steps import Accumulate, Buffer, Chunks, Copy, Recv, Reduce, Schedule, Send, Step
 from paceline.schedules.symbolic import Expressions, ranks_of
 
 __all__ = ["ScheduleError", "validate"]
 
 
 def validate(schedules: Sequence[Schedule], goal: str, root: int = 0) -> None:
-    """Raise `ScheduleError` unless `schedules[r]`, for all ranks r, together reach the goal (a key of `GOALS`)."""
+    """Raise `ScheduleError` unless the schedules, one for each rank, reach the goal (a key of `GOALS`)."""
     if goal not in GOALS:
         raise UnknownNameError("goal", goal, GOALS)
     _check_layout(schedules, goal)
     check_hazards(schedules)
     matches = match(schedules)
-    _check_sizes(schedules, matches, goal)
+    _check_sizes(schedules, matches, even=goal == "all-to-all")
     run = _Run(schedules, matches)
     run.to_the_end()
     run.check_data(goal, root)
@@ -44,15 +44,23 @@ def _check_layout(schedules: Sequence[Schedule], goal: str) -> None:
             raise ScheduleError(Place(rank, 0, 0), None, problem)
 
 
-def _check_sizes(schedules: Sequence[Schedule], matches: Sequence[Match], goal: str) -> None:
-    """Chunks of different numbers may differ in length. Only an all-to-all, which demands even chunks, may mix them."""
+def _check_sizes(schedules: Sequence[Schedule], matches: Sequence[Match], *, even: bool) -> None:
+    """Chunks may differ in length, so none may take the place of one with another number."""
     chunks = schedules[0].chunks
+    for place, source, target in _moves(schedules, matches):
+        same_count = source.stop - source.start == target.stop - target.start
+        if not same_count or (not even and (source.start - target.start) % chunks):
+            problem = f"is given {source} for {target}: they may differ in length"
+            raise ScheduleError(place, _step(schedules, place), problem)
+
+
+def _moves(schedules: Sequence[Schedule], matches: Sequence[Match]) -> Iterator[tuple[Place, Chunks, Chunks]]:
+    """Every place where chunks go from somewhere to somewhere."""
     for message in matches:
-        sent, received = message.sent, message.received
-        same_count = sent.stop - sent.start == received.stop - received.start
-        if not same_count or (goal != "all-to-all" and (sent.start - received.start) % chunks):
-            problem = f"expects {received}, but rank {message.sender.rank} sends {sent}"
-            raise ScheduleError(message.receiver, _step(schedules, message.receiver), problem)
+        yield message.receiver, message.sent, message.received
+    for place, step in steps_of(schedules):
+        if isinstance(step, Copy | Accumulate):
+            yield place, step.source, step.target
 
 
 def _step(schedules: Sequence[Schedule], place: Place) -> Step:
@@ -68,7 +76,7 @@ class _Run:
         self.values = [self._initial(rank) for rank in range(len(schedules))]
         self.round = [-1] * len(schedules)
         self.unfinished: list[set[int]] = [set() for _ in schedules]
-        """The steps of each rank's round that are not done: its messages that still wait for the other end."""
+        """The steps of each rank's round whose message still waits for the other end."""
         self.other_end = {m.sender: m.receiver for m in matches} | {m.receiver: m.sender for m in matches}
         # What a rank passes on is what it had heard before the round: within a round nothing is ordered.
         self.heard = [1 << rank for rank in range(len(schedules))]
@@ -91,7 +99,7 @@ class _Run:
                 self._raise_deadlock(rank)
 
     def _enter_next_round(self, rank: int) -> list[int]:
-        """Do what can be done in the next round of this rank. Returns the ranks whose round this has ended."""
+        """Do what can be done in this rank's next round. Returns the ranks whose round this has ended."""
         self.round[rank] += 1
         self.heard_before[rank] = self.heard[rank]
         if self.round[rank] == len(self.schedules[rank].rounds):
@@ -118,15 +126,14 @@ class _Run:
 
     def _pass(self, sender: Place, receiver: Place) -> None:
         send, take = _step(self.schedules, sender), _step(self.schedules, receiver)
-        assert isinstance(send, Send) and not isinstance(take, Send | Copy | Accumulate)
+        assert isinstance(send, Send)
+        assert isinstance(take, Recv | Reduce)
         values = self._read(sender, send.chunks)
         self._write(receiver, take.chunks, values, combine=isinstance(take, Reduce))
         self.heard[receiver.rank] |= self.heard_before[sender.rank]
 
     def _do_local(self, place: Place, step: Copy | Accumulate) -> None:
         values = self._read(place, step.source)
-        if step.target.stop - step.target.start != len(values):
-            raise ScheduleError(place, step, "source and target have different numbers of chunks")
         self._write(place, step.target, values, combine=isinstance(step, Accumulate))
 
     def _read(self, place: Place, chunks: Chunks) -> list[int]:
@@ -166,7 +173,7 @@ class _Run:
         raise ScheduleError(cycle[0], _step(self.schedules, cycle[0]), problem)
 
     def check_data(self, goal: str, root: int) -> None:
-        """Hold the end against the goal; all who hold the same sum must have added it up in the same order."""
+        """Hold the end against the goal. All who hold the same sum must have added in the same order."""
         known = self.expressions
         first: dict[tuple[int, int], tuple[int, int]] = {}
         for demand in GOALS[goal](len(self.schedules), self.schedules[0].chunks, root):
@@ -175,11 +182,15 @@ class _Run:
             assert value is not None  # data is never undefined, only scratch
             if (known.contributors[value], known.chunk[value]) != wanted:
                 wish = f"chunk {demand.chunk} of ranks {ranks_of(demand.contributors)}"
-                problem = f"ends with {known.describe(value)} in chunk {demand.place}, but {goal} demands {wish}"
+                problem = (
+                    f"ends with {known.describe(value)} in chunk {demand.place}, but {goal} demands {wish}"
+                )
                 raise ScheduleError(self._end(rank), None, problem)
             expression, other = first.setdefault(wanted, (value, rank))
             if expression != value:
-                problem = f"adds up chunk {demand.chunk} in another order than rank {other}: the bits may differ"
+                problem = (
+                    f"adds up chunk {demand.chunk} in another order than rank {other}: the bits may differ"
+                )
                 raise ScheduleError(self._end(rank), None, problem)
 
     def check_heard(self) -> None:

@@ -1,8 +1,8 @@
-"""Times a group plan round by round, all ranks at once: a few array operations a round, whatever the number of ranks.
+"""Times a group plan round by round, all ranks at once: a few array operations a round.
 
-This is exact as long as every in port takes its messages in the order of the rounds. Where a message of a later round could
-overtake one of an earlier round, `OutOfOrder` is raised, and the caller must go message by message. Around a ring that
-cannot happen: each in port has one sender.
+This is exact as long as every in port takes its messages in the order of the rounds. Where a message of a
+later round could overtake one of an earlier round, `OutOfOrder` is raised, and the caller must go message by
+message. Around a ring that cannot happen: each in port has one sender.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ class _Links:
 
 
 class _Wavefront:
-    def __init__(self, now: Floats, out_free: Floats, in_free: Floats) -> None:
+    def __init__(self, now: Floats, out_free: Floats, in_free: Floats, *, overtaking: bool) -> None:
+        self.overtaking = overtaking
         self.now, self.out_free, self.in_free = now.copy(), out_free.copy(), in_free.copy()
         self.last_arrival = np.full(len(now), -np.inf)
         self.start, self.arrival = np.empty(len(now)), np.empty(len(now))
@@ -55,15 +56,15 @@ class _Wavefront:
         self.previous = links.pairing
 
     def _advance_shift(self, links: _Links, transfer_s: Floats, shift: int) -> None:
-        """Every rank sends one message and gets one, `shift` ranks on: slices, in place, and no index arrays."""
+        """Every rank sends one message and gets one: slices, in place, and no index arrays."""
         start, arrival = self.start, self.arrival
         np.maximum(self.now, self.out_free, out=start)
         np.add(start, transfer_s, out=self.out_free)
         np.add(start[:-shift], links.latency_s[:-shift], out=arrival[shift:])
         np.add(start[-shift:], links.latency_s[-shift:], out=arrival[:shift])
         # With the same sender as before, a port takes messages in the order in which they were sent.
-        if links.pairing is not self.previous and (arrival <= self.last_arrival).any():
-            raise OutOfOrder
+        if links.pairing is not self.previous:
+            self._check_order(arrival, self.last_arrival)
         np.maximum(arrival, self.in_free, out=self.in_free)
         self.in_free[shift:] += transfer_s[:-shift]
         self.in_free[:shift] += transfer_s[-shift:]
@@ -77,13 +78,16 @@ class _Wavefront:
         arrival = start + links.latency_s
         order = self._queue(links, arrival, start, call)
         first = order[links.turns_in[0]]
-        follows = links.pairing is self.previous and len(links.turns_in) == 1
-        if not follows and (arrival[first] <= self.last_arrival[targets[first]]).any():
-            raise OutOfOrder
+        if links.pairing is not self.previous or len(links.turns_in) > 1:
+            self._check_order(arrival[first], self.last_arrival[targets[first]])
         self._enter(links, order, arrival, transfer_s)
         # A port is free when its last message of the round is through: that is when the rank's part is done.
         self.now[sources] = np.maximum(call, self.out_free[sources])
         self.now[targets] = np.maximum(self.now[targets], self.in_free[targets])
+
+    def _check_order(self, arrival: Floats, last_arrival: Floats) -> None:
+        if self.overtaking and (arrival <= last_arrival).any():
+            raise OutOfOrder
 
     def _leave(self, links: _Links, call: Floats, transfer_s: Floats) -> Floats:
         start = np.empty_like(call)
@@ -111,10 +115,20 @@ class _Wavefront:
 
 
 def run_wavefront(
-    plan: GroupPlan, network: Network, now: Floats, out_free: Floats, in_free: Floats
+    plan: GroupPlan,
+    network: Network,
+    now: Floats,
+    out_free: Floats,
+    in_free: Floats,
+    *,
+    overtaking: bool = True,
 ) -> tuple[Floats, Floats, Floats]:
-    """When each rank ends, and when its ports are free. Raises `OutOfOrder` where rounds do not settle the order."""
-    front = _Wavefront(now, out_free, in_free)
+    """When each rank ends, and when its ports are free.
+
+    Raises `OutOfOrder` where a message might overtake one of an earlier round. Without `overtaking`, in ports
+    keep the order of the rounds instead, whatever reaches them first.
+    """
+    front = _Wavefront(now, out_free, in_free, overtaking=overtaking)
     links: _Links | None = None
     for part in plan.rounds():
         if links is None or links.pairing is not part.pairing:

@@ -27,7 +27,10 @@ def parse(spec: str | Strategy) -> Strategy:
         if isinstance(spec, Strategy):
             return spec
         raise ConfigurationError(
-            "strategy", "must be a name or an object with a method roles(workers)", spec, "see paceline strategies"
+            "strategy",
+            "must be a name or an object with a method roles(workers)",
+            spec,
+            "see paceline strategies",
         )
     name, _, rest = spec.partition(":")
     if name not in STRATEGIES:
@@ -73,4 +76,6 @@ def _convert(argument: str, field: dataclasses.Field[Any], text: str) -> Any:
             return text.lower() in _TRUE
         return {"int": int, "float": float}.get(wanted, str)(text)
     except ValueError:
-        raise ConfigurationError(argument, f"must be of type {wanted}", text, f"the default is {field.default!r}") from None
+        raise ConfigurationError(
+            argument, f"must be of type {wanted}", text, f"the default is {field.default!r}"
+        ) from None

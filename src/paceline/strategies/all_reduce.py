@@ -1,11 +1,11 @@
 """Synchronous data parallelism: every worker averages every gradient with all others, then all take the same step.
 
-With `algorithm="shared"` the parameters exist once per host, in memory that all its ranks see; each rank sums and updates
-one shard of them. Both ways sum in the same order, so they give the same bits.
+With `algorithm="shared"` the parameters exist once per host, in memory that all its ranks see; each rank sums and
+updates one shard of them. Both ways sum in the same order, so they give the same bits.
 
 Cost, n bytes and p workers: 2 n (p - 1)/p sent by each (ring); n (p - 1)/p read by each (shared).
-Sources: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms", 2009; Goyal et al., "Accurate, Large Minibatch SGD",
-2017; the sharded update is Rajbhandari et al., "ZeRO", 2020, stage 1.
+Sources: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms", 2009; Goyal et al., "Accurate, Large
+Minibatch SGD", 2017; the sharded update is Rajbhandari et al., "ZeRO", 2020, stage 1.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ class AllReduce:
 
     algorithm: str = field(
         default="auto",
-        metadata={"help": f"how gradients are summed: {', '.join(_ALGORITHMS)} (auto: shared on one host, else ring)"},
+        metadata={
+            "help": f"how gradients are summed: {', '.join(_ALGORITHMS)} (auto: shared on one host, else ring)"
+        },
     )
 
     def __post_init__(self) -> None:

@@ -1,7 +1,7 @@
 """Gradient descent by map and reduce: a server broadcasts the parameters, each worker maps its slice of the batch to a
 gradient, the server reduces these to their sum and updates.
 
-Cost, n bytes and p workers: the server's port carries p n out and p n in, so a step takes 2 p n b + 2 a of communication.
+Cost, n bytes and p workers: the server's port carries p n out and p n in, so a step communicates for 2 p n b + 2 a.
 Source: Chu, Kim, Lin, Yu, Bradski, Ng, Olukotun, "Map-Reduce for Machine Learning on Multicore", NIPS 2006.
 """
 

@@ -95,7 +95,9 @@ class Summary:
 
     def __str__(self) -> str:
         count = len(self.ranks)
-        lines = [f"{format_seconds(self.seconds)} on {count} rank{'s' if count != 1 else ''}", *_table(self)]
+        run = f"{format_seconds(self.seconds)} on {count} rank{'s' if count != 1 else ''}"
+        unit, scale = _unit(self.seconds)
+        lines = [f"{run}; parts in {unit} and as shares of the run", *_table(self, scale)]
         if count > _ROWS_SHOWN:
             lines.insert(-1, f"… and {count - _ROWS_SHOWN} more ranks")
         straggler = significant_straggler(self)
@@ -140,13 +142,18 @@ def _rank_summary(spans: Spans, timeline: Timeline, seconds: float) -> RankSumma
     )
 
 
-def _table(summary: Summary) -> list[str]:
+def _unit(seconds: float) -> tuple[str, float]:
+    """One unit for a whole table, so that its numbers compare at a glance."""
+    return ("s", 1.0) if seconds >= 1 else ("ms", 1e3) if seconds >= 1e-3 else ("µs", 1e6)
+
+
+def _table(summary: Summary, scale: float) -> list[str]:
     """A head, a row a rank, and the mean; every column as wide as its widest cell."""
     rare = PART_NAMES[_ALWAYS_SHOWN:]
     shown = [*PART_NAMES[:_ALWAYS_SHOWN], *(p for p in rare if any(r.part_s(p) for r in summary.ranks))]
     rows = [["rank", "role", *shown]]
     for rank in summary.ranks[:_ROWS_SHOWN]:
-        cells = [f"{format_seconds(rank.part_s(p))} {rank.share(p):>6.1%}" for p in shown]
+        cells = [f"{rank.part_s(p) * scale:.3f} {rank.share(p):>6.1%}" for p in shown]
         rows.append([str(rank.rank), rank.role, *cells])
     workers = any(rank.role == "worker" for rank in summary.ranks)
     rows.append(["mean", "worker" if workers else "all", *(f"{summary.share(p):.1%}" for p in shown)])

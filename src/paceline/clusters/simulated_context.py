@@ -1,0 +1,262 @@
+"""A rank of the simulated world: the same programs, on a virtual clock."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar, cast
+
+import torch
+from torch import Tensor
+
+from paceline.clusters.job import Job
+from paceline.clusters.kernel import Event, Kernel, Process
+from paceline.clusters.network import Network, Packet, RecvEvent, SendEvent
+from paceline.clusters.node import Node
+from paceline.clusters.simulated_window import SimulatedWindow, View
+from paceline.collectives import interpret
+from paceline.context import Batch, Combine, Handle
+from paceline.costs.stragglers import Stragglers
+from paceline.costs.times import Times
+from paceline.errors import ConfigurationError
+from paceline.replica.batches import GlobalBatches, Samples
+from paceline.replica.replica import Replica
+from paceline.run import Progress
+from paceline.schedules.steps import Schedule
+from paceline.trace import Kind
+
+__all__ = ["SimulatedContext", "World"]
+
+T = TypeVar("T")
+
+_FORWARD_SHARE = 1 / 3  # of a gradient's time: backward multiplies twice where forward does once
+_PROGRESS_S = 0.1
+
+
+@dataclass(slots=True, kw_only=True)
+class World:
+    """What the simulated ranks have in common."""
+
+    kernel: Kernel
+    network: Network
+    hosts: tuple[int, ...]
+    compute: Times
+    """Seconds of one gradient."""
+    update_s: float
+    stragglers: Stragglers
+    samples: Samples | None
+    test_samples: Samples | None
+    global_batches: GlobalBatches | None
+    last_step: int
+    progress: Callable[[Progress], None] | None = None
+    shown_s: float = 0.0
+    windows: dict[tuple[str, tuple[int, ...]], SimulatedWindow] = field(default_factory=dict)
+
+
+class SimulatedContext(Node):
+    """What a strategy sees in virtual time."""
+
+    windows_are_fast = False
+
+    def __init__(self, world: World, job: Job, rank: int, replica: Replica | None) -> None:
+        super().__init__(job, rank, replica)
+        self.world = world
+        self.hosts: Sequence[int] = world.hosts
+        self.recorder.host = world.hosts[rank]
+
+    def now(self) -> float:
+        return self.world.kernel.now
+
+    # What is learned
+
+    @property
+    def test_samples(self) -> Samples | None:
+        return self.world.test_samples
+
+    @property
+    def global_batches(self) -> GlobalBatches:
+        assert self.world.global_batches is not None
+        return self.world.global_batches
+
+    @property
+    def last_step(self) -> int:
+        return self.world.last_step
+
+    def end_after(self, step: int) -> None:
+        self.world.last_step = min(self.world.last_step, step + 1)
+
+    def draw_compute_s(self) -> float:
+        """How long this rank's next gradient takes."""
+        stragglers = self.world.stragglers
+        seconds = self.world.compute.draw(self.delay_rng) * stragglers.factor(self.rank)
+        delay = stragglers.delay_of(self.rank)
+        return seconds if delay is None else seconds + delay.draw(self.delay_rng)
+
+    def compute(self, batch: Batch) -> ComputeEvent:
+        return ComputeEvent(self, batch)
+
+    async def gradients(self, batch: Batch) -> AsyncIterator[Tensor]:
+        computation = ComputeEvent(self, batch)
+        self.start(computation)
+        start_s, ready = self.now(), _FORWARD_SHARE
+        for number, share in zip(self.replica.bucket_order(), self.replica.bucket_shares(), strict=True):
+            ready += share * (1 - _FORWARD_SHARE)
+            wait_s = start_s + ready * computation.seconds - self.now()
+            if number and wait_s > 0:
+                await Timer(self, wait_s)
+            elif not number:
+                await computation
+            yield self.replica.bucket(number)
+
+    async def apply(self, shard: slice | None = None, *, norm: float | None = None) -> None:
+        start_s = self.now()
+        self.replica.apply(shard, norm)
+        if self.world.update_s:
+            await Timer(self, self.world.update_s)
+        self.span(Kind.UPDATE, start_s, self.now())
+
+    # How ranks talk
+
+    def send(self, to: int, tensor: Tensor, *, tag: int = 0, version: int = 0) -> SendEvent:
+        # The sender may overwrite its tensor before the message is delivered.
+        copy = tensor if tensor.is_meta else tensor.clone()
+        return SendEvent(self, Packet(self.rank, to, copy, tensor.numel() * tensor.itemsize, tag, version))
+
+    def recv(
+        self, source: int, into: Tensor | None = None, *, combine: Combine = "copy", tag: int = 0
+    ) -> RecvEvent:
+        return RecvEvent(self, source, into, combine, tag)
+
+    def start(self, work: Awaitable[T]) -> Handle[T]:
+        if isinstance(work, Event):
+            if not work.started:
+                work.started = True
+                work.start()
+            return work
+        process: Process[T] = Process(self.world.kernel, cast(Any, work))
+        process.resume()
+        return process
+
+    async def first(self, handles: Sequence[Handle[Any]]) -> Handle[Any]:
+        events = cast(Sequence[Event[Any]], handles)
+        while True:
+            for event in events:
+                if event.done:
+                    return event
+            await AnyOf(events)
+
+    async def sleep(self, seconds: float) -> None:
+        start_s = self.now()
+        await Timer(self, seconds)
+        self.span(Kind.SLEEP, start_s, self.now())
+
+    def window(self, name: str, group: Sequence[int], *, rows: int, like: Tensor) -> View:
+        if len({self.hosts[rank] for rank in group}) > 1:
+            raise ConfigurationError(
+                "window", "needs ranks of one host", name, "use hosts=1 or pass messages"
+            )
+        key = (name, tuple(group))
+        if key not in self.world.windows:
+            self.world.windows[key] = SimulatedWindow(self.world.kernel, group, rows, like)
+        return self.world.windows[key].seen_by(self)
+
+    def execute(
+        self, schedule: Schedule, group: Sequence[int], data: Tensor, *, combine: Combine, tag: int
+    ) -> Awaitable[None]:
+        return interpret(self, schedule, group, data, combine=combine, tag=tag)
+
+    def show_progress(self, record: dict[str, Any]) -> None:
+        world = self.world
+        if world.progress is None or time.monotonic() - world.shown_s < _PROGRESS_S:
+            return
+        world.shown_s = time.monotonic()
+        losses = self.outcome.losses
+        loss = record.get("loss", losses[-1][1] if losses else float("nan"))
+        samples = record["step"] * self.global_batches.batch_size
+        world.progress(
+            Progress(record["step"], world.last_step, loss, samples, record["seconds"], record["metric"])
+        )
+
+
+class Timer(Event[None]):
+    """Done after some virtual seconds."""
+
+    __slots__ = ("_context", "_seconds")
+
+    def __init__(self, context: SimulatedContext, seconds: float) -> None:
+        super().__init__()
+        self._context = context
+        self._seconds = seconds
+        self.result = None
+
+    def start(self) -> None:
+        kernel = self._context.world.kernel
+        kernel.at(kernel.now + self._seconds, self._ring, None)
+
+    def _ring(self, _: None) -> None:
+        if not self.done:
+            self._context.world.kernel.finish(self)
+
+    def __str__(self) -> str:
+        return "sleep"
+
+
+class ComputeEvent(Event[Tensor]):
+    """A gradient: its mathematics happens at once, its time passes on the virtual clock."""
+
+    __slots__ = ("_batch", "_context", "_start_s", "seconds")
+
+    def __init__(self, context: SimulatedContext, batch: Batch) -> None:
+        super().__init__()
+        self._context = context
+        self._batch = batch
+        self._start_s = 0.0
+        self.seconds = 0.0
+
+    def start(self) -> None:
+        context, batch = self._context, self._batch
+        self._start_s = context.now()
+        self.seconds = context.draw_compute_s()
+        if context.world.samples is not None:
+            loss = context.replica.compute(batch, context.world.samples)
+            if batch.count:
+                context.note_loss(batch, loss)
+        self.result = context.gradient
+        context.world.kernel.at(self._start_s + self.seconds, self._end, None)
+
+    def _end(self, _: None) -> None:
+        if not self.done:
+            self._context.span(Kind.COMPUTE, self._start_s, self._context.now())
+            self._context.world.kernel.finish(self)
+
+    def withdraw(self) -> None:
+        self._context.span(Kind.CANCELLED, self._start_s, self._context.now())
+
+    def __str__(self) -> str:
+        return "compute"
+
+
+class AnyOf(Event[None]):
+    """Wakes its process when any of several events is done."""
+
+    __slots__ = ("_events",)
+
+    def __init__(self, events: Sequence[Event[Any]]) -> None:
+        super().__init__()
+        self._events = events
+        self.result = None
+
+    def park(self, process: Process[Any]) -> None:
+        for event in self._events:
+            event.park(process)
+
+    def __str__(self) -> str:
+        return " or ".join(str(event) for event in self._events)
+
+
+def set_threads(count: int) -> int:
+    """Sums depend on the number of threads that share them, so a simulation uses as many as the real run would."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    return before

@@ -1,0 +1,33 @@
+"""A replica of shapes alone: for simulations that charge time but do no mathematics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+
+from paceline.context import Batch
+from paceline.replica.batches import Samples
+from paceline.replica.replica import Replica
+
+__all__ = ["ShapeReplica"]
+
+
+class ShapeReplica(Replica):
+    """Its module is on the meta device, so a model of any size costs no memory; one serves all ranks."""
+
+    def compute(self, batch: Batch, samples: Samples, *args: Any, **kwargs: Any) -> float:
+        return float("nan")
+
+    def apply(self, shard: slice | None = None, norm: float | None = None) -> None:
+        pass
+
+    def place(self, parameters: Tensor | None = None, gradient: Tensor | None = None) -> None:
+        pass
+
+    def evaluate(self, samples: Samples, metric: Callable[[Tensor, Tensor], float]) -> float:
+        return float("nan")
+
+    def state(self) -> dict[str, Tensor]:
+        return {}
