@@ -9,16 +9,30 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from paceline import collectives
     from paceline.clusters.local import Local
     from paceline.clusters.simulated import Simulated
     from paceline.costs import Link, times
     from paceline.errors import PacelineError
+    from paceline.programs import run_program
     from paceline.run import Run
     from paceline.task import Task, load_task
     from paceline.training import train
 
 __version__ = "0.1.0"
-__all__ = ["Link", "Local", "PacelineError", "Run", "Simulated", "Task", "load_task", "times", "train"]
+__all__ = [
+    "Link",
+    "Local",
+    "PacelineError",
+    "Run",
+    "Simulated",
+    "Task",
+    "collectives",
+    "load_task",
+    "run_program",
+    "times",
+    "train",
+]
 
 _HOMES = {
     "Link": "paceline.costs",
@@ -28,12 +42,15 @@ _HOMES = {
     "Simulated": "paceline.clusters.simulated",
     "Task": "paceline.task",
     "load_task": "paceline.task",
+    "run_program": "paceline.programs",
     "times": "paceline.costs",
     "train": "paceline.training",
 }
 
 
 def __getattr__(name: str) -> Any:
+    if name == "collectives":
+        return importlib.import_module("paceline.collectives")
     if name not in _HOMES:
         raise AttributeError(f"module 'paceline' has no attribute {name!r}")
     value = getattr(importlib.import_module(_HOMES[name]), name)

@@ -16,11 +16,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Seque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, runtime_checkable
 
-from paceline.schedules.steps import Schedule
-
 if TYPE_CHECKING:
     import numpy as np
     from torch import Tensor
+
+    from paceline.schedules.collective import Collective
 
 __all__ = ["ANY", "Batch", "Combine", "Context", "Handle", "Message", "Program", "Strategy", "Window"]
 
@@ -89,8 +89,10 @@ class Window(Protocol):
         """Wait until every rank of the window's group has come here as often."""
         ...
 
-    def reduce(self, columns: slice, rows: Sequence[int], into: Tensor) -> Awaitable[None]:
-        """Write the sum of `rows`, in that order, over `columns` to `into`."""
+    def reduce(
+        self, columns: slice, rows: Sequence[int], into: Tensor, combine: Combine = "sum"
+    ) -> Awaitable[None]:
+        """Write the combination of `rows`, in that order, over `columns` to `into`."""
         ...
 
 
@@ -215,9 +217,13 @@ class Context(Protocol):
         ...
 
     def execute(
-        self, schedule: Schedule, group: Sequence[int], data: Tensor, *, combine: Combine, tag: int
+        self, collective: Collective, group: Sequence[int], data: Tensor, *, combine: Combine, tag: int
     ) -> Awaitable[None]:
-        """Run this rank's part of a schedule on `data`, which is overwritten."""
+        """Take this rank's part in a collective on `data`, flat and contiguous, which is overwritten."""
+        ...
+
+    def native_all_reduce(self, tensor: Tensor, group: Sequence[int], op: str) -> Awaitable[None]:
+        """All-reduce by torch.distributed, where the world has it."""
         ...
 
     def count_collective(self, group: Sequence[int]) -> int:

@@ -158,6 +158,14 @@ class MismatchError(RunError):
         super().__init__(sender, sent, receiver, expected)
         self.sender = sender
         self.receiver = receiver
+        self.dtype = ""
+        self.version = 0
+
+    def about(self, dtype: str, version: int) -> MismatchError:
+        """Note what the message's header said, for whoever can say more about it."""
+        self.dtype = dtype
+        self.version = version
+        return self
 
     def __str__(self) -> str:
         sender, sent, receiver, expected = self.args

@@ -37,7 +37,7 @@ def train(
 
     The run is `steps` updates long, or `epochs` passes over the data (10 if neither is given). The metric is evaluated
     every `evaluate_every` steps (about 20 times a run by default) and at the end; with `stop_at_target` the run ends at
-    the step after the one that reached the task's target. `progress` is called with a `Progress` about ten times a second.
+    the step after the one that reached the task's target. `progress` is called about ten times a second.
     """
     if not isinstance(task, Task):
         raise ConfigurationError("task", "must be a pl.Task", task, "see pl.load_task for tasks in files")

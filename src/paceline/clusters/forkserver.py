@@ -90,6 +90,7 @@ class ForkServer:
 def serve(fd: int) -> None:
     """The server's side: import what workers need, then fork on demand."""
     # Torch imports its compiler when the first optimizer is built, which takes as long again as torch itself.
+    import torch._dynamo  # noqa: F401
 
     import paceline.clusters.worker as worker
 

@@ -43,7 +43,14 @@ class Crew:
         self._rings = SharedMemory.create("rings", RingPort.nbytes(job.ranks))
         self._control = Control(self._memory, job.ranks)
         self._control.last_step = job.steps
-        assignment = Assignment(job=job, stragglers=stragglers, deadline_s=deadline_s, threads=threads)
+        self._store_fd = os.memfd_create("paceline-store", os.MFD_CLOEXEC)
+        assignment = Assignment(
+            job=job,
+            stragglers=stragglers,
+            deadline_s=deadline_s,
+            threads=threads,
+            store_path=f"/proc/{os.getpid()}/fd/{self._store_fd}",
+        )
         self._payload = payload.store(assignment)
         self._server = ForkServer.get()
         self._channels: dict[int, Channel] = {}
@@ -70,6 +77,7 @@ class Crew:
         self._selector.close()
         for memory in (self._memory, self._rings, self._payload, *self._windows.values()):
             memory.close_fd()
+        os.close(self._store_fd)
 
     def work(self, progress: Callable[[Progress], None] | None) -> list[Outcome]:
         """Run the job to its end; raise what ended it early."""

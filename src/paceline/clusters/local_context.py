@@ -22,18 +22,19 @@ from paceline.clusters.local_operations import (
     SleepOperation,
 )
 from paceline.clusters.local_window import LocalWindow
+from paceline.clusters.native import NativeGroups
 from paceline.clusters.node import Node
-from paceline.collectives import interpret
 from paceline.context import Batch, Combine, Handle
 from paceline.costs.stragglers import Stragglers
 from paceline.errors import DeadlineError, PeerLost
+from paceline.interpreter import interpret
 from paceline.links.memory import SharedMemory
 from paceline.links.operation import Operation
 from paceline.links.shared_memory import RingPort
 from paceline.links.transfers import RecvOperation, SendOperation
 from paceline.replica.batches import GlobalBatches, Samples
 from paceline.replica.replica import Replica
-from paceline.schedules.steps import Schedule
+from paceline.schedules.collective import Collective
 from paceline.trace import Kind
 
 __all__ = ["LocalContext"]
@@ -61,6 +62,7 @@ class LocalContext(Node):
         rings: SharedMemory,
         stragglers: Stragglers,
         deadline_s: float,
+        store_path: str,
     ) -> None:
         replica = (
             Replica(job.task, job.task.build_model(job.seed), seed=job.seed, rank=rank) if job.task else None
@@ -72,6 +74,7 @@ class LocalContext(Node):
         self.stragglers = stragglers
         self._bells = control.bells
         self._deadline_s = deadline_s
+        self._native = NativeGroups(store_path, job.ranks, deadline_s)
         self._start_s = time.monotonic()
         self._port = RingPort(rank, job.ranks, rings, control.bells, self._note_sent, self._note_received)
         self._running: list[Operation[Any]] = []
@@ -160,9 +163,14 @@ class LocalContext(Node):
         return LocalWindow.open(self, name, group, rows, like)
 
     def execute(
-        self, schedule: Schedule, group: Sequence[int], data: Tensor, *, combine: Combine, tag: int
+        self, collective: Collective, group: Sequence[int], data: Tensor, *, combine: Combine, tag: int
     ) -> Awaitable[None]:
-        return interpret(self, schedule, group, data, combine=combine, tag=tag)
+        return interpret(self, collective, group, data, combine=combine, tag=tag)
+
+    async def native_all_reduce(self, tensor: Tensor, group: Sequence[int], op: str) -> None:
+        start_s = self.now()
+        self._native.all_reduce(tensor, self.rank, group, op)
+        self.span(Kind.RECEIVE, start_s, self.now(), nbytes=tensor.numel() * tensor.itemsize)
 
     # How this rank waits
 

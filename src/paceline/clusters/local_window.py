@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from paceline.context import Combine
 from paceline.links.memory import CACHE_LINE, SharedMemory, aligned
 from paceline.links.operation import Operation
-from paceline.replica.sums import BLOCK, sum_rows
+from paceline.replica.sums import BLOCK, combine_rows
 from paceline.trace import Kind
 
 if TYPE_CHECKING:
@@ -59,9 +60,11 @@ class LocalWindow:
     def barrier(self) -> BarrierOperation:
         return BarrierOperation(self._context, self)
 
-    async def reduce(self, columns: slice, rows: Sequence[int], into: Tensor) -> None:
+    async def reduce(
+        self, columns: slice, rows: Sequence[int], into: Tensor, combine: Combine = "sum"
+    ) -> None:
         start_s = self._context.now()
-        sum_rows([self.tensor[row, columns] for row in rows], into, self._block)
+        combine_rows([self.tensor[row, columns] for row in rows], into, self._block, combine)
         nbytes = into.numel() * into.element_size() * (len(rows) - 1)
         self._context.span(Kind.RECEIVE, start_s, self._context.now(), nbytes=nbytes)
 

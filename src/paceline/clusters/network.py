@@ -14,7 +14,7 @@ from paceline.clusters.kernel import Event, Kernel
 from paceline.context import ANY, Combine, Message
 from paceline.costs import Link
 from paceline.errors import MismatchError
-from paceline.links.transfers import COMBINE
+from paceline.replica.sums import combine_into
 from paceline.trace import Kind
 
 if TYPE_CHECKING:
@@ -226,7 +226,7 @@ class RecvEvent(Event[Message]):
             if into.dtype != tensor.dtype or into.shape != tensor.shape:
                 self.error = _mismatch(packet, context.rank, into)
             elif not into.is_meta:
-                COMBINE[self._combine](into, tensor, into)
+                combine_into(into, tensor, self._combine)
             tensor = into
         self.result = Message(packet.source, packet.tag, packet.version, tensor)
         context.world.kernel.finish(self)
@@ -237,4 +237,5 @@ class RecvEvent(Event[Message]):
 
 def _mismatch(packet: Packet, receiver: int, into: Tensor) -> MismatchError:
     sent, expected = (f"{str(t.dtype).removeprefix('torch.')}{list(t.shape)}" for t in (packet.tensor, into))
-    return MismatchError(packet.source, sent, receiver, expected)
+    dtype = str(packet.tensor.dtype).removeprefix("torch.")
+    return MismatchError(packet.source, sent, receiver, expected).about(dtype, packet.version)

@@ -15,15 +15,15 @@ from paceline.clusters.kernel import Event, Kernel, Process
 from paceline.clusters.network import Network, Packet, RecvEvent, SendEvent
 from paceline.clusters.node import Node
 from paceline.clusters.simulated_window import SimulatedWindow, View
-from paceline.collectives import interpret
 from paceline.context import Batch, Combine, Handle
 from paceline.costs.stragglers import Stragglers
 from paceline.costs.times import Times
 from paceline.errors import ConfigurationError
+from paceline.interpreter import interpret
 from paceline.replica.batches import GlobalBatches, Samples
 from paceline.replica.replica import Replica
 from paceline.run import Progress
-from paceline.schedules.steps import Schedule
+from paceline.schedules.collective import Collective
 from paceline.trace import Kind
 
 __all__ = ["SimulatedContext", "World"]
@@ -162,9 +162,17 @@ class SimulatedContext(Node):
         return self.world.windows[key].seen_by(self)
 
     def execute(
-        self, schedule: Schedule, group: Sequence[int], data: Tensor, *, combine: Combine, tag: int
+        self, collective: Collective, group: Sequence[int], data: Tensor, *, combine: Combine, tag: int
     ) -> Awaitable[None]:
-        return interpret(self, schedule, group, data, combine=combine, tag=tag)
+        return interpret(self, collective, group, data, combine=combine, tag=tag)
+
+    async def native_all_reduce(self, tensor: Tensor, group: Sequence[int], op: str) -> None:
+        raise ConfigurationError(
+            "algorithm",
+            "must not be native in a simulation",
+            "native",
+            "torch.distributed keeps no virtual time",
+        )
 
     def show_progress(self, record: dict[str, Any]) -> None:
         world = self.world

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from paceline.clusters.kernel import Event, Kernel
+from paceline.context import Combine
 from paceline.links.memory import aligned
-from paceline.replica.sums import BLOCK, sum_rows
+from paceline.replica.sums import BLOCK, combine_rows
 from paceline.trace import Kind
 
 if TYPE_CHECKING:
@@ -45,9 +46,11 @@ class View:
     def barrier(self) -> BarrierEvent:
         return BarrierEvent(self._window, self._context)
 
-    async def reduce(self, columns: slice, rows: Sequence[int], into: Tensor) -> None:
+    async def reduce(
+        self, columns: slice, rows: Sequence[int], into: Tensor, combine: Combine = "sum"
+    ) -> None:
         if not into.is_meta:
-            sum_rows([self.tensor[row, columns] for row in rows], into, self._window.block)
+            combine_rows([self.tensor[row, columns] for row in rows], into, self._window.block, combine)
 
 
 class BarrierEvent(Event[None]):

@@ -33,6 +33,8 @@ class Assignment:
     stragglers: Stragglers
     deadline_s: float
     threads: int
+    store_path: str
+    """A file that all ranks can open, for torch.distributed to meet at."""
 
 
 def main(channel: Channel) -> None:
@@ -80,6 +82,7 @@ def _prepare(channel: Channel, rank: int, payload_bytes: int, fds: list[int]) ->
         rings=SharedMemory.attach(rings_fd),
         stragglers=assignment.stragglers,
         deadline_s=assignment.deadline_s,
+        store_path=assignment.store_path,
     )
     for fd in fds:
         os.close(fd)

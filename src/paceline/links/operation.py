@@ -25,6 +25,10 @@ class Waiter(Protocol):
         """Return when the operation is done; raise if it cannot be."""
         ...
 
+    def start(self, work: Operation[T]) -> object:
+        """Poll the operation whenever this rank waits."""
+        ...
+
 
 class Operation(Generic[T]):
     """Something that takes time. Serves as its own handle."""

@@ -16,7 +16,8 @@ from torch import Tensor
 from paceline.links.bells import Bells
 from paceline.links.frames import HEADER_BYTES, Header, pack, unpack
 from paceline.links.memory import CACHE_LINE, SharedMemory
-from paceline.links.transfers import COMBINE, RecvOperation, SendOperation
+from paceline.links.transfers import RecvOperation, SendOperation
+from paceline.replica.sums import combine_into
 
 __all__ = ["CHANNEL_BYTES", "Reader", "Writer"]
 
@@ -77,7 +78,12 @@ class Writer:
             self._on_sent(operation)
 
     def withdraw(self, operation: SendOperation) -> None:
-        self.queue.remove(operation)
+        """Forget a message, or finish it from a copy if its header is out: a reader cannot do with half of one."""
+        if operation.sent < 0:
+            self.queue.remove(operation)
+            return
+        rest = self.queue[0] = operation.copy()
+        rest.waiter.start(rest)
 
     def _write(self, operation: SendOperation) -> bool:
         if operation.sent < 0:
@@ -179,7 +185,7 @@ class Reader:
             self._typed[into.dtype] = ring
         start = operation.received // item
         part = into.view(-1)[start : start + n // item]
-        COMBINE[operation.combine](part, ring[place // item : (place + n) // item], part)
+        combine_into(part, ring[place // item : (place + n) // item], operation.combine)
 
     def _available(self) -> int:
         if self._head == self._tail:

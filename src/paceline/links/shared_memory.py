@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 
-import torch
 from torch import Tensor
 
 from paceline.context import ANY, Combine
@@ -13,7 +13,8 @@ from paceline.links.frames import Header
 from paceline.links.memory import SharedMemory
 from paceline.links.operation import Waiter
 from paceline.links.rings import CHANNEL_BYTES, Reader, Writer
-from paceline.links.transfers import COMBINE, RecvOperation, SendOperation
+from paceline.links.transfers import RecvOperation, SendOperation
+from paceline.replica.sums import combine_into
 
 __all__ = ["RingPort"]
 
@@ -32,15 +33,16 @@ class RingPort:
     ) -> None:
         self.rank = rank
         self.others = tuple(r for r in range(ranks) if r != rank)
-        self.received = on_received
+        self._turn = deque(self.others)
         self._on_sent = on_sent
+        self._on_received = on_received
         self._bells = bells
         self._memory = memory
         self._ranks = ranks
         self._writers: dict[int, Writer] = {}
         self._readers: dict[int, Reader] = {}
         self._posted: list[RecvOperation] = []
-        self._stash: list[RecvOperation] = []
+        self._kept: list[RecvOperation] = []
 
     @staticmethod
     def nbytes(ranks: int) -> int:
@@ -59,31 +61,37 @@ class RingPort:
     def recv(
         self, waiter: Waiter, source: int, into: Tensor | None, combine: Combine, tag: int
     ) -> RecvOperation:
-        operation = RecvOperation(waiter, self, source, into, combine, tag)
+        operation = RecvOperation(waiter, self, source, into, combine, tag, self._on_received)
+        for i, kept in enumerate(self._kept):
+            if operation.wants(kept.source, kept.tag):
+                self._hand_over(self._kept.pop(i), operation)
+                return operation
         self._posted.append(operation)
         return operation
 
     def pump(self, operation: RecvOperation) -> None:
         """Read until this operation is done or nothing more has come."""
-        for source in self.others if operation.source == ANY else (operation.source,):
-            self._pump_source(source, operation)
-            if operation.done:
+        if operation.source != ANY:
+            self._pump_source(operation.source, operation)
+            return
+        for _ in self.others:
+            self._turn.rotate(-1)  # every rank is first in its turn, or a busy one would starve the others
+            self._pump_source(self._turn[-1], operation)
+            if operation.done or operation.source != ANY:
                 return
 
     def _pump_source(self, source: int, wanted: RecvOperation) -> None:
         reader = self._reader(source)
         while not wanted.done:
-            if self._stash and wanted.header is None and self._take_from_stash(source, wanted):
-                return
-            active = reader.active
-            if active is None:
+            if reader.active is None:
                 header = reader.header()
                 if header is None:
                     return
-                active = reader.active = self._match(source, header, wanted.waiter)
-                active.open(source, header)
-                if active.done:  # it does not fit
-                    return
+                reader.active = self._match(source, header, wanted.waiter)
+                reader.active.open(source, header)
+                if reader.active.done:  # it does not fit
+                    self._drop(reader.active)
+            active = reader.active
             if not reader.read(active):
                 return
             reader.active = None
@@ -97,23 +105,19 @@ class RingPort:
         return reader
 
     def _match(self, source: int, header: Header, waiter: Waiter) -> RecvOperation:
-        """The first operation posted for such a message; otherwise a new one, which keeps it until it is asked for."""
+        """The operation that was posted first for such a message; otherwise a new one, which keeps it."""
         for i, operation in enumerate(self._posted):
-            if operation.tag == header.tag and operation.source in (source, ANY):
+            if operation.wants(source, header.tag):
                 return self._posted.pop(i)
-        early = RecvOperation(waiter, self, source, None, "copy", header.tag)
-        early.early = True
-        self._stash.append(early)
-        return early
+        return RecvOperation(waiter, self, source, None, "copy", header.tag, self._keep)
 
-    def _take_from_stash(self, source: int, wanted: RecvOperation) -> bool:
-        for i, kept in enumerate(self._stash):
-            if kept.done and kept.source == source and kept.tag == wanted.tag:
-                self._posted.remove(wanted)
-                self._stash.pop(i)
-                self._hand_over(kept, wanted)
-                return True
-        return False
+    def _keep(self, early: RecvOperation) -> None:
+        """A message that nobody had asked for when it began to come: perhaps somebody has asked since."""
+        for i, operation in enumerate(self._posted):
+            if operation.wants(early.source, early.tag):
+                self._hand_over(early, self._posted.pop(i))
+                return
+        self._kept.append(early)
 
     @staticmethod
     def _hand_over(kept: RecvOperation, wanted: RecvOperation) -> None:
@@ -122,18 +126,24 @@ class RingPort:
         wanted.open(kept.source, kept.header)
         if not wanted.done:
             assert wanted.into is not None
-            COMBINE[wanted.combine](wanted.into, kept.into, wanted.into)
+            combine_into(wanted.into, kept.into, wanted.combine)
             wanted.close()
 
     def forget(self, operation: RecvOperation) -> None:
-        """Nobody wants this operation's message any more. If half of it is here, the rest runs into other memory."""
+        """Nobody wants this operation's message any more."""
         if operation in self._posted:
             self._posted.remove(operation)
-            return
+        else:
+            self._drop(operation)
+
+    def _drop(self, operation: RecvOperation) -> None:
+        """The rest of this operation's message, which has begun to come, runs into memory of its own."""
         assert operation.header is not None
-        rest = RecvOperation(operation.waiter, self, operation.source, None, "copy", operation.tag)
-        rest.early = True
-        rest.header = operation.header
-        rest.into = torch.empty(operation.header.shape, dtype=operation.header.dtype)
+        rest = RecvOperation(operation.waiter, self, operation.source, None, "copy", operation.tag, _nothing)
+        rest.open(operation.source, operation.header)
         rest.received = operation.received
         self._readers[operation.source].active = rest
+
+
+def _nothing(_operation: RecvOperation) -> None:
+    pass

@@ -14,14 +14,8 @@ from paceline.errors import FrameError, MismatchError
 from paceline.links.frames import Header, dtype_name
 from paceline.links.operation import Operation, Waiter
 
-__all__ = ["COMBINE", "Inbox", "Outbox", "RecvOperation", "SendOperation"]
+__all__ = ["Inbox", "Outbox", "RecvOperation", "SendOperation"]
 
-COMBINE: dict[str, Callable[[Tensor, Tensor, Tensor], object]] = {
-    "copy": lambda own, other, out: out.copy_(other),
-    "sum": lambda own, other, out: torch.add(own, other, out=out),
-    "max": lambda own, other, out: torch.maximum(own, other, out=out),
-    "min": lambda own, other, out: torch.minimum(own, other, out=out),
-}
 _clock = time.monotonic
 
 
@@ -40,7 +34,6 @@ class Inbox(Protocol):
 
     def pump(self, operation: RecvOperation) -> None: ...
     def forget(self, operation: RecvOperation) -> None: ...
-    def received(self, operation: RecvOperation) -> None: ...
 
 
 class SendOperation(Operation[None]):
@@ -69,10 +62,15 @@ class SendOperation(Operation[None]):
         return self.done
 
     def cancel(self) -> None:
-        """A message whose header is out has to be finished; one that has not begun is forgotten."""
-        if not self.done and self.sent < 0:
+        if not self.done:
             self._outbox.withdraw(self)
             super().cancel()
+
+    def copy(self) -> SendOperation:
+        """The same message, as far on its way, from memory of its own."""
+        twin = SendOperation(self.waiter, self._outbox, self.to, self.tensor.clone(), self.tag, self.version)
+        twin.sent, twin.nbytes, twin.began_s = self.sent, self.nbytes, self.began_s
+        return twin
 
     def awaited(self) -> tuple[int, ...]:
         return (self.to,)
@@ -86,9 +84,9 @@ class RecvOperation(Operation[Message]):
 
     __slots__ = (
         "_inbox",
+        "_then",
         "began_s",
         "combine",
-        "early",
         "found_s",
         "header",
         "into",
@@ -98,15 +96,22 @@ class RecvOperation(Operation[Message]):
     )
 
     def __init__(
-        self, waiter: Waiter, inbox: Inbox, source: int, into: Tensor | None, combine: Combine, tag: int
+        self,
+        waiter: Waiter,
+        inbox: Inbox,
+        source: int,
+        into: Tensor | None,
+        combine: Combine,
+        tag: int,
+        then: Callable[[RecvOperation], None],
     ) -> None:
         super().__init__(waiter)
         self._inbox = inbox
+        self._then = then
         self.source = source
         self.into = into
         self.combine: str = combine
         self.tag = tag
-        self.early = False  # True: nobody asked for this message yet; it is being kept
         self.received = 0
         self.header: Header | None = None
         self.began_s = _clock()
@@ -128,6 +133,10 @@ class RecvOperation(Operation[Message]):
     def __str__(self) -> str:
         return f"receive from {'any rank' if self.source == ANY else f'rank {self.source}'}"
 
+    def wants(self, source: int, tag: int) -> bool:
+        """Whether a message of this tag from this rank is one that this operation waits for."""
+        return self.tag == tag and self.source in (source, ANY)
+
     def open(self, source: int, header: Header) -> None:
         """A message for this operation has been found: check that it fits."""
         self.source = source
@@ -139,7 +148,8 @@ class RecvOperation(Operation[Message]):
         elif self.into.dtype != header.dtype or self.into.shape != header.shape:
             sent = f"{dtype_name(header.dtype)}{list(header.shape)}"
             expected = f"{dtype_name(self.into.dtype)}{list(self.into.shape)}"
-            self.fail(MismatchError(source, sent, self._inbox.rank, expected))
+            error = MismatchError(source, sent, self._inbox.rank, expected)
+            self.fail(error.about(dtype_name(header.dtype), header.version))
         elif not self.into.is_contiguous():
             self.fail(FrameError("a tensor to receive into must be contiguous"))
 
@@ -153,5 +163,4 @@ class RecvOperation(Operation[Message]):
         assert self.into is not None
         self.result = Message(self.source, self.header.tag, self.header.version, self.into)
         self.done = True
-        if not self.early:
-            self._inbox.received(self)
+        self._then(self)

@@ -1,28 +1,43 @@
-"""Sums of several tensors in a fixed order."""
+"""Several tensors combined into one, in a fixed order."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
-__all__ = ["BLOCK", "sum_rows"]
+__all__ = ["BLOCK", "combine_into", "combine_rows"]
 
 BLOCK = 2**15
-"""Elements that are summed at a time: the partial sums stay in the first-level cache."""
+"""Elements that are combined at a time: the partial results stay in the first-level cache."""
+
+_FUNCTIONS: Mapping[str, Callable[..., Tensor]] = {
+    "sum": torch.add,
+    "max": torch.maximum,
+    "min": torch.minimum,
+}
 
 
-def sum_rows(rows: Sequence[Tensor], into: Tensor, block: Tensor) -> None:
-    """The sum of rows, from the left, block by block. `into` may be the last row itself."""
+def combine_into(own: Tensor, other: Tensor, combine: str) -> None:
+    """own = own + other, or their maximum or minimum, or (to "copy") just the other."""
+    if combine == "copy":
+        own.copy_(other)
+    else:
+        _FUNCTIONS[combine](own, other, out=own)
+
+
+def combine_rows(rows: Sequence[Tensor], into: Tensor, block: Tensor, combine: str = "sum") -> None:
+    """The combination of rows, from the left, block by block. `into` may be the last row itself."""
     if len(rows) == 1:
         if into.data_ptr() != rows[0].data_ptr():
             into.copy_(rows[0])
         return
+    function = _FUNCTIONS[combine]
     for start in range(0, into.numel(), len(block)):
         part = slice(start, min(start + len(block), into.numel()))
         partial = rows[0][part]
         scratch = block[: part.stop - part.start]
         for row in rows[1:-1]:
-            partial = torch.add(partial, row[part], out=scratch)
-        torch.add(partial, rows[-1][part], out=into[part])
+            partial = function(partial, row[part], out=scratch)
+        function(partial, rows[-1][part], out=into[part])

@@ -7,6 +7,7 @@ order of their start, then of their send call, then of their sender's rank.
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -55,91 +56,32 @@ def messages_of_plan(plan: GroupPlan) -> Messages:
     )
 
 
-@dataclass(slots=True)
-class _Round:
-    """One rank's part in one round."""
+@dataclass(frozen=True, eq=False, slots=True)
+class _Rounds:
+    """The parts of all ranks in all rounds that have messages, numbered by rank and then by round."""
 
-    sends: list[int]
-    awaited: int = 0
-    """Messages that the round must receive and whose delivery is not known yet."""
-    end_s: float = 0.0
+    first: list[int]
+    """The number of each rank's first part, and after the last rank the number of all."""
+    sends: list[list[int]]
+    """The messages that each part sends."""
+    receiving: list[int]
+    """The part that each message is received in."""
+    awaited: list[int]
+    """How many messages each part has still to receive."""
 
 
-class _Simulation:
-    def __init__(self, messages: Messages, latency_s: Floats, transfer_s: Floats, now: Floats) -> None:
-        self.sources, self.targets = messages.sources.tolist(), messages.targets.tolist()
-        self.latency_s, self.transfer_s = latency_s.tolist(), transfer_s.tolist()
-        self.finish_s: list[float] = now.tolist()
-        self.receiving: list[_Round] = []
-        self.lines = self._lines(messages, len(now))
-        self.entered = [0] * len(now)
-        # Wakes (0) come before arrivals (1) of the same instant, so that all who can send at an instant have
-        # sent.
-        self.heap: list[tuple[float, int, float, float, int, int]] = []
-
-    def _lines(self, messages: Messages, size: int) -> list[list[_Round]]:
-        """The rounds of each rank that have messages, in order."""
-        rounds: dict[tuple[int, int], _Round] = {}
-        for i, key in enumerate(zip(self.sources, messages.source_rounds.tolist(), strict=True)):
-            rounds.setdefault(key, _Round([])).sends.append(i)
-        for key in zip(self.targets, messages.target_rounds.tolist(), strict=True):
-            part = rounds.setdefault(key, _Round([]))
-            part.awaited += 1
-            self.receiving.append(part)
-        lines: list[list[_Round]] = [[] for _ in range(size)]
-        for rank, number in sorted(rounds):
-            lines[rank].append(rounds[rank, number])
-        return lines
-
-    def run(self, out_free: list[float], in_free: list[float]) -> None:
-        for rank, now in enumerate(self.finish_s):
-            heapq.heappush(self.heap, (now, 0, 0.0, 0.0, rank, 0))
-        while self.heap:
-            now, kind, _, _, rank, message = heapq.heappop(self.heap)
-            if kind == 0:
-                self._enter(rank, now, out_free)
-            else:
-                self._arrive(message, now, in_free)
-
-    def _enter(self, rank: int, now: float, out_free: list[float]) -> None:
-        """Begin the rank's next round: issue its sends."""
-        self.finish_s[rank] = now
-        if self.entered[rank] == len(self.lines[rank]):
-            return
-        part = self.lines[rank][self.entered[rank]]
-        self.entered[rank] += 1
-        part.end_s = max(part.end_s, now)
-        for message in part.sends:
-            start = max(now, out_free[rank])
-            out_free[rank] = start + self.transfer_s[message]
-            arrival = start + self.latency_s[message]
-            heapq.heappush(self.heap, (arrival, 1, start, now, rank, message))
-        if part.sends:
-            part.end_s = max(part.end_s, out_free[rank])
-        self._wake_if_done(rank, part)
-
-    def _arrive(self, message: int, now: float, in_free: list[float]) -> None:
-        """The in port takes the message. Its delivery lies ahead, but nothing can change it any more."""
-        rank = self.targets[message]
-        in_free[rank] = max(now, in_free[rank]) + self.transfer_s[message]
-        part = self.receiving[message]
-        part.awaited -= 1
-        part.end_s = max(part.end_s, in_free[rank])
-        current = self.entered[rank] - 1
-        if current >= 0 and self.lines[rank][current] is part:
-            self._wake_if_done(rank, part)
-
-    def _wake_if_done(self, rank: int, part: _Round) -> None:
-        if part.awaited == 0:
-            heapq.heappush(self.heap, (part.end_s, 0, 0.0, 0.0, rank, 0))
-
-    def check_ended(self) -> None:
-        for rank, line in enumerate(self.lines):
-            if self.entered[rank] < len(line) or any(part.awaited for part in line[-1:]):
-                place = Place(rank, self.entered[rank] - 1, 0)
-                raise ScheduleError(
-                    place, None, "waits for ever: the schedules deadlock; validate() says where"
-                )
+def _rounds(messages: Messages, size: int) -> _Rounds:
+    ranks = np.concatenate([messages.sources, messages.targets])
+    numbers = np.concatenate([messages.source_rounds, messages.target_rounds])
+    depth = int(numbers.max(initial=0)) + 1
+    codes, parts = np.unique(ranks * depth + numbers, return_inverse=True)
+    first = np.searchsorted(codes, np.arange(size + 1) * depth)
+    sending, receiving = np.split(parts, 2)
+    sends: list[list[int]] = [[] for _ in codes]
+    for message, part in enumerate(sending.tolist()):
+        sends[part].append(message)
+    awaited = np.bincount(receiving, minlength=len(codes))
+    return _Rounds(first.tolist(), sends, receiving.tolist(), awaited.tolist())
 
 
 def run_exact(
@@ -148,8 +90,54 @@ def run_exact(
     """When each rank ends, and when its ports are free."""
     pairs = messages.sources, messages.targets
     transfer_s = network.size_bytes(messages.starts, messages.stops) * network.seconds_per_byte(*pairs)
-    simulation = _Simulation(messages, network.latency_s(*pairs), transfer_s, now)
-    out, into = out_free.tolist(), in_free.tolist()
-    simulation.run(out, into)
-    simulation.check_ended()
-    return np.array(simulation.finish_s), np.array(out), np.array(into)
+    state = now.tolist(), out_free.tolist(), in_free.tolist()
+    rounds = _rounds(messages, len(now))
+    reached = _simulate(messages, rounds, network.latency_s(*pairs).tolist(), transfer_s.tolist(), *state)
+    for rank, part in enumerate(reached):
+        if part < rounds.first[rank + 1]:
+            place = Place(rank, part - rounds.first[rank], 0)
+            raise ScheduleError(place, None, "waits for ever: the schedules deadlock; validate() says where")
+    finish, out, into = (np.array(times, np.float64) for times in state)
+    return finish, out, into
+
+
+def _simulate(
+    messages: Messages,
+    rounds: _Rounds,
+    latency_s: list[float],
+    transfer_s: list[float],
+    finish: list[float],
+    out_free: list[float],
+    in_free: list[float],
+) -> list[int]:
+    """Let time pass. Updates the last three; returns the part that each rank has reached."""
+    first, sends, receiving, awaited = rounds.first, rounds.sends, rounds.receiving, rounds.awaited
+    targets = messages.targets.tolist()
+    end = [-math.inf] * len(sends)
+    reached = [part - 1 for part in first[:-1]]
+    # Wakes (0) come before arrivals (1) of one instant: first, all who can send at that instant have sent.
+    heap = [(time, 0, 0.0, 0.0, rank, -1) for rank, time in enumerate(finish)]
+    heapq.heapify(heap)
+    while heap:
+        now, is_arrival, _, _, rank, message = heapq.heappop(heap)
+        if is_arrival:  # its delivery lies ahead, but nothing can change it any more
+            rank, part = targets[message], receiving[message]
+            in_free[rank] = max(now, in_free[rank]) + transfer_s[message]
+            end[part] = max(end[part], in_free[rank])
+            awaited[part] -= 1
+            ended = part == reached[rank] and not awaited[part]
+        else:  # the rank begins its next part
+            finish[rank] = now
+            part = reached[rank] = reached[rank] + 1
+            if part == first[rank + 1]:
+                continue
+            end[part] = max(end[part], now)
+            for message in sends[part]:
+                start = max(now, out_free[rank])
+                end[part] = max(end[part], start + transfer_s[message])
+                out_free[rank] = start + transfer_s[message]
+                heapq.heappush(heap, (start + latency_s[message], 1, start, now, rank, message))
+            ended = not awaited[part]
+        if ended:
+            heapq.heappush(heap, (end[part], 0, 0.0, 0.0, rank, -1))
+    return reached

@@ -31,7 +31,7 @@ from paceline.schedules.wavefront import OutOfOrder, run_wavefront
 
 __all__ = ["Timing", "time_schedule"]
 
-_WIDE = 32
+_WIDE = 8
 """Messages a round from which arrays beat going message by message. Measured; it only costs time."""
 
 

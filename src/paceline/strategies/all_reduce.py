@@ -13,13 +13,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from paceline.collectives import all_reduce, broadcast, gradient_norm
+from paceline.collectives import ALGORITHMS, all_reduce, broadcast, gradient_norm
 from paceline.context import Context
 from paceline.errors import UnknownNameError
 
 __all__ = ["AllReduce"]
 
-_ALGORITHMS = ("auto", "ring", "shared")
+_MANY_RANKS = 64  # from there on the ring's latency, 2 (p - 1) a, outweighs all else
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,29 +28,36 @@ class AllReduce:
 
     algorithm: str = field(
         default="auto",
-        metadata={
-            "help": f"how gradients are summed: {', '.join(_ALGORITHMS)} (auto: shared on one host, else ring)"
-        },
+        metadata={"help": f"how gradients are summed: {', '.join(ALGORITHMS)}"},
     )
 
     def __post_init__(self) -> None:
-        if self.algorithm not in _ALGORITHMS:
-            raise UnknownNameError("algorithm", self.algorithm, _ALGORITHMS)
+        if self.algorithm not in ALGORITHMS:
+            raise UnknownNameError("algorithm", self.algorithm, ALGORITHMS)
 
     def roles(self, workers: int) -> Sequence[str]:
         return ("worker",) * workers
 
     async def worker(self, ctx: Context) -> None:
-        if self.algorithm == "shared" or (self.algorithm == "auto" and ctx.windows_are_fast):
+        algorithm = self._choose(ctx) if self.algorithm == "auto" else self.algorithm
+        if algorithm == "shared":
             await self._share_memory(ctx)
         else:
-            await self._pass_messages(ctx)
+            await self._pass_messages(ctx, algorithm)
 
-    async def _pass_messages(self, ctx: Context) -> None:
+    def _choose(self, ctx: Context) -> str:
+        """Shared memory on one host, and elsewhere the ring, whose sums are the same bits."""
+        if ctx.windows_are_fast:
+            return "shared"
+        if 1 < len(set(ctx.hosts)) < len(ctx.workers):
+            return "hierarchical"
+        return "halving-doubling" if len(ctx.workers) > _MANY_RANKS else "ring"
+
+    async def _pass_messages(self, ctx: Context, algorithm: str) -> None:
         async for batch in ctx.batches():
             await self._follow_buffers(ctx)
             async for bucket in ctx.gradients(batch):
-                await all_reduce(ctx, bucket)
+                await all_reduce(ctx, bucket, algorithm)
             await ctx.apply()
 
     async def _share_memory(self, ctx: Context) -> None:

@@ -28,7 +28,7 @@ class MapReduce:
             await self._broadcast(ctx)
             await self._follow_buffers(ctx)
             ctx.gradient.zero_()
-            await reduce(ctx, ctx.gradient, root=ctx.rank, group=ctx.peers)
+            await reduce(ctx, ctx.gradient, root=ctx.rank, group=ctx.peers, algorithm="flat")
             await ctx.apply()
 
     async def worker(self, ctx: Context) -> None:
@@ -36,11 +36,11 @@ class MapReduce:
             await self._broadcast(ctx)
             gradient = await ctx.compute(batch)
             await self._follow_buffers(ctx)
-            await reduce(ctx, gradient, root=ctx.servers[0], group=ctx.peers)
+            await reduce(ctx, gradient, root=ctx.servers[0], group=ctx.peers, algorithm="flat")
 
     async def _broadcast(self, ctx: Context) -> None:
         for tensor in (ctx.parameters, *ctx.buffers):
-            await broadcast(ctx, tensor, root=ctx.servers[0], group=ctx.peers)
+            await broadcast(ctx, tensor, root=ctx.servers[0], group=ctx.peers, algorithm="flat")
 
     async def _follow_buffers(self, ctx: Context) -> None:
         """BatchNorm's statistics and the like are the first worker's."""

@@ -1,0 +1,64 @@
+"""Runs the benchmarks by name, all of them by default."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import platform
+import time
+from pathlib import Path
+
+from benchmarks.result import Result
+
+# Named, not imported: each imports torch, and none should be loaded while another measures how long that takes.
+BENCHMARKS = {
+    "step_time": "one step of all-reduce, against DistributedDataParallel and against no communication",
+    "simulator": "messages a second of the simulated world, against SimPy",
+    "start": "seconds until 8 workers can step, against spawned processes",
+    "tracing": "what the trace costs a step",
+}
+
+
+def main() -> None:
+    options = _parse()
+    results: dict[str, Result] = {}
+    for name in options.names or BENCHMARKS:
+        began_s = time.monotonic()
+        results[name] = importlib.import_module(f"benchmarks.{name}").measure()
+        print(f"{name}: {results[name]}\n  ({time.monotonic() - began_s:.0f} s)\n", flush=True)
+    missed = [name for name, result in results.items() if not result.met]
+    print(f"targets missed in: {', '.join(missed)}" if missed else "all targets met")
+    if options.json:
+        options.json.write_text(json.dumps(_as_dict(results), indent=1) + "\n", encoding="utf-8")
+
+
+def _parse() -> argparse.Namespace:
+    listing = "\n".join(f"  {name:<10} {what}" for name, what in BENCHMARKS.items())
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks",
+        description=f"Measures Paceline against its peers.\n\n{listing}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("names", nargs="*", metavar="name", help="which to run (default: all)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every round's figures to this file")
+    options = parser.parse_args()
+    unknown = [name for name in options.names if name not in BENCHMARKS]
+    if unknown:
+        parser.error(f"no benchmark named {', '.join(unknown)}; there are {', '.join(BENCHMARKS)}")
+    return options
+
+
+def _as_dict(results: dict[str, Result]) -> dict[str, object]:
+    machine = {
+        "cores": len(os.sched_getaffinity(0)),
+        "processor": platform.processor() or platform.machine(),
+        "python": platform.python_version(),
+        "load": os.getloadavg(),
+    }
+    return {"machine": machine, "benchmarks": {name: result.as_dict() for name, result in results.items()}}
+
+
+if __name__ == "__main__":
+    main()

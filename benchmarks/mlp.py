@@ -1,0 +1,34 @@
+"""The model, data and optimizer that we and the peers train alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+__all__ = ["SAMPLES", "build_model", "cross_entropy", "make_data", "make_optimizer"]
+
+SAMPLES = 64
+"""Samples a worker and step."""
+_STEPS_PER_EPOCH = 16
+
+
+def build_model() -> nn.Module:
+    return nn.Sequential(
+        nn.Linear(784, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 10)
+    )
+
+
+def make_optimizer(parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=0.01, momentum=0.9)
+
+
+def make_data(workers: int) -> tuple[Tensor, Tensor]:
+    """Called in each worker, ours and the peers': also sets one thread a worker, however many cores there are."""
+    torch.set_num_threads(1)
+    chance = torch.Generator().manual_seed(0)
+    count = SAMPLES * workers * _STEPS_PER_EPOCH
+    images = torch.randn(count, 784, generator=chance)
+    return images, torch.randint(0, 10, (count,), generator=chance)

@@ -1,0 +1,113 @@
+"""Processes that train the same model with plain torch: with DistributedDataParallel, or each for itself.
+
+They are started once and sleep on a pipe until they are told to run some steps, so that we and they can take turns.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from multiprocessing.connection import Connection
+from pathlib import Path
+from types import TracebackType
+
+import torch
+import torch.distributed
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from benchmarks.mlp import SAMPLES, build_model, cross_entropy, make_data, make_optimizer
+
+__all__ = ["ALONE", "DDP", "Peers"]
+
+DDP, ALONE = "ddp", "alone"
+
+
+class Peers:
+    """As many processes as workers, each with a model for DDP and one for itself."""
+
+    def __init__(self, workers: int) -> None:
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["benchmarks.peers"])  # so that they start in a second, not in ten
+        self._folder = tempfile.TemporaryDirectory()
+        meeting_point = str(Path(self._folder.name) / "store")
+        self._pipes: list[Connection] = []
+        self._processes = []
+        for rank in range(workers):
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_serve, args=(rank, workers, meeting_point, theirs), daemon=True)
+            process.start()
+            theirs.close()
+            self._pipes.append(ours)
+            self._processes.append(process)
+
+    def run(self, kind: str, steps: int) -> list[list[float]]:
+        """When each worker ended each of its steps, on the machine's monotonic clock."""
+        for pipe in self._pipes:
+            pipe.send((kind, steps))
+        return [pipe.recv() for pipe in self._pipes]
+
+    def __enter__(self) -> Peers:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for pipe in self._pipes:
+            pipe.close()
+        for process in self._processes:
+            process.join()
+        self._folder.cleanup()
+
+
+class _Trainer:
+    """A model and its optimizer, as a textbook's loop has them."""
+
+    def __init__(self, model: nn.Module, data: tuple[Tensor, Tensor], rank: int, workers: int) -> None:
+        self._model = model
+        self._optimizer = make_optimizer(model.parameters())
+        self._images, self._labels = data
+        self._batches = self._endless_batches(rank, workers)
+
+    def run(self, steps: int) -> list[float]:
+        ends_s = []
+        for _ in range(steps):
+            self._step(next(self._batches))
+            ends_s.append(time.monotonic())
+        return ends_s
+
+    def _step(self, indices: Tensor) -> None:
+        images, labels = self._images.index_select(0, indices), self._labels.index_select(0, indices)
+        self._optimizer.zero_grad()
+        loss = cross_entropy(self._model(images), labels)
+        loss.backward()
+        self._optimizer.step()
+        loss.item()  # we report every loss; so does anyone who watches a training
+
+    def _endless_batches(self, rank: int, workers: int) -> Iterator[Tensor]:
+        chance = torch.Generator().manual_seed(0)
+        while True:
+            order = torch.randperm(len(self._images), generator=chance)
+            for batch in order.split(SAMPLES * workers):
+                yield batch[rank * SAMPLES : (rank + 1) * SAMPLES]
+
+
+def _serve(rank: int, workers: int, meeting_point: str, pipe: Connection) -> None:
+    data = make_data(workers)
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"  # the quickest that Gloo has between processes of one machine
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{meeting_point}", rank=rank, world_size=workers
+    )
+    trainers = {
+        DDP: _Trainer(DistributedDataParallel(build_model()), data, rank, workers),
+        ALONE: _Trainer(build_model(), data, rank, workers),
+    }
+    try:
+        while True:
+            kind, steps = pipe.recv()
+            pipe.send(trainers[kind].run(steps))
+    except EOFError:
+        torch.distributed.destroy_process_group()

@@ -1,0 +1,169 @@
+"""Messages a second of the simulated world, against the same ring all-reduce written in SimPy.
+
+Both move a 1 MB vector around 64 ranks in 2 x 63 rounds, over ports that carry one message at a time, and must end at
+the same virtual second. Ours goes through everything that `pl.train` does: contexts, tags, counts of bytes, a trace.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Generator, Sequence
+from typing import Any
+
+import simpy
+import torch
+
+from benchmarks.result import Goal, Result, Row, compare
+from paceline.clusters.job import Job
+from paceline.clusters.simulated import Simulated
+from paceline.collectives import all_reduce
+from paceline.context import Context
+from paceline.costs import Link, times
+
+__all__ = ["measure"]
+
+RANKS = 64
+VECTOR_BYTES = 2**20
+CHUNK_BYTES = VECTOR_BYTES // RANKS
+COLLECTIVES = 4  # one after another, so that a run is long enough to time
+MESSAGES = COLLECTIVES * RANKS * 2 * (RANKS - 1)
+ROUNDS = 7
+LINK = Link("10Gbps", "50us")
+
+
+def measure() -> Result:
+    contenders: dict[str, Callable[[], float]] = {
+        "ours": lambda: _simulate(Ring()),
+        "ours, through collectives.all_reduce": lambda: _simulate(Collective()),
+        "SimPy": _simulate_with_processes,
+        "SimPy, a callback instead of a process a message": _simulate_with_callbacks,
+    }
+    rates: dict[str, list[float]] = {name: [] for name in contenders}
+    for _ in range(ROUNDS):
+        ends_s = [_timed(run, rates[name]) for name, run in contenders.items()]
+        assert max(ends_s) - min(ends_s) < 1e-9, f"the simulations disagree: {ends_s} virtual seconds"
+    rows = [Row(what=name, rounds=rounds) for name, rounds in rates.items()]
+    ours, collective, peer, callbacks = rows
+    return Result(
+        title=f"ring all-reduce of {VECTOR_BYTES:,} bytes on {RANKS} ranks",
+        unit="messages/s",
+        rows=rows,
+        goals=[
+            Goal(what="ours / SimPy", rounds=compare(ours, peer), at_least=4),
+            Goal(what="ours / SimPy with callbacks", rounds=compare(ours, callbacks)),
+            Goal(what="collectives.all_reduce / SimPy", rounds=compare(collective, peer)),
+        ],
+    )
+
+
+def _timed(run: Callable[[], float], rates: list[float]) -> float:
+    gc.collect()  # what the one before left behind is not this one's to clear away
+    start_s = time.process_time()
+    end_s = run()
+    rates.append(MESSAGES / (time.process_time() - start_s))
+    return end_s
+
+
+# Ours
+
+
+class Ring:
+    """The messages of a ring all-reduce, without the sums: virtual time does not ask what is in a message."""
+
+    def roles(self, workers: int) -> Sequence[str]:
+        return ("worker",) * workers
+
+    async def worker(self, ctx: Context) -> None:
+        chunk = torch.empty(CHUNK_BYTES // 4, device="meta")
+        right, left = (ctx.rank + 1) % RANKS, (ctx.rank - 1) % RANKS
+        for _ in range(COLLECTIVES * 2 * (RANKS - 1)):
+            sending = ctx.start(ctx.send(right, chunk))
+            await ctx.recv(left)
+            await sending
+
+
+class Collective(Ring):
+    """The same messages by the schedule that strategies use."""
+
+    async def worker(self, ctx: Context) -> None:
+        vector = torch.empty(VECTOR_BYTES // 4, device="meta")
+        for _ in range(COLLECTIVES):
+            await all_reduce(ctx, vector)
+
+
+def _simulate(strategy: Ring) -> float:
+    cluster = Simulated(workers=RANKS, compute=times.Constant(0.0), link=LINK, math="none")
+    outcomes = cluster.run(Job(strategy=strategy, roles=tuple(strategy.roles(RANKS)), seed=0))
+    assert sum(outcome.messages_sent for outcome in outcomes) == MESSAGES
+    return max(outcome.seconds for outcome in outcomes)
+
+
+# The peer
+
+
+class Ports:
+    """When each rank's ports are free again: a list costs SimPy less than a Resource would."""
+
+    def __init__(self, env: simpy.Environment) -> None:
+        self._env = env
+        self._out_s = [0.0] * RANKS
+        self._in_s = [0.0] * RANKS
+
+    def until_delivery_s(self, source: int, to: int, nbytes: int) -> float:
+        """Take both ports for a message that is sent now; tell how long it will be under way."""
+        busy_s = nbytes * LINK.seconds_per_byte
+        start_s = max(self._env.now, self._out_s[source])
+        self._out_s[source] = start_s + busy_s
+        begin_s = max(start_s + LINK.latency_s, self._in_s[to])
+        self._in_s[to] = begin_s + busy_s
+        return self._in_s[to] - self._env.now
+
+
+Send = Callable[[int, int, int], object]
+
+
+def _simulate_with_processes() -> float:
+    """As SimPy's documentation does it ("Event Latency"): a process carries each message to its Store."""
+
+    def network(env: simpy.Environment, channels: list[simpy.Store]) -> Send:
+        ports = Ports(env)
+
+        def carry(source: int, to: int, nbytes: int) -> Generator[Any, Any, None]:
+            yield env.timeout(ports.until_delivery_s(source, to, nbytes))
+            channels[to].put((source, nbytes))
+
+        return lambda source, to, nbytes: env.process(carry(source, to, nbytes))
+
+    return _run_simpy(network)
+
+
+def _simulate_with_callbacks() -> float:
+    """Closer to SimPy's engine: the end of a Timeout puts the message into its Store."""
+
+    def network(env: simpy.Environment, channels: list[simpy.Store]) -> Send:
+        ports = Ports(env)
+
+        def send(source: int, to: int, nbytes: int) -> None:
+            arrival = env.timeout(ports.until_delivery_s(source, to, nbytes), (source, nbytes))
+            arrival.callbacks.append(lambda event: channels[to].put(event.value))
+
+        return send
+
+    return _run_simpy(network)
+
+
+def _run_simpy(network: Callable[[simpy.Environment, list[simpy.Store]], Send]) -> float:
+    env = simpy.Environment()
+    channels = [simpy.Store(env) for _ in range(RANKS)]  # by receiver: in a ring each has one sender
+    send = network(env, channels)
+
+    def worker(rank: int) -> Generator[Any, Any, None]:
+        for _ in range(COLLECTIVES * 2 * (RANKS - 1)):
+            send(rank, (rank + 1) % RANKS, CHUNK_BYTES)
+            yield channels[rank].get()
+
+    for rank in range(RANKS):
+        env.process(worker(rank))
+    env.run()
+    return float(env.now)

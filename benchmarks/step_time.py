@@ -1,0 +1,136 @@
+"""How long one step takes: all-reduce, against DistributedDataParallel on Gloo and against no communication at all.
+
+The same model (784-1024-1024-10, float32), data, optimizer and samples a worker; one thread a worker. Without
+communication each worker computes its gradient and takes a full step of its own: the time that a perfect network would
+give to workers that each hold a whole model.
+"""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import paceline as pl
+from benchmarks.mlp import SAMPLES, build_model, cross_entropy, make_data, make_optimizer
+from benchmarks.peers import ALONE, DDP, Peers
+from benchmarks.result import Goal, Result, Row, compare
+from paceline.trace import Kind
+
+__all__ = ["measure", "step_seconds", "train"]
+
+WORKERS = (2, 4)
+ROUNDS = 7
+STEPS = 40
+WARM_UP = (
+    5  # steps at the beginning of every block, in which caches fill and memory is touched for the first time
+)
+SHARED, RING = "all-reduce", "all-reduce:algorithm=ring"
+
+
+def measure() -> Result:
+    result = Result(title="ms a step of a 1.9-million-parameter MLP", unit="ms", rows=[], goals=[])
+    for workers in WORKERS:
+        _measure_workers(workers, result)
+    return result
+
+
+def train(workers: int, strategy: str, steps: int = STEPS) -> pl.Run:
+    """One run of ours."""
+    task = pl.Task(
+        model=build_model,
+        data=partial(make_data, workers),
+        loss=cross_entropy,
+        optimizer=make_optimizer,
+        batch_size=SAMPLES * workers,
+    )
+    return pl.train(task, strategy, pl.Local(workers=workers), steps=steps)
+
+
+def step_seconds(run: pl.Run) -> float:
+    return _typical([record.seconds for record in run.history])
+
+
+def _measure_workers(workers: int, result: Result) -> None:
+    runs: list[pl.Run] = []
+    with Peers(workers) as peers:
+        blocks: dict[str, Callable[[], float]] = {
+            SHARED: lambda: _run_ours(workers, SHARED, runs),
+            DDP: lambda: _run_peers(peers, DDP),
+            ALONE: lambda: _run_peers(peers, ALONE),
+            RING: lambda: _run_ours(workers, RING, []),
+        }
+        rounds = _take_turns(blocks)
+    ours, ddp, alone, ring = (
+        Row(what=f"{workers} workers: {name}", rounds=[1e3 * s for s in rounds[kind]])
+        for kind, name in (
+            (SHARED, "all-reduce"),
+            (DDP, "DistributedDataParallel on Gloo"),
+            (ALONE, "no communication"),
+            (RING, "all-reduce by messages in a ring"),
+        )
+    )
+    result.rows += [ours, ddp, alone, ring]
+    result.goals += [
+        Goal(what=f"{workers} workers: DDP / all-reduce", rounds=compare(ddp, ours), at_least=1.6),
+        Goal(
+            what=f"{workers} workers: all-reduce / no communication",
+            rounds=compare(ours, alone),
+            at_most=1.15,
+        ),
+        Goal(what=f"{workers} workers: DDP / ring", rounds=compare(ddp, ring)),
+    ]
+    result.notes.append(f"{workers} workers: {_where_the_time_went(runs)}")
+
+
+def _take_turns(blocks: dict[str, Callable[[], float]]) -> dict[str, list[float]]:
+    """One block of each a round, beginning with another one each time, so that none profits from its place."""
+    rounds: dict[str, list[float]] = {name: [] for name in blocks}
+    names = list(blocks)
+    for i in range(ROUNDS):
+        start = i % len(names)
+        for name in names[start:] + names[:start]:
+            rounds[name].append(blocks[name]())
+    return rounds
+
+
+def _run_ours(workers: int, strategy: str, runs: list[pl.Run]) -> float:
+    run = train(workers, strategy)
+    runs.append(run)
+    return step_seconds(run)
+
+
+def _run_peers(peers: Peers, kind: str) -> float:
+    return _typical(_common_steps(peers.run(kind, STEPS)))
+
+
+def _common_steps(ends_s: list[list[float]]) -> list[float]:
+    """When the workers together had done one more step each, while all of them were at work.
+
+    Workers that do not wait for each other share the cores unevenly for a while: the steps of one of them alone would
+    show the scheduler's slices, not the work.
+    """
+    last_s = min(ends[-1] for ends in ends_s)
+    together = sorted(end for ends in ends_s for end in ends if end <= last_s)
+    return together[len(ends_s) - 1 :: len(ends_s)]
+
+
+def _typical(ends_s: Sequence[float]) -> float:
+    return statistics.median(b - a for a, b in itertools.pairwise(ends_s[WARM_UP:]))
+
+
+def _where_the_time_went(runs: list[pl.Run]) -> str:
+    """Ours, by what the trace says: mean milliseconds a step and worker."""
+    parts = {"compute": Kind.COMPUTE, "sum": Kind.RECEIVE, "update": Kind.UPDATE, "barriers": Kind.WAIT}
+    means = {name: statistics.median(_mean_ms(run, kind) for run in runs) for name, kind in parts.items()}
+    return "all-reduce's step: " + ", ".join(f"{name} {ms:.2f} ms" for name, ms in means.items())
+
+
+def _mean_ms(run: pl.Run, kind: Kind) -> float:
+    total_s = 0.0
+    for spans in run.trace.spans:
+        chosen = spans.of(kind)
+        chosen = chosen[chosen["step"] >= WARM_UP]
+        total_s += float((chosen["end_s"] - chosen["start_s"]).sum())
+    return 1e3 * total_s / len(run.trace.spans) / (run.steps - WARM_UP)

@@ -1,0 +1,63 @@
+"""Role programs without a task: communication alone, on any cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from paceline.clusters.job import Cluster, Job
+from paceline.clusters.local import Local
+from paceline.context import Context
+from paceline.errors import ConfigurationError
+from paceline.trace import Trace
+
+__all__ = ["ProgramRun", "run_program"]
+
+
+@dataclass(frozen=True, slots=True)
+class _EveryRank:
+    """A strategy in which every rank runs one function."""
+
+    function: Callable[[Context], Awaitable[Any]]
+
+    def roles(self, workers: int) -> Sequence[str]:
+        return ("worker",) * workers
+
+    async def worker(self, ctx: Context) -> Any:
+        return await self.function(ctx)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgramRun:
+    """What a program's ranks returned, and what they did."""
+
+    results: list[Any]
+    """By rank."""
+    seconds: float
+    bytes_sent: list[int]
+    messages_sent: list[int]
+    trace: Trace
+
+
+def run_program(
+    program: Callable[[Context], Awaitable[Any]], cluster: Cluster | None = None, *, seed: int = 0
+) -> ProgramRun:
+    """Run `async def program(ctx)` on every worker of a cluster.
+
+    It may use the patterns of `pl.collectives` and all of `ctx` but batches, gradients and updates. It may return
+    tensors, numbers, texts, and lists and dictionaries of these.
+    """
+    if not callable(program):
+        raise ConfigurationError("program", "must be a function of a context", program, "async def f(ctx): …")
+    where: Cluster = Local() if cluster is None else cluster
+    strategy = _EveryRank(program)
+    outcomes = where.run(Job(strategy=strategy, roles=tuple(strategy.roles(where.workers)), seed=seed))
+    seconds = max(outcome.seconds for outcome in outcomes)
+    return ProgramRun(
+        results=[outcome.result for outcome in outcomes],
+        seconds=seconds,
+        bytes_sent=[outcome.bytes_sent for outcome in outcomes],
+        messages_sent=[outcome.messages_sent for outcome in outcomes],
+        trace=Trace([outcome.spans for outcome in outcomes if outcome.spans is not None], seconds),
+    )

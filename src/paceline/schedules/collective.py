@@ -1,0 +1,102 @@
+"""One collective of one group, as a value: what it shall achieve, by which algorithm, among how many."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from paceline.schedules import COLLECTIVES, group_plan
+from paceline.schedules.plan import GroupPlan
+from paceline.schedules.steps import (
+    Buffer,
+    Chunks,
+    Recv,
+    Reduce,
+    Schedule,
+    Send,
+    Step,
+    chunk_bounds,
+    chunk_slice,
+)
+
+__all__ = ["Action", "Collective", "actions", "scratch_length"]
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """A goal of `COLLECTIVES` and an algorithm for it. Root and hosts are given where the algorithm takes them."""
+
+    goal: str
+    algorithm: str
+    size: int
+    root: int | None = None
+    hosts: tuple[int, ...] | None = None
+
+    def options(self) -> dict[str, Any]:
+        named = {"root": self.root, "hosts": self.hosts}
+        return {name: value for name, value in named.items() if value is not None}
+
+    def schedule(self, rank: int) -> Schedule:
+        """What one rank of the group does."""
+        return _schedule(self, rank)
+
+    def plan(self) -> GroupPlan:
+        """What the whole group does, as arrays."""
+        return _plan(self)
+
+
+@lru_cache(maxsize=4096)
+def _schedule(collective: Collective, rank: int) -> Schedule:
+    build = COLLECTIVES[collective.goal][collective.algorithm]
+    return build(rank, collective.size, **collective.options())
+
+
+@lru_cache(maxsize=64)
+def _plan(collective: Collective) -> GroupPlan:
+    return group_plan(collective.goal, collective.algorithm, collective.size, **collective.options())
+
+
+class Action(NamedTuple):
+    """A step with its chunks turned into slices of the flat data (or of the scratch memory beside it)."""
+
+    kind: type[Step]
+    peer: int
+    """The other rank's position in the group; -1 for a step that moves no message."""
+    where: slice
+    in_scratch: bool
+    source: slice = slice(0)
+    """Of a Copy or an Accumulate: what is read."""
+    source_in_scratch: bool = False
+
+
+@lru_cache(maxsize=4096)
+def actions(collective: Collective, rank: int, length: int) -> tuple[tuple[Action, ...], ...]:
+    """A rank's schedule for data of `length` elements, round by round."""
+    schedule = collective.schedule(rank)
+    bounds = chunk_bounds(length, schedule.chunks)
+    return tuple(tuple(_action(step, bounds) for step in steps) for steps in schedule.rounds)
+
+
+def scratch_length(collective: Collective, rank: int, length: int) -> int:
+    """Elements of scratch memory that a rank's schedule needs; 0 if none."""
+    schedule = collective.schedule(rank)
+    return schedule.scratch * length if _uses_scratch(collective, rank) else 0
+
+
+@lru_cache(maxsize=4096)
+def _uses_scratch(collective: Collective, rank: int) -> bool:
+    rounds = actions(collective, rank, 1)
+    return any(action.in_scratch or action.source_in_scratch for steps in rounds for action in steps)
+
+
+def _action(step: Step, bounds: list[int]) -> Action:
+    if isinstance(step, Send):
+        return Action(Send, step.to, *_place(step.chunks, bounds))
+    if isinstance(step, Recv | Reduce):
+        return Action(type(step), step.source, *_place(step.chunks, bounds))
+    return Action(type(step), -1, *_place(step.target, bounds), *_place(step.source, bounds))
+
+
+def _place(chunks: Chunks, bounds: list[int]) -> tuple[slice, bool]:
+    return chunk_slice(chunks, bounds), chunks.buffer is Buffer.SCRATCH

@@ -1,0 +1,91 @@
+"""Every synchronous strategy, on any number of workers, in any world, gives the weights of `single`."""
+
+import pytest
+import torch
+from conformance.cases import CASES, OPTIMIZERS, STEPS, SYNCHRONOUS, WORKERS, make_task, single, train_plainly
+from tasks import numbers, simulated
+from torch import nn
+
+import paceline as pl
+
+
+def assert_close(got, expected):
+    if expected.dtype == torch.float64:
+        torch.testing.assert_close(got, expected, rtol=0, atol=1e-12)
+    else:
+        assert got.dtype == expected.dtype
+        assert torch.linalg.vector_norm(got - expected) <= 1e-5 * torch.linalg.vector_norm(expected)
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("case", CASES)
+def test_single_gives_the_weights_of_a_plain_pytorch_loop(case, optimizer):
+    expected, _ = train_plainly(make_task(case, optimizer))
+    assert_close(single(case, optimizer).parameters, expected)
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+@pytest.mark.parametrize("spec", SYNCHRONOUS)
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("case", CASES)
+def test_a_synchronous_strategy_gives_the_weights_of_single_in_simulation(case, optimizer, spec, workers):
+    run = pl.train(make_task(case, optimizer), spec, simulated(workers), steps=STEPS)
+    assert_close(run.parameters, single(case, optimizer).parameters)
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+@pytest.mark.parametrize("spec", SYNCHRONOUS)
+@pytest.mark.parametrize("case", CASES)
+def test_a_synchronous_strategy_gives_the_weights_of_single_in_processes(case, spec, workers):
+    run = pl.train(make_task(case, "momentum"), spec, pl.Local(workers=workers), steps=STEPS)
+    assert_close(run.parameters, single(case, "momentum").parameters)
+
+
+@pytest.mark.parametrize("spec", SYNCHRONOUS)
+@pytest.mark.parametrize("optimizer", [name for name in OPTIMIZERS if name != "momentum"])
+def test_every_optimizer_gives_the_weights_of_single_in_processes(optimizer, spec):
+    run = pl.train(make_task("param-groups", optimizer), spec, pl.Local(workers=3), steps=STEPS)
+    assert_close(run.parameters, single("param-groups", optimizer).parameters)
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+@pytest.mark.parametrize("spec", SYNCHRONOUS)
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_single_precision_agrees_to_five_digits(optimizer, spec, workers):
+    run = pl.train(
+        make_task("batch-not-divisible", optimizer, torch.float32), spec, simulated(workers), steps=STEPS
+    )
+    assert_close(run.parameters, single("batch-not-divisible", optimizer, torch.float32).parameters)
+
+
+@pytest.mark.parametrize("case", ["clipping", "schedule", "param-groups", "frozen-layer", "tied-weights"])
+def test_the_case_makes_a_difference(case):
+    changed, plain = single(case).parameters, single().parameters
+    assert changed.shape != plain.shape or not torch.allclose(changed, plain, rtol=0, atol=1e-6)
+
+
+class Wide(nn.Module):
+    """Of three parameters, each larger than a bucket, few elements matter: so it is quick all the same."""
+
+    def __init__(self):
+        super().__init__()
+        for name in ("first", "second", "third"):
+            self.register_parameter(name, nn.Parameter(torch.full((3_300_000,), 0.5, dtype=torch.float64)))
+
+    def forward(self, x):
+        return (self.first[:4] * x + self.second[-4:] * x.square() + self.third[7:11]).sum(1)
+
+
+@pytest.mark.parametrize("world", [pl.Local(workers=2), simulated(2)], ids=["local", "simulated"])
+def test_gradients_that_come_in_several_buckets_give_the_weights_of_single(world):
+    task = pl.Task(
+        model=Wide,
+        data=(numbers(6, 4), numbers(6, seed=1)),
+        loss=nn.functional.mse_loss,
+        optimizer=OPTIMIZERS["sgd"],
+        batch_size=5,
+    )
+    expected, _ = train_plainly(task, steps=2)
+    run = pl.train(task, "all-reduce:algorithm=ring", world, steps=2)
+    torch.testing.assert_close(run.parameters, expected, rtol=0, atol=1e-12)
+    assert min(run.messages_sent) >= 2 * 2 * 3, "three buckets, each in two messages, in each of two steps"

@@ -1,0 +1,60 @@
+"""What the history of every run says, whatever the strategy and the world."""
+
+import itertools
+
+import pytest
+from conformance.cases import SPECS, SYNCHRONOUS, make_task, single
+from tasks import WORLDS
+
+import paceline as pl
+
+STEPS = 7  # of 7, 7, 7 and 3 samples an epoch
+SAMPLES = [7, 14, 21, 24, 31, 38, 45]
+
+
+@pytest.fixture(scope="module", params=list(itertools.product(SPECS, WORLDS, [2, 4])), ids=str)
+def run(request):
+    spec, world, workers = request.param
+    return pl.train(make_task("batch-not-divisible"), spec, WORLDS[world](workers), steps=STEPS)
+
+
+def test_steps_count_up_from_one(run):
+    assert [record.step for record in run.history] == list(range(1, STEPS + 1))
+    assert run.steps == STEPS
+
+
+def test_seconds_never_decrease(run):
+    seconds = [record.seconds for record in run.history]
+    assert all(0 < a <= b for a, b in itertools.pairwise(seconds))
+    assert run.seconds == seconds[-1]
+
+
+def test_every_sample_of_every_batch_is_counted_once(run):
+    assert [record.samples for record in run.history] == SAMPLES
+
+
+def test_bytes_never_decrease_and_end_at_the_sum_over_all_ranks(run):
+    sent = [record.bytes for record in run.history]
+    assert all(a <= b for a, b in itertools.pairwise(sent))
+    assert sent[-1] == sum(run.bytes_sent)
+
+
+def test_a_metric_is_absent_where_the_task_has_none(run):
+    assert run.metric is None
+    assert all(record.metric is None for record in run.history)
+
+
+def test_the_trace_has_one_computation_and_one_step_for_each_slice(run):
+    from paceline.trace import Kind
+
+    for spans in run.trace.spans:
+        if spans.role == "worker":
+            assert spans.of(Kind.COMPUTE)["step"].tolist() == list(range(STEPS))
+
+
+@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("spec", SYNCHRONOUS)
+def test_the_loss_of_a_step_is_the_loss_of_the_same_step_of_single(spec, world):
+    run = pl.train(make_task("batch-not-divisible"), spec, WORLDS[world](3), steps=5)
+    expected = [record.loss for record in single("batch-not-divisible").history]
+    assert [record.loss for record in run.history] == pytest.approx(expected, rel=1e-12)

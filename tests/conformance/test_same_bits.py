@@ -1,0 +1,75 @@
+"""The order of every sum is fixed, so that worlds and algorithms agree to the last bit."""
+
+import pytest
+import torch
+from conformance.cases import SPECS, STEPS, make_task
+from tasks import numbers, simulated
+from torch import nn
+
+import paceline as pl
+
+
+def odd_task(dtype, optimizer=lambda params: torch.optim.Adam(params, lr=0.01), **changes):
+    """A model whose shards and chunks begin and end at odd places, with dropout."""
+    return pl.Task(
+        **{
+            "model": lambda: nn.Sequential(
+                nn.Linear(13, 37), nn.ReLU(), nn.Dropout(0.3), nn.Linear(37, 11), nn.ReLU(), nn.Linear(11, 3)
+            ).to(dtype),
+            "data": (numbers(50, 13, dtype=dtype), numbers(50, 3, seed=1, dtype=dtype)),
+            "loss": nn.functional.mse_loss,
+            "optimizer": optimizer,
+            "batch_size": 17,
+        }
+        | changes
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
+@pytest.mark.parametrize("workers", [1, 2, 3])
+@pytest.mark.parametrize("spec", SPECS)
+def test_processes_and_simulation_give_the_same_bits(spec, workers, dtype):
+    task = odd_task(dtype)
+    local = pl.train(task, spec, pl.Local(workers=workers), steps=STEPS)
+    virtual = pl.train(task, spec, simulated(workers), steps=STEPS)
+    assert torch.equal(local.parameters, virtual.parameters)
+    assert [record.loss for record in local.history] == [record.loss for record in virtual.history]
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_processes_and_simulation_clip_to_the_same_bits(spec):
+    task = odd_task(torch.float32, clip_norm=0.1)
+    local = pl.train(task, spec, pl.Local(workers=3), steps=STEPS)
+    assert torch.equal(local.parameters, pl.train(task, spec, simulated(3), steps=STEPS).parameters)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
+@pytest.mark.parametrize("workers", [2, 3, 4, 7])
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        lambda params: torch.optim.SGD(params, lr=0.1, momentum=0.9, weight_decay=0.01),
+        lambda params: torch.optim.Adam(params, lr=0.01),
+    ],
+    ids=["momentum", "adam"],
+)
+def test_ring_and_shared_memory_give_the_same_bits(optimizer, workers, dtype):
+    task = odd_task(dtype, optimizer)
+    ring, shared = (
+        pl.train(task, f"all-reduce:algorithm={name}", simulated(workers), steps=STEPS)
+        for name in ("ring", "shared")
+    )
+    assert torch.equal(ring.parameters, shared.parameters)
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_stragglers_and_networks_change_the_time_and_no_bit(spec):
+    plain = pl.train(make_task(), spec, simulated(3), steps=STEPS)
+    uneven = pl.train(
+        make_task(),
+        spec,
+        simulated(3, compute=pl.times.Exponential(0.1), link=pl.Link("1Mbps", "5ms"), slow={0: 4.0}),
+        steps=STEPS,
+    )
+    assert torch.equal(plain.parameters, uneven.parameters)
+    assert uneven.seconds > plain.seconds

@@ -1,0 +1,117 @@
+import os
+import threading
+
+import pytest
+from processes import PATIENCE_S, wait_until
+
+from paceline.links import futex
+from paceline.links.bells import Bells
+from paceline.links.memory import SharedMemory
+
+
+def make_bells(ranks=2):
+    return Bells(SharedMemory.create("test-bells", Bells.nbytes(ranks)), 0, ranks)
+
+
+def asleep(bells, rank):
+    return bool(bells._words[8 * rank + 1])
+
+
+def test_a_bell_counts_its_ringing():
+    bells = make_bells()
+    bells.ring(1)
+    bells.ring(1)
+    assert (bells.count(0), bells.count(1)) == (0, 2)
+
+
+def test_ringing_all_rings_each():
+    bells = make_bells(3)
+    bells.ring_all()
+    assert [bells.count(rank) for rank in range(3)] == [1, 1, 1]
+
+
+def test_nobody_sleeps_on_a_bell_that_has_rung_since():
+    bells = make_bells()
+    seen = bells.count(0)
+    bells.ring(0)
+    bells.sleep(0, seen, 1e9)  # with a lost ring this would never return
+
+
+def test_a_sleeper_in_another_thread_is_woken():
+    bells = make_bells()
+    sleeper = threading.Thread(target=bells.sleep, args=(0, bells.count(0), 1e9), daemon=True)
+    sleeper.start()
+    wait_until(lambda: asleep(bells, 0), "the thread sleeps")
+    bells.ring(0)
+    sleeper.join(PATIENCE_S)
+    assert not sleeper.is_alive()
+
+
+def test_ringing_one_bell_does_not_wake_the_sleeper_of_another():
+    bells = make_bells()
+    woken = threading.Event()
+
+    def sleep():
+        bells.sleep(0, bells.count(0), 1e9)
+        woken.set()
+
+    sleeper = threading.Thread(target=sleep, daemon=True)
+    sleeper.start()
+    wait_until(lambda: asleep(bells, 0), "the thread sleeps")
+    bells.ring(1)
+    assert not woken.wait(0.05)
+    bells.ring(0)
+    assert woken.wait(PATIENCE_S)
+
+
+def test_a_sleep_ends_at_its_timeout():
+    bells = make_bells()
+    bells.sleep(0, bells.count(0), 0.001)
+    assert not asleep(bells, 0)
+
+
+def test_a_futex_wakes_everyone_who_sleeps_on_its_word():
+    memory = SharedMemory.create("test-futex", 64)
+    threads = [
+        threading.Thread(target=futex.wait, args=(memory.address, 0, 1e9), daemon=True) for _ in range(3)
+    ]
+    for thread in threads:
+        thread.start()
+
+    def all_woken():
+        futex.wake(memory.address)  # again and again: a thread may not sleep yet
+        return not any(thread.is_alive() for thread in threads)
+
+    wait_until(all_woken, "all threads are woken")
+
+
+def play(bells, turns, me, count):
+    """Count a word up in turns with the other process, asleep while it is the other's turn."""
+    while True:
+        seen = bells.count(me)
+        turn = turns[0]
+        if turn >= count:
+            return
+        if turn % 2 == me:
+            turns[0] = turn + 1
+            bells.ring(1 - me)
+        else:
+            bells.sleep(me, seen, PATIENCE_S)
+            assert turns[0] != turn or bells.count(me) != seen, "a wake-up was lost"
+
+
+@pytest.mark.parametrize("count", [20_000])
+def test_no_wake_up_is_lost_between_two_processes(count):
+    bells = make_bells()
+    turns = SharedMemory.create("test-turns", 64).words(0, 1)
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            play(bells, turns, 1, count)
+            code = 0
+        finally:
+            os._exit(code)
+    play(bells, turns, 0, count)
+    assert os.waitpid(child, 0)[1] == 0
+    assert turns[0] == count

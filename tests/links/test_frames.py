@@ -1,0 +1,90 @@
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paceline.errors import FrameError
+from paceline.links.frames import HEADER_BYTES, dtype_name, pack, unpack
+
+DTYPES = [
+    torch.float32,
+    torch.float64,
+    torch.bfloat16,
+    torch.float16,
+    torch.int64,
+    torch.int32,
+    torch.int16,
+    torch.int8,
+    torch.uint8,
+    torch.bool,
+]
+
+
+def packed(tensor, tag=0, version=0, epoch=0, offset=0):
+    target = memoryview(bytearray(HEADER_BYTES + offset))
+    return target, pack(target, offset, tensor, tag, version, epoch)
+
+
+@given(
+    dtype=st.sampled_from(DTYPES),
+    shape=st.lists(st.integers(0, 2**20), max_size=4),
+    tag=st.integers(0, 2**32 - 1),
+    version=st.integers(-(2**63), 2**63 - 1),
+    epoch=st.integers(0, 2**16 - 1),
+    offset=st.integers(0, 100),
+)
+def test_a_header_says_what_was_packed(dtype, shape, tag, version, epoch, offset):
+    tensor = torch.empty(shape, dtype=dtype, device="meta")
+    target, nbytes = packed(tensor, tag, version, epoch, offset)
+    header = unpack(target, offset)
+    assert header == (dtype, tuple(shape), tag, version, tensor.numel() * dtype.itemsize, epoch)
+    assert nbytes == header.nbytes
+
+
+@given(st.binary(min_size=HEADER_BYTES, max_size=HEADER_BYTES))
+def test_garbage_is_refused(data):
+    if data[:2] == b"LP":  # the magic: what follows is garbage all the same, but might happen to fit
+        data = b"\0\0" + data[2:]
+    with pytest.raises(FrameError, match="not a frame"):
+        unpack(memoryview(data), 0)
+
+
+@given(place=st.integers(0, HEADER_BYTES - 1), bit=st.integers(0, 7))
+def test_a_flipped_bit_is_refused_or_changes_only_what_the_header_cannot_check(place, bit):
+    target, _ = packed(torch.empty(3, 5), tag=9, version=4)
+    target[place] ^= 1 << bit
+    try:
+        header = unpack(target, 0)
+    except FrameError:
+        return
+    assert header.nbytes == header.dtype.itemsize * torch.Size(header.shape).numel()
+    assert header.nbytes == 60
+
+
+@pytest.mark.parametrize("place", [0, 1, 4, 5, 24, 32, 40])  # magic, dtype, dimensions, bytes, shape
+def test_a_damaged_field_is_refused(place):
+    target, _ = packed(torch.empty(3, 5))
+    target[place] = 0xEE
+    with pytest.raises(FrameError, match="not a frame"):
+        unpack(target, 0)
+
+
+def test_a_negative_size_is_refused():
+    target, _ = packed(torch.empty(3, 5))
+    target[32:48] = (-3).to_bytes(8, "little", signed=True) + (-5).to_bytes(8, "little", signed=True)
+    with pytest.raises(FrameError, match=r"shape \[-3, -5\]"):
+        unpack(target, 0)
+
+
+def test_a_dtype_that_no_frame_knows_is_refused_by_name():
+    with pytest.raises(FrameError, match="complex64"):
+        packed(torch.empty(2, dtype=torch.complex64))
+
+
+def test_more_than_four_dimensions_are_refused():
+    with pytest.raises(FrameError, match="5 dimensions"):
+        packed(torch.empty(1, 1, 1, 1, 1))
+
+
+def test_a_dtype_is_named_without_torch():
+    assert dtype_name(torch.bfloat16) == "bfloat16"

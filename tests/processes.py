@@ -1,0 +1,76 @@
+"""What runs on this machine, as /proc tells it."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+PATIENCE_S = 30.0
+"""How long anything may take before a test calls it a hang. Nothing is measured by it."""
+
+
+def is_alive(pid):
+    return _field(pid, "State").startswith(tuple("RSDTt"))
+
+
+def children(pid):
+    """The processes whose parent is `pid`, zombies included."""
+    return [other for other in _all() if _field(other, "PPid") == str(pid)]
+
+
+def fork_servers():
+    """The fork servers of this process."""
+    return [pid for pid in children(os.getpid()) if b"forkserver" in _read(pid, "cmdline")]
+
+
+def workers():
+    """The worker processes of this process's fork servers, zombies included."""
+    return [worker for server in fork_servers() for worker in children(server)]
+
+
+def marked(mark):
+    """The living processes whose environment began with this mark somewhere in it."""
+    return [pid for pid in _all() if mark.encode() in _read(pid, "environ") and is_alive(pid)]
+
+
+def opened(pid):
+    """The names of the files that a process has open or mapped."""
+    names = {line.split(None, 5)[-1] for line in _read(pid, "maps").decode().splitlines()}
+    for link in Path(f"/proc/{pid}/fd").glob("*"):
+        try:
+            names.add(os.readlink(link))
+        except OSError:
+            continue
+    return names
+
+
+def wait_until(holds, what):
+    """Poll until something holds; fail with `what` if it never does."""
+    until_s = time.monotonic() + PATIENCE_S
+    while not holds():
+        assert time.monotonic() < until_s, f"waited {PATIENCE_S:g} s until {what}"
+        time.sleep(0.005)
+
+
+def kill_and_wait(pid):
+    """Kill a process and wait until it is dead, be it a zombie."""
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: not is_alive(pid), f"process {pid} is dead")
+
+
+def _all():
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
+def _read(pid, name):
+    try:
+        return Path(f"/proc/{pid}/{name}").read_bytes()
+    except OSError:
+        return b""
+
+
+def _field(pid, name):
+    for line in _read(pid, "status").decode().splitlines():
+        if line.startswith(f"{name}:"):
+            return line.split(":", 1)[1].strip()
+    return ""
