@@ -1,5 +1,11 @@
+import os
+
 import cloudpickle
+import hypothesis
 import pytest
+
+hypothesis.settings.register_profile("paceline", deadline=None)  # a busy machine is slow: that proves nothing
+hypothesis.settings.load_profile("paceline")
 
 
 def pytest_collection_modifyitems(items):
@@ -11,6 +17,4 @@ def pytest_collection_modifyitems(items):
 @pytest.fixture
 def file_descriptors():
     """How many files this process has open: a function, so that a test may look again."""
-    import os
-
     return lambda: len(os.listdir("/proc/self/fd"))

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import math
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -58,7 +59,11 @@ class Record:
     """What the strategy reported besides."""
 
     def __getitem__(self, key: str) -> Any:
-        return self.extra[key] if key in self.extra else getattr(self, key)
+        if key in self.extra:
+            return self.extra[key]
+        if key not in self.__slots__:
+            raise KeyError(key)
+        return getattr(self, key)
 
     def keys(self) -> Iterator[str]:
         yield from (f.name for f in dataclasses.fields(self) if f.name != "extra")
@@ -184,17 +189,21 @@ class Run:
 
         folder = Path(directory)
         manifest = _read_manifest(folder)
-        state = load_file(folder / "model.safetensors")
+        with _reading(folder / "model.safetensors") as path:
+            state = load_file(path)
+        with _reading(folder / "history.jsonl") as path:
+            history = [_read_record(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        with _reading(folder / "spans.npz") as path, np.load(path, allow_pickle=False) as arrays:
+            trace = Trace.from_arrays(arrays)
         module = task.build_model(manifest["seed"]) if task else None
         if module is not None:
             module.load_state_dict(state)
-        lines = (folder / "history.jsonl").read_text(encoding="utf-8").splitlines()
         return cls(
             strategy=manifest["strategy"],
             cluster=manifest["cluster"],
             seed=manifest["seed"],
-            history=[_read_record(line) for line in lines],
-            trace=_read_trace(folder / "spans.npz"),
+            history=history,
+            trace=trace,
             seconds=manifest["seconds"],
             bytes_sent=manifest["bytes_sent"],
             messages_sent=manifest["messages_sent"],
@@ -211,9 +220,14 @@ def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _read_trace(path: Path) -> Trace:
-    with np.load(path, allow_pickle=False) as arrays:
-        return Trace.from_arrays(arrays)
+@contextmanager
+def _reading(path: Path) -> Iterator[Path]:
+    """Whatever is wrong with a file becomes an error that names it."""
+    try:
+        yield path
+    except Exception as error:
+        remedy = f"save the run again ({type(error).__name__}: {error})"
+        raise ConfigurationError("directory", f"must hold a whole {path.name}", str(path), remedy) from error
 
 
 def _read_record(line: str) -> Record:

@@ -27,7 +27,7 @@ def packed(tensor, tag=0, version=0, epoch=0, offset=0):
 
 @given(
     dtype=st.sampled_from(DTYPES),
-    shape=st.lists(st.integers(0, 2**20), max_size=4),
+    shape=st.lists(st.integers(0, 2**14), max_size=4),
     tag=st.integers(0, 2**32 - 1),
     version=st.integers(-(2**63), 2**63 - 1),
     epoch=st.integers(0, 2**16 - 1),

@@ -85,7 +85,7 @@ def test_a_send_is_done_only_when_its_tensor_may_be_overwritten(ends):
     assert large.done
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.lists(st.tuples(st.sampled_from([0, 1, 63, 1000, 200_000]), st.integers(0, 2)), max_size=40))
 def test_messages_of_one_tag_come_in_order_whatever_else_is_under_way(messages):
     ends = Ends()

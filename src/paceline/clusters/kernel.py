@@ -23,12 +23,12 @@ class Event(Generic[T]):
     __slots__ = ("done", "error", "result", "started", "waiters")
 
     result: T
+    error: BaseException | None
+    waiters: list[Process[Any]] | None
 
     def __init__(self) -> None:
-        self.done = False
-        self.started = False
-        self.error: BaseException | None = None
-        self.waiters: list[Process[Any]] | None = None
+        self.done = self.started = False
+        self.error = self.waiters = None
 
     def start(self) -> None:
         """Begin. Called once, by whoever awaits it or hands it to `start`."""
@@ -48,18 +48,19 @@ class Event(Generic[T]):
     def withdraw(self) -> None:
         """Undo what can be undone of an operation that nobody wants any more."""
 
-    def take(self) -> T:
-        if self.error is not None:
-            raise self.error
-        return self.result
+    def look(self) -> bool:
+        """Whether it has happened by now."""
+        return self.done
 
     def __await__(self) -> Generator[Event[T], None, T]:
         if not self.started:
             self.started = True
             self.start()
-        if not self.done:
+        if not (self.done or self.look()):
             yield self
-        return self.take()
+        if self.error is not None:
+            raise self.error
+        return self.result
 
 
 class Process(Event[T]):

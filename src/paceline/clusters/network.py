@@ -6,15 +6,19 @@ arrive one latency later, and keeps its receiver's port busy as long; ports in s
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from paceline.clusters.kernel import Event, Kernel
 from paceline.context import ANY, Combine, Message
 from paceline.costs import Link
 from paceline.errors import MismatchError
 from paceline.replica.sums import combine_into
+from paceline.schedules.network import LinkCost
 from paceline.trace import Kind
 
 if TYPE_CHECKING:
@@ -22,22 +26,14 @@ if TYPE_CHECKING:
 
     from paceline.clusters.simulated_context import SimulatedContext
 
-__all__ = ["Network", "RecvEvent", "SendEvent"]
+__all__ = ["Disturbed", "Network", "RecvEvent", "SendEvent"]
+
+# As plain numbers: an enumeration costs more in arrays of many spans.
+_SEND, _RECEIVE, _WAIT = int(Kind.SEND), int(Kind.RECEIVE), int(Kind.WAIT)
 
 
-class Packet:
-    """A message under way."""
-
-    __slots__ = ("begins_s", "nbytes", "source", "tag", "tensor", "to", "version")
-
-    def __init__(self, source: int, to: int, tensor: Tensor, nbytes: int, tag: int, version: int) -> None:
-        self.source = source
-        self.to = to
-        self.tensor = tensor
-        self.nbytes = nbytes
-        self.tag = tag
-        self.version = version
-        self.begins_s = 0.0  # when its first byte enters the port in
+class Disturbed(Exception):  # noqa: N818
+    """A message was sent while a collective was being timed as a whole, which holds only if nothing else is sent."""
 
 
 class Network:
@@ -48,7 +44,11 @@ class Network:
         ranks = len(hosts)
         self.out_free = [0.0] * ranks
         self.in_free = [0.0] * ranks
-        self.boxes: list[Mailbox] = [Mailbox() for _ in range(ranks)]
+        self.boxes = [Mailbox() for _ in range(ranks)]
+        self.deliver = [box.deliver for box in self.boxes]
+        self.under_way = 0
+        """Messages that have not reached their port in."""
+        self._reserved_until_s = 0.0
         self._hosts = hosts
         self._between = (link.latency_s, link.seconds_per_byte)
         self._inside = (inside.latency_s, inside.seconds_per_byte)
@@ -60,32 +60,62 @@ class Network:
             return self._between
         return self._inside
 
-    def post(self, packet: Packet) -> tuple[float, float]:
-        """Send; return when the message starts and when its sender's port is free again."""
-        kernel, source = self.kernel, packet.source
-        latency_s, per_byte_s = self.cost(source, packet.to)
-        start_s = self.out_free[source]
-        if start_s < kernel.now:
-            start_s = kernel.now
-        end_s = self.out_free[source] = start_s + packet.nbytes * per_byte_s
-        if self.uniform and start_s == kernel.now:
-            self._arrive(packet, start_s + latency_s)
+    def post(self, packet: SendEvent) -> float:
+        """Send; return when the message starts. Its `ends_s` is when its sender's port is free again."""
+        source, start_s = packet.source, self.kernel.now
+        if start_s < self._reserved_until_s:
+            raise Disturbed
+        uniform = self.uniform
+        latency_s, per_byte_s = self._between if uniform else self.cost(source, packet.to)
+        packet.carry_s = carry_s = packet.nbytes * per_byte_s
+        if self.out_free[source] > start_s:
+            start_s = self.out_free[source]
+            uniform = False
+        packet.ends_s = self.out_free[source] = start_s + carry_s
+        packet.begins_s = start_s + latency_s
+        if uniform:
+            self._arrive(packet)
         else:
             # Ports in are taken in the order of arrival, which is known only when the time has come.
-            kernel.at(start_s + latency_s, self._arrive_now, packet)
-        return start_s, end_s
+            self.under_way += 1
+            self.kernel.at(packet.begins_s, self._arrive_late, packet)
+        return start_s
 
-    def _arrive_now(self, packet: Packet) -> None:
-        self._arrive(packet, self.kernel.now)
+    def reserve(self) -> None:
+        """From now on a collective is to be timed as a whole: other messages would disturb it."""
+        self._reserved_until_s = math.inf
 
-    def _arrive(self, packet: Packet, arrival_s: float) -> None:
-        to = packet.to
-        begins_s = self.in_free[to]
-        if begins_s < arrival_s:
-            begins_s = arrival_s
-        packet.begins_s = begins_s
-        end_s = self.in_free[to] = begins_s + packet.nbytes * self.cost(packet.source, to)[1]
-        self.kernel.at(end_s, self.boxes[to].deliver, packet)
+    def release(self, at_s: float) -> None:
+        self._reserved_until_s = at_s
+
+    def latencies(self, group: np.ndarray) -> LinkCost:
+        """From each rank of a group to each other, as the timer of schedules takes it."""
+        return self._costs(group, 0)
+
+    def seconds_per_byte(self, group: np.ndarray) -> LinkCost:
+        return self._costs(group, 1)
+
+    def _costs(self, group: np.ndarray, which: int) -> LinkCost:
+        between, inside = self._between[which], self._inside[which]
+        if self.uniform:
+            return between
+        hosts = np.array(self._hosts)[group]
+
+        def cost(sources: np.ndarray, targets: np.ndarray) -> np.ndarray:
+            return np.where(hosts[sources] == hosts[targets], inside, between)
+
+        return cost
+
+    def _arrive_late(self, packet: SendEvent) -> None:
+        self.under_way -= 1
+        self._arrive(packet)
+
+    def _arrive(self, packet: SendEvent) -> None:
+        to, begins_s = packet.to, packet.begins_s
+        if self.in_free[to] > begins_s:
+            packet.begins_s = begins_s = self.in_free[to]
+        self.in_free[to] = end_s = begins_s + packet.carry_s
+        self.kernel.at(end_s, self.deliver[to], packet)
 
 
 class Mailbox:
@@ -94,11 +124,11 @@ class Mailbox:
     __slots__ = ("_anyone", "_packets", "_waiting")
 
     def __init__(self) -> None:
-        self._packets: dict[tuple[int, int], deque[Packet]] = {}
+        self._packets: dict[tuple[int, int], deque[SendEvent]] = {}
         self._waiting: dict[tuple[int, int], deque[RecvEvent]] = {}
         self._anyone: deque[RecvEvent] = deque()
 
-    def deliver(self, packet: Packet) -> None:
+    def deliver(self, packet: SendEvent) -> None:
         key = (packet.source, packet.tag)
         waiting = self._waiting.get(key)
         if waiting:
@@ -148,41 +178,60 @@ class Mailbox:
 
 
 class SendEvent(Event[None]):
-    """Done when the port out has carried the message."""
+    """A message under way. Done when the port out has carried it."""
 
-    __slots__ = ("_context", "_ends_s", "_packet")
+    __slots__ = (
+        "_context",
+        "begins_s",
+        "carry_s",
+        "ends_s",
+        "nbytes",
+        "source",
+        "tag",
+        "tensor",
+        "to",
+        "version",
+    )
 
-    def __init__(self, context: SimulatedContext, packet: Packet) -> None:
-        super().__init__()
-        self._context = context
-        self._packet = packet
-        self._ends_s = 0.0
+    def __init__(self, context: SimulatedContext, to: int, tensor: Tensor, tag: int, version: int) -> None:
+        self.done = self.started = False
+        self.error = self.waiters = None
         self.result = None
+        self._context = context
+        self.source = context.rank
+        self.to = to
+        self.tensor = tensor
+        self.nbytes = tensor.nbytes
+        self.tag = tag
+        self.version = version
+        # Set when it is sent: when it enters the port in, when it has left the port out, how long each carries it.
+        self.begins_s = self.ends_s = self.carry_s = 0.0
 
     def start(self) -> None:
-        start_s, self._ends_s = self._context.world.network.post(self._packet)
-        context, nbytes = self._context, self._packet.nbytes
-        context.outcome.bytes_sent += nbytes
-        context.outcome.messages_sent += 1
-        context.recorder.spans.append(
-            (Kind.SEND, start_s, self._ends_s, self._packet.to, nbytes, context.step)
-        )
-        if self._ends_s <= context.world.kernel.now:
+        context, tensor = self._context, self.tensor
+        if not tensor.is_meta:  # the sender may overwrite its tensor before the message is delivered
+            self.tensor = tensor.clone()
+        start_s = context.network.post(self)
+        outcome = context.outcome
+        outcome.bytes_sent += self.nbytes
+        outcome.messages_sent += 1
+        context.recorder.spans.append((_SEND, start_s, self.ends_s, self.to, self.nbytes, context.step))
+        if self.ends_s <= context.kernel.now:
             self.done = True
 
     def park(self, process: Any) -> None:
         # Its end is known from the start, so no event marks it unless somebody waits for it.
         if self.waiters is None:
-            self._context.world.kernel.at(self._ends_s, self._context.world.kernel.finish, self)
+            self._context.kernel.at(self.ends_s, self._context.kernel.finish, self)
         super().park(process)
 
-    def __await__(self) -> Any:
-        if self.started and not self.done and self._ends_s <= self._context.world.kernel.now:
+    def look(self) -> bool:
+        if self.started and not self.done and self.ends_s <= self._context.kernel.now:
             self.done = True
-        return super().__await__()
+        return self.done
 
     def __str__(self) -> str:
-        return f"send to rank {self._packet.to}"
+        return f"send to rank {self.to}"
 
 
 class RecvEvent(Event[Message]):
@@ -193,7 +242,8 @@ class RecvEvent(Event[Message]):
     def __init__(
         self, context: SimulatedContext, source: int, into: Tensor | None, combine: Combine, tag: int
     ) -> None:
-        super().__init__()
+        self.done = self.started = False
+        self.error = self.waiters = None
         self._context = context
         self._into = into
         self._combine = combine
@@ -202,40 +252,40 @@ class RecvEvent(Event[Message]):
         self.tag = tag
 
     def start(self) -> None:
-        self._began_s = self._context.world.kernel.now
-        self._context.world.network.boxes[self._context.rank].ask(self)
+        context = self._context
+        self._began_s = context.kernel.now
+        context.network.boxes[context.rank].ask(self)
 
     def withdraw(self) -> None:
-        self._context.world.network.boxes[self._context.rank].forget(self)
+        self._context.network.boxes[self._context.rank].forget(self)
 
-    def receive(self, packet: Packet) -> None:
+    def receive(self, packet: SendEvent) -> None:
         context = self._context
-        now = context.world.kernel.now
-        self.source = packet.source
-        if packet.begins_s > self._began_s:
-            context.recorder.spans.append(
-                (Kind.WAIT, self._began_s, packet.begins_s, packet.source, 0, context.step)
-            )
-        start_s = max(packet.begins_s, self._began_s)
-        context.recorder.spans.append(
-            (Kind.RECEIVE, start_s, now, packet.source, packet.nbytes, context.step)
-        )
-        tensor = packet.tensor
-        into = self._into
-        if into is not None:
-            if into.dtype != tensor.dtype or into.shape != tensor.shape:
-                self.error = _mismatch(packet, context.rank, into)
-            elif not into.is_meta:
-                combine_into(into, tensor, self._combine)
-            tensor = into
-        self.result = Message(packet.source, packet.tag, packet.version, tensor)
-        context.world.kernel.finish(self)
+        began_s, begins_s, source = self._began_s, packet.begins_s, packet.source
+        self.source = source
+        spans = context.recorder.spans
+        if begins_s > began_s:
+            spans.append((_WAIT, began_s, begins_s, source, 0, context.step))
+            began_s = begins_s
+        spans.append((_RECEIVE, began_s, context.kernel.now, source, packet.nbytes, context.step))
+        self.result = Message(source, packet.tag, packet.version, self._combined(packet))
+        context.kernel.finish(self)
+
+    def _combined(self, packet: SendEvent) -> Tensor:
+        tensor, into = packet.tensor, self._into
+        if into is None or into is tensor:
+            return tensor
+        if into.dtype != tensor.dtype or into.shape != tensor.shape:
+            self.error = _mismatch(packet, self._context.rank, into)
+        elif not into.is_meta:
+            combine_into(into, tensor, self._combine)
+        return into
 
     def __str__(self) -> str:
         return f"receive from {'any rank' if self.source == ANY else f'rank {self.source}'}"
 
 
-def _mismatch(packet: Packet, receiver: int, into: Tensor) -> MismatchError:
+def _mismatch(packet: SendEvent, receiver: int, into: Tensor) -> MismatchError:
     sent, expected = (f"{str(t.dtype).removeprefix('torch.')}{list(t.shape)}" for t in (packet.tensor, into))
     dtype = str(packet.tensor.dtype).removeprefix("torch.")
     return MismatchError(packet.source, sent, receiver, expected).about(dtype, packet.version)

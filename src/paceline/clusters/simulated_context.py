@@ -12,7 +12,8 @@ from torch import Tensor
 
 from paceline.clusters.job import Job
 from paceline.clusters.kernel import Event, Kernel, Process
-from paceline.clusters.network import Network, Packet, RecvEvent, SendEvent
+from paceline.clusters.meeting import Meeting, MeetingEvent, suits
+from paceline.clusters.network import Network, RecvEvent, SendEvent
 from paceline.clusters.node import Node
 from paceline.clusters.simulated_window import SimulatedWindow, View
 from paceline.context import Batch, Combine, Handle
@@ -51,6 +52,9 @@ class World:
     last_step: int
     progress: Callable[[Progress], None] | None = None
     shown_s: float = 0.0
+    whole_collectives: bool = True
+    """Whether collectives of many ranks are timed as a whole."""
+    meetings: dict[int, Meeting] = field(default_factory=dict)
     windows: dict[tuple[str, tuple[int, ...]], SimulatedWindow] = field(default_factory=dict)
 
 
@@ -62,11 +66,13 @@ class SimulatedContext(Node):
     def __init__(self, world: World, job: Job, rank: int, replica: Replica | None) -> None:
         super().__init__(job, rank, replica)
         self.world = world
+        self.kernel = world.kernel
+        self.network = world.network
         self.hosts: Sequence[int] = world.hosts
         self.recorder.host = world.hosts[rank]
 
     def now(self) -> float:
-        return self.world.kernel.now
+        return self.kernel.now
 
     # What is learned
 
@@ -119,9 +125,7 @@ class SimulatedContext(Node):
     # How ranks talk
 
     def send(self, to: int, tensor: Tensor, *, tag: int = 0, version: int = 0) -> SendEvent:
-        # The sender may overwrite its tensor before the message is delivered.
-        copy = tensor if tensor.is_meta else tensor.clone()
-        return SendEvent(self, Packet(self.rank, to, copy, tensor.numel() * tensor.itemsize, tag, version))
+        return SendEvent(self, to, tensor, tag, version)
 
     def recv(
         self, source: int, into: Tensor | None = None, *, combine: Combine = "copy", tag: int = 0
@@ -134,7 +138,7 @@ class SimulatedContext(Node):
                 work.started = True
                 work.start()
             return work
-        process: Process[T] = Process(self.world.kernel, cast(Any, work))
+        process: Process[T] = Process(self.kernel, cast(Any, work))
         process.resume()
         return process
 
@@ -142,7 +146,7 @@ class SimulatedContext(Node):
         events = cast(Sequence[Event[Any]], handles)
         while True:
             for event in events:
-                if event.done:
+                if event.done or event.look():
                     return event
             await AnyOf(events)
 
@@ -158,13 +162,22 @@ class SimulatedContext(Node):
             )
         key = (name, tuple(group))
         if key not in self.world.windows:
-            self.world.windows[key] = SimulatedWindow(self.world.kernel, group, rows, like)
+            self.world.windows[key] = SimulatedWindow(self.kernel, group, rows, like)
         return self.world.windows[key].seen_by(self)
 
     def execute(
         self, collective: Collective, group: Sequence[int], data: Tensor, *, combine: Combine, tag: int
     ) -> Awaitable[None]:
-        return interpret(self, collective, group, data, combine=combine, tag=tag)
+        world = self.world
+        if not world.whole_collectives or not suits(collective):
+            return interpret(self, collective, group, data, combine=combine, tag=tag)
+        meeting = world.meetings.get(tag)
+        if meeting is None:
+            meeting = world.meetings[tag] = Meeting(collective, group)
+        meeting.announced += 1
+        if meeting.announced == len(group):
+            del world.meetings[tag]  # the tag may come again
+        return MeetingEvent(self, meeting, data, combine)
 
     async def native_all_reduce(self, tensor: Tensor, group: Sequence[int], op: str) -> None:
         raise ConfigurationError(
@@ -199,12 +212,12 @@ class Timer(Event[None]):
         self.result = None
 
     def start(self) -> None:
-        kernel = self._context.world.kernel
+        kernel = self._context.kernel
         kernel.at(kernel.now + self._seconds, self._ring, None)
 
     def _ring(self, _: None) -> None:
         if not self.done:
-            self._context.world.kernel.finish(self)
+            self._context.kernel.finish(self)
 
     def __str__(self) -> str:
         return "sleep"
@@ -231,12 +244,12 @@ class ComputeEvent(Event[Tensor]):
             if batch.count:
                 context.note_loss(batch, loss)
         self.result = context.gradient
-        context.world.kernel.at(self._start_s + self.seconds, self._end, None)
+        context.kernel.at(self._start_s + self.seconds, self._end, None)
 
     def _end(self, _: None) -> None:
         if not self.done:
             self._context.span(Kind.COMPUTE, self._start_s, self._context.now())
-            self._context.world.kernel.finish(self)
+            self._context.kernel.finish(self)
 
     def withdraw(self) -> None:
         self._context.span(Kind.CANCELLED, self._start_s, self._context.now())

@@ -204,13 +204,18 @@ class Replica:
     @torch.no_grad()
     def evaluate(self, samples: Samples, metric: Callable[[Tensor, Tensor], float]) -> float:
         """The metric over all samples, with the module in evaluation mode."""
+        modes = [(layer, layer.training) for layer in self.module.modules()]
         self.module.eval()
         outputs, targets = [], []
         for indices in samples.ranges(_EVALUATION_BATCH):
             inputs, target = samples.fetch(indices)
             outputs.append(self.module(*inputs))
             targets.append(target)
-        self.module.train()
+        for (
+            layer,
+            training,
+        ) in modes:  # layer by layer: the user may have some in evaluation mode all the time
+            layer.training = training
         return float(metric(torch.cat(outputs), torch.cat(targets)))
 
     def state(self) -> dict[str, Tensor]:

@@ -24,7 +24,7 @@ STRATEGIES: Mapping[str, type[Any]] = {
 def parse(spec: str | Strategy) -> Strategy:
     """A strategy from words such as "all-reduce:algorithm=ring"; a strategy itself is returned as it is."""
     if not isinstance(spec, str):
-        if isinstance(spec, Strategy):
+        if isinstance(spec, Strategy) and not isinstance(spec, type):
             return spec
         raise ConfigurationError(
             "strategy",

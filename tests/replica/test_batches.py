@@ -1,0 +1,94 @@
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.utils.data import Dataset, TensorDataset
+
+from paceline.errors import ConfigurationError
+from paceline.replica.batches import GlobalBatches, Samples
+
+
+class Squares(Dataset):
+    def __len__(self):
+        return 5
+
+    def __getitem__(self, index):
+        assert type(index) is int
+        return torch.tensor([float(index)]), torch.tensor(index**2)
+
+
+@given(
+    length=st.integers(1, 60),
+    batch_size=st.integers(1, 70),
+    workers=st.integers(1, 9),
+    step=st.integers(0, 20),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_slices_partition_the_global_batch_nearly_evenly(length, batch_size, workers, step, seed):
+    batches = GlobalBatches(length, batch_size, seed)
+    parts = [batches.slice(step, worker, workers) for worker in range(workers)]
+    counts = [part.count for part in parts]
+    assert np.concatenate([part.indices for part in parts]).tolist() == batches.indices(step).tolist()
+    assert max(counts) - min(counts) <= 1
+    assert counts == sorted(counts, reverse=True)
+    assert sum(part.weight for part in parts) == pytest.approx(1)
+    assert all(part.step == step and part.total == sum(counts) for part in parts)
+
+
+@given(length=st.integers(1, 60), batch_size=st.integers(1, 70), epoch=st.integers(0, 5))
+def test_an_epoch_shows_every_sample_once(length, batch_size, epoch):
+    batches = GlobalBatches(length, batch_size, seed=3)
+    first = epoch * batches.steps_per_epoch
+    seen = np.concatenate([batches.indices(first + i) for i in range(batches.steps_per_epoch)])
+    assert sorted(seen) == list(range(length))
+
+
+def test_every_epoch_is_shuffled_anew():
+    batches = GlobalBatches(100, 100, seed=0)
+    orders = {tuple(batches.indices(epoch)) for epoch in range(10)}
+    assert len(orders) == 10
+
+
+def test_the_order_is_set_by_the_seed():
+    first, same, other = (GlobalBatches(100, 30, seed) for seed in (1, 1, 2))
+    assert first.indices(7).tolist() == same.indices(7).tolist()
+    assert first.indices(7).tolist() != other.indices(7).tolist()
+
+
+def test_steps_may_be_asked_for_in_any_order():
+    steps = [0, 9, 3, 30, 1, 15, 0, 60, 9]  # of many epochs, more than are kept
+    batches = GlobalBatches(10, 4, seed=0)
+    fresh = [GlobalBatches(10, 4, seed=0).indices(step).tolist() for step in steps]
+    assert [batches.indices(step).tolist() for step in steps] == fresh
+
+
+def test_a_batch_larger_than_the_data_is_all_of_it():
+    batches = GlobalBatches(10, 64, seed=0)
+    assert (batches.batch_size, batches.steps_per_epoch, len(batches.indices(0))) == (10, 1, 10)
+
+
+@pytest.mark.parametrize("wrap", [tuple, lambda tensors: TensorDataset(*tensors)], ids=["tuple", "dataset"])
+def test_tensors_are_fetched_as_inputs_and_a_target(wrap):
+    left, right, target = torch.arange(6.0), torch.arange(12).view(6, 2), torch.arange(6)
+    inputs, fetched = Samples(wrap((left, right, target))).fetch(np.array([4, 1]))
+    assert [part.tolist() for part in inputs] == [[4, 1], [[8, 9], [2, 3]]]
+    assert fetched.tolist() == [4, 1]
+
+
+def test_a_datasets_samples_are_collated():
+    inputs, target = Samples(Squares()).fetch(np.array([3, 0]))
+    assert inputs[0].tolist() == [[3], [0]]
+    assert target.tolist() == [9, 0]
+
+
+def test_a_dataset_without_targets_is_refused():
+    with pytest.raises(ConfigurationError, match="inputs and then a target"):
+        Samples(TensorDataset(torch.arange(3))).fetch(np.array([0]))
+
+
+@given(st.integers(1, 40), st.integers(1, 50))
+def test_ranges_cover_all_samples_in_order(length, size):
+    ranges = Samples((torch.zeros(length), torch.zeros(length))).ranges(size)
+    assert np.concatenate(ranges).tolist() == list(range(length))
+    assert all(len(part) <= size for part in ranges)

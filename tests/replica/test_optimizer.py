@@ -1,0 +1,156 @@
+import copy
+
+import pytest
+import torch
+from tasks import a_task, numbers
+from torch import nn
+
+from paceline.replica.layout import Layout
+from paceline.replica.optimizer import FlatOptimizer, works_elementwise
+from paceline.replica.replica import Replica
+
+STEPS = 4
+ELEMENTWISE = {
+    "sgd": lambda p: torch.optim.SGD(p, lr=0.1),
+    "momentum": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, dampening=0.1),
+    "nesterov": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.1),
+    "adam": lambda p: torch.optim.Adam(p, lr=0.01, weight_decay=0.1),
+    "amsgrad": lambda p: torch.optim.Adam(p, lr=0.01, amsgrad=True),
+    "adamw": lambda p: torch.optim.AdamW(p, lr=0.01),
+    "nadam": lambda p: torch.optim.NAdam(p, lr=0.01),
+    "radam": lambda p: torch.optim.RAdam(p, lr=0.01),
+    "adamax": lambda p: torch.optim.Adamax(p, lr=0.01),
+    "adagrad": lambda p: torch.optim.Adagrad(p, lr=0.01, initial_accumulator_value=0.3),
+    "adadelta": lambda p: torch.optim.Adadelta(p, lr=0.5),
+    "rmsprop": lambda p: torch.optim.RMSprop(p, lr=0.01, momentum=0.5, centered=True),
+    "rprop": lambda p: torch.optim.Rprop(p, lr=0.01),
+    "asgd": lambda p: torch.optim.ASGD(p, lr=0.01, t0=1),
+}
+
+
+class Lars(torch.optim.Optimizer):
+    """An optimizer that needs whole layers: its rate is set by the norms of a parameter and of its gradient."""
+
+    def __init__(self, params):
+        super().__init__(params, {"lr": 0.1})
+
+    def step(self):
+        for group in self.param_groups:
+            for p in group["params"]:
+                rate = group["lr"] * p.norm() / (p.grad.norm() + 1e-9) if p.ndim > 1 else group["lr"]
+                p.data.sub_(rate * p.grad)
+
+
+class SgdOfTheUser(torch.optim.SGD):
+    """What an optimizer's subclass does to its elements is not known."""
+
+
+def a_model():
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)).double()
+
+
+def gradients(length):
+    return [numbers(length, seed=step) for step in range(STEPS)]
+
+
+def steps_of_torch(task, clip_norm=None):
+    """The parameters after a few steps of torch's own optimizer."""
+    model = a_model()
+    layout, optimizer = Layout.of(model), task.build_optimizer(model)
+    schedule = task.build_schedule(optimizer)
+    for gradient in gradients(layout.length):
+        for parameter, part in zip(model.parameters(), layout.views(gradient.clone()), strict=True):
+            parameter.grad = part
+        if clip_norm:
+            nn.utils.clip_grad_norm_(model.parameters(), clip_norm)
+        optimizer.step()
+        if schedule is not None:
+            schedule.step()
+    return torch.cat([p.detach().reshape(-1) for p in model.parameters()])
+
+
+def steps_on_shards(task, parts, whole=False):
+    """The same with a replica that is updated shard by shard."""
+    replica = Replica(task, a_model())
+    shards = replica.layout.whole_shards(parts) if whole else replica.layout.even_shards(parts)
+    for gradient in gradients(replica.layout.length):
+        replica.gradient.copy_(gradient)
+        norm = float(replica.gradient.norm())
+        for shard in shards:
+            replica.apply(shard, norm)
+    return replica.parameters
+
+
+@pytest.mark.parametrize("name", ELEMENTWISE)
+def test_a_flat_step_equals_torchs_own_step(name):
+    task = a_task(optimizer=ELEMENTWISE[name])
+    torch.testing.assert_close(steps_on_shards(task, 1), steps_of_torch(task), rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("parts", [2, 3, 7, 60])  # 60: more shards than elements
+@pytest.mark.parametrize("name", ELEMENTWISE)
+def test_shards_together_take_the_step_of_the_whole(name, parts):
+    task = a_task(optimizer=ELEMENTWISE[name])
+    assert torch.equal(steps_on_shards(task, parts), steps_on_shards(task, 1))
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+def test_groups_that_lie_interleaved_keep_their_own_settings(parts):
+    def make(params):
+        weight, bias, head, head_bias = params
+        weights = {"params": [weight, head], "lr": 0.3, "weight_decay": 0.2}
+        return torch.optim.SGD([weights, {"params": [head_bias, bias]}], lr=0.05, momentum=0.9)
+
+    task = a_task(optimizer=make)
+    torch.testing.assert_close(steps_on_shards(task, parts), steps_of_torch(task), rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+def test_parameters_that_no_group_holds_stay_as_they_are(parts):
+    task = a_task(optimizer=lambda model: torch.optim.SGD(model.get_submodule("2").parameters(), lr=0.1))
+    before = Replica(task, a_model()).parameters.clone()
+    after = steps_on_shards(task, parts)
+    torch.testing.assert_close(after, steps_of_torch(task), rtol=0, atol=1e-14)
+    assert torch.equal(after[:25], before[:25])
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+def test_a_schedule_moves_the_rate_once_a_step(parts):
+    task = a_task(schedule=lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 2, gamma=0.1))
+    torch.testing.assert_close(steps_on_shards(task, parts), steps_of_torch(task), rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("clip_norm", [0.5, 100.0])
+@pytest.mark.parametrize("parts", [1, 3])
+def test_clipping_is_torchs_clip_grad_norm(parts, clip_norm):
+    task = a_task(clip_norm=clip_norm)
+    torch.testing.assert_close(
+        steps_on_shards(task, parts), steps_of_torch(task, clip_norm), rtol=0, atol=1e-14
+    )
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3, 9])
+def test_an_optimizer_that_needs_whole_layers_gets_them(parts):
+    task = a_task(optimizer=Lars)
+    got = steps_on_shards(task, parts, whole=True)
+    torch.testing.assert_close(got, steps_of_torch(task), rtol=0, atol=1e-14)
+
+
+def test_only_torchs_elementwise_optimizers_are_cut_anywhere():
+    model = a_model()
+    assert all(works_elementwise(make(model.parameters())) for make in ELEMENTWISE.values())
+    assert not works_elementwise(Lars(model.parameters()))
+    assert not works_elementwise(SgdOfTheUser(model.parameters(), lr=0.1))
+    assert Replica(a_task(optimizer=Lars), a_model()).shards(2) == [slice(0, 20), slice(20, 43)]
+    assert Replica(a_task(), a_model()).shards(2) == [slice(0, 22), slice(22, 43)]
+
+
+def test_neighbours_of_one_group_are_updated_as_one():
+    model = a_model()
+    layout = Layout.of(model)
+    flat = torch.zeros(layout.length, dtype=torch.float64)
+    optimizer = FlatOptimizer(a_task(), model, layout, flat, copy.copy(flat), slice(0, layout.length))
+    (group,) = optimizer.optimizer.param_groups
+    assert [len(p) for p in group["params"]] == [layout.length]

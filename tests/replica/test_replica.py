@@ -1,0 +1,233 @@
+import numpy as np
+import pytest
+import torch
+from tasks import a_task, numbers, perceptron, samples
+from torch import nn
+from torch.utils.checkpoint import checkpoint as recompute
+
+from paceline.context import Batch
+from paceline.errors import Cancelled, RunError
+from paceline.replica.batches import Samples
+from paceline.replica.layout import BUCKET_BYTES
+from paceline.replica.replica import Replica
+from paceline.replica.shapes import ShapeReplica
+
+DATA = Samples(samples())
+
+
+def a_batch(count=8, total=None, step=0):
+    return Batch(step, np.arange(count), total or count)
+
+
+def a_replica(model=perceptron, **changes):
+    task = a_task(model=model, **changes)
+    return Replica(task, task.build_model(0))
+
+
+def gradient_of_torch(replica, batch):
+    """The mean gradient by plain autograd, times the batch's weight."""
+    model = replica.task.build_model(0)
+    inputs, target = DATA.fetch(batch.indices)
+    loss = replica.task.loss(model(*inputs), target)
+    loss.backward()
+    flat = [(torch.zeros_like(p) if p.grad is None else p.grad).reshape(-1) for p in model.parameters()]
+    return torch.cat(flat) * batch.weight, loss.item()
+
+
+class Mixed(nn.Module):
+    """A layer that is not used, one that is used twice, and one that is recomputed in backward."""
+
+    def __init__(self):
+        super().__init__()
+        self.unused, self.twice, self.again = nn.Linear(3, 3), nn.Linear(4, 4), nn.Linear(4, 2)
+
+    def forward(self, x):
+        x = self.twice(torch.tanh(self.twice(x)))
+        return recompute(self.again, x, use_reentrant=True)
+
+
+class TwoBuckets(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.large = nn.Parameter(torch.full((BUCKET_BYTES // 8,), 0.1, dtype=torch.float64))
+        self.small = nn.Parameter(torch.full((2,), 0.1, dtype=torch.float64))
+
+    def forward(self, x):
+        return x.sum(1, keepdim=True) * self.large[:2] + self.small
+
+
+@pytest.mark.parametrize("model", [perceptron, lambda: Mixed().double()], ids=["perceptron", "mixed"])
+@pytest.mark.parametrize(("count", "total"), [(8, 8), (3, 8), (1, 100)])
+def test_the_gradient_is_the_mean_over_the_slice_times_its_weight(model, count, total):
+    replica, batch = a_replica(model), a_batch(count, total)
+    replica.gradient.fill_(1e9)  # what was there before does not count
+    loss = replica.compute(batch, DATA)
+    expected, expected_loss = gradient_of_torch(replica, batch)
+    torch.testing.assert_close(replica.gradient, expected, rtol=0, atol=1e-15)
+    assert loss == pytest.approx(expected_loss, abs=1e-15)
+
+
+def test_an_empty_slice_has_a_gradient_of_zero():
+    replica = a_replica()
+    replica.gradient.fill_(1e9)
+    ready = []
+    assert replica.compute(a_batch(0, 8), DATA, ready.append) == 0
+    assert not replica.gradient.any()
+    assert ready == [0]
+
+
+def test_gradients_of_sparse_embeddings_are_made_dense():
+    replica = a_replica(lambda: nn.Sequential(nn.Embedding(5, 2, sparse=True).double(), nn.Flatten(0, 1)))
+    data = Samples((torch.tensor([[1], [3]]), numbers(2, 2)))
+    replica.compute(a_batch(2), data)
+    rows = replica.gradient.view(5, 2).abs().sum(1)
+    assert (rows > 0).tolist() == [False, True, False, True, False]
+
+
+def test_the_modules_parameters_are_views_of_the_flat_tensor():
+    replica = a_replica()
+    replica.parameters.fill_(3)
+    assert all((p == 3).all() for p in replica.module.parameters())
+    assert all(p.grad is None for p in replica.module.parameters())
+
+
+def test_buckets_are_handed_over_last_first_each_when_it_is_filled():
+    replica = a_replica(TwoBuckets)
+    replica.gradient.fill_(-1)
+    seen = []
+    replica.compute(a_batch(), DATA, lambda number: seen.append((number, replica.bucket(number).clone())))
+    assert [number for number, _ in seen] == list(replica.bucket_order()) == [1, 0]
+    assert all(torch.equal(bucket, replica.bucket(number)) for number, bucket in seen)
+    assert sum(replica.bucket_shares()) == pytest.approx(1)
+    assert replica.bucket_shares()[0] == pytest.approx(2 / replica.layout.length)
+
+
+def test_a_replica_can_be_placed_in_other_memory():
+    replica, memory = a_replica(), torch.zeros(3, 37, dtype=torch.float64)
+    memory[0].copy_(replica.parameters)
+    expected, _ = gradient_of_torch(replica, a_batch())
+    replica.place(parameters=memory[0], gradient=memory[2])
+    replica.compute(a_batch(), DATA)
+    torch.testing.assert_close(memory[2], expected, rtol=0, atol=1e-15)
+    before = memory[0].clone()
+    replica.apply()
+    torch.testing.assert_close(memory[0], before - 0.1 * expected, rtol=0, atol=1e-15)
+    assert not memory[1].any()
+
+
+def test_a_replica_cannot_be_placed_after_its_first_update():
+    replica = a_replica()
+    replica.apply()
+    with pytest.raises(RunError, match="before its first update"):
+        replica.place(parameters=replica.parameters.clone())
+
+
+def count_checkpoints(replica):
+    calls = []
+    replica.compute(a_batch(), DATA, checkpoint=lambda: calls.append(None))
+    return len(calls)
+
+
+def test_the_checkpoint_is_called_before_each_layer_and_after_each_gradient():
+    assert count_checkpoints(a_replica()) == 3 + 4
+
+
+@pytest.mark.parametrize("after", range(7))
+def test_a_computation_abandoned_at_any_checkpoint_leaves_the_replica_usable(after):
+    replica = a_replica()
+    parameters = replica.parameters.clone()
+    calls = []
+
+    def abandon():
+        calls.append(None)
+        if len(calls) > after:
+            raise Cancelled
+
+    with pytest.raises(Cancelled):
+        replica.compute(a_batch(), DATA, checkpoint=abandon)
+    assert len(calls) == after + 1
+    assert all(p.grad is None for p in replica.module.parameters())
+    assert torch.equal(replica.parameters, parameters)
+    replica.compute(a_batch(5), DATA)
+    expected, _ = gradient_of_torch(replica, a_batch(5))
+    torch.testing.assert_close(replica.gradient, expected, rtol=0, atol=1e-15)
+
+
+def dropout():
+    return nn.Sequential(nn.Linear(4, 50), nn.Dropout(0.5), nn.Linear(50, 2)).double()
+
+
+def gradient_with_dropout(seed=0, rank=0, step=0):
+    task = a_task(model=dropout)
+    replica = Replica(task, task.build_model(0), seed=seed, rank=rank)
+    replica.compute(a_batch(step=step), DATA)
+    return replica.gradient
+
+
+def test_dropout_is_set_by_seed_rank_and_step_whatever_came_before():
+    first = gradient_with_dropout()
+    torch.rand(100)
+    assert torch.equal(gradient_with_dropout(), first)
+    for other in ({"seed": 1}, {"rank": 1}, {"step": 1}):
+        assert not torch.equal(gradient_with_dropout(**other), first)
+
+
+# Evaluation
+
+
+def test_evaluation_sees_all_samples_in_order_in_evaluation_mode():
+    replica = a_replica(dropout)
+    model = replica.task.build_model(0).eval()
+    inputs, targets = numbers(2500, 4), numbers(2500, 2, seed=1)
+    seen = {}
+
+    def metric(outputs, answers):
+        seen.update(outputs=outputs, answers=answers)
+        return 0.25
+
+    assert replica.evaluate(Samples((inputs, targets)), metric) == 0.25
+    torch.testing.assert_close(seen["outputs"], model(inputs), rtol=0, atol=1e-14)
+    assert torch.equal(seen["answers"], targets)
+    assert not seen["outputs"].requires_grad
+    assert replica.module.training
+
+
+def frozen_norm():
+    """Fine-tuning as many do it: the statistics of a trained layer are kept, by leaving it in evaluation mode."""
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)).double()
+    model[1].eval()
+    return model
+
+
+def test_a_layer_that_the_user_put_into_evaluation_mode_stays_there():
+    replica = a_replica(frozen_norm)
+    replica.compute(a_batch(), DATA)
+    replica.evaluate(DATA, lambda outputs, targets: 0.0)
+    replica.compute(a_batch(), DATA)
+    assert replica.module.training
+    assert not replica.module[1].training
+    assert replica.state()["1.num_batches_tracked"] == 0
+
+
+def test_a_model_given_in_evaluation_mode_is_trained_in_training_mode():
+    replica = a_replica(lambda: dropout().eval())
+    replica.compute(a_batch(), DATA)
+    assert all(layer.training for layer in replica.module.modules())
+
+
+def test_the_state_is_a_copy():
+    replica = a_replica()
+    state = replica.state()
+    replica.parameters.fill_(5)
+    assert list(state) == list(replica.module.state_dict())
+    assert not any((tensor == 5).any() for tensor in state.values())
+
+
+def test_a_replica_of_shapes_costs_no_memory_and_does_no_mathematics():
+    task = a_task(model=lambda: nn.Linear(10**6, 10**6, device="meta"))
+    replica = ShapeReplica(task, task.build_model(0))
+    assert replica.parameters.is_meta
+    assert replica.layout.length == 10**12 + 10**6
+    assert np.isnan(replica.compute(a_batch(), DATA))
+    replica.apply()
+    assert replica.state() == {}

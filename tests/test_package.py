@@ -1,0 +1,58 @@
+import subprocess
+import sys
+
+import pytest
+
+import paceline
+
+
+def modules_after(statement):
+    program = f"import sys\n{statement}\nprint(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    return done.stdout.split()
+
+
+def test_the_public_names_are_sorted():
+    assert paceline.__all__ == sorted(paceline.__all__)
+
+
+@pytest.mark.parametrize("name", paceline.__all__)
+def test_every_public_name_resolves_and_says_what_it_is(name):
+    assert getattr(paceline, name).__doc__
+    assert name in dir(paceline)
+
+
+def test_all_is_complete():
+    promised = {"Link", "Local", "PacelineError", "Run", "Simulated", "Task", "load_task", "times", "train"}
+    assert promised <= set(paceline.__all__)
+    assert set(paceline.__all__) - {"collectives"} == set(paceline._HOMES)
+
+
+def test_a_star_import_gives_the_public_names():
+    names = {}
+    exec("from paceline import *", names)
+    assert set(paceline.__all__) <= set(names)
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="'paceline' has no attribute 'nonsense'"):
+        _ = paceline.nonsense
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "import paceline",
+        "import paceline; paceline.Link, paceline.times, paceline.PacelineError, paceline.Task",
+        "from paceline.strategies import STRATEGIES",
+        "import paceline.collectives, paceline.schedules, paceline.trace, paceline.run",
+    ],
+)
+def test_torch_is_imported_late(statement):
+    assert "torch" not in modules_after(statement)
+
+
+def test_the_version_is_that_of_the_package():
+    from importlib.metadata import version
+
+    assert paceline.__version__ == version("paceline")
