@@ -10,6 +10,7 @@ import platform
 import time
 from pathlib import Path
 
+from benchmarks.quiet import busy_cores
 from benchmarks.result import Result
 
 # Named, not imported: each imports torch, and none should be loaded while another measures how long that takes.
@@ -25,9 +26,11 @@ def main() -> None:
     options = _parse()
     results: dict[str, Result] = {}
     for name in options.names or BENCHMARKS:
-        began_s = time.monotonic()
+        began_s, busy = time.monotonic(), busy_cores()
         results[name] = importlib.import_module(f"benchmarks.{name}").measure()
-        print(f"{name}: {results[name]}\n  ({time.monotonic() - began_s:.0f} s)\n", flush=True)
+        took_s, busy = time.monotonic() - began_s, max(busy, busy_cores())
+        print(f"{name}: {results[name]}")
+        print(f"  took {took_s:.0f} s; other work used {busy:.1f} cores before or after\n", flush=True)
     missed = [name for name, result in results.items() if not result.met]
     print(f"targets missed in: {', '.join(missed)}" if missed else "all targets met")
     if options.json:

@@ -83,7 +83,7 @@ class _Trainer:
         images, labels = self._images.index_select(0, indices), self._labels.index_select(0, indices)
         self._optimizer.zero_grad()
         loss = cross_entropy(self._model(images), labels)
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         self._optimizer.step()
         loss.item()  # we report every loss; so does anyone who watches a training
 
@@ -91,8 +91,8 @@ class _Trainer:
         chance = torch.Generator().manual_seed(0)
         while True:
             order = torch.randperm(len(self._images), generator=chance)
-            for batch in order.split(SAMPLES * workers):
-                yield batch[rank * SAMPLES : (rank + 1) * SAMPLES]
+            for start in range(rank * SAMPLES, len(order), SAMPLES * workers):
+                yield order[start : start + SAMPLES]
 
 
 def _serve(rank: int, workers: int, meeting_point: str, pipe: Connection) -> None:

@@ -15,6 +15,7 @@ from functools import partial
 import paceline as pl
 from benchmarks.mlp import SAMPLES, build_model, cross_entropy, make_data, make_optimizer
 from benchmarks.peers import ALONE, DDP, Peers
+from benchmarks.quiet import wait_until_quiet
 from benchmarks.result import Goal, Result, Row, compare
 from paceline.trace import Kind
 
@@ -89,6 +90,7 @@ def _take_turns(blocks: dict[str, Callable[[], float]]) -> dict[str, list[float]
     rounds: dict[str, list[float]] = {name: [] for name in blocks}
     names = list(blocks)
     for i in range(ROUNDS):
+        wait_until_quiet()
         start = i % len(names)
         for name in names[start:] + names[:start]:
             rounds[name].append(blocks[name]())

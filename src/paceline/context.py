@@ -61,6 +61,8 @@ class Message(NamedTuple):
     tag: int
     version: int
     tensor: Tensor
+    note: float = 0.0
+    """A number that rides along: a loss, say."""
 
 
 class Handle(Protocol[T_co]):
@@ -162,8 +164,24 @@ class Context(Protocol):
         """The number of each step, until the run's last: the loop of a role that computes no gradients."""
         ...
 
-    def batches(self) -> AsyncIterator[Batch]:
-        """This worker's slice of each global batch, one a step, until the run's last step."""
+    def batches(self, *, endless: bool = False) -> AsyncIterator[Batch]:
+        """This worker's slice of each global batch, one a step, until the run's last step.
+
+        `endless`: for workers that go at their own pace, until somebody tells them to stop.
+        """
+        ...
+
+    def batch_of(self, worker: int, step: int) -> Batch:
+        """Any worker's slice of the global batch of a step: every rank knows them all."""
+        ...
+
+    def inspects(self, step: int) -> bool:
+        """Whether the run looks at the reporter's parameters after this step: to evaluate them, or at its end."""
+        ...
+
+    @property
+    def loss(self) -> float:
+        """The mean loss of the gradient that was last computed here."""
         ...
 
     def gradients(self, batch: Batch) -> AsyncIterator[Tensor]:
@@ -193,7 +211,9 @@ class Context(Protocol):
         ...
 
     # How ranks talk
-    def send(self, to: int, tensor: Tensor, *, tag: int = 0, version: int = 0) -> Awaitable[None]:
+    def send(
+        self, to: int, tensor: Tensor, *, tag: int = 0, version: int = 0, note: float = 0.0
+    ) -> Awaitable[None]:
         """Done when the tensor may be overwritten."""
         ...
 
@@ -238,6 +258,14 @@ class Context(Protocol):
 
     def report(self, **values: float) -> None:
         """Add values to the record of the current step."""
+        ...
+
+    def note_staleness(self, staleness: int) -> None:
+        """Count a gradient in the run's histogram: the version at its update minus the version at its pull."""
+        ...
+
+    def note_lost(self, rank: int) -> None:
+        """Write into the run's record that it goes on without a rank."""
         ...
 
 

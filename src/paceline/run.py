@@ -84,6 +84,9 @@ class Run:
     bytes_sent: list[int]
     messages_sent: list[int]
     staleness: dict[int, int]
+    """How many gradients were how stale when they were applied."""
+    lost: list[tuple[int, int]] = field(default_factory=list)
+    """Ranks that died and that the run went on without, and the step of each."""
     target: float | None = None
     state: dict[str, Tensor] = field(default_factory=dict, repr=False)
     """The final model's state by name."""
@@ -159,6 +162,7 @@ class Run:
             "seconds_to_target": self.seconds_to_target,
             "bytes_sent": self.bytes_sent,
             "messages_sent": self.messages_sent,
+            "lost": self.lost,
             "staleness": {str(k): v for k, v in sorted(self.staleness.items())},
             "compute_share": summary.compute_share,
             "communicate_share": summary.communicate_share,
@@ -208,6 +212,7 @@ class Run:
             bytes_sent=manifest["bytes_sent"],
             messages_sent=manifest["messages_sent"],
             staleness={int(k): v for k, v in manifest["staleness"].items()},
+            lost=[(rank, step) for rank, step in manifest["lost"]],
             target=manifest["target"],
             state=state,
             trainable=manifest["trainable"],

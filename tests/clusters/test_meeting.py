@@ -37,7 +37,9 @@ def cluster(**words: object) -> pl.Simulated:
     return pl.Simulated(workers=40, link=pl.Link("1Gbps", "50us"), **words)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("words", [{}, {"hosts": 4, "inside": pl.Link("100Gbps", "1us")}], ids=["even", "hosts"])
+@pytest.mark.parametrize(
+    "words", [{}, {"hosts": 4, "inside": pl.Link("100Gbps", "1us")}], ids=["even", "hosts"]
+)
 def test_a_ring_timed_as_a_whole_equals_message_by_message(words, monkeypatch):
     whole = pl.run_program(uneven_rings, cluster(**words))
     monkeypatch.setattr(meeting, "MANY", 10**9)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from paceline.cli import strategies, train
+from paceline.cli import bench, strategies, train
 from paceline.cli.options import Version
 
 __all__ = ["app", "main"]
@@ -17,6 +17,7 @@ app = typer.Typer(
 )
 app.command("train")(train.train)
 app.command("strategies")(strategies.strategies)
+app.command("bench")(bench.bench)
 
 
 @app.callback()

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from paceline.clusters.channel import Channel, ChannelClosed
 from paceline.errors import RunError
@@ -64,22 +64,31 @@ class ForkServer:
 
     def fork(self, endpoint: socket.socket) -> int:
         """Fork a worker that talks through `endpoint`; return its process number."""
-        with self._lock:
-            try:
-                self._channel.send("fork", fds=[endpoint.fileno()])
-                return int(self._channel.receive().values["pid"])
-            except ChannelClosed:
-                raise RunError("the fork server died; the next run will start a new one") from None
+        try:
+            return int(self._ask("fork", {}, [endpoint.fileno()])["pid"])
+        except ChannelClosed:
+            raise RunError("the fork server died; the next run will start a new one") from None
 
     def exit_status(self, pid: int) -> int | None:
         """How a worker that is ending does so, as `os.waitpid` tells it; None if the server does not know."""
+        try:
+            status: int | None = self._ask("reap", {"pid": pid}, [])["status"]
+        except ChannelClosed:
+            return None
+        return status
+
+    def _ask(self, word: str, values: dict[str, Any], fds: list[int]) -> dict[str, Any]:
         with self._lock:
+            if self._channel.fileno() < 0:
+                raise ChannelClosed
             try:
-                self._channel.send("reap", {"pid": pid})
-                status: int | None = self._channel.receive().values["status"]
+                self._channel.send(word, values, fds=fds)
+                return self._channel.receive().values
             except ChannelClosed:
-                return None
-            return status
+                raise
+            except BaseException:  # Ctrl-C, say: whoever asked next would read the rest of this answer
+                self.close()
+                raise
 
     def close(self) -> None:
         if self._owner == os.getpid():

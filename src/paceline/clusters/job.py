@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import bisect
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -60,10 +62,14 @@ class Outcome:
     losses: list[tuple[int, float, int]] = field(default_factory=list)
     """Of a worker: step, mean loss and samples of each batch."""
     bytes_at: list[int] = field(default_factory=list)
-    """Bytes sent until the end of each step."""
+    """Bytes sent until the end of each step, of a rank that goes step by step with the run."""
+    bytes_over_time: list[tuple[float, int]] = field(default_factory=list)
+    """Seconds and bytes sent by then, of a rank that goes at its own pace."""
     bytes_sent: int = 0
     messages_sent: int = 0
     staleness: dict[int, int] = field(default_factory=dict)
+    lost: list[tuple[int, int]] = field(default_factory=list)
+    """Ranks that the run went on without, and the step of each."""
     seconds: float = 0.0
     spans: Spans | None = None
     state: dict[str, Tensor] = field(default_factory=dict)
@@ -96,6 +102,7 @@ def assemble(job: Job, cluster: str, outcomes: Sequence[Outcome], module: nn.Mod
         bytes_sent=[o.bytes_sent for o in outcomes],
         messages_sent=[o.messages_sent for o in outcomes],
         staleness=_sum_histograms([o.staleness for o in outcomes]),
+        lost=[entry for o in outcomes for entry in o.lost],
         target=job.task.target if job.task else None,
         state=reporter.state,
         trainable=[name for name, p in module.named_parameters() if p.requires_grad] if module else [],
@@ -111,7 +118,10 @@ def _history(outcomes: Sequence[Outcome], reporter: Outcome) -> list[Record]:
             if step < steps:
                 losses[step] += loss * count
                 samples[step] += count
-    sent = [sum(_until(o.bytes_at, step) for o in outcomes) for step in range(steps)]
+    sent = [
+        sum(_bytes_until(o, step, record["seconds"]) for o in outcomes)
+        for step, record in enumerate(reporter.records)
+    ]
     history, seen = [], 0
     for step, record in enumerate(reporter.records):
         seen += samples[step]
@@ -120,10 +130,11 @@ def _history(outcomes: Sequence[Outcome], reporter: Outcome) -> list[Record]:
     return history
 
 
-def _until(values: list[int], step: int) -> int:
-    if not values:
-        return 0
-    return values[min(step, len(values) - 1)]
+def _bytes_until(outcome: Outcome, step: int, seconds: float) -> int:
+    if outcome.bytes_at:
+        return outcome.bytes_at[min(step, len(outcome.bytes_at) - 1)]
+    found = bisect.bisect_right(outcome.bytes_over_time, (seconds, math.inf))
+    return outcome.bytes_over_time[found - 1][1] if found else 0
 
 
 def _sum_histograms(histograms: Sequence[dict[int, int]]) -> dict[int, int]:

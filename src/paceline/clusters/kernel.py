@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Callable, Coroutine, Generator
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Coroutine, Generator, Sequence
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from paceline.errors import Cancelled, DeadlockError
 
-__all__ = ["Event", "Kernel", "Process"]
+__all__ = ["AnyOf", "Event", "Kernel", "Process", "Waiter"]
 
 T = TypeVar("T")
 
@@ -24,7 +24,7 @@ class Event(Generic[T]):
 
     result: T
     error: BaseException | None
-    waiters: list[Process[Any]] | None
+    waiters: list[Waiter] | None
 
     def __init__(self) -> None:
         self.done = self.started = False
@@ -33,30 +33,28 @@ class Event(Generic[T]):
     def start(self) -> None:
         """Begin. Called once, by whoever awaits it or hands it to `start`."""
 
-    def park(self, process: Process[Any]) -> None:
+    def park(self, waiter: Waiter) -> None:
         if self.waiters is None:
-            self.waiters = [process]
+            self.waiters = [waiter]
         else:
-            self.waiters.append(process)
+            self.waiters.append(waiter)
 
     def cancel(self) -> None:
         if not self.done:
             self.withdraw()
             self.error = Cancelled()
             self.done = True
+            if self.waiters:
+                self.waiters[0].kernel.finish(self)
 
     def withdraw(self) -> None:
         """Undo what can be undone of an operation that nobody wants any more."""
-
-    def look(self) -> bool:
-        """Whether it has happened by now."""
-        return self.done
 
     def __await__(self) -> Generator[Event[T], None, T]:
         if not self.started:
             self.started = True
             self.start()
-        if not (self.done or self.look()):
+        if not self.done:
             yield self
         if self.error is not None:
             raise self.error
@@ -66,12 +64,12 @@ class Event(Generic[T]):
 class Process(Event[T]):
     """A coroutine in virtual time; done when it has returned."""
 
-    __slots__ = ("_coroutine", "_kernel", "name", "parked")
+    __slots__ = ("_coroutine", "kernel", "name", "parked")
 
     def __init__(self, kernel: Kernel, coroutine: Coroutine[Any, None, T], name: str = "") -> None:
         super().__init__()
         self.started = True
-        self._kernel = kernel
+        self.kernel = kernel
         self._coroutine = coroutine
         self.name = name
         self.parked: Event[Any] | None = None
@@ -85,10 +83,10 @@ class Process(Event[T]):
             event = self._coroutine.send(None)
         except StopIteration as stop:
             self.result = stop.value
-            self._kernel.finish(self)
+            self.kernel.finish(self)
         except BaseException as error:
             self.error = error
-            self._kernel.finish(self)
+            self.kernel.finish(self)
         else:
             self.parked = event
             event.park(self)
@@ -98,6 +96,37 @@ class Process(Event[T]):
             self.parked.cancel()
         self._coroutine.close()
 
+    def __str__(self) -> str:
+        return str(self.parked) if self.parked is not None else "a program of its own"
+
+
+class AnyOf(Event[None]):
+    """Done when one of several is. It is itself what those wake, so that the later ones find nobody to disturb."""
+
+    __slots__ = ("_events", "kernel")
+
+    name = ""
+
+    def __init__(self, kernel: Kernel, events: Sequence[Event[Any]]) -> None:
+        super().__init__()
+        self.kernel = kernel
+        self._events = events
+        self.result = None
+
+    def start(self) -> None:
+        for event in self._events:
+            event.park(self)
+
+    def resume(self) -> None:
+        if not self.done:
+            self.kernel.finish(self)
+
+    def __str__(self) -> str:
+        return " or ".join(str(event) for event in self._events)
+
+
+Waiter: TypeAlias = "Process[Any] | AnyOf"
+
 
 class Kernel:
     """The clock and the heap."""
@@ -106,7 +135,7 @@ class Kernel:
 
     def __init__(self) -> None:
         self.now = 0.0
-        self.ready: deque[Process[Any]] = deque()
+        self.ready: deque[Waiter] = deque()
         self._heap: list[tuple[float, int, Callable[[Any], None], Any]] = []
         self._sequence = 0
 

@@ -21,10 +21,11 @@ from paceline.clusters.forkserver import ForkServer
 from paceline.clusters.job import Job, Outcome
 from paceline.clusters.worker import Assignment
 from paceline.costs.stragglers import Stragglers
-from paceline.errors import DeadlineError, PeerLost, RunError
+from paceline.errors import DeadlineError, PeerLost, RunError, TaskError
 from paceline.links.memory import SharedMemory
 from paceline.links.shared_memory import RingPort
 from paceline.run import Progress
+from paceline.task import user_code
 from paceline.trace import Spans
 
 __all__ = ["Crew"]
@@ -39,10 +40,6 @@ class Crew:
     def __init__(self, job: Job, stragglers: Stragglers, deadline_s: float, threads: int) -> None:
         self._job = job
         self._deadline_s = deadline_s
-        self._memory = SharedMemory.create("control", Control.nbytes(job.ranks))
-        self._rings = SharedMemory.create("rings", RingPort.nbytes(job.ranks))
-        self._control = Control(self._memory, job.ranks)
-        self._control.last_step = job.steps
         self._store_fd = os.memfd_create("paceline-store", os.MFD_CLOEXEC)
         assignment = Assignment(
             job=job,
@@ -51,7 +48,16 @@ class Crew:
             threads=threads,
             store_path=f"/proc/{os.getpid()}/fd/{self._store_fd}",
         )
-        self._payload = payload.store(assignment)
+        try:
+            with user_code("the task cannot be sent to worker processes"):
+                self._payload = payload.store(assignment)
+        except TaskError:
+            os.close(self._store_fd)
+            raise
+        self._memory = SharedMemory.create("control", Control.nbytes(job.ranks))
+        self._rings = SharedMemory.create("rings", RingPort.nbytes(job.ranks))
+        self._control = Control(self._memory, job.ranks)
+        self._control.last_step = job.steps
         self._server = ForkServer.get()
         self._channels: dict[int, Channel] = {}
         self._pids: dict[int, int] = {}
@@ -211,7 +217,8 @@ def _how_it_ended(status: int | None, step: int) -> str:
 
 def _read_outcome(letter: Letter) -> Outcome:
     values = decode(letter.values["body"], letter.blobs)
-    values["losses"] = [tuple(entry) for entry in values["losses"]]
+    for name in ("losses", "bytes_over_time", "lost"):
+        values[name] = [tuple(entry) for entry in values[name]]
     return Outcome(**values, spans=Spans.from_bytes(bytes(letter.blobs[-1])))
 
 

@@ -26,7 +26,7 @@ from paceline.clusters.native import NativeGroups
 from paceline.clusters.node import Node
 from paceline.context import Batch, Combine, Handle
 from paceline.costs.stragglers import Stragglers
-from paceline.errors import DeadlineError, PeerLost
+from paceline.errors import Cancelled, DeadlineError, PeerLost
 from paceline.interpreter import interpret
 from paceline.links.memory import SharedMemory
 from paceline.links.operation import Operation
@@ -134,8 +134,10 @@ class LocalContext(Node):
 
     # How ranks talk
 
-    def send(self, to: int, tensor: Tensor, *, tag: int = 0, version: int = 0) -> SendOperation:
-        return self._port.send(self, to, tensor, tag, version)
+    def send(
+        self, to: int, tensor: Tensor, *, tag: int = 0, version: int = 0, note: float = 0.0
+    ) -> SendOperation:
+        return self._port.send(self, to, tensor, tag, version, note)
 
     def recv(
         self, source: int, into: Tensor | None = None, *, combine: Combine = "copy", tag: int = 0
@@ -186,9 +188,11 @@ class LocalContext(Node):
                 return
             self._check_others(operation)
             patience_s = min(deadline_s - time.monotonic(), _PATIENCE_S)
-            if patience_s <= 0 and operation.awaited():
-                raise self._deadline_error(operation)
-            self._bells.sleep(self.rank, seen, self._until_next_timer(operation, max(patience_s, 1e-3)))
+            if patience_s <= 0:
+                if operation.awaited():
+                    raise self._deadline_error(operation)
+                patience_s = _PATIENCE_S  # it waits for nobody: a long computation is no failure
+            self._bells.sleep(self.rank, seen, self._until_next_timer(operation, patience_s))
 
     def wake(self) -> None:
         """From a thread of this rank: there is news."""
@@ -199,7 +203,8 @@ class LocalContext(Node):
         for operation in list(self._running):
             if not operation.done:
                 self.wait(operation)
-            operation.take()
+            if not isinstance(operation.error, Cancelled):
+                operation.take()
 
     def _spin(self, operation: Operation[Any]) -> bool:
         until_s = time.monotonic() + self._spin_s
@@ -217,8 +222,8 @@ class LocalContext(Node):
         return operation.poll()
 
     def _until_next_timer(self, operation: Operation[Any], limit_s: float) -> float:
-        timers = [o.until_s for o in (operation, *self._running) if isinstance(o, SleepOperation)]
-        return max(0.0, min([limit_s, *(t - time.monotonic() for t in timers)]))
+        due_s = min(other.due_s() for other in (operation, *self._running))
+        return max(0.0, min(limit_s, due_s - time.monotonic()))
 
     def _check_others(self, operation: Operation[Any]) -> None:
         awaited = operation.awaited()

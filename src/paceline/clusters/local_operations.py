@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Coroutine, Generator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from torch import Tensor
@@ -59,6 +60,9 @@ class Background(Operation[T]):
     def awaited(self) -> tuple[int, ...]:
         return self._current.awaited() if self._current is not None else ()
 
+    def due_s(self) -> float:
+        return self._current.due_s() if self._current is not None else math.inf
+
     def __str__(self) -> str:
         return str(self._current) if self._current is not None else "a background program"
 
@@ -83,6 +87,9 @@ class FirstOperation(Operation[Operation[Any]]):
     def awaited(self) -> tuple[int, ...]:
         return tuple(dict.fromkeys(rank for handle in self._handles for rank in handle.awaited()))
 
+    def due_s(self) -> float:
+        return min((handle.due_s() for handle in self._handles), default=math.inf)
+
     def __str__(self) -> str:
         return " or ".join(str(handle) for handle in self._handles)
 
@@ -90,20 +97,23 @@ class FirstOperation(Operation[Operation[Any]]):
 class SleepOperation(Operation[None]):
     """Done when its time has come."""
 
-    __slots__ = ("_began_s", "_context", "until_s")
+    __slots__ = ("_began_s", "_context", "_until_s")
 
     def __init__(self, context: LocalContext, seconds: float) -> None:
         super().__init__(context)
         self._context = context
         self._began_s = context.now()
-        self.until_s = time.monotonic() + seconds
+        self._until_s = time.monotonic() + seconds
         self.result = None
 
     def poll(self) -> bool:
-        if not self.done and time.monotonic() >= self.until_s:
+        if not self.done and time.monotonic() >= self._until_s:
             self.done = True
             self._context.span(Kind.SLEEP, self._began_s, self._context.now())
         return self.done
+
+    def due_s(self) -> float:
+        return self._until_s
 
 
 class ComputeOperation(Operation[Tensor]):
@@ -115,6 +125,7 @@ class ComputeOperation(Operation[Tensor]):
     __slots__ = ("_batch", "_cancelled", "_context", "_started", "ready")
 
     _threads: ThreadPoolExecutor | None = None
+    _under_way: Future[None] | None = None
 
     def __init__(self, context: LocalContext, batch: Batch) -> None:
         super().__init__(context)
@@ -127,6 +138,8 @@ class ComputeOperation(Operation[Tensor]):
     def __await__(self) -> Generator[Operation[Any], None, Tensor]:
         if not self._started and not self.waiter.in_background:
             self._started = True
+            if ComputeOperation._under_way is not None:
+                ComputeOperation._under_way.result()  # it may be cancelled, and not have stopped yet
             self._run()
             return self.take()
         return (yield from super().__await__())
@@ -137,7 +150,7 @@ class ComputeOperation(Operation[Tensor]):
             if ComputeOperation._threads is None:
                 # One thread: a replica computes one gradient at a time.
                 ComputeOperation._threads = ThreadPoolExecutor(1, thread_name_prefix="compute")
-            ComputeOperation._threads.submit(self._run_in_thread)
+            ComputeOperation._under_way = ComputeOperation._threads.submit(self._run_in_thread)
         return self.done
 
     def cancel(self) -> None:

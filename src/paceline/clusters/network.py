@@ -9,11 +9,11 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from paceline.clusters.kernel import Event, Kernel
+from paceline.clusters.kernel import Event, Kernel, Waiter
 from paceline.context import ANY, Combine, Message
 from paceline.costs import Link
 from paceline.errors import MismatchError
@@ -182,10 +182,12 @@ class SendEvent(Event[None]):
 
     __slots__ = (
         "_context",
+        "_ended",
         "begins_s",
         "carry_s",
         "ends_s",
         "nbytes",
+        "note",
         "source",
         "tag",
         "tensor",
@@ -193,8 +195,10 @@ class SendEvent(Event[None]):
         "version",
     )
 
-    def __init__(self, context: SimulatedContext, to: int, tensor: Tensor, tag: int, version: int) -> None:
-        self.done = self.started = False
+    def __init__(
+        self, context: SimulatedContext, to: int, tensor: Tensor, tag: int, version: int, note: float
+    ) -> None:
+        self._ended = self.started = False
         self.error = self.waiters = None
         self.result = None
         self._context = context
@@ -204,6 +208,7 @@ class SendEvent(Event[None]):
         self.nbytes = tensor.nbytes
         self.tag = tag
         self.version = version
+        self.note = note
         # Set when it is sent: when it enters the port in, when it has left the port out, how long each carries it.
         self.begins_s = self.ends_s = self.carry_s = 0.0
 
@@ -216,19 +221,21 @@ class SendEvent(Event[None]):
         outcome.bytes_sent += self.nbytes
         outcome.messages_sent += 1
         context.recorder.spans.append((_SEND, start_s, self.ends_s, self.to, self.nbytes, context.step))
-        if self.ends_s <= context.kernel.now:
-            self.done = True
 
-    def park(self, process: Any) -> None:
-        # Its end is known from the start, so no event marks it unless somebody waits for it.
+    # Its end is known from the start, so no event marks it unless somebody waits for it.
+
+    @property
+    def done(self) -> bool:
+        return self._ended or (self.started and self.ends_s <= self._context.kernel.now)
+
+    @done.setter
+    def done(self, done: bool) -> None:
+        self._ended = done
+
+    def park(self, waiter: Waiter) -> None:
         if self.waiters is None:
             self._context.kernel.at(self.ends_s, self._context.kernel.finish, self)
-        super().park(process)
-
-    def look(self) -> bool:
-        if self.started and not self.done and self.ends_s <= self._context.kernel.now:
-            self.done = True
-        return self.done
+        super().park(waiter)
 
     def __str__(self) -> str:
         return f"send to rank {self.to}"
@@ -268,7 +275,7 @@ class RecvEvent(Event[Message]):
             spans.append((_WAIT, began_s, begins_s, source, 0, context.step))
             began_s = begins_s
         spans.append((_RECEIVE, began_s, context.kernel.now, source, packet.nbytes, context.step))
-        self.result = Message(source, packet.tag, packet.version, self._combined(packet))
+        self.result = Message(source, packet.tag, packet.version, self._combined(packet), packet.note)
         context.kernel.finish(self)
 
     def _combined(self, packet: SendEvent) -> Tensor:

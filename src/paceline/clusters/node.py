@@ -5,6 +5,7 @@ A world adds how it waits, sends and computes.
 
 from __future__ import annotations
 
+import itertools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Sequence
@@ -39,6 +40,7 @@ class Node(ABC):
         self.rng = np.random.default_rng([job.seed, rank, _PROGRAM_STREAM])
         self.delay_rng = np.random.default_rng([job.seed, rank, _DELAY_STREAM])
         self.step = 0
+        self.loss = math.nan
         self.recorder = Recorder(rank, self.role)
         self.outcome = Outcome(rank=rank)
         self._replica = replica
@@ -118,9 +120,28 @@ class Node(ABC):
             self._finish_step(step)
             step += 1
 
-    async def batches(self) -> AsyncIterator[Batch]:
-        async for step in self.rounds():
-            yield self.global_batches.slice(step, self.rank, len(self.workers))
+    async def batches(self, *, endless: bool = False) -> AsyncIterator[Batch]:
+        if not endless:
+            async for step in self.rounds():
+                yield self.batch_of(self.rank, step)
+            return
+        for step in itertools.count():
+            self.step = step
+            yield self.batch_of(self.rank, step)
+            self.outcome.bytes_over_time.append((self.now(), self.outcome.bytes_sent))
+
+    def batch_of(self, worker: int, step: int) -> Batch:
+        return self.global_batches.slice(step, worker, len(self.workers))
+
+    def inspects(self, step: int) -> bool:
+        return step + 1 >= self.last_step or self._evaluation_is_due(step)
+
+    def note_staleness(self, staleness: int) -> None:
+        histogram = self.outcome.staleness
+        histogram[staleness] = histogram.get(staleness, 0) + 1
+
+    def note_lost(self, rank: int) -> None:
+        self.outcome.lost.append((rank, self.step))
 
     def report(self, **values: float) -> None:
         self._reported.update(values)
@@ -174,6 +195,7 @@ class Node(ABC):
     def note_loss(self, batch: Batch, loss: float) -> None:
         if not math.isfinite(loss):
             raise LossNotFiniteError(self.rank, batch.step, loss)
+        self.loss = loss
         self.outcome.losses.append((batch.step, loss, batch.count))
 
     def finish(self) -> Outcome:

@@ -10,7 +10,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+
 from paceline.clusters.checks import check_workers
+from paceline.clusters.failures import failure_of
 from paceline.clusters.job import Job, Outcome
 from paceline.clusters.kernel import Kernel, Process
 from paceline.clusters.network import Disturbed, Network
@@ -18,7 +21,7 @@ from paceline.clusters.simulated_context import SimulatedContext, World, set_thr
 from paceline.costs import Link, times
 from paceline.costs.stragglers import Stragglers
 from paceline.costs.times import Times
-from paceline.errors import ConfigurationError, UnknownNameError
+from paceline.errors import Cancelled, ConfigurationError, UnknownNameError
 from paceline.replica.batches import GlobalBatches, Samples
 from paceline.replica.replica import Replica
 from paceline.replica.shapes import ShapeReplica
@@ -73,10 +76,13 @@ class Simulated:
         collecting = gc.isenabled()
         gc.disable()
         try:
-            try:
-                return self._run(job, progress, whole_collectives=True)
-            except Disturbed:
-                return self._run(job, progress, whole_collectives=False)
+            with torch.random.fork_rng(
+                devices=[]
+            ):  # the ranks compute in the caller's process, not at its expense
+                try:
+                    return self._run(job, progress, whole_collectives=True)
+                except Disturbed:
+                    return self._run(job, progress, whole_collectives=False)
         finally:
             set_threads(threads)
             if collecting:
@@ -92,7 +98,16 @@ class Simulated:
         for context in contexts:
             program: Any = job.program(context.rank)(context)
             processes.append(Process(world.kernel, program, f"rank {context.rank} ({context.role})"))
-        world.kernel.run(processes)
+        try:
+            world.kernel.run(processes)
+        except (Exception, SystemExit, Cancelled) as error:
+            for context, process in zip(contexts, processes, strict=True):
+                if process.error is error and not isinstance(error, Disturbed):
+                    raise failure_of(context.rank, context.step, error) from None
+            raise
+        finally:
+            for process in processes:
+                process.cancel()  # after an error some may not have begun
         outcomes = [context.finish() for context in contexts]
         for outcome, process in zip(outcomes, processes, strict=True):
             outcome.result = process.result

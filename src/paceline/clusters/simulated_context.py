@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from paceline.clusters.job import Job
-from paceline.clusters.kernel import Event, Kernel, Process
+from paceline.clusters.kernel import AnyOf, Event, Kernel, Process
 from paceline.clusters.meeting import Meeting, MeetingEvent, suits
 from paceline.clusters.network import Network, RecvEvent, SendEvent
 from paceline.clusters.node import Node
@@ -124,8 +124,10 @@ class SimulatedContext(Node):
 
     # How ranks talk
 
-    def send(self, to: int, tensor: Tensor, *, tag: int = 0, version: int = 0) -> SendEvent:
-        return SendEvent(self, to, tensor, tag, version)
+    def send(
+        self, to: int, tensor: Tensor, *, tag: int = 0, version: int = 0, note: float = 0.0
+    ) -> SendEvent:
+        return SendEvent(self, to, tensor, tag, version, note)
 
     def recv(
         self, source: int, into: Tensor | None = None, *, combine: Combine = "copy", tag: int = 0
@@ -146,9 +148,9 @@ class SimulatedContext(Node):
         events = cast(Sequence[Event[Any]], handles)
         while True:
             for event in events:
-                if event.done or event.look():
+                if event.done:
                     return event
-            await AnyOf(events)
+            await AnyOf(self.kernel, events)
 
     async def sleep(self, seconds: float) -> None:
         start_s = self.now()
@@ -256,24 +258,6 @@ class ComputeEvent(Event[Tensor]):
 
     def __str__(self) -> str:
         return "compute"
-
-
-class AnyOf(Event[None]):
-    """Wakes its process when any of several events is done."""
-
-    __slots__ = ("_events",)
-
-    def __init__(self, events: Sequence[Event[Any]]) -> None:
-        super().__init__()
-        self._events = events
-        self.result = None
-
-    def park(self, process: Process[Any]) -> None:
-        for event in self._events:
-            event.park(process)
-
-    def __str__(self) -> str:
-        return " or ".join(str(event) for event in self._events)
 
 
 def set_threads(count: int) -> int:

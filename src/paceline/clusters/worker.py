@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import sys
-import traceback
 from collections.abc import Awaitable
 from dataclasses import dataclass
 from typing import Any
@@ -16,10 +15,11 @@ import torch
 from paceline.clusters import payload
 from paceline.clusters.channel import Channel, encode
 from paceline.clusters.control import Control
+from paceline.clusters.failures import failure_of
 from paceline.clusters.job import Job, Outcome
 from paceline.clusters.local_context import LocalContext
 from paceline.costs.stragglers import Stragglers
-from paceline.errors import PacelineError, RunError, WorkerError
+from paceline.errors import Cancelled, RunError
 from paceline.links.memory import SharedMemory
 
 __all__ = ["Assignment", "main"]
@@ -52,7 +52,7 @@ def main(channel: Channel) -> None:
         outcome = context.finish()
         outcome.result = result
         _send_outcome(channel, outcome)
-    except Exception as error:
+    except (Exception, SystemExit, Cancelled) as error:
         _send_error(channel, rank, context.step if context else 0, error)
 
 
@@ -106,7 +106,9 @@ def _send_outcome(channel: Channel, outcome: Outcome) -> None:
         "bytes_at": outcome.bytes_at,
         "bytes_sent": outcome.bytes_sent,
         "messages_sent": outcome.messages_sent,
+        "bytes_over_time": outcome.bytes_over_time,
         "staleness": outcome.staleness,
+        "lost": outcome.lost,
         "seconds": outcome.seconds,
         "state": outcome.state,
         "result": outcome.result,
@@ -115,20 +117,10 @@ def _send_outcome(channel: Channel, outcome: Outcome) -> None:
     channel.send("done", {"body": body}, [*blobs, outcome.spans.to_bytes()])
 
 
-def _send_error(channel: Channel, rank: int, step: int, error: Exception) -> None:
-    if not isinstance(error, PacelineError):
-        error = WorkerError(rank, step, trim(error))
-    channel.send("error", {"type": type(error).__name__, "args": _jsonable(error.args), "step": step})
+def _send_error(channel: Channel, rank: int, step: int, error: BaseException) -> None:
+    failure = failure_of(rank, step, error)
+    channel.send("error", {"type": type(failure).__name__, "args": _jsonable(failure.args), "step": step})
 
 
 def _jsonable(args: tuple[Any, ...]) -> list[Any]:
     return [a if isinstance(a, (int, float, str, list, type(None))) else str(a) for a in args]
-
-
-def trim(error: BaseException) -> str:
-    """The traceback of a user's error, without the frames of Paceline that called the user."""
-    frames = traceback.extract_tb(error.__traceback__)
-    here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    own = [frame for frame in frames if not frame.filename.startswith(here)]
-    lines = ["Traceback (most recent call last):\n", *traceback.format_list(own or list(frames))]
-    return "".join(lines) + "".join(traceback.format_exception_only(error))

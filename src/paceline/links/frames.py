@@ -14,7 +14,9 @@ __all__ = ["HEADER_BYTES", "Header", "dtype_name", "pack", "unpack"]
 HEADER_BYTES = 64
 _MAGIC = 0x504C  # "PL"
 _MAX_DIMENSIONS = 4
-_LAYOUT = struct.Struct("<HHBBHIIqQ4q")  # magic, epoch, dtype, dimensions, -, tag, -, version, bytes, shape
+_LAYOUT = struct.Struct(
+    "<HHBBHIfqQ4q"
+)  # magic, epoch, dtype, dimensions, -, tag, note, version, bytes, shape
 assert _LAYOUT.size == HEADER_BYTES
 
 # The numbers are part of the format: append, never reorder.
@@ -41,9 +43,18 @@ class Header(NamedTuple):
     version: int
     nbytes: int
     epoch: int
+    note: float = 0.0
 
 
-def pack(target: memoryview, offset: int, tensor: torch.Tensor, tag: int, version: int, epoch: int) -> int:
+def pack(
+    target: memoryview,
+    offset: int,
+    tensor: torch.Tensor,
+    tag: int,
+    version: int,
+    epoch: int,
+    note: float = 0.0,
+) -> int:
     """Write the header of a tensor to `target` at `offset`; return the bytes of its payload."""
     code = _CODES.get(tensor.dtype)
     if code is None:
@@ -54,14 +65,27 @@ def pack(target: memoryview, offset: int, tensor: torch.Tensor, tag: int, versio
     nbytes = tensor.numel() * _ITEM_BYTES[code]
     dimensions = (*shape, 0, 0, 0, 0)[:4]
     _LAYOUT.pack_into(
-        target, offset, _MAGIC, epoch, code, len(shape), 0, tag & 0xFFFFFFFF, 0, version, nbytes, *dimensions
+        target,
+        offset,
+        _MAGIC,
+        epoch,
+        code,
+        len(shape),
+        0,
+        tag & 0xFFFFFFFF,
+        note,
+        version,
+        nbytes,
+        *dimensions,
     )
     return nbytes
 
 
 def unpack(source: memoryview, offset: int) -> Header:
     """Read a header and check that it is one and agrees with itself."""
-    magic, epoch, code, dimensions, _, tag, _, version, nbytes, *shape = _LAYOUT.unpack_from(source, offset)
+    magic, epoch, code, dimensions, _, tag, note, version, nbytes, *shape = _LAYOUT.unpack_from(
+        source, offset
+    )
     if magic != _MAGIC or code >= len(_DTYPES) or dimensions > _MAX_DIMENSIONS:
         raise FrameError(f"not a frame: magic {magic:#06x}, dtype {code}, {dimensions} dimensions")
     count = 1
@@ -71,7 +95,7 @@ def unpack(source: memoryview, offset: int) -> Header:
         count *= size
     if count * _ITEM_BYTES[code] != nbytes:
         raise FrameError(f"not a frame: {nbytes} bytes for {count} elements of {_DTYPES[code]}")
-    return Header(_DTYPES[code], tuple(shape[:dimensions]), tag, version, nbytes, epoch)
+    return Header(_DTYPES[code], tuple(shape[:dimensions]), tag, version, nbytes, epoch, note)
 
 
 def dtype_name(dtype: torch.dtype) -> str:

@@ -6,6 +6,7 @@ foreground polls it meanwhile. These few lines are the only place of such a worl
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator
 from typing import Generic, Protocol, TypeVar
 
@@ -54,6 +55,10 @@ class Operation(Generic[T]):
     def awaited(self) -> tuple[int, ...]:
         """The ranks without which it cannot end."""
         return ()
+
+    def due_s(self) -> float:
+        """When it wants to be polled even if no bell rings, on the monotonic clock."""
+        return math.inf
 
     def __str__(self) -> str:
         return type(self).__name__.lower()

@@ -90,7 +90,9 @@ class Writer:
             if not self._room():
                 return False
             place = self._head % RING_BYTES
-            operation.nbytes = pack(self._view, place, operation.tensor, operation.tag, operation.version, 0)
+            operation.nbytes = pack(
+                self._view, place, operation.tensor, operation.tag, operation.version, 0, operation.note
+            )
             operation.sent = 0
             self._head += HEADER_BYTES
         while operation.sent < operation.nbytes and (room := self._room()):

@@ -49,12 +49,14 @@ class RingPort:
         """Memory for all rings. Those that no message passes are never touched and cost nothing."""
         return ranks * ranks * CHANNEL_BYTES
 
-    def send(self, waiter: Waiter, to: int, tensor: Tensor, tag: int, version: int) -> SendOperation:
+    def send(
+        self, waiter: Waiter, to: int, tensor: Tensor, tag: int, version: int, note: float = 0.0
+    ) -> SendOperation:
         writer = self._writers.get(to)
         if writer is None:
             offset = (self.rank * self._ranks + to) * CHANNEL_BYTES
             writer = self._writers[to] = Writer(self._memory, offset, to, self._bells, self._on_sent)
-        operation = SendOperation(waiter, writer, to, tensor, tag, version)
+        operation = SendOperation(waiter, writer, to, tensor, tag, version, note)
         writer.queue.append(operation)
         return operation
 

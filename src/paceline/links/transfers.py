@@ -39,10 +39,17 @@ class Inbox(Protocol):
 class SendOperation(Operation[None]):
     """One tensor on its way out."""
 
-    __slots__ = ("_outbox", "address", "began_s", "nbytes", "sent", "tag", "tensor", "to", "version")
+    __slots__ = ("_outbox", "address", "began_s", "nbytes", "note", "sent", "tag", "tensor", "to", "version")
 
     def __init__(
-        self, waiter: Waiter, outbox: Outbox, to: int, tensor: Tensor, tag: int, version: int
+        self,
+        waiter: Waiter,
+        outbox: Outbox,
+        to: int,
+        tensor: Tensor,
+        tag: int,
+        version: int,
+        note: float = 0.0,
     ) -> None:
         super().__init__(waiter)
         self._outbox = outbox
@@ -51,6 +58,7 @@ class SendOperation(Operation[None]):
         self.address = self.tensor.data_ptr()
         self.tag = tag
         self.version = version
+        self.note = note
         self.sent = -1  # bytes of the payload; -1: not even the header
         self.nbytes = 0
         self.began_s = _clock()
@@ -161,6 +169,6 @@ class RecvOperation(Operation[Message]):
         """All of the message is in `into`."""
         assert self.header is not None
         assert self.into is not None
-        self.result = Message(self.source, self.header.tag, self.header.version, self.into)
+        self.result = Message(self.source, self.header.tag, self.header.version, self.into, self.header.note)
         self.done = True
         self._then(self)

@@ -9,8 +9,15 @@ from typing import Any
 from paceline.context import Strategy
 from paceline.errors import ConfigurationError, UnknownNameError
 from paceline.strategies.all_reduce import AllReduce
+from paceline.strategies.async_sgd import Async
+from paceline.strategies.k_async import KAsync
+from paceline.strategies.k_batch_async import KBatchAsync
+from paceline.strategies.k_batch_sync import KBatchSync
+from paceline.strategies.k_sync import KSync
 from paceline.strategies.map_reduce import MapReduce
 from paceline.strategies.single import Single
+from paceline.strategies.ssp import StaleSynchronous
+from paceline.strategies.sync import Sync
 
 __all__ = ["STRATEGIES", "describe", "parse"]
 
@@ -18,6 +25,13 @@ STRATEGIES: Mapping[str, type[Any]] = {
     "single": Single,
     "map-reduce": MapReduce,
     "all-reduce": AllReduce,
+    "sync": Sync,
+    "k-sync": KSync,
+    "k-batch-sync": KBatchSync,
+    "async": Async,
+    "k-async": KAsync,
+    "k-batch-async": KBatchAsync,
+    "ssp": StaleSynchronous,
 }
 
 

@@ -1,0 +1,73 @@
+"""What the trace costs a step: the cost of a span, times the spans of a step, as a share of the step.
+
+The cost of a span is measured in a worker process of the local cluster, with the very calls that its context makes:
+two looks at the clock, one span, and its share of the packing at the end. Runs with and without a trace would tell the
+same, but they differ by more than 2 % for other reasons.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import paceline as pl
+from benchmarks.quiet import wait_until_quiet
+from benchmarks.result import Goal, Result, Row
+from benchmarks.step_time import step_seconds, train
+from paceline.clusters.job import Job
+from paceline.clusters.local import Local
+from paceline.trace import Kind, Recorder
+
+__all__ = ["measure"]
+
+WORKERS = (2, 4)
+ROUNDS = 5
+STEPS = 20
+SPANS = 20_000  # recorded in one measurement
+
+
+def measure() -> Result:
+    rows: list[Row] = []
+    goals: list[Goal] = []
+    notes: list[str] = []
+    spans_s: list[float] = []
+    for workers in WORKERS:
+        steps_s, shares = [], []
+        for _ in range(ROUNDS):
+            wait_until_quiet()
+            run = train(workers, "all-reduce", STEPS)
+            spans_s.append(_span_seconds())
+            steps_s.append(step_seconds(run))
+            shares.append(100 * spans_s[-1] * _spans_per_step(run) / steps_s[-1])
+        rows.append(Row(what=f"{workers} workers: a step", rounds=[1e6 * s for s in steps_s]))
+        goals.append(Goal(what=f"{workers} workers: spans, in % of a step", rounds=shares, at_most=2))
+        notes.append(f"{workers} workers: {_spans_per_step(run):.1f} spans a step and worker")
+    rows.append(Row(what="a span", rounds=[1e6 * s for s in spans_s]))
+    return Result(title="the trace of an all-reduce step", unit="µs", rows=rows, goals=goals, notes=notes)
+
+
+def _spans_per_step(run: pl.Run) -> float:
+    return max(len(spans) for spans in run.trace.spans) / run.steps
+
+
+class Probe:
+    """A role program that does nothing but record spans. Its context's own methods are no part of the Context seam."""
+
+    def roles(self, workers: int) -> Sequence[str]:
+        return ("worker",) * workers
+
+    async def worker(self, ctx: Any) -> float:
+        start_s = time.perf_counter()
+        for _ in range(SPANS):
+            began_s = ctx.now()
+            ctx.span(Kind.UPDATE, began_s, ctx.now())
+        ctx.recorder.pack().to_bytes()
+        seconds = time.perf_counter() - start_s
+        ctx.recorder = Recorder(ctx.rank, ctx.role)  # the driver has no use for these
+        return seconds / SPANS
+
+
+def _span_seconds() -> float:
+    outcomes = Local(workers=1).run(Job(strategy=Probe(), roles=("worker",), seed=0))
+    return float(outcomes[0].result)

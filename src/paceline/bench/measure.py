@@ -1,0 +1,121 @@
+"""The bench on local workers: one program for all sizes and algorithms, so that they share one state of the machine."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import platform
+import statistics
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from paceline.bench.fit import fit_link, largest_error
+from paceline.bench.heard import heard
+from paceline.bench.program import PING_PONG, Program
+from paceline.bench.report import Fit, Report, Row, make_row
+from paceline.bench.spec import Spec
+from paceline.clusters.local import Local
+from paceline.costs.units import format_bytes
+from paceline.programs import run_program
+
+__all__ = ["machine_facts", "measure"]
+
+Times = Sequence[Sequence[float]]
+"""Start and end of each call, on one rank."""
+
+
+def measure(spec: Spec, cluster: Local, on_size: Callable[[int], None] | None = None) -> Report:
+    """Run the bench. `on_size` is called with the place of each size, from 0, when its calls begin."""
+    machine = machine_facts()
+    with tempfile.TemporaryDirectory(prefix="paceline-bench-") as folder, heard(on_size) as progress_path:
+        program = Program(spec=spec, store_path=str(Path(folder) / "store"), progress_path=progress_path)
+        results = run_program(program, cluster).results
+    return report_of(spec, results, where=str(cluster), machine=machine)
+
+
+def machine_facts() -> dict[str, Any]:
+    """What a reader must know to compare two benches; the load is that of the moment before."""
+    import torch
+
+    return {
+        "cores": len(os.sched_getaffinity(0)),
+        "processor": platform.processor() or platform.machine(),
+        "load": round(os.getloadavg()[0], 2),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+    }
+
+
+def report_of(
+    spec: Spec, results: Sequence[Mapping[str, Any]], *, where: str, machine: Mapping[str, Any]
+) -> Report:
+    """Put together what the ranks brought back."""
+    mistakes = [mistake for result in results for mistake in result["mistakes"]]
+    rows: list[Row] = []
+    for place, length in enumerate(spec.lengths):
+        by_rank = [result["sizes"][place] for result in results]
+        for name in spec.cases:
+            times = [times_of_rank[name] for times_of_rank in by_rank]
+            wrong = sum(1 for where, who, _ in mistakes if (where, who) == (place, name))
+            if not spec.kind.sized:
+                wrong += _left_early(times)
+            rows.append(make_row(spec, length, name, _slowest(times), wrong))
+    return Report(
+        spec=spec,
+        where=where,
+        rows=tuple(_with_ratios(rows, spec.peer)),
+        fit=_fit(spec, results),
+        mistake=_mistake(spec, rows, mistakes),
+        machine=machine,
+    )
+
+
+def _slowest(times: Sequence[Times]) -> list[float]:
+    """Of each call, the time of the rank that took longest."""
+    return [max(end_s - start_s for start_s, end_s in call) for call in zip(*times, strict=True)]
+
+
+def _left_early(times: Sequence[Times]) -> int:
+    """Calls of a barrier that some rank left before another had come."""
+    return sum(
+        min(end_s for _, end_s in call) < max(start_s for start_s, _ in call)
+        for call in zip(*times, strict=True)
+    )
+
+
+def _with_ratios(rows: Sequence[Row], peer: str | None) -> list[Row]:
+    peers = {row.size_bytes: row.seconds for row in rows if row.algorithm == peer}
+    return [
+        dataclasses.replace(row, peer_over_this=peers[row.size_bytes] / row.seconds)
+        if peers and row.algorithm != peer
+        else row
+        for row in rows
+    ]
+
+
+def _fit(spec: Spec, results: Sequence[Mapping[str, Any]]) -> Fit | None:
+    """From rank 0's round trips. One size cannot tell latency from bandwidth."""
+    if PING_PONG not in results[0]["sizes"][0] or len(spec.lengths) < 2:
+        return None
+    trips = [size[PING_PONG] for size in results[0]["sizes"]]
+    seconds = [statistics.median(end_s - start_s for start_s, end_s in trip) / 2 for trip in trips]
+    nbytes = [length * spec.itemsize for length in spec.lengths]
+    link = fit_link(nbytes, seconds)
+    return Fit(
+        link=link,
+        largest_error=largest_error(link, nbytes, seconds),
+        size_bytes=tuple(nbytes),
+        seconds=tuple(seconds),
+    )
+
+
+def _mistake(spec: Spec, rows: Sequence[Row], mistakes: Sequence[Sequence[Any]]) -> str:
+    if mistakes:
+        place, name, what = mistakes[0]
+        size = format_bytes(spec.lengths[place] * spec.itemsize)
+        more = f", and {len(mistakes) - 1} more" if len(mistakes) > 1 else ""
+        return f"{spec.pattern} by {name} of {size} gave a wrong result: {what}{more}"
+    early = [row for row in rows if row.wrong]
+    return f"{spec.pattern} by {early[0].algorithm} let a rank go before all had come" if early else ""

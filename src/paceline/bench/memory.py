@@ -1,0 +1,108 @@
+"""Whether a bench fits into this machine, told before it starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from paceline.bench.spec import Spec
+from paceline.costs.units import format_bytes
+from paceline.errors import ConfigurationError
+from paceline.schedules import COLLECTIVES
+from paceline.schedules.collective import scratch_length
+from paceline.schedules.steps import Send
+
+__all__ = ["available_bytes", "check_memory", "needed_bytes"]
+
+_PROCESS_BYTES = (
+    16 * 2**20
+)  # what a worker does not share with the fork server: 8 MiB measured, and some room
+_RING_BYTES = 2**20
+
+
+def check_memory(spec: Spec, available: int | None) -> None:
+    """Refuse a bench that needs more memory than there is; None means that nobody knows."""
+    needed = needed_bytes(spec, spec.lengths)
+    if available is None or needed <= available:
+        return
+    fitting = [
+        n for n in spec.lengths if needed_bytes(spec, [m for m in spec.lengths if m <= n]) <= available
+    ]
+    lower = f"-e {_option(fitting[-1] * spec.itemsize)} fits" if fitting else "no size fits"
+    largest = format_bytes(spec.lengths[-1] * spec.itemsize)
+    raise ConfigurationError(
+        "memory",
+        f"must hold {spec.workers} workers with tensors of {largest}, for which {', '.join(spec.cases)} "
+        f"need {format_bytes(needed)}",
+        f"{format_bytes(available)} available",
+        f"use fewer --workers, fewer --algorithms or a lower -e: {lower}",
+    )
+
+
+def _option(nbytes: int) -> str:
+    """As one would write it."""
+    units = {"G": 2**30, "M": 2**20, "K": 2**10}
+    return next(
+        (f"{nbytes // unit}{name}" for name, unit in units.items() if nbytes % unit == 0), str(nbytes)
+    )
+
+
+def needed_bytes(spec: Spec, lengths: list[int] | tuple[int, ...]) -> int:
+    """What the workers hold at the largest size, and the windows of all sizes, which live as long as the run."""
+    largest = max(lengths)
+    windows = sum((spec.workers + 1) * n * spec.itemsize for n in lengths) if _uses_windows(spec) else 0
+    check = largest  # a mask of a byte an element
+    tensors = spec.workers * ((1 + _copies(spec)) * largest * spec.itemsize + check)
+    return tensors + windows + _rings(spec) + spec.workers * _PROCESS_BYTES
+
+
+def available_bytes() -> int | None:
+    """Memory that a program can have without swapping: of the machine, or of the container if that is less."""
+    known = [size for size in (_machine_bytes(), _container_bytes()) if size is not None]
+    return min(known, default=None)
+
+
+def _uses_windows(spec: Spec) -> bool:
+    return spec.pattern == "all-reduce" and not {"shared", "auto"}.isdisjoint(spec.algorithms)
+
+
+def _copies(spec: Spec) -> int:
+    """Tensors of scratch memory that the hungriest algorithm has on a rank. Gloo has one, or an output."""
+    ranks = range(spec.workers)
+    plans = [spec.kind.collective(name, spec.workers) for name in _schedules(spec)]
+    most = max((scratch_length(plan, rank, 1) for plan in plans for rank in ranks), default=0)
+    return max(most, 1 if spec.peer or "native" in spec.algorithms else 0)
+
+
+def _schedules(spec: Spec) -> list[str]:
+    return [name for name in spec.algorithms if name in COLLECTIVES[spec.pattern]]
+
+
+def _rings(spec: Spec) -> int:
+    """Between any two ranks of which one sends to the other there is a ring, which its messages fill."""
+    pairs = {
+        (rank, step.to)
+        for name in _schedules(spec)
+        for rank in range(spec.workers)
+        for steps in spec.kind.collective(name, spec.workers).schedule(rank).rounds
+        for step in steps
+        if isinstance(step, Send)
+    }
+    return len(pairs) * _RING_BYTES
+
+
+def _machine_bytes() -> int | None:
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return None
+    found = [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
+    return found[0] if found else None
+
+
+def _container_bytes() -> int | None:
+    """The container's limit. What of it is used cannot be told: files in its cache count, and can be dropped."""
+    try:
+        limit = Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii").strip()
+    except OSError:
+        return None
+    return None if limit == "max" else int(limit)

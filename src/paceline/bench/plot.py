@@ -1,0 +1,196 @@
+"""Bus bandwidth over size, as an SVG drawn by hand: logarithmic both ways, a line an algorithm.
+
+Colours are told apart by most eyes (Okabe and Ito 2008); dashes and markers tell the lines apart without any.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from html import escape
+
+from paceline.bench.report import Report
+from paceline.bench.words import bandwidth_unit
+from paceline.costs.units import format_bytes
+from paceline.errors import RunError
+
+__all__ = ["draw"]
+
+_WIDTH, _HEIGHT = 920, 540
+_LEFT, _RIGHT, _TOP, _BOTTOM = 78, 700, 82, 474
+_INK, _MUTED, _GRID, _PAPER = "#1f2328", "#59636e", "#e4e7eb", "#ffffff"
+_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#8a6d00", "#56b4e9", "#7b3fb3", "#a3321a")
+_DASHES = ("", "9 4", "2 3", "12 4 2 4", "5 3", "14 4", "2 5", "9 3 2 3 2 3")
+_MARKERS = (
+    "M-4.5 0a4.5 4.5 0 1 0 9 0a4.5 4.5 0 1 0 -9 0z",  # circle
+    "M-4.2 -4.2h8.4v8.4h-8.4z",  # square
+    "M0 -5.4l5.2 9.2h-10.4z",  # triangle
+    "M0 -5.8l5.2 5.8l-5.2 5.8l-5.2 -5.8z",  # diamond
+    "M0 5.4l5.2 -9.2h-10.4z",  # triangle upside down
+    "M-4.4 -4.4l8.8 8.8M4.4 -4.4l-8.8 8.8",  # saltire
+    "M-5.4 0h10.8M0 -5.4v10.8",  # plus
+    "M-3 -5.2h6l3 5.2l-3 5.2h-6l-3 -5.2z",  # hexagon
+)
+_PEER_COLOUR = "#1f2328"
+
+
+@dataclass(frozen=True, slots=True)
+class _Axis:
+    """A logarithmic scale, from values to places on the paper."""
+
+    low: float
+    high: float
+    start: float
+    stop: float
+
+    def at(self, value: float) -> float:
+        span = math.log(self.high / self.low)
+        share = math.log(value / self.low) / span if span else 0.5
+        return self.start + share * (self.stop - self.start)
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    name: str
+    colour: str
+    dash: str
+    marker: str
+    hollow: bool
+    points: tuple[tuple[int, float], ...]
+    """Bytes, and bandwidth in the unit of the plot."""
+
+
+def draw(report: Report) -> str:
+    """The plot of a bench that has sizes and at least two workers."""
+    unit, scale = bandwidth_unit(report)
+    lines = [line for line in _lines(report, scale) if line.points]
+    if not lines:
+        raise RunError("there is nothing to plot: no call had a right result and took time")
+    sizes = sorted({size for line in lines for size, _ in line.points})
+    speeds = [speed for line in lines for _, speed in line.points]
+    across = _Axis(sizes[0], sizes[-1], _LEFT + 22, _RIGHT - 22)
+    up = _Axis(_round_down(min(speeds)), _round_up(max(speeds)), _BOTTOM, _TOP)
+    parts = [*_heading(report, unit), *_across(across, sizes), *_up(up)]
+    parts += [part for line in lines for part in _curve(line, across, up)]
+    parts += [part for place, line in enumerate(_by_speed(lines)) for part in _key(line, place)]
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}" '
+        f'height="{_HEIGHT}" role="img" font-family="system-ui, \'Segoe UI\', Helvetica, Arial, sans-serif">'
+    )
+    return "\n".join([head, *parts, "</svg>\n"])
+
+
+def _lines(report: Report, scale: float) -> Iterator[_Line]:
+    for place, name in enumerate(report.spec.cases):
+        is_peer = name == report.spec.peer
+        rows = [row for row in report.rows if row.algorithm == name and not row.wrong]
+        speeds = ((row.size_bytes, row.busbw_bytes_per_s / scale) for row in rows)
+        yield _Line(
+            name=name,
+            colour=_PEER_COLOUR if is_peer else _COLOURS[place % len(_COLOURS)],
+            dash=_DASHES[place % len(_DASHES)],
+            marker=_MARKERS[place % len(_MARKERS)],
+            hollow=is_peer or place >= len(_MARKERS),  # a second round of markers is hollow
+            points=tuple((size, speed) for size, speed in speeds if 0 < speed < math.inf),
+        )
+
+
+def _heading(report: Report, unit: str) -> Iterator[str]:
+    title = f"{report.spec.pattern}, {report.spec.dtype}, {report.where}"
+    yield f"<title>{escape(title)}: bus bandwidth over size</title>"
+    yield f'<rect width="{_WIDTH}" height="{_HEIGHT}" fill="{_PAPER}"/>'
+    yield _text(_LEFT, 34, title, size=18, weight=600)
+    how = "predicted" if report.spec.simulated else "measured, median of the calls"
+    yield _text(_LEFT, 56, f"Bus bandwidth in {unit}, {how}; higher is better", size=13, colour=_MUTED)
+
+
+def _across(axis: _Axis, sizes: Sequence[int]) -> Iterator[str]:
+    """Vertical grid: the sizes themselves, as many as have room for their names."""
+    every = math.ceil(len(sizes) / 10)
+    for size in sizes[::every]:
+        x = axis.at(size)
+        yield _rule(x, _TOP, x, _BOTTOM)
+        yield _text(x, _BOTTOM + 20, format_bytes(size), anchor="middle", colour=_MUTED)
+    yield _text((_LEFT + _RIGHT) / 2, _BOTTOM + 46, "size of the tensor", size=13, anchor="middle")
+
+
+def _up(axis: _Axis) -> Iterator[str]:
+    """Horizontal grid: 1, 2 and 5 of each decade, or the decades alone where there are many."""
+    for value in _steps(axis.low, axis.high):
+        y = axis.at(value)
+        yield _rule(_LEFT, y, _RIGHT, y)
+        yield _text(_LEFT - 10, y + 4, f"{value:g}", anchor="end", colour=_MUTED)
+    yield _rule(_LEFT, _BOTTOM, _RIGHT, _BOTTOM, colour=_MUTED)
+
+
+def _curve(line: _Line, across: _Axis, up: _Axis) -> Iterator[str]:
+    places = [(across.at(size), up.at(speed)) for size, speed in line.points]
+    path = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in places)
+    yield f"<g><title>{escape(line.name)}</title>"
+    yield f'<path d="{path}" fill="none" {_stroke(line)}/>'
+    for x, y in places:
+        yield _marker(line, x, y)
+    yield "</g>"
+
+
+def _key(line: _Line, place: int) -> Iterator[str]:
+    y = _TOP + 10 + 26 * place
+    yield f'<path d="M{_RIGHT + 22} {y}h44" fill="none" {_stroke(line)}/>'
+    yield _marker(line, _RIGHT + 44, y)
+    yield _text(_RIGHT + 76, y + 4.5, line.name, size=13)
+
+
+def _by_speed(lines: Sequence[_Line]) -> list[_Line]:
+    """The key has the order that the lines have at their right ends."""
+    return sorted(lines, key=lambda line: -line.points[-1][1])
+
+
+def _stroke(line: _Line) -> str:
+    dash = f' stroke-dasharray="{line.dash}"' if line.dash else ""
+    return f'stroke="{line.colour}" stroke-width="2" stroke-linejoin="round"{dash}'
+
+
+def _marker(line: _Line, x: float, y: float) -> str:
+    fill = _PAPER if line.hollow else line.colour
+    return (
+        f'<path d="{line.marker}" transform="translate({x:.1f} {y:.1f})" fill="{fill}" '
+        f'stroke="{line.colour}" stroke-width="1.8"/>'
+    )
+
+
+def _rule(x1: float, y1: float, x2: float, y2: float, colour: str = _GRID) -> str:
+    return f'<path d="M{x1:.1f} {y1:.1f}L{x2:.1f} {y2:.1f}" stroke="{colour}"/>'
+
+
+def _text(
+    x: float,
+    y: float,
+    text: str,
+    *,
+    size: int = 12,
+    weight: int = 400,
+    anchor: str = "start",
+    colour: str = _INK,
+) -> str:
+    place = f'x="{x:.1f}" y="{y:.1f}" font-size="{size}" font-weight="{weight}"'
+    return f'<text {place} text-anchor="{anchor}" fill="{colour}">{escape(text)}</text>'
+
+
+def _steps(low: float, high: float) -> list[float]:
+    decades = range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 1)
+    within = (low * 0.999, high * 1.001)
+    fine = [digit * 10.0**power for power in decades for digit in (1, 2, 5)]
+    fine = [value for value in fine if within[0] <= value <= within[1]]
+    return fine if len(fine) <= 12 else [v for v in fine if math.isclose(math.log10(v) % 1, 0, abs_tol=1e-9)]
+
+
+def _round_down(value: float) -> float:
+    """The next of 1, 2, 5, 10, 20, … below."""
+    power = 10.0 ** math.floor(math.log10(value))
+    return next(digit * power for digit in (5, 2, 1) if digit * power <= value * 1.000001)
+
+
+def _round_up(value: float) -> float:
+    power = 10.0 ** math.floor(math.log10(value))
+    return next(digit * power for digit in (1, 2, 5, 10) if digit * power >= value * 0.999999)

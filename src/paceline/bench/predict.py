@@ -1,0 +1,60 @@
+"""The bench in virtual time: what each algorithm would take on links of a given latency and bandwidth.
+
+Each schedule is timed as a whole, by the timer that the simulated cluster agrees with message by message; so a
+thousand workers are predicted in seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from paceline.bench.measure import machine_facts
+from paceline.bench.report import Report, make_row
+from paceline.bench.spec import Spec
+from paceline.clusters.simulated import Simulated
+from paceline.collectives import choose_algorithm
+from paceline.context import Context
+from paceline.costs.link import Link
+from paceline.programs import run_program
+from paceline.schedules.timing import time_schedule
+
+__all__ = ["predict"]
+
+
+def predict(spec: Spec, cluster: Simulated, on_size: Callable[[int], None] | None = None) -> Report:
+    """Time every algorithm of the bench on the cluster's link."""
+    rows = []
+    for place, length in enumerate(spec.lengths):
+        if on_size is not None:
+            on_size(place)
+        for name in spec.algorithms:
+            meant = _chosen(cluster, length, spec) if name == "auto" else name
+            seconds = _seconds(spec, meant, length, cluster.link)
+            rows.append(make_row(spec, length, name, [seconds]))
+    where = f"{spec.workers} simulated workers, link {cluster.link}"
+    return Report(spec=spec, where=where, rows=tuple(rows), link=cluster.link, machine=machine_facts())
+
+
+def _seconds(spec: Spec, algorithm: str, length: int, link: Link) -> float:
+    timing = time_schedule(
+        spec.kind.collective(algorithm, spec.workers).plan(),
+        length=length,
+        itemsize=spec.itemsize,
+        arrivals_s=0.0,
+        latency_s=link.latency_s,
+        seconds_per_byte=link.seconds_per_byte,
+    )
+    return float(timing.finish_s.max())
+
+
+def _chosen(cluster: Simulated, length: int, spec: Spec) -> str:
+    """What `auto` means at this size: asked of the simulated world itself."""
+    import torch
+
+    tensor = torch.empty(length, dtype=getattr(torch, spec.dtype), device="meta")
+
+    async def ask(ctx: Context) -> str:
+        return choose_algorithm(ctx, tensor)
+
+    chosen: str = run_program(ask, cluster).results[0]
+    return chosen

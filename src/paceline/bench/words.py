@@ -1,0 +1,60 @@
+"""What a bench came to, in words."""
+
+from __future__ import annotations
+
+import math
+from itertools import groupby
+
+from paceline.bench.report import Fit, Report
+from paceline.costs.units import format_bandwidth, format_bytes, format_seconds
+
+__all__ = ["bandwidth_unit", "facts"]
+
+
+def bandwidth_unit(report: Report) -> tuple[str, float]:
+    """One unit for all bandwidths of a report: its name, and how many bytes per second it is."""
+    speeds = [row.algbw_bytes_per_s for row in report.rows if row.algbw_bytes_per_s < math.inf]
+    return ("GB/s", 1e9) if max(speeds, default=0.0) >= 1e9 else ("MB/s", 1e6)
+
+
+def facts(report: Report) -> dict[str, str]:
+    """Lines by name: who won where, the link, the machine, and what was left out."""
+    lines = {"fastest": _winners(report)}
+    if report.spec.peer is not None:
+        lines["ratio"] = (
+            f"{report.spec.peer}'s time over ours, in the same run, calls interleaved: above 1 we win"
+        )
+    if report.fit is not None:
+        lines["link"] = _fit(report.fit)
+    if report.spec.simulated:
+        if report.spec.left_out:
+            lines["left out"] = "; ".join(f"{name} ({why})" for name, why in report.spec.left_out.items())
+        return lines
+    machine = report.machine
+    lines["machine"] = f"{machine['cores']} cores, load {machine['load']:g} before, torch {machine['torch']}"
+    return lines
+
+
+def _winners(report: Report) -> str:
+    if not report.winners:
+        return "none: no result was right"
+    if not report.spec.kind.sized:
+        return next(iter(report.winners.values()))
+    runs = [
+        (name, [size for size, _ in run]) for name, run in groupby(report.winners.items(), lambda w: w[1])
+    ]
+    return ", ".join(f"{name} {_range(sizes)}" for name, sizes in runs)
+
+
+def _range(sizes: list[int]) -> str:
+    if len(sizes) == 1:
+        return f"at {format_bytes(sizes[0])}"
+    return f"from {format_bytes(sizes[0])} to {format_bytes(sizes[-1])}"
+
+
+def _fit(fit: Fit) -> str:
+    link = fit.link
+    return (
+        f"latency {format_seconds(link.latency_s)}, bandwidth {format_bandwidth(link.bytes_per_s)} "
+        f"(ping-pong of ranks 0 and 1; off by {fit.largest_error:.0%} at worst)"
+    )

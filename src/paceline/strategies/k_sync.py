@@ -1,0 +1,24 @@
+"""K-synchronous SGD: an update takes the first K workers' gradients and cancels the others.
+
+Cost: E[X_{K:P}] seconds an update; P - K computations are thrown away each time. Staleness 0.
+Source: Dutta, Joshi, Ghosh, Dube, Nagpurkar, "Slow and Stale Gradients Can Win the Race", 2018.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from paceline.strategies.parameter_server import ParameterServer
+from paceline.strategies.push_pull.policy import Policy
+
+__all__ = ["KSync"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KSync(ParameterServer):
+    """An update takes the first k workers' gradients; the others' computations are cancelled."""
+
+    k: int = field(default=1, metadata={"help": "workers whose gradients make up an update"})
+
+    def policy(self, workers: int) -> Policy:
+        return Policy(k=self.k, cancels=True)

@@ -1,0 +1,55 @@
+"""The parameter server: workers push gradients and pull parameters; the server decides when an update happens.
+
+Every variant of the literature is a setting of a few decisions (`Policy`); the files beside this one name them. With
+several servers each owns a shard of the parameters. The first one decides, and tells the others which gradients make up
+each update, so that all shards are updated by the same ones.
+
+A worker's mini-batch is its slice of a global batch. An update by K gradients is by their mean, weighted by samples: the
+learning rate needs no scaling by K, and `sync` equals `single`.
+
+Cost, n bytes, p workers, S servers: 2 p n / S bytes pass a server's port for every p gradients.
+Sources: Li et al., "Scaling Distributed Machine Learning with the Parameter Server", OSDI 2014; the variants: Dutta,
+Joshi, Ghosh, Dube, Nagpurkar, "Slow and Stale Gradients Can Win the Race", 2018.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from paceline.context import Context
+from paceline.errors import ConfigurationError
+from paceline.strategies.push_pull.policy import Policy
+from paceline.strategies.push_pull.server import Coordinator, Follower
+from paceline.strategies.push_pull.worker import Worker
+
+__all__ = ["ParameterServer"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ParameterServer:
+    """Workers push gradients to servers and pull parameters from them."""
+
+    servers: int = field(default=1, metadata={"help": "server nodes, each with a shard of the parameters"})
+    staleness_aware: bool = field(
+        default=False, metadata={"help": "divide a gradient by its staleness, where that is above 1"}
+    )
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.servers <= 64:
+            raise ConfigurationError("servers", "must be from 1 to 64", self.servers)
+
+    def policy(self, workers: int) -> Policy:
+        """The decisions of this variant, for a number of workers."""
+        raise NotImplementedError
+
+    def roles(self, workers: int) -> Sequence[str]:
+        self.policy(workers).check(workers)
+        return (*("worker",) * workers, *("server",) * self.servers)
+
+    async def worker(self, ctx: Context) -> None:
+        await Worker(ctx, self.policy(len(ctx.workers))).run()
+
+    async def server(self, ctx: Context) -> None:
+        part = Coordinator if ctx.rank == ctx.servers[0] else Follower
+        await part(ctx, self.policy(len(ctx.workers)), self.staleness_aware).run()

@@ -1,0 +1,50 @@
+"""The decisions that make a variant of the parameter server."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from paceline.errors import ConfigurationError
+
+__all__ = ["BUFFER", "ORDER", "PARAMETERS", "PUSH", "SHARD", "STOP", "Policy", "stamp", "unstamp"]
+
+# The tags of what ranks tell each other.
+PUSH = 1  # a worker's gradient, to every server its shard
+PARAMETERS = 2  # a server's shard, to a worker
+ORDER = 3  # which gradients make up an update, from the first server to the others
+SHARD = 4  # another server's shard, to the first one, when the run looks at the model
+BUFFER = 5  # the first worker's BatchNorm statistics and the like, to the first server
+
+STOP = -1
+"""The version of the last parameters that a worker gets."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Policy:
+    """When an update happens, and what becomes of the workers then."""
+
+    k: int
+    """Gradients that make up an update."""
+    cancels: bool = False
+    """Whether an update cancels the computations under way, and discards what they push."""
+    waits: bool = True
+    """Whether a worker that has pushed waits for the update before it goes on."""
+    slack: int | None = None
+    """How many gradients a worker may be ahead of the slowest when it begins another. None: any number."""
+
+    def check(self, workers: int) -> None:
+        at_most = workers if self.waits else 10**6
+        if not isinstance(self.k, int) or not 1 <= self.k <= at_most:
+            remedy = f"this cluster has {workers} workers"
+            raise ConfigurationError("k", f"must be a whole number from 1 to {at_most}", self.k, remedy)
+        if self.slack is not None and not self.slack >= 0:
+            raise ConfigurationError("staleness", "must be at least 0", self.slack, "0 is bulk-synchronous")
+
+
+def stamp(step: int, version: int) -> int:
+    """A gradient's origin in one number: which batch it is of, and at which version of the parameters."""
+    return step << 32 | version
+
+
+def unstamp(number: int) -> tuple[int, int]:
+    return number >> 32, number & 0xFFFF_FFFF

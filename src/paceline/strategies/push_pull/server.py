@@ -1,0 +1,240 @@
+"""The servers: the first decides which gradients make up an update, the others follow, each on its own shard."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from paceline.context import ANY, Context, Handle, Message
+from paceline.errors import PeerLost
+from paceline.strategies.push_pull.policy import (
+    BUFFER,
+    ORDER,
+    PARAMETERS,
+    PUSH,
+    SHARD,
+    STOP,
+    Policy,
+    unstamp,
+)
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["Coordinator", "Follower"]
+
+
+@dataclass(frozen=True, slots=True)
+class Push:
+    """A gradient that has come."""
+
+    worker: int
+    step: int
+    version: int
+    loss: float
+    gradient: Tensor
+
+    @property
+    def key(self) -> tuple[int, int]:
+        return self.worker, self.step
+
+
+class Server:
+    """What the first server and the others have in common: a shard, and how it is updated and handed out."""
+
+    def __init__(self, ctx: Context, policy: Policy, staleness_aware: bool) -> None:
+        self.ctx = ctx
+        self.policy = policy
+        self.shard = ctx.shards(len(ctx.servers))[ctx.servers.index(ctx.rank)]
+        self.version = 0
+        self.farewells = 0
+        self._staleness_aware = staleness_aware
+        self._under_way: list[Handle[Any]] = []
+
+    async def next_push(self) -> Push | None:
+        """The next gradient, from whoever it comes. None: a worker said goodbye instead."""
+        message: Message = await self.ctx.recv(ANY, tag=PUSH)
+        if message.version == STOP:
+            self.farewells += 1
+            return None
+        step, version = unstamp(message.version)
+        return Push(message.source, step, version, message.note, message.tensor)
+
+    async def update(self, pushes: Sequence[Push]) -> None:
+        """One step of the optimizer by the gradients' mean over samples, summed in the order of ranks."""
+        target = self.ctx.gradient[self.shard]
+        batches = [self.ctx.batch_of(push.worker, push.step) for push in pushes]
+        samples = max(1, sum(batch.count for batch in batches))
+        if not target.is_meta:
+            target.zero_()
+            for push, batch in sorted(zip(pushes, batches, strict=True), key=lambda pair: pair[0].key):
+                # A gradient comes multiplied by its share of its global batch; here it counts by its samples.
+                target.add_(push.gradient, alpha=self._damping(push) * batch.total / samples)
+        await self.ctx.apply(self.shard)
+        self.version += 1
+
+    def hand_out(self, workers: Sequence[int], version: int) -> None:
+        """Send the shard to workers, and go on: the copy stays as it is while the next updates happen."""
+        self._under_way = [handle for handle in self._under_way if not handle.done]
+        source = self.ctx.parameters[self.shard]
+        copy = source if source.is_meta else source.clone()
+        for worker in workers:
+            send = self.ctx.send(worker, copy, tag=PARAMETERS, version=version)
+            self._under_way.append(self.ctx.start(send))
+
+    async def wait_for_farewells(self, workers: int) -> None:
+        """What workers pushed before they heard of the end has to be taken off the link."""
+        while self.farewells < workers:
+            await self.next_push()
+
+    def _damping(self, push: Push) -> float:
+        return 1.0 / max(1, self.version - push.version) if self._staleness_aware else 1.0
+
+
+class Coordinator(Server):
+    """The first server: collects gradients and decides on updates."""
+
+    def __init__(self, ctx: Context, policy: Policy, staleness_aware: bool) -> None:
+        super().__init__(ctx, policy, staleness_aware)
+        self._samples = 0
+        self._alive = set(ctx.workers)
+        self._done = dict.fromkeys(ctx.workers, 0)  # gradients that each worker has pushed
+        self._held: set[int] = set()  # workers that are too far ahead of the slowest to go on
+
+    async def run(self) -> None:
+        async for step in self.ctx.rounds():
+            pushes = await self._collect()
+            self._report(pushes)
+            recipients = self._who_goes_on(pushes)
+            await self._tell_followers(pushes, recipients, self.version + 1, fetch=self.ctx.inspects(step))
+            await self.update(pushes)
+            self.hand_out(recipients, self.version)
+            if self.ctx.inspects(step):
+                await self._fetch_shards()
+        everybody = sorted(self._alive)
+        await self._tell_followers([], everybody, STOP, fetch=False)
+        self.hand_out(everybody, STOP)
+        await self.wait_for_farewells(len(everybody))
+
+    async def _collect(self) -> list[Push]:
+        """The gradients of the next update."""
+        pushes: list[Push] = []
+        while len(pushes) < self.policy.k:
+            push = await self._next_from_the_living()
+            self._done[push.worker] += 1
+            if self.policy.cancels and push.version < self.version:
+                continue  # it was pushed before its worker heard of the update that cancelled it
+            pushes.append(push)
+            if not self.policy.waits and not self.policy.cancels and len(pushes) < self.policy.k:
+                await self._tell_followers([], [push.worker], self.version, fetch=False)
+                self.hand_out([push.worker], self.version)
+        return pushes
+
+    async def _next_from_the_living(self) -> Push:
+        while True:
+            try:
+                push = await self.next_push()
+            except PeerLost as loss:
+                self._go_on_without(loss)
+                continue
+            if push is not None:
+                await self._follow_buffers(push.worker)
+                return push
+
+    async def _follow_buffers(self, worker: int) -> None:
+        """BatchNorm's statistics and the like are the first worker's, which sends them along."""
+        if worker == self.ctx.workers[0]:
+            for buffer in self.ctx.buffers:
+                await self.ctx.recv(worker, buffer, tag=BUFFER)
+
+    def _go_on_without(self, loss: PeerLost) -> None:
+        needed = self.policy.k if self.policy.waits else 1
+        if loss.rank not in self._alive or len(self._alive) - 1 < needed:
+            raise loss
+        self._alive.remove(loss.rank)
+        self._held.discard(loss.rank)
+        self.ctx.note_lost(loss.rank)
+
+    def _who_goes_on(self, pushes: Sequence[Push]) -> list[int]:
+        if self.policy.cancels:
+            return sorted(self._alive)
+        finished = {push.worker for push in pushes} if self.policy.waits else {pushes[-1].worker}
+        if self.policy.slack is None:
+            return sorted(finished & self._alive)
+        slowest = min(self._done[worker] for worker in self._alive)
+        candidates = (finished | self._held) & self._alive
+        free = {worker for worker in candidates if self._done[worker] - slowest <= self.policy.slack}
+        self._held = candidates - free
+        return sorted(free)
+
+    def _report(self, pushes: Sequence[Push]) -> None:
+        counts = [self.ctx.batch_of(push.worker, push.step).count for push in pushes]
+        self._samples += sum(counts)
+        for push in pushes:
+            self.ctx.note_staleness(self.version - push.version)
+        loss = sum(push.loss * count for push, count in zip(pushes, counts, strict=True))
+        self.ctx.report(loss=loss / max(1, sum(counts)), samples=self._samples)
+
+    async def _tell_followers(
+        self, pushes: Sequence[Push], recipients: Sequence[int], version: int, *, fetch: bool
+    ) -> None:
+        if len(self.ctx.servers) > 1:
+            order = Order([push.key for push in pushes], list(recipients), version, fetch).pack()
+            for server in self.ctx.servers[1:]:
+                await self.ctx.send(server, order, tag=ORDER)
+
+    async def _fetch_shards(self) -> None:
+        shards = self.ctx.shards(len(self.ctx.servers))
+        for server, shard in zip(self.ctx.servers[1:], shards[1:], strict=True):
+            await self.ctx.recv(server, self.ctx.parameters[shard], tag=SHARD)
+
+
+class Follower(Server):
+    """Another server: does to its own shard what the first one says."""
+
+    async def run(self) -> None:
+        kept: dict[tuple[int, int], Push] = {}
+        while True:
+            message = await self.ctx.recv(self.ctx.servers[0], tag=ORDER)
+            order = Order.unpack(message.tensor)
+            if order.keys:
+                await self.update([await self._find(key, kept) for key in order.keys])
+            if self.policy.cancels:
+                kept = {key: push for key, push in kept.items() if push.version >= self.version}
+            self.hand_out(order.recipients, order.version)
+            if order.fetch:
+                await self.ctx.send(self.ctx.servers[0], self.ctx.parameters[self.shard], tag=SHARD)
+            if order.version == STOP:
+                await self.wait_for_farewells(len(order.recipients))
+                return
+
+    async def _find(self, key: tuple[int, int], kept: dict[tuple[int, int], Push]) -> Push:
+        while key not in kept:
+            push = await self.next_push()
+            if push is not None:
+                kept[push.key] = push
+        return kept.pop(key)
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What the first server tells the others."""
+
+    keys: list[tuple[int, int]]
+    """The gradients of an update: worker and step of each. None: no update, just hand out."""
+    recipients: list[int]
+    version: int
+    fetch: bool
+
+    def pack(self) -> Tensor:
+        import torch
+
+        flat = [number for key in self.keys for number in key]
+        return torch.tensor([self.version, int(self.fetch), len(self.keys), *flat, *self.recipients])
+
+    @classmethod
+    def unpack(cls, tensor: Tensor) -> Order:
+        version, fetch, count, *rest = tensor.tolist()
+        flat, recipients = rest[: 2 * count], rest[2 * count :]
+        return cls(list(zip(flat[::2], flat[1::2], strict=True)), recipients, version, bool(fetch))

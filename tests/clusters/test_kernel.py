@@ -1,0 +1,126 @@
+import pytest
+import torch
+from tasks import a_task, simulated
+
+import paceline as pl
+from paceline.clusters.kernel import Event, Kernel, Process
+from paceline.context import ANY
+from paceline.errors import DeadlockError
+
+
+def stuck(program, workers, **changes):
+    with pytest.raises(DeadlockError) as caught:
+        pl.run_program(program, simulated(workers, **changes))
+    assert str(caught.value).startswith("deadlock: nobody can go on\n")
+    return list(caught.value.waits)
+
+
+def test_a_ring_of_receives_is_reported_as_who_waits_for_whom():
+    async def program(ctx):
+        await ctx.recv((ctx.rank + 1) % len(ctx.peers))
+
+    assert stuck(program, 3) == [
+        "rank 0 (worker) waits in receive from rank 1",
+        "rank 1 (worker) waits in receive from rank 2",
+        "rank 2 (worker) waits in receive from rank 0",
+    ]
+
+
+def test_only_those_who_wait_are_reported():
+    async def program(ctx):
+        if ctx.rank == 1:
+            await ctx.recv(ANY)
+
+    assert stuck(program, 3) == ["rank 1 (worker) waits in receive from any rank"]
+
+
+def test_a_barrier_names_those_who_did_not_come():
+    async def program(ctx):
+        window = ctx.window("board", ctx.peers, rows=1, like=torch.zeros(1))
+        if ctx.rank != 2:
+            await window.barrier()
+
+    assert stuck(program, 3) == [
+        "rank 0 (worker) waits in barrier for rank 2",
+        "rank 1 (worker) waits in barrier for rank 2",
+    ]
+
+
+def test_a_wait_for_one_of_several_names_them_all():
+    async def program(ctx):
+        if ctx.rank == 0:
+            await ctx.first([ctx.start(ctx.recv(1)), ctx.start(ctx.recv(2))])
+
+    assert stuck(program, 3) == ["rank 0 (worker) waits in receive from rank 1 or receive from rank 2"]
+
+
+def test_a_wait_for_a_coroutine_names_what_that_one_waits_for():
+    async def program(ctx):
+        async def waits():
+            await ctx.recv(1)
+
+        if ctx.rank == 0:
+            await ctx.start(waits())
+
+    assert stuck(program, 2) == ["rank 0 (worker) waits in receive from rank 1"]
+
+
+def test_a_message_of_another_tag_does_not_help():
+    async def program(ctx):
+        if ctx.rank:
+            await ctx.send(0, torch.ones(1), tag=4)
+        else:
+            await ctx.recv(1, tag=5)
+
+    assert stuck(program, 2) == ["rank 0 (worker) waits in receive from rank 1"]
+
+
+def test_a_deadlock_of_many_is_reported_in_short():
+    async def program(ctx):
+        await ctx.recv(ANY)
+
+    with pytest.raises(DeadlockError, match="… and 5 more"):
+        pl.run_program(program, simulated(25))
+
+
+def test_calls_of_equal_time_come_in_the_order_in_which_they_were_asked_for():
+    kernel, seen = Kernel(), []
+    for name, at_s in [("b", 2.0), ("a", 1.0), ("c", 2.0), ("d", 1.0)]:
+        kernel.at(at_s, seen.append, name)
+    kernel.run([])
+    assert seen == ["a", "d", "b", "c"]
+    assert kernel.now == 2
+
+
+def test_waiters_go_on_in_the_order_in_which_they_came():
+    kernel, event, seen = Kernel(), Event(), []
+    event.result = "news"
+
+    async def waits(name):
+        seen.append((name, await event))
+
+    kernel.at(1.0, kernel.finish, event)
+    kernel.run([Process(kernel, waits(name), name) for name in "abc"])
+    assert seen == [("a", "news"), ("b", "news"), ("c", "news")]
+
+
+def test_the_first_error_of_a_named_process_ends_all():
+    kernel = Kernel()
+
+    async def fails():
+        raise LookupError("gone")
+
+    async def waits():
+        await Event()
+
+    waiting = Process(kernel, waits(), "waits")
+    with pytest.raises(LookupError, match="gone"):
+        kernel.run([waiting, Process(kernel, fails(), "fails")])
+    waiting.cancel()
+
+
+def test_a_thousand_workers_with_real_mathematics_are_ordinary():
+    run = pl.train(a_task(batch_size=24), "all-reduce", simulated(1000), steps=1)
+    assert len(run.bytes_sent) == 1000
+    expected = pl.train(a_task(batch_size=24), "single", simulated(1), steps=1).parameters
+    torch.testing.assert_close(run.parameters, expected, rtol=0, atol=1e-12)

@@ -1,0 +1,77 @@
+"""Ranks that are slower than others, in both worlds."""
+
+import numpy as np
+import pytest
+from tasks import a_task, numbers, simulated
+from torch import nn
+
+import paceline as pl
+from paceline.trace import Kind
+
+STEPS = 6
+
+
+def compute_s(run):
+    """The seconds that each worker computed."""
+    spans = [each.of(Kind.COMPUTE) for each in run.trace.spans if each.role == "worker"]
+    return np.array([(each["end_s"] - each["start_s"]).sum() for each in spans])
+
+
+def a_heavy_task():
+    """A gradient of a few milliseconds, so that what is measured is not noise."""
+    return a_task(
+        model=lambda: nn.Sequential(nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 2)).double(),
+        data=(numbers(256, 256), numbers(256, 2, seed=1)),
+        batch_size=128,
+    )
+
+
+@pytest.mark.parametrize("spec", ["all-reduce:algorithm=shared", "all-reduce:algorithm=ring", "map-reduce"])
+def test_a_slow_rank_computes_longer_in_processes(spec):
+    run = pl.train(a_heavy_task(), spec, pl.Local(workers=2, slow={1: 5.0}), steps=STEPS)
+    quick, slow = compute_s(run)
+    assert slow > 1.5 * quick
+
+
+def test_a_delay_lengthens_the_computations_of_its_rank_in_processes():
+    cluster = pl.Local(workers=2, delay={0: pl.times.Constant(0.02)})
+    delayed, other = compute_s(pl.train(a_task(), "all-reduce", cluster, steps=STEPS))
+    assert delayed >= 0.02 * STEPS
+    assert delayed > 1.5 * other
+
+
+def test_a_delay_for_all_lengthens_everybodys_computations_in_processes():
+    cluster = pl.Local(workers=2, delay=pl.times.Constant(0.01))
+    assert (compute_s(pl.train(a_task(), "map-reduce", cluster, steps=STEPS)) >= 0.01 * STEPS).all()
+
+
+def test_a_slow_rank_computes_exactly_so_many_times_as_long_in_simulation():
+    run = pl.train(a_task(), "all-reduce", simulated(3, slow={1: 2.5}), steps=STEPS)
+    assert compute_s(run) == pytest.approx(np.array([1, 2.5, 1]) * 0.01 * STEPS)
+
+
+def test_a_delay_is_added_to_each_computation_in_simulation():
+    run = pl.train(a_task(), "all-reduce", simulated(2, delay={1: pl.times.Constant(0.05)}), steps=STEPS)
+    assert compute_s(run) == pytest.approx(np.array([0.01, 0.06]) * STEPS)
+
+
+def test_a_slow_rank_is_slow_by_its_computation_not_by_its_delay():
+    run = pl.train(
+        a_task(), "all-reduce", simulated(2, slow={1: 3.0}, delay=pl.times.Constant(0.1)), steps=STEPS
+    )
+    assert compute_s(run) == pytest.approx(np.array([0.11, 0.13]) * STEPS)
+
+
+def test_the_trace_blames_the_slow_rank():
+    summary = pl.train(a_task(), "all-reduce", simulated(4, slow={2: 10.0}), steps=STEPS).trace.summary()
+    assert summary.stragglers[0].rank == 2
+
+
+def test_chance_delays_are_another_on_every_rank_and_the_same_for_the_same_seed():
+    cluster = simulated(3, compute=pl.times.Exponential(0.1))
+    first, same, other = (
+        compute_s(pl.train(a_task(), "all-reduce", cluster, steps=4, seed=s)) for s in (1, 1, 2)
+    )
+    assert len(set(first.tolist())) == 3
+    assert first.tolist() == same.tolist()
+    assert first.tolist() != other.tolist()
