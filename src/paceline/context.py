@@ -277,5 +277,8 @@ class Strategy(Protocol):
         """The role of each rank. Workers come first: ranks 0 to `workers - 1`."""
         ...
 
+    # Optional: `expendable`, the roles of which the strategy can lose ranks and go on. Who waits for such a rank gets
+    # `PeerLost`; the death of any other rank ends the run.
+
 
 Program = Callable[[Context], Awaitable[None]]

@@ -11,11 +11,14 @@ import paceline as pl
 from paceline.replica.batches import GlobalBatches, Samples
 from paceline.strategies import STRATEGIES
 
-VARIANTS = {"all-reduce": ["all-reduce:algorithm=ring", "all-reduce:algorithm=shared"]}
+VARIANTS = {
+    "all-reduce": ["all-reduce:algorithm=ring", "all-reduce:algorithm=shared"],
+    "sync": ["sync", "sync:servers=2"],
+}
 """Where a strategy's name alone does not say which way it takes."""
 
-ASYNCHRONOUS = frozenset()
-"""The names of strategies whose weights are not those of `single`: they are left out where this would be asked."""
+ASYNCHRONOUS = frozenset({"k-sync", "k-batch-sync", "async", "k-async", "k-batch-async", "ssp"})
+"""The names of strategies whose weights hang on who is quicker: they are left out where those of `single` are asked for."""
 
 SPECS = [spec for name in STRATEGIES for spec in VARIANTS.get(name, [name])]
 SYNCHRONOUS = [spec for spec in SPECS if spec.partition(":")[0] not in ASYNCHRONOUS | {"single"}]

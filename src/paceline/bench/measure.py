@@ -58,7 +58,7 @@ def report_of(
         by_rank = [result["sizes"][place] for result in results]
         for name in spec.cases:
             times = [times_of_rank[name] for times_of_rank in by_rank]
-            wrong = sum(1 for where, who, _ in mistakes if (where, who) == (place, name))
+            wrong = len({call for at, who, call, _ in mistakes if (at, who) == (place, name)})
             if not spec.kind.sized:
                 wrong += _left_early(times)
             rows.append(make_row(spec, length, name, _slowest(times), wrong))
@@ -113,9 +113,8 @@ def _fit(spec: Spec, results: Sequence[Mapping[str, Any]]) -> Fit | None:
 
 def _mistake(spec: Spec, rows: Sequence[Row], mistakes: Sequence[Sequence[Any]]) -> str:
     if mistakes:
-        place, name, what = mistakes[0]
+        place, name, _, what = mistakes[0]
         size = format_bytes(spec.lengths[place] * spec.itemsize)
-        more = f", and {len(mistakes) - 1} more" if len(mistakes) > 1 else ""
-        return f"{spec.pattern} by {name} of {size} gave a wrong result: {what}{more}"
+        return f"{spec.pattern} by {name} of {size} gave a wrong result: {what}"
     early = [row for row in rows if row.wrong]
     return f"{spec.pattern} by {early[0].algorithm} let a rank go before all had come" if early else ""

@@ -1,7 +1,7 @@
 """The bench in virtual time: what each algorithm would take on links of a given latency and bandwidth.
 
-Each schedule is timed as a whole, by the timer that the simulated cluster agrees with message by message; so a
-thousand workers are predicted in seconds.
+Each schedule is timed as a whole, which gives what the simulated cluster takes message by message; so a thousand
+workers are predicted in seconds.
 """
 
 from __future__ import annotations

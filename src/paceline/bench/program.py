@@ -46,7 +46,7 @@ class Program:
                 announce()
                 bench = _Size(self.spec, ctx, length)
                 sizes.append(await bench.run(calls))
-                mistakes += [[place, name, what] for name, what in bench.mistakes]
+                mistakes += [[place, *mistake] for mistake in bench.mistakes]
         return {"sizes": sizes, "mistakes": mistakes}
 
     def _calls(self, ctx: Context) -> dict[str, Call]:
@@ -85,7 +85,8 @@ class _Size:
         self._spec = spec
         self._tensor = torch.empty(length, dtype=getattr(torch, spec.dtype))
         self._calls = 0
-        self.mistakes: list[tuple[str, str]] = []
+        self.mistakes: list[tuple[str, int, str]] = []
+        """Case, number of the call, and what was wrong."""
 
     async def run(self, calls: dict[str, Call]) -> dict[str, list[list[float]]]:
         """One call of each in turn, and again: whatever disturbs this machine disturbs them alike."""
@@ -123,8 +124,8 @@ class _Size:
         for piece in expected:
             if wrong := find_wrong(result, piece):
                 index, value, should_be = wrong
-                what = f"rank {self._ctx.rank} got {value:g} for element {index}, which is {should_be:g}"
-                self.mistakes.append((name, what))
+                what = f"element {index} of rank {self._ctx.rank} is {value:g}, but must be {should_be:g}"
+                self.mistakes.append((name, self._calls, what))
                 return
 
 

@@ -216,7 +216,7 @@ def _cells(row: Row, report: Report, scale: float) -> list[str]:
     cells += bandwidths * sized
     if report.spec.peer:
         cells.append("" if row.peer_over_this is None else f"{row.peer_over_this:.2f}")
-    verdict = f"WRONG {row.wrong} times" if row.wrong else "fastest" if row.algorithm == winner else ""
+    verdict = f"WRONG in {row.wrong} calls" if row.wrong else "fastest" if row.algorithm == winner else ""
     return [*cells, verdict]
 
 

@@ -47,6 +47,10 @@ class Job:
         """The rank whose replica is the run's model: the first server, or the first worker where there is none."""
         return self.workers if self.workers < self.ranks else 0
 
+    def can_lose(self, rank: int) -> bool:
+        """Whether the run may go on without a rank."""
+        return self.roles[rank] in getattr(self.strategy, "expendable", ())
+
     def program(self, rank: int) -> Program:
         program: Program = getattr(self.strategy, self.roles[rank])
         return program

@@ -64,6 +64,8 @@ class Crew:
         self._windows: dict[str, SharedMemory] = {}
         self._outcomes: dict[int, Outcome] = {}
         self._failures: dict[int, RunError] = {}
+        self._losses: dict[int, PeerLost] = {}
+        """Ranks that the run may go on without."""
         self._selector = selectors.DefaultSelector()
 
     def __enter__(self) -> Crew:
@@ -166,7 +168,12 @@ class Crew:
 
     def _note_death(self, rank: int) -> None:
         status = self._server.exit_status(self._pids[rank])
-        self._failures[rank] = PeerLost(rank, _how_it_ended(status, self._control.step(rank)))
+        loss = PeerLost(rank, _how_it_ended(status, self._control.step(rank)))
+        if self._job.can_lose(rank) and len(self._ready) == self._job.ranks:
+            self._losses[rank] = loss
+            self._outcomes[rank] = Outcome(rank=rank)
+        else:
+            self._failures[rank] = loss
         self._set_status(rank, Status.LOST)
 
     def _show(self, progress: Callable[[Progress], None]) -> None:
@@ -190,6 +197,8 @@ class Crew:
         rank, cause = next(iter(self._failures.items()))
         if not isinstance(cause, PeerLost):
             raise cause
+        if cause.rank in self._losses:  # one loss too many for the strategy
+            raise PeerLost(cause.rank, self._losses[cause.rank].reason, cause.waiting)
         until_s = time.monotonic() + _GRACE_S
         while time.monotonic() < until_s and len(self._failures) + len(self._outcomes) < self._job.ranks:
             self._listen(_PROGRESS_S)

@@ -78,6 +78,7 @@ class LocalContext(Node):
         self._start_s = time.monotonic()
         self._port = RingPort(rank, job.ranks, rings, control.bells, self._note_sent, self._note_received)
         self._running: list[Operation[Any]] = []
+        self._known_lost: set[int] = set()
         self._spin_s = _SPIN_S if job.ranks <= (os.cpu_count() or 1) else 0.0
 
     def begin(self, start_s: float) -> None:
@@ -201,6 +202,8 @@ class LocalContext(Node):
     def settle(self) -> None:
         """At the end of the program: let what is still under way come to its end."""
         for operation in list(self._running):
+            if operation.awaited() and set(operation.awaited()) <= self._known_lost:
+                continue  # what was meant for the lost is lost too
             if not operation.done:
                 self.wait(operation)
             if not isinstance(operation.error, Cancelled):
@@ -231,9 +234,13 @@ class LocalContext(Node):
         # A rank that ended well may have left what is being waited for; the poll comes after its last word.
         if not gone or self._poll(operation):
             return
-        lost = [rank for rank in gone if self.control.status(rank) == Status.LOST]
+        # Who waits for any of several hears of each loss once, and may then wait for the rest.
+        known = self._known_lost if len(awaited) > 1 else set()
+        lost = [r for r in gone if self.control.status(r) == Status.LOST and r not in known]
         if lost or len(gone) == len(awaited):
             rank = (lost or gone)[0]
+            self._known_lost.add(rank)
+            operation.cancel()  # or else it would take a message that somebody else is meant to get
             reason = "" if lost else "it has ended its program"
             raise PeerLost(rank, reason, f"rank {self.rank} was waiting in {operation} in step {self.step}")
 

@@ -6,6 +6,7 @@ A world adds how it waits, sends and computes.
 from __future__ import annotations
 
 import itertools
+import logging
 import math
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Sequence
@@ -22,6 +23,8 @@ from paceline.replica.replica import Replica
 from paceline.trace import Kind, Recorder
 
 __all__ = ["Node"]
+
+_log = logging.getLogger("paceline")
 
 # Streams of chance: each purpose draws from a stream of its own, so that one does not disturb another.
 _PROGRAM_STREAM, _DELAY_STREAM = 1, 2
@@ -142,6 +145,7 @@ class Node(ABC):
 
     def note_lost(self, rank: int) -> None:
         self.outcome.lost.append((rank, self.step))
+        _log.warning("rank %d is lost in step %d; the run goes on without it", rank, self.step)
 
     def report(self, **values: float) -> None:
         self._reported.update(values)

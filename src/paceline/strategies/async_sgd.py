@@ -1,7 +1,7 @@
 """Asynchronous SGD: every gradient is an update, at whatever version of the parameters it was computed.
 
-Cost: E[X]/P seconds an update; mean staleness P - 1. Also: Recht et al. 2011; Dean et al., "Large Scale Distributed Deep
-Networks", 2012.
+Cost: E[X]/P seconds an update; mean staleness P - 1. Also: Dean et al., "Large Scale Distributed Deep Networks",
+2012.
 Source: Dutta, Joshi, Ghosh, Dube, Nagpurkar, "Slow and Stale Gradients Can Win the Race", 2018.
 """
 

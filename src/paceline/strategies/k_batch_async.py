@@ -1,4 +1,5 @@
-"""K-batch-asynchronous SGD: an update takes the next K mini-batches, whoever gives them; a worker pulls at once and goes on.
+"""K-batch-asynchronous SGD: an update takes the next K mini-batches, whoever gives them; a worker pulls at once and
+goes on.
 
 Cost: K E[X]/P seconds an update; mean staleness (P - 1)/K.
 Source: Dutta, Joshi, Ghosh, Dube, Nagpurkar, "Slow and Stale Gradients Can Win the Race", 2018.

@@ -1,5 +1,5 @@
-"""K-batch-synchronous SGD: an update takes the first K mini-batches, of which a fast worker may give several; the rest are
-cancelled.
+"""K-batch-synchronous SGD: an update takes the first K mini-batches, of which a fast worker may give several; the rest
+are cancelled.
 
 Cost: K E[X]/P seconds an update for exponential times. Staleness 0.
 Source: Dutta, Joshi, Ghosh, Dube, Nagpurkar, "Slow and Stale Gradients Can Win the Race", 2018.

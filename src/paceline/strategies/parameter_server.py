@@ -4,8 +4,8 @@ Every variant of the literature is a setting of a few decisions (`Policy`); the 
 several servers each owns a shard of the parameters. The first one decides, and tells the others which gradients make up
 each update, so that all shards are updated by the same ones.
 
-A worker's mini-batch is its slice of a global batch. An update by K gradients is by their mean, weighted by samples: the
-learning rate needs no scaling by K, and `sync` equals `single`.
+A worker's mini-batch is its slice of a global batch. An update by K gradients is by their mean, weighted by samples:
+the learning rate needs no scaling by K, and `sync` equals `single`.
 
 Cost, n bytes, p workers, S servers: 2 p n / S bytes pass a server's port for every p gradients.
 Sources: Li et al., "Scaling Distributed Machine Learning with the Parameter Server", OSDI 2014; the variants: Dutta,
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from paceline.context import Context
 from paceline.errors import ConfigurationError
@@ -29,6 +30,8 @@ __all__ = ["ParameterServer"]
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ParameterServer:
     """Workers push gradients to servers and pull parameters from them."""
+
+    expendable: ClassVar[tuple[str, ...]] = ("worker",)
 
     servers: int = field(default=1, metadata={"help": "server nodes, each with a shard of the parameters"})
     staleness_aware: bool = field(

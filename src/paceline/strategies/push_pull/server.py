@@ -48,7 +48,7 @@ class Server:
         self.policy = policy
         self.shard = ctx.shards(len(ctx.servers))[ctx.servers.index(ctx.rank)]
         self.version = 0
-        self.farewells = 0
+        self._farewells: set[int] = set()
         self._staleness_aware = staleness_aware
         self._under_way: list[Handle[Any]] = []
 
@@ -56,7 +56,7 @@ class Server:
         """The next gradient, from whoever it comes. None: a worker said goodbye instead."""
         message: Message = await self.ctx.recv(ANY, tag=PUSH)
         if message.version == STOP:
-            self.farewells += 1
+            self._farewells.add(message.source)
             return None
         step, version = unstamp(message.version)
         return Push(message.source, step, version, message.note, message.tensor)
@@ -83,10 +83,13 @@ class Server:
             send = self.ctx.send(worker, copy, tag=PARAMETERS, version=version)
             self._under_way.append(self.ctx.start(send))
 
-    async def wait_for_farewells(self, workers: int) -> None:
+    async def wait_for_farewells(self, workers: Sequence[int]) -> None:
         """What workers pushed before they heard of the end has to be taken off the link."""
-        while self.farewells < workers:
-            await self.next_push()
+        while not self._farewells.issuperset(workers):
+            try:
+                await self.next_push()
+            except PeerLost as loss:
+                self._farewells.add(loss.rank)
 
     def _damping(self, push: Push) -> float:
         return 1.0 / max(1, self.version - push.version) if self._staleness_aware else 1.0
@@ -115,7 +118,7 @@ class Coordinator(Server):
         everybody = sorted(self._alive)
         await self._tell_followers([], everybody, STOP, fetch=False)
         self.hand_out(everybody, STOP)
-        await self.wait_for_farewells(len(everybody))
+        await self.wait_for_farewells(everybody)
 
     async def _collect(self) -> list[Push]:
         """The gradients of the next update."""
@@ -127,8 +130,7 @@ class Coordinator(Server):
                 continue  # it was pushed before its worker heard of the update that cancelled it
             pushes.append(push)
             if not self.policy.waits and not self.policy.cancels and len(pushes) < self.policy.k:
-                await self._tell_followers([], [push.worker], self.version, fetch=False)
-                self.hand_out([push.worker], self.version)
+                await self._hand_out_everywhere([push.worker])
         return pushes
 
     async def _next_from_the_living(self) -> Push:
@@ -136,7 +138,7 @@ class Coordinator(Server):
             try:
                 push = await self.next_push()
             except PeerLost as loss:
-                self._go_on_without(loss)
+                await self._go_on_without(loss)
                 continue
             if push is not None:
                 await self._follow_buffers(push.worker)
@@ -148,13 +150,15 @@ class Coordinator(Server):
             for buffer in self.ctx.buffers:
                 await self.ctx.recv(worker, buffer, tag=BUFFER)
 
-    def _go_on_without(self, loss: PeerLost) -> None:
+    async def _go_on_without(self, loss: PeerLost) -> None:
         needed = self.policy.k if self.policy.waits else 1
         if loss.rank not in self._alive or len(self._alive) - 1 < needed:
             raise loss
         self._alive.remove(loss.rank)
         self._held.discard(loss.rank)
         self.ctx.note_lost(loss.rank)
+        if self._held:  # perhaps for the one that is gone
+            await self._hand_out_everywhere(self._who_goes_on([]))
 
     def _who_goes_on(self, pushes: Sequence[Push]) -> list[int]:
         if self.policy.cancels:
@@ -167,6 +171,11 @@ class Coordinator(Server):
         free = {worker for worker in candidates if self._done[worker] - slowest <= self.policy.slack}
         self._held = candidates - free
         return sorted(free)
+
+    async def _hand_out_everywhere(self, workers: Sequence[int]) -> None:
+        """Without an update: the parameters as they are, from every server."""
+        await self._tell_followers([], workers, self.version, fetch=False)
+        self.hand_out(workers, self.version)
 
     def _report(self, pushes: Sequence[Push]) -> None:
         counts = [self.ctx.batch_of(push.worker, push.step).count for push in pushes]
@@ -206,12 +215,17 @@ class Follower(Server):
             if order.fetch:
                 await self.ctx.send(self.ctx.servers[0], self.ctx.parameters[self.shard], tag=SHARD)
             if order.version == STOP:
-                await self.wait_for_farewells(len(order.recipients))
+                await self.wait_for_farewells(order.recipients)
                 return
 
     async def _find(self, key: tuple[int, int], kept: dict[tuple[int, int], Push]) -> Push:
         while key not in kept:
-            push = await self.next_push()
+            try:
+                push = await self.next_push()
+            except PeerLost as loss:
+                if loss.rank == key[0]:
+                    raise  # the others have this gradient in their shards already
+                continue
             if push is not None:
                 kept[push.key] = push
         return kept.pop(key)
