@@ -35,8 +35,8 @@ LINK = Link("10Gbps", "50us")
 
 def measure() -> Result:
     contenders: dict[str, Callable[[], float]] = {
-        "ours": lambda: _simulate(Ring()),
-        "ours, through collectives.all_reduce": lambda: _simulate(Collective()),
+        "ours, message by message": lambda: _simulate(Ring()),
+        "ours, by collectives.all_reduce": lambda: _simulate(Collective()),
         "SimPy": _simulate_with_processes,
         "SimPy, a callback instead of a process a message": _simulate_with_callbacks,
     }
@@ -52,9 +52,9 @@ def measure() -> Result:
         unit="messages/s",
         rows=rows,
         goals=[
-            Goal(what="ours / SimPy", rounds=compare(ours, peer), at_least=4),
-            Goal(what="ours / SimPy with callbacks", rounds=compare(ours, callbacks)),
-            Goal(what="collectives.all_reduce / SimPy", rounds=compare(collective, peer)),
+            Goal(what="message by message / SimPy", rounds=compare(ours, peer), at_least=4),
+            Goal(what="message by message / SimPy with callbacks", rounds=compare(ours, callbacks)),
+            Goal(what="collectives.all_reduce / SimPy", rounds=compare(collective, peer), at_least=4),
         ],
     )
 
@@ -85,7 +85,7 @@ class Ring:
 
 
 class Collective(Ring):
-    """The same messages by the schedule that strategies use."""
+    """The same messages as strategies send them: a collective of many ranks is timed as a whole."""
 
     async def worker(self, ctx: Context) -> None:
         vector = torch.empty(VECTOR_BYTES // 4, device="meta")

@@ -34,24 +34,29 @@ Combine = Literal["copy", "sum", "max", "min"]
 """What `recv` does with the tensor that it is given: overwrite it, or combine it with what arrives."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen, which would cost more than all else: simulations make millions
 class Batch:
     """One worker's slice of the global batch of one step."""
 
     step: int
-    indices: np.ndarray
+    start: int
+    """Where the slice begins in the global batch."""
+    count: int
+    """Samples of this slice. May be zero."""
     total: int
     """Samples of the global batch, over all workers."""
+    whole: Callable[[int], np.ndarray]
+    """Gives the sample numbers of the global batch of a step."""
 
     @property
-    def count(self) -> int:
-        """Samples of this slice. May be zero."""
-        return len(self.indices)
+    def indices(self) -> np.ndarray:
+        """The sample numbers of this slice."""
+        return self.whole(self.step)[self.start : self.start + self.count]
 
     @property
     def weight(self) -> float:
         """This slice's share of the global batch: what its mean gradient is multiplied with."""
-        return len(self.indices) / self.total
+        return self.count / self.total
 
 
 class Message(NamedTuple):
@@ -137,7 +142,7 @@ class Context(Protocol):
     # What is learned
     @property
     def steps(self) -> int:
-        """Updates that the run was asked for."""
+        """Updates that the run is long: what it was asked for, or fewer once its target is reached."""
         ...
 
     @property
@@ -202,6 +207,10 @@ class Context(Protocol):
         """
         ...
 
+    def advance_schedule(self, updates: int) -> None:
+        """Move the learning-rate schedule on by updates that other ranks made to the same parameters."""
+        ...
+
     def shards(self, parts: int) -> Sequence[slice]:
         """The parameters in `parts` contiguous shards, cut where this task's optimizer allows it."""
         ...
@@ -258,6 +267,14 @@ class Context(Protocol):
 
     def report(self, **values: float) -> None:
         """Add values to the record of the current step."""
+        ...
+
+    def record(self, step: int, *, loss: float, samples: int) -> None:
+        """Write the record of one update of this rank's own, where each rank updates the parameters at its own pace.
+
+        `step` counts the updates of all ranks so far, as this rank sees them; `samples` are those of this update. The
+        run's history is the records of all ranks in order of time. The first worker evaluates about as often as asked.
+        """
         ...
 
     def note_staleness(self, staleness: int) -> None:

@@ -85,6 +85,37 @@ def test_messages_from_two_ranks_come_in_one_after_the_other():
     assert seconds(program, 3)[0] == [[close(A + N * B), close(A + 2 * N * B)], close(N * B), close(N * B)]
 
 
+def test_a_message_never_overtakes_another_on_the_same_way():
+    async def program(ctx):
+        if ctx.rank == 0:
+            ctx.start(ctx.send(1, TENSOR, tag=1))
+            await ctx.start(ctx.send(1, TENSOR[:2] + 1, tag=2))  # has to wait for the port
+            await ctx.send(1, TENSOR[:2] + 2, tag=2)  # finds the port free, while the other is on its way
+            return None
+        return [(await ctx.recv(0, tag=2)).tensor[0].item() for _ in range(2)]
+
+    assert seconds(program, 2)[0][1] == [1, 2]
+
+
+def test_a_port_takes_in_what_comes_first_whoever_sends_it():
+    async def program(ctx):
+        if ctx.rank == 0:
+            ctx.start(ctx.send(1, TENSOR))
+            await ctx.send(2, TENSOR)  # leaves at N b, comes at N b + a
+        elif ctx.rank == 1:
+            await ctx.recv(0)
+        elif ctx.rank == 3:
+            await ctx.sleep(1.5 * N * B)
+            await ctx.send(2, TENSOR)  # leaves at 1.5 N b, comes at 1.5 N b + a
+        else:
+            await ctx.recv(0)
+            first_s = ctx.now()
+            await ctx.recv(3)
+            return [first_s, ctx.now()]
+
+    assert seconds(program, 4)[0][2] == [close(2 * N * B + A), close(3 * N * B + A)]
+
+
 def test_a_port_carries_in_and_out_at_once():
     async def program(ctx):
         handle = ctx.start(ctx.send(1 - ctx.rank, TENSOR))

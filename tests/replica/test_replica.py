@@ -16,7 +16,7 @@ DATA = Samples(samples())
 
 
 def a_batch(count=8, total=None, step=0):
-    return Batch(step, np.arange(count), total or count)
+    return Batch(step, 0, count, total or count, lambda _: np.arange(count))
 
 
 def a_replica(model=perceptron, **changes):

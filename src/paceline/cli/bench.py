@@ -67,16 +67,7 @@ def bench(
 ) -> None:
     """Time a communication pattern: each algorithm at each size, results checked, the quickest named."""
     with exit_codes():
-        words = ClusterWords(
-            workers=workers,
-            slow=(),
-            delay=(),
-            deadline=None,
-            simulate=simulate,
-            bandwidth=bandwidth,
-            latency=latency,
-            compute=None,
-        )
+        words = _cluster_words(workers, simulate, bandwidth, latency)
         from paceline.bench.spec import Spec
         from paceline.costs.units import parse_bytes
 
@@ -94,6 +85,19 @@ def bench(
         )
         _check_plot(plot, spec)
         _show(_benched(spec, words, quiet), plot, as_json)
+
+
+def _cluster_words(workers: int, simulate: bool, bandwidth: str | None, latency: str | None) -> ClusterWords:
+    return ClusterWords(
+        workers=workers,
+        slow=(),
+        delay=(),
+        deadline=None,
+        simulate=simulate,
+        bandwidth=bandwidth,
+        latency=latency,
+        compute=None,
+    )
 
 
 def _names(algorithms: str | None) -> tuple[str, ...]:

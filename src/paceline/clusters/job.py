@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import bisect
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -63,6 +62,10 @@ class Outcome:
     rank: int
     records: list[dict[str, Any]] = field(default_factory=list)
     """Of the reporter: a dictionary a step."""
+    updates: list[dict[str, Any]] = field(default_factory=list)
+    """Of a worker that updates the parameters at its own pace: a dictionary for each of its updates."""
+    metric: float | None = None
+    """Of the reporter, where workers update at their own pace: the final metric."""
     losses: list[tuple[int, float, int]] = field(default_factory=list)
     """Of a worker: step, mean loss and samples of each batch."""
     bytes_at: list[int] = field(default_factory=list)
@@ -93,6 +96,8 @@ class Cluster(Protocol):
 def assemble(job: Job, cluster: str, outcomes: Sequence[Outcome], module: nn.Module | None) -> Run:
     """Put the outcomes of all ranks together."""
     reporter = outcomes[job.reporter]
+    if reporter.updates:
+        reporter.records = _merge_updates(outcomes, reporter.metric)
     if module is not None and reporter.state:
         with torch.no_grad():
             module.load_state_dict(reporter.state)
@@ -122,10 +127,7 @@ def _history(outcomes: Sequence[Outcome], reporter: Outcome) -> list[Record]:
             if step < steps:
                 losses[step] += loss * count
                 samples[step] += count
-    sent = [
-        sum(_bytes_until(o, step, record["seconds"]) for o in outcomes)
-        for step, record in enumerate(reporter.records)
-    ]
+    sent = _bytes_by(outcomes, [record["seconds"] for record in reporter.records])
     history, seen = [], 0
     for step, record in enumerate(reporter.records):
         seen += samples[step]
@@ -134,11 +136,35 @@ def _history(outcomes: Sequence[Outcome], reporter: Outcome) -> list[Record]:
     return history
 
 
-def _bytes_until(outcome: Outcome, step: int, seconds: float) -> int:
-    if outcome.bytes_at:
-        return outcome.bytes_at[min(step, len(outcome.bytes_at) - 1)]
-    found = bisect.bisect_right(outcome.bytes_over_time, (seconds, math.inf))
-    return outcome.bytes_over_time[found - 1][1] if found else 0
+def _bytes_by(outcomes: Sequence[Outcome], seconds: list[float]) -> list[int]:
+    """Bytes that all ranks had sent by the end of each step, which was at `seconds`."""
+    sent = np.zeros(len(seconds), dtype=np.int64)
+    when, how_much = [np.zeros(0)], [np.zeros(0, dtype=np.int64)]
+    for outcome in outcomes:
+        if outcome.bytes_at:
+            steps = np.minimum(np.arange(len(seconds)), len(outcome.bytes_at) - 1)
+            sent += np.array(outcome.bytes_at, dtype=np.int64)[steps]
+        elif outcome.bytes_over_time:
+            times, totals = zip(*outcome.bytes_over_time, strict=True)
+            when.append(np.array(times))
+            how_much.append(np.array(totals, dtype=np.int64) - np.array((0, *totals[:-1]), dtype=np.int64))
+    order = np.argsort(np.concatenate(when), kind="stable")
+    running = np.concatenate([[0], np.cumsum(np.concatenate(how_much)[order])])
+    sent += running[np.searchsorted(np.concatenate(when)[order], seconds, side="right")].astype(np.int64)
+    return [int(total) for total in sent]
+
+
+def _merge_updates(outcomes: Sequence[Outcome], metric: float | None) -> list[dict[str, Any]]:
+    """The updates of all ranks as one history: numbered in order of time, samples added up."""
+    updates = [update for outcome in outcomes for update in outcome.updates]
+    # At one moment of virtual time there may be several; their own count then tells which came first.
+    updates.sort(key=lambda update: (update["seconds"], update["step"]))
+    samples = 0
+    for number, update in enumerate(updates):
+        samples += update["samples"]
+        update.update(step=number + 1, samples=samples)
+    updates[-1]["metric"] = metric
+    return updates
 
 
 def _sum_histograms(histograms: Sequence[dict[int, int]]) -> dict[int, int]:

@@ -121,58 +121,46 @@ class Network:
 class Mailbox:
     """What has come for a rank and is not yet received, and who waits for what has not come."""
 
-    __slots__ = ("_anyone", "_packets", "_waiting")
+    __slots__ = ("_anyone", "_by_tag", "_packets", "_waiting")
 
     def __init__(self) -> None:
         self._packets: dict[tuple[int, int], deque[SendEvent]] = {}
+        self._by_tag: dict[int, deque[SendEvent]] = {}
         self._waiting: dict[tuple[int, int], deque[RecvEvent]] = {}
-        self._anyone: deque[RecvEvent] = deque()
+        self._anyone: dict[int, deque[RecvEvent]] = {}
 
     def deliver(self, packet: SendEvent) -> None:
         key = (packet.source, packet.tag)
-        waiting = self._waiting.get(key)
+        waiting = self._waiting.get(key) or self._anyone.get(packet.tag)
         if waiting:
             waiting.popleft().receive(packet)
-            return
-        if self._anyone:
-            for event in self._anyone:
-                if event.tag == packet.tag:
-                    self._anyone.remove(event)
-                    event.receive(packet)
-                    return
-        kept = self._packets.get(key)
-        if kept is None:
-            self._packets[key] = deque((packet,))
         else:
-            kept.append(packet)
+            self._packets.setdefault(key, deque()).append(packet)
+            self._by_tag.setdefault(packet.tag, deque()).append(packet)
 
     def ask(self, event: RecvEvent) -> None:
         """Give the event its message, or let it wait for one."""
-        if event.source == ANY:
-            self._ask_anyone(event)
-            return
-        key = (event.source, event.tag)
-        kept = self._packets.get(key)
-        if kept:
-            event.receive(kept.popleft())
-            return
-        waiting = self._waiting.get(key)
-        if waiting is None:
-            self._waiting[key] = deque((event,))
+        packet = self._take(event.source, event.tag)
+        if packet is not None:
+            event.receive(packet)
+        elif event.source == ANY:
+            self._anyone.setdefault(event.tag, deque()).append(event)
         else:
-            waiting.append(event)
+            self._waiting.setdefault((event.source, event.tag), deque()).append(event)
 
-    def _ask_anyone(self, event: RecvEvent) -> None:
-        # Of several, the one that came first.
-        kept = [packets for (_, tag), packets in self._packets.items() if tag == event.tag and packets]
-        if kept:
-            event.receive(min(kept, key=lambda packets: packets[0].begins_s).popleft())
-        else:
-            self._anyone.append(event)
+    def _take(self, source: int, tag: int) -> SendEvent | None:
+        """The packet that came first. It stays in the other queue that holds it, marked, until that one meets it."""
+        queue = self._by_tag.get(tag) if source == ANY else self._packets.get((source, tag))
+        while queue:
+            packet = queue.popleft()
+            if not packet.taken:
+                packet.taken = True
+                return packet
+        return None
 
     def forget(self, event: RecvEvent) -> None:
         if event.source == ANY:
-            self._anyone.remove(event)
+            self._anyone[event.tag].remove(event)
         else:
             self._waiting[event.source, event.tag].remove(event)
 
@@ -190,6 +178,7 @@ class SendEvent(Event[None]):
         "note",
         "source",
         "tag",
+        "taken",
         "tensor",
         "to",
         "version",
@@ -209,6 +198,7 @@ class SendEvent(Event[None]):
         self.tag = tag
         self.version = version
         self.note = note
+        self.taken = False
         # Set when it is sent: when it enters the port in, when it has left the port out, how long each carries it.
         self.begins_s = self.ends_s = self.carry_s = 0.0
 

@@ -37,8 +37,10 @@ class Node(ABC):
         self.job = job
         self.rank = rank
         self.role = job.roles[rank]
-        self.workers: Sequence[int] = range(job.workers)
-        self.servers: Sequence[int] = range(job.workers, job.ranks)
+        workers = job.workers
+        self.workers: Sequence[int] = range(workers)
+        self.servers: Sequence[int] = range(workers, job.ranks)
+        self.is_reporter = rank == job.reporter
         self.peers: Sequence[int] = range(job.ranks)
         self.rng = np.random.default_rng([job.seed, rank, _PROGRAM_STREAM])
         self.delay_rng = np.random.default_rng([job.seed, rank, _DELAY_STREAM])
@@ -61,7 +63,7 @@ class Node(ABC):
 
     @property
     def steps(self) -> int:
-        return self.job.steps
+        return self.last_step
 
     @property
     def replica(self) -> Replica:
@@ -86,6 +88,9 @@ class Node(ABC):
     @property
     def clips(self) -> bool:
         return self.replica.task.clip_norm is not None
+
+    def advance_schedule(self, updates: int) -> None:
+        self.replica.advance_schedule(updates)
 
     def shards(self, parts: int) -> Sequence[slice]:
         return self.replica.shards(parts)
@@ -150,9 +155,27 @@ class Node(ABC):
     def report(self, **values: float) -> None:
         self._reported.update(values)
 
+    def record(self, step: int, *, loss: float, samples: int) -> None:
+        updates = self.outcome.updates
+        before = updates[-1]["step"] if updates else 0
+        # Others go on while one evaluates, so that its time is the run's; not where there is only one.
+        left_out_s = self._evaluation_s if len(self.workers) == 1 else 0.0
+        reported, self._reported = self._reported, {}
+        record: dict[str, Any] = {"loss": loss, "samples": samples, "metric": None, "extra": reported}
+        record.update(step=step, seconds=self.now() - left_out_s)
+        updates.append(record)
+        if self.rank != self.job.reporter:
+            return
+        every = self.job.evaluate_every
+        # The last evaluation comes in `finish`, when everybody has ended.
+        if self._evaluates and step // every > before // every and step < self.last_step:
+            record["metric"] = self._evaluate()
+            self._stop_if_reached(step - 1, record["metric"])
+        self.show_progress(record)
+
     def _finish_step(self, step: int) -> None:
         self.outcome.bytes_at.append(self.outcome.bytes_sent)
-        if self.rank != self.job.reporter:
+        if not self.is_reporter:
             return
         reported, self._reported = self._reported, {}
         record: dict[str, Any] = {key: reported.pop(key) for key in ("loss", "samples") if key in reported}
@@ -163,8 +186,12 @@ class Node(ABC):
         self.outcome.records.append(record)
         self.show_progress(record)
 
+    @property
+    def _evaluates(self) -> bool:
+        return self.test_samples is not None and self.job.evaluate_every > 0
+
     def _evaluation_is_due(self, step: int) -> bool:
-        if self.test_samples is None or not self.job.evaluate_every:
+        if not self._evaluates:
             return False
         return (step + 1) % self.job.evaluate_every == 0 or step + 1 == self.last_step
 
@@ -205,8 +232,10 @@ class Node(ABC):
     def finish(self) -> Outcome:
         """What this rank brings back."""
         outcome = self.outcome
+        if outcome.updates and self.rank == self.job.reporter and self._evaluates:
+            outcome.metric = self._evaluate()
         outcome.seconds = self.now()
         outcome.spans = self.recorder.pack()
-        if self._replica is not None and self.rank == self.job.reporter:
+        if self._replica is not None and self.is_reporter:
             outcome.state = self._replica.state()
         return outcome

@@ -102,6 +102,8 @@ def _send_outcome(channel: Channel, outcome: Outcome) -> None:
     values = {
         "rank": outcome.rank,
         "records": outcome.records,
+        "updates": outcome.updates,
+        "metric": outcome.metric,
         "losses": outcome.losses,
         "bytes_at": outcome.bytes_at,
         "bytes_sent": outcome.bytes_sent,

@@ -18,6 +18,9 @@ from paceline.schedules.steps import chunk_bounds
 __all__ = ["GlobalBatches", "Samples"]
 
 
+_KEPT_ORDERS = 16
+
+
 class GlobalBatches:
     """The global batches of a run: set by the seed and the batch size alone, whatever the number of workers."""
 
@@ -30,10 +33,14 @@ class GlobalBatches:
 
     def slice(self, step: int, worker: int, workers: int) -> Batch:
         """Worker number `worker`'s nearly equal part of the batch of `step`. May be empty."""
-        whole = self.indices(step)
-        size, longer = divmod(len(whole), workers)
+        total = self._total(step)
+        size, longer = divmod(total, workers)
         start = worker * size + min(worker, longer)
-        return Batch(step, whole[start : start + size + (worker < longer)], len(whole))
+        return Batch(step, start, size + (worker < longer), total, self.indices)
+
+    def _total(self, step: int) -> int:
+        position = step % self.steps_per_epoch
+        return min(self.batch_size, self.length - position * self.batch_size)
 
     def indices(self, step: int) -> np.ndarray:
         epoch, position = divmod(step, self.steps_per_epoch)
@@ -43,8 +50,8 @@ class GlobalBatches:
         order = self._orders.get(epoch)
         if order is None:
             order = np.random.default_rng([self.seed, epoch]).permutation(self.length)
-            # Asynchronous workers may be in different epochs; a few orders are kept for them.
-            if len(self._orders) >= 4:
+            # Asynchronous workers may be in different epochs; some orders are kept for them.
+            if len(self._orders) >= _KEPT_ORDERS:
                 self._orders.pop(min(self._orders))
             self._orders[epoch] = order
         return order

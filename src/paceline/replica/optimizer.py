@@ -60,8 +60,12 @@ class FlatOptimizer:
             if norm + 1e-6 > self._clip_norm:
                 self._gradient.mul_(self._clip_norm / (norm + 1e-6))
         self.optimizer.step()
+        self.advance_schedule(1)
+
+    def advance_schedule(self, updates: int) -> None:
         if self._scheduler is not None:
-            self._scheduler.step()
+            for _ in range(updates):
+                self._scheduler.step()
 
 
 def _move_to_flat(

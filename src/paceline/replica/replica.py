@@ -183,6 +183,13 @@ class Replica:
 
     def apply(self, shard: slice | None = None, norm: float | None = None) -> None:
         """One step of the task's optimizer on a shard of the parameters; on all of them by default."""
+        self._optimizer(shard).step(norm)
+
+    def advance_schedule(self, updates: int) -> None:
+        """Move the learning-rate schedule on by updates that were not made here."""
+        self._optimizer(None).advance_schedule(updates)
+
+    def _optimizer(self, shard: slice | None) -> FlatOptimizer:
         if shard is None:
             shard = slice(0, self.layout.length)
         key = (shard.start, shard.stop)
@@ -192,7 +199,7 @@ class Replica:
                 self.task, self.module, self.layout, self.parameters, self.gradient, shard
             )
             self._optimizers[key] = optimizer
-        optimizer.step(norm)
+        return optimizer
 
     def shards(self, parts: int) -> Sequence[slice]:
         if works_elementwise(self.task.build_optimizer(self.module)):

@@ -23,6 +23,9 @@ class ShapeReplica(Replica):
     def apply(self, shard: slice | None = None, norm: float | None = None) -> None:
         pass
 
+    def advance_schedule(self, updates: int) -> None:
+        pass
+
     def place(self, parameters: Tensor | None = None, gradient: Tensor | None = None) -> None:
         pass
 

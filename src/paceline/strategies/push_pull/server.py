@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from paceline.context import ANY, Context, Handle, Message
+from paceline.context import ANY, Context, Message
 from paceline.errors import PeerLost
 from paceline.strategies.push_pull.policy import (
     BUFFER,
@@ -50,7 +50,6 @@ class Server:
         self.version = 0
         self._farewells: set[int] = set()
         self._staleness_aware = staleness_aware
-        self._under_way: list[Handle[Any]] = []
 
     async def next_push(self) -> Push | None:
         """The next gradient, from whoever it comes. None: a worker said goodbye instead."""
@@ -76,12 +75,10 @@ class Server:
 
     def hand_out(self, workers: Sequence[int], version: int) -> None:
         """Send the shard to workers, and go on: the copy stays as it is while the next updates happen."""
-        self._under_way = [handle for handle in self._under_way if not handle.done]
         source = self.ctx.parameters[self.shard]
         copy = source if source.is_meta else source.clone()
         for worker in workers:
-            send = self.ctx.send(worker, copy, tag=PARAMETERS, version=version)
-            self._under_way.append(self.ctx.start(send))
+            self.ctx.start(self.ctx.send(worker, copy, tag=PARAMETERS, version=version))
 
     async def wait_for_farewells(self, workers: Sequence[int]) -> None:
         """What workers pushed before they heard of the end has to be taken off the link."""

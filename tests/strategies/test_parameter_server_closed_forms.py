@@ -1,0 +1,116 @@
+"""The seconds of an update and the staleness of a gradient are those of theory.
+
+Dutta, Joshi, Ghosh, Dube, Nagpurkar: Slow and Stale Gradients Can Win the Race, arXiv 1803.01113.
+"""
+
+import pytest
+from strategies.server_cases import EXPONENTIAL, PARETO, SHIFTED, mean_of, spec_of, timed
+
+import paceline as pl
+from paceline.costs.order_statistics import expected_order_statistic, mean_staleness, seconds_per_update
+
+GRADIENTS = 24_000
+"""Of a run: the mean of so many exponential times is off by less than 0.7 %, two times out of three."""
+
+CASES = [
+    *[
+        (variant, times, workers, k)
+        for times, workers, several in [
+            (EXPONENTIAL, 4, 2),
+            (EXPONENTIAL, 8, 6),
+            (EXPONENTIAL, 16, 4),
+            (SHIFTED, 8, 3),
+            (PARETO, 8, 5),
+        ]
+        for variant, k in [
+            ("sync", None),
+            ("k-sync", several),
+            ("k-batch-sync", several),
+            ("async", None),
+            ("k-async", several),
+            ("k-batch-async", several),
+        ]
+    ],
+    ("k-batch-sync", EXPONENTIAL, 4, 7),
+    ("k-batch-async", SHIFTED, 4, 7),
+    ("k-sync", SHIFTED, 4, 1),
+    ("k-sync", PARETO, 4, 4),
+    ("k-async", PARETO, 4, 1),
+    ("k-async", SHIFTED, 4, 4),
+]
+WITH_KNOWN_SECONDS = [
+    case for case in CASES if seconds_per_update(case[0], case[1], case[2], case[3]) is not None
+]
+
+
+def simulate(variant, times, workers, k):
+    """As many updates as take a fixed number of gradients, those that are cancelled included."""
+    begun = k or 1
+    if variant == "sync" or variant == "k-sync":
+        begun = workers
+    elif variant == "k-batch-sync":
+        begun = workers + k - 1
+    return timed(spec_of(variant, k), workers, times, steps=GRADIENTS // begun)
+
+
+def name(value):
+    return type(value).__name__.lower() if isinstance(value, pl.times.Times) else str(value)
+
+
+@pytest.mark.parametrize(("variant", "times", "workers", "k"), WITH_KNOWN_SECONDS, ids=name)
+def test_the_mean_seconds_of_an_update_are_those_of_theory(variant, times, workers, k):
+    expected = seconds_per_update(variant, times, workers, k)
+    assert simulate(variant, times, workers, k).step_seconds == pytest.approx(expected, rel=0.02)
+
+
+@pytest.mark.parametrize(("variant", "times", "workers", "k"), CASES, ids=name)
+def test_the_mean_staleness_is_that_of_theory_whatever_the_distribution(variant, times, workers, k):
+    staleness = mean_of(simulate(variant, times, workers, k).staleness)
+    assert staleness == pytest.approx(mean_staleness(variant, workers, k), rel=0.02)
+
+
+@pytest.mark.parametrize(("variant", "times", "workers", "k"), CASES, ids=name)
+def test_every_update_is_by_k_gradients(variant, times, workers, k):
+    run = simulate(variant, times, workers, k)
+    assert sum(run.staleness.values()) == run.steps * (k or (workers if variant == "sync" else 1))
+
+
+def test_theory_knows_the_seconds_of_most_cases():
+    assert len(WITH_KNOWN_SECONDS) >= 30
+
+
+def test_sync_over_async_for_exponential_times_is_p_times_the_harmonic_number():
+    sync, asynchronous = (simulate(variant, EXPONENTIAL, 8, None) for variant in ("sync", "async"))
+    assert sync.step_seconds / asynchronous.step_seconds == pytest.approx(21.742857, rel=0.02)
+
+
+@pytest.mark.parametrize("k", [2, 5, 7])
+def test_k_async_lies_between_its_bounds_where_new_lasts_longer_than_used(k):
+    seconds = timed(f"k-async:k={k}", 8, SHIFTED, steps=8000 // k).step_seconds
+    assert k * SHIFTED.mean_s / 8 < seconds < expected_order_statistic(SHIFTED, k, 8)
+
+
+@pytest.mark.parametrize("variant", ["sync", "k-sync", "k-batch-sync"])
+def test_gradients_of_the_synchronous_variants_are_never_stale(variant):
+    run = simulate(variant, EXPONENTIAL, 8, None if variant == "sync" else 6)
+    assert set(run.staleness) == {0}
+
+
+@pytest.mark.parametrize(
+    ("spec", "seconds"),
+    [
+        ("sync", 1.0),
+        ("k-sync:k=3", 1.0),
+        ("k-async:k=4", 1.0),
+        ("ssp:staleness=0", 1 / 4),
+        ("k-batch-sync:k=1", 1.0),
+        ("k-batch-sync:k=4", 1.0),
+        ("k-batch-sync:k=5", 2.0),
+        ("k-batch-sync:k=9", 3.0),
+        ("async", 1 / 4),
+        ("k-batch-async:k=2", 2 / 4),
+    ],
+)
+def test_constant_times_give_the_seconds_exactly(spec, seconds):
+    run = timed(spec, 4, pl.times.Constant(1.0), steps=400)
+    assert run.seconds == pytest.approx(400 * seconds, rel=1e-12)
