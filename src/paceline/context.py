@@ -22,10 +22,24 @@ if TYPE_CHECKING:
 
     from paceline.schedules.collective import Collective
 
-__all__ = ["ANY", "Batch", "Combine", "Context", "Handle", "Message", "Program", "Strategy", "Window"]
+__all__ = [
+    "ANY",
+    "BUCKET_BYTES",
+    "Batch",
+    "Combine",
+    "Context",
+    "Handle",
+    "Message",
+    "Program",
+    "Strategy",
+    "Window",
+]
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
+
+BUCKET_BYTES = 25 * 2**20
+"""Gradients are handed over in buckets of about this size: the size that PyTorch's DDP found good."""
 
 ANY = -1
 """As the source of `recv`: whichever rank's message comes first."""
@@ -189,10 +203,11 @@ class Context(Protocol):
         """The mean loss of the gradient that was last computed here."""
         ...
 
-    def gradients(self, batch: Batch) -> AsyncIterator[Tensor]:
+    def gradients(self, batch: Batch, *, bucket_bytes: int = BUCKET_BYTES) -> AsyncIterator[Tensor]:
         """The gradient of a batch, times its weight, bucket by bucket, while backward goes on.
 
-        A bucket is a slice of `gradient`; together they cover it, in one order that is the same on every rank.
+        A bucket is a slice of `gradient`, of whole parameters and of about the size given; together they cover it, in
+        one order that is the same on every rank.
         """
         ...
 

@@ -17,7 +17,7 @@ VARIANTS = {
 }
 """Where a strategy's name alone does not say which way it takes."""
 
-ASYNCHRONOUS = frozenset({"k-sync", "k-batch-sync", "async", "k-async", "k-batch-async", "ssp"})
+ASYNCHRONOUS = frozenset({"k-sync", "k-batch-sync", "async", "k-async", "k-batch-async", "ssp", "hogwild"})
 """The names of strategies whose weights hang on who is quicker: they are left out where those of `single` are asked for."""
 
 SPECS = [spec for name in STRATEGIES for spec in VARIANTS.get(name, [name])]

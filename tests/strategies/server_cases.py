@@ -1,5 +1,6 @@
 """What the tests of the parameter-server family share: runs without mathematics, and a task that counts gradients."""
 
+import dataclasses
 from functools import cache
 
 import numpy as np
@@ -8,6 +9,7 @@ from torch import nn
 
 import paceline as pl
 from paceline.replica.batches import GlobalBatches
+from paceline.strategies import parse
 from paceline.trace import Kind
 
 EXPONENTIAL = pl.times.Exponential(1.0)
@@ -66,7 +68,7 @@ def lengths_s(spans):
 
 
 class Counter(nn.Module):
-    """A parameter for each sample. The mean output's gradient is 1/n for each of the n samples of a batch."""
+    """A parameter for each sample, whose value tells how often that sample was used."""
 
     def __init__(self, samples):
         super().__init__()
@@ -76,42 +78,73 @@ class Counter(nn.Module):
         return -self.counts[numbers]
 
 
+def negated_mean(output, _target):
+    """Its gradient is 1/n for each of the n samples of a batch."""
+    return output.mean()
+
+
 class Ledger:
-    """Which gradients a run applied, read from the weights of a model that counts how often each sample was used.
+    """A run, and which gradients it applied: read from the weights of a model that counts.
 
     No sample comes twice in a run, so each belongs to one gradient: that of a worker and a step.
     """
 
-    PER_WORKER = 2
-    SAMPLES = 4000
+    SAMPLES_A_GRADIENT = 2
+    GRADIENTS_A_WORKER = 150
 
-    def __init__(self, spec, cluster, *, steps, seed=0):
-        self.workers = cluster.workers
-        self.batch_size = self.PER_WORKER * self.workers
-        self.seed = seed
-        numbers = torch.arange(self.SAMPLES)
+    def __init__(self, spec, cluster, *, k, steps, seed=0):
+        self.shape = (self.GRADIENTS_A_WORKER, cluster.workers, self.SAMPLES_A_GRADIENT)
+        self.batch_size = cluster.workers * self.SAMPLES_A_GRADIENT
+        numbers = torch.arange(self.GRADIENTS_A_WORKER * self.batch_size)
         task = pl.Task(
-            model=lambda: Counter(self.SAMPLES),
+            model=lambda: Counter(len(numbers)),
             data=(numbers, numbers),
-            loss=lambda output, _: output.mean(),
+            loss=negated_mean,
             optimizer=lambda params: torch.optim.SGD(params, lr=1.0),
             batch_size=self.batch_size,
         )
+        self.k = k
         self.run = pl.train(task, spec, cluster, steps=steps, seed=seed)
 
-    def applied(self, k):
-        """How often each gradient was applied, by worker and step, in a run whose updates are of k gradients."""
-        counts = (self.run.parameters * (k * self.PER_WORKER)).numpy()
-        batches = GlobalBatches(self.SAMPLES, self.batch_size, self.seed)
-        table = np.zeros((self.workers, self.SAMPLES // self.batch_size))
-        for worker, step in np.ndindex(*table.shape):
-            ours = counts[batches.slice(step, worker, self.workers).indices]
-            np.testing.assert_allclose(ours, ours[0], atol=1e-9, err_msg="a gradient was applied in part")
-            table[worker, step] = ours[0]
-        rounded = table.round()
-        np.testing.assert_allclose(table, rounded, atol=1e-9, err_msg="a gradient was applied with another weight")
-        return rounded.astype(int)
+    @property
+    def applied(self):
+        """How often each gradient was applied, by step and worker. Each counts a k-th of its update."""
+        batches = GlobalBatches(self.GRADIENTS_A_WORKER * self.batch_size, self.batch_size, self.run.seed)
+        indices = np.stack([batches.indices(step) for step in range(self.GRADIENTS_A_WORKER)])
+        counts = self.run.parameters.numpy()[indices.reshape(self.shape)] * self.k * self.SAMPLES_A_GRADIENT
+        whole = counts[:, :, 0].round()
+        np.testing.assert_allclose(counts, whole[:, :, None].repeat(self.shape[2], axis=2), atol=1e-9)
+        return whole.astype(int)
 
+    @property
     def computed(self):
-        """How many gradients each worker computed to the end."""
+        """How many gradients each worker computed to their ends."""
         return np.array([len(spans) for spans in spans_of(self.run, Kind.COMPUTE)])
+
+
+class Listening:
+    """A context that keeps what its rank asked to receive."""
+
+    def __init__(self, ctx, receipts):
+        self._ctx = ctx
+        self._receipts = receipts
+
+    def __getattr__(self, name):
+        return getattr(self._ctx, name)
+
+    def recv(self, source, into=None, **options):
+        receipt = self._ctx.recv(source, into, **options)
+        self._receipts.setdefault(self._ctx.rank, []).append(receipt)
+        return receipt
+
+
+def listening(spec):
+    """A strategy whose workers keep what they receive, and where they keep it."""
+    receipts = {}
+    strategy = parse(spec)
+
+    async def worker(self, ctx):
+        await type(strategy).worker(self, Listening(ctx, receipts))
+
+    kind = type("Listened", (type(strategy),), {"worker": worker})
+    return kind(**{f.name: getattr(strategy, f.name) for f in dataclasses.fields(strategy)}), receipts

@@ -3,61 +3,67 @@
 Dutta, Joshi, Ghosh, Dube, Nagpurkar: Slow and Stale Gradients Can Win the Race, arXiv 1803.01113.
 """
 
+import math
+
+import numpy as np
 import pytest
 from strategies.server_cases import EXPONENTIAL, PARETO, SHIFTED, mean_of, spec_of, timed
 
 import paceline as pl
 from paceline.costs.order_statistics import expected_order_statistic, mean_staleness, seconds_per_update
 
-GRADIENTS = 24_000
-"""Of a run: the mean of so many exponential times is off by less than 0.7 %, two times out of three."""
+STANDARD_ERROR = 0.0065
+"""Of the mean seconds that a run gives: a third of what is allowed."""
 
 CASES = [
-    *[
-        (variant, times, workers, k)
-        for times, workers, several in [
-            (EXPONENTIAL, 4, 2),
-            (EXPONENTIAL, 8, 6),
-            (EXPONENTIAL, 16, 4),
-            (SHIFTED, 8, 3),
-            (PARETO, 8, 5),
-        ]
-        for variant, k in [
-            ("sync", None),
-            ("k-sync", several),
-            ("k-batch-sync", several),
-            ("async", None),
-            ("k-async", several),
-            ("k-batch-async", several),
-        ]
-    ],
+    ("sync", EXPONENTIAL, 4, None),
+    ("sync", EXPONENTIAL, 8, None),
+    ("sync", EXPONENTIAL, 16, None),
+    ("sync", SHIFTED, 8, None),
+    ("sync", PARETO, 8, None),
+    ("k-sync", EXPONENTIAL, 4, 2),
+    ("k-sync", EXPONENTIAL, 8, 6),
+    ("k-sync", EXPONENTIAL, 16, 8),
+    ("k-sync", SHIFTED, 8, 3),
+    ("k-sync", PARETO, 8, 7),
+    ("k-sync", PARETO, 4, 1),
     ("k-batch-sync", EXPONENTIAL, 4, 7),
-    ("k-batch-async", SHIFTED, 4, 7),
-    ("k-sync", SHIFTED, 4, 1),
-    ("k-sync", PARETO, 4, 4),
-    ("k-async", PARETO, 4, 1),
-    ("k-async", SHIFTED, 4, 4),
-]
-WITH_KNOWN_SECONDS = [
-    case for case in CASES if seconds_per_update(case[0], case[1], case[2], case[3]) is not None
+    ("k-batch-sync", EXPONENTIAL, 8, 6),
+    ("k-batch-sync", EXPONENTIAL, 16, 16),
+    ("k-batch-sync", PARETO, 8, 1),
+    ("async", EXPONENTIAL, 4, None),
+    ("async", EXPONENTIAL, 8, None),
+    ("async", EXPONENTIAL, 16, None),
+    ("async", SHIFTED, 8, None),
+    ("async", PARETO, 16, None),
+    ("k-async", EXPONENTIAL, 4, 3),
+    ("k-async", EXPONENTIAL, 8, 4),
+    ("k-async", EXPONENTIAL, 16, 4),
+    ("k-async", SHIFTED, 8, 1),
+    ("k-async", SHIFTED, 8, 8),
+    ("k-batch-async", EXPONENTIAL, 4, 7),
+    ("k-batch-async", EXPONENTIAL, 16, 4),
+    ("k-batch-async", SHIFTED, 8, 3),
+    ("k-batch-async", PARETO, 8, 5),
 ]
 
 
 def simulate(variant, times, workers, k):
-    """As many updates as take a fixed number of gradients, those that are cancelled included."""
-    begun = k or 1
-    if variant == "sync" or variant == "k-sync":
-        begun = workers
-    elif variant == "k-batch-sync":
-        begun = workers + k - 1
-    return timed(spec_of(variant, k), workers, times, steps=GRADIENTS // begun)
+    """As many updates as it takes for the standard error."""
+    samples = times.sample(np.random.default_rng(0), 10_000 * workers).reshape(-1, workers)
+    if "batch" in variant or (k or variant) in (1, "async"):
+        variance = samples.var() / samples.mean() ** 2 / (k or 1)  # the workers' renewals, one after the other
+    else:
+        slowest = np.sort(samples, axis=1)[:, (k or workers) - 1]
+        variance = slowest.var() / slowest.mean() ** 2
+    return timed(spec_of(variant, k), workers, times, steps=math.ceil(variance / STANDARD_ERROR**2))
 
 
 def name(value):
     return type(value).__name__.lower() if isinstance(value, pl.times.Times) else str(value)
 
 
-@pytest.mark.parametrize(("variant", "times", "workers", "k"), WITH_KNOWN_SECONDS, ids=name)
+@pytest.mark.parametrize(("variant", "times", "workers", "k"), CASES, ids=name)
 def test_the_mean_seconds_of_an_update_are_those_of_theory(variant, times, workers, k):
     expected = seconds_per_update(variant, times, workers, k)
     assert simulate(variant, times, workers, k).step_seconds == pytest.approx(expected, rel=0.02)
@@ -73,10 +79,6 @@ def test_the_mean_staleness_is_that_of_theory_whatever_the_distribution(variant,
 def test_every_update_is_by_k_gradients(variant, times, workers, k):
     run = simulate(variant, times, workers, k)
     assert sum(run.staleness.values()) == run.steps * (k or (workers if variant == "sync" else 1))
-
-
-def test_theory_knows_the_seconds_of_most_cases():
-    assert len(WITH_KNOWN_SECONDS) >= 30
 
 
 def test_sync_over_async_for_exponential_times_is_p_times_the_harmonic_number():

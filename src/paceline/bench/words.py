@@ -20,10 +20,10 @@ def bandwidth_unit(report: Report) -> tuple[str, float]:
 def facts(report: Report) -> dict[str, str]:
     """Lines by name: who won where, the link, the machine, and what was left out."""
     lines = {"fastest": _winners(report)}
-    if report.spec.peer is not None:
-        lines["ratio"] = (
-            f"{report.spec.peer}'s time over ours, in the same run, calls interleaved: above 1 we win"
-        )
+    if report.spec.against is not None:
+        name, peer = report.spec.against, report.spec.peer
+        whose = f"{name}'s time" if name == peer else f"{name}'s time (the rows of {peer})"
+        lines["ratio"] = f"{whose} over ours, in the same run, calls interleaved: above 1 we win"
     if report.fit is not None:
         lines["link"] = _fit(report.fit)
     if report.spec.simulated:

@@ -200,7 +200,7 @@ def _save_plot(report: Report, plot: Path) -> None:
 def _print_report(report: Report) -> None:
     from paceline.bench.words import bandwidth_unit, facts
 
-    sized, peer = report.spec.kind.sized, report.spec.peer
+    sized, peer = report.spec.kind.sized, report.spec.against
     typer.echo(report.spec.pattern + f" of {report.spec.dtype}" * sized + f" on {report.where}\n")
     unit, scale = bandwidth_unit(report)
     header = ["size"] * sized + ["algorithm", "time"] + [f"algbw {unit}", f"busbw {unit}"] * sized

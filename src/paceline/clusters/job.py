@@ -96,7 +96,7 @@ class Cluster(Protocol):
 def assemble(job: Job, cluster: str, outcomes: Sequence[Outcome], module: nn.Module | None) -> Run:
     """Put the outcomes of all ranks together."""
     reporter = outcomes[job.reporter]
-    if reporter.updates:
+    if any(outcome.updates for outcome in outcomes):
         reporter.records = _merge_updates(outcomes, reporter.metric)
     if module is not None and reporter.state:
         with torch.no_grad():

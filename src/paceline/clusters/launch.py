@@ -20,6 +20,7 @@ from paceline.clusters.control import Control, Status
 from paceline.clusters.forkserver import ForkServer
 from paceline.clusters.job import Job, Outcome
 from paceline.clusters.worker import Assignment
+from paceline.costs.link import Link
 from paceline.costs.stragglers import Stragglers
 from paceline.errors import DeadlineError, PeerLost, RunError, TaskError
 from paceline.links.memory import SharedMemory
@@ -37,13 +38,16 @@ _PROGRESS_S = 0.1
 class Crew:
     """The worker processes of one run. As a context manager it ends them all, whatever happens."""
 
-    def __init__(self, job: Job, stragglers: Stragglers, deadline_s: float, threads: int) -> None:
+    def __init__(
+        self, job: Job, stragglers: Stragglers, link: Link | None, deadline_s: float, threads: int
+    ) -> None:
         self._job = job
         self._deadline_s = deadline_s
         self._store_fd = os.memfd_create("paceline-store", os.MFD_CLOEXEC)
         assignment = Assignment(
             job=job,
             stragglers=stragglers,
+            link=link,
             deadline_s=deadline_s,
             threads=threads,
             store_path=f"/proc/{os.getpid()}/fd/{self._store_fd}",

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from paceline.clusters.checks import check_workers
 from paceline.clusters.job import Job, Outcome
+from paceline.costs.link import Link
 from paceline.costs.stragglers import Stragglers
 from paceline.costs.times import Times
 from paceline.errors import ConfigurationError, UnknownNameError
@@ -21,10 +22,13 @@ MAX_RANKS = 256  # each pair of ranks has a megabyte of address space
 
 @dataclass(frozen=True, slots=True)
 class Local:
-    """Worker processes on this machine, which talk through shared memory."""
+    """Worker processes on this machine, which talk through shared memory.
+
+    With a `pl.Link` their messages take as long as that link would: each rank is then a host of its own.
+    """
 
     workers: int = 4
-    link: str = "shared-memory"
+    link: str | Link = "shared-memory"
     slow: Mapping[int, float] = field(default_factory=dict)
     """How many times as long a rank computes."""
     delay: Times | Mapping[int, Times] | None = None
@@ -34,8 +38,7 @@ class Local:
 
     def __post_init__(self) -> None:
         check_workers(self.workers, at_most=MAX_RANKS - 1)
-        if self.link not in LINKS:
-            raise UnknownNameError("link", str(self.link), LINKS)
+        _check_link(self.link)
         if not self.deadline_s > 0:
             raise ConfigurationError("deadline_s", "must be above 0", self.deadline_s, "60.0 is the default")
         self.stragglers.check(self.workers)
@@ -51,12 +54,24 @@ class Local:
     def run(self, job: Job, progress: Callable[[Progress], None] | None = None) -> list[Outcome]:
         from paceline.clusters.launch import Crew
 
-        with Crew(job, self.stragglers, self.deadline_s, self.threads(job)) as crew:
+        link = self.link if isinstance(self.link, Link) else None
+        with Crew(job, self.stragglers, link, self.deadline_s, self.threads(job)) as crew:
             return crew.work(progress)
 
     def __str__(self) -> str:
         words = [f"{self.workers} local workers"]
+        if isinstance(self.link, Link):
+            words.append(f"emulated link {self.link}")
         words += [f"rank {rank} {factor:g}x as slow" for rank, factor in sorted(self.slow.items())]
         if self.delay is not None:
             words.append(f"delay {self.delay}")
         return ", ".join(words)
+
+
+def _check_link(link: object) -> None:
+    if isinstance(link, Link) or link in LINKS:
+        return
+    if isinstance(link, str):
+        raise UnknownNameError("link", link, (*LINKS, "a pl.Link"))
+    remedy = 'write pl.Link(bandwidth="100Mbps", latency="2ms"), say, to emulate a slow network'
+    raise ConfigurationError("link", 'must be "shared-memory" or a pl.Link', link, remedy)

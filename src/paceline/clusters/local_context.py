@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Coroutine, Sequence
@@ -24,10 +25,12 @@ from paceline.clusters.local_operations import (
 from paceline.clusters.local_window import LocalWindow
 from paceline.clusters.native import NativeGroups
 from paceline.clusters.node import Node
-from paceline.context import Batch, Combine, Handle
+from paceline.context import BUCKET_BYTES, Batch, Combine, Handle
+from paceline.costs.link import Link
 from paceline.costs.stragglers import Stragglers
-from paceline.errors import Cancelled, DeadlineError, PeerLost
+from paceline.errors import Cancelled, ConfigurationError, DeadlineError, PeerLost
 from paceline.interpreter import interpret
+from paceline.links.emulated import EmulatedPort
 from paceline.links.memory import SharedMemory
 from paceline.links.operation import Operation
 from paceline.links.shared_memory import RingPort
@@ -50,7 +53,6 @@ class LocalContext(Node):
     """What a strategy sees in a local worker process."""
 
     in_background = False
-    windows_are_fast = True
 
     def __init__(
         self,
@@ -61,6 +63,7 @@ class LocalContext(Node):
         control: Control,
         rings: SharedMemory,
         stragglers: Stragglers,
+        link: Link | None,
         deadline_s: float,
         store_path: str,
     ) -> None:
@@ -68,7 +71,10 @@ class LocalContext(Node):
             Replica(job.task, job.task.build_model(job.seed), seed=job.seed, rank=rank) if job.task else None
         )
         super().__init__(job, rank, replica)
-        self.hosts: Sequence[int] = (0,) * job.ranks
+        # An emulated link stands between hosts, of which each rank is one.
+        self.windows_are_fast = link is None
+        self.hosts: Sequence[int] = range(job.ranks) if link else (0,) * job.ranks
+        self.recorder.host = self.hosts[rank]
         self.channel = channel
         self.control = control
         self.stragglers = stragglers
@@ -76,7 +82,13 @@ class LocalContext(Node):
         self._deadline_s = deadline_s
         self._native = NativeGroups(store_path, job.ranks, deadline_s)
         self._start_s = time.monotonic()
-        self._port = RingPort(rank, job.ranks, rings, control.bells, self._note_sent, self._note_received)
+        self._link = link
+        ends = (rank, job.ranks, rings, control.bells, self._note_sent, self._note_received)
+        self._port = (
+            EmulatedPort(*ends, latency_s=link.latency_s, seconds_per_byte=link.seconds_per_byte)
+            if link
+            else RingPort(*ends)
+        )
         self._running: list[Operation[Any]] = []
         self._known_lost: set[int] = set()
         self._spin_s = _SPIN_S if job.ranks <= (os.cpu_count() or 1) else 0.0
@@ -113,10 +125,14 @@ class LocalContext(Node):
         self.control.last_step = min(self.control.last_step, step + 1)
 
     def compute(self, batch: Batch) -> ComputeOperation:
-        return ComputeOperation(self, batch)
-
-    async def gradients(self, batch: Batch) -> AsyncIterator[Tensor]:
         computation = ComputeOperation(self, batch)
+        if self._link is not None:
+            computation.poll()  # in a thread: a real network moves messages while the processor computes
+        return computation
+
+    async def gradients(self, batch: Batch, *, bucket_bytes: int = BUCKET_BYTES) -> AsyncIterator[Tensor]:
+        self.replica.set_bucket_bytes(bucket_bytes)
+        computation = self.compute(batch)
         order = self.replica.bucket_order()
         if len(order) > 1:
             self.start(computation)  # in a thread, so that backward goes on while the buckets travel
@@ -163,6 +179,9 @@ class LocalContext(Node):
         return SleepOperation(self, seconds)
 
     def window(self, name: str, group: Sequence[int], *, rows: int, like: Tensor) -> LocalWindow:
+        if len({self.hosts[rank] for rank in group}) > 1:
+            bound = "needs ranks that share memory, which those of an emulated link do not"
+            raise ConfigurationError("window", bound, name, 'use link="shared-memory" or pass messages')
         return LocalWindow.open(self, name, group, rows, like)
 
     def execute(
@@ -171,6 +190,9 @@ class LocalContext(Node):
         return interpret(self, collective, group, data, combine=combine, tag=tag)
 
     async def native_all_reduce(self, tensor: Tensor, group: Sequence[int], op: str) -> None:
+        if self._link is not None:
+            remedy = 'torch.distributed does not pass it: use another algorithm, or link="shared-memory"'
+            raise ConfigurationError("algorithm", "must not be native on an emulated link", "native", remedy)
         start_s = self.now()
         self._native.all_reduce(tensor, self.rank, group, op)
         self.span(Kind.RECEIVE, start_s, self.now(), nbytes=tensor.numel() * tensor.itemsize)
@@ -190,7 +212,7 @@ class LocalContext(Node):
             self._check_others(operation)
             patience_s = min(deadline_s - time.monotonic(), _PATIENCE_S)
             if patience_s <= 0:
-                if operation.awaited():
+                if operation.awaited() and operation.due_s() == math.inf:
                     raise self._deadline_error(operation)
                 patience_s = _PATIENCE_S  # it waits for nobody: a long computation is no failure
             self._bells.sleep(self.rank, seen, self._until_next_timer(operation, patience_s))
@@ -237,7 +259,8 @@ class LocalContext(Node):
         # Who waits for any of several hears of each loss once, and may then wait for the rest.
         known = self._known_lost if len(awaited) > 1 else set()
         lost = [r for r in gone if self.control.status(r) == Status.LOST and r not in known]
-        if lost or len(gone) == len(awaited):
+        # What a rank said before it ended well may still be under way on a slow link; then it is due some time.
+        if lost or (len(gone) == len(awaited) and operation.due_s() == math.inf):
             rank = (lost or gone)[0]
             self._known_lost.add(rank)
             operation.cancel()  # or else it would take a message that somebody else is meant to get
@@ -254,14 +277,16 @@ class LocalContext(Node):
         self.outcome.bytes_sent += operation.nbytes
         self.outcome.messages_sent += 1
         start_s = operation.began_s - self._start_s
-        self.span(Kind.SEND, start_s, self.now(), operation.to, operation.nbytes)
+        end_s = min(operation.ended_s - self._start_s, self.now())
+        self.span(Kind.SEND, start_s, end_s, operation.to, operation.nbytes)
 
     def _note_received(self, operation: RecvOperation) -> None:
         began_s, found_s = operation.began_s - self._start_s, operation.found_s - self._start_s
         if found_s - began_s > _NEGLIGIBLE_S:
             self.span(Kind.WAIT, began_s, found_s, operation.source)
         assert operation.header is not None
-        self.span(Kind.RECEIVE, found_s, self.now(), operation.source, operation.header.nbytes)
+        end_s = min(operation.ended_s - self._start_s, self.now())
+        self.span(Kind.RECEIVE, found_s, end_s, operation.source, operation.header.nbytes)
 
     def show_progress(self, record: dict[str, Any]) -> None:
         losses = self.outcome.losses

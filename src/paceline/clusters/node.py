@@ -232,7 +232,7 @@ class Node(ABC):
     def finish(self) -> Outcome:
         """What this rank brings back."""
         outcome = self.outcome
-        if outcome.updates and self.rank == self.job.reporter and self._evaluates:
+        if not outcome.records and self.rank == self.job.reporter and self._evaluates:
             outcome.metric = self._evaluate()
         outcome.seconds = self.now()
         outcome.spans = self.recorder.pack()

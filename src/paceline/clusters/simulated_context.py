@@ -16,7 +16,7 @@ from paceline.clusters.meeting import Meeting, MeetingEvent, suits
 from paceline.clusters.network import Network, RecvEvent, SendEvent
 from paceline.clusters.node import Node
 from paceline.clusters.simulated_window import SimulatedWindow, View
-from paceline.context import Batch, Combine, Handle
+from paceline.context import BUCKET_BYTES, Batch, Combine, Handle
 from paceline.costs.stragglers import Stragglers
 from paceline.costs.times import Times
 from paceline.errors import ConfigurationError
@@ -102,7 +102,8 @@ class SimulatedContext(Node):
     def compute(self, batch: Batch) -> ComputeEvent:
         return ComputeEvent(self, batch)
 
-    async def gradients(self, batch: Batch) -> AsyncIterator[Tensor]:
+    async def gradients(self, batch: Batch, *, bucket_bytes: int = BUCKET_BYTES) -> AsyncIterator[Tensor]:
+        self.replica.set_bucket_bytes(bucket_bytes)
         computation = ComputeEvent(self, batch)
         self.start(computation)
         start_s, ready = self.now(), _FORWARD_SHARE

@@ -18,6 +18,7 @@ from paceline.clusters.control import Control
 from paceline.clusters.failures import failure_of
 from paceline.clusters.job import Job, Outcome
 from paceline.clusters.local_context import LocalContext
+from paceline.costs.link import Link
 from paceline.costs.stragglers import Stragglers
 from paceline.errors import Cancelled, RunError
 from paceline.links.memory import SharedMemory
@@ -31,6 +32,8 @@ class Assignment:
 
     job: Job
     stragglers: Stragglers
+    link: Link | None
+    """To be emulated. None: shared memory as it is."""
     deadline_s: float
     threads: int
     store_path: str
@@ -81,6 +84,7 @@ def _prepare(channel: Channel, rank: int, payload_bytes: int, fds: list[int]) ->
         control=control,
         rings=SharedMemory.attach(rings_fd),
         stragglers=assignment.stragglers,
+        link=assignment.link,
         deadline_s=assignment.deadline_s,
         store_path=assignment.store_path,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 from typing import NamedTuple
 
@@ -11,12 +12,11 @@ from paceline.errors import FrameError
 
 __all__ = ["HEADER_BYTES", "Header", "dtype_name", "pack", "unpack"]
 
-HEADER_BYTES = 64
+HEADER_BYTES = 128
 _MAGIC = 0x504C  # "PL"
 _MAX_DIMENSIONS = 4
-_LAYOUT = struct.Struct(
-    "<HHBBHIfqQ4q"
-)  # magic, epoch, dtype, dimensions, -, tag, note, version, bytes, shape
+# magic, epoch, dtype, dimensions, -, tag, note, version, bytes, shape, when it begins to arrive, -
+_LAYOUT = struct.Struct("<HHBBHIfqQ4qd56x")
 assert _LAYOUT.size == HEADER_BYTES
 
 # The numbers are part of the format: append, never reorder.
@@ -44,6 +44,8 @@ class Header(NamedTuple):
     nbytes: int
     epoch: int
     note: float = 0.0
+    begins_s: float = 0.0
+    """When the message begins to arrive, on the monotonic clock: told only where a link is emulated."""
 
 
 def pack(
@@ -54,6 +56,7 @@ def pack(
     version: int,
     epoch: int,
     note: float = 0.0,
+    begins_s: float = 0.0,
 ) -> int:
     """Write the header of a tensor to `target` at `offset`; return the bytes of its payload."""
     code = _CODES.get(tensor.dtype)
@@ -77,13 +80,14 @@ def pack(
         version,
         nbytes,
         *dimensions,
+        begins_s,
     )
     return nbytes
 
 
 def unpack(source: memoryview, offset: int) -> Header:
     """Read a header and check that it is one and agrees with itself."""
-    magic, epoch, code, dimensions, _, tag, note, version, nbytes, *shape = _LAYOUT.unpack_from(
+    magic, epoch, code, dimensions, _, tag, note, version, nbytes, *shape, begins_s = _LAYOUT.unpack_from(
         source, offset
     )
     if magic != _MAGIC or code >= len(_DTYPES) or dimensions > _MAX_DIMENSIONS:
@@ -95,7 +99,9 @@ def unpack(source: memoryview, offset: int) -> Header:
         count *= size
     if count * _ITEM_BYTES[code] != nbytes:
         raise FrameError(f"not a frame: {nbytes} bytes for {count} elements of {_DTYPES[code]}")
-    return Header(_DTYPES[code], tuple(shape[:dimensions]), tag, version, nbytes, epoch, note)
+    if not 0.0 <= begins_s < math.inf:
+        raise FrameError(f"not a frame: begins to arrive at {begins_s} s")
+    return Header(_DTYPES[code], tuple(shape[:dimensions]), tag, version, nbytes, epoch, note, begins_s)
 
 
 def dtype_name(dtype: torch.dtype) -> str:

@@ -1,7 +1,8 @@
 """A ring of bytes in shared memory with one writer and one reader: the way from one rank to another on the same host.
 
-A message is a header and its payload, each rounded up to cache lines. The writer publishes a large payload piece by
-piece, so that the reader combines the first pieces while the next are being written.
+A message is a header and its payload, rounded up to whole headers, so that no header is cut by the ring's end. The
+writer publishes a large payload piece by piece, so that the reader combines the first pieces while the next are being
+written.
 """
 
 from __future__ import annotations
@@ -74,15 +75,19 @@ class Writer:
             if not self._write(operation):
                 return
             queue.popleft()
-            operation.done = True
+            operation.close()
             self._on_sent(operation)
 
     def withdraw(self, operation: SendOperation) -> None:
         """Forget a message, or finish it from a copy if its header is out: a reader cannot do with half of one."""
         if operation.sent < 0:
             self.queue.remove(operation)
-            return
-        rest = self.queue[0] = operation.copy()
+        else:
+            self.detach(operation)
+
+    def detach(self, operation: SendOperation) -> None:
+        """Go on from a copy, so that the sender need not wait."""
+        rest = self.queue[self.queue.index(operation)] = operation.copy()
         rest.waiter.start(rest)
 
     def _write(self, operation: SendOperation) -> bool:
@@ -91,7 +96,14 @@ class Writer:
                 return False
             place = self._head % RING_BYTES
             operation.nbytes = pack(
-                self._view, place, operation.tensor, operation.tag, operation.version, 0, operation.note
+                self._view,
+                place,
+                operation.tensor,
+                operation.tag,
+                operation.version,
+                0,
+                operation.note,
+                operation.begins_s,
             )
             operation.sent = 0
             self._head += HEADER_BYTES
@@ -100,7 +112,7 @@ class Writer:
             n = min(operation.nbytes - operation.sent, room, RING_BYTES - place, PIECE_BYTES)
             _memmove(self._base + place, operation.address + operation.sent, n)
             operation.sent += n
-            self._head += -(-n // CACHE_LINE) * CACHE_LINE
+            self._head += -(-n // HEADER_BYTES) * HEADER_BYTES
             self._publish()
         if self._head != self._published:
             self._publish()
@@ -170,7 +182,7 @@ class Reader:
             n = min(nbytes - operation.received, available, RING_BYTES - place, PIECE_BYTES)
             self._move(operation, place, n)
             operation.received += n
-            self._tail += -(-n // CACHE_LINE) * CACHE_LINE
+            self._tail += -(-n // HEADER_BYTES) * HEADER_BYTES
             self._release()
         return True
 

@@ -52,10 +52,7 @@ class RingPort:
     def send(
         self, waiter: Waiter, to: int, tensor: Tensor, tag: int, version: int, note: float = 0.0
     ) -> SendOperation:
-        writer = self._writers.get(to)
-        if writer is None:
-            offset = (self.rank * self._ranks + to) * CHANNEL_BYTES
-            writer = self._writers[to] = Writer(self._memory, offset, to, self._bells, self._on_sent)
+        writer = self._writer(to)
         operation = SendOperation(waiter, writer, to, tensor, tag, version, note)
         writer.queue.append(operation)
         return operation
@@ -63,7 +60,9 @@ class RingPort:
     def recv(
         self, waiter: Waiter, source: int, into: Tensor | None, combine: Combine, tag: int
     ) -> RecvOperation:
-        operation = RecvOperation(waiter, self, source, into, combine, tag, self._on_received)
+        return self._post(RecvOperation(waiter, self, source, into, combine, tag, self._on_received))
+
+    def _post(self, operation: RecvOperation) -> RecvOperation:
         for i, kept in enumerate(self._kept):
             if operation.wants(kept.source, kept.tag):
                 self._hand_over(self._kept.pop(i), operation)
@@ -98,6 +97,13 @@ class RingPort:
                 return
             reader.active = None
             active.close()
+
+    def _writer(self, to: int) -> Writer:
+        writer = self._writers.get(to)
+        if writer is None:
+            offset = (self.rank * self._ranks + to) * CHANNEL_BYTES
+            writer = self._writers[to] = Writer(self._memory, offset, to, self._bells, self._on_sent)
+        return writer
 
     def _reader(self, source: int) -> Reader:
         reader = self._readers.get(source)

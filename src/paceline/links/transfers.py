@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from typing import Protocol
@@ -24,6 +25,7 @@ class Outbox(Protocol):
 
     def pump(self) -> None: ...
     def withdraw(self, operation: SendOperation) -> None: ...
+    def detach(self, operation: SendOperation) -> None: ...
 
 
 class Inbox(Protocol):
@@ -39,7 +41,20 @@ class Inbox(Protocol):
 class SendOperation(Operation[None]):
     """One tensor on its way out."""
 
-    __slots__ = ("_outbox", "address", "began_s", "nbytes", "note", "sent", "tag", "tensor", "to", "version")
+    __slots__ = (
+        "_outbox",
+        "address",
+        "began_s",
+        "begins_s",
+        "ended_s",
+        "nbytes",
+        "note",
+        "sent",
+        "tag",
+        "tensor",
+        "to",
+        "version",
+    )
 
     def __init__(
         self,
@@ -62,6 +77,8 @@ class SendOperation(Operation[None]):
         self.sent = -1  # bytes of the payload; -1: not even the header
         self.nbytes = 0
         self.began_s = _clock()
+        self.begins_s = 0.0  # to arrive; told where a link is emulated
+        self.ended_s = math.inf  # where a link is emulated: when its port has carried it
         self.result = None
 
     def poll(self) -> bool:
@@ -76,9 +93,15 @@ class SendOperation(Operation[None]):
 
     def copy(self) -> SendOperation:
         """The same message, as far on its way, from memory of its own."""
-        twin = SendOperation(self.waiter, self._outbox, self.to, self.tensor.clone(), self.tag, self.version)
+        own = self.tensor.clone()
+        twin = SendOperation(self.waiter, self._outbox, self.to, own, self.tag, self.version, self.note)
         twin.sent, twin.nbytes, twin.began_s = self.sent, self.nbytes, self.began_s
+        twin.begins_s = self.begins_s
         return twin
+
+    def close(self) -> None:
+        """All of the message is in the ring."""
+        self.done = True
 
     def awaited(self) -> tuple[int, ...]:
         return (self.to,)
@@ -95,6 +118,7 @@ class RecvOperation(Operation[Message]):
         "_then",
         "began_s",
         "combine",
+        "ended_s",
         "found_s",
         "header",
         "into",
@@ -124,6 +148,7 @@ class RecvOperation(Operation[Message]):
         self.header: Header | None = None
         self.began_s = _clock()
         self.found_s = 0.0
+        self.ended_s = math.inf  # where a link is emulated: when its port has carried it
 
     def poll(self) -> bool:
         if not self.done:

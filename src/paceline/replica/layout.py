@@ -9,13 +9,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from paceline.context import BUCKET_BYTES
 from paceline.errors import ConfigurationError
 from paceline.schedules.steps import chunk_bounds
 
-__all__ = ["BUCKET_BYTES", "Layout"]
-
-BUCKET_BYTES = 25 * 2**20
-"""Gradients are handed over in buckets of about this size: the size that PyTorch's DDP found good."""
+__all__ = ["Layout", "flatten"]
 
 
 @dataclass(frozen=True, slots=True)

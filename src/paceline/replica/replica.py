@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from paceline.context import Batch
+from paceline.context import BUCKET_BYTES, Batch
 from paceline.errors import RunError
 from paceline.replica.batches import Samples
 from paceline.replica.buffers import FlatBuffers
@@ -28,10 +28,12 @@ def _nothing(_bucket: int) -> None:
 class Replica:
     """A module whose trainable parameters are views of one flat tensor, and its gradients of another."""
 
+    _bucket_bytes = 0
+
     def __init__(self, task: Task, module: nn.Module, *, seed: int = 0, rank: int = 0) -> None:
         self.task = task
         self.module = module
-        self._seed = (seed * 1_000_003 + rank) * 1_000_003
+        self._seed = (seed * 1_000_003 + rank) * 1_000_003 % 2**63  # torch takes 64 bits, and a step is added
         self._trainable = [p for p in module.parameters() if p.requires_grad]
         self.layout = Layout.of(module)
         device = self._trainable[0].device
@@ -40,8 +42,7 @@ class Replica:
         self._buffers = FlatBuffers(module)
         self._optimizers: dict[tuple[int, int], FlatOptimizer] = {}
         self._bind_parameters()
-        self._buckets = self.layout.buckets()
-        self._bucket_of = {i: b for b, run in enumerate(self._buckets) for i in run}
+        self.set_bucket_bytes(BUCKET_BYTES)
         self._on_bucket: Callable[[int], None] = _nothing
         self._checkpoint: Callable[[], None] | None = None
         self._weight = 1.0
@@ -70,6 +71,13 @@ class Replica:
         for parameter, view in zip(self._trainable, self.layout.views(self.parameters), strict=True):
             parameter.data = view
         self._gradient_views = self.layout.views(self.gradient)
+
+    def set_bucket_bytes(self, bucket_bytes: int) -> None:
+        """Cut the gradient into buckets of about this size from now on."""
+        if bucket_bytes != self._bucket_bytes:
+            self._bucket_bytes = bucket_bytes
+            self._buckets = self.layout.buckets(bucket_bytes)
+            self._bucket_of = {i: b for b, run in enumerate(self._buckets) for i in run}
 
     def bucket(self, number: int) -> Tensor:
         run = self._buckets[number]

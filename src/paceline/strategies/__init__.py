@@ -10,6 +10,7 @@ from paceline.context import Strategy
 from paceline.errors import ConfigurationError, UnknownNameError
 from paceline.strategies.all_reduce import AllReduce
 from paceline.strategies.async_sgd import Async
+from paceline.strategies.hogwild import Hogwild
 from paceline.strategies.k_async import KAsync
 from paceline.strategies.k_batch_async import KBatchAsync
 from paceline.strategies.k_batch_sync import KBatchSync
@@ -32,6 +33,7 @@ STRATEGIES: Mapping[str, type[Any]] = {
     "k-async": KAsync,
     "k-batch-async": KBatchAsync,
     "ssp": StaleSynchronous,
+    "hogwild": Hogwild,
 }
 
 

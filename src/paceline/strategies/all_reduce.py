@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from paceline.collectives import ALGORITHMS, all_reduce, broadcast, gradient_norm
-from paceline.context import Context
-from paceline.errors import UnknownNameError
+from paceline.context import BUCKET_BYTES, Context
+from paceline.errors import ConfigurationError, UnknownNameError
 
 __all__ = ["AllReduce"]
 
@@ -31,7 +31,14 @@ class AllReduce:
         metadata={"help": f"how gradients are summed: {', '.join(ALGORITHMS)}"},
     )
 
+    bucket_mb: float = field(
+        default=BUCKET_BYTES / 2**20,
+        metadata={"help": "size of the buckets that are summed while backward goes on, in MiB"},
+    )
+
     def __post_init__(self) -> None:
+        if not 0 < self.bucket_mb < float("inf"):
+            raise ConfigurationError("bucket_mb", "must be above 0", self.bucket_mb, "25 is the default")
         if self.algorithm not in ALGORITHMS:
             raise UnknownNameError("algorithm", self.algorithm, ALGORITHMS)
 
@@ -56,7 +63,7 @@ class AllReduce:
     async def _pass_messages(self, ctx: Context, algorithm: str) -> None:
         async for batch in ctx.batches():
             await self._follow_buffers(ctx)
-            async for bucket in ctx.gradients(batch):
+            async for bucket in ctx.gradients(batch, bucket_bytes=int(self.bucket_mb * 2**20)):
                 await all_reduce(ctx, bucket, algorithm)
             await ctx.apply()
 

@@ -1,0 +1,198 @@
+"""A slow network on one host: real messages, which are done when the link that they are said to take has carried them.
+
+Each rank has one port out and one port in. A message starts when its sender's port out is free, keeps that port busy
+for n x seconds-per-byte, begins to arrive one latency later, and keeps its receiver's port in busy as long; ports in
+serve messages as they arrive. The simulated network says the same. The bytes pass the rings of shared memory at once,
+and land in memory of the receiver's; only what the two ranks see of them waits, by the monotonic clock of the host.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+import time
+from collections.abc import Callable
+
+from torch import Tensor
+
+from paceline.context import Combine
+from paceline.links.bells import Bells
+from paceline.links.frames import Header
+from paceline.links.memory import SharedMemory
+from paceline.links.operation import Operation, Waiter
+from paceline.links.shared_memory import RingPort
+from paceline.links.transfers import Outbox, RecvOperation, SendOperation
+
+__all__ = ["EmulatedPort", "PacedRecv", "PacedSend"]
+
+_clock = time.monotonic
+
+
+class EmulatedPort(RingPort):
+    """One rank's port out and port in, each of which carries one message at a time."""
+
+    def __init__(
+        self,
+        rank: int,
+        ranks: int,
+        memory: SharedMemory,
+        bells: Bells,
+        on_sent: Callable[[SendOperation], None],
+        on_received: Callable[[RecvOperation], None],
+        *,
+        latency_s: float,
+        seconds_per_byte: float,
+    ) -> None:
+        super().__init__(rank, ranks, memory, bells, _nothing, on_received)
+        self._then_sent = on_sent
+        self._latency_s = latency_s
+        self._seconds_per_byte = seconds_per_byte
+        self._out_free_s = self._in_free_s = 0.0
+        self._landed = 0
+        # Messages that have not begun to arrive, the next one first; and those in the port, in its order.
+        self._approaching: list[tuple[float, int, RecvOperation]] = []
+        self._in_port: list[RecvOperation] = []
+
+    # The port out
+
+    def send(
+        self, waiter: Waiter, to: int, tensor: Tensor, tag: int, version: int, note: float = 0.0
+    ) -> PacedSend:
+        return PacedSend(waiter, self, self._writer(to), to, tensor, tag, version, note)
+
+    def begin(self, operation: PacedSend) -> None:
+        """Give a message its turn in the port out, and let its bytes go."""
+        operation.began_s = start_s = max(_clock(), self._out_free_s)
+        operation.ended_s = self._out_free_s = start_s + self._carry_s(operation.nbytes)
+        operation.begins_s = start_s + self._latency_s
+        self._writer(operation.to).queue.append(operation)
+
+    def end(self, operation: PacedSend) -> None:
+        self._then_sent(operation)
+
+    # The port in
+
+    def recv(
+        self, waiter: Waiter, source: int, into: Tensor | None, combine: Combine, tag: int
+    ) -> RecvOperation:
+        return self._post(PacedRecv(waiter, self, source, into, combine, tag, self._on_received))
+
+    def pump(self, operation: RecvOperation) -> None:
+        """Let everything land that has come, from whomever: it all takes the port's time. Deliver what is due."""
+        for source in range(self._ranks):
+            self._pump_source(source, operation)
+        now_s = _clock()
+        while self._approaching and self._approaching[0][0] <= now_s:
+            self._enter(heapq.heappop(self._approaching)[2])
+        due = [packet for packet in self._in_port if packet.done and packet.ended_s <= now_s]
+        if due:
+            self._in_port = [packet for packet in self._in_port if packet not in due]
+            for packet in due:
+                self._keep(packet)
+
+    def due_s(self, operation: RecvOperation) -> float:
+        """When to look again for a message that has landed. It may come later if others are before it."""
+        ends_s = [packet.ended_s for packet in self._in_port if _is_for(operation, packet)]
+        for begins_s, _, packet in self._approaching:
+            if _is_for(operation, packet):
+                ends_s.append(max(begins_s, self._in_free_s) + self.carry_s(packet.header))
+        return min(ends_s, default=math.inf)
+
+    def carry_s(self, header: Header | None) -> float:
+        """How long a port is busy with a message."""
+        assert header is not None
+        return self._carry_s(header.nbytes)
+
+    def _match(self, source: int, header: Header, waiter: Waiter) -> RecvOperation:
+        """Nobody gets a message before its time: whoever asks for any may yet get an earlier one."""
+        packet = RecvOperation(waiter, self, source, None, "copy", header.tag, _nothing)
+        self._landed += 1
+        heapq.heappush(self._approaching, (header.begins_s, self._landed, packet))
+        return packet
+
+    def _enter(self, packet: RecvOperation) -> None:
+        assert packet.header is not None
+        begins_s = max(packet.header.begins_s, self._in_free_s)
+        packet.header = packet.header._replace(begins_s=begins_s)
+        packet.ended_s = self._in_free_s = begins_s + self.carry_s(packet.header)
+        self._in_port.append(packet)
+
+    def _carry_s(self, nbytes: int) -> float:
+        return nbytes * self._seconds_per_byte
+
+
+class PacedSend(SendOperation):
+    """Done when the port out has carried it."""
+
+    __slots__ = ("_begun", "_port", "_written")
+
+    def __init__(
+        self,
+        waiter: Waiter,
+        port: EmulatedPort,
+        outbox: Outbox,
+        to: int,
+        tensor: Tensor,
+        tag: int,
+        version: int,
+        note: float,
+    ) -> None:
+        super().__init__(waiter, outbox, to, tensor, tag, version, note)
+        self._port = port
+        self._begun = self._written = False
+        self.nbytes = self.tensor.nbytes
+
+    def poll(self) -> bool:
+        if self.done:
+            return True
+        if not self._begun:
+            self._begun = True
+            self._port.begin(self)
+        self._outbox.pump()
+        if _clock() >= self.ended_s:
+            if not self._written:  # the receiver does not read: no reason for the sender to wait
+                self._outbox.detach(self)
+            self.done = True
+            self._port.end(self)
+        return self.done
+
+    def close(self) -> None:
+        self._written = True
+
+    def cancel(self) -> None:
+        """A message that has begun takes its time on the link all the same."""
+        if self.done:
+            return
+        if self.sent >= 0:
+            self._port.end(self)
+        if self._begun and not self._written:
+            super().cancel()
+        else:
+            Operation.cancel(self)
+
+    def due_s(self) -> float:
+        return self.ended_s
+
+
+class PacedRecv(RecvOperation):
+    """Done when the port in has carried its message."""
+
+    __slots__ = ()
+
+    _inbox: EmulatedPort
+
+    def open(self, source: int, header: Header) -> None:
+        super().open(source, header)
+        self.found_s = max(self.began_s, header.begins_s)
+        self.ended_s = max(self.found_s, header.begins_s + self._inbox.carry_s(header))
+
+    def due_s(self) -> float:
+        return self._inbox.due_s(self)
+
+
+def _is_for(operation: RecvOperation, packet: RecvOperation) -> bool:
+    return packet.done and operation.wants(packet.source, packet.tag)
+
+
+def _nothing(_operation: object) -> None:
+    pass

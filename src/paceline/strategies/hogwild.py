@@ -1,0 +1,116 @@
+"""Hogwild: workers of one host update the same parameters, without locks.
+
+The parameters lie in memory that all workers share. Each worker takes its own mini-batches (its slices of the global
+batches), computes a gradient at the parameters as they are, others' half-done updates included, and applies its
+optimizer to them. Two updates at one moment may lose parts of each other, coordinate by coordinate; where gradients are
+sparse they seldom meet, and what is lost is noise.
+
+- A step is one update by any worker, with the mean gradient of its slice: choose the learning rate for a mini-batch of
+  batch size / workers. The run ends after exactly as many updates as it was asked for.
+- Each worker has an optimizer of its own: momentum and the like come from its own gradients alone. The learning-rate
+  schedule goes by the updates of all.
+- Staleness counts the updates that others began between a worker's read (the start of its computation) and its write.
+- The first worker evaluates while the others go on, so that its time counts. BatchNorm's statistics are its own.
+
+Cost, n bytes: no messages; each update reads and writes n bytes of shared memory.
+Source: Recht, Ré, Wright, Niu, "Hogwild!: A Lock-Free Approach to Parallelizing Stochastic Gradient Descent", 2011.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from paceline.context import Batch, Context
+from paceline.errors import ConfigurationError
+
+__all__ = ["Hogwild"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Hogwild:
+    """Workers of one host update shared parameters without locks."""
+
+    def roles(self, workers: int) -> Sequence[str]:
+        return ("worker",) * workers
+
+    async def worker(self, ctx: Context) -> None:
+        _check(ctx)
+        shared = ctx.window("parameters", ctx.workers, rows=1, like=ctx.parameters)
+        if ctx.rank == ctx.workers[0]:
+            shared.tensor[0].copy_(ctx.parameters)
+        ctx.place(parameters=shared.tensor[0])
+        tally = _Tally(ctx)
+        await shared.barrier()
+        async for batch in ctx.batches(endless=True):
+            if not batch.count:
+                continue
+            read = tally.version()
+            # As a batch of its own, not as a part of a larger one: its gradient is a plain mean.
+            await ctx.compute(replace(batch, total=batch.count))
+            version = tally.claim()
+            if version > ctx.steps:
+                break
+            await _update(ctx, tally, batch, read, version)
+        await shared.barrier()
+        version = tally.settle() + ctx.rank + 1
+        if version <= ctx.steps:
+            # What was read may count claims that were then given up.
+            await _update(ctx, tally, batch, min(read, version - 1), version)
+        await shared.barrier()
+
+
+async def _update(ctx: Context, tally: _Tally, batch: Batch, read: int, version: int) -> None:
+    """Apply a gradient that was computed at version `read`; it makes the parameters' version number `version`."""
+    ctx.note_staleness(version - 1 - read)
+    await ctx.apply()
+    ctx.advance_schedule(tally.unseen())
+    ctx.record(version, loss=ctx.loss, samples=batch.count)
+
+
+class _Tally:
+    """How many updates each worker has claimed. A worker writes its own count alone, so no count is lost.
+
+    An update is claimed before it is made: by adding one to the own count, and then looking at the sum. Of those who
+    find the sum within the run's length, the last to look has seen the claims of all others: they are never too many.
+    Two who claim the last update at once may each see the other and both give it up: `settle` makes up for these.
+    """
+
+    def __init__(self, ctx: Context) -> None:
+        import torch
+
+        like = torch.zeros(1, dtype=torch.int64)
+        # A row each, for rows lie in cache lines of their own.
+        self._counts = ctx.window("claims", ctx.workers, rows=len(ctx.workers), like=like).tensor
+        self._own = self._counts[ctx.rank]
+        self._seen = 0
+
+    def version(self) -> int:
+        return int(self._counts.sum())
+
+    def claim(self) -> int:
+        """The version that an update of this worker makes, if that is within the run's length."""
+        # Torch counts references by atomic operations, which keep this store before the loads that follow.
+        self._own += 1
+        self._seen += 1
+        return self.version()
+
+    def unseen(self) -> int:
+        """Updates of others since this was last asked."""
+        before, self._seen = self._seen, self.version()
+        return self._seen - before
+
+    def settle(self) -> int:
+        """Updates made, when all workers have stopped: each has claimed one that it has in hand and did not make."""
+        return self.version() - len(self._counts)
+
+
+def _check(ctx: Context) -> None:
+    hosts = len({ctx.hosts[rank] for rank in ctx.workers})
+    if hosts > 1:
+        remedy = "use one host, or a strategy that passes messages, such as async"
+        raise ConfigurationError("hosts", "must be 1: hogwild needs workers of one host", hosts, remedy)
+    samples = ctx.batch_of(ctx.workers[0], 0).total
+    if samples < len(ctx.workers):
+        bound = f"must be at least {len(ctx.workers)}: hogwild gives each worker a slice of its own"
+        raise ConfigurationError("batch_size", bound, samples, "use fewer workers")
