@@ -10,8 +10,8 @@ import platform
 import time
 from pathlib import Path
 
-from benchmarks.quiet import busy_cores
 from benchmarks.result import Result
+from benchmarks.rounds import busy_cores
 
 # Named, not imported: each imports torch, and none should be loaded while another measures how long that takes.
 BENCHMARKS = {

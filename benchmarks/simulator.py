@@ -14,8 +14,8 @@ from typing import Any
 import simpy
 import torch
 
-from benchmarks.quiet import wait_until_quiet
 from benchmarks.result import Goal, Result, Row, compare
+from benchmarks.rounds import rounds
 from paceline.clusters.job import Job
 from paceline.clusters.simulated import Simulated
 from paceline.collectives import all_reduce
@@ -29,7 +29,8 @@ VECTOR_BYTES = 2**20
 CHUNK_BYTES = VECTOR_BYTES // RANKS
 COLLECTIVES = 4  # one after another, so that a run is long enough to time
 MESSAGES = COLLECTIVES * RANKS * 2 * (RANKS - 1)
-ROUNDS = 7
+ROUNDS = 9
+LIMIT_S = 20.0
 LINK = Link("10Gbps", "50us")
 
 
@@ -41,11 +42,10 @@ def measure() -> Result:
         "SimPy, a callback instead of a process a message": _simulate_with_callbacks,
     }
     rates: dict[str, list[float]] = {name: [] for name in contenders}
-    for _ in range(ROUNDS):
-        wait_until_quiet()
+    for _ in rounds(ROUNDS, LIMIT_S):
         ends_s = [_timed(run, rates[name]) for name, run in contenders.items()]
         assert max(ends_s) - min(ends_s) < 1e-9, f"the simulations disagree: {ends_s} virtual seconds"
-    rows = [Row(what=name, rounds=rounds) for name, rounds in rates.items()]
+    rows = [Row(what=name, rounds=rate) for name, rate in rates.items()]
     ours, collective, peer, callbacks = rows
     return Result(
         title=f"ring all-reduce of {VECTOR_BYTES:,} bytes on {RANKS} ranks",

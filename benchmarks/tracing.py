@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import paceline as pl
-from benchmarks.quiet import wait_until_quiet
 from benchmarks.result import Goal, Result, Row
+from benchmarks.rounds import rounds
 from benchmarks.step_time import step_seconds, train
 from paceline.clusters.job import Job
 from paceline.clusters.local import Local
@@ -22,29 +22,32 @@ from paceline.trace import Kind, Recorder
 __all__ = ["measure"]
 
 WORKERS = (2, 4)
-ROUNDS = 5
+ROUNDS = 3
+LIMIT_S = 10.0
 STEPS = 20
 SPANS = 20_000  # recorded in one measurement
 
 
 def measure() -> Result:
-    rows: list[Row] = []
-    goals: list[Goal] = []
-    notes: list[str] = []
-    spans_s: list[float] = []
+    result = Result(title="the trace of an all-reduce step", unit="µs", rows=[], goals=[])
     for workers in WORKERS:
-        steps_s, shares = [], []
-        for _ in range(ROUNDS):
-            wait_until_quiet()
-            run = train(workers, "all-reduce", STEPS)
-            spans_s.append(_span_seconds())
-            steps_s.append(step_seconds(run))
-            shares.append(100 * spans_s[-1] * _spans_per_step(run) / steps_s[-1])
-        rows.append(Row(what=f"{workers} workers: a step", rounds=[1e6 * s for s in steps_s]))
-        goals.append(Goal(what=f"{workers} workers: spans, in % of a step", rounds=shares, at_most=2))
-        notes.append(f"{workers} workers: {_spans_per_step(run):.1f} spans a step and worker")
-    rows.append(Row(what="a span", rounds=[1e6 * s for s in spans_s]))
-    return Result(title="the trace of an all-reduce step", unit="µs", rows=rows, goals=goals, notes=notes)
+        _measure_workers(workers, result)
+    return result
+
+
+def _measure_workers(workers: int, result: Result) -> None:
+    steps_s, spans_s, shares = [], [], []
+    for _ in rounds(ROUNDS, LIMIT_S):
+        run = train(workers, "all-reduce", STEPS)
+        steps_s.append(step_seconds(run))
+        spans_s.append(_span_seconds() * _spans_per_step(run))
+        shares.append(100 * spans_s[-1] / steps_s[-1])
+    result.rows += [
+        Row(what=f"{workers} workers: a step", rounds=[1e6 * s for s in steps_s]),
+        Row(what=f"{workers} workers: recording its spans", rounds=[1e6 * s for s in spans_s]),
+    ]
+    result.goals.append(Goal(what=f"{workers} workers: spans, in % of a step", rounds=shares, at_most=2))
+    result.notes.append(f"{workers} workers: {_spans_per_step(run):.1f} spans a step and worker")
 
 
 def _spans_per_step(run: pl.Run) -> float:

@@ -30,8 +30,10 @@ __all__ = [
     "answer",
     "barrier",
     "broadcast",
+    "choose_algorithm",
     "gather",
     "gradient_norm",
+    "is_power_of_two",
     "pull",
     "push",
     "reduce",
@@ -49,7 +51,6 @@ Operation = Literal["sum", "mean", "max", "min"]
 _COLLECTIVE_TAG = 0x8000_0000
 _PULL_TAG = 0x7FFF_FFFF
 _SMALL_BYTES = 32 * 2**10
-_MANY_RANKS = 64
 
 
 async def push(ctx: Context, tensor: Tensor, to: int) -> None:
@@ -161,7 +162,12 @@ def choose_algorithm(ctx: Context, tensor: Tensor, group: Sequence[int] | None =
         return "hierarchical"
     if tensor.numel() * tensor.itemsize <= _SMALL_BYTES:
         return "recursive-doubling"
-    return "halving-doubling" if len(members) > _MANY_RANKS else "ring"
+    return "halving-doubling" if is_power_of_two(len(members)) else "ring"
+
+
+def is_power_of_two(number: int) -> bool:
+    """Where halving-doubling has the ring's bytes in fewer messages; elsewhere it has to fold ranks, and has more."""
+    return number & (number - 1) == 0
 
 
 def own_chunk(ctx: Context, tensor: Tensor, group: Sequence[int] | None = None) -> Tensor:
@@ -179,7 +185,7 @@ async def gradient_norm(ctx: Context, shard: slice, group: Sequence[int]) -> flo
     part = ctx.gradient[shard].double()
     square = (part @ part).reshape(1)
     await _run(ctx, "all-reduce", "ring", square, group)
-    return math.sqrt(square.item())
+    return None if square.is_meta else math.sqrt(square.item())
 
 
 async def _run(
@@ -268,7 +274,7 @@ def _position(root: int, group: Sequence[int]) -> int:
 def _tag(ctx: Context, group: Sequence[int]) -> int:
     """A tag of its own for each collective, the same on every rank: several may be under way at once."""
     number = _range_number(group) if isinstance(group, range) else _group_number(tuple(group))
-    return _COLLECTIVE_TAG | number << 16 | ctx.count_collective(group)
+    return _COLLECTIVE_TAG | number << 16 | ctx.count_collective(number)
 
 
 @lru_cache(maxsize=1024)

@@ -269,8 +269,8 @@ class Context(Protocol):
         """All-reduce by torch.distributed, where the world has it."""
         ...
 
-    def count_collective(self, group: Sequence[int]) -> int:
-        """How many collectives of this group this rank has begun before, modulo 65,536."""
+    def count_collective(self, group_number: int) -> int:
+        """How many collectives of a group, which has this number, this rank has begun before, modulo 65,536."""
         ...
 
     # What happens meanwhile

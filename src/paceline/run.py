@@ -111,6 +111,9 @@ class Run:
         """All trainable parameters of the final model, one flat CPU tensor."""
         import torch
 
+        if not self.state:
+            remedy = 'the run did no mathematics: use math="real"'
+            raise ConfigurationError("math", "must be real for a run to have parameters", "none", remedy)
         return torch.cat([self.state[name].reshape(-1) for name in self.trainable])
 
     @property

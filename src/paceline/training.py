@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 from collections.abc import Callable
+
+import torch
 
 from paceline.clusters.job import Cluster, Job, assemble
 from paceline.clusters.local import Local
@@ -46,7 +49,8 @@ def train(
     if not hasattr(where, "run"):
         raise ConfigurationError("cluster", "must be a cluster", where, "such as pl.Local(workers=4)")
     count = _count_steps(task, steps, epochs)
-    module = task.build_model(_check_seed(seed))
+    with _device(where):
+        module = task.build_model(_check_seed(seed))
     job = Job(
         strategy=chosen,
         roles=tuple(chosen.roles(where.workers)),
@@ -58,6 +62,13 @@ def train(
         stop_at_target=stop_at_target,
     )
     return assemble(job, str(where), where.run(job, progress), module)
+
+
+def _device(cluster: Cluster) -> contextlib.AbstractContextManager[object]:
+    """Where no mathematics is done, a model needs no memory."""
+    if getattr(cluster, "math", "real") == "none":
+        return torch.device("meta")
+    return contextlib.nullcontext()
 
 
 def _count_steps(task: Task, steps: int | None, epochs: float | None) -> int:

@@ -78,7 +78,7 @@ def test_help_and_version_do_not_import_torch(words):
 
 
 def test_words_that_do_not_fit_are_refused_before_torch_is_imported():
-    assert "torch" not in imported_by("train", "some.py", "--bandwidth", "1Gbps")
+    assert "torch" not in imported_by("train", "some.py", "--compute", "exp:mean=10ms")
 
 
 def test_the_version_is_that_of_the_package():
@@ -95,9 +95,12 @@ def test_help_names_every_command():
     ("words", "message"),
     [
         (("--steps", "3", "--epochs", "2"), "--steps excludes --epochs"),
-        (("--bandwidth", "1Gbps"), "--bandwidth needs --simulate, but got '1Gbps'; add --simulate"),
-        (("--latency", "50us"), "--latency needs --simulate"),
-        (("--compute", "exp:mean=10ms"), "--compute needs --simulate"),
+        (
+            ("--compute", "exp:mean=10ms"),
+            "--compute needs --simulate, but got 'exp:mean=10ms'; add --simulate",
+        ),
+        (("--bandwidth", "wide"), "must be a bandwidth"),
+        (("--latency", "soon"), "must be a time"),
         (("--simulate", "--deadline", "60s"), "--deadline is for real workers"),
         (("--out", __file__), "--out must be a directory that can be written"),
         (("--out", __file__ + "/run"), "--out must be a directory that can be written"),
@@ -193,6 +196,19 @@ def test_a_simulated_run_takes_links_times_and_stragglers(small):
     result = invoke("train", small, "--workers", "4", *words)
     assert result.exit_code == 0, result.stderr
     assert json.loads(result.stdout)["step_seconds"] == pytest.approx(0.040, rel=0.1)
+
+
+def test_a_real_run_takes_links_and_emulates_them(small):
+    words = ["--bandwidth", "1Gbps", "--latency", "10ms", "--steps", "3", "--json"]
+    result = invoke("train", small, "--workers", "2", *words)
+    assert result.exit_code == 0, result.stderr
+    assert json.loads(result.stdout)["step_seconds"] >= 0.020  # two messages, one after another
+
+
+def test_a_bench_of_real_workers_takes_no_links():
+    result = invoke("bench", "all-reduce", "--bandwidth", "1Gbps")
+    assert result.exit_code == 2
+    assert "--bandwidth needs --simulate, but got '1Gbps'; add --simulate" in result.stderr
 
 
 def test_out_saves_history_trace_and_model(small, tmp_path):

@@ -12,13 +12,17 @@ from paceline.replica.batches import GlobalBatches, Samples
 from paceline.strategies import STRATEGIES
 
 VARIANTS = {
-    "all-reduce": ["all-reduce:algorithm=ring", "all-reduce:algorithm=shared"],
+    "all-reduce": [
+        "all-reduce:algorithm=ring",
+        "all-reduce:algorithm=ring,bucket_mb=0.0001",  # a bucket or two for each layer
+        "all-reduce:algorithm=shared",
+    ],
     "sync": ["sync", "sync:servers=2"],
 }
 """Where a strategy's name alone does not say which way it takes."""
 
 ASYNCHRONOUS = frozenset({"k-sync", "k-batch-sync", "async", "k-async", "k-batch-async", "ssp", "hogwild"})
-"""The names of strategies whose weights hang on who is quicker: they are left out where those of `single` are asked for."""
+"""Strategies whose weights hang on who is quicker: they are left out where those of `single` are asked for."""
 
 SPECS = [spec for name in STRATEGIES for spec in VARIANTS.get(name, [name])]
 SYNCHRONOUS = [spec for spec in SPECS if spec.partition(":")[0] not in ASYNCHRONOUS | {"single"}]

@@ -1,3 +1,5 @@
+import math
+
 import pytest
 import torch
 from hypothesis import given
@@ -20,9 +22,9 @@ DTYPES = [
 ]
 
 
-def packed(tensor, tag=0, version=0, epoch=0, offset=0):
+def packed(tensor, tag=0, version=0, epoch=0, offset=0, note=0.0, begins_s=0.0):
     target = memoryview(bytearray(HEADER_BYTES + offset))
-    return target, pack(target, offset, tensor, tag, version, epoch)
+    return target, pack(target, offset, tensor, tag, version, epoch, note, begins_s)
 
 
 @given(
@@ -32,12 +34,15 @@ def packed(tensor, tag=0, version=0, epoch=0, offset=0):
     version=st.integers(-(2**63), 2**63 - 1),
     epoch=st.integers(0, 2**16 - 1),
     offset=st.integers(0, 100),
+    note=st.floats(allow_nan=False),
+    begins_s=st.floats(0.0, allow_infinity=False),
 )
-def test_a_header_says_what_was_packed(dtype, shape, tag, version, epoch, offset):
+def test_a_header_says_what_was_packed(dtype, shape, tag, version, epoch, offset, note, begins_s):
     tensor = torch.empty(shape, dtype=dtype, device="meta")
-    target, nbytes = packed(tensor, tag, version, epoch, offset)
+    target, nbytes = packed(tensor, tag, version, epoch, offset, note, begins_s)
     header = unpack(target, offset)
-    assert header == (dtype, tuple(shape), tag, version, tensor.numel() * dtype.itemsize, epoch)
+    size = tensor.numel() * dtype.itemsize
+    assert header == (dtype, tuple(shape), tag, version, size, epoch, note, begins_s)
     assert nbytes == header.nbytes
 
 
@@ -73,6 +78,13 @@ def test_a_negative_size_is_refused():
     target, _ = packed(torch.empty(3, 5))
     target[32:48] = (-3).to_bytes(8, "little", signed=True) + (-5).to_bytes(8, "little", signed=True)
     with pytest.raises(FrameError, match=r"shape \[-3, -5\]"):
+        unpack(target, 0)
+
+
+@pytest.mark.parametrize("begins_s", [-1.0, math.inf, math.nan])
+def test_a_time_of_arrival_that_is_no_time_is_refused(begins_s):
+    target, _ = packed(torch.empty(3, 5), begins_s=begins_s)
+    with pytest.raises(FrameError, match="not a frame: begins to arrive at"):
         unpack(target, 0)
 
 

@@ -37,6 +37,10 @@ def spec_of(variant, k=None):
     return variant if k is None else f"{variant}:k={k}"
 
 
+def with_servers(spec, servers):
+    return f"{spec}{',' if ':' in spec else ':'}servers={servers}"
+
+
 @cache
 def timed(spec, workers, times=EXPONENTIAL, steps=1000, seed=1):
     """A run without mathematics, where communication costs nothing."""

@@ -52,7 +52,9 @@ def simulate(variant, times, workers, k):
     """As many updates as it takes for the standard error."""
     samples = times.sample(np.random.default_rng(0), 10_000 * workers).reshape(-1, workers)
     if "batch" in variant or (k or variant) in (1, "async"):
-        variance = samples.var() / samples.mean() ** 2 / (k or 1)  # the workers' renewals, one after the other
+        variance = (
+            samples.var() / samples.mean() ** 2 / (k or 1)
+        )  # the workers' renewals, one after the other
     else:
         slowest = np.sort(samples, axis=1)[:, (k or workers) - 1]
         variance = slowest.var() / slowest.mean() ** 2

@@ -26,9 +26,13 @@ class ClusterWords:
     bandwidth: str | None
     latency: str | None
     compute: str | None
+    emulates: bool = False
+    """Whether the command's real workers can do as if their links were slow."""
 
     def __post_init__(self) -> None:
-        simulated = {"--bandwidth": self.bandwidth, "--latency": self.latency, "--compute": self.compute}
+        simulated = {"--compute": self.compute}
+        if not self.emulates:
+            simulated |= {"--bandwidth": self.bandwidth, "--latency": self.latency}
         for option, value in simulated.items():
             if value is not None and not self.simulate:
                 raise ConfigurationError(option, "needs --simulate", value, "add --simulate or leave it out")
@@ -50,15 +54,22 @@ class ClusterWords:
     def _local_options(self) -> dict[str, Any]:
         from paceline.costs.units import parse_seconds
 
-        return {} if self.deadline is None else {"deadline_s": parse_seconds(self.deadline, "--deadline")}
+        options = self._link_options()
+        if self.deadline is not None:
+            options["deadline_s"] = parse_seconds(self.deadline, "--deadline")
+        return options
 
     def _simulated_options(self) -> dict[str, Any]:
         from paceline.costs import times
+
+        options = self._link_options()
+        if self.compute is not None:
+            options["compute"] = times.parse(self.compute, "--compute")
+        return options
+
+    def _link_options(self) -> dict[str, Any]:
         from paceline.costs.link import Link
 
         given = {"bandwidth": self.bandwidth, "latency": self.latency}
         link = {name: value for name, value in given.items() if value is not None}
-        options: dict[str, Any] = {"link": Link(**link)} if link else {}
-        if self.compute is not None:
-            options["compute"] = times.parse(self.compute, "--compute")
-        return options
+        return {"link": Link(**link)} if link else {}

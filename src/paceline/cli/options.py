@@ -8,6 +8,7 @@ from typing import Annotated
 from typer import Argument, Exit, Option, echo
 
 _SIMULATED = "Simulated workers"
+_LINKS = "Links, simulated or (train only) emulated between real workers"
 
 
 def _print_version(wanted: bool) -> None:
@@ -47,8 +48,8 @@ Deadline = Annotated[
 Simulate = Annotated[
     bool, Option("--simulate", help="Simulate the workers, in virtual time.", rich_help_panel=_SIMULATED)
 ]
-Bandwidth = Annotated[str | None, Option(help="Of each link, such as 1Gbps.", rich_help_panel=_SIMULATED)]
-Latency = Annotated[str | None, Option(help="Of each link, such as 50us.", rich_help_panel=_SIMULATED)]
+Bandwidth = Annotated[str | None, Option(help="Of each link, such as 1Gbps.", rich_help_panel=_LINKS)]
+Latency = Annotated[str | None, Option(help="Of each link, such as 50us.", rich_help_panel=_LINKS)]
 Compute = Annotated[
     str | None,
     Option(

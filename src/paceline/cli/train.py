@@ -55,6 +55,7 @@ def train(
             bandwidth=bandwidth,
             latency=latency,
             compute=compute,
+            emulates=True,
         )
         options_of_train = {"steps": steps, "epochs": epochs, "seed": seed, "stop_at_target": stop_at_target}
         task, run = _trained(file, strategy, words, quiet, options_of_train)

@@ -42,6 +42,10 @@ class Local:
         if not self.deadline_s > 0:
             raise ConfigurationError("deadline_s", "must be above 0", self.deadline_s, "60.0 is the default")
         self.stragglers.check(self.workers)
+        for rank, factor in self.slow.items():
+            if factor < 1:
+                remedy = "a real worker cannot be made faster: slow the others"
+                raise ConfigurationError(f"slow[{rank}]", "must be at least 1", factor, remedy)
 
     @property
     def stragglers(self) -> Stragglers:

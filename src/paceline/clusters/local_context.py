@@ -91,7 +91,8 @@ class LocalContext(Node):
         )
         self._running: list[Operation[Any]] = []
         self._known_lost: set[int] = set()
-        self._spin_s = _SPIN_S if job.ranks <= (os.cpu_count() or 1) else 0.0
+        self._windows: dict[Any, LocalWindow] = {}
+        self._spin_s = _SPIN_S if job.ranks <= len(os.sched_getaffinity(0)) else 0.0
 
     def begin(self, start_s: float) -> None:
         self._start_s = start_s
@@ -182,7 +183,10 @@ class LocalContext(Node):
         if len({self.hosts[rank] for rank in group}) > 1:
             bound = "needs ranks that share memory, which those of an emulated link do not"
             raise ConfigurationError("window", bound, name, 'use link="shared-memory" or pass messages')
-        return LocalWindow.open(self, name, group, rows, like)
+        key = (name, tuple(group), rows, like.numel(), like.dtype)
+        if key not in self._windows:
+            self._windows[key] = LocalWindow.open(self, name, group, rows, like)
+        return self._windows[key]
 
     def execute(
         self, collective: Collective, group: Sequence[int], data: Tensor, *, combine: Combine, tag: int
@@ -230,6 +234,8 @@ class LocalContext(Node):
                 self.wait(operation)
             if not isinstance(operation.error, Cancelled):
                 operation.take()
+        if ComputeOperation._under_way is not None:
+            ComputeOperation._under_way.result()  # a cancelled one may not have stopped and written its span yet
 
     def _spin(self, operation: Operation[Any]) -> bool:
         until_s = time.monotonic() + self._spin_s

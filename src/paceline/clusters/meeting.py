@@ -80,7 +80,8 @@ class Meeting:
         network = event.context.network
         if network.under_way:
             raise Disturbed
-        network.reserve()
+        if not self._events:
+            network.reserve()
         self._events[event.context.rank] = event
         if len(self._events) == len(self.group):
             self._hold([self._events[rank] for rank in self.group])

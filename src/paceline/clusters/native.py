@@ -1,4 +1,4 @@
-"""All-reduce by torch.distributed: Gloo on CPUs. On GPUs it would be NCCL, which is untested here."""
+"""All-reduce by torch.distributed's Gloo, for tensors on CPUs."""
 
 from __future__ import annotations
 

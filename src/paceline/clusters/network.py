@@ -44,11 +44,18 @@ class Network:
         ranks = len(hosts)
         self.out_free = [0.0] * ranks
         self.in_free = [0.0] * ranks
-        self.boxes = [Mailbox() for _ in range(ranks)]
+        self.boxes = [Mailbox(kernel) for _ in range(ranks)]
         self.deliver = [box.deliver for box in self.boxes]
+        self.coming = [0] * ranks
+        """Messages on the way to each rank whose turn at its port in is not known yet."""
         self.under_way = 0
         """Messages that have not reached their port in."""
-        self._reserved_until_s = 0.0
+        # Of each port in: when messages last arrived, which, and when it would have been free without them.
+        self._instant_s = [-1.0] * ranks
+        self._arrived: list[list[SendEvent]] = [[] for _ in range(ranks)]
+        self._free_before_s = [0.0] * ranks
+        self._reserved_until_s = self._last_meeting_ends_s = 0.0
+        self._meetings = 0
         self._hosts = hosts
         self._between = (link.latency_s, link.seconds_per_byte)
         self._inside = (inside.latency_s, inside.seconds_per_byte)
@@ -72,21 +79,28 @@ class Network:
             start_s = self.out_free[source]
             uniform = False
         packet.ends_s = self.out_free[source] = start_s + carry_s
+        packet.start_s = start_s
         packet.begins_s = start_s + latency_s
-        if uniform:
+        if uniform and not self.coming[packet.to]:
             self._arrive(packet)
         else:
             # Ports in are taken in the order of arrival, which is known only when the time has come.
+            self.coming[packet.to] += 1
             self.under_way += 1
             self.kernel.at(packet.begins_s, self._arrive_late, packet)
         return start_s
 
     def reserve(self) -> None:
         """From now on a collective is to be timed as a whole: other messages would disturb it."""
+        self._meetings += 1
         self._reserved_until_s = math.inf
 
     def release(self, at_s: float) -> None:
-        self._reserved_until_s = at_s
+        """It will have ended by then."""
+        self._meetings -= 1
+        self._last_meeting_ends_s = max(self._last_meeting_ends_s, at_s)
+        if not self._meetings:
+            self._reserved_until_s = self._last_meeting_ends_s
 
     def latencies(self, group: np.ndarray) -> LinkCost:
         """From each rank of a group to each other, as the timer of schedules takes it."""
@@ -107,29 +121,53 @@ class Network:
         return cost
 
     def _arrive_late(self, packet: SendEvent) -> None:
+        self.coming[packet.to] -= 1
         self.under_way -= 1
         self._arrive(packet)
 
     def _arrive(self, packet: SendEvent) -> None:
         to, begins_s = packet.to, packet.begins_s
+        if begins_s == self._instant_s[to]:
+            self._arrive_together(packet)
+            return
+        self._instant_s[to] = begins_s
+        self._free_before_s[to] = self.in_free[to]
+        self._arrived[to] = [packet]
         if self.in_free[to] > begins_s:
             packet.begins_s = begins_s = self.in_free[to]
-        self.in_free[to] = end_s = begins_s + packet.carry_s
-        self.kernel.at(end_s, self.deliver[to], packet)
+        self.in_free[to] = packet.delivered_s = begins_s + packet.carry_s
+        self.kernel.at(packet.delivered_s, self.deliver[to], packet)
+
+    def _arrive_together(self, packet: SendEvent) -> None:
+        """Of messages that arrive at one instant those of lower ranks go first, whoever happened to be asked first."""
+        to, arrival_s = packet.to, packet.begins_s
+        together = self._arrived[to]
+        together.append(packet)
+        together.sort(key=lambda each: (each.start_s, each.source))
+        free_s = self._free_before_s[to]
+        for each in together:
+            each.begins_s = max(arrival_s, free_s)
+            each.delivered_s = free_s = each.begins_s + each.carry_s
+        self.in_free[to] = free_s
+        self.kernel.at(packet.delivered_s, self.deliver[to], packet)
 
 
 class Mailbox:
     """What has come for a rank and is not yet received, and who waits for what has not come."""
 
-    __slots__ = ("_anyone", "_by_tag", "_packets", "_waiting")
+    __slots__ = ("_anyone", "_by_tag", "_kernel", "_packets", "_waiting")
 
-    def __init__(self) -> None:
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel = kernel
         self._packets: dict[tuple[int, int], deque[SendEvent]] = {}
         self._by_tag: dict[int, deque[SendEvent]] = {}
         self._waiting: dict[tuple[int, int], deque[RecvEvent]] = {}
         self._anyone: dict[int, deque[RecvEvent]] = {}
 
     def deliver(self, packet: SendEvent) -> None:
+        if packet.delivered_s > self._kernel.now:  # another that arrived at the same instant went first
+            self._kernel.at(packet.delivered_s, self.deliver, packet)
+            return
         key = (packet.source, packet.tag)
         waiting = self._waiting.get(key) or self._anyone.get(packet.tag)
         if waiting:
@@ -173,10 +211,12 @@ class SendEvent(Event[None]):
         "_ended",
         "begins_s",
         "carry_s",
+        "delivered_s",
         "ends_s",
         "nbytes",
         "note",
         "source",
+        "start_s",
         "tag",
         "taken",
         "tensor",
@@ -200,7 +240,7 @@ class SendEvent(Event[None]):
         self.note = note
         self.taken = False
         # Set when it is sent: when it enters the port in, when it has left the port out, how long each carries it.
-        self.begins_s = self.ends_s = self.carry_s = 0.0
+        self.start_s = self.begins_s = self.ends_s = self.carry_s = self.delivered_s = 0.0
 
     def start(self) -> None:
         context, tensor = self._context, self.tensor

@@ -51,12 +51,11 @@ class Node(ABC):
         self._replica = replica
         self._reported: dict[str, float] = {}
         self._evaluation_s = 0.0
-        self._collectives: dict[Sequence[int], int] = {}
+        self._collectives: dict[int, int] = {}
 
-    def count_collective(self, group: Sequence[int]) -> int:
-        key = group if isinstance(group, range) else tuple(group)
-        count = self._collectives.get(key, 0)
-        self._collectives[key] = count + 1
+    def count_collective(self, group_number: int) -> int:
+        count = self._collectives.get(group_number, 0)
+        self._collectives[group_number] = count + 1
         return count & 0xFFFF
 
     # What is learned

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
@@ -246,6 +247,8 @@ class ComputeEvent(Event[Tensor]):
             loss = context.replica.compute(batch, context.world.samples)
             if batch.count:
                 context.note_loss(batch, loss)
+        else:
+            context.outcome.losses.append((batch.step, math.nan, batch.count))
         self.result = context.gradient
         context.kernel.at(self._start_s + self.seconds, self._end, None)
 

@@ -15,8 +15,8 @@ __all__ = ["HEADER_BYTES", "Header", "dtype_name", "pack", "unpack"]
 HEADER_BYTES = 128
 _MAGIC = 0x504C  # "PL"
 _MAX_DIMENSIONS = 4
-# magic, epoch, dtype, dimensions, -, tag, note, version, bytes, shape, when it begins to arrive, -
-_LAYOUT = struct.Struct("<HHBBHIfqQ4qd56x")
+# magic, epoch, dtype, dimensions, -, tag, -, version, bytes, shape, note, when it begins to arrive, -
+_LAYOUT = struct.Struct("<HHBB2xI4xqQ4qdd48x")
 assert _LAYOUT.size == HEADER_BYTES
 
 # The numbers are part of the format: append, never reorder.
@@ -74,12 +74,11 @@ def pack(
         epoch,
         code,
         len(shape),
-        0,
         tag & 0xFFFFFFFF,
-        note,
         version,
         nbytes,
         *dimensions,
+        note,
         begins_s,
     )
     return nbytes
@@ -87,7 +86,7 @@ def pack(
 
 def unpack(source: memoryview, offset: int) -> Header:
     """Read a header and check that it is one and agrees with itself."""
-    magic, epoch, code, dimensions, _, tag, note, version, nbytes, *shape, begins_s = _LAYOUT.unpack_from(
+    magic, epoch, code, dimensions, tag, version, nbytes, *shape, note, begins_s = _LAYOUT.unpack_from(
         source, offset
     )
     if magic != _MAGIC or code >= len(_DTYPES) or dimensions > _MAX_DIMENSIONS:

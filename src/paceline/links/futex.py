@@ -6,7 +6,6 @@ Elsewhere a polling fallback serves (untested).
 from __future__ import annotations
 
 import ctypes
-import os
 import platform
 import sys
 import time
@@ -56,11 +55,3 @@ else:
 
     def wake(address: int) -> None:
         """Nothing to do: the sleepers poll."""
-
-
-if hasattr(os, "sched_yield"):
-    give_way = os.sched_yield
-else:
-
-    def give_way() -> None:
-        time.sleep(0)

@@ -13,13 +13,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from paceline.collectives import ALGORITHMS, all_reduce, broadcast, gradient_norm
+from paceline.collectives import ALGORITHMS, all_reduce, broadcast, gradient_norm, is_power_of_two
 from paceline.context import BUCKET_BYTES, Context
 from paceline.errors import ConfigurationError, UnknownNameError
 
 __all__ = ["AllReduce"]
 
-_MANY_RANKS = 64  # from there on the ring's latency, 2 (p - 1) a, outweighs all else
+_MANY_RANKS = 64  # from there on the ring's latency, 2 (p - 1) a, counts for more than equal bits on one host
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,7 +58,8 @@ class AllReduce:
             return "shared"
         if 1 < len(set(ctx.hosts)) < len(ctx.workers):
             return "hierarchical"
-        return "halving-doubling" if len(ctx.workers) > _MANY_RANKS else "ring"
+        many = len(ctx.workers)
+        return "halving-doubling" if many > _MANY_RANKS and is_power_of_two(many) else "ring"
 
     async def _pass_messages(self, ctx: Context, algorithm: str) -> None:
         async for batch in ctx.batches():

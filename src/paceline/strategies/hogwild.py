@@ -8,7 +8,7 @@ sparse they seldom meet, and what is lost is noise.
 - A step is one update by any worker, with the mean gradient of its slice: choose the learning rate for a mini-batch of
   batch size / workers. The run ends after exactly as many updates as it was asked for.
 - Each worker has an optimizer of its own: momentum and the like come from its own gradients alone. The learning-rate
-  schedule goes by the updates of all.
+  schedule goes by the updates of all, as the worker last saw them.
 - Staleness counts the updates that others began between a worker's read (the start of its computation) and its write.
 - The first worker evaluates while the others go on, so that its time counts. BatchNorm's statistics are its own.
 

@@ -39,8 +39,8 @@ class ParameterServer:
     )
 
     def __post_init__(self) -> None:
-        if not 1 <= self.servers <= 64:
-            raise ConfigurationError("servers", "must be from 1 to 64", self.servers)
+        if not isinstance(self.servers, int) or not 1 <= self.servers <= 64:
+            raise ConfigurationError("servers", "must be a whole number from 1 to 64", self.servers)
 
     def policy(self, workers: int) -> Policy:
         """The decisions of this variant, for a number of workers."""

@@ -37,8 +37,9 @@ class Policy:
         if not isinstance(self.k, int) or not 1 <= self.k <= at_most:
             remedy = f"this cluster has {workers} workers"
             raise ConfigurationError("k", f"must be a whole number from 1 to {at_most}", self.k, remedy)
-        if self.slack is not None and not self.slack >= 0:
-            raise ConfigurationError("staleness", "must be at least 0", self.slack, "0 is bulk-synchronous")
+        if self.slack is not None and (not isinstance(self.slack, int) or self.slack < 0):
+            remedy = "0 is bulk-synchronous"
+            raise ConfigurationError("staleness", "must be a whole number of at least 0", self.slack, remedy)
 
 
 def stamp(step: int, version: int) -> int:

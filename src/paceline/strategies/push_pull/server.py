@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from paceline.collectives import gradient_norm
 from paceline.context import ANY, Context, Message
 from paceline.errors import PeerLost
 from paceline.strategies.push_pull.policy import (
@@ -70,7 +71,8 @@ class Server:
             for push, batch in sorted(zip(pushes, batches, strict=True), key=lambda pair: pair[0].key):
                 # A gradient comes multiplied by its share of its global batch; here it counts by its samples.
                 target.add_(push.gradient, alpha=self._damping(push) * batch.total / samples)
-        await self.ctx.apply(self.shard)
+        norm = await gradient_norm(self.ctx, self.shard, self.ctx.servers)
+        await self.ctx.apply(self.shard, norm=norm)
         self.version += 1
 
     def hand_out(self, workers: Sequence[int], version: int) -> None:
@@ -175,6 +177,7 @@ class Coordinator(Server):
         self.hand_out(workers, self.version)
 
     def _report(self, pushes: Sequence[Push]) -> None:
+        pushes = sorted(pushes, key=lambda push: push.key)  # so that the loss is the same whoever came first
         counts = [self.ctx.batch_of(push.worker, push.step).count for push in pushes]
         self._samples += sum(counts)
         for push in pushes:

@@ -1,0 +1,63 @@
+"""`all-reduce` gives the weights of `single` with every algorithm, and with gradients in one bucket or in many."""
+
+import pytest
+import torch
+from conformance.cases import STEPS, make_task, single
+from tasks import simulated
+
+import paceline as pl
+from paceline.collectives import ALGORITHMS
+
+SCHEDULES = [name for name in ALGORITHMS if name not in ("auto", "native")]
+
+
+def assert_equals_single(run):
+    expected = single("batch-not-divisible", "momentum").parameters
+    torch.testing.assert_close(run.parameters, expected, rtol=0, atol=1e-12)
+
+
+def train(spec, cluster):
+    return pl.train(make_task("batch-not-divisible", "momentum"), spec, cluster, steps=STEPS)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 5, 6, 7, 8, 12])
+@pytest.mark.parametrize("algorithm", SCHEDULES)
+def test_every_algorithm_gives_the_weights_of_single_in_simulation(algorithm, workers):
+    assert_equals_single(train(f"all-reduce:algorithm={algorithm}", simulated(workers)))
+
+
+@pytest.mark.parametrize("workers", [3, 4])
+@pytest.mark.parametrize("algorithm", [*SCHEDULES, "native"])
+def test_every_algorithm_gives_the_weights_of_single_in_processes(algorithm, workers):
+    assert_equals_single(train(f"all-reduce:algorithm={algorithm}", pl.Local(workers=workers)))
+
+
+@pytest.mark.parametrize("algorithm", SCHEDULES)
+def test_every_algorithm_gives_the_same_bits_in_both_worlds(algorithm):
+    spec = f"all-reduce:algorithm={algorithm}"
+    local, virtual = train(spec, pl.Local(workers=3)), train(spec, simulated(3))
+    assert torch.equal(local.parameters, virtual.parameters)
+    if algorithm != "shared":  # windows are no messages
+        assert local.messages_sent == virtual.messages_sent
+        assert local.bytes_sent == virtual.bytes_sent
+
+
+@pytest.mark.parametrize(
+    "world", [lambda: pl.Local(workers=3), lambda: simulated(3)], ids=["local", "simulated"]
+)
+def test_buckets_that_are_summed_while_backward_goes_on_change_nothing(world):
+    whole = train("all-reduce:algorithm=ring", world())
+    pieces = train("all-reduce:algorithm=ring,bucket_mb=0.0001", world())
+    assert sum(pieces.messages_sent) > sum(whole.messages_sent)
+    assert_equals_single(pieces)
+
+
+def test_hosts_make_auto_hierarchical():
+    run = train("all-reduce", simulated(4, hosts=2))
+    assert_equals_single(run)
+    assert run.bytes_sent == train("all-reduce:algorithm=hierarchical", simulated(4, hosts=2)).bytes_sent
+
+
+def test_native_is_refused_in_a_simulation():
+    with pytest.raises(pl.PacelineError, match="must not be native in a simulation"):
+        train("all-reduce:algorithm=native", simulated(2))

@@ -1,0 +1,276 @@
+"""Every pattern, on every number of ranks, in every world, gives what its definition says."""
+
+import math
+
+import pytest
+import torch
+from tasks import WORLDS, a_task, numbers, simulated
+
+import paceline as pl
+from paceline import collectives
+from paceline.errors import ConfigurationError, MismatchError, UnknownNameError
+from paceline.schedules import ALL_REDUCE, COLLECTIVES
+
+SIZES = (1, 2, 3, 4, 5)
+LENGTHS = (0, 1, 3, 13)  # fewer elements than ranks, as many, and uneven chunks
+ALGORITHMS = [*ALL_REDUCE, "shared"]
+REDUCERS = {"sum": torch.sum, "mean": torch.mean, "max": torch.amax, "min": torch.amin}
+
+
+def own(rank, length, dtype=torch.float64):
+    return numbers(length, seed=rank, dtype=dtype)
+
+
+def chunk(tensor, rank, size):
+    bounds = [len(tensor) * 0, *torch.tensor_split(torch.arange(len(tensor)), size)]
+    return tensor[bounds[rank + 1]]
+
+
+def run(program, size, world="simulated"):
+    return pl.run_program(program, WORLDS[world](size)).results
+
+
+def assert_close(got, expected):
+    torch.testing.assert_close(got, expected, rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("op", REDUCERS)
+@pytest.mark.parametrize("length", LENGTHS)
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_all_reduce_leaves_the_combination_on_every_rank(algorithm, size, length, op):
+    async def program(ctx):
+        tensor = own(ctx.rank, length)
+        await collectives.all_reduce(ctx, tensor, algorithm, op=op)
+        return tensor
+
+    expected = REDUCERS[op](torch.stack([own(rank, length) for rank in range(size)]), dim=0)
+    for result in run(program, size):
+        assert_close(result, expected)
+
+
+@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("algorithm", ["auto", *ALGORITHMS])
+def test_all_ranks_get_the_same_bits(algorithm, world):
+    async def program(ctx):
+        tensor = own(ctx.rank, 1003, torch.float32)
+        await collectives.all_reduce(ctx, tensor, algorithm)
+        return tensor
+
+    first, *others = run(program, 4, world)
+    assert all(torch.equal(first, other) for other in others)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_every_world_gives_the_same_bits(algorithm):
+    async def program(ctx):
+        tensor = own(ctx.rank, 1003, torch.float32)
+        await collectives.all_reduce(ctx, tensor, algorithm)
+        return tensor
+
+    assert torch.equal(*(run(program, 3, world)[0] for world in WORLDS))
+
+
+def test_torchs_own_all_reduce_gives_the_same_sum():
+    async def program(ctx):
+        tensor = own(ctx.rank, 13)
+        await collectives.all_reduce(ctx, tensor, "native")
+        return tensor
+
+    expected = sum(own(rank, 13) for rank in range(3))
+    for result in run(program, 3, "local"):
+        assert_close(result, expected)
+
+
+def test_torchs_own_all_reduce_is_refused_where_time_is_virtual():
+    async def program(ctx):
+        await collectives.all_reduce(ctx, torch.ones(3), "native")
+
+    with pytest.raises(ConfigurationError, match="must not be native in a simulation"):
+        run(program, 2)
+
+
+@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+def test_every_pattern_gives_what_its_definition_says(size, world):
+    length, root = 13, size - 1
+
+    async def program(ctx):
+        results = {}
+        for goal in ("broadcast", "reduce"):
+            for algorithm in COLLECTIVES[goal]:
+                tensor = results[f"{goal} {algorithm}"] = own(ctx.rank, length)
+                await getattr(collectives, goal)(ctx, tensor, root, algorithm=algorithm)
+        results["scatter"] = await collectives.scatter(ctx, own(ctx.rank, length), root)
+        results["reduce_scatter"] = await collectives.reduce_scatter(ctx, own(ctx.rank, length))
+        for name, words in (("gather", [root]), ("all_gather", [])):
+            results[name] = own(ctx.rank, length)
+            await getattr(collectives, name)(ctx, results[name], *words)
+        results["all_to_all"] = own(ctx.rank, 2 * size)
+        await collectives.all_to_all(ctx, results["all_to_all"])
+        await collectives.barrier(ctx)
+        return results
+
+    given = torch.stack([own(rank, length) for rank in range(size)])
+    pieces = [chunk(torch.arange(length), rank, size) for rank in range(size)]
+    gathered = torch.cat([given[rank][piece] for rank, piece in enumerate(pieces)])
+    exchanged = torch.stack([own(rank, 2 * size).view(size, 2) for rank in range(size)])
+    for rank, results in enumerate(run(program, size, world)):
+        for algorithm in COLLECTIVES["broadcast"]:
+            assert_close(results[f"broadcast {algorithm}"], given[root])
+        if rank == root:
+            for algorithm in COLLECTIVES["reduce"]:
+                assert_close(results[f"reduce {algorithm}"], given.sum(0))
+            assert_close(results["gather"], gathered)
+        assert_close(results["scatter"], given[root][pieces[rank]])
+        assert_close(results["reduce_scatter"], given.sum(0)[pieces[rank]])
+        assert_close(results["all_gather"], gathered)
+        assert_close(results["all_to_all"], exchanged[:, rank].reshape(-1))
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_nobody_passes_a_barrier_before_the_last_has_come(world):
+    async def program(ctx):
+        await ctx.sleep(0.01 * ctx.rank)
+        came_s = ctx.now()
+        await collectives.barrier(ctx)
+        return [came_s, ctx.now()]
+
+    times = run(program, 4, world)
+    assert max(came_s for came_s, _ in times) <= min(left_s for _, left_s in times)
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_several_collectives_may_be_under_way_at_once(world):
+    async def program(ctx):
+        tensors = [own(ctx.rank + 10 * i, 100) for i in range(4)]
+        handles = [ctx.start(collectives.all_reduce(ctx, tensor, "ring")) for tensor in tensors]
+        for handle in reversed(handles):
+            await handle
+        return tensors
+
+    expected = [sum(own(rank + 10 * i, 100) for rank in range(3)) for i in range(4)]
+    for tensors in run(program, 3, world):
+        for tensor, wanted in zip(tensors, expected, strict=True):
+            assert_close(tensor, wanted)
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_two_groups_do_not_disturb_each_other(world):
+    async def program(ctx):
+        tensor = torch.tensor([float(ctx.rank)])
+        group = [0, 2] if ctx.rank % 2 == 0 else [3, 1]
+        await collectives.all_reduce(ctx, tensor, "ring", group=group)
+        await collectives.all_reduce(ctx, tensor, "ring", group=range(4))
+        return tensor.item()
+
+    assert run(program, 4, world) == [12, 12, 12, 12]
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_a_pull_is_answered_with_what_the_other_holds(world):
+    async def program(ctx):
+        if ctx.rank == 0:
+            return [await collectives.answer(ctx, torch.full((3,), 7.0)) for _ in range(2)]
+        tensor = torch.zeros(3)
+        await collectives.pull(ctx, tensor, 0)
+        return tensor.tolist()
+
+    answered, *pulled = run(program, 3, world)
+    assert sorted(answered) == [1, 2]
+    assert pulled == [[7, 7, 7]] * 2
+
+
+def test_a_tensor_of_any_shape_and_stride_is_reduced_in_place():
+    async def program(ctx):
+        tensor = torch.arange(6.0).view(2, 3).t()
+        await collectives.all_reduce(ctx, tensor, "ring")
+        return tensor.contiguous()
+
+    assert all(torch.equal(result, 2 * torch.arange(6.0).view(2, 3).t()) for result in run(program, 2))
+
+
+@pytest.mark.parametrize("shards", [1, 2, 3])
+def test_the_gradients_norm_is_summed_from_the_shards(shards):
+    class Norms:
+        def roles(self, workers):
+            return ("worker",) * workers
+
+        async def worker(self, ctx):
+            async for _ in ctx.batches():
+                ctx.gradient.copy_(numbers(len(ctx.gradient)))
+                shard = ctx.shards(len(ctx.workers))[ctx.rank]
+                norm = await collectives.gradient_norm(ctx, shard, ctx.workers)
+                ctx.report(norm=norm if norm is not None else math.nan)
+
+    run = pl.train(a_task(clip_norm=1.0), Norms(), simulated(shards), steps=1)
+    assert run.history[0]["norm"] == pytest.approx(float(numbers(37).norm()), rel=1e-14)
+    assert math.isnan(pl.train(a_task(), Norms(), simulated(shards), steps=1).history[0]["norm"])
+
+
+# What is refused
+
+
+@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("algorithm", ["ring", "tree", "recursive-doubling"])
+def test_tensors_of_two_lengths_are_named_whole(algorithm, world):
+    async def program(ctx):
+        await collectives.all_reduce(ctx, torch.ones(10 + ctx.rank), algorithm)
+
+    with pytest.raises(MismatchError, match=r"sent float32\[1\d\], but rank \d expected float32\[1\d\]"):
+        run(program, 2, world)
+
+
+@pytest.mark.parametrize(
+    ("words", "error", "message"),
+    [
+        ({"algorithm": "rign"}, UnknownNameError, "did you mean 'ring'"),
+        ({"op": "product"}, UnknownNameError, "op must be one of max, mean, min, sum"),
+        ({"group": [0, 0]}, ConfigurationError, "group"),
+        ({"group": [0, 9]}, ConfigurationError, "group"),
+        ({"group": []}, ConfigurationError, "group"),
+    ],
+)
+def test_words_that_do_not_fit_are_refused(words, error, message):
+    async def program(ctx):
+        await collectives.all_reduce(ctx, torch.ones(3), **words)
+
+    with pytest.raises(error, match=message):
+        run(program, 2)
+
+
+def test_a_group_must_contain_who_calls():
+    async def program(ctx):
+        await collectives.all_reduce(ctx, torch.ones(3), group=[1, 2])
+
+    with pytest.raises(ConfigurationError, match="must contain the rank that calls, 0"):
+        run(program, 3)
+
+
+def test_a_root_must_be_of_the_group():
+    async def program(ctx):
+        await collectives.broadcast(ctx, torch.ones(3), root=7)
+
+    with pytest.raises(ConfigurationError, match="root must be a rank of the group"):
+        run(program, 3)
+
+
+def test_an_all_to_all_needs_equal_chunks():
+    async def program(ctx):
+        await collectives.all_to_all(ctx, torch.ones(4))
+
+    with pytest.raises(ConfigurationError, match="divides by the group's size 3, but got 4"):
+        run(program, 3)
+
+
+def test_a_mean_of_whole_numbers_is_refused():
+    async def program(ctx):
+        await collectives.all_reduce(ctx, torch.ones(4, dtype=torch.int64), op="mean")
+
+    with pytest.raises(ConfigurationError, match="must not be mean for whole numbers"):
+        run(program, 2)
+
+
+def test_what_is_not_a_program_is_refused():
+    with pytest.raises(ConfigurationError, match="program must be a function of a context"):
+        pl.run_program("program", simulated(2))
