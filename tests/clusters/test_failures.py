@@ -290,7 +290,7 @@ def train_until_interrupted(delay_s):
     pl.train(a_task(), "all-reduce", pl.Local(workers=2), steps=10**6)
 
 
-@pytest.mark.parametrize("delay_s", [0.001, 0.01, 0.02, 0.03, 0.05, 0.08])  # while it starts, while it runs
+@pytest.mark.parametrize("delay_s", [0.001, 0.02, 0.05])  # while it starts, while it runs
 def test_an_interrupt_at_any_moment_does_no_harm_to_the_next_run(delay_s):
     with pytest.raises(KeyboardInterrupt):
         train_until_interrupted(delay_s)

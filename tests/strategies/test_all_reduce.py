@@ -1,10 +1,8 @@
 import pytest
 import torch
 from tasks import WORLDS, a_task, simulated
-from torch import nn
 
 import paceline as pl
-from paceline.collectives import ALGORITHMS
 from paceline.errors import UnknownNameError
 from paceline.strategies.all_reduce import AllReduce
 from paceline.trace import Kind
@@ -26,19 +24,6 @@ class Stretch(torch.optim.Optimizer):
 
 def single(**changes):
     return pl.train(a_task(**changes), "single", simulated(1), steps=5).parameters
-
-
-@pytest.mark.parametrize("workers", [1, 2, 3, 4, 5])
-@pytest.mark.parametrize("algorithm", [name for name in ALGORITHMS if name != "native"])
-def test_every_algorithm_gives_the_weights_of_single(algorithm, workers):
-    run = pl.train(a_task(), f"all-reduce:algorithm={algorithm}", simulated(workers), steps=5)
-    torch.testing.assert_close(run.parameters, single(), rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_every_algorithm_gives_the_weights_of_single_in_processes(algorithm):
-    run = pl.train(a_task(), f"all-reduce:algorithm={algorithm}", pl.Local(workers=3), steps=5)
-    torch.testing.assert_close(run.parameters, single(), rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("world", WORLDS)
@@ -75,16 +60,6 @@ def test_auto_shares_memory_in_processes_and_passes_messages_on_a_network():
     assert local.messages_sent == [0, 0]
     assert min(virtual.messages_sent) > 0
     assert torch.equal(local.parameters, virtual.parameters)
-
-
-def test_auto_is_hierarchical_where_hosts_hold_several_ranks():
-    task = a_task(model=lambda: nn.Linear(4, 2).double())
-    auto, hierarchical = (
-        pl.train(task, spec, simulated(4, hosts=2), steps=2)
-        for spec in ("all-reduce", "all-reduce:algorithm=hierarchical")
-    )
-    assert auto.messages_sent == hierarchical.messages_sent
-    assert auto.seconds == hierarchical.seconds
 
 
 def test_an_unknown_algorithm_is_refused_where_it_is_named():

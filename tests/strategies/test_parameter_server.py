@@ -180,7 +180,6 @@ def test_a_number_of_servers_that_is_not_whole_is_refused(servers):
         Async(servers=servers)
 
 
-@pytest.mark.xfail(strict=True, reason="not yet checked: servers without parameters run along")
 def test_more_servers_than_parameters_are_refused():
     with pytest.raises(ConfigurationError, match="servers must be at most 37, .*, but got 40"):
         pl.train(a_task(), "async:servers=40", free(2), steps=1)

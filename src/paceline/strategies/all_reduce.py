@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from paceline.collectives import ALGORITHMS, all_reduce, broadcast, gradient_norm, is_power_of_two
+from paceline.collectives import ALGORITHMS, all_reduce, broadcast, choose_schedule, gradient_norm
 from paceline.context import BUCKET_BYTES, Context
 from paceline.errors import ConfigurationError, UnknownNameError
 
@@ -58,8 +58,9 @@ class AllReduce:
             return "shared"
         if 1 < len(set(ctx.hosts)) < len(ctx.workers):
             return "hierarchical"
-        many = len(ctx.workers)
-        return "halving-doubling" if many > _MANY_RANKS and is_power_of_two(many) else "ring"
+        if len(ctx.workers) <= _MANY_RANKS:
+            return "ring"
+        return choose_schedule(len(ctx.workers), ctx.gradient.numel() * ctx.gradient.itemsize)
 
     async def _pass_messages(self, ctx: Context, algorithm: str) -> None:
         async for batch in ctx.batches():

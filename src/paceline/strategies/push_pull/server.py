@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from paceline.collectives import gradient_norm
 from paceline.context import ANY, Context, Message
-from paceline.errors import PeerLost
+from paceline.errors import ConfigurationError, MismatchError, PeerLost
 from paceline.strategies.push_pull.policy import (
     BUFFER,
     ORDER,
@@ -45,6 +45,9 @@ class Server:
     """What the first server and the others have in common: a shard, and how it is updated and handed out."""
 
     def __init__(self, ctx: Context, policy: Policy, staleness_aware: bool) -> None:
+        if len(ctx.servers) > ctx.parameters.numel():
+            bound = f"must be at most {ctx.parameters.numel()}, the number of parameters"
+            raise ConfigurationError("servers", bound, len(ctx.servers))
         self.ctx = ctx
         self.policy = policy
         self.shard = ctx.shards(len(ctx.servers))[ctx.servers.index(ctx.rank)]
@@ -59,6 +62,11 @@ class Server:
             self._farewells.add(message.source)
             return None
         step, version = unstamp(message.version)
+        length = self.shard.stop - self.shard.start
+        if message.tensor.shape != (length,) or version > self.version:
+            sent = f"a gradient of shape {list(message.tensor.shape)} at version {version}"
+            expected = f"one of shape [{length}] at a version up to {self.version}"
+            raise MismatchError(message.source, sent, self.ctx.rank, expected)
         return Push(message.source, step, version, message.note, message.tensor)
 
     async def update(self, pushes: Sequence[Push]) -> None:
