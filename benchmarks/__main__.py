@@ -19,6 +19,7 @@ BENCHMARKS = {
     "simulator": "messages a second of the simulated world, against SimPy",
     "start": "seconds until 8 workers can step, against spawned processes",
     "tracing": "what the trace costs a step",
+    "emulated_link": "seconds of all-reduces on an emulated link, against the simulation's",
 }
 
 

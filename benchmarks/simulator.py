@@ -90,7 +90,7 @@ class Collective(Ring):
     async def worker(self, ctx: Context) -> None:
         vector = torch.empty(VECTOR_BYTES // 4, device="meta")
         for _ in range(COLLECTIVES):
-            await all_reduce(ctx, vector)
+            await all_reduce(ctx, vector, "ring")
 
 
 def _simulate(strategy: Ring) -> float:
