@@ -39,7 +39,7 @@ def main() -> None:
 
 
 def _parse() -> argparse.Namespace:
-    listing = "\n".join(f"  {name:<10} {what}" for name, what in BENCHMARKS.items())
+    listing = "\n".join(f"  {name:<13} {what}" for name, what in BENCHMARKS.items())
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks",
         description=f"Measures Paceline against its peers.\n\n{listing}",

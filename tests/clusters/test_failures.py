@@ -302,19 +302,19 @@ def test_an_interrupt_at_any_moment_does_no_harm_to_the_next_run(delay_s):
 
 
 def test_runs_leave_no_descriptor_and_no_mapping_behind(file_descriptors):
-    def shared():
-        return sorted(name for name in opened(os.getpid()) if "paceline" in name)
+    def held():
+        gc.collect()  # an error and the frames that it passed hold each other
+        return file_descriptors(), sorted(name for name in opened(os.getpid()) if "paceline" in name)
 
     pl.train(a_task(), "all-reduce", pl.Local(workers=2), steps=1)
-    before = file_descriptors(), shared()
+    before = held()
     for task in (a_task(), a_task(), unlucky_task(raises), unlucky_task(kills_itself)):
         for spec in PARALLEL:
             try:
                 pl.train(task, spec, pl.Local(workers=2), steps=3)
             except RunError:
                 continue
-    gc.collect()  # an error and the frames that it passed hold each other
-    assert (file_descriptors(), shared()) == before
+    assert held() == before
 
 
 def test_a_task_that_cannot_travel_is_refused_and_leaves_nothing(file_descriptors):

@@ -63,7 +63,7 @@ class EmulatedPort(RingPort):
     def begin(self, operation: PacedSend) -> None:
         """Give a message its turn in the port out, and let its bytes go."""
         operation.began_s = start_s = max(_clock(), self._out_free_s)
-        operation.ended_s = self._out_free_s = start_s + self._carry_s(operation.nbytes)
+        operation.ended_s = self._out_free_s = start_s + self.carry_s(operation)
         operation.begins_s = start_s + self._latency_s
         self._writer(operation.to).queue.append(operation)
 
@@ -95,13 +95,12 @@ class EmulatedPort(RingPort):
         ends_s = [packet.ended_s for packet in self._in_port if _is_for(operation, packet)]
         for begins_s, _, packet in self._approaching:
             if _is_for(operation, packet):
-                ends_s.append(max(begins_s, self._in_free_s) + self.carry_s(packet.header))
+                ends_s.append(max(begins_s, self._in_free_s) + self.carry_s(_header(packet)))
         return min(ends_s, default=math.inf)
 
-    def carry_s(self, header: Header | None) -> float:
+    def carry_s(self, message: Header | SendOperation) -> float:
         """How long a port is busy with a message."""
-        assert header is not None
-        return self._carry_s(header.nbytes)
+        return message.nbytes * self._seconds_per_byte
 
     def _match(self, source: int, header: Header, waiter: Waiter) -> RecvOperation:
         """Nobody gets a message before its time: whoever asks for any may yet get an earlier one."""
@@ -111,14 +110,11 @@ class EmulatedPort(RingPort):
         return packet
 
     def _enter(self, packet: RecvOperation) -> None:
-        assert packet.header is not None
-        begins_s = max(packet.header.begins_s, self._in_free_s)
-        packet.header = packet.header._replace(begins_s=begins_s)
-        packet.ended_s = self._in_free_s = begins_s + self.carry_s(packet.header)
+        header = _header(packet)
+        begins_s = max(header.begins_s, self._in_free_s)
+        packet.header = header._replace(begins_s=begins_s)
+        packet.ended_s = self._in_free_s = begins_s + self.carry_s(header)
         self._in_port.append(packet)
-
-    def _carry_s(self, nbytes: int) -> float:
-        return nbytes * self._seconds_per_byte
 
 
 class PacedSend(SendOperation):
@@ -188,6 +184,11 @@ class PacedRecv(RecvOperation):
 
     def due_s(self) -> float:
         return self._inbox.due_s(self)
+
+
+def _header(packet: RecvOperation) -> Header:
+    assert packet.header is not None
+    return packet.header
 
 
 def _is_for(operation: RecvOperation, packet: RecvOperation) -> bool:
