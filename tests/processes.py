@@ -1,7 +1,6 @@
 """What runs on this machine, as /proc tells it."""
 
 import os
-import signal
 import time
 from pathlib import Path
 
@@ -50,12 +49,6 @@ def wait_until(holds, what):
     while not holds():
         assert time.monotonic() < until_s, f"waited {PATIENCE_S:g} s until {what}"
         time.sleep(0.005)
-
-
-def kill_and_wait(pid):
-    """Kill a process and wait until it is dead, be it a zombie."""
-    os.kill(pid, signal.SIGKILL)
-    wait_until(lambda: not is_alive(pid), f"process {pid} is dead")
 
 
 def _all():

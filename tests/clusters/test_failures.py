@@ -8,7 +8,7 @@ import threading
 
 import pytest
 import torch
-from processes import fork_servers, kill_and_wait, opened, workers
+from processes import fork_servers, opened, workers
 from tasks import WORLDS, a_task, numbers, samples, simulated
 from torch import nn
 
@@ -255,21 +255,17 @@ def test_a_message_from_a_rank_that_has_ended_is_received_all_the_same():
     assert torch.equal(pl.run_program(program, pl.Local(workers=2)).results[0], numbers(3))
 
 
-def test_a_killed_fork_server_is_replaced_at_the_next_run():
-    pl.train(a_task(), "single", pl.Local(workers=1), steps=1)
-    (server,) = fork_servers()
-    kill_and_wait(server)
-    assert pl.train(a_task(), "all-reduce", pl.Local(workers=2), steps=2).steps == 2
-    assert fork_servers() != [server]
+def test_a_fork_server_that_is_killed_takes_its_workers_along_and_is_replaced_at_the_next_run():
+    servers = []
 
-
-def test_a_fork_server_killed_in_mid_run_takes_its_workers_along():
     def kill_server(progress):
-        os.kill(fork_servers()[0], signal.SIGKILL)
+        servers.extend(fork_servers())
+        os.kill(servers[0], signal.SIGKILL)
 
     with pytest.raises(RunError):
         pl.train(a_task(), "all-reduce", pl.Local(workers=2), steps=10**6, progress=kill_server)
     assert pl.train(a_task(), "all-reduce", pl.Local(workers=2), steps=2).steps == 2
+    assert fork_servers() not in ([], servers)
 
 
 # Interrupts
@@ -290,7 +286,7 @@ def train_until_interrupted(delay_s):
     pl.train(a_task(), "all-reduce", pl.Local(workers=2), steps=10**6)
 
 
-@pytest.mark.parametrize("delay_s", [0.001, 0.02, 0.05])  # while it starts, while it runs
+@pytest.mark.parametrize("delay_s", [0.001, 0.03])  # while it starts, while it runs
 def test_an_interrupt_at_any_moment_does_no_harm_to_the_next_run(delay_s):
     with pytest.raises(KeyboardInterrupt):
         train_until_interrupted(delay_s)
@@ -308,8 +304,8 @@ def test_runs_leave_no_descriptor_and_no_mapping_behind(file_descriptors):
 
     pl.train(a_task(), "all-reduce", pl.Local(workers=2), steps=1)
     before = held()
-    for task in (a_task(), a_task(), unlucky_task(raises), unlucky_task(kills_itself)):
-        for spec in PARALLEL:
+    for task in (a_task(), unlucky_task(raises), unlucky_task(kills_itself)):
+        for spec in ("map-reduce", "all-reduce"):
             try:
                 pl.train(task, spec, pl.Local(workers=2), steps=3)
             except RunError:
