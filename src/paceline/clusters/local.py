@@ -17,7 +17,7 @@ from paceline.run import Progress
 __all__ = ["Local"]
 
 LINKS = ("shared-memory",)
-MAX_RANKS = 256  # each pair of ranks has a megabyte of address space
+MAX_RANKS = 256  # each ordered pair of ranks has four megabytes of address space
 
 
 @dataclass(frozen=True, slots=True)
