@@ -51,6 +51,7 @@ Operation = Literal["sum", "mean", "max", "min"]
 _COLLECTIVE_TAG = 0x8000_0000
 _PULL_TAG = 0x7FFF_FFFF
 _SMALL_BYTES = 32 * 2**10
+_STREAM_BYTES = 2**20
 _LINK_BYTES = 64 * 2**10
 
 
@@ -157,7 +158,8 @@ def choose_algorithm(ctx: Context, tensor: Tensor, group: Sequence[int] | None =
     """What `auto` means for a tensor: docs/decisions/0004-auto.md gives the measurements behind it."""
     members = _check_group(ctx, group)
     if ctx.windows_are_fast:
-        return "shared"
+        two_cores_stream = len(members) == 2 and tensor.numel() * tensor.itemsize >= _STREAM_BYTES
+        return "ring" if two_cores_stream else "shared"
     hosts = {ctx.hosts[rank] for rank in members}
     if 1 < len(hosts) < len(members):
         return "hierarchical"

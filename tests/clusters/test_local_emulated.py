@@ -96,9 +96,10 @@ def test_the_trace_shows_the_ports():
     assert seconds[0] == pytest.approx([0.008, 0.008])
     first, second = sorted(trace.spans[0].of(Kind.RECEIVE), key=lambda span: span["end_s"])
     assert second["end_s"] - first["end_s"] >= 0.008 - 1e-6, "the port in carries one at a time"
-    (wait,) = (span for span in trace.spans[0].of(Kind.WAIT) if span["peer"] == 1)
     sent = trace.spans[1].of(Kind.SEND)[0]
-    assert wait["end_s"] >= sent["start_s"] + 0.005 - 1e-6
+    # On a busy machine rank 0 may come late, and not have to wait.
+    waits = [span for span in trace.spans[0].of(Kind.WAIT) if span["peer"] == 1]
+    assert all(wait["end_s"] >= sent["start_s"] + 0.005 - 1e-6 for wait in waits)
     assert [spans.host for spans in trace.spans] == [0, 1, 2]
 
 

@@ -1,7 +1,8 @@
 """Synchronous data parallelism: every worker averages every gradient with all others, then all take the same step.
 
 With `algorithm="shared"` the parameters exist once per host, in memory that all its ranks see; each rank sums and
-updates one shard of them. Both ways sum in the same order, so they give the same bits.
+updates one shard of them. Both ways sum in the same order, so they give the same bits (but for the norm that a task
+clips by, and where gradients come in several buckets).
 
 Cost, n bytes and p workers: 2 n (p - 1)/p sent by each (ring); n (p - 1)/p read by each (shared).
 Sources: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms", 2009; Goyal et al., "Accurate, Large
