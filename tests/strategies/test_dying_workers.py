@@ -1,0 +1,55 @@
+"""The parameter server goes on without workers that die, as long as enough are left."""
+
+import os
+import signal
+
+import pytest
+import torch
+from tasks import a_task
+
+import paceline as pl
+from paceline.errors import PeerLost
+
+
+def deadly_once(flag):
+    """A loss that kills the first process that comes to its eighth batch."""
+    calls = 0
+
+    def loss(output, target):
+        nonlocal calls
+        calls += 1
+        if calls == 8:
+            try:
+                flag.touch(exist_ok=False)
+            except FileExistsError:
+                pass
+            else:
+                os.kill(os.getpid(), signal.SIGKILL)
+        return torch.nn.functional.mse_loss(output, target)
+
+    return loss
+
+
+def train(spec, flag, workers=3):
+    return pl.train(a_task(loss=deadly_once(flag)), spec, pl.Local(workers=workers, deadline_s=20), steps=60)
+
+
+@pytest.mark.parametrize("spec", ["async", "k-sync:k=2", "k-batch-async:k=2", "ssp:staleness=1"])
+def test_the_run_goes_on_and_its_record_names_the_rank_and_the_step(spec, tmp_path):
+    run = train(spec, tmp_path / "dead")
+    ((rank, step),) = run.lost
+    assert rank in (0, 1, 2)
+    assert 0 <= step < 60
+    assert run.steps == 60
+    assert run.as_dict()["lost"] == [(rank, step)]
+
+
+@pytest.mark.parametrize("spec", ["sync", "k-sync:k=3"])
+def test_the_run_ends_when_too_few_are_left(spec, tmp_path):
+    with pytest.raises(PeerLost, match=r"rank \d is lost \(killed by SIGKILL"):
+        train(spec, tmp_path / "dead")
+
+
+def test_the_last_workers_death_ends_the_run(tmp_path):
+    with pytest.raises(PeerLost, match="rank 0 is lost"):
+        train("async", tmp_path / "dead", workers=1)
