@@ -97,6 +97,10 @@ class Server:
                 await self.next_push()
             except PeerLost as loss:
                 self._farewells.add(loss.rank)
+                self.note_lost(loss.rank)
+
+    def note_lost(self, rank: int) -> None:
+        """The first server keeps the record."""
 
     def _damping(self, push: Push) -> float:
         return 1.0 / max(1, self.version - push.version) if self._staleness_aware else 1.0
@@ -126,6 +130,9 @@ class Coordinator(Server):
         await self._tell_followers([], everybody, STOP, fetch=False)
         self.hand_out(everybody, STOP)
         await self.wait_for_farewells(everybody)
+
+    def note_lost(self, rank: int) -> None:
+        self.ctx.note_lost(rank)
 
     async def _collect(self) -> list[Push]:
         """The gradients of the next update."""
@@ -163,7 +170,7 @@ class Coordinator(Server):
             raise loss
         self._alive.remove(loss.rank)
         self._held.discard(loss.rank)
-        self.ctx.note_lost(loss.rank)
+        self.note_lost(loss.rank)
         if self._held:  # perhaps for the one that is gone
             await self._hand_out_everywhere(self._who_goes_on([]))
 
