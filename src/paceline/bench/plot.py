@@ -1,6 +1,6 @@
 """Bus bandwidth over size, as an SVG drawn by hand: logarithmic both ways, a line an algorithm.
 
-Colours are told apart by most eyes (Okabe and Ito 2008); dashes and markers tell the lines apart without any.
+Dashes and markers tell the lines apart without their colours.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 
+from paceline import svg
 from paceline.bench.report import Report
 from paceline.bench.words import bandwidth_unit
 from paceline.costs.units import format_bytes
@@ -19,9 +20,6 @@ __all__ = ["draw"]
 
 _WIDTH, _HEIGHT = 920, 540
 _LEFT, _RIGHT, _TOP, _BOTTOM = 78, 700, 82, 474
-_INK, _MUTED, _GRID, _PAPER = "#1f2328", "#59636e", "#e4e7eb", "#ffffff"
-_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#8a6d00", "#56b4e9", "#7b3fb3", "#a3321a")
-_DASHES = ("", "9 4", "2 3", "12 4 2 4", "5 3", "14 4", "2 5", "9 3 2 3 2 3")
 _MARKERS = (
     "M-4.5 0a4.5 4.5 0 1 0 9 0a4.5 4.5 0 1 0 -9 0z",  # circle
     "M-4.2 -4.2h8.4v8.4h-8.4z",  # square
@@ -32,7 +30,6 @@ _MARKERS = (
     "M-5.4 0h10.8M0 -5.4v10.8",  # plus
     "M-3 -5.2h6l3 5.2l-3 5.2h-6l-3 -5.2z",  # hexagon
 )
-_PEER_COLOUR = "#1f2328"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +71,7 @@ def draw(report: Report) -> str:
     parts = [*_heading(report, unit), *_across(across, sizes), *_up(up)]
     parts += [part for line in lines for part in _curve(line, across, up)]
     parts += [part for place, line in enumerate(_by_speed(lines)) for part in _key(line, place)]
-    head = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}" '
-        f'height="{_HEIGHT}" role="img" font-family="system-ui, \'Segoe UI\', Helvetica, Arial, sans-serif">'
-    )
-    return "\n".join([head, *parts, "</svg>\n"])
+    return svg.document(_WIDTH, _HEIGHT, f"{_title(report)}: bus bandwidth over size", parts)
 
 
 def _lines(report: Report, scale: float) -> Iterator[_Line]:
@@ -88,21 +81,22 @@ def _lines(report: Report, scale: float) -> Iterator[_Line]:
         speeds = ((row.size_bytes, row.busbw_bytes_per_s / scale) for row in rows)
         yield _Line(
             name=name,
-            colour=_PEER_COLOUR if is_peer else _COLOURS[place % len(_COLOURS)],
-            dash=_DASHES[place % len(_DASHES)],
+            colour=svg.INK if is_peer else svg.COLOURS[place % len(svg.COLOURS)],
+            dash=svg.DASHES[place % len(svg.DASHES)],
             marker=_MARKERS[place % len(_MARKERS)],
             hollow=is_peer or place >= len(_MARKERS),  # a second round of markers is hollow
             points=tuple((size, speed) for size, speed in speeds if 0 < speed < math.inf),
         )
 
 
+def _title(report: Report) -> str:
+    return f"{report.spec.pattern}, {report.spec.dtype}, {report.where}"
+
+
 def _heading(report: Report, unit: str) -> Iterator[str]:
-    title = f"{report.spec.pattern}, {report.spec.dtype}, {report.where}"
-    yield f"<title>{escape(title)}: bus bandwidth over size</title>"
-    yield f'<rect width="{_WIDTH}" height="{_HEIGHT}" fill="{_PAPER}"/>'
-    yield _text(_LEFT, 34, title, size=18, weight=600)
+    yield svg.text(_LEFT, 34, _title(report), size=18, weight=600)
     how = "predicted" if report.spec.simulated else "measured, median of the calls"
-    yield _text(_LEFT, 56, f"Bus bandwidth in {unit}, {how}; higher is better", size=13, colour=_MUTED)
+    yield svg.text(_LEFT, 56, f"Bus bandwidth in {unit}, {how}; higher is better", size=13, colour=svg.MUTED)
 
 
 def _across(axis: _Axis, sizes: Sequence[int]) -> Iterator[str]:
@@ -110,18 +104,18 @@ def _across(axis: _Axis, sizes: Sequence[int]) -> Iterator[str]:
     every = math.ceil(len(sizes) / 10)
     for size in sizes[::every]:
         x = axis.at(size)
-        yield _rule(x, _TOP, x, _BOTTOM)
-        yield _text(x, _BOTTOM + 20, format_bytes(size), anchor="middle", colour=_MUTED)
-    yield _text((_LEFT + _RIGHT) / 2, _BOTTOM + 46, "size of the tensor", size=13, anchor="middle")
+        yield svg.rule(x, _TOP, x, _BOTTOM)
+        yield svg.text(x, _BOTTOM + 20, format_bytes(size), anchor="middle", colour=svg.MUTED)
+    yield svg.text((_LEFT + _RIGHT) / 2, _BOTTOM + 46, "size of the tensor", size=13, anchor="middle")
 
 
 def _up(axis: _Axis) -> Iterator[str]:
     """Horizontal grid: 1, 2 and 5 of each decade, or the decades alone where there are many."""
     for value in _steps(axis.low, axis.high):
         y = axis.at(value)
-        yield _rule(_LEFT, y, _RIGHT, y)
-        yield _text(_LEFT - 10, y + 4, f"{value:g}", anchor="end", colour=_MUTED)
-    yield _rule(_LEFT, _BOTTOM, _RIGHT, _BOTTOM, colour=_MUTED)
+        yield svg.rule(_LEFT, y, _RIGHT, y)
+        yield svg.text(_LEFT - 10, y + 4, f"{value:g}", anchor="end", colour=svg.MUTED)
+    yield svg.rule(_LEFT, _BOTTOM, _RIGHT, _BOTTOM, colour=svg.MUTED)
 
 
 def _curve(line: _Line, across: _Axis, up: _Axis) -> Iterator[str]:
@@ -138,7 +132,7 @@ def _key(line: _Line, place: int) -> Iterator[str]:
     y = _TOP + 10 + 26 * place
     yield f'<path d="M{_RIGHT + 22} {y}h44" fill="none" {_stroke(line)}/>'
     yield _marker(line, _RIGHT + 44, y)
-    yield _text(_RIGHT + 76, y + 4.5, line.name, size=13)
+    yield svg.text(_RIGHT + 76, y + 4.5, line.name, size=13)
 
 
 def _by_speed(lines: Sequence[_Line]) -> list[_Line]:
@@ -152,29 +146,11 @@ def _stroke(line: _Line) -> str:
 
 
 def _marker(line: _Line, x: float, y: float) -> str:
-    fill = _PAPER if line.hollow else line.colour
+    fill = svg.PAPER if line.hollow else line.colour
     return (
         f'<path d="{line.marker}" transform="translate({x:.1f} {y:.1f})" fill="{fill}" '
         f'stroke="{line.colour}" stroke-width="1.8"/>'
     )
-
-
-def _rule(x1: float, y1: float, x2: float, y2: float, colour: str = _GRID) -> str:
-    return f'<path d="M{x1:.1f} {y1:.1f}L{x2:.1f} {y2:.1f}" stroke="{colour}"/>'
-
-
-def _text(
-    x: float,
-    y: float,
-    text: str,
-    *,
-    size: int = 12,
-    weight: int = 400,
-    anchor: str = "start",
-    colour: str = _INK,
-) -> str:
-    place = f'x="{x:.1f}" y="{y:.1f}" font-size="{size}" font-weight="{weight}"'
-    return f'<text {place} text-anchor="{anchor}" fill="{colour}">{escape(text)}</text>'
 
 
 def _steps(low: float, high: float) -> list[float]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from typer import Argument, Option
 from paceline.cli import options
 from paceline.cli.cluster import ClusterWords
 from paceline.cli.failures import exit_codes
+from paceline.cli.files import check_writable
 from paceline.cli.table import print_table
 from paceline.errors import ConfigurationError, RunError
 
@@ -117,10 +117,7 @@ def _check_plot(plot: Path | None, spec: Spec) -> None:
         raise ConfigurationError("--plot", "needs a pattern that has sizes", spec.pattern, "leave it out")
     if not spec.kind.bus_factor(spec.workers):
         raise ConfigurationError("--workers", "must be at least 2 to have a bus to plot", spec.workers)
-    there = plot if plot.exists() else plot.absolute().parent
-    if plot.is_dir() or not os.access(there, os.W_OK) or not plot.absolute().parent.is_dir():
-        bound = "must be a file that can be written, in a directory that exists"
-        raise ConfigurationError("--plot", bound, str(plot), "name another")
+    check_writable("--plot", plot)
 
 
 def _benched(spec: Spec, words: ClusterWords, quiet: bool) -> Report:

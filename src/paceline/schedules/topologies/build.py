@@ -1,0 +1,171 @@
+"""From whatever a user may call a topology to a checked one."""
+
+from __future__ import annotations
+
+import os
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from paceline.errors import ConfigurationError, UnknownNameError
+from paceline.schedules.topologies.checks import check_connected, check_settles
+from paceline.schedules.topologies.families import FAMILIES
+from paceline.schedules.topologies.given import graph_of_edge_file, graph_of_networkx, is_networkx
+from paceline.schedules.topologies.graph import Graph
+from paceline.schedules.topologies.matrix import MATRIX_FILES, mixing_of_matrix, read_matrix
+from paceline.schedules.topologies.mixing import Mixing
+from paceline.schedules.topologies.topology import Topology
+from paceline.schedules.topologies.weights import WEIGHTS, goes_both_ways
+from paceline.schedules.topologies.words import parse_words
+
+__all__ = ["build_topology"]
+
+_DEFAULT_WEIGHTS = "metropolis"
+
+
+def build_topology(
+    spec: Any,
+    peers: int | None = None,
+    seed: int = 0,
+    *,
+    weights: Any = _DEFAULT_WEIGHTS,
+    allow_disconnected: bool = False,
+) -> Topology:
+    """A topology of so many peers, with doubly stochastic weights that lead to consensus.
+
+    `spec` is a name with parameters ("random-regular:degree=4"), a file of edges, a networkx graph, a weight matrix
+    (array, .npy or .csv), or a topology, which is returned as it is. A named one needs `peers`; the others have a
+    number of their own, which must be that. `weights` is "metropolis", "uniform" or a matrix (likewise), which may
+    have weights along the graph's edges only. `seed` is for random graphs that name none.
+
+    `allow_disconnected` lets pass what cannot reach consensus: a graph in pieces, and weights that oscillate.
+    The same words give the same object again, so that asking for each rank costs nothing.
+    """
+    _check_peers(peers)
+    if isinstance(spec, Topology):
+        _check_count(spec.peers, peers)
+        _check_weights_left_out(weights, spec.name)
+        return spec
+    spec, weights = (str(given) if isinstance(given, Path) else given for given in (spec, weights))
+    if isinstance(spec, str) and isinstance(weights, str):
+        return _remembered(spec, peers, seed, weights, allow_disconnected, _stamp(spec), _stamp(weights))
+    return _build(spec, peers, seed, weights, allow_disconnected)
+
+
+@lru_cache(maxsize=16)
+def _remembered(
+    spec: str, peers: int | None, seed: int, weights: str, allow_disconnected: bool, *stamps: object
+) -> Topology:
+    return _build(spec, peers, seed, weights, allow_disconnected)
+
+
+def _stamp(words: str) -> object:
+    """Changes when the file does, if it is one."""
+    if words in WEIGHTS or words.partition(":")[0] in FAMILIES:
+        return None
+    try:
+        found = os.stat(words)
+    except (OSError, ValueError):
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+def _build(spec: Any, peers: int | None, seed: int, weights: Any, allow_disconnected: bool) -> Topology:
+    name = spec if isinstance(spec, str) else "graph" if is_networkx(spec) else "matrix"
+    positions = None
+    if _is_matrix(spec):
+        _check_weights_left_out(weights, name)
+        rows: tuple[Mixing, ...] = (_matrix(spec),)
+        _check_count(rows[0].peers, peers)
+    else:
+        graph = _graph(spec, peers, seed)
+        _check_count(graph.peers, peers)
+        rows, positions = _weighted(graph, weights), graph.positions
+    # Of edges that have a weight: a matrix need not use all that its graph has.
+    weighted = Graph(peers=rows[0].peers, steps=tuple(mixing.edges for mixing in rows))
+    if not allow_disconnected:
+        check_connected(weighted, _how_to_connect(name))
+        if len(rows) == 1:
+            check_settles(rows[0])
+    return Topology(
+        name=name,
+        peers=weighted.peers,
+        directed=not all(goes_both_ways(edges, weighted.peers) for edges in weighted.steps),
+        rows=rows,
+        columns=tuple(mixing.transposed() for mixing in rows),
+        positions=positions,
+    )
+
+
+def _is_matrix(spec: Any) -> bool:
+    return Path(spec).suffix in MATRIX_FILES if isinstance(spec, str) else not is_networkx(spec)
+
+
+def _matrix(given: Any) -> Mixing:
+    return mixing_of_matrix(read_matrix(Path(given)) if isinstance(given, str) else given)
+
+
+def _graph(spec: Any, peers: int | None, seed: int) -> Graph:
+    if not isinstance(spec, str):
+        return graph_of_networkx(spec)
+    family = FAMILIES.get(spec.partition(":")[0])
+    if family is None and (Path(spec).suffix or os.sep in spec or Path(spec).exists()):
+        return graph_of_edge_file(Path(spec), peers)
+    name, parameters = parse_words(spec)
+    if peers is None:
+        raise ConfigurationError(
+            "peers", f"must be given with {name}", peers, "say how many there are, with --workers"
+        )
+    if "seed" in FAMILIES[name].parameters:
+        parameters = {"seed": seed} | parameters
+    return FAMILIES[name].build(peers, **parameters)
+
+
+def _weighted(graph: Graph, weights: Any) -> tuple[Mixing, ...]:
+    if isinstance(weights, str) and weights in WEIGHTS:
+        return tuple(WEIGHTS[weights](edges, graph.peers) for edges in graph.steps)
+    if isinstance(weights, str) and Path(weights).suffix not in MATRIX_FILES:
+        raise UnknownNameError("weights", weights, [*WEIGHTS, "a .npy or .csv file"])
+    if len(graph.steps) > 1:
+        remedy = f"leave it out, or choose one of {', '.join(WEIGHTS)}"
+        raise ConfigurationError("weights", "cannot be a matrix where the edges change", "a matrix", remedy)
+    mixing = _matrix(weights)
+    _check_count(mixing.peers, graph.peers, "weights")
+    _check_edges(mixing, graph)
+    return (mixing,)
+
+
+def _how_to_connect(name: str) -> str:
+    remedies = {
+        "erdos-renyi": "raise p or change the seed",
+        "random-regular": "raise degree or change the seed",
+    }
+    return remedies.get(name.partition(":")[0], "add edges between them")
+
+
+def _check_peers(peers: Any) -> None:
+    if peers is not None and (isinstance(peers, bool) or not isinstance(peers, int) or peers < 1):
+        raise ConfigurationError("peers", "must be a whole number of at least 1", peers)
+
+
+def _check_count(has: int, peers: int | None, argument: str = "topology") -> None:
+    if peers is not None and has != peers:
+        bound = f"must have as many nodes as there are peers, {peers}"
+        raise ConfigurationError(argument, bound, has, f"run {has} peers, or give one of {peers} nodes")
+
+
+def _check_weights_left_out(weights: Any, name: str) -> None:
+    if not isinstance(weights, str) or weights != _DEFAULT_WEIGHTS:
+        bound = f"must be left out: {name} has weights of its own"
+        raise ConfigurationError("weights", bound, weights, "name a graph to have others")
+
+
+def _check_edges(mixing: Mixing, graph: Graph) -> None:
+    beside = np.setdiff1d(mixing.edges @ [graph.peers, 1], graph.steps[0] @ [graph.peers, 1])
+    if len(beside):
+        row, column = divmod(int(beside[0]), graph.peers)
+        bound = f"must be 0 in row {row}, column {column}: the topology has no edge there"
+        remedy = "give the matrix itself as the topology to have its edges"
+        raise ConfigurationError("weights", bound, mixing.dense()[row, column], remedy)

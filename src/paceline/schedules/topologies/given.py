@@ -1,0 +1,81 @@
+"""Graphs that the user brings: a networkx graph, or a text file of edges.
+
+A file has one edge a line: two peers' numbers from 0 on, blanks between; what follows them and what follows a # is
+ignored. Edges of files go both ways. A directed graph of networkx sends from u to v along its edge (u, v). An edge of a
+peer to itself makes the peer known and is ignored otherwise.
+"""
+
+from __future__ import annotations
+
+from numbers import Integral
+from pathlib import Path
+from typing import Any
+
+from paceline.errors import ConfigurationError
+from paceline.schedules.topologies.graph import Graph, directed_edges, undirected_edges
+
+__all__ = ["graph_of_edge_file", "graph_of_networkx", "is_networkx", "read_text"]
+
+
+def is_networkx(value: object) -> bool:
+    """Known by its methods, so that networkx need not be imported to tell."""
+    return all(hasattr(value, name) for name in ("nodes", "edges", "is_directed", "number_of_nodes"))
+
+
+def graph_of_networkx(graph: Any) -> Graph:
+    """Nodes that are whole numbers are peers' numbers; others are numbered in the graph's own order."""
+    peers = graph.number_of_nodes()
+    numbers = _numbers(list(graph.nodes))
+    pairs = [(numbers[one], numbers[other]) for one, other in graph.edges()]
+    senders, receivers = [one for one, _ in pairs], [other for _, other in pairs]
+    joined = directed_edges if graph.is_directed() else undirected_edges
+    return Graph(peers=peers, steps=(joined(receivers, senders, peers),))
+
+
+def graph_of_edge_file(path: Path, peers: int | None) -> Graph:
+    """The file's graph. Refuses a peer that there is not; `peers=None` takes as many as the file names."""
+    ends: list[int] = []
+    other_ends: list[int] = []
+    for number, line in enumerate(read_text(path).splitlines(), start=1):
+        if words := line.partition("#")[0].split():
+            one, other = _edge(f"{path}, line {number},", words, peers)
+            ends.append(one)
+            other_ends.append(other)
+    if not ends:
+        raise ConfigurationError(f"{path}", "must have an edge a line", "none", "write two numbers a line")
+    named = max(ends + other_ends) + 1
+    return Graph(peers=named, steps=(undirected_edges(ends, other_ends, named),))
+
+
+def read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        bound = "must be a name of a topology or a text file that can be read"
+        raise ConfigurationError("topology", bound, str(path), str(error)) from None
+
+
+def _numbers(nodes: list[Any]) -> dict[Any, int]:
+    if all(isinstance(node, Integral) for node in nodes):
+        wrong = next((node for node in nodes if not 0 <= node < len(nodes)), None)
+        if wrong is not None:
+            remedy = "networkx.convert_node_labels_to_integers numbers them so"
+            raise ConfigurationError(
+                "topology", f"must number its nodes 0 to {len(nodes) - 1}", wrong, remedy
+            )
+        return {node: int(node) for node in nodes}
+    return {node: number for number, node in enumerate(nodes)}
+
+
+def _edge(where: str, words: list[str], peers: int | None) -> tuple[int, int]:
+    try:
+        one, other = int(words[0]), int(words[1])
+    except (ValueError, IndexError):
+        bound = "must begin with two whole numbers"
+        raise ConfigurationError(where, bound, " ".join(words), "write an edge as 0 1") from None
+    for peer in (one, other):
+        if peer < 0 or (peers is not None and peer >= peers):
+            range_ = "at least 0" if peers is None else f"0 to {peers - 1}"
+            remedy = "" if peers is None else f"there are {peers} peers, numbered from 0"
+            raise ConfigurationError(where, f"must name peers {range_}", peer, remedy)
+    return one, other

@@ -1,0 +1,65 @@
+"""A graph of peers, before it has weights: who receives from whom, in each step of its period."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from paceline.errors import ConfigurationError
+
+__all__ = ["Floats", "Graph", "Ints", "check_size", "components", "directed_edges", "undirected_edges"]
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+_MOST_EDGES = 10_000_000
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Graph:
+    """Peers 0, 1, 2, … and their edges. A graph that changes has the edges of each step of its period."""
+
+    peers: int
+    steps: tuple[Ints, ...]
+    """Edges of each step, as rows (receiver, sender): each once, none from a peer to itself."""
+    positions: Floats | None = None
+    """Where the peers stand in a picture, as rows (x, y), y downwards; None: nobody knows."""
+
+
+def directed_edges(receivers: npt.ArrayLike, senders: npt.ArrayLike, peers: int) -> Ints:
+    """Edges in order, each once, without those of a peer to itself."""
+    to, source = np.asarray(receivers, np.int64), np.asarray(senders, np.int64)
+    keys = np.sort((to * peers + source)[to != source])
+    keys = keys[np.diff(keys, prepend=-1) > 0]  # np.unique hashes, which is slower than sorting
+    return np.stack(np.divmod(keys, peers), axis=1)
+
+
+def undirected_edges(ends: npt.ArrayLike, other_ends: npt.ArrayLike, peers: int) -> Ints:
+    """The same, in both directions."""
+    one, other = np.asarray(ends, np.int64), np.asarray(other_ends, np.int64)
+    return directed_edges(np.concatenate([one, other]), np.concatenate([other, one]), peers)
+
+
+def check_size(peers: int, edges: float) -> None:
+    """Refuse a graph whose edges would fill the memory, before they are made."""
+    if edges > _MOST_EDGES:
+        bound = f"must have at most {_MOST_EDGES:,} edges"
+        remedy = "take fewer peers, or a topology of smaller degree such as exponential"
+        raise ConfigurationError("topology", bound, f"{peers:,} peers with {edges:,.0f} edges", remedy)
+
+
+def components(graph: Graph) -> Ints:
+    """The lowest peer of the component that each peer is in, edges of all steps and both directions counted."""
+    edges = np.concatenate(graph.steps)
+    ends, other_ends = np.concatenate([edges, edges[:, ::-1]]).T
+    label = np.arange(graph.peers)
+    while True:
+        lowest = label.copy()
+        np.minimum.at(lowest, ends, label[other_ends])
+        # A peer's label is itself a peer, whose label is as low or lower: long paths shrink by halves.
+        lowest = lowest[lowest]
+        if np.array_equal(lowest, label):
+            return label
+        label = lowest

@@ -1,0 +1,44 @@
+"""Graphs drawn by chance, the same for the same seed.
+
+random-regular  every peer has `degree` neighbours, which are drawn at random (Kim and Vu, "Generating random regular
+                graphs", 2003); almost always connected, and well, from degree 3 on
+erdos-renyi     every pair is joined with probability `p`, each by itself (Erdős and Rényi 1959, Gilbert 1959); almost
+                always connected if p is well above ln(n)/n, of which the default is twice
+"""
+
+from __future__ import annotations
+
+import math
+
+from paceline.errors import ConfigurationError
+from paceline.schedules.topologies.given import graph_of_networkx
+from paceline.schedules.topologies.graph import Graph, check_size
+
+__all__ = ["erdos_renyi", "random_regular"]
+
+
+def random_regular(peers: int, degree: int = 4, seed: int = 0) -> Graph:
+    import networkx
+
+    if not 0 <= degree < peers:
+        bound = f"must be at least 0 and less than the number of peers, {peers}"
+        raise ConfigurationError(
+            "random-regular:degree", bound, degree, "name a smaller one, or take more peers"
+        )
+    if peers * degree % 2:
+        bound = f"must be even where the number of peers, {peers}, is odd: every edge has two ends"
+        raise ConfigurationError(
+            "random-regular:degree", bound, degree, f"take {degree + 1} or one peer more"
+        )
+    check_size(peers, peers * degree)
+    return graph_of_networkx(networkx.random_regular_graph(degree, peers, seed))
+
+
+def erdos_renyi(peers: int, p: float | None = None, seed: int = 0) -> Graph:
+    import networkx
+
+    chance = min(1.0, 2 * math.log(peers) / peers) if p is None else p
+    if not 0 <= chance <= 1:
+        raise ConfigurationError("erdos-renyi:p", "must be between 0 and 1", p, "it is a probability")
+    check_size(peers, chance * peers * (peers - 1))
+    return graph_of_networkx(networkx.fast_gnp_random_graph(peers, chance, seed))
