@@ -3,12 +3,13 @@ PYTHON ?= python3
 VENV := .venv
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test check bench clean
+.PHONY: demo test check bench docs clean
 
 demo: $(STAMP)
 	@$(VENV)/bin/python examples/demo.py
 
 test: $(STAMP)
+	@.ci/chromium
 	@$(VENV)/bin/python -m pytest
 
 check: $(STAMP)
@@ -16,6 +17,9 @@ check: $(STAMP)
 	@$(VENV)/bin/ruff format --check .
 	@$(VENV)/bin/mypy
 	@$(VENV)/bin/lint-imports
+
+docs: $(STAMP)
+	@$(VENV)/bin/python docs/gallery.py
 
 bench: $(STAMP)
 	@$(VENV)/bin/python -m benchmarks

@@ -132,6 +132,19 @@ def test_what_is_saved_can_be_loaded(run, tmp_path):
     assert loaded.as_dict() == run.as_dict()
 
 
+def test_a_run_knows_what_it_was_made_with(run):
+    assert run.environment["torch"] == torch.__version__
+    assert run.environment["command"]
+
+
+def test_a_run_saved_before_runs_knew_that_can_be_loaded(run, tmp_path):
+    run.save(tmp_path)
+    manifest = json.loads((tmp_path / "run.json").read_text())
+    del manifest["environment"]
+    (tmp_path / "run.json").write_text(json.dumps(manifest))
+    assert pl.Run.load(tmp_path).environment == {}
+
+
 def test_with_the_task_the_model_is_loaded_too(run, tmp_path):
     run.save(tmp_path)
     with pytest.raises(ConfigurationError, match="task is needed to rebuild the model"):

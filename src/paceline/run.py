@@ -37,6 +37,10 @@ class Progress:
     samples: int
     seconds: float
     metric: float | None = None
+    slow_rank: int | None = None
+    """The rank that computes the slowest, if one is much slower than the others."""
+    slowness: float = 1.0
+    """How many times as long as the others it takes. Infinite if it has not ended a computation yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +91,11 @@ class Run:
     """How many gradients were how stale when they were applied."""
     lost: list[tuple[int, int]] = field(default_factory=list)
     """Ranks that died and that the run went on without, and the step of each."""
+    peer_metrics: dict[int, float] = field(default_factory=dict)
+    """Of each worker with parameters of its own: their metric at the end, if the strategy was asked for it."""
     target: float | None = None
+    environment: dict[str, str] = field(default_factory=dict)
+    """Versions, machine and command that the run was made with; see `environment.snapshot`."""
     state: dict[str, Tensor] = field(default_factory=dict, repr=False)
     """The final model's state by name."""
     trainable: list[str] = field(default_factory=list, repr=False)
@@ -166,6 +174,7 @@ class Run:
             "bytes_sent": self.bytes_sent,
             "messages_sent": self.messages_sent,
             "lost": self.lost,
+            "peer_metrics": {str(rank): metric for rank, metric in sorted(self.peer_metrics.items())},
             "staleness": {str(k): v for k, v in sorted(self.staleness.items())},
             "compute_share": summary.compute_share,
             "communicate_share": summary.communicate_share,
@@ -187,7 +196,14 @@ class Run:
         np.savez_compressed(folder / "spans.npz", **arrays)
         save_file({name: t.contiguous() for name, t in self.state.items()}, folder / "model.safetensors")
         manifest = {"format": FORMAT, **self.as_dict(), "trainable": self.trainable}
+        manifest["environment"] = self.environment
         (folder / "run.json").write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
+
+    def report(self, path: str | Path) -> None:
+        """Write one HTML page about the run: figures, curves, timeline, who waited for whom. It needs no network."""
+        from paceline.report import write_run_page
+
+        write_run_page(path, self)
 
     @classmethod
     def load(cls, directory: str | Path, task: Task | None = None) -> Run:
@@ -216,7 +232,9 @@ class Run:
             messages_sent=manifest["messages_sent"],
             staleness={int(k): v for k, v in manifest["staleness"].items()},
             lost=[(rank, step) for rank, step in manifest["lost"]],
+            peer_metrics={int(rank): metric for rank, metric in manifest.get("peer_metrics", {}).items()},
             target=manifest["target"],
+            environment=manifest.get("environment", {}),
             state=state,
             trainable=manifest["trainable"],
             module=module,

@@ -1,0 +1,61 @@
+"""What a run was made with: versions, machine and command. A run keeps it, so that it can be made again."""
+
+from __future__ import annotations
+
+import functools
+import os
+import platform
+import shlex
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+__all__ = ["snapshot"]
+
+
+def snapshot() -> dict[str, str]:
+    """The facts by name: paceline, python, torch, numpy, system, processor, cores, command."""
+    return {**_machine(), "command": _command()}
+
+
+@functools.cache
+def _machine() -> dict[str, str]:
+    return {
+        "paceline": _version("paceline"),
+        "python": platform.python_version(),
+        "torch": _version("torch"),
+        "numpy": _version("numpy"),
+        "system": platform.platform(),
+        "processor": _processor(),
+        "cores": str(_cores()),
+    }
+
+
+def _version(package: str) -> str:
+    """From the package's metadata: importing torch for its version would take a second."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "unknown"
+
+
+def _cores() -> int:
+    """Those that this process may use, which in a container are fewer than the machine's."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    models = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(models, "") or platform.processor() or platform.machine()
+
+
+def _command() -> str:
+    """As one would type it: without the directories of the interpreter and of the `paceline` script."""
+    words = sys.orig_argv[1:]
+    if words and Path(words[0]).name == "paceline":
+        return shlex.join(["paceline", *words[1:]])
+    return shlex.join(["python", *words])

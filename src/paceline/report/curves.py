@@ -1,0 +1,93 @@
+"""Histories as lines of a few hundred points, whatever their length."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.run import Record
+
+__all__ = ["curve", "loss_curves"]
+
+Curve = dict[str, list[float | None]]
+"""Columns: steps, seconds, samples, bytes, and the value, which is None where there is no number."""
+
+_POINTS = 1200
+_SMOOTH_POINTS = 400
+_SMOOTH_SHARE = 0.03  # of the history, averaged to one point of the smooth line
+_DIGITS = 7
+
+
+def loss_curves(history: Sequence[Record]) -> dict[str, Curve | None]:
+    """The loss of every step, and its moving mean where there are enough steps for one."""
+    raw = curve(history, lambda record: record.loss)
+    window = int(len(history) * _SMOOTH_SHARE)
+    if raw is None or window < 2:
+        return {"raw": raw, "smooth": None}
+    columns = _columns(history)
+    smooth = _moving_mean(np.array([record.loss for record in history]), window)
+    kept = np.unique(np.linspace(0, len(history) - 1, _SMOOTH_POINTS).round().astype(int))
+    return {"raw": raw, "smooth": _as_lists(columns, smooth, kept)}
+
+
+def curve(history: Sequence[Record], value: Callable[[Record], float | None]) -> Curve | None:
+    """The records that have the value, thinned so that peaks and troughs stay; None if there is no number at all."""
+    having = [record for record in history if value(record) is not None]
+    values = np.array([value(record) for record in having], dtype=np.float64)
+    if not np.isfinite(values).any():
+        return None
+    return _as_lists(_columns(having), values, _extremes(values, _POINTS))
+
+
+def _columns(history: Sequence[Record]) -> dict[str, NDArray[np.float64]]:
+    return {
+        "steps": np.array([record.step for record in history], dtype=np.float64),
+        "seconds": np.array([record.seconds for record in history], dtype=np.float64),
+        "samples": np.array([record.samples for record in history], dtype=np.float64),
+        "bytes": np.array([record.bytes for record in history], dtype=np.float64),
+    }
+
+
+def _extremes(values: NDArray[np.float64], points: int) -> NDArray[np.intp]:
+    """Where each of `points / 2` equal stretches has its least and its greatest value, and both ends."""
+    if len(values) <= points:
+        return np.arange(len(values))
+    borders = np.linspace(0, len(values), points // 2 + 1).astype(int)
+    kept = {0, len(values) - 1}
+    for low, high in pairwise(borders.tolist()):
+        stretch = values[low:high]
+        finite = np.isfinite(stretch)
+        kept.add(int(low + np.argmin(np.where(finite, stretch, np.inf))))
+        kept.add(int(low + np.argmax(np.where(finite, stretch, -np.inf))))
+    return np.array(sorted(kept))
+
+
+def _moving_mean(values: NDArray[np.float64], window: int) -> NDArray[np.float64]:
+    """The mean of `window` values about each; at the ends, of those that there are. What is no number is left out."""
+    finite = np.isfinite(values)
+    sums = np.concatenate([[0.0], np.cumsum(np.where(finite, values, 0.0))])
+    counts = np.concatenate([[0], np.cumsum(finite)])
+    places = np.arange(len(values))
+    low = np.maximum(places - window // 2, 0)
+    high = np.minimum(places + (window + 1) // 2, len(values))
+    count = counts[high] - counts[low]
+    means = (sums[high] - sums[low]) / np.maximum(count, 1)
+    return np.asarray(np.where(count > 0, means, np.nan))
+
+
+def _as_lists(columns: dict[str, NDArray[np.float64]], values: NDArray[Any], kept: NDArray[np.intp]) -> Curve:
+    every = {**columns, "value": values}
+    return {name: [_rounded(x) for x in column[kept].tolist()] for name, column in every.items()}
+
+
+def _rounded(number: float) -> float | None:
+    """Short in JSON: more digits than a screen has pixels are of no use. JSON has no NaN."""
+    if not math.isfinite(number):
+        return None
+    rounded = float(f"{number:.{_DIGITS}g}")
+    return int(rounded) if rounded.is_integer() else rounded

@@ -1,0 +1,53 @@
+"""Who waited for whom, and who sent how much to whom, as sparse matrices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.report.ranks import group_labels, group_size
+from paceline.trace import Kind, Summary, Trace
+
+__all__ = ["bytes_matrix", "waits_matrix"]
+
+
+def waits_matrix(summary: Summary) -> dict[str, Any]:
+    """Seconds that the rank of a row waited for the rank of a column."""
+    known = [each.rank for each in summary.ranks]
+    ranks = 1 + max(known + [rank for pair in summary.waits for rank in pair], default=-1)
+    size = group_size(ranks)
+    seconds: dict[tuple[int, int], float] = {}
+    for (waiter, awaited), waited_s in summary.waits.items():
+        cell = (waiter // size, awaited // size)
+        seconds[cell] = seconds.get(cell, 0.0) + waited_s
+    return _matrix(ranks, seconds)
+
+
+def bytes_matrix(trace: Trace) -> dict[str, Any]:
+    """Bytes that the rank of a row sent to the rank of a column, by its send spans."""
+    ranks = 1 + max((_highest(each.of(Kind.SEND)["peer"], each.rank) for each in trace.spans), default=-1)
+    size = group_size(ranks)
+    sent: dict[tuple[int, int], float] = {}
+    for each in trace.spans:
+        spans = each.of(Kind.SEND)
+        spans = spans[spans["peer"] >= 0]
+        totals = np.bincount(spans["peer"] // size, weights=spans["nbytes"])
+        for column in np.flatnonzero(totals).tolist():
+            cell = (each.rank // size, column)
+            sent[cell] = sent.get(cell, 0.0) + float(totals[column])
+    return _matrix(ranks, sent)
+
+
+def _highest(peers: NDArray[np.int32], rank: int) -> int:
+    return max(rank, int(peers.max(initial=-1)))
+
+
+def _matrix(ranks: int, cells: Mapping[tuple[int, int], float]) -> dict[str, Any]:
+    return {
+        "labels": group_labels(ranks),
+        "grouped": group_size(ranks),
+        "cells": [[row, column, value] for (row, column), value in sorted(cells.items()) if value > 0],
+    }

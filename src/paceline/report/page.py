@@ -1,0 +1,51 @@
+"""One HTML file from runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+from string import Template
+
+from paceline.comparison.entry import Entry
+from paceline.comparison.words import summary
+from paceline.errors import ConfigurationError
+from paceline.report import assets
+from paceline.report.payload import payload, script_safe_json
+from paceline.report.sections import figures_table, provenance, run_sentences, summary_list, where_line
+from paceline.run import Run
+
+__all__ = ["page", "write_page", "write_run_page"]
+
+
+def write_page(path: str | Path, entries: Sequence[Entry], *, title: str, command: str | None = None) -> None:
+    """Write the page. `command` is what one types to make the runs again; without it, the runs' own stand there."""
+    text = page(entries, title=title, command=command)
+    try:
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        Path(path).write_text(text, encoding="utf-8", newline="\n")
+    except OSError as error:
+        remedy = f"name another ({error.strerror})"
+        raise ConfigurationError("path", "must be a file that can be written", str(path), remedy) from error
+
+
+def write_run_page(path: str | Path, run: Run) -> None:
+    """Write the page of one run."""
+    write_page(path, [Entry(name=run.strategy, runs=(run,))], title=run.strategy)
+
+
+def page(entries: Sequence[Entry], *, title: str, command: str | None = None) -> str:
+    """The page's text. Equal entries give equal text."""
+    if not entries:
+        raise ConfigurationError("entries", "must be at least one", list(entries), "give a run")
+    return Template(assets.template()).substitute(
+        policy=escape(assets.content_security_policy()),
+        title=escape(title),
+        style=assets.style(),
+        script=assets.script(),
+        where=where_line(entries, title),
+        summary=summary_list([*run_sentences(entries), *summary(entries)]),
+        figures=figures_table(entries),
+        provenance=provenance(entries, command),
+        payload=script_safe_json(payload(entries)),
+    )

@@ -1,0 +1,42 @@
+"""Which ranks of a large run the page shows: one by one in lanes, or together in groups."""
+
+from __future__ import annotations
+
+from paceline.trace import Summary
+
+__all__ = ["MOST_GROUPS", "MOST_LANES", "group_labels", "group_size", "ranks_with_lanes"]
+
+MOST_LANES = 64
+MOST_GROUPS = 64
+
+
+def ranks_with_lanes(summary: Summary, most: int = MOST_LANES) -> list[int]:
+    """All ranks or, where there are more than `most`, those worth a look.
+
+    At most a quarter each go to servers, to those waited for most, and to those idle longest. The rest lie evenly.
+    """
+    ranks = [each.rank for each in summary.ranks]
+    if len(ranks) <= most:
+        return ranks
+    quarter = most // 4
+    by_idleness = sorted(summary.ranks, key=lambda each: (-each.idle_s, each.rank))
+    chosen = {each.rank for each in summary.ranks if each.role == "server"}
+    chosen = set(sorted(chosen)[:quarter])
+    chosen |= {straggler.rank for straggler in summary.stragglers[:quarter]}
+    chosen |= {each.rank for each in by_idleness[:quarter]}
+    others = [rank for rank in ranks if rank not in chosen]
+    free = most - len(chosen)
+    return sorted(chosen | {others[place * len(others) // free] for place in range(free)})
+
+
+def group_size(ranks: int) -> int:
+    """How many neighbouring ranks share a row of a matrix, so that there are at most `MOST_GROUPS` rows."""
+    return max(1, -(-ranks // MOST_GROUPS))
+
+
+def group_labels(ranks: int) -> list[str]:
+    """The rows' names: "3", or "48-63" where a row is a group."""
+    size = group_size(ranks)
+    firsts = range(0, ranks, size)
+    ends = [min(first + size, ranks) - 1 for first in firsts]
+    return [str(a) if a == b else f"{a}-{b}" for a, b in zip(firsts, ends, strict=True)]
