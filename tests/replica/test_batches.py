@@ -92,3 +92,12 @@ def test_ranges_cover_all_samples_in_order(length, size):
     ranges = Samples((torch.zeros(length), torch.zeros(length))).ranges(size)
     assert np.concatenate(ranges).tolist() == list(range(length))
     assert all(len(part) <= size for part in ranges)
+
+
+@pytest.mark.parametrize(
+    "data", [Squares(), (torch.zeros(5, 1), torch.arange(5) ** 2)], ids=["dataset", "tensors"]
+)
+def test_targets_are_of_every_sample_and_one_array_however_often_they_are_asked_for(data):
+    samples = Samples(data)
+    assert samples.targets().tolist() == [0, 1, 4, 9, 16]
+    assert samples.targets() is samples.targets()

@@ -1,4 +1,5 @@
 import copy
+import warnings
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ from torch import nn
 from paceline.replica.layout import Layout
 from paceline.replica.optimizer import FlatOptimizer, works_elementwise
 from paceline.replica.replica import Replica
+from paceline.replica.shapes import ShapeReplica
 
 STEPS = 4
 ELEMENTWISE = {
@@ -120,6 +122,58 @@ def test_parameters_that_no_group_holds_stay_as_they_are(parts):
 def test_a_schedule_moves_the_rate_once_a_step(parts):
     task = a_task(schedule=lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 2, gamma=0.1))
     torch.testing.assert_close(steps_on_shards(task, parts), steps_of_torch(task), rtol=0, atol=1e-14)
+
+
+def test_a_step_may_leave_the_schedule_where_it_is_until_it_is_moved_on():
+    task = a_task(schedule=lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.1))
+    replica = Replica(task, a_model())
+    moved = []
+    for updates in (0, 0, 2):
+        replica.advance_schedule(updates)
+        before = replica.parameters.clone()
+        replica.gradient.fill_(1.0)
+        replica.apply(advance=False)
+        moved.append(float((before - replica.parameters).max()))
+    assert moved == pytest.approx([0.1, 0.1, 0.001])
+
+
+def test_a_schedule_that_is_moved_on_before_the_first_update_is_no_mistake():
+    task = a_task(schedule=lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.1))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Replica(task, a_model()).advance_schedule(3)
+
+
+def test_a_reset_optimizer_has_forgotten_its_momentum_and_begins_its_schedule_anew():
+    task = a_task(
+        optimizer=ELEMENTWISE["momentum"],
+        schedule=lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.1),
+    )
+    replica = Replica(task, a_model())
+    start, (gradient, *_) = replica.parameters.clone(), gradients(replica.layout.length)
+    ends = []
+    for _ in range(2):
+        replica.parameters.copy_(start)
+        replica.reset_optimizer()
+        for _ in range(3):
+            replica.gradient.copy_(gradient)
+            replica.apply()
+        ends.append(replica.parameters.clone())
+    assert torch.equal(*ends)
+
+
+@pytest.mark.parametrize(
+    ("name", "count"), [("sgd", 0), ("momentum", 1), ("adam", 2), ("amsgrad", 3), ("adagrad", 1)]
+)
+def test_moments_are_what_is_remembered_of_the_parameters_with_or_without_mathematics(name, count):
+    task = a_task(optimizer=ELEMENTWISE[name])
+    real = Replica(task, a_model())
+    real.apply()
+    shapes = ShapeReplica(task, a_model().to("meta"))
+    for replica in (real, shapes):
+        moments = replica.moments()
+        assert sum(moment.numel() for moment in moments) == count * replica.layout.length
+    assert all(moment.is_meta for moment in shapes.moments())
 
 
 @pytest.mark.parametrize("clip_norm", [0.5, 100.0])

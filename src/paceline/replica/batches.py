@@ -29,18 +29,17 @@ class GlobalBatches:
         self.batch_size = min(batch_size, length)
         self.seed = seed
         self.steps_per_epoch = math.ceil(length / self.batch_size)
+        # The last batch of an epoch may be smaller.
+        self._last_size = length - (self.steps_per_epoch - 1) * self.batch_size
         self._orders: dict[int, np.ndarray] = {}
 
     def slice(self, step: int, worker: int, workers: int) -> Batch:
         """Worker number `worker`'s nearly equal part of the batch of `step`. May be empty."""
-        total = self._total(step)
+        total = self.batch_size if (step + 1) % self.steps_per_epoch else self._last_size
         size, longer = divmod(total, workers)
-        start = worker * size + min(worker, longer)
-        return Batch(step, start, size + (worker < longer), total, self.indices)
-
-    def _total(self, step: int) -> int:
-        position = step % self.steps_per_epoch
-        return min(self.batch_size, self.length - position * self.batch_size)
+        if worker < longer:
+            return Batch(step, worker * (size + 1), size + 1, total, self.indices)
+        return Batch(step, worker * size + longer, size, total, self.indices)
 
     def indices(self, step: int) -> np.ndarray:
         epoch, position = divmod(step, self.steps_per_epoch)
@@ -66,6 +65,7 @@ class Samples:
         self._tensors = data if isinstance(data, tuple) else None
         self._dataset = None if isinstance(data, tuple) else data
         self.length = len(data[0]) if isinstance(data, tuple) else len(cast(Any, data))
+        self._targets: np.ndarray | None = None
 
     def fetch(self, indices: np.ndarray) -> tuple[list[Tensor], Any]:
         if self._tensors is not None:
@@ -79,6 +79,18 @@ class Samples:
                 "data", "must yield the model's inputs and then a target", type(columns).__name__
             )
         return list(columns[:-1]), columns[-1]
+
+    def targets(self) -> np.ndarray:
+        """The target of every sample: one array, however often it is asked for."""
+        if self._targets is None:
+            self._targets = self._read_targets()
+        return self._targets
+
+    def _read_targets(self) -> np.ndarray:
+        if self._tensors is not None:
+            return self._tensors[-1].numpy(force=True)
+        dataset = cast(Any, self._dataset)
+        return np.array([np.asarray(dataset[i][-1]) for i in range(self.length)])
 
     def ranges(self, size: int) -> list[np.ndarray]:
         """All sample numbers in order, in pieces of at most `size`."""

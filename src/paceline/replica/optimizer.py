@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import torch
@@ -51,8 +52,8 @@ class FlatOptimizer:
         _move_to_flat(self.optimizer, module, layout, parameters, gradient, shard)
         self._scheduler = task.build_schedule(self.optimizer)
 
-    def step(self, norm: float | None = None) -> None:
-        """Clip if the task says so, update, and move the learning-rate schedule on by one step."""
+    def step(self, norm: float | None = None, *, advance: bool = True) -> None:
+        """Clip if the task says so, update, and (unless told otherwise) move the learning-rate schedule on by one."""
         if self._clip_norm is not None:
             if norm is None:
                 norm = float(torch.linalg.vector_norm(self._gradient))
@@ -60,10 +61,27 @@ class FlatOptimizer:
             if norm + 1e-6 > self._clip_norm:
                 self._gradient.mul_(self._clip_norm / (norm + 1e-6))
         self.optimizer.step()
-        self.advance_schedule(1)
+        if advance and self._scheduler is not None:
+            self._scheduler.step()
+
+    def moments(self) -> list[Tensor]:
+        """The optimizer's state that has the shape of the parameters: momentum and the like."""
+        pieces = [piece for group in self.optimizer.param_groups for piece in group["params"]]
+        states = [self.optimizer.state.get(piece, {}) for piece in pieces]
+        return [
+            value
+            for piece, state in zip(pieces, states, strict=True)
+            for value in state.values()
+            if isinstance(value, Tensor) and value.shape == piece.shape and value.dim() > 0
+        ]
 
     def advance_schedule(self, updates: int) -> None:
-        if self._scheduler is not None:
+        """Move the learning-rate schedule on by updates that were not made here."""
+        if self._scheduler is None:
+            return
+        with warnings.catch_warnings():
+            # Torch misses the updates of its own optimizer. They were made elsewhere.
+            warnings.filterwarnings("ignore", message="Detected call of `lr_scheduler.step")
             for _ in range(updates):
                 self._scheduler.step()
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -33,6 +34,7 @@ class Replica:
     def __init__(self, task: Task, module: nn.Module, *, seed: int = 0, rank: int = 0) -> None:
         self.task = task
         self.module = module
+        self._identity = {"seed": seed, "rank": rank}
         self._seed = (seed * 1_000_003 + rank) * 1_000_003 % 2**63  # torch takes 64 bits, and a step is added
         self._trainable = [p for p in module.parameters() if p.requires_grad]
         self.layout = Layout.of(module)
@@ -40,6 +42,7 @@ class Replica:
         self.parameters = flatten(self._trainable, self.layout.dtype, device)
         self.gradient = torch.zeros_like(self.parameters)
         self._buffers = FlatBuffers(module)
+        self._buffers_before: list[Tensor] = []
         self._optimizers: dict[tuple[int, int], FlatOptimizer] = {}
         self._bind_parameters()
         self.set_bucket_bytes(BUCKET_BYTES)
@@ -50,6 +53,10 @@ class Replica:
         self._fired = bytearray(len(self._trainable))
         for i, parameter in enumerate(self._trainable):
             parameter.register_post_accumulate_grad_hook(self._gradient_hook(i))  # type: ignore[no-untyped-call]
+
+    def twin(self) -> Replica:
+        """Another replica of this rank, as this one was at first."""
+        return Replica(self.task, self.task.build_model(self._identity["seed"]), **self._identity)
 
     # Memory
 
@@ -68,9 +75,24 @@ class Replica:
         self._bind_parameters()
 
     def _bind_parameters(self) -> None:
-        for parameter, view in zip(self._trainable, self.layout.views(self.parameters), strict=True):
-            parameter.data = view
+        self._bind_module(self.parameters)
         self._gradient_views = self.layout.views(self.gradient)
+
+    def _bind_module(self, parameters: Tensor) -> None:
+        for parameter, view in zip(self._trainable, self.layout.views(parameters), strict=True):
+            parameter.data = view
+
+    @contextmanager
+    def _holding(self, parameters: Tensor | None) -> Iterator[None]:
+        """Let the module hold other parameters for a while."""
+        if parameters is None:
+            yield
+            return
+        self._bind_module(parameters)
+        try:
+            yield
+        finally:
+            self._bind_module(self.parameters)
 
     def set_bucket_bytes(self, bucket_bytes: int) -> None:
         """Cut the gradient into buckets of about this size from now on."""
@@ -109,6 +131,7 @@ class Replica:
         `on_bucket` is called with each bucket's number as it becomes ready. `checkpoint` is called before each layer
         and after each parameter's gradient, and may raise to abandon the computation; the replica stays usable.
         """
+        self._buffers_before = [buffer.clone() for buffer in self.buffers]
         self._on_bucket, self._checkpoint = on_bucket, checkpoint
         self._weight = batch.weight
         self._waiting = [len(run) for run in self._buckets]
@@ -126,9 +149,17 @@ class Replica:
         self._finish_unused()
         return loss
 
+    def reseed(self, step: int) -> None:
+        """A seed of its own for each rank and step, so that dropout is the same in every world."""
+        torch.default_generator.manual_seed(self._seed + step)
+
+    def undo_buffers(self) -> None:
+        """Put BatchNorm's statistics and the like back to what they were: the last batch was cancelled."""
+        for buffer, before in zip(self.buffers, self._buffers_before, strict=True):
+            buffer.copy_(before)
+
     def _forward_backward(self, batch: Batch, samples: Samples) -> float:
-        # A seed of its own for each rank and step, so that dropout is the same in every world.
-        torch.default_generator.manual_seed(self._seed + batch.step)
+        self.reseed(batch.step)
         inputs, target = samples.fetch(batch.indices)
         if not self.module.training:
             self.module.train()
@@ -189,13 +220,21 @@ class Replica:
 
     # Updates
 
-    def apply(self, shard: slice | None = None, norm: float | None = None) -> None:
+    def apply(self, shard: slice | None = None, norm: float | None = None, *, advance: bool = True) -> None:
         """One step of the task's optimizer on a shard of the parameters; on all of them by default."""
-        self._optimizer(shard).step(norm)
+        self._optimizer(shard).step(norm, advance=advance)
 
     def advance_schedule(self, updates: int) -> None:
         """Move the learning-rate schedule on by updates that were not made here."""
         self._optimizer(None).advance_schedule(updates)
+
+    def reset_optimizer(self) -> None:
+        """Forget momentum and the like, and begin the learning-rate schedule anew."""
+        self._optimizers.clear()
+
+    def moments(self) -> Sequence[Tensor]:
+        """What the optimizer remembers of each parameter (momentum, say), in an order that is the same everywhere."""
+        return self._optimizer(None).moments()
 
     def _optimizer(self, shard: slice | None) -> FlatOptimizer:
         if shard is None:
@@ -217,8 +256,17 @@ class Replica:
     # Evaluation
 
     @torch.no_grad()
-    def evaluate(self, samples: Samples, metric: Callable[[Tensor, Tensor], float]) -> float:
-        """The metric over all samples, with the module in evaluation mode."""
+    def evaluate(
+        self,
+        samples: Samples,
+        metric: Callable[[Tensor, Tensor], float],
+        parameters: Tensor | None = None,
+    ) -> float:
+        """The metric over all samples, with the module in evaluation mode; of other parameters if given."""
+        with self._holding(parameters):
+            return self._evaluate(samples, metric)
+
+    def _evaluate(self, samples: Samples, metric: Callable[[Tensor, Tensor], float]) -> float:
         modes = [(layer, layer.training) for layer in self.module.modules()]
         self.module.eval()
         outputs, targets = [], []
@@ -226,13 +274,12 @@ class Replica:
             inputs, target = samples.fetch(indices)
             outputs.append(self.module(*inputs))
             targets.append(target)
-        for (
-            layer,
-            training,
-        ) in modes:  # layer by layer: the user may have some in evaluation mode all the time
+        # Layer by layer: the user may have some in evaluation mode all the time.
+        for layer, training in modes:
             layer.training = training
         return float(metric(torch.cat(outputs), torch.cat(targets)))
 
-    def state(self) -> dict[str, Tensor]:
-        """A copy of the module's state, apart from any shared memory."""
-        return {name: tensor.detach().clone() for name, tensor in self.module.state_dict().items()}
+    def state(self, parameters: Tensor | None = None) -> dict[str, Tensor]:
+        """A copy of the module's state, apart from any shared memory; with other parameters if given."""
+        with self._holding(parameters):
+            return {name: tensor.detach().clone() for name, tensor in self.module.state_dict().items()}

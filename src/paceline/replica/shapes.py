@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -17,10 +17,15 @@ __all__ = ["ShapeReplica"]
 class ShapeReplica(Replica):
     """Its module is on the meta device, so a model of any size costs no memory; one serves all ranks."""
 
+    _moments: Sequence[Tensor] | None = None
+
+    def twin(self) -> Replica:
+        return self
+
     def compute(self, batch: Batch, samples: Samples, *args: Any, **kwargs: Any) -> float:
         return float("nan")
 
-    def apply(self, shard: slice | None = None, norm: float | None = None) -> None:
+    def apply(self, shard: slice | None = None, norm: float | None = None, *, advance: bool = True) -> None:
         pass
 
     def advance_schedule(self, updates: int) -> None:
@@ -29,8 +34,21 @@ class ShapeReplica(Replica):
     def place(self, parameters: Tensor | None = None, gradient: Tensor | None = None) -> None:
         pass
 
-    def evaluate(self, samples: Samples, metric: Callable[[Tensor, Tensor], float]) -> float:
+    def moments(self) -> Sequence[Tensor]:
+        """Their shapes, so that who sends them is charged for it. An update is what makes them, of meta tensors too."""
+        if self._moments is None:
+            optimizer = self._optimizer(None)
+            optimizer.optimizer.step()
+            self._moments = optimizer.moments()
+        return self._moments
+
+    def evaluate(
+        self,
+        samples: Samples,
+        metric: Callable[[Tensor, Tensor], float],
+        parameters: Tensor | None = None,
+    ) -> float:
         return float("nan")
 
-    def state(self) -> dict[str, Tensor]:
+    def state(self, parameters: Tensor | None = None) -> dict[str, Tensor]:
         return {}

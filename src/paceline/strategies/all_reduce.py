@@ -18,7 +18,7 @@ from paceline.collectives import ALGORITHMS, all_reduce, broadcast, choose_sched
 from paceline.context import BUCKET_BYTES, Context
 from paceline.errors import ConfigurationError, UnknownNameError
 
-__all__ = ["AllReduce"]
+__all__ = ["AllReduce", "resolve_algorithm"]
 
 _MANY_RANKS = 64  # from there on the ring's latency, 2 (p - 1) a, counts for more than equal bits on one host
 
@@ -47,21 +47,11 @@ class AllReduce:
         return ("worker",) * workers
 
     async def worker(self, ctx: Context) -> None:
-        algorithm = self._choose(ctx) if self.algorithm == "auto" else self.algorithm
+        algorithm = resolve_algorithm(ctx, self.algorithm)
         if algorithm == "shared":
             await self._share_memory(ctx)
         else:
             await self._pass_messages(ctx, algorithm)
-
-    def _choose(self, ctx: Context) -> str:
-        """Shared memory on one host, and elsewhere the ring, whose sums are the same bits."""
-        if ctx.windows_are_fast:
-            return "shared"
-        if 1 < len(set(ctx.hosts)) < len(ctx.workers):
-            return "hierarchical"
-        if len(ctx.workers) <= _MANY_RANKS:
-            return "ring"
-        return choose_schedule(len(ctx.workers), ctx.gradient.numel() * ctx.gradient.itemsize)
 
     async def _pass_messages(self, ctx: Context, algorithm: str) -> None:
         async for batch in ctx.batches():
@@ -92,3 +82,16 @@ class AllReduce:
         """BatchNorm's statistics and the like are the first worker's."""
         for tensor in ctx.buffers:
             await broadcast(ctx, tensor, root=ctx.workers[0], group=ctx.workers)
+
+
+def resolve_algorithm(ctx: Context, algorithm: str) -> str:
+    """What "auto" means for a run: shared memory on one host, and elsewhere the ring, whose sums are the same bits."""
+    if algorithm != "auto":
+        return algorithm
+    if ctx.windows_are_fast:
+        return "shared"
+    if 1 < len(set(ctx.hosts)) < len(ctx.workers):
+        return "hierarchical"
+    if len(ctx.workers) <= _MANY_RANKS:
+        return "ring"
+    return choose_schedule(len(ctx.workers), ctx.gradient.numel() * ctx.gradient.itemsize)

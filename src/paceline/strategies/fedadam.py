@@ -1,0 +1,54 @@
+"""FedAdam: federated averaging whose server is Adam, with the clients' mean difference as its descent direction.
+
+Per parameter, d the mean difference: m = beta1 m + (1 - beta1) d; v = beta2 v + (1 - beta2) d^2, from tau^2 on; the
+server moves by server_lr m / (sqrt(v) + tau). There is no correction of bias. The smaller tau, the more adaptive; what
+is best hangs on the sizes of differences, so that server_lr needs tuning. Its cost is that of `fedavg`.
+
+Source: Reddi, Charles, Zaheer, Garrett, Rush, Konečný, Kumar, McMahan, "Adaptive Federated Optimization", ICLR 2021,
+algorithm 2.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from paceline.errors import ConfigurationError
+from paceline.strategies.fedavg import FedAvg
+from paceline.strategies.federated.messages import Update
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["FedAdam"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FedAdam(FedAvg):
+    """Federated averaging whose server takes Adam's steps."""
+
+    server_lr: float = field(default=0.01, metadata={"help": "the server's learning rate (eta)"})
+    beta1: float = field(default=0.9, metadata={"help": "what is left of the mean difference each round"})
+    beta2: float = field(default=0.99, metadata={"help": "what is left of its mean square each round"})
+    tau: float = field(default=1e-3, metadata={"help": "added to the root of the mean square"})
+
+    def __post_init__(self) -> None:
+        FedAvg.__post_init__(self)
+        for name in ("beta1", "beta2"):
+            value = getattr(self, name)
+            if not 0 <= value < 1:
+                raise ConfigurationError(name, "must be at least 0 and below 1", value, "0.9 is usual")
+        if not 0 < self.tau < math.inf:
+            raise ConfigurationError("tau", "must be finite and above 0", self.tau, "0.001 is usual")
+
+    def server_update(self, parameters: Tensor) -> Update:
+        mean = parameters.clone().zero_()
+        square = parameters.clone().fill_(self.tau**2)
+
+        def update(difference: Tensor) -> None:
+            mean.lerp_(difference, 1 - self.beta1)
+            square.mul_(self.beta2).addcmul_(difference, difference, value=1 - self.beta2)
+            parameters.addcdiv_(mean, square.sqrt().add_(self.tau), value=self.server_lr)
+
+        return update

@@ -1,0 +1,36 @@
+"""FedProx: federated averaging whose clients are held near the round's model by a proximal term.
+
+A client minimises its loss plus mu/2 times the squared distance of its parameters from the round's model: mu times the
+difference of the two is added to its gradient. With mu=0 it is `fedavg`. Its cost is that of `fedavg`.
+
+Source: Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith, "Federated Optimization in Heterogeneous Networks", MLSys 2020.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from paceline.errors import ConfigurationError
+from paceline.strategies.fedavg import FedAvg
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["FedProx"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FedProx(FedAvg):
+    """Federated averaging whose clients are pulled back towards the round's model."""
+
+    mu: float = field(default=0.1, metadata={"help": "weight of the pull towards the round's model"})
+
+    def __post_init__(self) -> None:
+        FedAvg.__post_init__(self)
+        if not 0 <= self.mu < math.inf:
+            raise ConfigurationError("mu", "must be finite and at least 0", self.mu, "0 is fedavg")
+
+    def adjust(self, gradient: Tensor, parameters: Tensor, model: Tensor) -> None:
+        gradient.add_(parameters, alpha=self.mu).sub_(model, alpha=self.mu)
