@@ -215,15 +215,37 @@ class Context(Protocol):
         """The gradient of a batch, times its weight, whole: fills and returns `gradient`."""
         ...
 
-    def apply(self, shard: slice | None = None, *, norm: float | None = None) -> Awaitable[None]:
+    def apply(
+        self, shard: slice | None = None, *, norm: float | None = None, advance: bool = True
+    ) -> Awaitable[None]:
         """One step of the optimizer with `gradient`, on all parameters or on one shard of them.
 
-        `norm` is the gradient's global norm, which a shard cannot know; it is needed where the task clips.
+        `norm` is the gradient's global norm, which a shard cannot know; it is needed where the task clips. Without
+        `advance` the learning-rate schedule stays where it is: for a local step, which is no step of the run.
         """
         ...
 
     def advance_schedule(self, updates: int) -> None:
         """Move the learning-rate schedule on by updates that other ranks made to the same parameters."""
+        ...
+
+    def reset_optimizer(self) -> None:
+        """Forget momentum and the like, and begin the learning-rate schedule anew."""
+        ...
+
+    @property
+    def moments(self) -> Sequence[Tensor]:
+        """What the optimizer remembers of the parameters (momentum and the like), in one order on every rank."""
+        ...
+
+    @property
+    def sample_count(self) -> int:
+        """How many training samples there are."""
+        ...
+
+    @property
+    def targets(self) -> np.ndarray:
+        """The target of every training sample, for strategies that part the data among workers."""
         ...
 
     def shards(self, parts: int) -> Sequence[slice]:
@@ -232,6 +254,13 @@ class Context(Protocol):
 
     def place(self, *, parameters: Tensor | None = None, gradient: Tensor | None = None) -> None:
         """Move this replica's flat tensors into other memory (a row of a window, say)."""
+        ...
+
+    def twin(self) -> Context:
+        """This rank once more, with a replica of its own, for a program in the background.
+
+        It is for a rank that both serves and computes: the server's parameters must not change under a computation.
+        """
         ...
 
     # How ranks talk
@@ -248,7 +277,10 @@ class Context(Protocol):
         ...
 
     def start(self, work: Awaitable[T]) -> Handle[T]:
-        """Begin an operation, or a coroutine made of operations, and go on."""
+        """Begin an operation, or a coroutine made of operations, and go on.
+
+        An error in such a coroutine is raised where it is awaited; if nobody awaits it, where the program waits next.
+        """
         ...
 
     def first(self, handles: Sequence[Handle[Any]]) -> Awaitable[Handle[Any]]:
@@ -284,12 +316,39 @@ class Context(Protocol):
         """Add values to the record of the current step."""
         ...
 
-    def record(self, step: int, *, loss: float, samples: int) -> None:
+    def record(self, step: int, *, loss: float, samples: int, also: bool = False) -> None:
         """Write the record of one update of this rank's own, where each rank updates the parameters at its own pace.
 
         `step` counts the updates of all ranks so far, as this rank sees them; `samples` are those of this update. The
-        run's history is the records of all ranks in order of time. The first worker evaluates about as often as asked.
+        run's history is the records of all ranks in order of time. The first worker evaluates about as often as asked;
+        where workers show their parameters it then notes `consensus`, as in `observe`, and also where `also` is true.
         """
+        ...
+
+    def count_update(self) -> int:
+        """Count an update of this rank's own, where each goes at its own pace: its number among those of all ranks.
+
+        No two updates have the same number, and none is left out.
+        """
+        ...
+
+    def show(self, parameters: Tensor | None = None) -> None:
+        """Let the run see this worker's own parameters (or what is given instead) as they are now.
+
+        Where workers show theirs, the run's model is their mean. It is measuring, and costs the run nothing.
+        """
+        ...
+
+    def observe(self, step: int, *, also: bool = False) -> Awaitable[None]:
+        """Let the run look at the mean of all workers' parameters after a step, if it wants to, or if `also` is true.
+
+        Every worker calls it after each of its steps, and waits for the others in those steps that are looked at. The
+        record of such a step has `consensus`: the root of the mean squared distance of the workers from their mean.
+        """
+        ...
+
+    def note_own_metric(self) -> None:
+        """Evaluate this worker's own parameters, off the clock, for `run.peer_metrics`."""
         ...
 
     def note_staleness(self, staleness: int) -> None:
@@ -306,7 +365,7 @@ class Strategy(Protocol):
     """How workers cooperate. Each role that `roles` names is a method: `async def worker(self, ctx)`."""
 
     def roles(self, workers: int) -> Sequence[str]:
-        """The role of each rank. Workers come first: ranks 0 to `workers - 1`."""
+        """The role of each rank. Workers come first: ranks 0 to `workers - 1`. Who only serves is a "server"."""
         ...
 
     # Optional: `expendable`, the roles of which the strategy can lose ranks and go on. Who waits for such a rank gets

@@ -75,3 +75,11 @@ def test_chance_delays_are_another_on_every_rank_and_the_same_for_the_same_seed(
     assert len(set(first.tolist())) == 3
     assert first.tolist() == same.tolist()
     assert first.tolist() != other.tolist()
+
+
+def test_who_slept_at_a_barrier_blames_the_rank_that_came_last():
+    cluster = pl.Local(workers=4, delay={2: pl.times.Constant(0.05)})
+    run = pl.train(a_task(), "all-reduce:algorithm=shared", cluster, steps=6)
+    waits = np.concatenate([run.trace.spans[rank].of(Kind.WAIT) for rank in (0, 1, 3)])
+    waited_s = np.bincount(waits["peer"], weights=waits["end_s"] - waits["start_s"], minlength=4)
+    assert waited_s.argmax() == 2

@@ -186,20 +186,73 @@ def test_many_handles_are_under_way_at_once(run_on):
     assert run_on(3, program) == [total - 5 * 10 * rank - 10 for rank in range(3)]
 
 
-def test_an_error_in_a_started_coroutine_is_raised_where_it_is_awaited(run_on):
-    async def fails(ctx):
-        await ctx.sleep(0.01)
-        raise LookupError("not here")
+async def fails(ctx):
+    await ctx.sleep(0.01)
+    raise LookupError("not here")
 
+
+def test_an_error_in_a_started_coroutine_is_raised_where_it_is_awaited(run_on):
     async def program(ctx):
         handle = ctx.start(fails(ctx))
-        await ctx.sleep(0.03)
         try:
             await handle
         except LookupError as error:
             return [handle.done, str(error)]
 
     assert run_on(1, program) == [[True, "not here"]]
+
+
+def test_an_error_in_a_started_coroutine_that_nobody_awaits_is_raised_at_the_next_wait(run_on):
+    async def program(ctx):
+        handle = ctx.start(fails(ctx))
+        try:
+            await ctx.recv(1 - ctx.rank)  # which never comes
+        except LookupError as error:
+            return [handle.done, str(error)]
+
+    assert run_on(2, program) == [[True, "not here"]] * 2
+
+
+def test_an_error_in_a_coroutine_that_fails_as_it_starts_is_raised_at_the_next_wait(run_on):
+    async def fails_at_once(ctx):
+        raise LookupError("not here")
+
+    async def program(ctx):
+        ctx.start(fails_at_once(ctx))
+        try:
+            await ctx.recv(1 - ctx.rank)
+        except LookupError as error:
+            return str(error)
+
+    assert run_on(2, program) == ["not here"] * 2
+
+
+def test_a_rank_may_send_to_itself_between_its_programs(run_on):
+    async def echo(ctx):
+        for _ in range(3):
+            message = await ctx.recv(ctx.rank, tag=1)
+            await ctx.send(ctx.rank, message.tensor * 2, tag=2, version=message.version, note=message.note)
+
+    async def program(ctx):
+        ctx.start(echo(ctx))
+        heard = []
+        for i in range(3):
+            await ctx.send(ctx.rank, torch.full((5,), float(i)), tag=1, version=i, note=0.5)
+            message = await ctx.recv(ctx.rank, tag=2)
+            heard.append([message.source, message.version, message.note, message.tensor.sum().item()])
+        return [*heard, ctx.outcome.bytes_sent]
+
+    for rank, heard in enumerate(run_on(2, program)):
+        assert heard == [[rank, 0, 0.5, 0.0], [rank, 1, 0.5, 10.0], [rank, 2, 0.5, 20.0], 0]
+
+
+def test_a_receive_from_any_rank_takes_messages_of_the_rank_itself(run_on):
+    async def program(ctx):
+        await ctx.send(ctx.rank, torch.zeros(1), tag=7)
+        await ctx.send(1 - ctx.rank, torch.zeros(1), tag=7)
+        return sorted([(await ctx.recv(ANY, tag=7)).source for _ in range(2)])
+
+    assert run_on(2, program) == [[0, 1], [0, 1]]
 
 
 def test_a_handle_may_be_awaited_again(run_on):

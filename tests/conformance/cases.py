@@ -17,15 +17,44 @@ VARIANTS = {
         "all-reduce:algorithm=ring,bucket_mb=0.0001",  # a bucket or two for each layer
         "all-reduce:algorithm=shared",
     ],
-    "sync": ["sync", "sync:servers=2"],
+    "sync": ["sync", "sync:servers=2", "sync:placement=worker", "sync:placement=all"],
+    "decentralized": [
+        "decentralized",
+        "decentralized:topology=one-peer-exponential,overlap=no",
+        "decentralized:order=adapt-then-combine",
+        "decentralized:mode=async",
+    ],
+    "local-sgd": [
+        "local-sgd:period=2",
+        "local-sgd:period=3,averages=parameters+momentum,post_local=1",
+    ],
+    "diloco": ["diloco:period=2"],
+    "fedavg": ["fedavg", "fedavg:epochs=2,batch=3,fraction=0.5,dropout=0.2"],
 }
 """Where a strategy's name alone does not say which way it takes."""
 
 ASYNCHRONOUS = frozenset({"k-sync", "k-batch-sync", "async", "k-async", "k-batch-async", "ssp", "hogwild"})
 """Strategies whose weights hang on who is quicker: they are left out where those of `single` are asked for."""
 
+LOCAL = frozenset({"decentralized", "local-sgd", "diloco", "fedavg", "fedprox", "fedavgm", "fedadam"})
+"""Strategies whose workers each have weights of their own for a while: not those of `single`, but the same in every
+world, whoever is quicker."""
+
 SPECS = [spec for name in STRATEGIES for spec in VARIANTS.get(name, [name])]
-SYNCHRONOUS = [spec for spec in SPECS if spec.partition(":")[0] not in ASYNCHRONOUS | {"single"}]
+SYNCHRONOUS = [spec for spec in SPECS if spec.partition(":")[0] not in ASYNCHRONOUS | LOCAL | {"single"}]
+SYNCHRONOUS.append("local-sgd:post_local=99")
+REPRODUCIBLE = SYNCHRONOUS + [
+    spec for spec in SPECS if spec.partition(":")[0] in LOCAL and "mode=async" not in spec
+]
+"""Strategies whose weights hang on nothing but the task and the seed."""
+
+LINEAR = [
+    "local-sgd:period=1",
+    "local-sgd:period=1,averages=parameters+momentum",
+    "diloco:period=1,outer_lr=1,outer_momentum=0",
+    "decentralized:topology=complete,weights=uniform,order=adapt-then-combine",
+]
+"""Averages after every step: the weights of `single`, if an update is linear in its gradient."""
 WORKERS = (1, 2, 3, 4)
 STEPS = 5
 

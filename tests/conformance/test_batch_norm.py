@@ -1,12 +1,15 @@
 """BatchNorm: each worker normalises by its own slice, as in DDP, and the first worker's statistics are kept."""
 
+from dataclasses import replace
+
 import pytest
 import torch
-from conformance.cases import OPTIMIZERS, STEPS, SYNCHRONOUS, WORKERS, train_plainly
+from conformance.cases import LINEAR, OPTIMIZERS, STEPS, SYNCHRONOUS, WORKERS, train_plainly
 from tasks import WORLDS, samples
 from torch import nn
 
 import paceline as pl
+from paceline.trace import Kind
 
 
 def normalised():
@@ -28,7 +31,7 @@ def task_with_batch_norm():
 
 @pytest.mark.parametrize("world", WORLDS)
 @pytest.mark.parametrize("workers", WORKERS)
-@pytest.mark.parametrize("spec", ["single", *SYNCHRONOUS])
+@pytest.mark.parametrize("spec", ["single", *SYNCHRONOUS, *LINEAR])
 def test_weights_and_statistics_are_those_of_a_loop_over_the_slices(spec, workers, world):
     task = task_with_batch_norm()
     slices = 1 if spec == "single" else workers
@@ -44,3 +47,14 @@ def test_slices_make_a_difference_to_batch_norm():
     whole, in_slices = (train_plainly(task_with_batch_norm(), workers=n) for n in (1, 3))
     assert not torch.allclose(whole[0], in_slices[0], atol=1e-6)
     assert not torch.allclose(whole[1]["1.running_mean"], in_slices[1]["1.running_mean"], atol=1e-6)
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_a_cancelled_batch_leaves_no_trace_in_the_statistics(world):
+    # The first worker is now the quickest, now so slow that it is cancelled.
+    late = {0: pl.times.Trace([0.0, 30.0]), 1: pl.times.Constant(0.1), 2: pl.times.Constant(0.1)}
+    cluster = replace(WORLDS[world](3), delay=late)
+    run = pl.train(task_with_batch_norm(), "k-sync:k=2", cluster, steps=6)
+    cancelled = len(run.trace.spans[0].of(Kind.CANCELLED))
+    assert 0 < cancelled < 6
+    assert run.state["1.num_batches_tracked"] == 6 - cancelled

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from conformance.cases import SPECS, STEPS, SYNCHRONOUS, make_task
+from conformance.cases import REPRODUCIBLE, SPECS, STEPS, make_task
 from tasks import simulated
 
 import paceline as pl
@@ -32,7 +32,7 @@ def test_another_seed_gives_another_trace_and_other_weights(spec, tmp_path):
     assert not torch.equal(first.parameters, second.parameters)
 
 
-@pytest.mark.parametrize("spec", SYNCHRONOUS)
+@pytest.mark.parametrize("spec", REPRODUCIBLE)
 def test_the_same_seed_gives_the_same_bits_in_processes(spec):
     first, second = (
         pl.train(make_task("batch-not-divisible", "adam"), spec, pl.Local(workers=3), steps=STEPS)

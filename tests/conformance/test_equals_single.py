@@ -2,7 +2,17 @@
 
 import pytest
 import torch
-from conformance.cases import CASES, OPTIMIZERS, STEPS, SYNCHRONOUS, WORKERS, make_task, single, train_plainly
+from conformance.cases import (
+    CASES,
+    LINEAR,
+    OPTIMIZERS,
+    STEPS,
+    SYNCHRONOUS,
+    WORKERS,
+    make_task,
+    single,
+    train_plainly,
+)
 from tasks import WORLDS, simulated
 
 import paceline as pl
@@ -66,6 +76,29 @@ def test_single_precision_agrees_to_five_digits(optimizer, spec, workers):
         make_task("batch-not-divisible", optimizer, torch.float32), spec, simulated(workers), steps=STEPS
     )
     assert_close(run.parameters, single("batch-not-divisible", optimizer, torch.float32).parameters)
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+@pytest.mark.parametrize("spec", LINEAR)
+@pytest.mark.parametrize("case", [case for case in CASES if case != "clipping"])
+def test_averages_after_every_step_give_the_weights_of_single_if_updates_are_linear(case, spec, workers):
+    for optimizer in ("sgd", "momentum"):
+        run = pl.train(make_task(case, optimizer), spec, simulated(workers), steps=STEPS)
+        assert_close(run.parameters, single(case, optimizer).parameters)
+
+
+@pytest.mark.parametrize("spec", LINEAR)
+def test_averages_after_every_step_give_the_weights_of_single_in_processes(spec):
+    case = "fewer-samples-than-workers"
+    run = pl.train(make_task(case, "momentum"), spec, pl.Local(workers=3), steps=STEPS)
+    assert_close(run.parameters, single(case, "momentum").parameters)
+
+
+@pytest.mark.parametrize("spec", LINEAR)
+@pytest.mark.parametrize(("case", "optimizer"), [("plain", "adam"), ("clipping", "sgd")])
+def test_averages_after_every_step_differ_from_single_if_updates_are_not_linear(case, optimizer, spec):
+    run = pl.train(make_task(case, optimizer), spec, simulated(3), steps=STEPS)
+    assert not torch.allclose(run.parameters, single(case, optimizer).parameters, rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize("case", ["clipping", "schedule", "param-groups", "frozen-layer", "tied-weights"])

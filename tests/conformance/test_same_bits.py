@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from conformance.cases import STEPS, SYNCHRONOUS, make_task
+from conformance.cases import REPRODUCIBLE, STEPS, make_task
 from tasks import numbers, simulated
 from torch import nn
 
@@ -27,7 +27,7 @@ def odd_task(dtype, optimizer=lambda params: torch.optim.Adam(params, lr=0.01), 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
 @pytest.mark.parametrize("workers", [2, 3])
-@pytest.mark.parametrize("spec", ["single", *SYNCHRONOUS])
+@pytest.mark.parametrize("spec", ["single", *REPRODUCIBLE])
 def test_processes_and_simulation_give_the_same_bits(spec, workers, dtype):
     task = odd_task(dtype)
     local = pl.train(task, spec, pl.Local(workers=workers), steps=STEPS)
@@ -36,7 +36,7 @@ def test_processes_and_simulation_give_the_same_bits(spec, workers, dtype):
     assert [record.loss for record in local.history] == [record.loss for record in virtual.history]
 
 
-@pytest.mark.parametrize("spec", ["single", *SYNCHRONOUS])
+@pytest.mark.parametrize("spec", ["single", *REPRODUCIBLE])
 def test_processes_and_simulation_clip_to_the_same_bits(spec):
     task = odd_task(torch.float32, clip_norm=0.1)
     local = pl.train(task, spec, pl.Local(workers=3), steps=STEPS)
@@ -62,7 +62,7 @@ def test_ring_and_shared_memory_give_the_same_bits(optimizer, workers, dtype):
     assert torch.equal(ring.parameters, shared.parameters)
 
 
-@pytest.mark.parametrize("spec", ["single", *SYNCHRONOUS])
+@pytest.mark.parametrize("spec", ["single", *REPRODUCIBLE])
 def test_stragglers_and_networks_change_the_time_and_no_bit(spec):
     plain = pl.train(make_task(), spec, simulated(3), steps=STEPS)
     uneven = pl.train(

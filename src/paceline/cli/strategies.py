@@ -20,9 +20,13 @@ def strategies(
 ) -> None:
     """List the strategies: name, what each does, its parameters with their defaults."""
     with exit_codes():
-        from paceline.strategies import STRATEGIES
+        from paceline.strategies import ALIASES, STRATEGIES
 
         described = [_described(name, kind) for name, kind in STRATEGIES.items()]
+        described += [
+            {"name": name, "summary": f"Another name of {known}.", "parameters": []}
+            for name, known in ALIASES.items()
+        ]
         if as_json:
             typer.echo(json.dumps(described, indent=2, default=str))
         else:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import fcntl
 import struct
 from enum import IntEnum
 
+from paceline.clusters.pace import slowest
 from paceline.links.bells import Bells
 from paceline.links.memory import CACHE_LINE, SharedMemory, aligned
 
 __all__ = ["Control", "Status"]
 
 _LINE_WORDS = CACHE_LINE // 8
-_STOP, _PROGRESS = 0, 1
+_STOP, _PROGRESS, _UPDATES = 0, 1, 6
 _REPORT = struct.Struct("<qdqdd")  # step, loss, samples, seconds, metric
 
 
@@ -27,6 +29,7 @@ class Control:
     """A line for the run, a line of status a rank, a bell a rank."""
 
     def __init__(self, memory: SharedMemory, ranks: int) -> None:
+        self._memory = memory
         self._words = memory.words(0, _LINE_WORDS * (1 + ranks))
         self._report = memory.view[8 : 8 + _REPORT.size]
         self.bells = Bells(memory, CACHE_LINE * (1 + ranks), ranks)
@@ -56,6 +59,27 @@ class Control:
 
     def set_step(self, rank: int, step: int) -> None:
         self._words[_LINE_WORDS * (1 + rank) + 1] = step
+
+    def count_update(self) -> int:
+        """Count an update; how many there are now. No two ranks are told the same number."""
+        # Locks of this kind belong to processes: that of a rank that dies is free.
+        fcntl.lockf(self._memory.fd, fcntl.LOCK_EX)
+        try:
+            self._words[_UPDATES] += 1
+            return self._words[_UPDATES]
+        finally:
+            fcntl.lockf(self._memory.fd, fcntl.LOCK_UN)
+
+    def note_computing(self, rank: int, seconds: float, *, ended: bool) -> None:
+        """Add to what a rank has computed. Each writes its own line alone."""
+        line = _LINE_WORDS * (1 + rank)
+        self._words[line + 2] += int(seconds * 1e9)
+        self._words[line + 3] += ended
+
+    def slowest(self, workers: int) -> tuple[int | None, float]:
+        """Which of the first ranks, the workers, computes the slowest, and how many times as long as the others."""
+        lines = [_LINE_WORDS * (1 + rank) for rank in range(workers)]
+        return slowest([self._words[n + 2] * 1e-9 for n in lines], [self._words[n + 3] for n in lines])
 
     def write_report(self, step: int, loss: float, samples: int, seconds: float, metric: float) -> None:
         """For the driver's progress display, which can bear a torn value now and then."""

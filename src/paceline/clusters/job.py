@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import bisect
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from paceline.context import Program, Strategy
+from paceline.environment import snapshot
 from paceline.run import Progress, Record, Run
 from paceline.task import Task
 from paceline.trace import Spans, Trace
@@ -39,7 +41,9 @@ class Job:
 
     @property
     def workers(self) -> int:
-        return self.roles.count("worker")
+        """Ranks that compute gradients: all but those that only serve."""
+        # They come first, so it is where the servers begin. Every rank of a large simulation asks several times.
+        return bisect.bisect_left(self.roles, True, key=lambda role: role == "server")
 
     @property
     def reporter(self) -> int:
@@ -47,8 +51,8 @@ class Job:
         return self.workers if self.workers < self.ranks else 0
 
     def can_lose(self, rank: int) -> bool:
-        """Whether the run may go on without a rank."""
-        return self.roles[rank] in getattr(self.strategy, "expendable", ())
+        """Whether the run may go on without a rank. Not without the one that keeps its record."""
+        return rank != self.reporter and self.roles[rank] in getattr(self.strategy, "expendable", ())
 
     def program(self, rank: int) -> Program:
         program: Program = getattr(self.strategy, self.roles[rank])
@@ -66,6 +70,10 @@ class Outcome:
     """Of a worker that updates the parameters at its own pace: a dictionary for each of its updates."""
     metric: float | None = None
     """Of the reporter, where workers update at their own pace: the final metric."""
+    reported: dict[str, float] = field(default_factory=dict)
+    """What it reported after its last record."""
+    own_metric: float | None = None
+    """Of a worker with parameters of its own: their metric at the end, if it was asked for."""
     losses: list[tuple[int, float, int]] = field(default_factory=list)
     """Of a worker: step, mean loss and samples of each batch."""
     bytes_at: list[int] = field(default_factory=list)
@@ -97,7 +105,7 @@ def assemble(job: Job, cluster: str, outcomes: Sequence[Outcome], module: nn.Mod
     """Put the outcomes of all ranks together."""
     reporter = outcomes[job.reporter]
     if any(outcome.updates for outcome in outcomes):
-        reporter.records = _merge_updates(outcomes, reporter.metric)
+        reporter.records = _merge_updates(outcomes, reporter)
     if module is not None and reporter.state:
         with torch.no_grad():
             module.load_state_dict(reporter.state)
@@ -111,8 +119,10 @@ def assemble(job: Job, cluster: str, outcomes: Sequence[Outcome], module: nn.Mod
         bytes_sent=[o.bytes_sent for o in outcomes],
         messages_sent=[o.messages_sent for o in outcomes],
         staleness=_sum_histograms([o.staleness for o in outcomes]),
-        lost=[entry for o in outcomes for entry in o.lost],
+        lost=_losses(outcomes),
+        peer_metrics={o.rank: o.own_metric for o in outcomes if o.own_metric is not None},
         target=job.task.target if job.task else None,
+        environment=snapshot(),
         state=reporter.state,
         trainable=[name for name, p in module.named_parameters() if p.requires_grad] if module else [],
         module=module,
@@ -120,20 +130,30 @@ def assemble(job: Job, cluster: str, outcomes: Sequence[Outcome], module: nn.Mod
 
 
 def _history(outcomes: Sequence[Outcome], reporter: Outcome) -> list[Record]:
-    steps = len(reporter.records)
-    losses, samples = [0.0] * steps, [0] * steps
+    records = reporter.records
+    sent = _bytes_by(outcomes, [record["seconds"] for record in records])
+    if not all("loss" in record and "samples" in record for record in records):
+        records = [
+            noted | record
+            for noted, record in zip(_noted_by_workers(outcomes, len(records)), records, strict=True)
+        ]
+    return [
+        Record(r["step"], r["seconds"], r["loss"], r["metric"], r["samples"], nbytes, r["extra"])
+        for r, nbytes in zip(records, sent, strict=True)
+    ]
+
+
+def _noted_by_workers(outcomes: Sequence[Outcome], steps: int) -> Iterator[dict[str, Any]]:
+    """Mean loss, and samples so far, of each step: where the reporter does not know them."""
+    losses, samples, seen = [0.0] * steps, [0] * steps, 0
     for outcome in outcomes:
         for step, loss, count in outcome.losses:
             if step < steps:
                 losses[step] += loss * count
                 samples[step] += count
-    sent = _bytes_by(outcomes, [record["seconds"] for record in reporter.records])
-    history, seen = [], 0
-    for step, record in enumerate(reporter.records):
-        seen += samples[step]
-        loss = losses[step] / samples[step] if samples[step] else float("nan")
-        history.append(Record(**{"loss": loss, "samples": seen, "bytes": sent[step], **record}))
-    return history
+    for loss, count in zip(losses, samples, strict=True):
+        seen += count
+        yield {"loss": loss / count if count else float("nan"), "samples": seen}
 
 
 def _bytes_by(outcomes: Sequence[Outcome], seconds: list[float]) -> list[int]:
@@ -154,7 +174,7 @@ def _bytes_by(outcomes: Sequence[Outcome], seconds: list[float]) -> list[int]:
     return [int(total) for total in sent]
 
 
-def _merge_updates(outcomes: Sequence[Outcome], metric: float | None) -> list[dict[str, Any]]:
+def _merge_updates(outcomes: Sequence[Outcome], reporter: Outcome) -> list[dict[str, Any]]:
     """The updates of all ranks as one history: numbered in order of time, samples added up."""
     updates = [update for outcome in outcomes for update in outcome.updates]
     # At one moment of virtual time there may be several; their own count then tells which came first.
@@ -163,8 +183,21 @@ def _merge_updates(outcomes: Sequence[Outcome], metric: float | None) -> list[di
     for number, update in enumerate(updates):
         samples += update["samples"]
         update.update(step=number + 1, samples=samples)
-    updates[-1]["metric"] = metric
+    updates[-1]["metric"] = reporter.metric
+    updates[-1]["extra"] = updates[-1]["extra"] | reporter.reported
     return updates
+
+
+def _losses(outcomes: Sequence[Outcome]) -> list[tuple[int, int]]:
+    """Each lost rank once, with the step in which it was first missed; in the order of these steps."""
+    missed = [(rank, step) for o in outcomes for rank, step in o.lost if rank != o.rank]
+    missed.sort(key=lambda entry: entry[1])
+    # The driver's own note counts where nobody missed the rank: it died when all had been said.
+    noted = [(rank, step) for o in outcomes for rank, step in o.lost if rank == o.rank]
+    first: dict[int, int] = {}
+    for rank, step in (*missed, *noted):
+        first.setdefault(rank, step)
+    return sorted(first.items(), key=lambda entry: entry[1])
 
 
 def _sum_histograms(histograms: Sequence[dict[int, int]]) -> dict[int, int]:

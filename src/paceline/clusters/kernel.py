@@ -20,32 +20,36 @@ T = TypeVar("T")
 class Event(Generic[T]):
     """Something that will have happened. Awaiting it parks the process until then. Serves as its own handle."""
 
-    __slots__ = ("done", "error", "result", "started", "waiters")
+    __slots__ = ("done", "error", "result", "started", "waiter")
 
     result: T
     error: BaseException | None
-    waiters: list[Waiter] | None
+    waiter: Waiter | list[Waiter] | None
+    """Who waits for it: hardly ever several, so that a list for one would be a waste."""
 
     def __init__(self) -> None:
         self.done = self.started = False
-        self.error = self.waiters = None
+        self.error = self.waiter = None
 
     def start(self) -> None:
         """Begin. Called once, by whoever awaits it or hands it to `start`."""
 
     def park(self, waiter: Waiter) -> None:
-        if self.waiters is None:
-            self.waiters = [waiter]
+        if self.waiter is None:
+            self.waiter = waiter
+        elif isinstance(self.waiter, list):
+            self.waiter.append(waiter)
         else:
-            self.waiters.append(waiter)
+            self.waiter = [self.waiter, waiter]
 
     def cancel(self) -> None:
         if not self.done:
             self.withdraw()
             self.error = Cancelled()
             self.done = True
-            if self.waiters:
-                self.waiters[0].kernel.finish(self)
+            if self.waiter is not None:
+                first = self.waiter[0] if isinstance(self.waiter, list) else self.waiter
+                first.kernel.finish(self)
 
     def withdraw(self) -> None:
         """Undo what can be undone of an operation that nobody wants any more."""
@@ -64,11 +68,19 @@ class Event(Generic[T]):
 class Process(Event[T]):
     """A coroutine in virtual time; done when it has returned."""
 
-    __slots__ = ("_coroutine", "kernel", "name", "parked")
+    __slots__ = ("_coroutine", "_interruption", "kernel", "name", "parent", "parked")
 
-    def __init__(self, kernel: Kernel, coroutine: Coroutine[Any, None, T], name: str = "") -> None:
+    def __init__(
+        self,
+        kernel: Kernel,
+        coroutine: Coroutine[Any, None, T],
+        name: str = "",
+        parent: Process[Any] | None = None,
+    ) -> None:
         super().__init__()
         self.started = True
+        self.parent = parent
+        self._interruption: BaseException | None = None
         self.kernel = kernel
         self._coroutine = coroutine
         self.name = name
@@ -79,17 +91,37 @@ class Process(Event[T]):
         if self.done:
             return
         self.parked = None
+        interruption = self._interruption
         try:
-            event = self._coroutine.send(None)
+            event = self._coroutine.send(None) if interruption is None else self._interrupted(interruption)
         except StopIteration as stop:
             self.result = stop.value
             self.kernel.finish(self)
         except BaseException as error:
             self.error = error
+            if self.name:
+                self.done = True
+                raise  # it ends the simulation; an error of a nameless one is its parent's
+            if self.waiter is None and self.parent is not None:
+                self.parent.interrupt(error)
             self.kernel.finish(self)
         else:
+            if self._interruption is not None:  # by a process that it has just started
+                self.kernel.ready.append(self)
+                return
             self.parked = event
             event.park(self)
+
+    def interrupt(self, error: BaseException) -> None:
+        """Raise an error where this process is parked, or would park next."""
+        self._interruption = error
+        if self.parked is not None:
+            self.parked.cancel()
+
+    def _interrupted(self, error: BaseException) -> Event[Any]:
+        self._interruption = None
+        event: Event[Any] = self._coroutine.throw(error)
+        return event
 
     def withdraw(self) -> None:
         if self.parked is not None and not self.parked.done:
@@ -147,9 +179,13 @@ class Kernel:
     def finish(self, event: Event[Any]) -> None:
         """The event has happened: its waiters go on, in the order in which they came."""
         event.done = True
-        if event.waiters is not None:
-            self.ready.extend(event.waiters)
-            event.waiters = None
+        waiter = event.waiter
+        if waiter is not None:
+            event.waiter = None
+            if isinstance(waiter, list):
+                self.ready.extend(waiter)
+            else:
+                self.ready.append(waiter)
 
     def run(self, processes: list[Process[Any]]) -> None:
         """Until all have ended. The first error ends it."""
@@ -157,12 +193,7 @@ class Kernel:
         heap, ready, pop = self._heap, self.ready, heapq.heappop
         while True:
             while ready:
-                process = ready.popleft()
-                process.resume()
-                if (
-                    process.error is not None and process.name
-                ):  # an error of a nameless one is for who awaits it
-                    raise process.error
+                ready.popleft().resume()
             if not heap:
                 break
             self.now, _, action, argument = pop(heap)

@@ -175,7 +175,7 @@ class Crew:
         loss = PeerLost(rank, _how_it_ended(status, self._control.step(rank)))
         if self._job.can_lose(rank) and len(self._ready) == self._job.ranks:
             self._losses[rank] = loss
-            self._outcomes[rank] = Outcome(rank=rank)
+            self._outcomes[rank] = Outcome(rank=rank, lost=[(rank, self._control.step(rank))])
         else:
             self._failures[rank] = loss
         self._set_status(rank, Status.LOST)
@@ -191,6 +191,7 @@ class Crew:
                     samples,
                     seconds,
                     metric if metric == metric else None,
+                    *self._control.slowest(self._job.workers),
                 )
             )
 

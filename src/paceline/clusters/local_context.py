@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Coroutine, Sequence
 from functools import cached_property
-from typing import Any, TypeVar, cast
+from typing import Any, Self, TypeVar, cast
 
 from torch import Tensor
 
@@ -25,6 +25,7 @@ from paceline.clusters.local_operations import (
 from paceline.clusters.local_window import LocalWindow
 from paceline.clusters.native import NativeGroups
 from paceline.clusters.node import Node
+from paceline.clusters.observer import Observer
 from paceline.context import BUCKET_BYTES, Batch, Combine, Handle
 from paceline.costs.link import Link
 from paceline.costs.stragglers import Stragglers
@@ -83,6 +84,8 @@ class LocalContext(Node):
         self._native = NativeGroups(store_path, job.ranks, deadline_s)
         self._start_s = time.monotonic()
         self._link = link
+        # With an emulated link: a real network moves messages while the processor computes.
+        self.computes_in_thread = link is not None
         ends = (rank, job.ranks, rings, control.bells, self._note_sent, self._note_received)
         self._port = (
             EmulatedPort(*ends, latency_s=link.latency_s, seconds_per_byte=link.seconds_per_byte)
@@ -107,6 +110,10 @@ class LocalContext(Node):
         assert self.job.task is not None
         return Samples(self.job.task.build_data())
 
+    @property
+    def training_samples(self) -> Samples:
+        return self.samples
+
     @cached_property
     def test_samples(self) -> Samples | None:
         task = self.job.task
@@ -125,10 +132,28 @@ class LocalContext(Node):
     def end_after(self, step: int) -> None:
         self.control.last_step = min(self.control.last_step, step + 1)
 
+    def count_update(self) -> int:
+        return self.control.count_update()
+
+    def is_lost(self, rank: int) -> bool:
+        return self.control.status(rank) == Status.LOST
+
+    def open_showcase(self) -> Observer:
+        # Not `window`: the showcase is for the run to look at, even where a strategy's ranks share no memory.
+        like = Observer.row(self.parameters)
+        window = LocalWindow.open(self, "showcase", self.workers, rows=len(self.workers), like=like)
+        window.forgiving = True
+        return Observer(window, self.rank, self.workers, self.is_lost)
+
+    def twin(self) -> Self:
+        other = super().twin()
+        other.in_background = other.computes_in_thread = True
+        return other
+
     def compute(self, batch: Batch) -> ComputeOperation:
         computation = ComputeOperation(self, batch)
-        if self._link is not None:
-            computation.poll()  # in a thread: a real network moves messages while the processor computes
+        if self.computes_in_thread:
+            computation.poll()
         return computation
 
     async def gradients(self, batch: Batch, *, bucket_bytes: int = BUCKET_BYTES) -> AsyncIterator[Tensor]:
@@ -145,9 +170,11 @@ class LocalContext(Node):
             await computation
             yield self.replica.bucket(0)
 
-    async def apply(self, shard: slice | None = None, *, norm: float | None = None) -> None:
+    async def apply(
+        self, shard: slice | None = None, *, norm: float | None = None, advance: bool = True
+    ) -> None:
         start_s = self.now()
-        self.replica.apply(shard, norm)
+        self.replica.apply(shard, norm, advance=advance)
         self.span(Kind.UPDATE, start_s, self.now())
 
     # How ranks talk
@@ -169,7 +196,7 @@ class LocalContext(Node):
         else:
             assert inspect.iscoroutine(work), "start takes an operation or a coroutine"
             operation = Background(self, cast(Coroutine[Any, None, T], work))
-        if not operation.poll():
+        if not operation.poll() or _failed_unheard(operation):
             self._running.append(operation)
         return operation
 
@@ -249,8 +276,18 @@ class LocalContext(Node):
         if self._running:
             for other in self._running:
                 other.poll()
-            self._running = [other for other in self._running if not other.done]
+            ended = [other for other in self._running if other.done]
+            if ended:
+                self._running[:] = [other for other in self._running if not other.done]
+                self._raise_unheard(ended)
         return operation.poll()
+
+    @staticmethod
+    def _raise_unheard(ended: Sequence[Operation[Any]]) -> None:
+        """The error of a background program ends this one too, or it might wait for what never comes."""
+        for operation in ended:
+            if _failed_unheard(operation):
+                operation.take()
 
     def _until_next_timer(self, operation: Operation[Any], limit_s: float) -> float:
         due_s = min(other.due_s() for other in (operation, *self._running))
@@ -262,22 +299,33 @@ class LocalContext(Node):
         # A rank that ended well may have left what is being waited for; the poll comes after its last word.
         if not gone or self._poll(operation):
             return
+        gone = [rank for rank in gone if rank in operation.awaited()]  # a barrier may do without the lost
         # Who waits for any of several hears of each loss once, and may then wait for the rest.
         known = self._known_lost if len(awaited) > 1 else set()
         lost = [r for r in gone if self.control.status(r) == Status.LOST and r not in known]
-        # What a rank said before it ended well may still be under way on a slow link; then it is due some time.
-        if lost or (len(gone) == len(awaited) and operation.due_s() == math.inf):
+        if lost or (len(gone) == len(awaited) and self._hopes_for_nothing(operation)):
             rank = (lost or gone)[0]
             self._known_lost.add(rank)
             operation.cancel()  # or else it would take a message that somebody else is meant to get
             reason = "" if lost else "it has ended its program"
             raise PeerLost(rank, reason, f"rank {self.rank} was waiting in {operation} in step {self.step}")
 
+    def _hopes_for_nothing(self, operation: Operation[Any]) -> bool:
+        """Whether no message can come any more, now that all the ranks waited for have ended well."""
+        under_way = operation.due_s() < math.inf  # on a slow link
+        from_here = any(isinstance(other, Background) for other in self._running)
+        return not under_way and not from_here
+
     def _deadline_error(self, operation: Operation[Any]) -> DeadlineError:
         ranks = ", ".join(str(rank) for rank in operation.awaited())
         return DeadlineError(self.rank, f"{operation} in step {self.step}", f"rank {ranks}", self._deadline_s)
 
     # Notes
+
+    def span(self, kind: Kind, start_s: float, end_s: float, peer: int = -1, nbytes: int = 0) -> None:
+        super().span(kind, start_s, end_s, peer, nbytes)
+        if kind is Kind.COMPUTE or kind is Kind.CANCELLED:
+            self.control.note_computing(self.rank, end_s - start_s, ended=kind is Kind.COMPUTE)
 
     def _note_sent(self, operation: SendOperation) -> None:
         self.outcome.bytes_sent += operation.nbytes
@@ -298,5 +346,11 @@ class LocalContext(Node):
         losses = self.outcome.losses
         loss = record.get("loss", losses[-1][1] if losses else float("nan"))
         metric = record["metric"] if record["metric"] is not None else float("nan")
-        samples = record["step"] * self.global_batches.batch_size
+        samples = self.samples_by(record)
         self.control.write_report(record["step"], loss, samples, record["seconds"], metric)
+
+
+def _failed_unheard(operation: Operation[Any]) -> bool:
+    if not isinstance(operation, Background) or operation.heard or operation.error is None:
+        return False
+    return not isinstance(operation.error, Cancelled)

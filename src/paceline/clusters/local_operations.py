@@ -27,12 +27,17 @@ T = TypeVar("T")
 class Background(Operation[T]):
     """A coroutine that goes on whenever its rank polls."""
 
-    __slots__ = ("_coroutine", "_current")
+    __slots__ = ("_coroutine", "_current", "heard")
 
     def __init__(self, waiter: LocalContext, coroutine: Coroutine[Any, None, T]) -> None:
         super().__init__(waiter)
+        self.heard = False  # whether somebody awaits it, and so hears of its error
         self._coroutine = coroutine
         self._current: Operation[Any] | None = None
+
+    def __await__(self) -> Generator[Operation[T], None, T]:
+        self.heard = True
+        return (yield from super().__await__())
 
     def poll(self) -> bool:
         if self.done:
@@ -178,12 +183,11 @@ class ComputeOperation(Operation[Tensor]):
         start_s = context.now()
         kind = Kind.COMPUTE
         try:
-            if checkpoint is not None:
-                checkpoint()
             loss = context.replica.compute(batch, context.samples, self._on_bucket, checkpoint)
             self._dawdle(context.now() - start_s)
         except Cancelled:
             kind = Kind.CANCELLED
+            context.replica.undo_buffers()
             raise
         finally:
             context.span(kind, start_s, context.now())

@@ -37,6 +37,7 @@ class LocalWindow:
         self.arrivals = memory.words(0, _LINE_WORDS * len(self.group))
         self.position = self.group.index(context.rank)
         self.visits = 0
+        self.forgiving = False  # whether it goes on without ranks that are lost
         # Rows begin at cache lines, so that a row lies in memory as a tensor of its own would.
         stride = aligned(like.numel() * like.element_size()) // like.element_size()
         flat = memory.tensor(like.dtype, counters, rows * stride)
@@ -60,6 +61,10 @@ class LocalWindow:
     def barrier(self) -> BarrierOperation:
         return BarrierOperation(self._context, self)
 
+    def pause(self) -> BarrierOperation:
+        """A barrier whose wait is for the measurement's sake."""
+        return BarrierOperation(self._context, self, Kind.EVALUATE)
+
     async def reduce(
         self, columns: slice, rows: Sequence[int], into: Tensor, combine: Combine = "sum"
     ) -> None:
@@ -72,10 +77,11 @@ class LocalWindow:
 class BarrierOperation(Operation[None]):
     """Done when every rank of the window has come to it."""
 
-    __slots__ = ("_began_s", "_context", "_missing", "_visit", "_window")
+    __slots__ = ("_began_s", "_context", "_kind", "_missing", "_visit", "_window")
 
-    def __init__(self, context: LocalContext, window: LocalWindow) -> None:
+    def __init__(self, context: LocalContext, window: LocalWindow, kind: Kind = Kind.WAIT) -> None:
         super().__init__(context)
+        self._kind = kind
         self._context = context
         self._window = window
         self._began_s = context.now()
@@ -88,6 +94,7 @@ class BarrierOperation(Operation[None]):
             pass
         # The last to come wakes the others. Two that come at once may both think so; that does no harm.
         if self._find_missing() < 0:
+            window.arrivals[window.position * _LINE_WORDS + 1] = self._visit
             for rank in window.group:
                 if rank != context.rank:
                     context.control.bells.ring(rank)
@@ -95,25 +102,35 @@ class BarrierOperation(Operation[None]):
     def poll(self) -> bool:
         if not self.done and self._find_missing() < 0:
             self.done = True
-            waited_for = self._window.group[self._missing] if self._missing >= 0 else -1
-            self._context.span(Kind.WAIT, self._began_s, self._context.now(), waited_for)
+            self._context.span(self._kind, self._began_s, self._context.now(), self._waited_for())
         return self.done
 
+    def _waited_for(self) -> int:
+        """The rank that came last. Who slept saw only the first of those who were missing; the last one says so."""
+        arrivals, group = self._window.arrivals, self._window.group
+        last = [i for i in range(len(group)) if arrivals[i * _LINE_WORDS + 1] == self._visit]
+        position = last[0] if last else self._missing
+        return group[position] if position >= 0 else -1
+
     def awaited(self) -> tuple[int, ...]:
-        arrivals = self._window.arrivals
         group = self._window.group
-        return tuple(r for i, r in enumerate(group) if arrivals[i * _LINE_WORDS] < self._visit)
+        return tuple(group[i] for i in range(len(group)) if self._is_missing(i))
 
     def __str__(self) -> str:
         return "barrier"
 
     def _find_missing(self) -> int:
-        """The position of a rank that has not come yet, or -1. The last such rank is the one waited for."""
-        arrivals, visit = self._window.arrivals, self._visit
-        if self._missing >= 0 and arrivals[self._missing * _LINE_WORDS] < visit:
+        """The position of a rank that has not come yet, or -1."""
+        if self._missing >= 0 and self._is_missing(self._missing):
             return self._missing
         for i in range(len(self._window.group)):
-            if arrivals[i * _LINE_WORDS] < visit:
+            if self._is_missing(i):
                 self._missing = i
                 return i
         return -1
+
+    def _is_missing(self, position: int) -> bool:
+        window = self._window
+        if window.arrivals[position * _LINE_WORDS] >= self._visit:
+            return False
+        return not (window.forgiving and self._context.is_lost(window.group[position]))

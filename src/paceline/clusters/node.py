@@ -5,29 +5,33 @@ A world adds how it waits, sends and computes.
 
 from __future__ import annotations
 
+import copy
 import itertools
 import logging
 import math
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Sequence
-from typing import Any
+from functools import cached_property
+from typing import Any, Self
 
 import numpy as np
 from torch import Tensor
 
 from paceline.clusters.job import Job, Outcome
+from paceline.clusters.observer import Observer
 from paceline.context import Batch
 from paceline.errors import ConfigurationError, LossNotFiniteError
 from paceline.replica.batches import GlobalBatches, Samples
 from paceline.replica.replica import Replica
 from paceline.trace import Kind, Recorder
+from paceline.trace.spans import pack_span
 
-__all__ = ["Node"]
+__all__ = ["DELAY_STREAM", "Node"]
 
 _log = logging.getLogger("paceline")
 
 # Streams of chance: each purpose draws from a stream of its own, so that one does not disturb another.
-_PROGRAM_STREAM, _DELAY_STREAM = 1, 2
+PROGRAM_STREAM, DELAY_STREAM = 1, 2
 
 
 class Node(ABC):
@@ -42,8 +46,7 @@ class Node(ABC):
         self.servers: Sequence[int] = range(workers, job.ranks)
         self.is_reporter = rank == job.reporter
         self.peers: Sequence[int] = range(job.ranks)
-        self.rng = np.random.default_rng([job.seed, rank, _PROGRAM_STREAM])
-        self.delay_rng = np.random.default_rng([job.seed, rank, _DELAY_STREAM])
+        self.delay_rng = np.random.default_rng([job.seed, rank, DELAY_STREAM])
         self.step = 0
         self.loss = math.nan
         self.recorder = Recorder(rank, self.role)
@@ -51,7 +54,19 @@ class Node(ABC):
         self._replica = replica
         self._reported: dict[str, float] = {}
         self._evaluation_s = 0.0
+        self._seen_metric: float | None = None
+        self._observer: Observer | None = None
         self._collectives: dict[int, int] = {}
+
+    def twin(self) -> Self:
+        _ = self.rng  # one stream for both
+        other = copy.copy(self)
+        other._replica = self.replica.twin()
+        return other
+
+    @cached_property
+    def rng(self) -> np.random.Generator:
+        return np.random.default_rng([self.job.seed, self.rank, PROGRAM_STREAM])
 
     def count_collective(self, group_number: int) -> int:
         count = self._collectives.get(group_number, 0)
@@ -91,6 +106,21 @@ class Node(ABC):
     def advance_schedule(self, updates: int) -> None:
         self.replica.advance_schedule(updates)
 
+    def reset_optimizer(self) -> None:
+        self.replica.reset_optimizer()
+
+    @property
+    def moments(self) -> Sequence[Tensor]:
+        return self.replica.moments()
+
+    @property
+    def sample_count(self) -> int:
+        return self.training_samples.length
+
+    @property
+    def targets(self) -> np.ndarray:
+        return self.training_samples.targets()
+
     def shards(self, parts: int) -> Sequence[slice]:
         return self.replica.shards(parts)
 
@@ -102,6 +132,10 @@ class Node(ABC):
     @property
     @abstractmethod
     def global_batches(self) -> GlobalBatches: ...
+
+    @property
+    @abstractmethod
+    def training_samples(self) -> Samples: ...
 
     @property
     @abstractmethod
@@ -118,6 +152,13 @@ class Node(ABC):
 
     @abstractmethod
     def now(self) -> float: ...
+
+    @abstractmethod
+    def count_update(self) -> int: ...
+
+    @abstractmethod
+    def open_showcase(self) -> Observer:
+        """Where the workers show their parameters to the run."""
 
     async def rounds(self) -> AsyncIterator[int]:
         step = 0
@@ -143,6 +184,36 @@ class Node(ABC):
     def inspects(self, step: int) -> bool:
         return step + 1 >= self.last_step or self._evaluation_is_due(step)
 
+    @property
+    def observer(self) -> Observer:
+        if self._observer is None:
+            self._observer = self.open_showcase()
+        return self._observer
+
+    def show(self, parameters: Tensor | None = None) -> None:
+        self.observer.show(self.parameters if parameters is None else parameters)
+
+    async def observe(self, step: int, *, also: bool = False) -> None:
+        if not also and not self.inspects(step):
+            return
+        self.show()
+        await self.observer.meet()
+        if self.is_reporter:
+            self._look(step)
+        await self.observer.part()
+
+    def _look(self, step: int) -> None:
+        """All workers have stopped after this step, so that this may be the run's last."""
+        self.report(consensus=self.observer.distance())
+        if self._evaluation_is_due(step):
+            self._seen_metric = self._evaluate()
+            if self._reaches_target(self._seen_metric):
+                self.end_after(step)
+
+    def note_own_metric(self) -> None:
+        if self._evaluates:
+            self.outcome.own_metric = self._evaluate(own=True)
+
     def note_staleness(self, staleness: int) -> None:
         histogram = self.outcome.staleness
         histogram[staleness] = histogram.get(staleness, 0) + 1
@@ -154,7 +225,7 @@ class Node(ABC):
     def report(self, **values: float) -> None:
         self._reported.update(values)
 
-    def record(self, step: int, *, loss: float, samples: int) -> None:
+    def record(self, step: int, *, loss: float, samples: int, also: bool = False) -> None:
         updates = self.outcome.updates
         before = updates[-1]["step"] if updates else 0
         # Others go on while one evaluates, so that its time is the run's; not where there is only one.
@@ -167,9 +238,13 @@ class Node(ABC):
             return
         every = self.job.evaluate_every
         # The last evaluation comes in `finish`, when everybody has ended.
-        if self._evaluates and step // every > before // every and step < self.last_step:
+        evaluates = self._evaluates and step // every > before // every and step < self.last_step
+        if self._observer is not None and (evaluates or also):
+            record["extra"]["consensus"] = self._observer.distance()
+        if evaluates:
             record["metric"] = self._evaluate()
-            self._stop_if_reached(step - 1, record["metric"])
+            if self._reaches_target(record["metric"]):
+                self.end_after(step)
         self.show_progress(record)
 
     def _finish_step(self, step: int) -> None:
@@ -177,15 +252,23 @@ class Node(ABC):
         if not self.is_reporter:
             return
         reported, self._reported = self._reported, {}
-        record: dict[str, Any] = {key: reported.pop(key) for key in ("loss", "samples") if key in reported}
-        record.update(step=step + 1, seconds=self.now() - self._evaluation_s, metric=None, extra=reported)
-        if self._evaluation_is_due(step):
+        seconds = self.now() - self._evaluation_s
+        record: dict[str, Any] = {"step": step + 1, "seconds": seconds, "metric": None, "extra": reported}
+        for key in ("loss", "samples"):
+            if key in reported:
+                record[key] = reported.pop(key)
+        if self._seen_metric is not None:
+            record["metric"], self._seen_metric = self._seen_metric, None
+        elif self._evaluation_is_due(step):
             record["metric"] = self._evaluate()
-            self._stop_if_reached(step, record["metric"])
+            if self._reaches_target(record["metric"]):
+                # The others may have begun the next step, but none can have ended it without this rank: so that
+                # step is the last, for everybody, in every world.
+                self.end_after(step + 1)
         self.outcome.records.append(record)
         self.show_progress(record)
 
-    @property
+    @cached_property
     def _evaluates(self) -> bool:
         return self.test_samples is not None and self.job.evaluate_every > 0
 
@@ -194,24 +277,32 @@ class Node(ABC):
             return False
         return (step + 1) % self.job.evaluate_every == 0 or step + 1 == self.last_step
 
-    def _evaluate(self) -> float:
+    def _evaluate(self, *, own: bool = False) -> float:
+        """The metric of the run's model, or of this worker's own."""
         assert self.test_samples is not None
         assert self.job.task is not None
         metric = self.job.task.metric_function()
         assert metric is not None
         start_s = self.now()
-        value = self.replica.evaluate(self.test_samples, metric)
+        value = self.replica.evaluate(self.test_samples, metric, None if own else self._mean())
         end_s = self.now()
         self._evaluation_s += end_s - start_s
         self.span(Kind.EVALUATE, start_s, end_s)
         return value
 
-    def _stop_if_reached(self, step: int, metric: float) -> None:
+    def _mean(self) -> Tensor | None:
+        """The workers' mean, where each has parameters of its own."""
+        return self._observer.mean() if self._observer is not None else None
+
+    def _reaches_target(self, metric: float) -> bool:
         target = self.job.task.target if self.job.task else None
-        if self.job.stop_at_target and target is not None and metric >= target:
-            # The others may have begun the next step, but none can have ended it without this rank: so that step
-            # is the last, for everybody, in every world.
-            self.end_after(step + 1)
+        return self.job.stop_at_target and target is not None and metric >= target
+
+    def samples_by(self, record: dict[str, Any]) -> int:
+        """About how many samples had been seen by a record; the run's history counts them exactly."""
+        if self.outcome.updates:  # where ranks update at their own pace, a record tells of its own samples
+            return int(record["samples"] * record["step"])
+        return int(record.get("samples", record["step"] * self.global_batches.batch_size))
 
     @abstractmethod
     def show_progress(self, record: dict[str, Any]) -> None:
@@ -220,21 +311,22 @@ class Node(ABC):
     # Notes
 
     def span(self, kind: Kind, start_s: float, end_s: float, peer: int = -1, nbytes: int = 0) -> None:
-        self.recorder.spans.append((int(kind), start_s, end_s, peer, nbytes, self.step))
+        self.recorder.packed += pack_span(kind, start_s, end_s, peer, nbytes, self.step)
 
     def note_loss(self, batch: Batch, loss: float) -> None:
         if not math.isfinite(loss):
-            raise LossNotFiniteError(self.rank, batch.step, loss)
+            raise LossNotFiniteError(self.rank, self.step, loss)
         self.loss = loss
         self.outcome.losses.append((batch.step, loss, batch.count))
 
     def finish(self) -> Outcome:
         """What this rank brings back."""
         outcome = self.outcome
+        outcome.reported = self._reported
         if not outcome.records and self.rank == self.job.reporter and self._evaluates:
-            outcome.metric = self._evaluate()
+            outcome.metric = self._evaluate() if self._seen_metric is None else self._seen_metric
         outcome.seconds = self.now()
         outcome.spans = self.recorder.pack()
         if self._replica is not None and self.is_reporter:
-            outcome.state = self._replica.state()
+            outcome.state = self._replica.state(self._mean())
         return outcome

@@ -97,7 +97,8 @@ class Simulated:
         processes: list[Process[Any]] = []
         for context in contexts:
             program: Any = job.program(context.rank)(context)
-            processes.append(Process(world.kernel, program, f"rank {context.rank} ({context.role})"))
+            context.program = Process(world.kernel, program, f"rank {context.rank} ({context.role})")
+            processes.append(context.program)
         try:
             world.kernel.run(processes)
         except (Exception, SystemExit, Cancelled) as error:
@@ -127,11 +128,14 @@ class Simulated:
             compute=self.compute or times.Constant(0.0),
             update_s=0.0,
             stragglers=self.stragglers,
+            training_samples=samples,
             samples=samples if real else None,
             test_samples=Samples(test) if test is not None else None,
             global_batches=batches,
             last_step=job.steps,
             progress=progress,
+            computing_s=[0.0] * job.ranks,
+            computations=[0] * job.ranks,
         )
         if self.compute is None and job.task is not None and samples is not None and batches is not None:
             compute_s, world.update_s = _measure(job, samples, batches)

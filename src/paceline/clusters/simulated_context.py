@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, TypeVar, cast
 
 import torch
@@ -14,8 +15,11 @@ from torch import Tensor
 from paceline.clusters.job import Job
 from paceline.clusters.kernel import AnyOf, Event, Kernel, Process
 from paceline.clusters.meeting import Meeting, MeetingEvent, suits
-from paceline.clusters.network import Network, RecvEvent, SendEvent
+from paceline.clusters.messages import RecvEvent, SendEvent
+from paceline.clusters.network import Network
 from paceline.clusters.node import Node
+from paceline.clusters.observer import Observer
+from paceline.clusters.pace import slowest
 from paceline.clusters.simulated_window import SimulatedWindow, View
 from paceline.context import BUCKET_BYTES, Batch, Combine, Handle
 from paceline.costs.stragglers import Stragglers
@@ -27,6 +31,7 @@ from paceline.replica.replica import Replica
 from paceline.run import Progress
 from paceline.schedules.collective import Collective
 from paceline.trace import Kind
+from paceline.trace.spans import pack_span
 
 __all__ = ["SimulatedContext", "World"]
 
@@ -34,6 +39,8 @@ T = TypeVar("T")
 
 _FORWARD_SHARE = 1 / 3  # of a gradient's time: backward multiplies twice where forward does once
 _PROGRESS_S = 0.1
+_DRAWS = 32
+_UPDATE = int(Kind.UPDATE)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -47,22 +54,33 @@ class World:
     """Seconds of one gradient."""
     update_s: float
     stragglers: Stragglers
+    training_samples: Samples | None
     samples: Samples | None
+    """Those to compute with: none where no mathematics is done."""
     test_samples: Samples | None
     global_batches: GlobalBatches | None
     last_step: int
+    updates: int = 0
+    """Updates that ranks made at their own pace."""
     progress: Callable[[Progress], None] | None = None
     shown_s: float = 0.0
+    computing_s: list[float] = field(default_factory=list)
+    """Of each rank: seconds spent on computations, while there is somebody to show progress to."""
+    computations: list[int] = field(default_factory=list)
+    """Of each rank: how many it has ended."""
     whole_collectives: bool = True
     """Whether collectives of many ranks are timed as a whole."""
     meetings: dict[int, Meeting] = field(default_factory=dict)
     windows: dict[tuple[str, tuple[int, ...]], SimulatedWindow] = field(default_factory=dict)
+    showcase: SimulatedWindow | None = None
 
 
 class SimulatedContext(Node):
     """What a strategy sees in virtual time."""
 
     windows_are_fast = False
+    program: Process[Any] | None = None
+    """What runs in the foreground."""
 
     def __init__(self, world: World, job: Job, rank: int, replica: Replica | None) -> None:
         super().__init__(job, rank, replica)
@@ -70,7 +88,10 @@ class SimulatedContext(Node):
         self.kernel = world.kernel
         self.network = world.network
         self.hosts: Sequence[int] = world.hosts
+        self.box = world.network.boxes[rank]
         self.recorder.host = world.hosts[rank]
+        self.record_packed = self.recorder.packed.extend
+        self._compute_times = self._draw_compute_times()
 
     def now(self) -> float:
         return self.kernel.now
@@ -78,10 +99,15 @@ class SimulatedContext(Node):
     # What is learned
 
     @property
+    def training_samples(self) -> Samples:
+        assert self.world.training_samples is not None
+        return self.world.training_samples
+
+    @cached_property
     def test_samples(self) -> Samples | None:
         return self.world.test_samples
 
-    @property
+    @cached_property
     def global_batches(self) -> GlobalBatches:
         assert self.world.global_batches is not None
         return self.world.global_batches
@@ -93,12 +119,29 @@ class SimulatedContext(Node):
     def end_after(self, step: int) -> None:
         self.world.last_step = min(self.world.last_step, step + 1)
 
+    def count_update(self) -> int:
+        self.world.updates += 1
+        return self.world.updates
+
+    def open_showcase(self) -> Observer:
+        world = self.world
+        if world.showcase is None:
+            like = Observer.row(self.parameters)
+            world.showcase = SimulatedWindow(self.kernel, self.workers, len(self.workers), like)
+        return Observer(world.showcase.seen_by(self), self.rank, self.workers, lambda _rank: False)
+
     def draw_compute_s(self) -> float:
         """How long this rank's next gradient takes."""
-        stragglers = self.world.stragglers
-        seconds = self.world.compute.draw(self.delay_rng) * stragglers.factor(self.rank)
-        delay = stragglers.delay_of(self.rank)
-        return seconds if delay is None else seconds + delay.draw(self.delay_rng)
+        return next(self._compute_times)
+
+    def _draw_compute_times(self) -> Iterator[float]:
+        compute, stragglers, rng = self.world.compute, self.world.stragglers, self.delay_rng
+        factor, delay = stragglers.factor(self.rank), stragglers.delay_of(self.rank)
+        if delay is not None:
+            while True:
+                yield compute.draw(rng) * factor + delay.draw(rng)
+        while True:  # many at a time are the same numbers, and cost as much as a few one by one
+            yield from (compute.sample(rng, _DRAWS) * factor).tolist()
 
     def compute(self, batch: Batch) -> ComputeEvent:
         return ComputeEvent(self, batch)
@@ -117,12 +160,14 @@ class SimulatedContext(Node):
                 await computation
             yield self.replica.bucket(number)
 
-    async def apply(self, shard: slice | None = None, *, norm: float | None = None) -> None:
-        start_s = self.now()
-        self.replica.apply(shard, norm)
+    async def apply(
+        self, shard: slice | None = None, *, norm: float | None = None, advance: bool = True
+    ) -> None:
+        start_s = self.kernel.now
+        self.replica.apply(shard, norm, advance=advance)
         if self.world.update_s:
             await Timer(self, self.world.update_s)
-        self.span(Kind.UPDATE, start_s, self.now())
+        self.record_packed(pack_span(_UPDATE, start_s, self.kernel.now, -1, 0, self.step))
 
     # How ranks talk
 
@@ -142,7 +187,7 @@ class SimulatedContext(Node):
                 work.started = True
                 work.start()
             return work
-        process: Process[T] = Process(self.kernel, cast(Any, work))
+        process: Process[T] = Process(self.kernel, cast(Any, work), parent=self.program)
         process.resume()
         return process
 
@@ -191,6 +236,13 @@ class SimulatedContext(Node):
             "torch.distributed keeps no virtual time",
         )
 
+    def note_computing(self, kind: Kind, start_s: float) -> None:
+        now_s, world = self.now(), self.world
+        self.span(kind, start_s, now_s)
+        if world.progress is not None:
+            world.computing_s[self.rank] += now_s - start_s
+            world.computations[self.rank] += kind is Kind.COMPUTE
+
     def show_progress(self, record: dict[str, Any]) -> None:
         world = self.world
         if world.progress is None or time.monotonic() - world.shown_s < _PROGRESS_S:
@@ -198,10 +250,8 @@ class SimulatedContext(Node):
         world.shown_s = time.monotonic()
         losses = self.outcome.losses
         loss = record.get("loss", losses[-1][1] if losses else float("nan"))
-        samples = record["step"] * self.global_batches.batch_size
-        world.progress(
-            Progress(record["step"], world.last_step, loss, samples, record["seconds"], record["metric"])
-        )
+        so_far = (record["step"], world.last_step, loss, self.samples_by(record), record["seconds"])
+        world.progress(Progress(*so_far, record["metric"], *slowest(world.computing_s, world.computations)))
 
 
 class Timer(Event[None]):
@@ -233,15 +283,14 @@ class ComputeEvent(Event[Tensor]):
     __slots__ = ("_batch", "_context", "_start_s", "seconds")
 
     def __init__(self, context: SimulatedContext, batch: Batch) -> None:
-        super().__init__()
+        self.done = self.started = False
+        self.error = self.waiter = None
         self._context = context
         self._batch = batch
-        self._start_s = 0.0
-        self.seconds = 0.0
 
     def start(self) -> None:
         context, batch = self._context, self._batch
-        self._start_s = context.now()
+        self._start_s = context.kernel.now
         self.seconds = context.draw_compute_s()
         if context.world.samples is not None:
             loss = context.replica.compute(batch, context.world.samples)
@@ -254,11 +303,13 @@ class ComputeEvent(Event[Tensor]):
 
     def _end(self, _: None) -> None:
         if not self.done:
-            self._context.span(Kind.COMPUTE, self._start_s, self._context.now())
+            self._context.note_computing(Kind.COMPUTE, self._start_s)
             self._context.kernel.finish(self)
 
     def withdraw(self) -> None:
-        self._context.span(Kind.CANCELLED, self._start_s, self._context.now())
+        if self._context.world.samples is not None:
+            self._context.replica.undo_buffers()
+        self._context.note_computing(Kind.CANCELLED, self._start_s)
 
     def __str__(self) -> str:
         return "compute"

@@ -46,6 +46,10 @@ class View:
     def barrier(self) -> BarrierEvent:
         return BarrierEvent(self._window, self._context)
 
+    def pause(self) -> BarrierEvent:
+        """A barrier whose wait is for the measurement's sake: it takes no virtual time."""
+        return BarrierEvent(self._window, self._context)
+
     async def reduce(
         self, columns: slice, rows: Sequence[int], into: Tensor, combine: Combine = "sum"
     ) -> None:

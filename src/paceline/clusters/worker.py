@@ -88,7 +88,7 @@ def _prepare(channel: Channel, rank: int, payload_bytes: int, fds: list[int]) ->
         deadline_s=assignment.deadline_s,
         store_path=assignment.store_path,
     )
-    for fd in fds:
+    for fd in (assignment_fd, rings_fd):  # the control's is for its lock
         os.close(fd)
     return context
 
@@ -108,6 +108,8 @@ def _send_outcome(channel: Channel, outcome: Outcome) -> None:
         "records": outcome.records,
         "updates": outcome.updates,
         "metric": outcome.metric,
+        "reported": outcome.reported,
+        "own_metric": outcome.own_metric,
         "losses": outcome.losses,
         "bytes_at": outcome.bytes_at,
         "bytes_sent": outcome.bytes_sent,

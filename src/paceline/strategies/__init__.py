@@ -10,23 +10,32 @@ from paceline.context import Strategy
 from paceline.errors import ConfigurationError, UnknownNameError
 from paceline.strategies.all_reduce import AllReduce
 from paceline.strategies.async_sgd import Async
+from paceline.strategies.central_storage import CentralStorage
+from paceline.strategies.decentralized import Decentralized
+from paceline.strategies.diloco import DiLoCo
+from paceline.strategies.fedadam import FedAdam
+from paceline.strategies.fedavg import FedAvg
+from paceline.strategies.fedavgm import FedAvgM
+from paceline.strategies.fedprox import FedProx
 from paceline.strategies.hogwild import Hogwild
 from paceline.strategies.k_async import KAsync
 from paceline.strategies.k_batch_async import KBatchAsync
 from paceline.strategies.k_batch_sync import KBatchSync
 from paceline.strategies.k_sync import KSync
+from paceline.strategies.local_sgd import LocalSGD
 from paceline.strategies.map_reduce import MapReduce
 from paceline.strategies.single import Single
 from paceline.strategies.ssp import StaleSynchronous
 from paceline.strategies.sync import Sync
 
-__all__ = ["STRATEGIES", "describe", "parse"]
+__all__ = ["ALIASES", "STRATEGIES", "describe", "parse"]
 
 STRATEGIES: Mapping[str, type[Any]] = {
     "single": Single,
     "map-reduce": MapReduce,
     "all-reduce": AllReduce,
     "sync": Sync,
+    "central-storage": CentralStorage,
     "k-sync": KSync,
     "k-batch-sync": KBatchSync,
     "async": Async,
@@ -34,7 +43,22 @@ STRATEGIES: Mapping[str, type[Any]] = {
     "k-batch-async": KBatchAsync,
     "ssp": StaleSynchronous,
     "hogwild": Hogwild,
+    "decentralized": Decentralized,
+    "local-sgd": LocalSGD,
+    "diloco": DiLoCo,
+    "fedavg": FedAvg,
+    "fedprox": FedProx,
+    "fedavgm": FedAvgM,
+    "fedadam": FedAdam,
 }
+
+ALIASES: Mapping[str, str] = {
+    "one-device": "single",
+    "mirrored": "all-reduce",
+    "multi-worker-mirrored": "all-reduce",
+    "parameter-server": "async",
+}
+"""Names that TensorFlow users know, of strategies that have another name here."""
 
 
 def parse(spec: str | Strategy) -> Strategy:
@@ -49,8 +73,9 @@ def parse(spec: str | Strategy) -> Strategy:
             "see paceline strategies",
         )
     name, _, rest = spec.partition(":")
+    name = ALIASES.get(name, name)
     if name not in STRATEGIES:
-        raise UnknownNameError("strategy", name, STRATEGIES)
+        raise UnknownNameError("strategy", name, (*STRATEGIES, *ALIASES))
     kind = STRATEGIES[name]
     fields = {field.name: field for field in dataclasses.fields(kind)}
     values: dict[str, Any] = {}
@@ -72,11 +97,16 @@ def describe(strategy: Strategy) -> str:
     if not dataclasses.is_dataclass(strategy):
         return name
     changed = [
-        f"{field.name}={getattr(strategy, field.name)}"
+        f"{field.name}={_word(getattr(strategy, field.name))}"
         for field in dataclasses.fields(strategy)
         if getattr(strategy, field.name) != field.default
     ]
     return f"{name}:{','.join(changed)}" if changed else name
+
+
+def _word(value: object) -> object:
+    """A function, which has no words, by its name."""
+    return getattr(value, "__name__", value)
 
 
 _TRUE, _FALSE = ("true", "yes", "1"), ("false", "no", "0")

@@ -2,12 +2,14 @@
 
 Every variant of the literature is a setting of a few decisions (`Policy`); the files beside this one name them. With
 several servers each owns a shard of the parameters. The first one decides, and tells the others which gradients make up
-each update, so that all shards are updated by the same ones.
+each update, so that all shards are updated by the same ones. Servers are nodes of their own, or the first worker is
+the server too, or every worker serves a shard.
 
 A worker's mini-batch is its slice of a global batch. An update by K gradients is by their mean, weighted by samples:
 the learning rate needs no scaling by K, and `sync` equals `single`.
 
-Cost, n bytes, p workers, S servers: 2 p n / S bytes pass a server's port for every p gradients.
+Cost, n bytes, p workers, S servers: 2 p n / S bytes pass a server's port for every p gradients; where workers serve,
+(p - 1) / p of that, for what a rank tells itself passes no port.
 Sources: Li et al., "Scaling Distributed Machine Learning with the Parameter Server", OSDI 2014; the variants: Dutta,
 Joshi, Ghosh, Dube, Nagpurkar, "Slow and Stale Gradients Can Win the Race", 2018.
 """
@@ -19,12 +21,14 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from paceline.context import Context
-from paceline.errors import ConfigurationError
+from paceline.errors import ConfigurationError, UnknownNameError
 from paceline.strategies.push_pull.policy import Policy
 from paceline.strategies.push_pull.server import Coordinator, Follower
 from paceline.strategies.push_pull.worker import Worker
 
-__all__ = ["ParameterServer"]
+__all__ = ["PLACEMENTS", "ParameterServer"]
+
+PLACEMENTS = ("servers", "worker", "all")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,6 +38,12 @@ class ParameterServer:
     expendable: ClassVar[tuple[str, ...]] = ("worker",)
 
     servers: int = field(default=1, metadata={"help": "server nodes, each with a shard of the parameters"})
+    placement: str = field(
+        default="servers",
+        metadata={
+            "help": "who serves: servers (nodes of their own), worker (the first one too), all (each worker)"
+        },
+    )
     staleness_aware: bool = field(
         default=False, metadata={"help": "divide a gradient by its staleness, where that is above 1"}
     )
@@ -41,6 +51,11 @@ class ParameterServer:
     def __post_init__(self) -> None:
         if not isinstance(self.servers, int) or not 1 <= self.servers <= 64:
             raise ConfigurationError("servers", "must be a whole number from 1 to 64", self.servers)
+        if self.placement not in PLACEMENTS:
+            raise UnknownNameError("placement", self.placement, PLACEMENTS)
+        if self.placement != "servers" and self.servers != 1:
+            remedy = f"with placement={self.placement} workers serve: leave servers out"
+            raise ConfigurationError("servers", "must be 1 where workers serve", self.servers, remedy)
 
     def policy(self, workers: int) -> Policy:
         """The decisions of this variant, for a number of workers."""
@@ -48,11 +63,27 @@ class ParameterServer:
 
     def roles(self, workers: int) -> Sequence[str]:
         self.policy(workers).check(workers)
-        return (*("worker",) * workers, *("server",) * self.servers)
+        if self.placement == "servers":
+            return (*("worker",) * workers, *("server",) * self.servers)
+        serving = workers if self.placement == "all" else 1
+        return (*("serving_worker",) * serving, *("worker",) * (workers - serving))
 
     async def worker(self, ctx: Context) -> None:
-        await Worker(ctx, self.policy(len(ctx.workers))).run()
+        await Worker(ctx, self._servers(ctx), self.policy(len(ctx.workers))).run()
 
     async def server(self, ctx: Context) -> None:
-        part = Coordinator if ctx.rank == ctx.servers[0] else Follower
-        await part(ctx, self.policy(len(ctx.workers)), self.staleness_aware).run()
+        servers, policy = self._servers(ctx), self.policy(len(ctx.workers))
+        part = Coordinator if ctx.rank == servers[0] else Follower
+        await part(ctx, servers, policy, staleness_aware=self.staleness_aware).run()
+
+    async def serving_worker(self, ctx: Context) -> None:
+        """Both at once. The worker has a replica of its own, for the server's changes while it computes."""
+        working = ctx.start(self.worker(ctx.twin()))
+        await self.server(ctx)
+        await working
+
+    def _servers(self, ctx: Context) -> Sequence[int]:
+        """The ranks that serve, the first of which decides."""
+        if self.placement == "servers":
+            return ctx.servers
+        return ctx.workers if self.placement == "all" else ctx.workers[:1]

@@ -1,7 +1,7 @@
 """Spans: what one rank did, from when to when.
 
-A world appends plain tuples to `Recorder.spans` while the run goes on, about 0.1 µs each.
-`pack` then makes them one numpy array, which travels to the driver as bytes, never as a pickle.
+A world records them while the run goes on, about 0.2 µs each, as the very bytes that a numpy array of them has.
+`pack` then makes them that array, which travels to the driver as bytes, never as a pickle.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from paceline.errors import ConfigurationError, FrameError
 
-__all__ = ["SPAN", "Kind", "Recorder", "SpanArray", "SpanTuple", "Spans"]
+__all__ = ["SPAN", "Kind", "Recorder", "SpanArray", "Spans", "pack_span", "pack_two_spans"]
 
 
 class Kind(IntEnum):
@@ -35,9 +35,6 @@ class Kind(IntEnum):
         return self.name.lower()
 
 
-SpanTuple = tuple[int, float, float, int, int, int]
-"""kind, start_s, end_s, peer (-1: none), nbytes, step."""
-
 SPAN = np.dtype(
     [
         ("kind", "u1"),
@@ -48,9 +45,17 @@ SPAN = np.dtype(
         ("step", "<i8"),
     ]
 )
-"""A `SpanTuple` as a numpy record, field by field."""
+"""A span as a numpy record. A peer of -1 is none."""
 
 SpanArray = NDArray[np.void]
+
+_FIELDS = "Bddiqq"  # those of SPAN, as struct names them
+
+pack_span = struct.Struct(f"<{_FIELDS}").pack
+"""The bytes of a span: kind, start_s, end_s, peer, nbytes, step."""
+
+pack_two_spans = struct.Struct(f"<{_FIELDS}{_FIELDS}").pack
+"""Two spans at once, for a world that often records a wait and what came of it: cheaper than one after the other."""
 
 # magic, version of the format, bytes of the role's name, rank, host, number of spans
 _HEADER = struct.Struct("<4sHHiiq")
@@ -59,22 +64,23 @@ _VERSION = 1
 
 
 class Recorder:
-    """What one rank did so far. `spans` is a plain list, so that a world may bind its `append` once."""
+    """What one rank did so far."""
 
-    __slots__ = ("host", "rank", "role", "spans")
+    __slots__ = ("host", "packed", "rank", "role")
 
     def __init__(self, rank: int, role: str, host: int = 0) -> None:
         self.rank = rank
         self.role = role
         self.host = host
-        self.spans: list[SpanTuple] = []
+        self.packed = bytearray()
+        """Spans one after another. A world in a hurry extends it by what `pack_span` gives."""
+
+    def add(self, kind: int, start_s: float, end_s: float, peer: int, nbytes: int, step: int) -> None:
+        self.packed += pack_span(kind, start_s, end_s, peer, nbytes, step)
 
     def pack(self) -> Spans:
         """The spans up to now, in the order in which they were recorded."""
-        array = np.empty(len(self.spans), dtype=SPAN)
-        # Column by column: three times as fast as numpy's own conversion of a list of tuples.
-        for name, column in zip(SPAN.names or (), zip(*self.spans, strict=True), strict=False):
-            array[name] = column
+        array = np.frombuffer(bytes(self.packed), dtype=SPAN)
         return Spans(array, rank=self.rank, role=self.role, host=self.host)
 
 

@@ -54,6 +54,13 @@ class Trace:
             data = gzip.compress(data, mtime=0)  # with the time of day, equal traces would differ
         Path(path).write_bytes(data)
 
+    def draw(self, path: str | os.PathLike[str], *, until_s: float | None = None, title: str = "") -> None:
+        """Write an SVG of the first `until_s` seconds (all by default): a lane a rank, messages between them."""
+        from paceline.trace.picture import draw
+
+        picture = draw(self.spans, self.seconds if until_s is None else until_s, title=title)
+        Path(path).write_text(picture, encoding="utf-8")
+
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """The trace as arrays that `numpy.savez` stores without pickle."""
         return {

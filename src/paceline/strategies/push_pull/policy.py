@@ -31,6 +31,8 @@ class Policy:
     """Whether a worker that has pushed waits for the update before it goes on."""
     slack: int | None = None
     """How many gradients a worker may be ahead of the slowest when it begins another. None: any number."""
+    keeps: bool = True
+    """Whether a worker keeps the parameters while it waits for the next ones."""
 
     def check(self, workers: int) -> None:
         at_most = workers if self.waits else 10**6

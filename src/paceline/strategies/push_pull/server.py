@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from operator import itemgetter
+from typing import TYPE_CHECKING, NamedTuple
 
 from paceline.collectives import gradient_norm
-from paceline.context import ANY, Context, Message
+from paceline.context import ANY, Batch, Context, Message
 from paceline.errors import ConfigurationError, MismatchError, PeerLost
 from paceline.strategies.push_pull.policy import (
     BUFFER,
@@ -26,8 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["Coordinator", "Follower"]
 
 
-@dataclass(frozen=True, slots=True)
-class Push:
+class Push(NamedTuple):
     """A gradient that has come."""
 
     worker: int
@@ -35,66 +35,77 @@ class Push:
     version: int
     loss: float
     gradient: Tensor
+    batch: Batch
+    """What it is the gradient of."""
 
     @property
     def key(self) -> tuple[int, int]:
         return self.worker, self.step
 
 
+_KEY = itemgetter(0, 1)
+"""`Push.key`, quicker."""
+
+
 class Server:
     """What the first server and the others have in common: a shard, and how it is updated and handed out."""
 
-    def __init__(self, ctx: Context, policy: Policy, staleness_aware: bool) -> None:
-        if len(ctx.servers) > ctx.parameters.numel():
+    def __init__(
+        self, ctx: Context, servers: Sequence[int], policy: Policy, *, staleness_aware: bool = False
+    ) -> None:
+        if len(servers) > ctx.parameters.numel():
             bound = f"must be at most {ctx.parameters.numel()}, the number of parameters"
-            raise ConfigurationError("servers", bound, len(ctx.servers))
+            raise ConfigurationError("servers", bound, len(servers))
         self.ctx = ctx
+        self.servers = servers
         self.policy = policy
-        self.shard = ctx.shards(len(ctx.servers))[ctx.servers.index(ctx.rank)]
+        self._clips = ctx.clips
+        self.shard = ctx.shards(len(servers))[servers.index(ctx.rank)]
+        # Cut once: a view of a tensor costs more than most of an update in a simulation.
+        self._parameters, self._gradient = ctx.parameters[self.shard], ctx.gradient[self.shard]
+        self._length = self.shard.stop - self.shard.start
         self.version = 0
         self._farewells: set[int] = set()
         self._staleness_aware = staleness_aware
 
-    async def next_push(self) -> Push | None:
-        """The next gradient, from whoever it comes. None: a worker said goodbye instead."""
-        message: Message = await self.ctx.recv(ANY, tag=PUSH)
-        if message.version == STOP:
-            self._farewells.add(message.source)
+    def read(self, message: Message) -> Push | None:
+        """The gradient that a worker has pushed. None: it said goodbye instead."""
+        source, _, origin, gradient, loss = message
+        if origin == STOP:
+            self._farewells.add(source)
             return None
-        step, version = unstamp(message.version)
-        length = self.shard.stop - self.shard.start
-        if message.tensor.shape != (length,) or version > self.version:
-            sent = f"a gradient of shape {list(message.tensor.shape)} at version {version}"
-            expected = f"one of shape [{length}] at a version up to {self.version}"
-            raise MismatchError(message.source, sent, self.ctx.rank, expected)
-        return Push(message.source, step, version, message.note, message.tensor)
+        step, version = unstamp(origin)
+        if gradient.shape != (self._length,) or version > self.version:
+            sent = f"a gradient of shape {list(gradient.shape)} at version {version}"
+            expected = f"one of shape [{self._length}] at a version up to {self.version}"
+            raise MismatchError(source, sent, self.ctx.rank, expected)
+        return Push(source, step, version, loss, gradient, self.ctx.batch_of(source, step))
 
     async def update(self, pushes: Sequence[Push]) -> None:
         """One step of the optimizer by the gradients' mean over samples, summed in the order of ranks."""
-        target = self.ctx.gradient[self.shard]
-        batches = [self.ctx.batch_of(push.worker, push.step) for push in pushes]
-        samples = max(1, sum(batch.count for batch in batches))
-        if not target.is_meta:
-            target.zero_()
-            for push, batch in sorted(zip(pushes, batches, strict=True), key=lambda pair: pair[0].key):
+        if not self._gradient.is_meta:
+            samples = max(1, sum(push.batch.count for push in pushes))
+            self._gradient.zero_()
+            for push in sorted(pushes, key=_KEY):
                 # A gradient comes multiplied by its share of its global batch; here it counts by its samples.
-                target.add_(push.gradient, alpha=self._damping(push) * batch.total / samples)
-        norm = await gradient_norm(self.ctx, self.shard, self.ctx.servers)
+                weight = self._damping(push) * push.batch.total / samples
+                self._gradient.add_(push.gradient, alpha=weight)
+        norm = await gradient_norm(self.ctx, self.shard, self.servers) if self._clips else None
         await self.ctx.apply(self.shard, norm=norm)
         self.version += 1
 
     def hand_out(self, workers: Sequence[int], version: int) -> None:
         """Send the shard to workers, and go on: the copy stays as it is while the next updates happen."""
-        source = self.ctx.parameters[self.shard]
+        ctx, source = self.ctx, self._parameters
         copy = source if source.is_meta else source.clone()
         for worker in workers:
-            self.ctx.start(self.ctx.send(worker, copy, tag=PARAMETERS, version=version))
+            ctx.start(ctx.send(worker, copy, tag=PARAMETERS, version=version))
 
     async def wait_for_farewells(self, workers: Sequence[int]) -> None:
         """What workers pushed before they heard of the end has to be taken off the link."""
         while not self._farewells.issuperset(workers):
             try:
-                await self.next_push()
+                self.read(await self.ctx.recv(ANY, tag=PUSH))
             except PeerLost as loss:
                 self._farewells.add(loss.rank)
                 self.note_lost(loss.rank)
@@ -109,27 +120,32 @@ class Server:
 class Coordinator(Server):
     """The first server: collects gradients and decides on updates."""
 
-    def __init__(self, ctx: Context, policy: Policy, staleness_aware: bool) -> None:
-        super().__init__(ctx, policy, staleness_aware)
+    def __init__(
+        self, ctx: Context, servers: Sequence[int], policy: Policy, *, staleness_aware: bool = False
+    ) -> None:
+        super().__init__(ctx, servers, policy, staleness_aware=staleness_aware)
         self._samples = 0
         self._alive = set(ctx.workers)
         self._done = dict.fromkeys(ctx.workers, 0)  # gradients that each worker has pushed
         self._held: set[int] = set()  # workers that are too far ahead of the slowest to go on
+        # BatchNorm's statistics and the like are the first worker's, which sends them along.
+        self._buffers, self._first_worker = ctx.buffers, ctx.workers[0]
 
     async def run(self) -> None:
         async for step in self.ctx.rounds():
             pushes = await self._collect()
             self._report(pushes)
-            recipients = self._who_goes_on(pushes)
-            await self._tell_followers(pushes, recipients, self.version + 1, fetch=self.ctx.inspects(step))
+            ends = step + 1 >= self.ctx.steps
+            recipients = sorted(self._alive) if ends else self._who_goes_on(pushes)
+            version = STOP if ends else self.version + 1
+            inspects = self.ctx.inspects(step)
+            if len(self.servers) > 1:
+                await self._tell_followers(pushes, recipients, version, fetch=inspects)
             await self.update(pushes)
-            self.hand_out(recipients, self.version)
-            if self.ctx.inspects(step):
+            self.hand_out(recipients, version)
+            if inspects:
                 await self._fetch_shards()
-        everybody = sorted(self._alive)
-        await self._tell_followers([], everybody, STOP, fetch=False)
-        self.hand_out(everybody, STOP)
-        await self.wait_for_farewells(everybody)
+        await self.wait_for_farewells(sorted(self._alive))
 
     def note_lost(self, rank: int) -> None:
         self.ctx.note_lost(rank)
@@ -150,19 +166,15 @@ class Coordinator(Server):
     async def _next_from_the_living(self) -> Push:
         while True:
             try:
-                push = await self.next_push()
+                push = self.read(await self.ctx.recv(ANY, tag=PUSH))
             except PeerLost as loss:
                 await self._go_on_without(loss)
                 continue
             if push is not None:
-                await self._follow_buffers(push.worker)
+                if push.worker == self._first_worker:
+                    for buffer in self._buffers:
+                        await self.ctx.recv(push.worker, buffer, tag=BUFFER)
                 return push
-
-    async def _follow_buffers(self, worker: int) -> None:
-        """BatchNorm's statistics and the like are the first worker's, which sends them along."""
-        if worker == self.ctx.workers[0]:
-            for buffer in self.ctx.buffers:
-                await self.ctx.recv(worker, buffer, tag=BUFFER)
 
     async def _go_on_without(self, loss: PeerLost) -> None:
         needed = self.policy.k if self.policy.waits else 1
@@ -188,29 +200,29 @@ class Coordinator(Server):
 
     async def _hand_out_everywhere(self, workers: Sequence[int]) -> None:
         """Without an update: the parameters as they are, from every server."""
-        await self._tell_followers([], workers, self.version, fetch=False)
+        if len(self.servers) > 1:
+            await self._tell_followers([], workers, self.version, fetch=False)
         self.hand_out(workers, self.version)
 
     def _report(self, pushes: Sequence[Push]) -> None:
-        pushes = sorted(pushes, key=lambda push: push.key)  # so that the loss is the same whoever came first
-        counts = [self.ctx.batch_of(push.worker, push.step).count for push in pushes]
-        self._samples += sum(counts)
-        for push in pushes:
+        loss, samples = 0.0, 0
+        for push in sorted(pushes, key=_KEY):  # so that the loss is the same whoever came first
             self.ctx.note_staleness(self.version - push.version)
-        loss = sum(push.loss * count for push, count in zip(pushes, counts, strict=True))
-        self.ctx.report(loss=loss / max(1, sum(counts)), samples=self._samples)
+            loss += push.loss * push.batch.count
+            samples += push.batch.count
+        self._samples += samples
+        self.ctx.report(loss=loss / max(1, samples), samples=self._samples)
 
     async def _tell_followers(
         self, pushes: Sequence[Push], recipients: Sequence[int], version: int, *, fetch: bool
     ) -> None:
-        if len(self.ctx.servers) > 1:
-            order = Order([push.key for push in pushes], list(recipients), version, fetch).pack()
-            for server in self.ctx.servers[1:]:
-                await self.ctx.send(server, order, tag=ORDER)
+        order = Order([push.key for push in pushes], list(recipients), version, fetch).pack()
+        for server in self.servers[1:]:
+            await self.ctx.send(server, order, tag=ORDER)
 
     async def _fetch_shards(self) -> None:
-        shards = self.ctx.shards(len(self.ctx.servers))
-        for server, shard in zip(self.ctx.servers[1:], shards[1:], strict=True):
+        shards = self.ctx.shards(len(self.servers))
+        for server, shard in zip(self.servers[1:], shards[1:], strict=True):
             await self.ctx.recv(server, self.ctx.parameters[shard], tag=SHARD)
 
 
@@ -220,7 +232,7 @@ class Follower(Server):
     async def run(self) -> None:
         kept: dict[tuple[int, int], Push] = {}
         while True:
-            message = await self.ctx.recv(self.ctx.servers[0], tag=ORDER)
+            message = await self.ctx.recv(self.servers[0], tag=ORDER)
             order = Order.unpack(message.tensor)
             if order.keys:
                 await self.update([await self._find(key, kept) for key in order.keys])
@@ -228,7 +240,7 @@ class Follower(Server):
                 kept = {key: push for key, push in kept.items() if push.version >= self.version}
             self.hand_out(order.recipients, order.version)
             if order.fetch:
-                await self.ctx.send(self.ctx.servers[0], self.ctx.parameters[self.shard], tag=SHARD)
+                await self.ctx.send(self.servers[0], self.ctx.parameters[self.shard], tag=SHARD)
             if order.version == STOP:
                 await self.wait_for_farewells(order.recipients)
                 return
@@ -236,7 +248,7 @@ class Follower(Server):
     async def _find(self, key: tuple[int, int], kept: dict[tuple[int, int], Push]) -> Push:
         while key not in kept:
             try:
-                push = await self.next_push()
+                push = self.read(await self.ctx.recv(ANY, tag=PUSH))
             except PeerLost as loss:
                 if loss.rank == key[0]:
                     raise  # the others have this gradient in their shards already

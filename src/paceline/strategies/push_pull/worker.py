@@ -17,11 +17,15 @@ __all__ = ["Worker"]
 class Worker:
     """One worker's side of the bargain."""
 
-    def __init__(self, ctx: Context, policy: Policy) -> None:
+    def __init__(self, ctx: Context, servers: Sequence[int], policy: Policy) -> None:
         self._ctx = ctx
+        self._servers = servers
         self._policy = policy
         self._version = 0
-        self._shards = ctx.shards(len(ctx.servers))
+        self._shards = ctx.shards(len(servers))
+        # Cut once: a view of a tensor costs more than all else that a push takes in a simulation.
+        self._parts = [ctx.gradient[shard] for shard in self._shards]
+        self._buffers = ctx.buffers if ctx.rank == ctx.workers[0] else ()
 
     async def run(self) -> None:
         """Until the server says stop; then say goodbye, so that the server knows that nothing more will come."""
@@ -29,15 +33,34 @@ class Worker:
             await self._compute_until_news()
         else:
             await self._compute_and_pull()
-        for server in self._ctx.servers:
+        for server in self._servers:
             await self._ctx.send(server, self._ctx.gradient[:0], tag=PUSH, version=STOP)
 
     async def _compute_and_pull(self) -> None:
+        # Nothing computes when parameters come, so they may be overwritten where they are.
+        places = [self._ctx.parameters[shard] for shard in self._shards]
         async for batch in self._ctx.batches(endless=True):
-            await self._push(batch, await self._ctx.compute(batch))
-            # Nothing computes now, so the parameters may be overwritten where they are.
-            if not await self._adopt(self._listen([self._ctx.parameters[shard] for shard in self._shards])):
+            await self._ctx.compute(batch)
+            await self._push(batch)
+            goes_on = await (
+                self._adopt(self._listen(places)) if self._policy.keeps else self._borrow(places)
+            )
+            if not goes_on:
                 return
+
+    async def _borrow(self, places: Sequence[Tensor]) -> bool:
+        """Give up the memory of the parameters until the next ones have come."""
+        storage = self._ctx.parameters.untyped_storage()
+        nbytes = 0 if self._ctx.parameters.is_meta else storage.nbytes()
+        if nbytes:
+            storage.resize_(0)
+        news = self._listen([None] * len(places))
+        goes_on = await self._adopt(news)
+        if nbytes:
+            storage.resize_(nbytes)
+            for place, handle in zip(places, news, strict=True):
+                place.copy_((await handle).tensor)
+        return goes_on
 
     async def _compute_until_news(self) -> None:
         # A computation may be under way when parameters come, so they land elsewhere first.
@@ -47,7 +70,8 @@ class Worker:
             work = self._ctx.start(self._ctx.compute(batch))
             await self._ctx.first([news[0], work])
             if not news[0].done:
-                await self._push(batch, await work)
+                await work
+                await self._push(batch)
                 if self._policy.waits:
                     await news[0]
             if news[0].done:
@@ -58,33 +82,25 @@ class Worker:
                     self._ctx.parameters[shard].copy_(landed)
                 news = self._listen(landing)
 
-    async def _push(self, batch: Batch, gradient: Tensor) -> None:
+    async def _push(self, batch: Batch) -> None:
+        ctx, origin = self._ctx, stamp(batch.step, self._version)
         under_way = [
-            self._ctx.start(
-                self._ctx.send(
-                    server,
-                    gradient[shard],
-                    tag=PUSH,
-                    version=stamp(batch.step, self._version),
-                    note=self._ctx.loss,
-                )
-            )
-            for server, shard in zip(self._ctx.servers, self._shards, strict=True)
+            ctx.start(ctx.send(server, part, tag=PUSH, version=origin, note=ctx.loss))
+            for server, part in zip(self._servers, self._parts, strict=True)
         ]
-        if self._ctx.rank == self._ctx.workers[0]:
-            for buffer in self._ctx.buffers:
-                await self._ctx.send(self._ctx.servers[0], buffer, tag=BUFFER)
+        for buffer in self._buffers:
+            await ctx.send(self._servers[0], buffer, tag=BUFFER)
         for handle in under_way:
             await handle
 
-    def _listen(self, places: Sequence[Tensor]) -> list[Handle[Message]]:
+    def _listen(self, places: Sequence[Tensor | None]) -> list[Handle[Message]]:
         return [
             self._ctx.start(self._ctx.recv(server, place, tag=PARAMETERS))
-            for server, place in zip(self._ctx.servers, places, strict=True)
+            for server, place in zip(self._servers, places, strict=True)
         ]
 
     async def _adopt(self, news: Sequence[Handle[Message]]) -> bool:
         """Wait for every server's shard; tell whether to go on."""
-        messages = [await handle for handle in news]
-        self._version = messages[0].version
+        for handle in news:
+            self._version = (await handle).version
         return self._version != STOP

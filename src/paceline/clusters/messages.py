@@ -1,0 +1,229 @@
+"""Messages of the simulated world: sending one, receiving one, and where they lie in between.
+
+A simulation is mostly this, so what every message passes is written flat: a call costs as much as the work in it.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from typing import TYPE_CHECKING
+
+from paceline.clusters.kernel import Event, Kernel, Waiter
+from paceline.context import ANY, Combine, Message
+from paceline.errors import MismatchError
+from paceline.replica.sums import combine_into
+from paceline.trace import Kind
+from paceline.trace.spans import pack_span, pack_two_spans
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from paceline.clusters.simulated_context import SimulatedContext
+
+__all__ = ["Mailbox", "RecvEvent", "SendEvent"]
+
+# As plain numbers: a member of an enumeration takes longer to find.
+_SEND, _RECEIVE, _WAIT = int(Kind.SEND), int(Kind.RECEIVE), int(Kind.WAIT)
+
+# What a call of a NamedTuple comes to, without the detour through Python that half of its time goes to.
+_new_tuple = tuple.__new__
+
+
+class SendEvent(Event[None]):
+    """A message under way. Done when the port out has carried it."""
+
+    __slots__ = (
+        "_context",
+        "_ended",
+        "begins_s",
+        "carry_s",
+        "delivered_s",
+        "ends_s",
+        "nbytes",
+        "note",
+        "source",
+        "start_s",
+        "tag",
+        "tensor",
+        "to",
+        "version",
+    )
+
+    # Set when it is sent.
+    start_s: float
+    """When it enters its sender's port."""
+    ends_s: float
+    """When it has left that port."""
+    carry_s: float
+    """How long each port carries it."""
+    begins_s: float
+    """When it enters its receiver's port."""
+    delivered_s: float
+    """When it is all there."""
+
+    def __init__(
+        self, context: SimulatedContext, to: int, tensor: Tensor, tag: int, version: int, note: float
+    ) -> None:
+        self._ended = self.started = False
+        self.error = self.waiter = self.result = None
+        self._context = context
+        self.source = context.rank
+        self.to = to
+        self.tensor = tensor
+        self.nbytes = tensor.nbytes
+        self.tag = tag
+        self.version = version
+        self.note = note
+
+    def start(self) -> None:
+        context, tensor = self._context, self.tensor
+        if not tensor.is_meta:  # the sender may overwrite its tensor before the message is delivered
+            self.tensor = tensor.clone()
+        if self.to == self.source:
+            self._deliver_here()
+            return
+        context.network.post(self)
+        nbytes, outcome = self.nbytes, context.outcome
+        outcome.bytes_sent += nbytes
+        outcome.messages_sent += 1
+        context.record_packed(pack_span(_SEND, self.start_s, self.ends_s, self.to, nbytes, context.step))
+
+    def _deliver_here(self) -> None:
+        """A message between two programs of one rank takes no time and counts for nothing."""
+        now_s = self._context.kernel.now
+        self.start_s = self.begins_s = self.ends_s = self.delivered_s = now_s
+        self._context.box.deliver(self)
+
+    # Its end is known from the start, so no event marks it unless somebody waits for it.
+
+    @property
+    def done(self) -> bool:
+        return self._ended or (self.started and self.ends_s <= self._context.kernel.now)
+
+    @done.setter
+    def done(self, done: bool) -> None:
+        self._ended = done
+
+    def park(self, waiter: Waiter) -> None:
+        if self.waiter is None:
+            self._context.kernel.at(self.ends_s, self._context.kernel.finish, self)
+        super().park(waiter)
+
+    def __str__(self) -> str:
+        return f"send to rank {self.to}"
+
+
+class RecvEvent(Event[Message]):
+    """Done when the message is there."""
+
+    __slots__ = ("_began_s", "_combine", "_context", "_into", "source", "tag")
+
+    def __init__(
+        self, context: SimulatedContext, source: int, into: Tensor | None, combine: Combine, tag: int
+    ) -> None:
+        self.done = self.started = False
+        self.error = self.waiter = None
+        self._context = context
+        self._into = into
+        self._combine = combine
+        self.source = source
+        self.tag = tag
+
+    def start(self) -> None:
+        context = self._context
+        self._began_s = context.kernel.now
+        context.box.ask(self)
+
+    def withdraw(self) -> None:
+        self._context.box.forget(self)
+
+    def receive(self, packet: SendEvent) -> None:
+        context = self._context
+        kernel, step = context.kernel, context.step
+        began_s, begins_s = self._began_s, packet.begins_s
+        source, nbytes, now_s = packet.source, packet.nbytes, kernel.now
+        if begins_s > began_s:
+            context.record_packed(
+                pack_two_spans(
+                    _WAIT, began_s, begins_s, source, 0, step,
+                    _RECEIVE, begins_s, now_s, source, nbytes, step,
+                )
+            )  # fmt: skip
+        else:
+            context.record_packed(pack_span(_RECEIVE, began_s, now_s, source, nbytes, step))
+        tensor = packet.tensor if self._into is None else self._combined(packet, self._into)
+        self.result = _new_tuple(Message, (source, packet.tag, packet.version, tensor, packet.note))
+        kernel.finish(self)
+
+    def _combined(self, packet: SendEvent, into: Tensor) -> Tensor:
+        tensor = packet.tensor
+        if into is tensor:
+            return tensor
+        if into.dtype != tensor.dtype or into.shape != tensor.shape:
+            self.error = _mismatch(packet, self._context.rank, into)
+        elif not into.is_meta:
+            combine_into(into, tensor, self._combine)
+        return into
+
+    def __str__(self) -> str:
+        return f"receive from {'any rank' if self.source == ANY else f'rank {self.source}'}"
+
+
+def _mismatch(packet: SendEvent, receiver: int, into: Tensor) -> MismatchError:
+    sent, expected = (f"{str(t.dtype).removeprefix('torch.')}{list(t.shape)}" for t in (packet.tensor, into))
+    dtype = str(packet.tensor.dtype).removeprefix("torch.")
+    return MismatchError(packet.source, sent, receiver, expected).about(dtype, packet.version)
+
+
+class Mailbox:
+    """What has come for a rank and is not yet received, and who waits for what has not come."""
+
+    __slots__ = ("_by_source", "_by_tag", "_kernel", "_waiting")
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel = kernel
+        # Both hold every packet that nobody has received: in the order of arrival, of one tag or of one source too.
+        self._by_tag: dict[int, OrderedDict[SendEvent, None]] = {}
+        self._by_source: dict[tuple[int, int], deque[SendEvent]] = {}
+        self._waiting: dict[tuple[int, int], deque[RecvEvent]] = {}
+
+    def deliver(self, packet: SendEvent) -> None:
+        if packet.delivered_s > self._kernel.now:  # another that arrived at the same instant went first
+            self._kernel.at(packet.delivered_s, self.deliver, packet)
+            return
+        source, tag = packet.source, packet.tag
+        waiting = self._waiting.get((source, tag)) or self._waiting.get((ANY, tag))
+        if waiting:
+            waiting.popleft().receive(packet)
+        else:
+            self._by_tag.setdefault(tag, OrderedDict())[packet] = None
+            self._by_source.setdefault((source, tag), deque()).append(packet)
+
+    def ask(self, event: RecvEvent) -> None:
+        """Give the event its message, or let it wait for one."""
+        source, tag = event.source, event.tag
+        packet = self._take(source, tag) if self._by_tag.get(tag) else None
+        if packet is not None:
+            event.receive(packet)
+            return
+        queue = self._waiting.get((source, tag))
+        if queue is None:
+            queue = self._waiting[source, tag] = deque()
+        queue.append(event)
+
+    def _take(self, source: int, tag: int) -> SendEvent | None:
+        """Remove the packet that came first, of all or of one source's."""
+        packets = self._by_tag[tag]
+        if source == ANY:
+            packet, _ = packets.popitem(last=False)
+            self._by_source[packet.source, tag].popleft()  # the first of all is the first of its source
+            return packet
+        queue = self._by_source.get((source, tag))
+        if not queue:
+            return None
+        packet = queue.popleft()
+        del packets[packet]
+        return packet
+
+    def forget(self, event: RecvEvent) -> None:
+        self._waiting[event.source, event.tag].remove(event)

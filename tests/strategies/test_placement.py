@@ -1,0 +1,120 @@
+"""Where the parameters of a parameter server live: on nodes of their own, on the first worker, on all workers."""
+
+import pytest
+import torch
+from strategies.server_cases import VARIANTS
+from tasks import WORLDS, a_task, simulated
+
+import paceline as pl
+from paceline.strategies import STRATEGIES, parse
+from paceline.strategies.central_storage import CentralStorage
+
+STEPS = 8
+PARAMETERS = 4 * 5 + 5 + 5 * 2 + 2  # in float64
+
+
+def placed(spec, placement):
+    return f"{spec}{',' if ':' in spec else ':'}placement={placement}"
+
+
+def gradients_applied(run):
+    return sum(run.staleness.values())
+
+
+@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("placement", ["worker", "all"])
+@pytest.mark.parametrize("spec", VARIANTS)
+def test_every_variant_runs_where_workers_serve(spec, placement, world):
+    run = pl.train(a_task(), placed(spec, placement), WORLDS[world](3), steps=STEPS)
+    gradients = {"sync": 3, "async": 1, "ssp": 1}.get(spec.partition(":")[0], 2)
+    assert run.steps == STEPS
+    assert gradients_applied(run) == STEPS * gradients
+    assert len(run.bytes_sent) == 3, "no rank serves alone"
+
+
+@pytest.mark.parametrize("spec", VARIANTS)
+def test_it_makes_no_difference_to_the_weights_which_rank_serves_where_messages_cost_nothing(spec):
+    cluster = simulated(4, compute=pl.times.Exponential(1.0), link=pl.Link.ideal())
+    expected = pl.train(a_task(), spec, cluster, steps=STEPS)
+    run = pl.train(a_task(), placed(spec, "worker"), cluster, steps=STEPS)
+    assert torch.equal(run.parameters, expected.parameters)
+    assert run.staleness == expected.staleness
+
+
+def test_a_rank_that_serves_and_computes_sends_nothing_to_itself():
+    sent = pl.train(a_task(), "sync:placement=worker", simulated(4), steps=STEPS).bytes_sent
+    nbytes = PARAMETERS * 8
+    assert sent == [3 * nbytes * STEPS, *[nbytes * STEPS] * 3]
+
+
+def test_with_shards_on_all_workers_no_port_is_the_bottleneck():
+    def busiest(spec):
+        return max(pl.train(a_task(), spec, simulated(4), steps=STEPS).bytes_sent)
+
+    # A server alone sends p n a step; with a shard of n/p each, p - 1 pushes and as many pulls pass each port.
+    assert busiest("sync") == 4 * PARAMETERS * 8 * STEPS
+    orders = 3 * STEPS * 200  # which gradients make up an update: what the first one tells the others
+    assert busiest("sync:placement=all") < 2 * 3 / 4 * PARAMETERS * 8 * STEPS + orders
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_an_error_in_the_computing_half_of_a_rank_ends_the_run(world):
+    def explode(outputs, targets):
+        raise LookupError("no such loss")
+
+    task = a_task(loss=explode)
+    with pytest.raises(pl.PacelineError, match="no such loss"):
+        pl.train(task, "sync:placement=worker", WORLDS[world](2), steps=2)
+
+
+@pytest.mark.parametrize("spec", ["sync:placement=all,servers=2", "async:placement=worker,servers=3"])
+def test_servers_beside_workers_that_serve_are_refused(spec):
+    with pytest.raises(pl.PacelineError, match="servers must be 1 where workers serve"):
+        parse(spec)
+
+
+def test_an_unknown_placement_is_refused_with_the_known_ones():
+    with pytest.raises(pl.PacelineError, match="all, servers, worker"):
+        parse("sync:placement=moon")
+
+
+def test_a_worker_of_central_storage_holds_no_parameters_between_its_steps():
+    flats, held = {}, []
+
+    class Watched(CentralStorage):
+        async def worker(self, ctx):
+            flats[ctx.rank] = ctx.parameters
+            await super(Watched, self).worker(ctx)
+
+        async def server(self, ctx):
+            apply = ctx.apply
+
+            async def watched(shard=None, *, norm=None):
+                held.append([flats[rank].untyped_storage().nbytes() for rank in ctx.workers])
+                await apply(shard, norm=norm)
+
+            ctx.apply = watched
+            await super(Watched, self).server(ctx)
+
+    # Every worker has pushed when an update happens, and none has the next parameters yet.
+    run = pl.train(a_task(), Watched(), simulated(3), steps=STEPS)
+    assert held == [[0, 0, 0]] * STEPS
+    assert torch.equal(run.parameters, pl.train(a_task(), "sync", simulated(3), steps=STEPS).parameters)
+
+
+@pytest.mark.parametrize(
+    ("name", "known"),
+    [
+        ("one-device", "single"),
+        ("mirrored", "all-reduce"),
+        ("multi-worker-mirrored", "all-reduce"),
+        ("parameter-server", "async"),
+        ("central-storage", "central-storage"),
+    ],
+)
+def test_the_names_that_tensorflow_users_know_are_known(name, known):
+    assert type(parse(name)) is STRATEGIES[known]
+
+
+def test_a_name_of_tensorflow_takes_the_parameters_of_what_it_stands_for():
+    assert parse("parameter-server:servers=2") == parse("async:servers=2")

@@ -1,0 +1,71 @@
+"""A trace as a picture."""
+
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+from tasks import a_task, simulated
+
+import paceline as pl
+from paceline import svg
+from paceline.trace import Kind, Recorder
+from paceline.trace.picture import draw
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def picture_of(run, **words):
+    return ElementTree.fromstring(draw(run.trace.spans, run.trace.seconds, title="t", **words))
+
+
+def count(picture, element, **attributes):
+    return sum(
+        all(each.get(key) == value for key, value in attributes.items())
+        for each in picture.iter(f"{SVG}{element}")
+    )
+
+
+@pytest.fixture(scope="module")
+def run():
+    return pl.train(a_task(), "sync", simulated(3, link=pl.Link("1Mbps", "1ms")), steps=2)
+
+
+def test_every_rank_has_a_lane(run):
+    words = {each.text for each in picture_of(run).iter(f"{SVG}text")}
+    assert {"rank 0", "rank 1", "rank 2", "rank 3", "worker", "server"} <= words
+
+
+def test_every_computation_is_a_bar_with_its_step(run):
+    picture = picture_of(run)
+    in_the_key = 1
+    assert count(picture, "rect", fill=svg.COLOURS[0]) == 3 * 2 + in_the_key
+    steps = [each.text for each in picture.iter(f"{SVG}text") if each.get("fill") == svg.PAPER]
+    assert sorted(steps) == ["1", "1", "1", "2", "2", "2"]
+
+
+def test_every_message_is_a_line_between_two_lanes(run):
+    assert count(picture_of(run), "circle", r="1.8") == sum(run.messages_sent)
+
+
+def test_what_is_after_the_end_is_left_out(run):
+    first = draw(run.trace.spans, run.trace.seconds / 3, title="t")
+    whole = draw(run.trace.spans, run.trace.seconds, title="t")
+    assert first.count("<rect") < whole.count("<rect")
+
+
+def test_a_title_cannot_break_the_picture(run):
+    assert count(picture_of(run, words="<script>alert(1)</script>"), "script") == 0
+
+
+def test_a_run_draws_its_trace_to_a_file(run, tmp_path):
+    run.trace.draw(tmp_path / "timeline.svg", title="sync")
+    assert ElementTree.parse(tmp_path / "timeline.svg").getroot().tag == f"{SVG}svg"
+
+
+def test_more_ranks_than_a_picture_can_show_are_refused():
+    def lane(rank):
+        recorder = Recorder(rank, "worker")
+        recorder.add(Kind.COMPUTE, 0.0, 1.0, -1, 0, 0)
+        return recorder.pack()
+
+    with pytest.raises(pl.PacelineError, match="1 to 64 ranks"):
+        draw([lane(rank) for rank in range(65)], 1.0, title="t")
