@@ -64,6 +64,8 @@ class Result:
     rows: list[Row]
     goals: list[Goal]
     notes: list[str] = field(default_factory=list)
+    unmeasured: list[str] = field(default_factory=list)
+    """What could not be measured here, and how it could."""
 
     @property
     def met(self) -> bool:
@@ -79,6 +81,7 @@ class Result:
                 for goal in self.goals
             ],
             "notes": self.notes,
+            "unmeasured": self.unmeasured,
         }
 
     def __str__(self) -> str:
@@ -86,6 +89,7 @@ class Result:
         goals = [[g.what, *_spread(g.ratio, g.rounds), g.bound, g.verdict] for g in self.goals]
         lines = [self.title, *_align([["", self.unit, "", "", ""], *rows]), ""]
         lines += _align([["", "ratio", "", "target", ""], *goals])
+        lines += [f"  not measured: {what}" for what in self.unmeasured]
         return "\n".join([*lines, *(f"  {note}" for note in self.notes)])
 
 

@@ -24,6 +24,7 @@ def test_every_public_name_resolves_and_says_what_it_is(name):
 
 def test_all_is_complete():
     promised = {"Link", "Local", "PacelineError", "Run", "Simulated", "Task", "load_task", "times", "train"}
+    promised |= {"Comparison", "compare"}
     assert promised <= set(paceline.__all__)
     assert set(paceline.__all__) - {"collectives"} == set(paceline._HOMES)
 
@@ -50,6 +51,18 @@ def test_an_unknown_name_is_an_attribute_error():
 )
 def test_torch_is_imported_late(statement):
     assert "torch" not in modules_after(statement)
+
+
+def test_training_imports_neither_pages_nor_comparisons():
+    program = (
+        "import torch, paceline as pl\n"
+        "task = pl.Task(model=torch.nn.Linear(2, 1), data=(torch.zeros(4, 2), torch.zeros(4, 1)), batch_size=2,\n"
+        "    loss=torch.nn.functional.mse_loss, optimizer=lambda params: torch.optim.SGD(params, lr=0.1))\n"
+        "pl.train(task, 'all-reduce', pl.Simulated(workers=2, compute=pl.times.Constant(0.01)), steps=2)\n"
+        "pl.train(task, 'all-reduce', pl.Local(workers=2), steps=2)"
+    )
+    above = ("paceline.report", "paceline.comparison", "paceline.diagnosis", "paceline.cli", "rich")
+    assert not [name for name in modules_after(program) if name.startswith(above)]
 
 
 def test_the_version_is_that_of_the_package():

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from paceline import collectives
     from paceline.clusters.local import Local
     from paceline.clusters.simulated import Simulated
+    from paceline.comparison.compare import compare
+    from paceline.comparison.comparison import Comparison
     from paceline.costs import Link, times
     from paceline.errors import PacelineError
     from paceline.programs import run_program
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
+    "Comparison",
     "Link",
     "Local",
     "PacelineError",
@@ -28,6 +31,7 @@ __all__ = [
     "Simulated",
     "Task",
     "collectives",
+    "compare",
     "load_task",
     "run_program",
     "times",
@@ -35,12 +39,14 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Comparison": "paceline.comparison.comparison",
     "Link": "paceline.costs",
     "Local": "paceline.clusters.local",
     "PacelineError": "paceline.errors",
     "Run": "paceline.run",
     "Simulated": "paceline.clusters.simulated",
     "Task": "paceline.task",
+    "compare": "paceline.comparison.compare",
     "load_task": "paceline.task",
     "run_program": "paceline.programs",
     "times": "paceline.costs",

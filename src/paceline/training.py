@@ -18,7 +18,7 @@ from paceline.run import Progress, Run
 from paceline.strategies import describe, parse
 from paceline.task import Task
 
-__all__ = ["train"]
+__all__ = ["check_seed", "count_steps", "train"]
 
 DEFAULT_EPOCHS = 10
 EVALUATIONS = 20
@@ -48,9 +48,9 @@ def train(
     where: Cluster = Local() if cluster is None else cluster
     if not hasattr(where, "run"):
         raise ConfigurationError("cluster", "must be a cluster", where, "such as pl.Local(workers=4)")
-    count = _count_steps(task, steps, epochs)
+    count = count_steps(task, steps, epochs)
     with _device(where):
-        module = task.build_model(_check_seed(seed))
+        module = task.build_model(check_seed(seed))
     job = Job(
         strategy=chosen,
         roles=tuple(chosen.roles(where.workers)),
@@ -71,7 +71,8 @@ def _device(cluster: Cluster) -> contextlib.AbstractContextManager[object]:
     return contextlib.nullcontext()
 
 
-def _count_steps(task: Task, steps: int | None, epochs: float | None) -> int:
+def count_steps(task: Task, steps: int | None, epochs: float | None) -> int:
+    """How many updates a run is long."""
     if steps is not None and epochs is not None:
         raise ConfigurationError("steps", "must not be given together with epochs", steps, "give one of them")
     if steps is not None:
@@ -85,7 +86,8 @@ def _count_steps(task: Task, steps: int | None, epochs: float | None) -> int:
     return math.ceil(passes * math.ceil(length / min(task.batch_size, length)))
 
 
-def _check_seed(seed: int) -> int:
+def check_seed(seed: int) -> int:
+    """The seed, if it is one."""
     if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 2**32:
         raise ConfigurationError("seed", "must be a whole number from 0 to 4294967295", seed)
     return seed

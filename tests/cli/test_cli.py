@@ -68,13 +68,23 @@ def imported_by(*words):
 
 
 @pytest.mark.parametrize(
-    "words", [("--help",), ("train", "--help"), ("strategies", "--help"), ("--version",)]
+    "words",
+    [
+        ("--help",),
+        ("train", "--help"),
+        ("compare", "--help"),
+        ("report", "--help"),
+        ("strategies", "--help"),
+        ("--version",),
+    ],
 )
 def test_help_and_version_do_not_import_torch(words):
     modules = imported_by(*words)
     assert "paceline.cli.train" in modules
     assert "torch" not in modules
     assert "numpy" not in modules
+    assert "rich.progress" not in modules
+    assert not [name for name in modules if name.startswith(("paceline.report", "paceline.comparison"))]
 
 
 def test_words_that_do_not_fit_are_refused_before_torch_is_imported():
@@ -87,8 +97,7 @@ def test_the_version_is_that_of_the_package():
 
 def test_help_names_every_command():
     text = invoke("--help").stdout
-    assert "train" in text
-    assert "strategies" in text
+    assert all(name in text for name in ("train", "compare", "report", "strategies"))
 
 
 @pytest.mark.parametrize(
@@ -161,8 +170,10 @@ def test_an_argument_refused_in_the_file_is_told_with_its_line(tmp_path):
 def test_a_run_prints_its_result_to_stdout_and_its_progress_to_stderr(small):
     result = invoke("train", small, "--workers", "2", "--steps", "6")
     assert result.exit_code == 0, result.stderr
-    names = [line.split()[0] for line in result.stdout.splitlines()]
+    figures, _, diagnosis = result.stdout.partition("\n\n")
+    names = [line.split()[0] for line in figures.splitlines()]
     assert names == ["strategy", "seconds", "steps", "loss", "closeness", "target", "time"]
+    assert "ank" in diagnosis
     assert "reached after" in result.stdout
     assert "step " in result.stderr
 
@@ -178,6 +189,19 @@ def test_json_is_one_object_and_nothing_else_on_stdout(small):
     figures = json.loads(result.stdout)
     assert figures["steps"] == 4
     assert figures["reached_target"] is True
+    assert figures["diagnosis"]
+
+
+def test_one_worker_alone_is_not_diagnosed(small):
+    result = invoke("train", small, "--workers", "1", "--steps", "2", "--quiet")
+    assert "\n\n" not in result.stdout
+
+
+def test_a_slow_rank_is_told_after_the_run(small):
+    words = ["--simulate", "--compute", "constant:seconds=10ms", "--slow", "1:4x", "--steps", "20"]
+    result = invoke("train", small, "--workers", "4", *words)
+    assert "Rank 1 is the slowest to compute: 40 ms a gradient, 4.0 times" in result.stdout
+    assert "a step would take" in result.stdout
 
 
 def test_a_simulated_run_takes_links_times_and_stragglers(small):

@@ -3,7 +3,8 @@ import math
 import pytest
 
 from paceline.cli import progress as module
-from paceline.cli.progress import shown_progress
+from paceline.cli.progress import shown_comparison, shown_progress
+from paceline.comparison.contender import Stage
 from paceline.run import Progress
 
 
@@ -47,3 +48,53 @@ def test_a_terminal_gets_a_bar(capsys, monkeypatch):
     with shown_progress(quiet=False) as show:
         show(Progress(3, 10, 0.25, 6400, 2.0))
     assert "3/10" in capsys.readouterr().err
+
+
+def test_a_slow_rank_is_shown(capsys):
+    with shown_progress(quiet=False) as show:
+        show(Progress(3, 10, math.nan, 0, 0.0, None, 2, 4.04))
+    assert capsys.readouterr().err == "step 3/10  rank 2 is slow (4.0x)\n"
+
+
+def test_a_slow_rank_that_has_not_ended_a_computation_is_shown_without_a_figure(capsys):
+    with shown_progress(quiet=False) as show:
+        show(Progress(3, 10, math.nan, 0, 0.0, None, 2, math.inf))
+    assert capsys.readouterr().err == "step 3/10  rank 2 is slow\n"
+
+
+def stage(**news):
+    return Stage(name="k-sync:k=3", round=2, rounds=3, **news)
+
+
+def test_quiet_gives_no_callback_to_a_comparison_either():
+    with shown_comparison(quiet=True) as show:
+        assert show is None
+
+
+def test_a_comparison_tells_strategy_and_round_of_each_line(clock, capsys):
+    with shown_comparison(quiet=False) as show:
+        show(stage())
+        show(stage(progress=Progress(3, 10, 0.5, 64, 1.0)))
+        show(stage(progress=Progress(4, 10, 0.5, 64, 1.0)))  # less than two seconds later
+        show(Stage(name="async", round=1, rounds=1, progress=Progress(1, 10, 0.5, 64, 1.0)))
+        show(stage(error="no luck"))
+    assert capsys.readouterr().err.splitlines() == [
+        "k-sync:k=3 (2/3): starting",
+        "k-sync:k=3 (2/3): step 3/10  loss 0.5000  64 samples/s",
+        "async: step 1/10  loss 0.5000  64 samples/s",
+        "k-sync:k=3 (2/3): failed",
+    ]
+
+
+def test_a_terminal_gets_a_bar_for_each_strategy(capsys, monkeypatch):
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "120")
+    with shown_comparison(quiet=False) as show:
+        show(stage())
+        show(stage(progress=Progress(3, 10, 0.25, 6400, 2.0)))
+        show(Stage(name="async", round=1, rounds=1))
+        show(Stage(name="async", round=1, rounds=1, error="no luck"))
+    shown = capsys.readouterr().err
+    assert "k-sync:k=3 (2/3)" in shown
+    assert "3/10" in shown
+    assert "failed" in shown

@@ -1,19 +1,8 @@
-from paceline.cli.table import plain_table, print_table
+from paceline.cli.table import print_table
+from paceline.tables import plain_table
 
 HEADER = ("strategy", "seconds", "note")
 ROWS = [("single", "1.50", "[alone]"), ("map-reduce", "12.25", "")]
-
-
-def test_a_plain_table_aligns_names_to_the_left_and_numbers_to_the_right():
-    assert plain_table(HEADER, ROWS).splitlines() == [
-        "strategy    seconds  note",
-        "single         1.50  [alone]",
-        "map-reduce    12.25",
-    ]
-
-
-def test_a_table_without_rows_is_its_header():
-    assert plain_table(HEADER, []) == "strategy  seconds  note"
 
 
 def test_what_is_no_terminal_gets_the_plain_table(capsys):

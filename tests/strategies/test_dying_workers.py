@@ -1,4 +1,4 @@
-"""The parameter server goes on without workers that die, as long as enough are left."""
+"""The parameter server and federated averaging go on without workers that die, as long as enough are left."""
 
 import os
 import signal
@@ -34,7 +34,17 @@ def train(spec, flag, workers=3):
     return pl.train(a_task(loss=deadly_once(flag)), spec, pl.Local(workers=workers, deadline_s=20), steps=60)
 
 
-@pytest.mark.parametrize("spec", ["async", "k-sync:k=2", "k-batch-async:k=2", "ssp:staleness=1"])
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "async",
+        "k-sync:k=2",
+        "k-batch-async:k=2",
+        "ssp:staleness=1",
+        "fedavg:batch=4",
+        "fedavgm:batch=4,fraction=0.6",
+    ],
+)
 def test_the_run_goes_on_and_its_record_names_the_rank_and_the_step(spec, tmp_path):
     run = train(spec, tmp_path / "dead")
     ((rank, step),) = run.lost
@@ -50,6 +60,15 @@ def test_the_run_ends_when_too_few_are_left(spec, tmp_path):
         train(spec, tmp_path / "dead")
 
 
-def test_the_last_workers_death_ends_the_run(tmp_path):
+@pytest.mark.parametrize("spec", ["async", "fedavg"])
+def test_the_last_workers_death_ends_the_run(spec, tmp_path):
     with pytest.raises(PeerLost, match="rank 0 is lost"):
-        train("async", tmp_path / "dead", workers=1)
+        train(spec, tmp_path / "dead", workers=1)
+
+
+def test_the_next_model_is_the_mean_of_the_clients_that_live(tmp_path):
+    run = train("fedavg:batch=4", tmp_path / "dead")
+    ((_, step),) = run.lost
+    clients = [record["clients"] for record in run.history]
+    assert clients[:step] == [3] * step
+    assert clients[step + 1 :] == [2] * (59 - step)

@@ -84,7 +84,7 @@ def test_a_worker_of_central_storage_holds_no_parameters_between_its_steps():
     class Watched(CentralStorage):
         async def worker(self, ctx):
             flats[ctx.rank] = ctx.parameters
-            await super(Watched, self).worker(ctx)
+            await super().worker(ctx)
 
         async def server(self, ctx):
             apply = ctx.apply
@@ -94,7 +94,7 @@ def test_a_worker_of_central_storage_holds_no_parameters_between_its_steps():
                 await apply(shard, norm=norm)
 
             ctx.apply = watched
-            await super(Watched, self).server(ctx)
+            await super().server(ctx)
 
     # Every worker has pushed when an update happens, and none has the next parameters yet.
     run = pl.train(a_task(), Watched(), simulated(3), steps=STEPS)

@@ -16,7 +16,8 @@ Row = tuple[int, float, float, int, int, int]
 
 def spans(rank: int, *rows: Row, role: str = "worker", host: int = 0) -> Spans:
     recorder = Recorder(rank, role, host)
-    recorder.spans.extend(rows)
+    for row in rows:
+        recorder.add(*row)
     return recorder.pack()
 
 

@@ -13,7 +13,8 @@ unhurried = settings(deadline=None, max_examples=60)  # other work may hold the 
 
 def recorded(*tuples: tuple[int, float, float, int, int, int], rank: int = 0, role: str = "worker") -> Spans:
     recorder = Recorder(rank, role)
-    recorder.spans.extend(tuples)
+    for each in tuples:
+        recorder.add(*each)
     return recorder.pack()
 
 
@@ -31,11 +32,10 @@ def test_kinds_have_the_numbers_that_files_hold() -> None:
     assert [int(kind) for kind in Kind] == list(range(8))
 
 
-def test_a_recorder_packs_what_was_appended_in_order() -> None:
+def test_a_recorder_packs_what_was_recorded_in_order() -> None:
     recorder = Recorder(3, "server", host=1)
-    append = recorder.spans.append
-    append((Kind.RECEIVE, 1.0, 2.5, 7, 4096, 12))
-    append((0, 0.25, 1.0, -1, 0, 11))
+    recorder.add(Kind.RECEIVE, 1.0, 2.5, 7, 4096, 12)
+    recorder.add(0, 0.25, 1.0, -1, 0, 11)
     spans = recorder.pack()
     assert (spans.rank, spans.role, spans.host, len(spans)) == (3, "server", 1, 2)
     assert spans.array.tolist() == [(2, 1.0, 2.5, 7, 4096, 12), (0, 0.25, 1.0, -1, 0, 11)]

@@ -12,7 +12,8 @@ unhurried = settings(deadline=None, max_examples=60)  # other work may hold the 
 
 def spans(rank: int, *rows: tuple[int, float, float, int], role: str = "worker") -> Spans:
     recorder = Recorder(rank, role)
-    recorder.spans.extend((kind, start, end, peer, 0, 0) for kind, start, end, peer in rows)
+    for kind, start, end, peer in rows:
+        recorder.add(kind, start, end, peer, 0, 0)
     return recorder.pack()
 
 

@@ -13,7 +13,8 @@ from paceline.trace import Recorder, Spans, Trace
 
 def spans(rank: int, count: int = 3, role: str = "worker") -> Spans:
     recorder = Recorder(rank, role, host=rank // 2)
-    recorder.spans.extend((i % 8, i * 0.1, i * 0.1 + 0.1, rank, 10 * i, i) for i in range(count))
+    for i in range(count):
+        recorder.add(i % 8, i * 0.1, i * 0.1 + 0.1, rank, 10 * i, i)
     return recorder.pack()
 
 

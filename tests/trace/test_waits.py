@@ -11,7 +11,8 @@ def waits_of(ranks: dict[int, list[Row]], seconds: float = 100.0) -> Waits:
     spans: list[Spans] = []
     for rank, rows in ranks.items():
         recorder = Recorder(rank, "worker")
-        recorder.spans.extend((kind, start, end, peer, 0, 0) for kind, start, end, peer in rows)
+        for kind, start, end, peer in rows:
+            recorder.add(kind, start, end, peer, 0, 0)
         spans.append(recorder.pack())
     return find_waits(spans, {each.rank: sweep(each.array, seconds) for each in spans})
 

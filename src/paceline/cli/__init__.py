@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from paceline.cli import bench, strategies, train
+from paceline.cli import bench, compare, partition, report, strategies, topology, train
 from paceline.cli.options import Version
 
 __all__ = ["app", "main"]
@@ -16,8 +16,12 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("train")(train.train)
+app.command("compare")(compare.compare)
+app.command("report")(report.report)
 app.command("strategies")(strategies.strategies)
 app.command("bench")(bench.bench)
+app.command("topology")(topology.topology)
+app.command("partition")(partition.partition)
 
 
 @app.callback()

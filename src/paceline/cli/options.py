@@ -8,7 +8,7 @@ from typing import Annotated
 from typer import Argument, Exit, Option, echo
 
 _SIMULATED = "Simulated workers"
-_LINKS = "Links, simulated or (train only) emulated between real workers"
+_LINKS = "Links, simulated or (not in bench) emulated between real workers"
 
 
 def _print_version(wanted: bool) -> None:
@@ -59,7 +59,31 @@ Compute = Annotated[
     ),
 ]
 
+Strategies = Annotated[
+    str,
+    Option(
+        metavar="STRATEGY,…",
+        help="Strategies with commas between them, such as all-reduce,k-sync:k=3,async.",
+    ),
+]
+Repeat = Annotated[int, Option(help="Runs of each strategy, in rounds; round n has the seed --seed + n - 1.")]
+Target = Annotated[float | None, Option(help="The metric's value to reach, in place of the task's own.")]
+Against = Annotated[
+    list[str] | None,
+    Option(metavar="PEER", help="A peer to stand against: ddp, PyTorch's DistributedDataParallel on Gloo."),
+]
+Baseline = Annotated[
+    bool, Option("--baseline/--no-baseline", help="Run `single` too, on one worker, for the speed-up.")
+]
+TensorBoard = Annotated[
+    Path | None, Option(metavar="DIR", help="Write loss and metric there too, for TensorBoard.")
+]
+
 Out = Annotated[Path | None, Option(metavar="DIR", help="Save history, trace and model in this directory.")]
+OutWithPage = Annotated[
+    Path | None,
+    Option("--out", metavar="DIR", help="Save every run there, and report.html: the page about them."),
+]
 Json = Annotated[bool, Option("--json", help="Print JSON, and nothing else, to stdout.")]
 Quiet = Annotated[bool, Option("--quiet", help="Show no progress.")]
 Version = Annotated[

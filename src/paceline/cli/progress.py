@@ -1,4 +1,4 @@
-"""How far a run is, on stderr: a bar on a terminal, a line every two seconds elsewhere."""
+"""How far a run is, on stderr: bars on a terminal, a line every two seconds elsewhere."""
 
 from __future__ import annotations
 
@@ -7,16 +7,21 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from paceline.run import Progress
+    from rich.progress import Progress as Bars
+    from rich.progress import TaskID
 
-__all__ = ["shown_progress"]
+    from paceline.comparison.contender import Stage
+    from paceline.run import Progress, Run
+
+__all__ = ["shown_comparison", "shown_progress"]
 
 SECONDS_BETWEEN_LINES = 2.0
 
 Show = Callable[["Progress"], None]
+ShowStage = Callable[["Stage"], None]
 
 
 def shown_progress(*, quiet: bool) -> AbstractContextManager[Show | None]:
@@ -26,7 +31,14 @@ def shown_progress(*, quiet: bool) -> AbstractContextManager[Show | None]:
     return _bar() if sys.stderr.isatty() else nullcontext(_lines())
 
 
-def _lines() -> Show:
+def shown_comparison(*, quiet: bool) -> AbstractContextManager[ShowStage | None]:
+    """What `compare` is to call with each stage while the context is open. None where nothing is shown."""
+    if quiet:
+        return nullcontext()
+    return _bar_each() if sys.stderr.isatty() else nullcontext(_lines_of_each())
+
+
+def _lines(name: str = "") -> Show:
     last_s = -math.inf
 
     def show(progress: Progress) -> None:
@@ -34,29 +46,91 @@ def _lines() -> Show:
         now_s = time.monotonic()
         if now_s - last_s >= SECONDS_BETWEEN_LINES:
             last_s = now_s
-            print(f"step {progress.step}/{progress.steps}  {_figures(progress)}", file=sys.stderr, flush=True)
+            _print(f"{name}step {progress.step}/{progress.steps}  {_figures(progress)}")
+
+    return show
+
+
+def _lines_of_each() -> ShowStage:
+    shows: dict[str, Show] = {}
+
+    def show(stage: Stage) -> None:
+        if stage.progress is not None:
+            title = _title(stage)
+            shows.setdefault(title, _lines(f"{title}: "))(stage.progress)
+        elif stage.run is None:
+            _print(f"{_title(stage)}: {'starting' if stage.error is None else 'failed'}")
 
     return show
 
 
 @contextmanager
 def _bar() -> Iterator[Show]:
+    with _bars() as bars:
+        row = bars.add_task("", total=None, figures="starting the workers")
+        bars.refresh()
+
+        def show(progress: Progress) -> None:
+            _draw(bars, row, progress)
+
+        yield show
+
+
+@contextmanager
+def _bar_each() -> Iterator[ShowStage]:
+    """A bar a strategy, which begins anew with every round."""
+    rows: dict[str, TaskID] = {}
+    with _bars() as bars:
+
+        def show(stage: Stage) -> None:
+            if stage.name not in rows:
+                rows[stage.name] = bars.add_task("", total=None, figures="")
+            row = rows[stage.name]
+            if stage.progress is not None:
+                _draw(bars, row, stage.progress)
+            elif stage.run is None:
+                figures = "starting the workers" if stage.error is None else "failed"
+                bars.reset(row, description=_title(stage), total=None, figures=figures)
+                bars.refresh()
+            else:
+                _draw(bars, row, _ended(stage.run))
+                bars.stop_task(row)
+
+        yield show
+
+
+def _bars() -> Bars:
     from rich import progress as rich
     from rich.console import Console
 
+    names = rich.TextColumn("{task.description}", markup=False)
     figures = rich.TextColumn("{task.fields[figures]}", markup=False)
-    counts = (rich.TextColumn("step"), rich.MofNCompleteColumn(), rich.BarColumn())
-    columns = (*counts, figures, rich.TimeRemainingColumn())
+    counts = (rich.TextColumn("step"), rich.MofNCompleteColumn(), rich.BarColumn(bar_width=None))
+    columns: tuple[Any, ...] = (names, *counts, figures, rich.TimeRemainingColumn())
     # Drawn when called, ten times a second at most: a thread that draws would contend with the workers.
-    with rich.Progress(*columns, console=Console(stderr=True), transient=True, auto_refresh=False) as bar:
-        row = bar.add_task("", total=None, figures="starting the workers")
-        bar.refresh()
+    return rich.Progress(
+        *columns, console=Console(stderr=True), transient=True, auto_refresh=False, expand=True
+    )
 
-        def show(progress: Progress) -> None:
-            bar.update(row, completed=progress.step, total=progress.steps, figures=_figures(progress))
-            bar.refresh()
 
-        yield show
+def _draw(bars: Bars, row: TaskID, progress: Progress) -> None:
+    bars.update(row, completed=progress.step, total=progress.steps, figures=_figures(progress))
+    bars.refresh()
+
+
+def _ended(run: Run) -> Progress:
+    from paceline.run import Progress
+
+    samples = run.history[-1].samples if run.history else 0
+    return Progress(run.steps, run.steps, run.loss, samples, run.seconds, run.metric)
+
+
+def _title(stage: Stage) -> str:
+    return stage.name if stage.rounds == 1 else f"{stage.name} ({stage.round}/{stage.rounds})"
+
+
+def _print(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
 def _figures(progress: Progress) -> str:
@@ -67,4 +141,7 @@ def _figures(progress: Progress) -> str:
         figures.append(f"metric {progress.metric:.4f}")
     if progress.seconds > 0:
         figures.append(f"{progress.samples / progress.seconds:,.0f} samples/s")
+    if progress.slow_rank is not None:
+        slowness = f" ({progress.slowness:.1f}x)" if math.isfinite(progress.slowness) else ""
+        figures.append(f"rank {progress.slow_rank} is slow{slowness}")
     return "  ".join(figures)

@@ -13,7 +13,7 @@ __all__ = ["result_text"]
 
 
 def result_text(run: Run, task: Task) -> str:
-    """Strategy, seconds, steps, loss, metric, target and shares of time, one a line."""
+    """Strategy, seconds, steps, loss, metric, target and shares of time, one a line; then who is slow."""
     from paceline.costs.units import format_seconds
 
     lines = {
@@ -31,7 +31,17 @@ def result_text(run: Run, task: Task) -> str:
         lines["target"] = f"{run.target:g} {when}"
     lines["time"] = _shares(run)
     width = max(map(len, lines)) + 2
-    return "\n".join(f"{name:<{width}}{value}" for name, value in lines.items())
+    told = [f"{name:<{width}}{value}" for name, value in lines.items()]
+    return "\n".join([*told, *_diagnosis(run)])
+
+
+def _diagnosis(run: Run) -> list[str]:
+    """Who is slow. Not of a run in which one rank computes alone."""
+    from paceline.diagnosis.diagnose import diagnose
+    from paceline.diagnosis.words import sentences
+
+    found = diagnose(run)
+    return ["", *sentences(found)] if found.compute is not None else []
 
 
 def _metric_name(task: Task) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,15 +12,17 @@ import typer
 from paceline.cli import options
 from paceline.cli.cluster import ClusterWords
 from paceline.cli.failures import REFUSED, exit_codes
+from paceline.cli.files import check_directory
 from paceline.cli.progress import shown_progress
 from paceline.cli.result import result_text
+from paceline.cli.tensorboard import Board
 from paceline.errors import ConfigurationError, RunError
 
 if TYPE_CHECKING:
-    from paceline.run import Run
+    from paceline.run import Progress, Run
     from paceline.task import Task
 
-__all__ = ["train"]
+__all__ = ["check_length", "train"]
 
 
 def train(
@@ -39,13 +41,16 @@ def train(
     latency: options.Latency = None,
     compute: options.Compute = None,
     out: options.Out = None,
+    tensorboard: options.TensorBoard = None,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
     """Train the task of a file with one strategy, on local workers or on simulated ones."""
     with exit_codes():
-        _check_length(steps, epochs)
-        _check_directory(out)
+        check_length(steps, epochs)
+        if out is not None:
+            check_directory("--out", out)
+        board = None if tensorboard is None else Board(tensorboard)
         words = ClusterWords(
             workers=workers,
             slow=slow or (),
@@ -58,37 +63,53 @@ def train(
             emulates=True,
         )
         options_of_train = {"steps": steps, "epochs": epochs, "seed": seed, "stop_at_target": stop_at_target}
-        task, run = _trained(file, strategy, words, quiet, options_of_train)
+        task, run = _trained(file, strategy, words, quiet, board, options_of_train)
         if out is not None:
             _save(run, out)
-        typer.echo(json.dumps(run.as_dict()) if as_json else result_text(run, task))
+        typer.echo(json.dumps(_figures(run)) if as_json else result_text(run, task))
+
+
+def check_length(steps: int | None, epochs: int | None) -> None:
+    """A run is as long as one of them says."""
+    if steps is not None and epochs is not None:
+        given = f"--steps {steps} --epochs {epochs}"
+        raise ConfigurationError("--steps", "excludes --epochs", given, "leave one of them out")
 
 
 def _trained(
-    file: str, strategy: str, words: ClusterWords, quiet: bool, options_of_train: dict[str, Any]
+    file: str,
+    strategy: str,
+    words: ClusterWords,
+    quiet: bool,
+    board: Board | None,
+    options_of_train: dict[str, Any],
 ) -> tuple[Task, Run]:
     import paceline as pl
 
     cluster = words.cluster()
     with exit_codes(failure=REFUSED):
         task = pl.load_task(file)
-    with shown_progress(quiet=quiet) as progress:
-        return task, pl.train(task, strategy, cluster, progress=progress, **options_of_train)
+    with ExitStack() as stack:
+        shown = stack.enter_context(shown_progress(quiet=quiet))
+        page = None if board is None else stack.enter_context(board.page(strategy))
+
+        watchers = [each for each in (shown, page.show if page is not None else None) if each is not None]
+
+        def show(progress: Progress) -> None:
+            for watcher in watchers:
+                watcher(progress)
+
+        run = pl.train(task, strategy, cluster, progress=show if watchers else None, **options_of_train)
+        if page is not None:
+            page.write(run)
+        return task, run
 
 
-def _check_length(steps: int | None, epochs: int | None) -> None:
-    if steps is not None and epochs is not None:
-        given = f"--steps {steps} --epochs {epochs}"
-        raise ConfigurationError("--steps", "excludes --epochs", given, "leave one of them out")
+def _figures(run: Run) -> dict[str, Any]:
+    from paceline.diagnosis.diagnose import diagnose
+    from paceline.diagnosis.words import sentences
 
-
-def _check_directory(out: Path | None) -> None:
-    """Refuse at once what could not be saved to in the end."""
-    if out is None:
-        return
-    there = next(path for path in (out, *out.absolute().parents) if path.exists())
-    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
-        raise ConfigurationError("--out", "must be a directory that can be written", str(out), "name another")
+    return {**run.as_dict(), "diagnosis": sentences(diagnose(run))}
 
 
 def _save(run: Run, out: Path) -> None:

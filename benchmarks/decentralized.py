@@ -1,0 +1,87 @@
+"""How long to 97 % of the digits over a slow link: all-reduce's time against that of peers who talk less.
+
+The experiment is that of examples/topologies.py: eight peers, a model of one megabyte, 100 Mbit/s and 5 ms, the same
+batches, optimizer and seed for all. It is simulated first, then run in processes over an emulated link. Both take the
+same steps to the same weights, so that a prediction is wrong by its seconds alone. The simulation is told that eight
+peers share this machine's cores; it times a gradient on one of them.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+
+import paceline as pl
+from benchmarks.result import Goal, Result, Row, compare
+from benchmarks.rounds import rounds
+from examples.topologies import PEERS, SLOW, train
+
+__all__ = ["measure"]
+
+ALL_REDUCE = "all-reduce:algorithm=ring"
+OTHERS = ("decentralized:topology=one-peer-exponential", "decentralized:topology=ring", "local-sgd:period=8")
+ROUNDS = 5
+LIMIT_S = 150.0
+EPOCHS = 20
+"""Then a run that has not reached the target is given up."""
+
+Times = dict[str, list[float]]
+
+
+def measure() -> Result:
+    predicted, measured = _take_turns()
+    result = Result(
+        title=f"seconds to 97 % of the digits, {PEERS} peers, {SLOW}", unit="s", rows=[], goals=[]
+    )
+    reached = [name for name in measured if math.isfinite(sum(measured[name]))]
+    rows = {name: Row(what=f"{name}, emulated", rounds=measured[name]) for name in reached}
+    for name, row in rows.items():
+        forecast = Row(what=f"{name}, simulated", rounds=predicted[name])
+        result.rows += [row, forecast]
+        off = [max(ratio, 1 / ratio) for ratio in compare(forecast, row)]
+        result.goals.append(
+            Goal(what=f"{name}: prediction is wrong by a factor of", rounds=off, at_most=1.15)
+        )
+    result.unmeasured += [
+        f"{name}: not at the target within {EPOCHS} epochs" for name in measured if name not in rows
+    ]
+    if ALL_REDUCE in rows and len(rows) > 1:
+        result.goals = [*_contests(rows), *result.goals]
+    return result
+
+
+def _contests(rows: dict[str, Row]) -> list[Goal]:
+    """All-reduce against each of the others, the best first; the goal is held by the best."""
+    others = sorted((name for name in rows if name != ALL_REDUCE), key=lambda name: rows[name].median)
+    return [
+        Goal(
+            what=f"{ALL_REDUCE} / {name}",
+            rounds=compare(rows[ALL_REDUCE], rows[name]),
+            at_least=None if place else 1.3,
+        )
+        for place, name in enumerate(others)
+    ]
+
+
+def _take_turns() -> tuple[Times, Times]:
+    """Seconds to the target: simulated, and in processes. Each round has a seed of its own."""
+    names = (ALL_REDUCE, *OTHERS)
+    predicted: Times = {name: [] for name in names}
+    measured: Times = {name: [] for name in names}
+    for number in rounds(ROUNDS, LIMIT_S):
+        start = number % len(names)
+        for name in names[start:] + names[:start]:
+            predicted[name].append(_seconds(name, _simulated(), number))
+            measured[name].append(_seconds(name, pl.Local(workers=PEERS, link=SLOW), number))
+    return predicted, measured
+
+
+def _simulated() -> pl.Simulated:
+    crowding = max(1.0, PEERS / len(os.sched_getaffinity(0)))
+    return pl.Simulated(workers=PEERS, link=SLOW, slow=dict.fromkeys(range(PEERS), crowding))
+
+
+def _seconds(name: str, cluster: pl.Local | pl.Simulated, seed: int) -> float:
+    """Infinite where the target was not reached."""
+    found = train(name, cluster, epochs=EPOCHS, seed=seed, stop=True).seconds_to_target
+    return math.inf if found is None else found

@@ -1,0 +1,112 @@
+"""Seconds in which 3 workers push a gradient of 4 MiB each and pull 4 MiB of parameters each, on one machine.
+
+Ours are the strategies `async` and `sync`, as `pl.train` runs them. The peers are a parameter server on Gloo's `send`
+and `recv` and the one of Ray's documentation. All have one server, which takes a plain SGD step with the gradient of
+each worker (async) or with the mean of all (sync); one thread a process. Ours goes through autograd and torch's
+optimizer, and keeps a history and a trace. The peers do no more than a pass over memory for each gradient and update.
+
+For `async` there is also a server on Gloo that listens to all workers beforehand and serves them in turn.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from functools import partial
+
+import paceline as pl
+from benchmarks.gloo_server import IN_TURN, GlooServer
+from benchmarks.result import Goal, Result, Row, compare
+from benchmarks.rounds import rounds
+from benchmarks.vector import (
+    ASYNC,
+    SYNC,
+    WORKERS,
+    Served,
+    Vector,
+    ignore_target,
+    make_data,
+    make_optimizer,
+)
+
+__all__ = ["measure"]
+
+ROUNDS = 9
+LIMIT_S = 90.0
+EXCHANGES = 50  # in a block: how often each worker pushes and pulls
+WARM_UP = 10  # of them, in which caches fill and memory is touched for the first time
+OURS, GLOO, RAY = "ours", "Gloo", "Ray"
+AIMS = {GLOO: 2.0, RAY: 5.0}
+INSTALL_RAY = "pip install -c constraints.txt -e '.[ray]'"
+
+Block = Callable[[], Served]
+
+
+def measure() -> Result:
+    result = Result(
+        title=f"ms in which {WORKERS} workers push and pull 4 MiB each", unit="ms", rows=[], goals=[]
+    )
+    with contextlib.ExitStack() as stack:
+        gloo = stack.enter_context(GlooServer())
+        blocks: dict[tuple[str, str], Block] = {}
+        for kind in (ASYNC, SYNC):
+            blocks[OURS, kind] = partial(_run_ours, kind)
+            blocks[GLOO, kind] = partial(gloo.run, kind, EXCHANGES)
+        blocks[GLOO, IN_TURN] = partial(gloo.run, IN_TURN, EXCHANGES)
+        blocks |= _ray_blocks(stack, result)
+        measured = _take_turns(blocks)
+    for kind in (ASYNC, SYNC):
+        _compare(kind, measured, result)
+    return result
+
+
+def _ray_blocks(stack: contextlib.ExitStack, result: Result) -> dict[tuple[str, str], Block]:
+    try:
+        from benchmarks.ray_server import RayServer
+    except ModuleNotFoundError as error:
+        if error.name != "ray":
+            raise
+        result.unmeasured.append(f"Ray, which is not installed: {INSTALL_RAY}")
+        return {}
+    ray = stack.enter_context(RayServer())
+    return {(RAY, kind): partial(ray.run, kind, EXCHANGES) for kind in (ASYNC, SYNC)}
+
+
+def _run_ours(kind: str) -> Served:
+    task = pl.Task(
+        model=Vector, data=make_data, loss=ignore_target, optimizer=make_optimizer, batch_size=WORKERS
+    )
+    updates = EXCHANGES * WORKERS if kind == ASYNC else EXCHANGES
+    run = pl.train(task, kind, pl.Local(workers=WORKERS), steps=updates)
+    return Served([record.seconds for record in run.history], run.parameters)
+
+
+def _take_turns(blocks: dict[tuple[str, str], Block]) -> dict[tuple[str, str], list[float]]:
+    """One block of each a round, beginning with another one each time, so that none profits from its place."""
+    measured: dict[tuple[str, str], list[float]] = {name: [] for name in blocks}
+    names = list(blocks)
+    for block in blocks.values():  # starts what starts by itself when it is first used
+        block()
+    for number in rounds(ROUNDS, LIMIT_S):
+        start = number % len(names)
+        for name in names[start:] + names[:start]:
+            measured[name].append(1e3 * blocks[name]().seconds(EXCHANGES, WARM_UP))
+    return measured
+
+
+def _compare(kind: str, measured: dict[tuple[str, str], list[float]], result: Result) -> None:
+    rows = {
+        who: Row(what=f"{kind}: {who}", rounds=ms) for (who, what), ms in measured.items() if what == kind
+    }
+    result.rows += rows.values()
+    ours = rows[OURS]
+    for who, aim in AIMS.items():
+        if who in rows:
+            what = f"{kind}: {who} / ours"
+            result.goals.append(Goal(what=what, rounds=compare(rows[who], ours), at_least=aim))
+    if kind == ASYNC:
+        in_turn = Row(what=f"{kind}: {GLOO}, workers in turn", rounds=measured[GLOO, IN_TURN])
+        result.rows.append(in_turn)
+        result.goals.append(
+            Goal(what=f"{kind}: {GLOO}, workers in turn / ours", rounds=compare(in_turn, ours))
+        )

@@ -1,0 +1,173 @@
+"""Does averaging with neighbours alone do as well as averaging with everybody, over a slow link and over a fast one?
+
+Eight peers learn handwritten digits with a model of one megabyte: by all-reduce, by D-PSGD on several graphs, by
+AD-PSGD and by local SGD. All have the same model, data, batches of 64, seed, optimizer and learning rate, which suits
+all-reduce. The figures show who is first at 97 % test accuracy, and the loss against seconds and against bytes.
+
+    python examples/topologies.py                        # simulated: a slow and a fast link, about a minute on 2 cores
+    python examples/topologies.py --real                 # and in processes, over an emulated slow link: minutes more
+    python examples/topologies.py --report page.html     # and as curves
+"""
+
+import argparse
+import dataclasses
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from torch import nn
+
+import paceline as pl
+from paceline.cli.table import print_table
+
+PEERS = 8
+STRATEGIES = (
+    "all-reduce:algorithm=ring",
+    "decentralized:topology=ring",
+    "decentralized:topology=torus",
+    "decentralized:topology=exponential",
+    "decentralized:topology=one-peer-exponential",
+    "decentralized:topology=complete",
+    "decentralized:mode=async",
+    "local-sgd:period=8",
+)
+SLOW = pl.Link(bandwidth="100Mbps", latency="5ms")
+FAST = pl.Link(bandwidth="10Gbps", latency="50us")
+COMPUTE = pl.times.Constant("2ms")
+EPOCHS = 8
+EVALUATE_EVERY = 2
+"""Batches between two looks at the test set."""
+WINDOW = 8
+"""Batches that a loss is averaged over."""
+
+Runs = dict[str, pl.Run]
+
+
+def model() -> nn.Sequential:
+    """250,570 parameters: 1.0 megabyte."""
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(64, 464), nn.ReLU(), nn.Linear(464, 464), nn.ReLU(), nn.Linear(464, 10)
+    )
+
+
+digits = pl.load_task(Path(__file__).with_name("digits.py"))
+task = dataclasses.replace(digits, model=model)
+
+
+def simulated(link: pl.Link) -> pl.Simulated:
+    return pl.Simulated(workers=PEERS, compute=COMPUTE, link=link)
+
+
+def updates_a_batch(strategy: str) -> int:
+    """A step of AD-PSGD is one peer's update, with an eighth of a batch."""
+    return PEERS if "mode=async" in strategy else 1
+
+
+def train(
+    strategy: str,
+    cluster: pl.Local | pl.Simulated,
+    *,
+    epochs: float = EPOCHS,
+    seed: int = 0,
+    stop: bool = False,
+) -> pl.Run:
+    times = updates_a_batch(strategy)
+    return pl.train(
+        task,
+        strategy,
+        cluster,
+        epochs=epochs * times,
+        evaluate_every=EVALUATE_EVERY * times,
+        seed=seed,
+        stop_at_target=stop,
+    )
+
+
+def train_all(cluster: pl.Local | pl.Simulated, *, stop: bool = False) -> Runs:
+    runs = {}
+    for strategy in STRATEGIES:
+        print(f"{cluster}: {strategy}", file=sys.stderr)
+        runs[strategy] = train(strategy, cluster, stop=stop)
+    return runs
+
+
+def at_target(run: pl.Run) -> pl.Run | None:
+    """The record of the step that reached the target."""
+    return next((r for r in run.history if r.metric is not None and r.metric >= run.target), None)
+
+
+def smooth_losses(run: pl.Run, window: int) -> list[float]:
+    """Of each step the mean of the last few."""
+    losses = [record.loss for record in run.history]
+    return [sum(losses[max(0, end - window) : end]) / min(end, window) for end in range(1, len(losses) + 1)]
+
+
+def loss_at(strategy: str, run: pl.Run, name: str, limit: float) -> str:
+    """The loss when so many seconds had passed, or so many bytes been sent."""
+    losses = smooth_losses(run, WINDOW * updates_a_batch(strategy))
+    done = [loss for record, loss in zip(run.history, losses, strict=True) if record[name] <= limit]
+    return f"{done[-1]:.3f}" if done and run.history[-1][name] >= limit else ""
+
+
+def print_runs(title: str, runs: Runs, seconds: Sequence[float], megabytes: Sequence[float]) -> None:
+    header = ("", "ms a batch", "batches to 97 %", "seconds to 97 %", "MB to 97 %", "consensus")
+    rows = []
+    for strategy, run in runs.items():
+        times, found = updates_a_batch(strategy), at_target(run)
+        reached = (
+            (f"{found.step / times:.0f}", f"{found.seconds:.2f}", f"{found.bytes / 1e6:.0f}")
+            if found
+            else ("", "", "")
+        )
+        distance = next((r["consensus"] for r in reversed(run.history) if "consensus" in r.extra), None)
+        apart = "" if distance is None else f"{distance:.3g}"
+        rows.append((strategy, f"{1e3 * times * run.step_seconds:.0f}", *reached, apart))
+    print(f"\n{title}\n")
+    print_table(header, rows)
+    for name, limits, scale, unit in (("seconds", seconds, 1.0, "s"), ("bytes", megabytes, 1e6, "MB")):
+        print(f"\nloss after so many {name} (empty: the run had ended)\n")
+        print_table(
+            ("", *(f"{limit:g} {unit}" for limit in limits)),
+            [(s, *(loss_at(s, run, name, scale * limit) for limit in limits)) for s, run in runs.items()],
+        )
+    print()
+    for line in verdict(runs):
+        print(line)
+
+
+def verdict(runs: Runs) -> list[str]:
+    """By the clock and by bytes: who was first at the target, and who did worse than all-reduce."""
+    lines = []
+    for name, unit, scale in (("seconds", "s", 1.0), ("bytes", "MB", 1e6)):
+        found = {s: record[name] / scale for s, run in runs.items() if (record := at_target(run))}
+        by_all = found.get(STRATEGIES[0])
+        if by_all is None:
+            continue
+        order = sorted(found, key=found.__getitem__)
+        better = [f"{s} {found[s]:.3g} {unit}" for s in order if found[s] < by_all]
+        worse = [f"{s} {found[s]:.3g} {unit}" for s in order if found[s] > by_all]
+        lines.append(f"{name} to the target: {STRATEGIES[0]} {by_all:.3g} {unit}")
+        lines.append(f"  fewer: {', '.join(better) or 'none'}")
+        lines.append(f"  more: {', '.join(worse) or 'none'}")
+    return lines
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--real", action="store_true", help="also in processes, over an emulated slow link")
+    parser.add_argument("--report", type=Path, metavar="FILE", help="write the slow link's curves as a page")
+    options = parser.parse_args()
+    megabytes = (100, 300, 1000)
+    print_runs(f"{PEERS} simulated peers, {SLOW}", train_all(simulated(SLOW)), (2, 5, 10, 20), megabytes)
+    print_runs(f"{PEERS} simulated peers, {FAST}", train_all(simulated(FAST)), (0.1, 0.2, 0.5, 1), megabytes)
+    if options.real:
+        runs = train_all(pl.Local(workers=PEERS, link=SLOW), stop=True)
+        print_runs(f"{PEERS} processes, emulated {SLOW}", runs, (2, 5, 10, 20), megabytes)
+    if options.report:
+        pl.compare(task, STRATEGIES, simulated(SLOW), epochs=EPOCHS, baseline=False).report(options.report)
+
+
+if __name__ == "__main__":
+    main()

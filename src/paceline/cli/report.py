@@ -1,0 +1,38 @@
+"""`paceline report`: a page from saved runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from typer import Argument, Option
+
+from paceline.cli.failures import exit_codes
+from paceline.cli.files import check_writable
+from paceline.cli.table import print_table
+from paceline.errors import RunError
+
+__all__ = ["report"]
+
+Directories = Annotated[
+    list[Path], Argument(metavar="DIR…", help="What `train --out` or `compare --out` saved.")
+]
+Out = Annotated[Path, Option(metavar="FILE", help="The page.")]
+
+
+def report(directories: Directories, out: Out = Path("report.html")) -> None:
+    """Write one HTML page about saved runs, and compare them."""
+    with exit_codes():
+        check_writable("--out", out)
+        from paceline.comparison.comparison import Comparison
+        from paceline.comparison.saved import load_entries
+
+        found = Comparison(entries=tuple(load_entries(directories)))
+        names = [entry.name for entry in found.entries]
+        try:
+            found.report(out, title=names[0] if len(names) == 1 else "Saved runs")
+        except OSError as error:
+            raise RunError(f"the page could not be saved: {error}") from error
+        print_table(found.table.header, found.table.cells)
+        typer.echo("\n" + "\n".join([*found.summary, "", f"the page is {out}"]))

@@ -1,0 +1,72 @@
+"""Runs as files that TensorBoard shows: while they go on, and every step when they have ended."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import math
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from paceline.cli.files import check_directory
+from paceline.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from paceline.run import Progress, Run
+
+__all__ = ["Board", "Page"]
+
+_FLUSH_S = 5  # how often what was written becomes visible
+
+
+class Board:
+    """A directory for TensorBoard. What is missing to write it is told at once."""
+
+    def __init__(self, directory: Path) -> None:
+        if importlib.util.find_spec("tensorboard") is None:
+            remedy = "install it (pip install tensorboard), or leave --tensorboard out"
+            bound = "needs the package tensorboard, which is not installed"
+            raise ConfigurationError("--tensorboard", bound, str(directory), remedy)
+        check_directory("--tensorboard", directory)
+        self._directory = directory
+
+    @contextmanager
+    def page(self, name: str) -> Iterator[Page]:
+        """The place of one run, under its name."""
+        writers: Any = importlib.import_module("torch.utils.tensorboard")
+        folder = self._directory / re.sub(r"[^A-Za-z0-9=.-]+", "_", name)
+        writer = writers.SummaryWriter(log_dir=str(folder), flush_secs=_FLUSH_S)
+        try:
+            yield Page(writer)
+        finally:
+            writer.close()
+
+
+class Page:
+    """One run."""
+
+    def __init__(self, writer: Any) -> None:
+        self._writer = writer
+
+    def show(self, progress: Progress) -> None:
+        """How far the run has come. It is seen some ten times a second, so that most steps are missing."""
+        values = {"loss": progress.loss, "metric": progress.metric}
+        if progress.seconds > 0:
+            values["samples_per_s"] = progress.samples / progress.seconds
+        self._add("live", progress.step, values)
+
+    def write(self, run: Run) -> None:
+        """Every step of a run that has ended."""
+        for record in run.history:
+            values = {"loss": record.loss, "metric": record.metric, "bytes": record.bytes, **record.extra}
+            if record.seconds > 0:
+                values["samples_per_s"] = record.samples / record.seconds
+            self._add("run", record.step, values)
+
+    def _add(self, group: str, step: int, values: dict[str, float | None]) -> None:
+        for name, value in values.items():
+            if value is not None and math.isfinite(value):
+                self._writer.add_scalar(f"{group}/{name}", value, step)

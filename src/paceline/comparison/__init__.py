@@ -1,0 +1,1 @@
+"""Strategies side by side: the same task, seed and cluster, several runs of each, and what the figures say."""

@@ -1,0 +1,48 @@
+"""The cluster as a lone worker has it.
+
+A simulated cluster takes `compute` for every gradient, however many samples it is of: it is the time of one worker's
+slice. `single` computes the gradient of the whole batch, so there it takes as many times as long as there are workers.
+Without `compute` the cluster times that gradient itself, and real workers take the time they take.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from paceline.clusters.job import Cluster, Job, Outcome
+from paceline.clusters.simulated import Simulated
+from paceline.run import Progress
+
+__all__ = ["as_seen_alone"]
+
+
+def as_seen_alone(cluster: Cluster) -> Cluster:
+    """The cluster on which `single` is to run."""
+    if isinstance(cluster, Simulated) and cluster.compute is not None:
+        return _WholeBatches(cluster)
+    return cluster
+
+
+@dataclass(frozen=True, slots=True)
+class _WholeBatches:
+    """A simulated cluster whose first worker computes gradients of whole batches."""
+
+    cluster: Simulated
+
+    @property
+    def workers(self) -> int:
+        return self.cluster.workers
+
+    @property
+    def math(self) -> str:
+        return self.cluster.math
+
+    def run(self, job: Job, progress: Callable[[Progress], None] | None = None) -> list[Outcome]:
+        factor = self.cluster.stragglers.factor(0) * self.workers
+        slowed = dataclasses.replace(self.cluster, slow={**self.cluster.slow, 0: factor})
+        return slowed.run(job, progress)
+
+    def __str__(self) -> str:
+        return str(self.cluster)

@@ -1,0 +1,125 @@
+"""The front door of comparisons."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from paceline.clusters.job import Cluster
+from paceline.clusters.local import Local
+from paceline.comparison.alone import as_seen_alone
+from paceline.comparison.budget import batches_per_step
+from paceline.comparison.comparison import Comparison
+from paceline.comparison.contender import Contender, Trainer, Watcher
+from paceline.comparison.entry import BASELINE
+from paceline.comparison.names import named_strategies
+from paceline.comparison.peers import peer_trainers
+from paceline.context import Strategy
+from paceline.errors import ConfigurationError
+from paceline.run import Run
+from paceline.task import Task
+from paceline.training import check_seed, count_steps, train
+
+__all__ = ["compare"]
+
+EVALUATIONS = 40
+"""More than in a single run: how soon a target is reached is known no better than how often one looks."""
+
+
+def compare(
+    task: Task,
+    strategies: str | Strategy | Sequence[str | Strategy],
+    cluster: Cluster | None = None,
+    *,
+    steps: int | None = None,
+    epochs: float | None = None,
+    seed: int = 0,
+    repeat: int = 1,
+    target: float | None = None,
+    against: str | Sequence[str] = (),
+    baseline: bool = True,
+    evaluate_every: int | None = None,
+    stop_at_target: bool = False,
+    progress: Watcher | None = None,
+) -> Comparison:
+    """Train a task with several strategies on one cluster, each from the same seed and start.
+
+    Each run is `epochs` passes over the data long (10 if neither is given), counted in samples, so that a strategy
+    whose updates take fewer samples makes more of them; or each is `steps` updates long. With `repeat`, round n of
+    every strategy has the seed `seed + n - 1`, and no round begins before the one before is complete.
+
+    `single` is run too, on one worker, for the others' speed-up, unless `baseline` is false. In a simulation with a
+    given `compute` its gradients take as many times as long as there are workers, for they are of whole batches.
+
+    `against` names peers: "ddp" is PyTorch's DistributedDataParallel. `target` replaces the task's. Runs go on after
+    they have reached it, so that they can be compared to the end, unless `stop_at_target` is given. The metric is
+    evaluated about 40 times a run by default.
+
+    Everything is checked before the first run. A strategy that fails then does not end the comparison.
+    """
+    where: Cluster = Local() if cluster is None else cluster
+    if not hasattr(where, "run"):
+        raise ConfigurationError("cluster", "must be a cluster", where, "such as pl.Local(workers=4)")
+    aimed = _with_target(task, target, where)
+    _check_rounds(repeat, seed, evaluate_every)
+    named = named_strategies(strategies, where.workers)
+    if baseline and BASELINE not in named:
+        named = {BASELINE: BASELINE, **named}
+    peers = peer_trainers(against, where)
+    words = {"evaluate_every": evaluate_every, "stop_at_target": stop_at_target}
+    count = count_steps(aimed, steps, epochs)
+    lengths = dict.fromkeys((*named, *peers), count) | ({} if steps else _lengths(aimed, named, where, count))
+    trainers = {name: _trainer(strategy, alone=name == BASELINE) for name, strategy in named.items()} | peers
+    contenders = [
+        Contender(name=name, train=trainer, words=_words(aimed, lengths[name], words))
+        for name, trainer in trainers.items()
+    ]
+    for number in range(1, repeat + 1):
+        for contender in (contender for contender in contenders if contender.error is None):
+            contender.run(aimed, where, seed=seed + number - 1, round=number, rounds=repeat, watch=progress)
+    return Comparison(entries=tuple(contender.entry() for contender in contenders))
+
+
+def _trainer(strategy: str | Strategy, *, alone: bool) -> Trainer:
+    def train_with_it(task: Task, cluster: Cluster, **words: Any) -> Run:
+        return train(task, strategy, as_seen_alone(cluster) if alone else cluster, **words)
+
+    return train_with_it
+
+
+def _lengths(task: Task, named: dict[str, str | Strategy], cluster: Cluster, count: int) -> dict[str, int]:
+    """The steps of each strategy that take as many samples as `count` global batches."""
+    # Built once: a factory may read gigabytes.
+    built = dataclasses.replace(task, data=task.build_data(), test=None, metric=None, target=None)
+    shares = {name: batches_per_step(built, strategy, cluster.workers) for name, strategy in named.items()}
+    return {name: max(1, math.ceil(count / share)) for name, share in shares.items()}
+
+
+def _words(task: Task, steps: int, words: dict[str, Any]) -> dict[str, Any]:
+    every = words["evaluate_every"]
+    if every is None and task.metric is not None:
+        every = max(1, steps // EVALUATIONS)
+    return {**words, "steps": steps, "evaluate_every": every}
+
+
+def _with_target(task: Task, target: float | None, cluster: Cluster) -> Task:
+    if not isinstance(task, Task):
+        raise ConfigurationError("task", "must be a pl.Task", task, "see pl.load_task for tasks in files")
+    if getattr(cluster, "math", "real") == "none":
+        if target is not None:
+            raise ConfigurationError(
+                "target", "needs mathematics", target, 'use math="real", or leave it out'
+            )
+        return dataclasses.replace(task, target=None)
+    return task if target is None else dataclasses.replace(task, target=target)
+
+
+def _check_rounds(repeat: int, seed: int, evaluate_every: int | None) -> None:
+    if not isinstance(repeat, int) or isinstance(repeat, bool) or repeat < 1:
+        raise ConfigurationError("repeat", "must be a whole number of at least 1", repeat)
+    if evaluate_every is not None and (not isinstance(evaluate_every, int) or evaluate_every < 1):
+        raise ConfigurationError("evaluate_every", "must be a whole number of at least 1", evaluate_every)
+    check_seed(seed)
+    check_seed(seed + repeat - 1)

@@ -1,0 +1,116 @@
+"""What a comparison found: its entries, the table, who wins and why."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, overload
+
+from paceline.comparison.entry import Entry
+from paceline.comparison.saved import save_entries
+from paceline.comparison.table import Row, cells, columns, rows
+from paceline.comparison.verdict import order
+from paceline.comparison.words import summary
+from paceline.tables import plain_table
+
+__all__ = ["Comparison", "Table"]
+
+
+class Table(Sequence[Row]):
+    """The rows of a comparison. As text it is a table."""
+
+    def __init__(self, entries: Sequence[Entry]) -> None:
+        self._rows = rows(entries)
+
+    @property
+    def header(self) -> list[str]:
+        """The texts over the columns."""
+        return columns(self._rows)
+
+    @property
+    def cells(self) -> list[list[str]]:
+        """The rows as texts."""
+        return [cells(row, self._rows) for row in self._rows]
+
+    @overload
+    def __getitem__(self, place: int) -> Row: ...
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[Row]: ...
+    def __getitem__(self, place: int | slice) -> Row | Sequence[Row]:
+        return self._rows[place]
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __iter__(self) -> Iterator[Row]:
+        return iter(self._rows)
+
+    def __str__(self) -> str:
+        return plain_table(self.header, self.cells)
+
+    __repr__ = __str__
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """What `pl.compare` found. As text it is its table and its summary."""
+
+    entries: tuple[Entry, ...]
+    """One for each strategy, in the order in which they ran."""
+
+    @property
+    def table(self) -> Table:
+        """A row an entry: figures, medians over its runs."""
+        return Table(self.entries)
+
+    @property
+    def winner(self) -> str | None:
+        """The entry that reached the target first or, without a target, took the most samples a second.
+
+        None if no entry did.
+        """
+        best = order(self.table)
+        return best[0].name if best else None
+
+    @property
+    def summary(self) -> list[str]:
+        """Sentences: who wins and why, who is slow and what that costs."""
+        return summary(self.entries)
+
+    @property
+    def failed(self) -> list[Entry]:
+        """The entries that failed."""
+        return [entry for entry in self.entries if entry.error is not None]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The comparison in figures and words, ready for JSON."""
+        return {
+            "entries": [_finite(dataclasses.asdict(row)) for row in self.table],
+            "winner": self.winner,
+            "summary": self.summary,
+        }
+
+    def report(self, path: str | Path, *, title: str = "Comparison", command: str | None = None) -> None:
+        """Write one HTML page that needs nothing else. `command` is what made the comparison."""
+        from paceline.report import write_page
+
+        write_page(path, self.entries, title=title, command=command)
+
+    def save(self, directory: str | Path) -> None:
+        """Save every run in a directory of its own, and comparison.json, which `paceline report` reads."""
+        save_entries(self.entries, Path(directory))
+
+    def __str__(self) -> str:
+        return "\n".join([str(self.table), "", *self.summary])
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no infinity."""
+    if isinstance(value, dict):
+        return {key: _finite(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,60 @@
+"""The strategies of a comparison, from words or as objects."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from paceline.context import Strategy
+from paceline.errors import ConfigurationError
+from paceline.strategies import describe, parse
+
+__all__ = ["named_strategies", "split_strategies"]
+
+FORMS = "write all-reduce,k-sync:k=3,async, say; `paceline strategies` lists them"
+
+
+def split_strategies(text: str, argument: str = "strategies") -> list[str]:
+    """The strategies of a list such as "all-reduce,k-sync:k=3,servers=2,async".
+
+    Commas stand between strategies and between the parameters of one: what is no more than `parameter=value` belongs to
+    the strategy before it.
+    """
+    found: list[str] = []
+    for part in (part.strip() for part in text.split(",")):
+        if not part:
+            raise ConfigurationError(argument, "must be strategies with commas between them", text, FORMS)
+        if _is_parameter(part) and not found:
+            raise ConfigurationError(argument, "must begin with a strategy's name", part, FORMS)
+        if _is_parameter(part):
+            found[-1] += ("," if ":" in found[-1] else ":") + part
+        else:
+            found.append(part)
+    return found
+
+
+def _is_parameter(part: str) -> bool:
+    name, equals, _ = part.partition("=")
+    return bool(equals) and ":" not in name
+
+
+def named_strategies(
+    strategies: str | Strategy | Sequence[str | Strategy], workers: int
+) -> dict[str, str | Strategy]:
+    """Each strategy under its words. All of them are tried out, so that nothing is refused when others have run."""
+    if isinstance(strategies, str):
+        strategies = split_strategies(strategies)
+    elif isinstance(strategies, Strategy):
+        strategies = [strategies]
+    if not strategies:
+        raise ConfigurationError("strategies", "must be at least one", list(strategies), FORMS)
+    named: dict[str, str | Strategy] = {}
+    for strategy in strategies:
+        parsed = parse(strategy)
+        parsed.roles(workers)
+        name = strategy if isinstance(strategy, str) else describe(parsed)
+        if name in named:
+            raise ConfigurationError(
+                "strategies", "must each be given once", name, "use repeat for several runs"
+            )
+        named[name] = strategy
+    return named

@@ -1,0 +1,179 @@
+"""The table of a comparison: figures of each entry, and the same figures as text wherever they are shown."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from paceline.comparison.entry import BASELINE, Entry
+from paceline.costs.units import format_bytes, format_seconds
+from paceline.tables import NOTHING
+
+if TYPE_CHECKING:
+    from paceline.run import Run
+
+__all__ = ["NOTHING", "Row", "brief", "cells", "columns", "mean_staleness", "rows"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One entry in figures. Each is the median over its runs; None where there is no such figure."""
+
+    name: str
+    target: float | None = None
+    """The metric's value that was aimed at."""
+    seconds: float | None = None
+    """Of the whole run."""
+    seconds_to_target: float | None = None
+    """None if half of the runs or more never reached it."""
+    spread: tuple[float, float] | None = None
+    """The least and the greatest of the runs' seconds to the target (infinite: never reached), or of their seconds
+    where there is no target. None of a single run."""
+    steps: int | None = None
+    samples_per_s: float | None = None
+    metric: float | None = None
+    """When it was last evaluated."""
+    loss: float | None = None
+    """Of the last step."""
+    bytes_sent: int | None = None
+    """By all ranks."""
+    compute_share: float | None = None
+    communicate_share: float | None = None
+    idle_share: float | None = None
+    staleness: float | None = None
+    """Mean over the gradients applied. None where the strategy counts none."""
+    speed_up: float | None = None
+    """Over `single`: by the time to the target, or by samples a second where there is no target."""
+    error: str | None = None
+    """Why the entry has no figures."""
+
+    @property
+    def time_s(self) -> float | None:
+        """What the entry is judged by: its time to the target, or its seconds where there is none."""
+        return self.seconds if self.target is None else self.seconds_to_target
+
+
+def rows(entries: Sequence[Entry]) -> list[Row]:
+    """A row an entry, in the same order."""
+    table = [_row(entry) for entry in entries]
+    alone = [row for row, entry in zip(table, entries, strict=True) if entry.strategy == BASELINE]
+    return [replace(row, speed_up=_speed_up(row, alone[0])) if alone else row for row in table]
+
+
+def columns(table: Sequence[Row]) -> list[str]:
+    """The texts over the columns. Which there are hangs on what the rows have."""
+    return [title for title, _ in _columns(table)]
+
+
+def cells(row: Row, table: Sequence[Row]) -> list[str]:
+    """The row's texts, one for each of `columns(table)`."""
+    return [text(row) for _, text in _columns(table)]
+
+
+def mean_staleness(run: Run) -> float | None:
+    """Over the gradients that were applied. None where the strategy counts none."""
+    updates = sum(run.staleness.values())
+    return sum(stale * count for stale, count in run.staleness.items()) / updates if updates else None
+
+
+def brief(error: str) -> str:
+    """An error in one line: where it happened, and the last line of a traceback, which says what."""
+    lines = [line.strip() for line in error.splitlines() if line.strip()]
+    return " ".join(lines[:1] + lines[1:][-1:])
+
+
+def _row(entry: Entry) -> Row:
+    if not entry.runs:
+        return Row(name=entry.name, error=entry.error)
+    runs, target = entry.runs, entry.runs[0].target
+    summaries = [run.trace.summary() for run in runs]
+    seconds = [run.seconds for run in runs]
+    to_target = [math.inf if run.seconds_to_target is None else run.seconds_to_target for run in runs]
+    times = seconds if target is None else to_target
+    return Row(
+        name=entry.name,
+        target=target,
+        seconds=_median(seconds),
+        seconds_to_target=_median(to_target),
+        spread=(min(times), max(times)) if len(runs) > 1 else None,
+        steps=round(statistics.median(run.steps for run in runs)),
+        samples_per_s=_median(_samples_per_s(run) for run in runs),
+        metric=_median(run.metric for run in runs),
+        loss=_median(run.loss for run in runs),
+        bytes_sent=round(statistics.median(sum(run.bytes_sent) for run in runs)),
+        compute_share=_median(summary.compute_share for summary in summaries),
+        communicate_share=_median(summary.communicate_share for summary in summaries),
+        idle_share=_median(summary.idle_share for summary in summaries),
+        staleness=_median(mean_staleness(run) for run in runs),
+    )
+
+
+def _samples_per_s(run: Run) -> float | None:
+    return run.history[-1].samples / run.seconds if run.history and run.seconds > 0 else None
+
+
+def _median(values: Iterable[float | None]) -> float | None:
+    """None if it is not finite, or if a value is missing."""
+    there = list(values)
+    if any(value is None or math.isnan(value) for value in there):
+        return None
+    median = statistics.median(value for value in there if value is not None)
+    return median if math.isfinite(median) else None
+
+
+def _speed_up(row: Row, alone: Row) -> float | None:
+    if row.target is None and alone.target is None:
+        pair = (row.samples_per_s, alone.samples_per_s)
+    else:
+        pair = (alone.seconds_to_target, row.seconds_to_target)
+    upper, lower = pair
+    return upper / lower if upper is not None and lower else None
+
+
+Column = tuple[str, Callable[[Row], str]]
+
+
+def _columns(table: Sequence[Row]) -> list[Column]:
+    """Time, metric and staleness stand there if some row has them; errors likewise."""
+    aims = any(row.target is not None for row in table)
+    chosen: list[Column] = [("strategy", lambda row: row.name), ("to target" if aims else "time", _time)]
+    chosen += [
+        ("steps", lambda row: _number(row.steps, "d")),
+        ("samples/s", lambda row: _number(row.samples_per_s, ",.0f")),
+    ]
+    if any(row.metric is not None for row in table):
+        chosen.append(("metric", lambda row: _number(row.metric, ".4f")))
+    elif any(row.loss is not None for row in table):
+        chosen.append(("loss", lambda row: _number(row.loss, ".4g")))
+    chosen += [
+        ("sent", lambda row: NOTHING if row.bytes_sent is None else format_bytes(row.bytes_sent)),
+        ("compute", lambda row: _number(row.compute_share, ".0%")),
+        ("communicate", lambda row: _number(row.communicate_share, ".0%")),
+        ("idle", lambda row: _number(row.idle_share, ".0%")),
+    ]
+    if any(row.staleness is not None for row in table):
+        chosen.append(("staleness", lambda row: _number(row.staleness, ".2f")))
+    if any(row.speed_up is not None for row in table):
+        chosen.append(("speed-up", lambda row: _number(row.speed_up, ".2f")))
+    if any(row.error is not None for row in table):
+        chosen.append(("failed", lambda row: brief(row.error or "")))
+    return chosen
+
+
+def _time(row: Row) -> str:
+    if row.time_s is None:
+        return NOTHING if row.error is not None else "not reached"
+    text = format_seconds(row.time_s)
+    if row.spread is None:
+        return text
+    least_s, greatest_s = row.spread
+    if not math.isfinite(greatest_s):
+        return f"{text}, not always"
+    return f"{text} ±{(greatest_s - least_s) / 2 / row.time_s if row.time_s else 0.0:.0%}"
+
+
+def _number(value: float | None, form: str) -> str:
+    return NOTHING if value is None else format(value, form)

@@ -1,0 +1,177 @@
+"""A peer of AD-PSGD: it averages with one random neighbour after another, while its gradients are computed.
+
+An exchange is one offer and one answer. Peer i sends what it holds, a. Peer j, whenever the offer comes, holds b: it
+moves by (a - b)/2 and answers with b. When the answer comes, peer i moves by (b - a)/2. The two moves cancel, so that
+the sum over all peers is kept, whatever else moved i and j between: their own gradients, other exchanges. Nobody is
+locked, and j answers at once whatever it is doing: there is no cycle of peers that wait for each other on any graph,
+odd rings included, and no need for the two kinds of peers of the paper, which exist on bipartite graphs alone.
+
+Two offers may cross: i's is on its way to j, and j's to i. Answered like others they would make the two swap what they
+hold instead of averaging it, for ever if the two keep pace. So each takes the other's offer as the answer to its own:
+i moves by (b - a)/2 and j by (a - b)/2. Messages between two peers come in order, so both see that it is so: an answer
+that was sent before an offer is there before it.
+
+A gradient is computed at a copy of what the peer holds, and the optimizer's step on that copy is added to what the peer
+holds by then. Who has ended answers until all its neighbours have said farewell.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from paceline.context import ANY, Batch, Context, Handle, Message
+from paceline.errors import Cancelled, ConfigurationError, PeerLost
+from paceline.schedules.topologies import Topology
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["Pairwise"]
+
+# The tags of what peers tell each other.
+_OFFER, _ANSWER, _FAREWELL = 1, 2, 3
+
+
+@dataclass(frozen=True, slots=True)
+class _Offer:
+    """An offer that is not answered yet."""
+
+    to: int
+    held: Tensor
+    """What the peer held when it made the offer."""
+    answer: Handle[Message]
+
+
+class Pairwise:
+    """One peer's part."""
+
+    def __init__(self, ctx: Context, topology: Topology, *, overlap: bool, consensus_every: int) -> None:
+        _check(ctx)
+        self._ctx = ctx
+        self._overlap = overlap
+        self._consensus_every = consensus_every
+        self._neighbours = list(topology.neighbours(ctx.rank))
+        self._held = _copy(ctx.parameters)
+        self._offer: _Offer | None = None
+        self._seen = 0  # updates of all peers, at this one's last
+
+    async def run(self) -> None:
+        ctx = self._ctx
+        ctx.show(self._held)
+        answering = ctx.start(self._answer_offers())
+        async for batch in ctx.batches(endless=True):
+            if batch.count and not await self._step(batch):
+                break
+        await self._part()
+        answering.cancel()
+        _overwrite(ctx.parameters, self._held)
+        await ctx.observe(ctx.steps - 1, also=True)
+
+    async def _step(self, batch: Batch) -> bool:
+        """One gradient, one exchange, one update; tell whether the run goes on."""
+        ctx = self._ctx
+        _overwrite(ctx.parameters, self._held)
+        # As a batch of its own, not as a part of a larger one: its gradient is a plain mean.
+        gradient = ctx.start(ctx.compute(replace(batch, total=batch.count)))
+        if self._overlap:
+            await self._exchange()
+            await gradient
+        else:
+            await gradient
+            await self._exchange()
+        number = ctx.count_update()
+        if number > ctx.steps:
+            return False
+        await self._update(batch, number)
+        return True
+
+    async def _update(self, batch: Batch, number: int) -> None:
+        """Add the optimizer's step on the copy to what this peer holds; it is update `number` of all."""
+        ctx = self._ctx
+        before = _copy(ctx.parameters)
+        await ctx.apply()
+        if not before.is_meta:
+            self._held.add_(ctx.parameters - before)
+        ctx.show(self._held)
+        others, every = number - 1 - self._seen, self._consensus_every
+        ctx.note_staleness(others)
+        ctx.advance_schedule(others)
+        also = every > 0 and number // every > self._seen // every
+        ctx.record(number, loss=ctx.loss, samples=batch.count, also=also)
+        self._seen = number
+
+    # Averaging
+
+    async def _exchange(self) -> None:
+        """Average with a random neighbour."""
+        if not self._neighbours:
+            return
+        ctx = self._ctx
+        to = self._neighbours[int(ctx.rng.integers(len(self._neighbours)))]
+        held = _copy(self._held)
+        self._offer = _Offer(to, held, ctx.start(ctx.recv(to, tag=_ANSWER)))
+        ctx.start(ctx.send(to, held, tag=_OFFER))
+        try:
+            answer = await self._offer.answer
+        except Cancelled:
+            pass  # the other's offer crossed this one, and was taken for the answer
+        except PeerLost as loss:
+            self._go_on_without(loss.rank)
+        else:
+            self._move(held, answer.tensor)
+        self._offer = None
+
+    async def _answer_offers(self) -> None:
+        """In the background, for as long as the peer lives."""
+        ctx = self._ctx
+        while True:
+            message = await ctx.recv(ANY, tag=_OFFER)
+            offer = self._offer
+            if offer is not None and offer.to == message.source and not offer.answer.done:
+                offer.answer.cancel()
+                self._move(offer.held, message.tensor)
+                continue
+            held = _copy(self._held)
+            self._move(held, message.tensor)
+            # Not awaited: who does not read its answer must not hold up the others.
+            ctx.start(ctx.send(message.source, held, tag=_ANSWER))
+
+    def _move(self, mine: Tensor, theirs: Tensor) -> None:
+        """Half of the way from what this peer held to what the other did."""
+        if not mine.is_meta:
+            self._held.add_(theirs - mine, alpha=0.5)
+
+    # Ending
+
+    async def _part(self) -> None:
+        """Answer until no neighbour can make another offer."""
+        ctx = self._ctx
+        neighbours = tuple(self._neighbours)
+        for peer in neighbours:
+            ctx.start(ctx.send(peer, self._held[:0], tag=_FAREWELL))
+        for peer in neighbours:
+            try:
+                await ctx.recv(peer, tag=_FAREWELL)
+            except PeerLost as loss:
+                self._go_on_without(loss.rank)
+
+    def _go_on_without(self, rank: int) -> None:
+        self._neighbours.remove(rank)
+        self._ctx.note_lost(rank)
+
+
+def _copy(tensor: Tensor) -> Tensor:
+    return tensor if tensor.is_meta else tensor.clone()
+
+
+def _overwrite(tensor: Tensor, by: Tensor) -> None:
+    if not tensor.is_meta:
+        tensor.copy_(by)
+
+
+def _check(ctx: Context) -> None:
+    samples = ctx.batch_of(ctx.workers[0], 0).total
+    if samples < len(ctx.workers):
+        bound = f"must be at least {len(ctx.workers)}: mode async gives each peer a slice of its own"
+        raise ConfigurationError("batch_size", bound, samples, "use fewer workers")

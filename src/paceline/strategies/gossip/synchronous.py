@@ -1,0 +1,165 @@
+"""A peer of D-PSGD: in every step it averages with all its neighbours of that step.
+
+Whatever the world, whichever message comes first, with overlap and without: the average is summed in the order of
+ranks, so that it has the same bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from paceline.context import Batch, Context, Handle, Message
+from paceline.errors import PeerLost
+from paceline.schedules.topologies import Topology
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["ORDERS", "Synchronous"]
+
+ORDERS = ("combine-then-adapt", "adapt-then-combine")
+
+_PARAMETERS = 1  # the tag of what peers send each other
+
+
+@dataclass(frozen=True, slots=True)
+class _Neighbourhood:
+    """What a peer has to do with others in a step."""
+
+    row: tuple[tuple[int, float], ...]
+    """The weights of those it adds up, itself among them."""
+    sources: tuple[int, ...]
+    targets: tuple[int, ...]
+
+
+class Synchronous:
+    """One peer's part."""
+
+    def __init__(
+        self, ctx: Context, topology: Topology, *, order: str, overlap: bool, consensus_every: int
+    ) -> None:
+        self._ctx = ctx
+        self._topology = topology
+        self._adapts_first = order == "adapt-then-combine"
+        self._overlap = overlap
+        self._consensus_every = consensus_every
+        self._neighbourhoods: dict[int, _Neighbourhood] = {}
+        self._lost: set[int] = set()
+        self._landings: list[Tensor] = []
+        self._mixed = self._new_tensor()
+
+    async def run(self) -> None:
+        every = self._consensus_every
+        async for batch in self._ctx.batches():
+            if self._adapts_first:
+                await self._adapt_then_combine(batch)
+            else:
+                await self._combine_then_adapt(batch)
+            await self._ctx.observe(batch.step, also=every > 0 and (batch.step + 1) % every == 0)
+
+    async def _combine_then_adapt(self, batch: Batch) -> None:
+        ctx = self._ctx
+        if self._overlap:
+            exchange = self._exchange(batch.step)
+            await self._compute(ctx.start(ctx.compute(batch)))
+        else:
+            await self._compute(ctx.compute(batch))
+            exchange = self._exchange(batch.step)
+        # Only now may the parameters change: the gradient is that of the old ones.
+        await self._combine(batch.step, *exchange)
+        await ctx.apply()
+
+    async def _adapt_then_combine(self, batch: Batch) -> None:
+        await self._compute(self._ctx.compute(batch))
+        await self._ctx.apply()
+        await self._combine(batch.step, *self._exchange(batch.step))
+
+    async def _compute(self, gradient: Awaitable[Tensor]) -> None:
+        """A slice's gradient comes times its share of the batch: here the mean over peers counts, not the sum."""
+        tensor = await gradient
+        if not tensor.is_meta:
+            tensor.mul_(len(self._ctx.workers))
+
+    def _neighbourhood(self, step: int) -> _Neighbourhood:
+        place = step % self._topology.period
+        if place not in self._neighbourhoods:
+            rank, peers = self._ctx.rank, len(self._ctx.workers)
+            # Each begins with the next rank above its own, so that not all of them send to the same one at once.
+            targets = sorted(self._topology.sends_to(rank, step), key=lambda peer: (peer - rank) % peers)
+            self._neighbourhoods[place] = _Neighbourhood(
+                self._topology.row(rank, step), self._topology.neighbours(rank, step), tuple(targets)
+            )
+        return self._neighbourhoods[place]
+
+    def _exchange(self, step: int) -> tuple[list[_Receipt], list[Handle[None]]]:
+        """Begin to send to the neighbours of a step and to receive from them."""
+        ctx, near = self._ctx, self._neighbourhood(step)
+        receipts = [
+            (peer, ctx.start(ctx.recv(peer, self._landing(place), tag=_PARAMETERS)))
+            for place, peer in enumerate(near.sources)
+            if peer not in self._lost
+        ]
+        sendings = [
+            ctx.start(ctx.send(peer, ctx.parameters, tag=_PARAMETERS))
+            for peer in near.targets
+            if peer not in self._lost
+        ]
+        return receipts, sendings
+
+    def _landing(self, place: int) -> Tensor:
+        while len(self._landings) <= place:
+            self._landings.append(self._new_tensor())
+        return self._landings[place]
+
+    def _new_tensor(self) -> Tensor:
+        """Like the parameters. Where no mathematics is done one tensor serves for all."""
+        parameters = self._ctx.parameters
+        return parameters if parameters.is_meta else parameters.new_empty(parameters.shape)
+
+    async def _combine(
+        self, step: int, receipts: Sequence[_Receipt], sendings: Sequence[Handle[None]]
+    ) -> None:
+        """Wait for the exchange, and replace the parameters by the weighted average."""
+        here = {self._ctx.rank: self._ctx.parameters}
+        for peer, receipt in receipts:
+            message = await self._unless_lost(receipt)
+            if message is not None:
+                here[peer] = message.tensor
+        for sending in sendings:
+            await self._unless_lost(sending)
+        self._average(self._weigh(step, here))
+
+    async def _unless_lost(self, handle: Handle[Any]) -> Any:
+        try:
+            return await handle
+        except PeerLost as loss:
+            if loss.rank not in self._lost:
+                self._lost.add(loss.rank)
+                self._ctx.note_lost(loss.rank)
+            return None
+
+    def _weigh(self, step: int, here: dict[int, Tensor]) -> list[tuple[Tensor, float]]:
+        """What is there with its weights. The weights of those who are not there are this peer's own."""
+        row = self._neighbourhood(step).row
+        missing = sum(weight for peer, weight in row if peer not in here)
+        return [
+            (here[peer], weight + missing if peer == self._ctx.rank else weight)
+            for peer, weight in row
+            if peer in here
+        ]
+
+    def _average(self, terms: Sequence[tuple[Tensor, float]]) -> None:
+        import torch
+
+        if len(terms) == 1 or self._mixed.is_meta:
+            return
+        (first, weight), *rest = terms
+        torch.mul(first, weight, out=self._mixed)
+        for tensor, weight in rest:
+            self._mixed.add_(tensor, alpha=weight)
+        self._ctx.parameters.copy_(self._mixed)
+
+
+_Receipt = tuple[int, Handle[Message]]

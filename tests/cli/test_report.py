@@ -1,0 +1,68 @@
+import json
+
+import pytest
+from chosen_runs import run_of
+from typer.testing import CliRunner
+
+from paceline.cli import app
+
+
+def invoke(*words):
+    return CliRunner().invoke(app, ["report", *map(str, words)])
+
+
+@pytest.fixture
+def saved(tmp_path):
+    for name, workers in (("narrow", 4), ("wide", 6)):
+        run_of("sync", workers=workers).save(tmp_path / name)
+    return tmp_path
+
+
+def test_runs_made_elsewhere_are_compared(saved):
+    page = saved / "page.html"
+    result = invoke(saved / "narrow", saved / "wide", "--out", page)
+    assert result.exit_code == 0, result.stderr
+    assert [line.split("  ")[0] for line in result.stdout.splitlines()[1:3]] == [
+        "sync, 4 workers",
+        "sync, 6 workers",
+    ]
+    assert str(page) in result.stdout
+    assert "sync, 6 workers" in page.read_text()
+
+
+def test_one_run_is_a_page_too(saved, monkeypatch):
+    monkeypatch.chdir(saved)
+    assert invoke("narrow").exit_code == 0
+    assert (saved / "report.html").is_file()
+
+
+def test_a_directory_without_a_run_has_exit_code_2(tmp_path):
+    result = invoke(tmp_path, "--out", tmp_path / "page.html")
+    assert result.exit_code == 2
+    assert "must hold a saved run" in result.stderr
+    assert not (tmp_path / "page.html").exists()
+
+
+def test_a_damaged_run_has_exit_code_2(saved):
+    (saved / "wide" / "history.jsonl").write_text("{")
+    result = invoke(saved / "narrow", saved / "wide", "--out", saved / "page.html")
+    assert result.exit_code == 2
+    assert "must hold a whole history.jsonl" in result.stderr
+
+
+def test_a_run_of_a_newer_version_has_exit_code_2(saved):
+    path = saved / "wide" / "run.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "format": 99}))
+    result = invoke(saved / "wide", "--out", saved / "page.html")
+    assert result.exit_code == 2
+    assert "read it with a newer Paceline" in result.stderr
+
+
+def test_a_page_that_cannot_be_written_is_refused_before_anything_is_read(tmp_path):
+    result = invoke(tmp_path / "nowhere", "--out", tmp_path)
+    assert result.exit_code == 2
+    assert "--out must be a file that can be written" in result.stderr
+
+
+def test_no_directory_has_exit_code_2():
+    assert invoke().exit_code == 2

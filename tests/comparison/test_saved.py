@@ -1,0 +1,91 @@
+import json
+
+import pytest
+from chosen_runs import entry, run_of
+
+from paceline.comparison.entry import Entry
+from paceline.comparison.saved import load_entries, save_entries
+from paceline.errors import ConfigurationError
+
+
+@pytest.fixture(scope="module")
+def runs():
+    names = {"sync": run_of("sync"), "k-sync:k=3": run_of("k-sync:k=3"), "single": run_of("single")}
+    return names | {"wide": run_of("sync", workers=6), "alone": run_of("single", workers=6)}
+
+
+def summary_of(entries):
+    return [(each.name, len(each.runs), each.error) for each in entries]
+
+
+def test_a_saved_comparison_is_read_as_it_was(runs, tmp_path):
+    saved = [entry(runs["sync"], runs["sync"]), Entry(name="async", error="why"), entry(runs["k-sync:k=3"])]
+    save_entries(saved, tmp_path)
+    assert summary_of(load_entries([tmp_path])) == [
+        ("sync", 2, None),
+        ("k-sync:k=3", 1, None),
+        ("async", 0, "why"),
+    ]
+    assert load_entries([tmp_path])[0].runs[0].as_dict() == runs["sync"].as_dict()
+
+
+def test_runs_of_one_strategy_on_one_cluster_are_repeats(runs, tmp_path):
+    for place in ("a", "b"):
+        runs["sync"].save(tmp_path / place)
+    assert summary_of(load_entries([tmp_path / "a", tmp_path / "b"])) == [("sync", 2, None)]
+
+
+def test_runs_on_other_numbers_of_workers_are_kept_apart(runs, tmp_path):
+    for name in ("sync", "wide", "single", "alone"):
+        runs[name].save(tmp_path / name)
+    loaded = load_entries(tmp_path / name for name in ("sync", "wide", "single", "alone"))
+    assert [each.name for each in loaded] == ["sync, 4 workers", "sync, 6 workers", "single"]
+    assert len(loaded[2].runs) == 2  # one worker, whatever the cluster's size
+
+
+def test_runs_on_other_clusters_of_the_same_size_say_which(runs, tmp_path):
+    runs["sync"].save(tmp_path / "even")
+    run_of("sync", slow={3: 4.0}).save(tmp_path / "slow")
+    names = [each.name for each in load_entries([tmp_path / "even", tmp_path / "slow"])]
+    assert names[1] == f"sync, {run_of('sync', slow={3: 4.0}).cluster}"
+
+
+def test_a_failed_entry_that_succeeded_elsewhere_has_not_failed(runs, tmp_path):
+    save_entries([Entry(name="sync", error="why")], tmp_path / "failed")
+    runs["sync"].save(tmp_path / "well")
+    assert summary_of(load_entries([tmp_path / "failed", tmp_path / "well"])) == [("sync", 1, None)]
+
+
+def test_a_directory_without_a_run_is_refused(tmp_path):
+    with pytest.raises(ConfigurationError, match="must hold a saved run"):
+        load_entries([tmp_path])
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", "{}", '{"format": 1, "entries": [3]}', '{"format": 1, "entries": [{"name": 1, "runs": []}]}'],
+)
+def test_a_damaged_list_is_refused(tmp_path, text):
+    (tmp_path / "comparison.json").write_text(text)
+    with pytest.raises(ConfigurationError, match="must hold a whole comparison.json"):
+        load_entries([tmp_path])
+
+
+def test_a_list_of_a_newer_format_is_refused(tmp_path):
+    (tmp_path / "comparison.json").write_text(json.dumps({"format": 2, "entries": []}))
+    with pytest.raises(
+        ConfigurationError, match="must be of format 1 or older, but got 2; read it with a newer"
+    ):
+        load_entries([tmp_path])
+
+
+def test_a_damaged_run_of_a_comparison_is_refused(runs, tmp_path):
+    save_entries([entry(runs["sync"])], tmp_path)
+    (tmp_path / "1-sync" / "1" / "spans.npz").write_bytes(b"nonsense")
+    with pytest.raises(ConfigurationError, match=r"must hold a whole spans\.npz"):
+        load_entries([tmp_path])
+
+
+def test_names_become_directories_that_every_system_can_hold(runs, tmp_path):
+    save_entries([entry(runs["k-sync:k=3"], name="a/../b: c")], tmp_path)
+    assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == ["1-a_.._b_c"]

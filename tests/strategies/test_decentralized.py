@@ -1,0 +1,405 @@
+"""D-PSGD: four steps, the same bits everywhere, and what the theory of mixing says about the peers' agreement."""
+
+import itertools
+
+import networkx as nx
+import numpy as np
+import pytest
+import torch
+from conformance.cases import OPTIMIZERS, make_task, single
+from tasks import WORLDS, a_task, numbers, samples, simulated
+from torch import nn
+
+import paceline as pl
+from paceline.errors import ConfigurationError, WorkerError
+from paceline.replica.batches import GlobalBatches, Samples
+from paceline.schedules.topologies import build_topology, spectral_gap
+from paceline.strategies import describe, parse
+from paceline.strategies.decentralized import Decentralized
+
+STEPS = 5
+
+
+def only_at_first(optimizer):
+    """A schedule by which the first update counts and no other does: after it peers do nothing but average."""
+    return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: float(step == 0))
+
+
+def averaging(**changes):
+    """A task of pure averaging, from where the first step has thrown each peer."""
+    return a_task(**({"schedule": only_at_first, "data": samples(64), "batch_size": 64} | changes))
+
+
+def consensus(run):
+    return np.array([record["consensus"] for record in run.history])
+
+
+def train_plainly(task, topology, order, workers, steps=STEPS, seed=0):
+    """The mean of the peers of a loop of plain PyTorch over models of their own."""
+    models = [task.build_model(seed) for _ in range(workers)]
+    optimizers = [task.build_optimizer(model) for model in models]
+    data = Samples(task.build_data())
+    batches = GlobalBatches(data.length, task.batch_size, seed)
+
+    def adapt():
+        for optimizer in optimizers:
+            optimizer.step()
+
+    def combine(step):
+        for parameters in zip(*(model.parameters() for model in models), strict=True):
+            rows = np.stack([parameter.detach().numpy().ravel() for parameter in parameters])
+            for parameter, row in zip(parameters, topology.matrix(step) @ rows, strict=True):
+                parameter.data.copy_(torch.from_numpy(row).view_as(parameter))
+
+    for step in range(steps):
+        for worker, model in enumerate(models):
+            batch = batches.slice(step, worker, workers)
+            for parameter in model.parameters():
+                parameter.grad = torch.zeros_like(parameter)
+            if batch.count:
+                inputs, target = data.fetch(batch.indices)
+                (task.loss(model(*inputs), target) * (workers * batch.count / batch.total)).backward()
+        for act in (adapt, lambda step=step: combine(step))[:: 1 if order == "adapt-then-combine" else -1]:
+            act()
+    flat = [torch.cat([p.detach().flatten() for p in model.parameters()]) for model in models]
+    return torch.stack(flat).mean(dim=0)
+
+
+# The algorithm
+
+
+@pytest.mark.parametrize("order", ["combine-then-adapt", "adapt-then-combine"])
+@pytest.mark.parametrize("topology", ["ring", "star", "exponential", "one-peer-exponential"])
+@pytest.mark.parametrize("optimizer", ["momentum", "adam"])
+def test_peers_take_the_steps_of_a_plain_loop(topology, order, optimizer):
+    task = make_task("batch-not-divisible", optimizer)
+    run = pl.train(task, f"decentralized:topology={topology},order={order}", simulated(5), steps=STEPS)
+    expected = train_plainly(task, build_topology(topology, 5), order, 5)
+    torch.testing.assert_close(run.parameters, expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize(
+    "case", ["batch-not-divisible", "fewer-samples-than-workers", "param-groups", "schedule"]
+)
+@pytest.mark.parametrize("optimizer", [name for name in OPTIMIZERS if name != "adam"])
+def test_adapt_then_combine_on_the_complete_graph_is_all_reduce(case, optimizer, world):
+    spec = "decentralized:topology=complete,weights=uniform,order=adapt-then-combine"
+    run = pl.train(make_task(case, optimizer), spec, WORLDS[world](3), steps=STEPS)
+    all_reduced = pl.train(make_task(case, optimizer), "all-reduce", WORLDS[world](3), steps=STEPS)
+    torch.testing.assert_close(run.parameters, all_reduced.parameters, rtol=0, atol=1e-12)
+    torch.testing.assert_close(run.parameters, single(case, optimizer).parameters, rtol=0, atol=1e-12)
+    assert run.history[-1]["consensus"] < 1e-15
+
+
+def test_combine_then_adapt_on_the_complete_graph_is_not_all_reduce():
+    run = pl.train(make_task(), "decentralized:topology=complete", simulated(3), steps=STEPS)
+    assert not torch.allclose(run.parameters, single().parameters, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_a_single_peer_takes_the_steps_of_single(mode, world):
+    run = pl.train(
+        make_task("plain", "momentum"), f"decentralized:mode={mode}", WORLDS[world](1), steps=STEPS
+    )
+    torch.testing.assert_close(run.parameters, single("plain", "momentum").parameters, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("topology", ["ring", "exponential", "complete"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
+def test_worlds_and_overlap_and_network_change_no_bit(topology, dtype):
+    task = make_task("batch-not-divisible", "adam", dtype)
+    spec = f"decentralized:topology={topology},consensus_every=1"
+    plain = pl.train(task, spec, simulated(4), steps=STEPS)
+    for words, cluster in [
+        (spec, pl.Local(workers=4)),
+        (f"{spec},overlap=no", pl.Local(workers=4)),
+        (spec, pl.Local(workers=4, link=pl.Link("100Mbps", "1ms"))),
+        (f"{spec},overlap=no", simulated(4)),
+        (spec, simulated(4, compute=pl.times.Exponential(0.1), link=pl.Link("1Mbps", "5ms"))),
+    ]:
+        other = pl.train(task, words, cluster, steps=STEPS)
+        assert torch.equal(plain.parameters, other.parameters)
+        assert [r.loss for r in plain.history] == [r.loss for r in other.history]
+        assert consensus(plain).tolist() == consensus(other).tolist()
+
+
+# What a step costs
+
+
+BYTES = 8 * 37  # of the parameters of the small perceptron
+
+
+@pytest.mark.parametrize(
+    ("topology", "degree"), [("ring", 2), ("one-peer-exponential", 1), ("exponential", 3), ("complete", 7)]
+)
+def test_a_step_sends_the_parameters_to_each_neighbour_and_takes_as_long(topology, degree):
+    per_byte_s, latency_s = 1e-5, 5e-3
+    link = pl.Link(bandwidth=f"{8 / per_byte_s}bps", latency=latency_s)
+    exchange_s = latency_s + degree * BYTES * per_byte_s
+    for compute_s, overlap in itertools.product((0.001, 0.1), ("yes", "no")):
+        cluster = pl.Simulated(workers=8, compute=pl.times.Constant(compute_s), link=link)
+        run = pl.train(
+            a_task(batch_size=24), f"decentralized:topology={topology},overlap={overlap}", cluster, steps=6
+        )
+        step_s = max(compute_s, exchange_s) if overlap == "yes" else compute_s + exchange_s
+        assert run.step_seconds == pytest.approx(step_s, rel=1e-9)
+        assert run.bytes_sent == [6 * degree * BYTES] * 8
+
+
+def test_without_mathematics_a_step_takes_as_long():
+    spec = "decentralized:topology=random-regular:degree=3"
+    real, none = (
+        pl.train(a_task(), spec, simulated(8, math=math, compute=pl.times.Exponential(0.01)), steps=9)
+        for math in ("real", "none")
+    )
+    assert real.seconds == none.seconds
+    assert real.bytes_sent == none.bytes_sent
+
+
+# Agreement
+
+
+GRAPHS = {
+    "ring": 16,
+    "torus": 16,
+    "hypercube": 16,
+    "exponential": 12,
+    "star": 8,
+    "path": 5,
+    "random-regular:degree=4": 14,
+    "one-peer-exponential": 6,
+}
+
+
+@pytest.mark.parametrize("topology", GRAPHS)
+def test_the_mean_is_kept_at_every_mixing(topology):
+    runs = [
+        pl.train(averaging(), f"decentralized:topology={topology}", simulated(GRAPHS[topology]), steps=steps)
+        for steps in range(1, 8)
+    ]
+    for run in runs[1:]:
+        torch.testing.assert_close(run.parameters, runs[0].parameters, rtol=0, atol=1e-15)
+    assert runs[-1].history[-1]["consensus"] < 0.9 * runs[0].history[-1]["consensus"]
+
+
+@pytest.mark.parametrize(
+    "topology", ["ring", "torus", "hypercube", "star", "path", "random-regular:degree=4"]
+)
+def test_agreement_grows_by_the_spectral_gap(topology):
+    peers = GRAPHS[topology]
+    spec = f"decentralized:topology={topology},consensus_every=1"
+    shrunk = 1 - spectral_gap(build_topology(topology, peers))
+    # Long enough for all but the slowest mode to have died out, and no so long that rounding shows.
+    steps = int(np.log(1e-9) / np.log(shrunk))
+    measured = consensus(pl.train(averaging(), spec, simulated(peers), steps=steps))
+    # Modes of the same rate but opposite signs may take turns: two steps are by the square.
+    assert measured[-1] / measured[-3] == pytest.approx(shrunk**2, rel=0.01)
+
+
+def test_agreement_grows_as_the_whole_matrix_says_when_peers_hold_a_slow_mode():
+    run = pl.train(averaging(), "decentralized:consensus_every=1", simulated(16), steps=40)
+    ratios = consensus(run)[1:] / consensus(run)[:-1]
+    rate = 1 - 4 / 3 * np.sin(np.pi / 16) ** 2
+    assert (ratios <= rate + 1e-9).all(), "no mode dies out more slowly"
+    assert ratios[-1] == pytest.approx(rate, rel=0.01)
+
+
+@pytest.mark.parametrize(("peers", "mixings"), [(2, 1), (4, 2), (8, 3), (16, 4)])
+def test_one_peer_exponential_averages_exactly_after_log2_n_steps(peers, mixings):
+    spec = "decentralized:topology=one-peer-exponential,consensus_every=1"
+    measured = consensus(pl.train(averaging(), spec, simulated(peers), steps=mixings + 4))
+    assert (measured[:mixings] > 1e-3 * measured[0]).all()
+    assert (measured[mixings:] < 1e-15).all()
+
+
+def least_squares(noise, **changes):
+    x = numbers(256, 4)
+    y = x @ numbers(4, 1, seed=1) + noise * numbers(256, 1, seed=2)
+    task = a_task(
+        model=lambda: nn.Linear(4, 1, bias=False).double(),
+        data=(x, y),
+        batch_size=256,
+        **changes,
+    )
+    return task, torch.linalg.lstsq(x, y).solution.flatten()
+
+
+def test_linear_regression_reaches_the_solution_that_all_peers_share():
+    # Without noise the least squares of every slice are the same, and nothing keeps the peers from them.
+    task, answer = least_squares(noise=0.0)
+    run = pl.train(task, "decentralized", simulated(16), steps=600)
+    torch.testing.assert_close(run.parameters, answer, rtol=0, atol=1e-12)
+    assert run.history[-1]["consensus"] < 1e-12
+
+
+def test_linear_regression_with_noise_comes_nearer_as_the_step_size_falls():
+    # Slices disagree about the solution, by about the noise; a step size of 1/t averages that out.
+    def falling(optimizer):
+        return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + step / 20))
+
+    task, answer = least_squares(noise=0.5, schedule=falling)
+    short, long = (pl.train(task, "decentralized", simulated(16), steps=steps) for steps in (100, 4000))
+    distances = [float((run.parameters - answer).norm()) for run in (short, long)]
+    assert distances[1] < 1e-3 * answer.norm()
+    assert distances[1] < 0.1 * distances[0]
+    assert long.history[-1]["consensus"] < 0.1 * short.history[-1]["consensus"]
+
+
+def two_rings(peers):
+    return nx.disjoint_union(nx.cycle_graph(peers // 2), nx.cycle_graph(peers - peers // 2))
+
+
+def test_a_disconnected_graph_is_refused():
+    with pytest.raises(ConfigurationError, match="must be connected.*2 components"):
+        Decentralized(topology=two_rings(8))
+
+
+def test_components_never_agree_where_they_are_allowed():
+    strategy = Decentralized(topology=two_rings(8), allow_disconnected=True, consensus_every=1)
+    measured = consensus(pl.train(averaging(), strategy, simulated(8), steps=200))
+    assert measured[-1] == pytest.approx(measured[-50], rel=1e-12)
+    assert measured[-1] > 0.01 * measured[0]
+
+
+def swapping_ring(peers):
+    return (
+        np.eye(peers, k=1) + np.eye(peers, k=-1) + np.eye(peers, k=peers - 1) + np.eye(peers, k=1 - peers)
+    ) / 2
+
+
+def test_a_matrix_that_oscillates_is_refused_and_never_settles_where_it_is_allowed():
+    with pytest.raises(ConfigurationError, match="oscillates with period 2"):
+        Decentralized(topology=swapping_ring(4))
+    strategy = Decentralized(topology=swapping_ring(4), allow_disconnected=True, consensus_every=1)
+    measured = consensus(pl.train(averaging(), strategy, simulated(4), steps=100))
+    assert measured[-1] == pytest.approx(measured[-3], rel=1e-12)
+    assert measured[-1] > 0.01 * measured[0]
+
+
+# What the run says
+
+
+def negative_loss(output, target):
+    return -float((output - target).square().mean())
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_consensus_is_noted_where_the_run_evaluates_and_every_so_many_steps(world):
+    task = a_task(test=samples(12), metric=negative_loss)
+    run = pl.train(task, "decentralized:consensus_every=4", WORLDS[world](3), steps=11, evaluate_every=5)
+    assert [r.step for r in run.history if r.metric is not None] == [5, 10, 11]
+    assert [r.step for r in run.history if "consensus" in r.extra] == [4, 5, 8, 10, 11]
+    assert all(r.extra.get("consensus", 1) > 0 for r in run.history)
+
+
+@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_the_models_metric_is_that_of_the_mean_and_each_peers_own_can_be_asked_for(mode, world):
+    task = a_task(test=samples(12), metric=negative_loss)
+    run = pl.train(task, f"decentralized:mode={mode},evaluate_peers=yes", WORLDS[world](3), steps=12)
+    inputs, targets = samples(12)
+    assert run.metric == pytest.approx(negative_loss(run.model(inputs).detach(), targets), rel=1e-12)
+    assert sorted(run.peer_metrics) == [0, 1, 2]
+    assert len(set(run.peer_metrics.values())) > 1
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_the_run_ends_at_the_step_that_reaches_the_target(world):
+    task = a_task(test=samples(), metric=negative_loss, target=-0.9)
+    run = pl.train(task, "decentralized", WORLDS[world](3), steps=500, evaluate_every=5, stop_at_target=True)
+    assert run.reached_target
+    assert run.steps == run.history[-1].step == len(run.history) < 500
+    assert run.history[-1].metric >= -0.9
+    assert run.seconds_to_target == run.seconds
+
+
+def test_an_exception_on_one_peer_ends_the_run():
+    def loss(output, target):
+        if (target == samples()[1][5]).all(dim=1).any():
+            raise ValueError("not this one")
+        return nn.functional.mse_loss(output, target)
+
+    for world in WORLDS.values():
+        with pytest.raises(WorkerError, match="not this one"):
+            pl.train(a_task(loss=loss), "decentralized", world(3), steps=50)
+
+
+# Bad input
+
+
+class NeverRuns:
+    """A cluster on which nothing may begin."""
+
+    workers = 6
+
+    def run(self, job, progress=None):
+        raise AssertionError("it began")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("mode=fast", "mode must be one of async, sync, but got 'fast'"),
+        ("order=random", "order must be one of adapt-then-combine, combine-then-adapt"),
+        ("consensus_every=-1", "consensus_every must be a whole number of at least 0, but got -1"),
+        ("topology=rnig", "topology must be one of .* but got 'rnig'; did you mean 'ring'"),
+        ("topology=hypercube", "6"),
+        ("topology=random-regular:degree=9", "random-regular:degree must be at least 0 and less than .* 6"),
+        ("topology=erdos-renyi:p=0", "must be connected: components never agree"),
+        ("topology=star,weights=uniform", "must be doubly stochastic: (row|column) 0 must sum to 1"),
+        ("topology=no/such/file.edges", "file"),
+        ("mode=async,topology=exponential", "must be undirected.*exponential, which is directed"),
+        ("mode=async,topology=one-peer-exponential", "which changes from step to step"),
+    ],
+)
+def test_bad_words_are_refused_before_anything_begins(words, message):
+    with pytest.raises(ConfigurationError, match=message):
+        pl.train(a_task(), f"decentralized:{words}", NeverRuns(), steps=3)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"topology": nx.cycle_graph(5)}, "as many nodes as there are peers, 6, but got 5"),
+        ({"topology": nx.cycle_graph(7)}, "as many nodes as there are peers, 6, but got 7"),
+        ({"topology": np.eye(6) * 0.9}, "row 0 must sum to 1, but got 0.9"),
+        ({"topology": nx.path_graph(6, create_using=nx.DiGraph)}, "push-sum"),
+        ({"topology": "ring", "weights": np.full((6, 6), 1 / 6)}, "the topology has no edge there"),
+        ({"topology": nx.Graph([(0, 6)])}, "6"),
+    ],
+)
+def test_bad_graphs_are_refused_before_anything_begins(given, message):
+    with pytest.raises(ConfigurationError, match=message):
+        pl.train(a_task(), Decentralized(**given), NeverRuns(), steps=3)
+
+
+# From Python
+
+
+@pytest.mark.parametrize(
+    "given", [nx.cycle_graph(4), build_topology("ring", 4).matrix(), build_topology("ring", 4)]
+)
+def test_a_graph_a_matrix_and_a_topology_are_what_the_name_is(given):
+    strategy = Decentralized(topology=given)
+    named, run = (pl.train(a_task(), each, simulated(4), steps=3) for each in ("decentralized", strategy))
+    assert torch.equal(named.parameters, run.parameters)
+    assert run.strategy.startswith("decentralized:topology=")
+    assert strategy in [strategy], "it can be compared"
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_weights_may_be_a_matrix_along_the_edges(world):
+    weights = 0.5 * np.eye(4) + 0.5 * build_topology("ring", 4).matrix()
+    run = pl.train(a_task(), Decentralized(weights=weights), WORLDS[world](4), steps=3)
+    same = pl.train(a_task(), Decentralized(topology=weights), WORLDS[world](4), steps=3)
+    other = pl.train(a_task(), "decentralized", WORLDS[world](4), steps=3)
+    assert torch.equal(run.parameters, same.parameters)
+    assert not torch.equal(run.parameters, other.parameters)
+
+
+def test_the_words_of_a_topology_with_parameters_make_it_again():
+    strategy = parse("decentralized:topology=random-regular:degree=3:seed=2,mode=async")
+    assert strategy.topology == "random-regular:degree=3:seed=2"
+    assert parse(describe(strategy)) == strategy

@@ -1,0 +1,148 @@
+"""A peer that dies, by a real SIGKILL, does not stop the others: they renormalise their weights and go on."""
+
+import os
+import signal
+
+import numpy as np
+import pytest
+import torch
+from tasks import a_task, samples
+from torch import nn
+
+import paceline as pl
+from paceline.errors import PeerLost
+from paceline.replica.batches import GlobalBatches
+from paceline.strategies.decentralized import Decentralized
+
+SAMPLES, BATCH = 60, 20
+FATAL_STEP = 7
+
+
+def numbered_samples():
+    inputs, targets = samples(SAMPLES)
+    return inputs, torch.cat([torch.arange(float(SAMPLES), dtype=torch.float64)[:, None], targets], dim=1)
+
+
+def deadly(deaths, workers):
+    """A loss that kills each of some ranks in a step of its own: {rank: step}.
+
+    A rank is known by the samples that it alone sees in that step.
+    """
+    batches = GlobalBatches(SAMPLES, BATCH, seed=0)
+    fatal = {(step, int(batches.slice(step, rank, workers).indices[0])) for rank, step in deaths.items()}
+    step = -1
+
+    def loss(output, target):
+        nonlocal step
+        step += 1
+        if any((step, int(number)) in fatal for number in target[:, 0]):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return nn.functional.mse_loss(output, target[:, 1:])
+
+    return loss
+
+
+LARGE = {
+    "model": lambda: nn.Sequential(nn.Linear(4, 150_000), nn.Linear(150_000, 2)).double(),
+    "optimizer": lambda params: torch.optim.SGD(params, lr=1e-9),
+}
+
+
+def train(spec, deaths, *, workers=5, steps=60, link="shared-memory", **changes):
+    task = a_task(
+        **{"loss": deadly(deaths, workers), "data": numbered_samples(), "batch_size": BATCH} | changes
+    )
+    return pl.train(task, spec, pl.Local(workers=workers, link=link, deadline_s=30), steps=steps)
+
+
+@pytest.mark.parametrize("link", ["shared-memory", pl.Link("100Mbps", "1ms")], ids=["memory", "emulated"])
+@pytest.mark.parametrize("topology", ["ring", "complete", "star", "exponential", "one-peer-exponential"])
+@pytest.mark.parametrize("overlap", ["yes", "no"])
+def test_the_others_go_on_and_the_record_names_the_rank_once(topology, overlap, link):
+    spec = f"decentralized:topology={topology},overlap={overlap},consensus_every=1"
+    run = train(spec, {3: FATAL_STEP}, link=link)
+    ((rank, step),) = run.lost
+    assert rank == 3
+    # Its neighbours miss it in the step of its death, or in the next one if its parameters came before it died.
+    assert FATAL_STEP <= step <= FATAL_STEP + 3
+    assert run.steps == 60
+    assert run.as_dict()["lost"] == [(3, step)]
+    assert np.isfinite([record["consensus"] for record in run.history]).all()
+
+
+@pytest.mark.parametrize("topology", ["ring", "complete", "star"])
+def test_those_who_are_left_still_come_to_agree(topology):
+    # Rates are nought from a step on that is well after the death; then there is nothing but averaging.
+    def for_a_while(optimizer):
+        return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: float(step < 30))
+
+    spec = f"decentralized:topology={topology},consensus_every=1"
+    run = train(spec, {2: FATAL_STEP}, steps=150, schedule=for_a_while)
+    measured = [record["consensus"] for record in run.history]
+    assert [rank for rank, _ in run.lost] == [2]
+    assert measured[30] > 1e-3
+    assert measured[-1] < 1e-6 * measured[30]
+
+
+def test_the_model_is_the_mean_of_those_who_are_left():
+    spec = "decentralized:topology=complete,evaluate_peers=yes"
+    inputs, targets = numbered_samples()
+
+    def metric(output, target):
+        return -float((output - target[:, 1:]).square().mean())
+
+    run = train(spec, {1: FATAL_STEP}, workers=3, test=(inputs, targets), metric=metric)
+    assert sorted(run.peer_metrics) == [0, 2]
+    assert run.metric == pytest.approx(metric(run.model(inputs).detach(), targets), rel=1e-12)
+
+
+def test_parameters_that_fill_the_link_do_not_hold_up_those_who_are_left():
+    # Eight megabytes do not fit into what lies between two processes, so that a message to the dead is never written.
+    run = train("decentralized", {2: FATAL_STEP}, workers=3, steps=20, **LARGE)
+    assert [rank for rank, _ in run.lost] == [2]
+    assert run.steps == 20
+
+
+@pytest.mark.parametrize("link", ["shared-memory", pl.Link("100Mbps", "1ms")], ids=["memory", "emulated"])
+@pytest.mark.parametrize("topology", ["ring", "star", "complete"])
+def test_pairwise_peers_go_on_without_the_dead(topology, link):
+    run = train(f"decentralized:mode=async,topology={topology}", {4: FATAL_STEP}, steps=300, link=link)
+    assert [rank for rank, _ in run.lost] == [4]
+    # What the dead had recorded died with it.
+    assert 200 < run.steps <= 300
+    assert np.isfinite(run.history[-1]["consensus"])
+
+
+def test_pairwise_parameters_that_fill_the_link_do_not_hold_up_those_who_are_left():
+    run = train("decentralized:mode=async", {2: FATAL_STEP}, workers=3, steps=40, **LARGE)
+    assert len(run.lost) == 1
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_two_deaths_leave_the_rest(mode):
+    spec = f"decentralized:mode={mode},topology=complete"
+    run = train(spec, {1: FATAL_STEP, 3: FATAL_STEP + 6}, steps=60 if mode == "sync" else 300)
+    assert sorted(rank for rank, _ in run.lost) == [1, 3]
+
+
+class DiesAfterwards(Decentralized):
+    """Its second peer dies when it has said all that the others need."""
+
+    async def worker(self, ctx):
+        await Decentralized.worker(self, ctx)
+        if ctx.rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_death_that_nobody_misses_is_in_the_record_too():
+    run = train(DiesAfterwards(), {}, workers=3, steps=20)
+    ((rank, step),) = run.lost
+    assert rank == 1
+    assert 0 <= step < 20
+    assert run.steps == 20
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_the_death_of_the_first_peer_ends_the_run(mode):
+    with pytest.raises(PeerLost, match=r"rank 0 is lost \(killed by SIGKILL"):
+        train(f"decentralized:mode={mode}", {0: FATAL_STEP}, steps=300)
