@@ -5,7 +5,7 @@ Gloo with the same injected slowness. All have the same model, batches, seed and
 that a gradient takes milliseconds and slowness is more than noise. At the task's own learning rate, 0.05, stale
 gradients (`async`, `ssp`) diverge, so everybody is tried with 0.02 too.
 
-    python examples/stragglers.py             # about three minutes on 2 cores
+    python examples/stragglers.py             # three rounds, a few minutes on 2 cores
     python examples/stragglers.py --repeat 5
 """
 

@@ -200,4 +200,6 @@ def test_the_wait_for_an_evaluation_is_in_the_trace_as_evaluation():
         a_task(test=samples(12), metric=metric), Stepping(), pl.Local(workers=2), steps=6, evaluate_every=3
     )
     waited = run.trace.spans[1].of(Kind.EVALUATE)
-    assert list(waited["step"]) == [2, 5, 5], "after two steps, and its own at the end"
+    assert list(waited["step"]) == [2, 2, 5, 5, 5], (
+        "showing and waiting after two steps, and its own at the end"
+    )

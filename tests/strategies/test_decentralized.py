@@ -368,6 +368,10 @@ def test_bad_words_are_refused_before_anything_begins(words, message):
         ({"topology": nx.path_graph(6, create_using=nx.DiGraph)}, "push-sum"),
         ({"topology": "ring", "weights": np.full((6, 6), 1 / 6)}, "the topology has no edge there"),
         ({"topology": nx.Graph([(0, 6)])}, "6"),
+        ({"topology": 3}, "matrix"),
+        ({"topology": None}, "matrix"),
+        ({"weights": 3}, "weights must be a name, a file or a matrix, but got 3"),
+        ({"weights": np.full((5, 5), 0.2)}, "the topology has no edge there"),
     ],
 )
 def test_bad_graphs_are_refused_before_anything_begins(given, message):
@@ -397,6 +401,17 @@ def test_weights_may_be_a_matrix_along_the_edges(world):
     other = pl.train(a_task(), "decentralized", WORLDS[world](4), steps=3)
     assert torch.equal(run.parameters, same.parameters)
     assert not torch.equal(run.parameters, other.parameters)
+
+
+def test_a_file_of_edges_is_a_topology(tmp_path):
+    path = tmp_path / "ring.edges"
+    path.write_text("0 1\n1 2\n2 3\n3 0\n", encoding="utf-8")
+    named, words, file = (
+        pl.train(a_task(), strategy, simulated(4), steps=3)
+        for strategy in ("decentralized", f"decentralized:topology={path}", Decentralized(topology=path))
+    )
+    assert torch.equal(named.parameters, words.parameters)
+    assert torch.equal(named.parameters, file.parameters)
 
 
 def test_the_words_of_a_topology_with_parameters_make_it_again():

@@ -196,7 +196,9 @@ class Node(ABC):
     async def observe(self, step: int, *, also: bool = False) -> None:
         if not also and not self.inspects(step):
             return
+        start_s = self.now()
         self.show()
+        self._leave_out(start_s)
         await self.observer.meet()
         if self.is_reporter:
             self._look(step)
@@ -204,7 +206,9 @@ class Node(ABC):
 
     def _look(self, step: int) -> None:
         """All workers have stopped after this step, so that this may be the run's last."""
+        start_s = self.now()
         self.report(consensus=self.observer.distance())
+        self._leave_out(start_s)
         if self._evaluation_is_due(step):
             self._seen_metric = self._evaluate()
             if self._reaches_target(self._seen_metric):
@@ -285,10 +289,14 @@ class Node(ABC):
         assert metric is not None
         start_s = self.now()
         value = self.replica.evaluate(self.test_samples, metric, None if own else self._mean())
+        self._leave_out(start_s)
+        return value
+
+    def _leave_out(self, start_s: float) -> None:
+        """What has happened since then was for the measurement's sake, and is no time of the run's."""
         end_s = self.now()
         self._evaluation_s += end_s - start_s
         self.span(Kind.EVALUATE, start_s, end_s)
-        return value
 
     def _mean(self) -> Tensor | None:
         """The workers' mean, where each has parameters of its own."""

@@ -17,9 +17,10 @@ class Pace:
         self._ctx = ctx
         self._factor = ctx.stragglers.factor(ctx.rank)
         self._delay = ctx.stragglers.delay_of(ctx.rank)
-        self._began_s = self._computed_s = 0.0
-        self.ended_s = 0.0
+        self._began_s = self.ended_s = 0.0
         """When this rank last ended a stretch of computing, its slowness included."""
+        # Of the processor, as in ComputeOperation: waiting for a core is not computing.
+        self._processor_began_s = self._processor_ended_s = self._processor_s = 0.0
 
     @property
     def is_straggler(self) -> bool:
@@ -27,20 +28,22 @@ class Pace:
 
     def begin(self) -> None:
         """A step's computing begins."""
-        self._computed_s = 0.0
+        self._processor_s = 0.0
         self.resume()
 
     def resume(self) -> None:
         """Computing goes on after something else."""
         self._began_s = self._ctx.now()
+        self._processor_began_s = time.thread_time()
 
     def note_progress(self) -> None:
         """Until now, at least, this rank has been computing."""
         self.ended_s = self._ctx.now()
+        self._processor_ended_s = time.thread_time()
 
     def dawdle(self) -> None:
         """Be as late with this step's gradient as the cluster says: the same delay that our own strategies suffer."""
-        computed_s = self._computed_s + self._ctx.now() - self._began_s
+        computed_s = self._processor_s + time.thread_time() - self._processor_began_s
         extra_s = computed_s * (self._factor - 1.0)
         if self._delay is not None:
             extra_s += self._delay.draw(self._ctx.delay_rng)
@@ -49,5 +52,5 @@ class Pace:
 
     def end(self) -> None:
         """The stretch of computing ended at the last progress."""
-        self._computed_s += self.ended_s - self._began_s
+        self._processor_s += self._processor_ended_s - self._processor_began_s
         self._ctx.span(Kind.COMPUTE, self._began_s, self.ended_s)

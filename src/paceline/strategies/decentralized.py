@@ -28,7 +28,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar
+
+import numpy as np
 
 from paceline.context import Context
 from paceline.errors import ConfigurationError, UnknownNameError
@@ -95,9 +98,9 @@ class Decentralized:
 
     def _build_given(self) -> None:
         """Graphs and matrices that are no words become a topology at once: it compares and travels as one value."""
-        if isinstance(self.topology, str) and isinstance(self.weights, str):
+        if _is_words(self.topology) and _is_words(self.weights):
             return
-        peers = len(self.weights) if isinstance(self.topology, str) else None
+        peers = _count_rows(self.weights) if _is_words(self.topology) else None
         object.__setattr__(self, "topology", self.build(peers))
         object.__setattr__(self, "weights", _DEFAULT_WEIGHTS)
 
@@ -126,6 +129,19 @@ class Decentralized:
         await peer.run()
         if self.evaluate_peers:
             ctx.note_own_metric()
+
+
+def _is_words(given: object) -> bool:
+    """A name or a file: the same in every process, and built anew in each."""
+    return isinstance(given, str | Path)
+
+
+def _count_rows(weights: Any) -> int:
+    shape = np.shape(weights)
+    if len(shape) != 2:
+        remedy = "metropolis is the default"
+        raise ConfigurationError("weights", "must be a name, a file or a matrix", weights, remedy)
+    return int(shape[0])
 
 
 def _check_goes_both_ways(topology: Topology) -> None:
