@@ -42,7 +42,7 @@ world, whoever is quicker."""
 
 SPECS = [spec for name in STRATEGIES for spec in VARIANTS.get(name, [name])]
 SYNCHRONOUS = [spec for spec in SPECS if spec.partition(":")[0] not in ASYNCHRONOUS | LOCAL | {"single"}]
-SYNCHRONOUS.append("local-sgd:post_local=99")
+SYNCHRONOUS.append("local-sgd:post_local=99,algorithm=ring")
 REPRODUCIBLE = SYNCHRONOUS + [
     spec for spec in SPECS if spec.partition(":")[0] in LOCAL and "mode=async" not in spec
 ]

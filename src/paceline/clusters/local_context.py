@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import math
-import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Coroutine, Sequence
 from functools import cached_property
@@ -22,6 +20,7 @@ from paceline.clusters.local_operations import (
     FirstOperation,
     SleepOperation,
 )
+from paceline.clusters.local_waits import Waits
 from paceline.clusters.local_window import LocalWindow
 from paceline.clusters.native import NativeGroups
 from paceline.clusters.node import Node
@@ -29,7 +28,7 @@ from paceline.clusters.observer import Observer
 from paceline.context import BUCKET_BYTES, Batch, Combine, Handle
 from paceline.costs.link import Link
 from paceline.costs.stragglers import Stragglers
-from paceline.errors import Cancelled, ConfigurationError, DeadlineError, PeerLost
+from paceline.errors import ConfigurationError
 from paceline.interpreter import interpret
 from paceline.links.emulated import EmulatedPort
 from paceline.links.memory import SharedMemory
@@ -45,8 +44,6 @@ __all__ = ["LocalContext"]
 
 T = TypeVar("T")
 
-_SPIN_S = 50e-6  # about what it costs to sleep and be woken; longer would starve ranks that share this core
-_PATIENCE_S = 0.5  # how long a rank sleeps at most before it looks whether the others are still there
 _NEGLIGIBLE_S = 2e-6  # shorter waits are not recorded
 
 
@@ -79,8 +76,6 @@ class LocalContext(Node):
         self.channel = channel
         self.control = control
         self.stragglers = stragglers
-        self._bells = control.bells
-        self._deadline_s = deadline_s
         self._native = NativeGroups(store_path, job.ranks, deadline_s)
         self._start_s = time.monotonic()
         self._link = link
@@ -92,10 +87,8 @@ class LocalContext(Node):
             if link
             else RingPort(*ends)
         )
-        self._running: list[Operation[Any]] = []
-        self._known_lost: set[int] = set()
+        self.waits = Waits(rank, control, deadline_s)  # shared with a twin, so that either lets both go on
         self._windows: dict[Any, LocalWindow] = {}
-        self._spin_s = _SPIN_S if job.ranks <= len(os.sched_getaffinity(0)) else 0.0
 
     def begin(self, start_s: float) -> None:
         self._start_s = start_s
@@ -196,8 +189,7 @@ class LocalContext(Node):
         else:
             assert inspect.iscoroutine(work), "start takes an operation or a coroutine"
             operation = Background(self, cast(Coroutine[Any, None, T], work))
-        if not operation.poll() or _failed_unheard(operation):
-            self._running.append(operation)
+        self.waits.begin(operation)
         return operation
 
     def first(self, handles: Sequence[Handle[Any]]) -> FirstOperation:
@@ -231,94 +223,17 @@ class LocalContext(Node):
     # How this rank waits
 
     def wait(self, operation: Operation[Any]) -> None:
-        """Poll for a moment, then sleep on this rank's bell until the operation is done."""
-        if self._spin_s and self._spin(operation):
-            return
-        deadline_s = time.monotonic() + self._deadline_s
-        self.control.set_step(self.rank, self.step)
-        while True:
-            seen = self._bells.count(self.rank)
-            if self._poll(operation):
-                return
-            self._check_others(operation)
-            patience_s = min(deadline_s - time.monotonic(), _PATIENCE_S)
-            if patience_s <= 0:
-                if operation.awaited() and operation.due_s() == math.inf:
-                    raise self._deadline_error(operation)
-                patience_s = _PATIENCE_S  # it waits for nobody: a long computation is no failure
-            self._bells.sleep(self.rank, seen, self._until_next_timer(operation, patience_s))
+        self.waits.until_done(operation, self.step)
 
     def wake(self) -> None:
         """From a thread of this rank: there is news."""
-        self._bells.ring(self.rank)
+        self.control.bells.ring(self.rank)
 
     def settle(self) -> None:
         """At the end of the program: let what is still under way come to its end."""
-        for operation in list(self._running):
-            if operation.awaited() and set(operation.awaited()) <= self._known_lost:
-                continue  # what was meant for the lost is lost too
-            if not operation.done:
-                self.wait(operation)
-            if not isinstance(operation.error, Cancelled):
-                operation.take()
+        self.waits.settle(self.step)
         if ComputeOperation._under_way is not None:
             ComputeOperation._under_way.result()  # a cancelled one may not have stopped and written its span yet
-
-    def _spin(self, operation: Operation[Any]) -> bool:
-        until_s = time.monotonic() + self._spin_s
-        while time.monotonic() < until_s:
-            if self._poll(operation):
-                return True
-        return False
-
-    def _poll(self, operation: Operation[Any]) -> bool:
-        """Let everything that is under way go on; tell whether this operation is done."""
-        if self._running:
-            for other in self._running:
-                other.poll()
-            ended = [other for other in self._running if other.done]
-            if ended:
-                self._running[:] = [other for other in self._running if not other.done]
-                self._raise_unheard(ended)
-        return operation.poll()
-
-    @staticmethod
-    def _raise_unheard(ended: Sequence[Operation[Any]]) -> None:
-        """The error of a background program ends this one too, or it might wait for what never comes."""
-        for operation in ended:
-            if _failed_unheard(operation):
-                operation.take()
-
-    def _until_next_timer(self, operation: Operation[Any], limit_s: float) -> float:
-        due_s = min(other.due_s() for other in (operation, *self._running))
-        return max(0.0, min(limit_s, due_s - time.monotonic()))
-
-    def _check_others(self, operation: Operation[Any]) -> None:
-        awaited = operation.awaited()
-        gone = [rank for rank in awaited if self.control.status(rank) != Status.RUNNING]
-        # A rank that ended well may have left what is being waited for; the poll comes after its last word.
-        if not gone or self._poll(operation):
-            return
-        gone = [rank for rank in gone if rank in operation.awaited()]  # a barrier may do without the lost
-        # Who waits for any of several hears of each loss once, and may then wait for the rest.
-        known = self._known_lost if len(awaited) > 1 else set()
-        lost = [r for r in gone if self.control.status(r) == Status.LOST and r not in known]
-        if lost or (len(gone) == len(awaited) and self._hopes_for_nothing(operation)):
-            rank = (lost or gone)[0]
-            self._known_lost.add(rank)
-            operation.cancel()  # or else it would take a message that somebody else is meant to get
-            reason = "" if lost else "it has ended its program"
-            raise PeerLost(rank, reason, f"rank {self.rank} was waiting in {operation} in step {self.step}")
-
-    def _hopes_for_nothing(self, operation: Operation[Any]) -> bool:
-        """Whether no message can come any more, now that all the ranks waited for have ended well."""
-        under_way = operation.due_s() < math.inf  # on a slow link
-        from_here = any(isinstance(other, Background) for other in self._running)
-        return not under_way and not from_here
-
-    def _deadline_error(self, operation: Operation[Any]) -> DeadlineError:
-        ranks = ", ".join(str(rank) for rank in operation.awaited())
-        return DeadlineError(self.rank, f"{operation} in step {self.step}", f"rank {ranks}", self._deadline_s)
 
     # Notes
 
@@ -348,9 +263,3 @@ class LocalContext(Node):
         metric = record["metric"] if record["metric"] is not None else float("nan")
         samples = self.samples_by(record)
         self.control.write_report(record["step"], loss, samples, record["seconds"], metric)
-
-
-def _failed_unheard(operation: Operation[Any]) -> bool:
-    if not isinstance(operation, Background) or operation.heard or operation.error is None:
-        return False
-    return not isinstance(operation.error, Cancelled)

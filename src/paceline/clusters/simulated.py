@@ -17,7 +17,7 @@ from paceline.clusters.failures import failure_of
 from paceline.clusters.job import Job, Outcome
 from paceline.clusters.kernel import Kernel, Process
 from paceline.clusters.network import Disturbed, Network
-from paceline.clusters.simulated_context import SimulatedContext, World, set_threads
+from paceline.clusters.simulated_context import SimulatedContext, World
 from paceline.costs import Link, times
 from paceline.costs.stragglers import Stragglers
 from paceline.costs.times import Times
@@ -71,7 +71,7 @@ class Simulated:
         return Stragglers(slow=self.slow, delay=self.delay)
 
     def run(self, job: Job, progress: Callable[[Progress], None] | None = None) -> list[Outcome]:
-        threads = set_threads(max(1, len(os.sched_getaffinity(0)) // max(1, job.workers)))
+        threads = _set_threads(max(1, len(os.sched_getaffinity(0)) // max(1, job.workers)))
         # The simulator makes millions of small objects and hardly any cycles; looking for those takes half the time.
         collecting = gc.isenabled()
         gc.disable()
@@ -84,7 +84,7 @@ class Simulated:
                 except Disturbed:
                     return self._run(job, progress, whole_collectives=False)
         finally:
-            set_threads(threads)
+            _set_threads(threads)
             if collecting:
                 gc.enable()
 
@@ -164,6 +164,13 @@ class Simulated:
         if self.delay is not None:
             words.append(f"delay {self.delay}")
         return ", ".join(words)
+
+
+def _set_threads(count: int) -> int:
+    """Sums depend on the number of threads that share them, so a simulation uses as many as the real run would."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    return before
 
 
 def _measure(job: Job, samples: Samples, batches: GlobalBatches) -> tuple[float, float]:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeVar, cast
 
-import torch
 from torch import Tensor
 
 from paceline.clusters.job import Job
@@ -20,6 +18,7 @@ from paceline.clusters.network import Network
 from paceline.clusters.node import Node
 from paceline.clusters.observer import Observer
 from paceline.clusters.pace import slowest
+from paceline.clusters.simulated_events import ComputeEvent, Timer
 from paceline.clusters.simulated_window import SimulatedWindow, View
 from paceline.context import BUCKET_BYTES, Batch, Combine, Handle
 from paceline.costs.stragglers import Stragglers
@@ -252,71 +251,3 @@ class SimulatedContext(Node):
         loss = record.get("loss", losses[-1][1] if losses else float("nan"))
         so_far = (record["step"], world.last_step, loss, self.samples_by(record), record["seconds"])
         world.progress(Progress(*so_far, record["metric"], *slowest(world.computing_s, world.computations)))
-
-
-class Timer(Event[None]):
-    """Done after some virtual seconds."""
-
-    __slots__ = ("_context", "_seconds")
-
-    def __init__(self, context: SimulatedContext, seconds: float) -> None:
-        super().__init__()
-        self._context = context
-        self._seconds = seconds
-        self.result = None
-
-    def start(self) -> None:
-        kernel = self._context.kernel
-        kernel.at(kernel.now + self._seconds, self._ring, None)
-
-    def _ring(self, _: None) -> None:
-        if not self.done:
-            self._context.kernel.finish(self)
-
-    def __str__(self) -> str:
-        return "sleep"
-
-
-class ComputeEvent(Event[Tensor]):
-    """A gradient: its mathematics happens at once, its time passes on the virtual clock."""
-
-    __slots__ = ("_batch", "_context", "_start_s", "seconds")
-
-    def __init__(self, context: SimulatedContext, batch: Batch) -> None:
-        self.done = self.started = False
-        self.error = self.waiter = None
-        self._context = context
-        self._batch = batch
-
-    def start(self) -> None:
-        context, batch = self._context, self._batch
-        self._start_s = context.kernel.now
-        self.seconds = context.draw_compute_s()
-        if context.world.samples is not None:
-            loss = context.replica.compute(batch, context.world.samples)
-            if batch.count:
-                context.note_loss(batch, loss)
-        else:
-            context.outcome.losses.append((batch.step, math.nan, batch.count))
-        self.result = context.gradient
-        context.kernel.at(self._start_s + self.seconds, self._end, None)
-
-    def _end(self, _: None) -> None:
-        if not self.done:
-            self._context.note_computing(Kind.COMPUTE, self._start_s)
-            self._context.kernel.finish(self)
-
-    def withdraw(self) -> None:
-        if self._context.world.samples is not None:
-            self._context.replica.undo_buffers()
-        self._context.note_computing(Kind.CANCELLED, self._start_s)
-
-    def __str__(self) -> str:
-        return "compute"
-
-
-def set_threads(count: int) -> int:
-    """Sums depend on the number of threads that share them, so a simulation uses as many as the real run would."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    return before

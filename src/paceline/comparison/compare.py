@@ -69,17 +69,31 @@ def compare(
         named = {BASELINE: BASELINE, **named}
     peers = peer_trainers(against, where)
     words = {"evaluate_every": evaluate_every, "stop_at_target": stop_at_target}
-    count = count_steps(aimed, steps, epochs)
-    lengths = dict.fromkeys((*named, *peers), count) | ({} if steps else _lengths(aimed, named, where, count))
-    trainers = {name: _trainer(strategy, alone=name == BASELINE) for name, strategy in named.items()} | peers
-    contenders = [
-        Contender(name=name, train=trainer, words=_words(aimed, lengths[name], words))
-        for name, trainer in trainers.items()
-    ]
+    contenders = _contenders(aimed, named, peers, where, steps, epochs, words)
     for number in range(1, repeat + 1):
         for contender in (contender for contender in contenders if contender.error is None):
             contender.run(aimed, where, seed=seed + number - 1, round=number, rounds=repeat, watch=progress)
     return Comparison(entries=tuple(contender.entry() for contender in contenders))
+
+
+def _contenders(
+    task: Task,
+    named: dict[str, str | Strategy],
+    peers: dict[str, Trainer],
+    cluster: Cluster,
+    steps: int | None,
+    epochs: float | None,
+    words: dict[str, Any],
+) -> list[Contender]:
+    count = count_steps(task, steps, epochs)
+    lengths = dict.fromkeys((*named, *peers), count) | (
+        {} if steps else _lengths(task, named, cluster, count)
+    )
+    trainers = {name: _trainer(strategy, alone=name == BASELINE) for name, strategy in named.items()} | peers
+    return [
+        Contender(name=name, train=trainer, words=_words(task, lengths[name], words))
+        for name, trainer in trainers.items()
+    ]
 
 
 def _trainer(strategy: str | Strategy, *, alone: bool) -> Trainer:

@@ -11,6 +11,9 @@ from paceline.diagnosis.nodes import Graph, Rounds
 
 __all__ = ["computations_per_s", "replay"]
 
+_TICKS_PER_S = 1e10
+"""What happens within a tick happens at once, and goes by rank: rounding must not decide who comes first."""
+
 
 def computations_per_s(graph: Graph, pace: Mapping[int, float]) -> float:
     """How many gradients all ranks together compute in a second, on the run's way.
@@ -56,7 +59,7 @@ class _Replay:
         for edges in graph.edges:
             for then, _, _ in edges:
                 self._awaited[then] += 1
-        self._queue: list[tuple[float, int]] = []
+        self._queue: list[tuple[int, int]] = []
         self._servers: dict[int, _Server] = {}
         for rounds in graph.rounds:
             server = _Server(rounds)
@@ -68,11 +71,11 @@ class _Replay:
 
     def run(self) -> list[float]:
         begins_s = [math.inf] * len(self._work_s)
-        self._queue = [(0.0, node) for node, count in enumerate(self._awaited) if count == 0]
+        self._queue = [(0, node) for node, count in enumerate(self._awaited) if count == 0]
         free_s: dict[int, float] = {}
         while self._queue:
-            now_s, node = heapq.heappop(self._queue)
-            resource, work_s = self._graph.resource[node], self._work_s[node]
+            _, node = heapq.heappop(self._queue)
+            now_s, resource, work_s = self._allowed_s[node], self._graph.resource[node], self._work_s[node]
             if resource >= 0:
                 now_s = max(now_s, free_s.get(resource, 0.0))
                 free_s[resource] = now_s + work_s
@@ -90,7 +93,7 @@ class _Replay:
             self._allowed_s[node] = at_s
         self._awaited[node] -= 1
         if not self._awaited[node]:
-            heapq.heappush(self._queue, (self._allowed_s[node], node))
+            heapq.heappush(self._queue, (round(self._allowed_s[node] * _TICKS_PER_S), node))
 
     def _take_gradient(self, server: _Server, node: int, now_s: float) -> None:
         rounds, reply = server.rounds, server.rounds.replies[node]

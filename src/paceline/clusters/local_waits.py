@@ -1,0 +1,134 @@
+"""How a rank of the local world waits: it polls, sleeps on its bell, and looks whether those it waits for are there.
+
+Everything that was started goes on meanwhile.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from paceline.clusters.control import Control, Status
+from paceline.clusters.local_operations import Background
+from paceline.errors import Cancelled, DeadlineError, PeerLost
+from paceline.links.operation import Operation
+
+__all__ = ["Waits"]
+
+_SPIN_S = 50e-6  # about what it costs to sleep and be woken; longer would starve ranks that share this core
+_PATIENCE_S = 0.5  # how long a rank sleeps at most before it looks whether the others are still there
+
+
+class Waits:
+    """What one rank has under way, and how it waits for it."""
+
+    def __init__(self, rank: int, control: Control, deadline_s: float) -> None:
+        self._rank = rank
+        self._control = control
+        self._bells = control.bells
+        self._deadline_s = deadline_s
+        self._running: list[Operation[Any]] = []
+        self._known_lost: set[int] = set()
+        self._step = 0
+        self._spin_s = _SPIN_S if control.ranks <= len(os.sched_getaffinity(0)) else 0.0
+
+    def begin(self, operation: Operation[Any]) -> None:
+        """Let an operation go on whenever this rank waits."""
+        if not operation.poll() or _failed_unheard(operation):
+            self._running.append(operation)
+
+    def until_done(self, operation: Operation[Any], step: int) -> None:
+        """Poll for a moment, then sleep on this rank's bell until the operation is done."""
+        if self._spin_s and self._spin(operation):
+            return
+        deadline_s = time.monotonic() + self._deadline_s
+        self._step = step
+        self._control.set_step(self._rank, step)
+        while True:
+            seen = self._bells.count(self._rank)
+            if self._poll(operation):
+                return
+            self._check_others(operation)
+            patience_s = min(deadline_s - time.monotonic(), _PATIENCE_S)
+            if patience_s <= 0:
+                if operation.awaited() and operation.due_s() == math.inf:
+                    raise self._deadline_error(operation)
+                patience_s = _PATIENCE_S  # it waits for nobody: a long computation is no failure
+            self._bells.sleep(self._rank, seen, self._until_next_timer(operation, patience_s))
+
+    def settle(self, step: int) -> None:
+        """At the end of the program: let what is still under way come to its end."""
+        for operation in list(self._running):
+            if operation.awaited() and set(operation.awaited()) <= self._known_lost:
+                continue  # what was meant for the lost is lost too
+            if not operation.done:
+                self.until_done(operation, step)
+            if not isinstance(operation.error, Cancelled):
+                operation.take()
+
+    def _spin(self, operation: Operation[Any]) -> bool:
+        until_s = time.monotonic() + self._spin_s
+        while time.monotonic() < until_s:
+            if self._poll(operation):
+                return True
+        return False
+
+    def _poll(self, operation: Operation[Any]) -> bool:
+        """Let everything that is under way go on; tell whether this operation is done."""
+        if self._running:
+            for other in self._running:
+                other.poll()
+            ended = [other for other in self._running if other.done]
+            if ended:
+                self._running = [other for other in self._running if not other.done]
+                self._raise_unheard(ended)
+        return operation.poll()
+
+    @staticmethod
+    def _raise_unheard(ended: Sequence[Operation[Any]]) -> None:
+        """The error of a background program ends this one too, or it might wait for what never comes."""
+        for operation in ended:
+            if _failed_unheard(operation):
+                operation.take()
+
+    def _until_next_timer(self, operation: Operation[Any], limit_s: float) -> float:
+        due_s = min(other.due_s() for other in (operation, *self._running))
+        return max(0.0, min(limit_s, due_s - time.monotonic()))
+
+    def _check_others(self, operation: Operation[Any]) -> None:
+        awaited = operation.awaited()
+        gone = [rank for rank in awaited if self._control.status(rank) != Status.RUNNING]
+        # A rank that ended well may have left what is being waited for; the poll comes after its last word.
+        if not gone or self._poll(operation):
+            return
+        gone = [rank for rank in gone if rank in operation.awaited()]  # a barrier may do without the lost
+        # Who waits for any of several hears of each loss once, and may then wait for the rest.
+        known = self._known_lost if len(awaited) > 1 else set()
+        lost = [r for r in gone if self._control.status(r) == Status.LOST and r not in known]
+        if lost or (len(gone) == len(awaited) and self._hopes_for_nothing(operation)):
+            rank = (lost or gone)[0]
+            self._known_lost.add(rank)
+            operation.cancel()  # or else it would take a message that somebody else is meant to get
+            reason = "" if lost else "it has ended its program"
+            raise PeerLost(rank, reason, f"rank {self._rank} was waiting in {operation} in step {self._step}")
+
+    def _hopes_for_nothing(self, operation: Operation[Any]) -> bool:
+        """Whether no message can come any more, now that all the ranks waited for have ended well."""
+        under_way = operation.due_s() < math.inf  # on a slow link
+        from_here = any(isinstance(other, Background) for other in self._running)
+        return not under_way and not from_here
+
+    def _deadline_error(self, operation: Operation[Any]) -> DeadlineError:
+        ranks = ", ".join(str(rank) for rank in operation.awaited())
+        return DeadlineError(
+            self._rank, f"{operation} in step {self._step}", f"rank {ranks}", self._deadline_s
+        )
+
+
+def _failed_unheard(operation: Operation[Any]) -> bool:
+    if not isinstance(operation, Background) or operation.heard or operation.error is None:
+        return False
+    return not isinstance(operation.error, Cancelled)
