@@ -12,6 +12,8 @@ __all__ = ["sentences"]
 _WORTH_TELLING = 0.05
 """Of the idle time: less is not worth a sentence."""
 _MOSTLY = 0.5
+_MUCH_BY_LINKS = 0.2
+"""Of the idle time: below, the times of messages vary by chance, and who is the slowest says nothing."""
 
 
 def sentences(diagnosis: Diagnosis) -> list[str]:
@@ -82,7 +84,7 @@ def _why_unknown(slow: SlowRank) -> str:
 
 def _links(diagnosis: Diagnosis) -> list[str]:
     link, blame = diagnosis.link, diagnosis.blame
-    if link is None or not link.is_slow or blame.links_s < _WORTH_TELLING * blame.idle_s:
+    if link is None or not link.is_slow or blame.links_s < _MUCH_BY_LINKS * blame.idle_s:
         return []
     return [
         f"Messages to and from rank {link.rank} travel {link.factor:.1f} times as long as others of their size."
