@@ -79,7 +79,7 @@ class Summary:
 
     def share(self, part: str) -> float:
         """The mean share of one of `PART_NAMES`."""
-        counted = [rank for rank in self.ranks if rank.role == "worker"] or self.ranks
+        counted = [rank for rank in self.ranks if rank.role != "server"] or self.ranks
         return sum(rank.share(part) for rank in counted) / max(1, len(counted))
 
     def as_dict(self) -> dict[str, Any]:
@@ -155,7 +155,7 @@ def _table(summary: Summary, scale: float) -> list[str]:
     for rank in summary.ranks[:_ROWS_SHOWN]:
         cells = [f"{rank.part_s(p) * scale:.3f} {rank.share(p):>6.1%}" for p in shown]
         rows.append([str(rank.rank), rank.role, *cells])
-    workers = any(rank.role == "worker" for rank in summary.ranks)
+    workers = any(rank.role != "server" for rank in summary.ranks)
     rows.append(["mean", "worker" if workers else "all", *(f"{summary.share(p):.1%}" for p in shown)])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
