@@ -2,19 +2,20 @@
 
 The experiment is that of examples/topologies.py: eight peers, a model of one megabyte, 100 Mbit/s and 5 ms, the same
 batches, optimizer and seed for all. It is simulated first, then run in processes over an emulated link. Both take the
-same steps to the same weights, so that a prediction is wrong by its seconds alone. The simulation is told that eight
-peers share this machine's cores; it times a gradient on one of them.
+same steps to the same weights, so that a prediction is wrong by its seconds alone. What the simulation is told of this
+machine is how long a gradient and an update take while eight peers share its cores, measured without any communication.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
-import os
+import statistics
 
 import paceline as pl
 from benchmarks.result import Goal, Result, Row, compare
 from benchmarks.rounds import rounds
-from examples.topologies import PEERS, SLOW, train
+from examples.topologies import PEERS, SLOW, task, train
 
 __all__ = ["measure"]
 
@@ -22,6 +23,8 @@ ALL_REDUCE = "all-reduce:algorithm=ring"
 OTHERS = ("decentralized:topology=one-peer-exponential", "decentralized:topology=ring", "local-sgd:period=8")
 ROUNDS = 5
 LIMIT_S = 150.0
+ALONE = 60
+"""Steps that are measured without communication."""
 EPOCHS = 20
 """Then a run that has not reached the target is given up."""
 
@@ -66,19 +69,22 @@ def _contests(rows: dict[str, Row]) -> list[Goal]:
 def _take_turns() -> tuple[Times, Times]:
     """Seconds to the target: simulated, and in processes. Each round has a seed of its own."""
     names = (ALL_REDUCE, *OTHERS)
+    simulated = pl.Simulated(workers=PEERS, link=SLOW, compute=pl.times.Constant(_step_alone_s()))
     predicted: Times = {name: [] for name in names}
     measured: Times = {name: [] for name in names}
     for number in rounds(ROUNDS, LIMIT_S):
         start = number % len(names)
         for name in names[start:] + names[:start]:
-            predicted[name].append(_seconds(name, _simulated(), number))
+            predicted[name].append(_seconds(name, simulated, number))
             measured[name].append(_seconds(name, pl.Local(workers=PEERS, link=SLOW), number))
     return predicted, measured
 
 
-def _simulated() -> pl.Simulated:
-    crowding = max(1.0, PEERS / len(os.sched_getaffinity(0)))
-    return pl.Simulated(workers=PEERS, link=SLOW, slow=dict.fromkeys(range(PEERS), crowding))
+def _step_alone_s() -> float:
+    """Seconds of a peer's gradient and update while the other peers compute too and nobody talks."""
+    run = pl.train(task, f"local-sgd:period={2 * ALONE}", pl.Local(workers=PEERS, link=SLOW), steps=ALONE)
+    ends_s = [record.seconds for record in run.history[ALONE // 4 :]]  # the first steps warm up
+    return statistics.median(after - before for before, after in itertools.pairwise(ends_s))
 
 
 def _seconds(name: str, cluster: pl.Local | pl.Simulated, seed: int) -> float:

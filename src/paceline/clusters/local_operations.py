@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Coroutine, Generator, Sequence
+from collections.abc import Callable, Coroutine, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -40,11 +40,18 @@ class Background(Operation[T]):
         return (yield from super().__await__())
 
     def poll(self) -> bool:
-        if self.done:
-            return True
+        return self.done or self._resume(self._coroutine.send, None)
+
+    def throw(self, error: BaseException) -> None:
+        """Raise an error where the coroutine waits."""
+        if self._current is not None:
+            self._current.cancel()
+        self._resume(self._coroutine.throw, error)
+
+    def _resume(self, how: Callable[[Any], Operation[Any]], what: Any) -> bool:
         outer, self.waiter.in_background = self.waiter.in_background, True
         try:
-            self._current = self._coroutine.send(None)
+            self._current = how(what)
         except StopIteration as stop:
             self.result = stop.value
             self.done = True

@@ -52,6 +52,7 @@ class Waits:
             if self._poll(operation):
                 return
             self._check_others(operation)
+            self._tell_background_of_losses()
             patience_s = min(deadline_s - time.monotonic(), _PATIENCE_S)
             if patience_s <= 0:
                 if operation.awaited() and operation.due_s() == math.inf:
@@ -114,6 +115,16 @@ class Waits:
             operation.cancel()  # or else it would take a message that somebody else is meant to get
             reason = "" if lost else "it has ended its program"
             raise PeerLost(rank, reason, f"rank {self._rank} was waiting in {operation} in step {self._step}")
+
+    def _tell_background_of_losses(self) -> None:
+        """A background program too must not wait for one that is gone: for the rest of its last message, say."""
+        for other in self._running:
+            awaited = other.awaited() if isinstance(other, Background) else ()
+            if awaited and all(self._control.status(rank) == Status.LOST for rank in awaited):
+                assert isinstance(other, Background)
+                if not other.poll() and other.awaited() == awaited:
+                    where = f"rank {self._rank} was waiting in {other} in step {self._step}"
+                    other.throw(PeerLost(awaited[0], "", where))
 
     def _hopes_for_nothing(self, operation: Operation[Any]) -> bool:
         """Whether no message can come any more, now that all the ranks waited for have ended well."""

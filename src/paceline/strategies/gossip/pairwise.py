@@ -126,7 +126,10 @@ class Pairwise:
         """In the background, for as long as the peer lives."""
         ctx = self._ctx
         while True:
-            message = await ctx.recv(ANY, tag=_OFFER)
+            try:
+                message = await ctx.recv(ANY, tag=_OFFER)
+            except PeerLost:
+                continue  # it died while it made an offer
             offer = self._offer
             if offer is not None and offer.to == message.source and not offer.answer.done:
                 offer.answer.cancel()
