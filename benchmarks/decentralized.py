@@ -69,10 +69,10 @@ def _contests(rows: dict[str, Row]) -> list[Goal]:
 def _take_turns() -> tuple[Times, Times]:
     """Seconds to the target: simulated, and in processes. Each round has a seed of its own."""
     names = (ALL_REDUCE, *OTHERS)
-    simulated = pl.Simulated(workers=PEERS, link=SLOW, compute=pl.times.Constant(_step_alone_s()))
     predicted: Times = {name: [] for name in names}
     measured: Times = {name: [] for name in names}
     for number in rounds(ROUNDS, LIMIT_S):
+        simulated = pl.Simulated(workers=PEERS, link=SLOW, compute=pl.times.Constant(_step_alone_s()))
         start = number % len(names)
         for name in names[start:] + names[:start]:
             predicted[name].append(_seconds(name, simulated, number))

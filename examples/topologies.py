@@ -2,7 +2,8 @@
 
 Eight peers learn handwritten digits with a model of one megabyte: by all-reduce, by D-PSGD on several graphs, by
 AD-PSGD and by local SGD. All have the same model, data, batches of 64, seed, optimizer and learning rate, which suits
-all-reduce. The figures show who is first at 97 % test accuracy, and the loss against seconds and against bytes.
+all-reduce. The figures show who is first at 97 % test accuracy, and the loss against seconds and against bytes. When
+the accuracy first passes 97 % is luck to a degree, 350 of 360 images: benchmarks/decentralized.py takes several seeds.
 
     python examples/topologies.py                        # simulated: a slow and a fast link, about a minute on 2 cores
     python examples/topologies.py --real                 # and in processes, over an emulated slow link: minutes more
@@ -19,6 +20,7 @@ from torch import nn
 
 import paceline as pl
 from paceline.cli.table import print_table
+from paceline.run import Record
 
 PEERS = 8
 STRATEGIES = (
@@ -35,8 +37,8 @@ SLOW = pl.Link(bandwidth="100Mbps", latency="5ms")
 FAST = pl.Link(bandwidth="10Gbps", latency="50us")
 COMPUTE = pl.times.Constant("2ms")
 EPOCHS = 8
-EVALUATE_EVERY = 2
-"""Batches between two looks at the test set."""
+EVALUATE_EVERY = 8
+"""Batches between two looks at the test set, for which peers wait for each other: as rare as local SGD's meetings."""
 WINDOW = 8
 """Batches that a loss is averaged over."""
 
@@ -91,7 +93,7 @@ def train_all(cluster: pl.Local | pl.Simulated, *, stop: bool = False) -> Runs:
     return runs
 
 
-def at_target(run: pl.Run) -> pl.Run | None:
+def at_target(run: pl.Run) -> Record | None:
     """The record of the step that reached the target."""
     return next((r for r in run.history if r.metric is not None and r.metric >= run.target), None)
 
@@ -135,6 +137,10 @@ def print_runs(title: str, runs: Runs, seconds: Sequence[float], megabytes: Sequ
         print(line)
 
 
+def figure(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
 def verdict(runs: Runs) -> list[str]:
     """By the clock and by bytes: who was first at the target, and who did worse than all-reduce."""
     lines = []
@@ -144,9 +150,10 @@ def verdict(runs: Runs) -> list[str]:
         if by_all is None:
             continue
         order = sorted(found, key=found.__getitem__)
-        better = [f"{s} {found[s]:.3g} {unit}" for s in order if found[s] < by_all]
-        worse = [f"{s} {found[s]:.3g} {unit}" for s in order if found[s] > by_all]
-        lines.append(f"{name} to the target: {STRATEGIES[0]} {by_all:.3g} {unit}")
+        words = {s: f"{s} {figure(found[s])} {unit}" for s in order}
+        better = [words[s] for s in order if found[s] < by_all]
+        worse = [words[s] for s in order if found[s] > by_all]
+        lines.append(f"{name} to the target: {words[STRATEGIES[0]]}")
         lines.append(f"  fewer: {', '.join(better) or 'none'}")
         lines.append(f"  more: {', '.join(worse) or 'none'}")
     return lines

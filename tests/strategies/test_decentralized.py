@@ -1,6 +1,8 @@
 """D-PSGD: four steps, the same bits everywhere, and what the theory of mixing says about the peers' agreement."""
 
+import importlib.util
 import itertools
+from pathlib import Path
 
 import networkx as nx
 import numpy as np
@@ -18,6 +20,7 @@ from paceline.strategies import describe, parse
 from paceline.strategies.decentralized import Decentralized
 
 STEPS = 5
+EXAMPLE = Path(__file__).parents[2] / "examples" / "topologies.py"
 
 
 def only_at_first(optimizer):
@@ -418,3 +421,18 @@ def test_the_words_of_a_topology_with_parameters_make_it_again():
     strategy = parse("decentralized:topology=random-regular:degree=3:seed=2,mode=async")
     assert strategy.topology == "random-regular:degree=3:seed=2"
     assert parse(describe(strategy)) == strategy
+
+
+def test_the_example_tells_who_does_better_than_all_reduce(capsys):
+    spec = importlib.util.spec_from_file_location("topologies", EXAMPLE)
+    example = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(example)
+    names = ("all-reduce:algorithm=ring", "decentralized:topology=one-peer-exponential")
+    runs = {name: example.train(name, example.simulated(example.SLOW), epochs=4, stop=True) for name in names}
+    example.print_runs("two strategies", runs, seconds=(2,), megabytes=(100,))
+    told = capsys.readouterr().out
+    assert "two strategies" in told
+    # Each sends 2 n (p - 1)/p bytes a peer and step, or n: every step is quicker.
+    first, second = (runs[name].history[15] for name in names)
+    assert second.seconds < 0.5 * first.seconds
+    assert second.bytes / first.bytes == pytest.approx(8 / 14, rel=1e-4)
