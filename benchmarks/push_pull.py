@@ -1,9 +1,10 @@
 """Seconds in which 3 workers push a gradient of 4 MiB each and pull 4 MiB of parameters each, on one machine.
 
-Ours are the strategies `async` and `sync`, as `pl.train` runs them. The peers are a parameter server on Gloo's `send`
-and `recv` and the one of Ray's documentation. All have one server, which takes a plain SGD step with the gradient of
-each worker (async) or with the mean of all (sync); one thread a process. Ours goes through autograd and torch's
-optimizer, and keeps a history and a trace. The peers do no more than a pass over memory for each gradient and update.
+Ours are the strategies `async` and `sync`, as `pl.train` runs them, but that workers write their gradient instead of
+computing it. The peers are a parameter server on Gloo's `send` and `recv`, and the one of Ray's documentation. All have
+one server, which takes a plain SGD step with the gradient of each worker (async) or with the mean of all (sync); one
+thread a process. Ours weighs gradients by samples, updates by torch's optimizer, and keeps a history and a trace; the
+peers update by a pass or two over memory.
 
 For `async` there is also a server on Gloo that listens to all workers beforehand and serves them in turn.
 """
@@ -12,7 +13,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
+from typing import Any, cast
+
+from torch import Tensor
+from torch.nn.functional import mse_loss
 
 import paceline as pl
 from benchmarks.gloo_server import IN_TURN, GlooServer
@@ -24,10 +30,12 @@ from benchmarks.vector import (
     WORKERS,
     Served,
     Vector,
-    ignore_target,
     make_data,
     make_optimizer,
 )
+from paceline.context import Batch, Context
+from paceline.strategies.async_sgd import Async
+from paceline.strategies.sync import Sync
 
 __all__ = ["measure"]
 
@@ -72,12 +80,38 @@ def _ray_blocks(stack: contextlib.ExitStack, result: Result) -> dict[tuple[str, 
     return {(RAY, kind): partial(ray.run, kind, EXCHANGES) for kind in (ASYNC, SYNC)}
 
 
+class _Effortless:
+    """A worker's context that has its gradient at once."""
+
+    loss = 0.0
+
+    def __init__(self, ctx: Context) -> None:
+        self._ctx = ctx
+
+    async def compute(self, batch: Batch) -> Tensor:
+        return self._ctx.gradient.fill_(batch.weight)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._ctx, name)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EffortlessAsync(Async):
+    async def worker(self, ctx: Context) -> None:
+        await Async.worker(self, cast(Context, _Effortless(ctx)))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EffortlessSync(Sync):
+    async def worker(self, ctx: Context) -> None:
+        await Sync.worker(self, cast(Context, _Effortless(ctx)))
+
+
 def _run_ours(kind: str) -> Served:
-    task = pl.Task(
-        model=Vector, data=make_data, loss=ignore_target, optimizer=make_optimizer, batch_size=WORKERS
-    )
+    task = pl.Task(model=Vector, data=make_data, loss=mse_loss, optimizer=make_optimizer, batch_size=WORKERS)
+    strategy = EffortlessAsync() if kind == ASYNC else EffortlessSync()
     updates = EXCHANGES * WORKERS if kind == ASYNC else EXCHANGES
-    run = pl.train(task, kind, pl.Local(workers=WORKERS), steps=updates)
+    run = pl.train(task, strategy, pl.Local(workers=WORKERS), steps=updates)
     return Served([record.seconds for record in run.history], run.parameters)
 
 
