@@ -2,13 +2,15 @@
 PYTHON ?= python3
 VENV := .venv
 STAMP := $(VENV)/.installed
+RAY := $(VENV)/.ray-installed
+PIP = $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .PHONY: demo test check bench docs clean
 
 demo: $(STAMP)
 	@$(VENV)/bin/python examples/demo.py
 
-test: $(STAMP)
+test: $(STAMP) $(RAY)
 	@.ci/chromium
 	@$(VENV)/bin/python -m pytest
 
@@ -21,13 +23,18 @@ check: $(STAMP)
 docs: $(STAMP)
 	@$(VENV)/bin/python docs/gallery.py
 
-bench: $(STAMP)
+bench: $(STAMP) $(RAY)
 	@$(VENV)/bin/python -m benchmarks
 
 $(STAMP): constraints.txt pyproject.toml
 	@test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing into $(VENV) (once)"
-	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[examples,dev]'
+	@$(PIP) -e '.[examples,dev]'
+	@touch $@
+
+# Ray is needed by its tests and benchmarks alone.
+$(RAY): $(STAMP)
+	@$(PIP) -e '.[ray]'
 	@touch $@
 
 clean:

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from paceline import collectives
+    from paceline.clusters.launched import Launched
     from paceline.clusters.local import Local
+    from paceline.clusters.ray import Ray
     from paceline.clusters.simulated import Simulated
     from paceline.comparison.compare import compare
     from paceline.comparison.comparison import Comparison
@@ -24,9 +26,11 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "Comparison",
+    "Launched",
     "Link",
     "Local",
     "PacelineError",
+    "Ray",
     "Run",
     "Simulated",
     "Task",
@@ -40,9 +44,11 @@ __all__ = [
 
 _HOMES = {
     "Comparison": "paceline.comparison.comparison",
+    "Launched": "paceline.clusters.launched",
     "Link": "paceline.costs",
     "Local": "paceline.clusters.local",
     "PacelineError": "paceline.errors",
+    "Ray": "paceline.clusters.ray",
     "Run": "paceline.run",
     "Simulated": "paceline.clusters.simulated",
     "Task": "paceline.task",

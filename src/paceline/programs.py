@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from paceline.clusters.job import Cluster, Job
+from paceline.clusters.job import Cluster, Job, trace_of
 from paceline.clusters.local import Local
 from paceline.context import Context
 from paceline.errors import ConfigurationError
@@ -59,5 +59,5 @@ def run_program(
         seconds=seconds,
         bytes_sent=[outcome.bytes_sent for outcome in outcomes],
         messages_sent=[outcome.messages_sent for outcome in outcomes],
-        trace=Trace([outcome.spans for outcome in outcomes if outcome.spans is not None], seconds),
+        trace=trace_of(outcomes),
     )

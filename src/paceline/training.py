@@ -53,7 +53,7 @@ def train(
         module = task.build_model(check_seed(seed))
     job = Job(
         strategy=chosen,
-        roles=tuple(chosen.roles(where.workers)),
+        roles=_roles(chosen, where),
         seed=seed,
         name=strategy if isinstance(strategy, str) else describe(chosen),
         task=dataclasses.replace(task, model=module),
@@ -62,6 +62,20 @@ def train(
         stop_at_target=stop_at_target,
     )
     return assemble(job, str(where), where.run(job, progress), module)
+
+
+def _roles(strategy: Strategy, cluster: Cluster) -> tuple[str, ...]:
+    """The role of each rank. Where the number of processes is given, as many are workers as leaves enough to serve."""
+    processes: int | None = getattr(cluster, "ranks", None)
+    if processes is None:
+        return tuple(strategy.roles(cluster.workers))
+    for workers in range(processes, 0, -1):
+        roles = tuple(strategy.roles(workers))
+        if len(roles) == processes:
+            return roles
+    fewest = len(strategy.roles(1))
+    bound = f"must be enough for {describe(strategy)}, which needs {fewest} for one worker"
+    raise ConfigurationError("processes", bound, processes, "launch more")
 
 
 def _device(cluster: Cluster) -> contextlib.AbstractContextManager[object]:

@@ -157,13 +157,13 @@ def test_a_large_message_goes_on_while_its_sender_computes():
 
 @pytest.mark.parametrize("link", [None, 3, {"bandwidth": "1Gbps"}, pl.Link])
 def test_a_link_that_is_none_is_refused(link):
-    with pytest.raises(ConfigurationError, match='link must be "shared-memory" or a pl.Link, but got'):
+    with pytest.raises(ConfigurationError, match='link must be "shared-memory", "tcp" or a pl.Link'):
         pl.Local(link=link)
 
 
 def test_a_name_that_is_no_link_is_answered_with_what_there_is():
     with pytest.raises(
-        UnknownNameError, match="link must be one of a pl.Link, shared-memory, but got '1Gbps'"
+        UnknownNameError, match="link must be one of a pl.Link, shared-memory, tcp, but got '1Gbps'"
     ):
         pl.Local(link="1Gbps")
 

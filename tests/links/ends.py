@@ -2,7 +2,8 @@
 
 from paceline.links.bells import Bells
 from paceline.links.memory import SharedMemory
-from paceline.links.shared_memory import RingPort
+from paceline.links.port import Port
+from paceline.links.shared_memory import RingWays
 
 
 class Waiter:
@@ -30,14 +31,17 @@ class Ends:
     """The ports of several ranks over one memory, and what each of them noted."""
 
     def __init__(self, ranks=2):
-        self.memory = SharedMemory.create("test-rings", RingPort.nbytes(ranks))
+        self.memory = SharedMemory.create("test-rings", RingWays.nbytes(ranks))
         self.bells = Bells(SharedMemory.create("test-bells", Bells.nbytes(ranks)), 0, ranks)
         self.waiter = Waiter()
         self.sent, self.received = [], []
         self.ports = [
-            RingPort(rank, ranks, self.memory, self.bells, self.sent.append, self.received.append)
+            Port(rank, ranks, self.ways(rank, ranks), self.bells, self.sent.append, self.received.append)
             for rank in range(ranks)
         ]
+
+    def ways(self, rank, ranks):
+        return RingWays(rank, ranks, self.memory, self.bells)
 
     def send(self, source, to, tensor, tag=0, version=0):
         """Begin to send; the operation goes on whenever another one of this object is awaited."""

@@ -11,8 +11,8 @@ from paceline.context import ANY
 from paceline.errors import Cancelled, MismatchError
 from paceline.links import emulated, transfers
 from paceline.links.emulated import EmulatedPort
+from paceline.links.port import Port
 from paceline.links.rings import RING_BYTES
-from paceline.links.shared_memory import RingPort
 
 LATENCY_S, PER_BYTE_S = 0.5, 0.001
 
@@ -33,9 +33,11 @@ class EmulatedEnds(Ends):
         super().__init__(ranks)
         self.clock = clock
         self.began_s = clock.now_s
-        rest = (ranks, self.memory, self.bells, self.sent.append, self.received.append)
+        rest = (self.bells, self.sent.append, self.received.append)
         costs = {"latency_s": latency_s, "seconds_per_byte": seconds_per_byte}
-        self.ports = [EmulatedPort(rank, *rest, **costs) for rank in range(ranks)]
+        self.ports = [
+            EmulatedPort(rank, ranks, self.ways(rank, ranks), *rest, **costs) for rank in range(ranks)
+        ]
 
     def seconds(self):
         return self.clock.now_s - self.began_s
@@ -289,7 +291,7 @@ def test_the_times_noted_are_those_of_the_ports(clock):
 
 def test_a_plain_link_knows_no_such_times():
     ends = Ends()
-    assert isinstance(ends.ports[0], RingPort)
+    assert type(ends.ports[0]) is Port
     sent, received = ends.send(0, 1, of_bytes(10)), ends.post(1, 0)
     ends.finish(received)
     assert (sent.ended_s, received.ended_s) == (math.inf, math.inf)

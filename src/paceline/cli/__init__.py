@@ -6,6 +6,7 @@ import typer
 
 from paceline.cli import bench, compare, partition, report, strategies, topology, train
 from paceline.cli.options import Version
+from paceline.cli.ray import CommandWithRay
 
 __all__ = ["app", "main"]
 
@@ -15,8 +16,8 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-app.command("train")(train.train)
-app.command("compare")(compare.compare)
+app.command("train", cls=CommandWithRay)(train.train)
+app.command("compare", cls=CommandWithRay)(compare.compare)
 app.command("report")(report.report)
 app.command("strategies")(strategies.strategies)
 app.command("bench")(bench.bench)

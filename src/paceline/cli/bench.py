@@ -59,6 +59,7 @@ def bench(
     repeat: Repeat = None,
     against: Against = None,
     simulate: options.Simulate = False,
+    link: options.Link = None,
     bandwidth: options.Bandwidth = None,
     latency: options.Latency = None,
     plot: Plot = None,
@@ -67,7 +68,7 @@ def bench(
 ) -> None:
     """Time a communication pattern: each algorithm at each size, results checked, the quickest named."""
     with exit_codes():
-        words = _cluster_words(workers, simulate, bandwidth, latency)
+        words = _cluster_words(workers, simulate, link, bandwidth, latency)
         from paceline.bench.spec import Spec
         from paceline.costs.units import parse_bytes
 
@@ -87,13 +88,16 @@ def bench(
         _show(_benched(spec, words, quiet), plot, as_json)
 
 
-def _cluster_words(workers: int, simulate: bool, bandwidth: str | None, latency: str | None) -> ClusterWords:
+def _cluster_words(
+    workers: int, simulate: bool, link: str | None, bandwidth: str | None, latency: str | None
+) -> ClusterWords:
     return ClusterWords(
         workers=workers,
         slow=(),
         delay=(),
         deadline=None,
         simulate=simulate,
+        link=link,
         bandwidth=bandwidth,
         latency=latency,
         compute=None,

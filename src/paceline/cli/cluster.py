@@ -26,6 +26,10 @@ class ClusterWords:
     bandwidth: str | None
     latency: str | None
     compute: str | None
+    link: str | None = None
+    ray: str | None = None
+    """The address of a Ray cluster; empty for a private one. None: no Ray."""
+    encrypt: bool | None = None
     emulates: bool = False
     """Whether the command's real workers can do as if their links were slow."""
 
@@ -40,21 +44,55 @@ class ClusterWords:
             remedy = "leave it out: simulated workers that wait for ever are reported as a deadlock"
             raise ConfigurationError("--deadline", "is for real workers", self.deadline, remedy)
 
+        if self.link is not None:
+            self._check_link(self.link)
+        if self.ray is not None:
+            self._check_ray()
+        if self.encrypt is not None and self.link != "tcp" and self.ray is None:
+            option = "--encrypt" if self.encrypt else "--no-encrypt"
+            remedy = "add one of these or leave it out"
+            raise ConfigurationError(option, "needs --link tcp or --ray", self.encrypt, remedy)
+
+    def _check_link(self, link: str) -> None:
+        if self.simulate:
+            remedy = "leave it out: --bandwidth and --latency describe simulated links"
+            raise ConfigurationError("--link", "is for real workers", link, remedy)
+        for option, value in {"--bandwidth": self.bandwidth, "--latency": self.latency}.items():
+            if value is not None:
+                remedy = "a link is real or emulated: leave one of them out"
+                raise ConfigurationError("--link", f"excludes {option}", link, remedy)
+
+    def _check_ray(self) -> None:
+        excluded = {
+            "--simulate": self.simulate or None,
+            "--link": self.link,
+            "--bandwidth": self.bandwidth,
+            "--latency": self.latency,
+        }
+        for option, value in excluded.items():
+            if value is not None:
+                remedy = "leave one of the two out: workers on Ray are real, and so are their links"
+                raise ConfigurationError("--ray", f"excludes {option}", value, remedy)
+
     def cluster(self) -> Cluster:
         """The cluster itself."""
         import paceline as pl
         from paceline.costs.stragglers import parse_delays, parse_slow
 
         slow = parse_slow(",".join(self.slow)) if self.slow else {}
-        options = self._simulated_options() if self.simulate else self._local_options()
+        options = self._simulated_options() if self.simulate else self._real_options()
         options |= {"workers": self.workers, "slow": slow, "delay": parse_delays(self.delay)}
         # Named last, because that loads torch: a word that cannot be read is refused before.
+        if self.ray is not None:
+            return pl.Ray(self.ray or None, encrypt=self.encrypt, **options)
         return pl.Simulated(**options) if self.simulate else pl.Local(**options)
 
-    def _local_options(self) -> dict[str, Any]:
+    def _real_options(self) -> dict[str, Any]:
         from paceline.costs.units import parse_seconds
 
         options = self._link_options()
+        if self.link is not None:
+            options |= {"link": self.link, "encrypt": bool(self.encrypt)}
         if self.deadline is not None:
             options["deadline_s"] = parse_seconds(self.deadline, "--deadline")
         return options

@@ -48,6 +48,29 @@ Deadline = Annotated[
 Simulate = Annotated[
     bool, Option("--simulate", help="Simulate the workers, in virtual time.", rich_help_panel=_SIMULATED)
 ]
+Link = Annotated[
+    str | None,
+    Option(
+        metavar="KIND",
+        help="How real workers talk: shared-memory (the default) or tcp.",
+        rich_help_panel=_LINKS,
+    ),
+]
+Encrypt = Annotated[
+    bool | None,
+    Option(
+        "--encrypt/--no-encrypt",
+        help="Whether messages by --link tcp or --ray are encrypted. Left out: those of --ray between hosts are.",
+        rich_help_panel=_LINKS,
+    ),
+]
+Ray = Annotated[
+    str | None,
+    Option(
+        metavar="[ADDRESS]",
+        help="Train on a Ray cluster: auto, or the host:port of one. Without an address: a private Ray, here.",
+    ),
+]
 Bandwidth = Annotated[str | None, Option(help="Of each link, such as 1Gbps.", rich_help_panel=_LINKS)]
 Latency = Annotated[str | None, Option(help="Of each link, such as 50us.", rich_help_panel=_LINKS)]
 Compute = Annotated[

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from paceline.costs.stragglers import Stragglers
 from paceline.errors import ConfigurationError
 
-__all__ = ["check_workers"]
+__all__ = ["check_deadline", "check_real_stragglers", "check_workers"]
 
 
 def check_workers(workers: object, at_most: int) -> None:
@@ -12,3 +13,17 @@ def check_workers(workers: object, at_most: int) -> None:
         raise ConfigurationError(
             "workers", f"must be a whole number from 1 to {at_most}", workers, "one process or node a worker"
         )
+
+
+def check_deadline(deadline_s: float) -> None:
+    if not deadline_s > 0:
+        raise ConfigurationError("deadline_s", "must be above 0", deadline_s, "60.0 is the default")
+
+
+def check_real_stragglers(stragglers: Stragglers, ranks: int) -> None:
+    """Those of processes: they can be held up, but not hurried."""
+    stragglers.check(ranks)
+    for rank, factor in stragglers.slow.items():
+        if factor < 1:
+            remedy = "a real worker cannot be made faster: slow the others"
+            raise ConfigurationError(f"slow[{rank}]", "must be at least 1", factor, remedy)

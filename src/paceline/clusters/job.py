@@ -17,7 +17,7 @@ from paceline.run import Progress, Record, Run
 from paceline.task import Task
 from paceline.trace import Spans, Trace
 
-__all__ = ["Cluster", "Job", "Outcome", "assemble"]
+__all__ = ["Cluster", "Job", "Outcome", "assemble", "trace_of"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -86,6 +86,10 @@ class Outcome:
     lost: list[tuple[int, int]] = field(default_factory=list)
     """Ranks that the run went on without, and the step of each."""
     seconds: float = 0.0
+    clock_residual_s: float = 0.0
+    """By how much its clock may differ at most from that of the other ranks."""
+    facts: dict[str, str] = field(default_factory=dict)
+    """What else the run's environment was: the hosts, how they were joined."""
     spans: Spans | None = None
     state: dict[str, Tensor] = field(default_factory=dict)
     result: Any = None
@@ -114,7 +118,7 @@ def assemble(job: Job, cluster: str, outcomes: Sequence[Outcome], module: nn.Mod
         cluster=cluster,
         seed=job.seed,
         history=_history(outcomes, reporter),
-        trace=Trace([o.spans for o in outcomes if o.spans is not None], max(o.seconds for o in outcomes)),
+        trace=trace_of(outcomes),
         seconds=reporter.records[-1]["seconds"] if reporter.records else max(o.seconds for o in outcomes),
         bytes_sent=[o.bytes_sent for o in outcomes],
         messages_sent=[o.messages_sent for o in outcomes],
@@ -122,11 +126,18 @@ def assemble(job: Job, cluster: str, outcomes: Sequence[Outcome], module: nn.Mod
         lost=_losses(outcomes),
         peer_metrics={o.rank: o.own_metric for o in outcomes if o.own_metric is not None},
         target=job.task.target if job.task else None,
-        environment=snapshot(),
+        environment={**snapshot(), **reporter.facts},
         state=reporter.state,
         trainable=[name for name, p in module.named_parameters() if p.requires_grad] if module else [],
         module=module,
     )
+
+
+def trace_of(outcomes: Sequence[Outcome]) -> Trace:
+    """The spans of all ranks that brought some back."""
+    spans = [outcome.spans for outcome in outcomes if outcome.spans is not None]
+    seconds = max(outcome.seconds for outcome in outcomes)
+    return Trace(spans, seconds, max(outcome.clock_residual_s for outcome in outcomes))
 
 
 def _history(outcomes: Sequence[Outcome], reporter: Outcome) -> list[Record]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from paceline.clusters.checks import check_workers
 from paceline.clusters.job import Job, Outcome
@@ -14,9 +16,14 @@ from paceline.costs.times import Times
 from paceline.errors import ConfigurationError, UnknownNameError
 from paceline.run import Progress
 
+if TYPE_CHECKING:
+    from paceline.clusters.wiring import Network
+
 __all__ = ["Local"]
 
-LINKS = ("shared-memory",)
+SHARED_MEMORY, TCP = "shared-memory", "tcp"
+LINKS = (SHARED_MEMORY, TCP)
+_ENCRYPT_REMEDY = "memory that workers share cannot be read by others, and an emulated link is no network"
 MAX_RANKS = 256  # each ordered pair of ranks has four megabytes of address space
 
 
@@ -24,11 +31,14 @@ MAX_RANKS = 256  # each ordered pair of ranks has four megabytes of address spac
 class Local:
     """Worker processes on this machine, which talk through shared memory.
 
-    With a `pl.Link` their messages take as long as that link would: each rank is then a host of its own.
+    With a `pl.Link` their messages take as long as that link would; with "tcp" they pass the loopback interface, as
+    between hosts. Each rank is then a host of its own.
     """
 
     workers: int = 4
     link: str | Link = "shared-memory"
+    encrypt: bool = False
+    """Whether nobody else on this machine could read what passes by TCP."""
     slow: Mapping[int, float] = field(default_factory=dict)
     """How many times as long a rank computes."""
     delay: Times | Mapping[int, Times] | None = None
@@ -39,6 +49,8 @@ class Local:
     def __post_init__(self) -> None:
         check_workers(self.workers, at_most=MAX_RANKS - 1)
         _check_link(self.link)
+        if self.encrypt and self.link != TCP:
+            raise ConfigurationError("encrypt", 'must be False unless link="tcp"', True, _ENCRYPT_REMEDY)
         if not self.deadline_s > 0:
             raise ConfigurationError("deadline_s", "must be above 0", self.deadline_s, "60.0 is the default")
         self.stragglers.check(self.workers)
@@ -59,13 +71,22 @@ class Local:
         from paceline.clusters.launch import Crew
 
         link = self.link if isinstance(self.link, Link) else None
-        with Crew(job, self.stragglers, link, self.deadline_s, self.threads(job)) as crew:
+        with Crew(job, self.stragglers, link, self._network(), self.deadline_s, self.threads(job)) as crew:
             return crew.work(progress)
+
+    def _network(self) -> Network | None:
+        from paceline.clusters.wiring import Network
+
+        if self.link != TCP:
+            return None
+        return Network(run_id=secrets.token_bytes(16), token=secrets.token_bytes(16), encrypt=self.encrypt)
 
     def __str__(self) -> str:
         words = [f"{self.workers} local workers"]
         if isinstance(self.link, Link):
             words.append(f"emulated link {self.link}")
+        elif self.link == TCP:
+            words.append("over encrypted TCP" if self.encrypt else "over TCP")
         words += [f"rank {rank} {factor:g}x as slow" for rank, factor in sorted(self.slow.items())]
         if self.delay is not None:
             words.append(f"delay {self.delay}")
@@ -78,4 +99,4 @@ def _check_link(link: object) -> None:
     if isinstance(link, str):
         raise UnknownNameError("link", link, (*LINKS, "a pl.Link"))
     remedy = 'write pl.Link(bandwidth="100Mbps", latency="2ms"), say, to emulate a slow network'
-    raise ConfigurationError("link", 'must be "shared-memory" or a pl.Link', link, remedy)
+    raise ConfigurationError("link", 'must be "shared-memory", "tcp" or a pl.Link', link, remedy)

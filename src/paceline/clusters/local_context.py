@@ -10,8 +10,8 @@ from typing import Any, Self, TypeVar, cast
 
 from torch import Tensor
 
-from paceline.clusters.channel import Channel
-from paceline.clusters.control import Control, Status
+from paceline.clusters.control import Status
+from paceline.clusters.home import Home
 from paceline.clusters.job import Job
 from paceline.clusters.local_operations import (
     Background,
@@ -25,15 +25,14 @@ from paceline.clusters.local_window import LocalWindow
 from paceline.clusters.native import NativeGroups
 from paceline.clusters.node import Node
 from paceline.clusters.observer import Observer
+from paceline.clusters.wiring import Wiring
 from paceline.context import BUCKET_BYTES, Batch, Combine, Handle
-from paceline.costs.link import Link
 from paceline.costs.stragglers import Stragglers
 from paceline.errors import ConfigurationError
 from paceline.interpreter import interpret
 from paceline.links.emulated import EmulatedPort
-from paceline.links.memory import SharedMemory
 from paceline.links.operation import Operation
-from paceline.links.shared_memory import RingPort
+from paceline.links.port import Port
 from paceline.links.transfers import RecvOperation, SendOperation
 from paceline.replica.batches import GlobalBatches, Samples
 from paceline.replica.replica import Replica
@@ -57,38 +56,38 @@ class LocalContext(Node):
         job: Job,
         rank: int,
         *,
-        channel: Channel,
-        control: Control,
-        rings: SharedMemory,
+        home: Home,
+        wiring: Wiring,
         stragglers: Stragglers,
-        link: Link | None,
         deadline_s: float,
-        store_path: str,
+        store_path: str = "",
     ) -> None:
         replica = (
             Replica(job.task, job.task.build_model(job.seed), seed=job.seed, rank=rank) if job.task else None
         )
         super().__init__(job, rank, replica)
-        # An emulated link stands between hosts, of which each rank is one.
-        self.windows_are_fast = link is None
-        self.hosts: Sequence[int] = range(job.ranks) if link else (0,) * job.ranks
+        self.hosts = wiring.hosts
+        self.windows_are_fast = len(set(self.hosts)) == 1
         self.recorder.host = self.hosts[rank]
-        self.channel = channel
-        self.control = control
+        self.home = home
+        self.control = control = home.control
         self.stragglers = stragglers
         self._native = NativeGroups(store_path, job.ranks, deadline_s)
         self._start_s = time.monotonic()
-        self._link = link
-        # With an emulated link: a real network moves messages while the processor computes.
-        self.computes_in_thread = link is not None
-        ends = (rank, job.ranks, rings, control.bells, self._note_sent, self._note_received)
-        self._port = (
-            EmulatedPort(*ends, latency_s=link.latency_s, seconds_per_byte=link.seconds_per_byte)
-            if link
-            else RingPort(*ends)
-        )
-        self.waits = Waits(rank, control, deadline_s)  # shared with a twin, so that either lets both go on
+        self.wiring = wiring
+        # A network moves messages while the processor computes.
+        self.computes_in_thread = len(set(self.hosts)) > 1
+        self._port = self._open_port()
+        # Shared with a twin, so that either lets both go on.
+        self.waits = Waits(rank, control, deadline_s, wiring.endpoint)
         self._windows: dict[Any, LocalWindow] = {}
+
+    def _open_port(self) -> Port:
+        link, bells = self.wiring.emulated, self.control.bells
+        ends = (self.rank, self.job.ranks, self.wiring.ways, bells, self._note_sent, self._note_received)
+        if link is None:
+            return Port(*ends)
+        return EmulatedPort(*ends, latency_s=link.latency_s, seconds_per_byte=link.seconds_per_byte)
 
     def begin(self, start_s: float) -> None:
         self._start_s = start_s
@@ -123,20 +122,17 @@ class LocalContext(Node):
         return self.control.last_step
 
     def end_after(self, step: int) -> None:
-        self.control.last_step = min(self.control.last_step, step + 1)
+        self.home.end_after(step)
 
     def count_update(self) -> int:
-        return self.control.count_update()
+        return self.home.count_update()
 
     def is_lost(self, rank: int) -> bool:
         return self.control.status(rank) == Status.LOST
 
     def open_showcase(self) -> Observer:
-        # Not `window`: the showcase is for the run to look at, even where a strategy's ranks share no memory.
-        like = Observer.row(self.parameters)
-        window = LocalWindow.open(self, "showcase", self.workers, rows=len(self.workers), like=like)
-        window.forgiving = True
-        return Observer(window, self.rank, self.workers, self.is_lost)
+        showcase = self.home.showcase(self, Observer.row(self.parameters))
+        return Observer(showcase, self.rank, self.workers, self.is_lost)
 
     def twin(self) -> Self:
         other = super().twin()
@@ -200,7 +196,7 @@ class LocalContext(Node):
 
     def window(self, name: str, group: Sequence[int], *, rows: int, like: Tensor) -> LocalWindow:
         if len({self.hosts[rank] for rank in group}) > 1:
-            bound = "needs ranks that share memory, which those of an emulated link do not"
+            bound = f"needs ranks that share memory, which those on {self.wiring.words} do not"
             raise ConfigurationError("window", bound, name, 'use link="shared-memory" or pass messages')
         key = (name, tuple(group), rows, like.numel(), like.dtype)
         if key not in self._windows:
@@ -213,9 +209,10 @@ class LocalContext(Node):
         return interpret(self, collective, group, data, combine=combine, tag=tag)
 
     async def native_all_reduce(self, tensor: Tensor, group: Sequence[int], op: str) -> None:
-        if self._link is not None:
+        if self.wiring.is_strict:
             remedy = 'torch.distributed does not pass it: use another algorithm, or link="shared-memory"'
-            raise ConfigurationError("algorithm", "must not be native on an emulated link", "native", remedy)
+            bound = f"must not be native on {self.wiring.words}"
+            raise ConfigurationError("algorithm", bound, "native", remedy)
         start_s = self.now()
         self._native.all_reduce(tensor, self.rank, group, op)
         self.span(Kind.RECEIVE, start_s, self.now(), nbytes=tensor.numel() * tensor.itemsize)

@@ -15,18 +15,25 @@ from paceline.clusters.control import Control, Status
 from paceline.clusters.local_operations import Background
 from paceline.errors import Cancelled, DeadlineError, PeerLost
 from paceline.links.operation import Operation
+from paceline.links.tcp import TcpEndpoint
 
 __all__ = ["Waits"]
 
 _SPIN_S = 50e-6  # about what it costs to sleep and be woken; longer would starve ranks that share this core
+_LAST_WORDS_S = 2.0  # how long a network is silent at most on which there is still something under way
 _PATIENCE_S = 0.5  # how long a rank sleeps at most before it looks whether the others are still there
 
 
 class Waits:
     """What one rank has under way, and how it waits for it."""
 
-    def __init__(self, rank: int, control: Control, deadline_s: float) -> None:
+    def __init__(
+        self, rank: int, control: Control, deadline_s: float, endpoint: TcpEndpoint | None = None
+    ) -> None:
+        """`endpoint`: by which messages come later than the word that their sender has ended."""
         self._rank = rank
+        self._endpoint = endpoint
+        self._ended_s: dict[int, float] = {}  # since when a rank is known to have ended
         self._control = control
         self._bells = control.bells
         self._deadline_s = deadline_s
@@ -109,7 +116,7 @@ class Waits:
         # Who waits for any of several hears of each loss once, and may then wait for the rest.
         known = self._known_lost if len(awaited) > 1 else set()
         lost = [r for r in gone if self._control.status(r) == Status.LOST and r not in known]
-        if lost or (len(gone) == len(awaited) and self._hopes_for_nothing(operation)):
+        if lost or (len(gone) == len(awaited) and self._hopes_for_nothing(operation, gone)):
             rank = (lost or gone)[0]
             self._known_lost.add(rank)
             operation.cancel()  # or else it would take a message that somebody else is meant to get
@@ -126,11 +133,19 @@ class Waits:
                     where = f"rank {self._rank} was waiting in {other} in step {self._step}"
                     other.throw(PeerLost(awaited[0], "", where))
 
-    def _hopes_for_nothing(self, operation: Operation[Any]) -> bool:
+    def _hopes_for_nothing(self, operation: Operation[Any], ended: Sequence[int]) -> bool:
         """Whether no message can come any more, now that all the ranks waited for have ended well."""
-        under_way = operation.due_s() < math.inf  # on a slow link
+        under_way = operation.due_s() < math.inf or self._may_hear_from(ended)  # on a slow link
         from_here = any(isinstance(other, Background) for other in self._running)
         return not under_way and not from_here
+
+    def _may_hear_from(self, ended: Sequence[int]) -> bool:
+        """Whether something that these ranks said may still come from the network."""
+        if self._endpoint is None:
+            return False
+        now_s = time.monotonic()
+        ended_s = max(self._ended_s.setdefault(rank, now_s) for rank in ended)
+        return now_s < max(ended_s, self._endpoint.heard_s) + _LAST_WORDS_S
 
     def _deadline_error(self, operation: Operation[Any]) -> DeadlineError:
         ranks = ", ".join(str(rank) for rank in operation.awaited())

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import zlib
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
@@ -19,9 +18,9 @@ from paceline.trace import Kind
 if TYPE_CHECKING:
     from paceline.clusters.local_context import LocalContext
 
-__all__ = ["LocalWindow"]
+__all__ = ["LINE_WORDS", "Arrivals", "BarrierOperation", "LocalWindow"]
 
-_LINE_WORDS = CACHE_LINE // 8
+LINE_WORDS = CACHE_LINE // 8
 
 
 class LocalWindow:
@@ -34,7 +33,7 @@ class LocalWindow:
         self.group = tuple(group)
         counters = CACHE_LINE * len(self.group)
         self._memory = memory
-        self.arrivals = memory.words(0, _LINE_WORDS * len(self.group))
+        self.arrivals = memory.words(0, LINE_WORDS * len(self.group))
         self.position = self.group.index(context.rank)
         self.visits = 0
         self.forgiving = False  # whether it goes on without ranks that are lost
@@ -48,15 +47,15 @@ class LocalWindow:
     def open(
         cls, context: LocalContext, name: str, group: Sequence[int], rows: int, like: Tensor
     ) -> LocalWindow:
-        """Ask the driver for the memory of this name; the first to ask has it made."""
+        """Open the memory of this name; the first to ask has it made."""
         row_bytes = aligned(like.numel() * like.element_size())
         nbytes = CACHE_LINE * len(group) + rows * row_bytes
         members = zlib.crc32(repr(tuple(group)).encode())
-        context.channel.send("window", {"name": f"{name}-{members:08x}", "nbytes": nbytes})
-        letter = context.channel.receive()
-        memory = SharedMemory.attach(letter.fds[0])
-        os.close(letter.fds[0])
+        memory = context.home.memory(f"{name}-{members:08x}", nbytes)
         return cls(context, group, memory, rows, like)
+
+    def row(self, number: int) -> Tensor:
+        return self.tensor[number]
 
     def barrier(self) -> BarrierOperation:
         return BarrierOperation(self._context, self)
@@ -74,12 +73,22 @@ class LocalWindow:
         self._context.span(Kind.RECEIVE, start_s, self._context.now(), nbytes=nbytes)
 
 
+class Arrivals(Protocol):
+    """How often each rank of a group has come to a barrier, as this rank knows it."""
+
+    group: tuple[int, ...]
+    position: int
+    visits: int
+    arrivals: memoryview
+    forgiving: bool
+
+
 class BarrierOperation(Operation[None]):
-    """Done when every rank of the window has come to it."""
+    """Done when every rank of the group has come to it."""
 
     __slots__ = ("_began_s", "_context", "_kind", "_missing", "_visit", "_window")
 
-    def __init__(self, context: LocalContext, window: LocalWindow, kind: Kind = Kind.WAIT) -> None:
+    def __init__(self, context: LocalContext, window: Arrivals, kind: Kind = Kind.WAIT) -> None:
         super().__init__(context)
         self._kind = kind
         self._context = context
@@ -89,12 +98,12 @@ class BarrierOperation(Operation[None]):
         self.result = None
         window.visits += 1
         self._visit = window.visits
-        window.arrivals[window.position * _LINE_WORDS] = self._visit
+        window.arrivals[window.position * LINE_WORDS] = self._visit
         with context.control.bells.fence:
             pass
         # The last to come wakes the others. Two that come at once may both think so; that does no harm.
         if self._find_missing() < 0:
-            window.arrivals[window.position * _LINE_WORDS + 1] = self._visit
+            window.arrivals[window.position * LINE_WORDS + 1] = self._visit
             for rank in window.group:
                 if rank != context.rank:
                     context.control.bells.ring(rank)
@@ -108,7 +117,7 @@ class BarrierOperation(Operation[None]):
     def _waited_for(self) -> int:
         """The rank that came last. Who slept saw only the first of those who were missing; the last one says so."""
         arrivals, group = self._window.arrivals, self._window.group
-        last = [i for i in range(len(group)) if arrivals[i * _LINE_WORDS + 1] == self._visit]
+        last = [i for i in range(len(group)) if arrivals[i * LINE_WORDS + 1] == self._visit]
         position = last[0] if last else self._missing
         return group[position] if position >= 0 else -1
 
@@ -131,6 +140,6 @@ class BarrierOperation(Operation[None]):
 
     def _is_missing(self, position: int) -> bool:
         window = self._window
-        if window.arrivals[position * _LINE_WORDS] >= self._visit:
+        if window.arrivals[position * LINE_WORDS] >= self._visit:
             return False
         return not (window.forgiving and self._context.is_lost(window.group[position]))

@@ -19,7 +19,13 @@ class Showcase(Protocol):
     """A window in which each worker has a row: its parameters, and a 1 once it has shown them."""
 
     @property
-    def tensor(self) -> Tensor: ...
+    def tensor(self) -> Tensor:
+        """All rows, as they are now."""
+        ...
+
+    def row(self, number: int) -> Tensor:
+        """The row of this worker's own, to be written to."""
+        ...
 
     def barrier(self) -> Awaitable[None]: ...
 
@@ -46,7 +52,7 @@ class Observer:
 
     def show(self, parameters: Tensor) -> None:
         if not parameters.is_meta:
-            row = self._showcase.tensor[self._rank]
+            row = self._showcase.row(self._rank)
             row[:-1].copy_(parameters)
             row[-1] = 1
 
@@ -71,7 +77,8 @@ class Observer:
 
     def _shown(self) -> Tensor:
         """The rows of those that have shown theirs and are still there."""
-        rows, marks = self._showcase.tensor[:, :-1], self._showcase.tensor[:, -1]
+        shown = self._showcase.tensor
+        rows, marks = shown[:, :-1], shown[:, -1]
         if rows.is_meta:
             return rows
         there = [rank for rank in self._workers if marks[rank] and not self._is_lost(rank)]

@@ -43,6 +43,9 @@ class View:
         self._context = context
         self.tensor = window.tensor
 
+    def row(self, number: int) -> Tensor:
+        return self.tensor[number]
+
     def barrier(self) -> BarrierEvent:
         return BarrierEvent(self._window, self._context)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import sys
@@ -13,17 +14,19 @@ import numpy as np
 import torch
 
 from paceline.clusters import payload
-from paceline.clusters.channel import Channel, encode
-from paceline.clusters.control import Control
-from paceline.clusters.failures import failure_of
-from paceline.clusters.job import Job, Outcome
+from paceline.clusters.channel import Channel, ChannelClosed
+from paceline.clusters.home import LocalHome
+from paceline.clusters.job import Job
+from paceline.clusters.letters import write_error, write_outcome
 from paceline.clusters.local_context import LocalContext
+from paceline.clusters.wiring import Network, open_control, over_memory, over_tcp
 from paceline.costs.link import Link
 from paceline.costs.stragglers import Stragglers
 from paceline.errors import Cancelled, RunError
 from paceline.links.memory import SharedMemory
+from paceline.links.tcp import Seat, TcpEndpoint
 
-__all__ = ["Assignment", "main"]
+__all__ = ["Assignment", "drive", "main", "seed_chance"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,7 +36,9 @@ class Assignment:
     job: Job
     stragglers: Stragglers
     link: Link | None
-    """To be emulated. None: shared memory as it is."""
+    """To be emulated. None: shared memory as it is, or TCP."""
+    network: Network | None
+    """None: no TCP."""
     deadline_s: float
     threads: int
     store_path: str
@@ -48,15 +53,30 @@ def main(channel: Channel) -> None:
     try:
         _settle_in(letter.values)
         context = _prepare(channel, rank, letter.values["payload_bytes"], letter.fds)
-        channel.send("ready")
-        context.begin(channel.receive().values["start_s"])
+        endpoint = context.wiring.endpoint
+        channel.send("ready", _seat_of(endpoint))
+        go = channel.receive().values
+        if endpoint:
+            endpoint.meet([Seat(address, key.encode()) for address, key in go["seats"]])
+        context.begin(go["start_s"])
         result = drive(context.job.program(rank)(context))
         context.settle()
         outcome = context.finish()
         outcome.result = result
-        _send_outcome(channel, outcome)
+        channel.send("done", *write_outcome(outcome))
+        if endpoint:
+            with contextlib.suppress(ChannelClosed):
+                channel.receive()  # until the run is over: what this rank has said may still be on its way
+            endpoint.close()
     except (Exception, SystemExit, Cancelled) as error:
-        _send_error(channel, rank, context.step if context else 0, error)
+        channel.send("error", write_error(rank, context.step if context else 0, error))
+
+
+def seed_chance(seed: int, rank: int) -> None:
+    """For what a user's code draws: the model alike on all ranks, all else by rank."""
+    random.seed(seed * 1_000_003 + rank)
+    np.random.seed((seed * 1_000_003 + rank) % 2**32)
+    torch.manual_seed(seed)
 
 
 def drive(program: Awaitable[Any]) -> Any:
@@ -73,18 +93,19 @@ def _prepare(channel: Channel, rank: int, payload_bytes: int, fds: list[int]) ->
     assignment: Assignment = payload.load(assignment_fd, payload_bytes)
     job = assignment.job
     torch.set_num_threads(assignment.threads)
-    random.seed(job.seed * 1_000_003 + rank)
-    np.random.seed((job.seed * 1_000_003 + rank) % 2**32)
-    torch.manual_seed(job.seed)
-    control = Control(SharedMemory.attach(control_fd), job.ranks)
+    seed_chance(job.seed, rank)
+    rings = SharedMemory.attach(rings_fd)
+    control = open_control(SharedMemory.attach(control_fd), job.ranks, assignment.network)
+    if assignment.network is not None:
+        wiring = over_tcp(assignment.network, rank, control)
+    else:
+        wiring = over_memory(rank, job.ranks, rings, control.bells, assignment.link)
     context = LocalContext(
         job,
         rank,
-        channel=channel,
-        control=control,
-        rings=SharedMemory.attach(rings_fd),
+        home=LocalHome(control, channel),
+        wiring=wiring,
         stragglers=assignment.stragglers,
-        link=assignment.link,
         deadline_s=assignment.deadline_s,
         store_path=assignment.store_path,
     )
@@ -93,42 +114,15 @@ def _prepare(channel: Channel, rank: int, payload_bytes: int, fds: list[int]) ->
     return context
 
 
+def _seat_of(endpoint: TcpEndpoint | None) -> dict[str, Any]:
+    """For the driver, who tells the others."""
+    if endpoint is None:
+        return {}
+    return {"seat": [endpoint.seat.address, endpoint.seat.public_key.decode()]}
+
+
 def _settle_in(values: dict[str, Any]) -> None:
     """Be where the driver is: unpickling the task may import modules from its folder."""
     sys.path[:] = values["path"]
     os.environ.update(values["environment"])
     os.chdir(values["folder"])
-
-
-def _send_outcome(channel: Channel, outcome: Outcome) -> None:
-    blobs: list[Any] = []
-    assert outcome.spans is not None
-    values = {
-        "rank": outcome.rank,
-        "records": outcome.records,
-        "updates": outcome.updates,
-        "metric": outcome.metric,
-        "reported": outcome.reported,
-        "own_metric": outcome.own_metric,
-        "losses": outcome.losses,
-        "bytes_at": outcome.bytes_at,
-        "bytes_sent": outcome.bytes_sent,
-        "messages_sent": outcome.messages_sent,
-        "bytes_over_time": outcome.bytes_over_time,
-        "staleness": outcome.staleness,
-        "lost": outcome.lost,
-        "seconds": outcome.seconds,
-        "state": outcome.state,
-        "result": outcome.result,
-    }
-    body = encode(values, blobs)
-    channel.send("done", {"body": body}, [*blobs, outcome.spans.to_bytes()])
-
-
-def _send_error(channel: Channel, rank: int, step: int, error: BaseException) -> None:
-    failure = failure_of(rank, step, error)
-    channel.send("error", {"type": type(failure).__name__, "args": _jsonable(failure.args), "step": step})
-
-
-def _jsonable(args: tuple[Any, ...]) -> list[Any]:
-    return [a if isinstance(a, (int, float, str, list, type(None))) else str(a) for a in args]

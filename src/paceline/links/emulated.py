@@ -18,24 +18,23 @@ from torch import Tensor
 from paceline.context import Combine
 from paceline.links.bells import Bells
 from paceline.links.frames import Header
-from paceline.links.memory import SharedMemory
 from paceline.links.operation import Operation, Waiter
-from paceline.links.shared_memory import RingPort
-from paceline.links.transfers import Outbox, RecvOperation, SendOperation
+from paceline.links.port import Port, Ways
+from paceline.links.transfers import RecvOperation, SendOperation, SendQueue
 
 __all__ = ["EmulatedPort", "PacedRecv", "PacedSend"]
 
 _clock = time.monotonic
 
 
-class EmulatedPort(RingPort):
+class EmulatedPort(Port):
     """One rank's port out and port in, each of which carries one message at a time."""
 
     def __init__(
         self,
         rank: int,
         ranks: int,
-        memory: SharedMemory,
+        ways: Ways,
         bells: Bells,
         on_sent: Callable[[SendOperation], None],
         on_received: Callable[[RecvOperation], None],
@@ -43,8 +42,7 @@ class EmulatedPort(RingPort):
         latency_s: float,
         seconds_per_byte: float,
     ) -> None:
-        super().__init__(rank, ranks, memory, bells, _nothing, on_received)
-        self._then_sent = on_sent
+        super().__init__(rank, ranks, ways, bells, on_sent, on_received)
         self._latency_s = latency_s
         self._seconds_per_byte = seconds_per_byte
         self._out_free_s = self._in_free_s = 0.0
@@ -60,17 +58,17 @@ class EmulatedPort(RingPort):
     ) -> SendOperation:
         if to == self.rank:
             return super().send(waiter, to, tensor, tag, version, note)
-        return PacedSend(waiter, self, self._writer(to), to, tensor, tag, version, note)
+        return PacedSend(waiter, self, self._way_out(to), to, tensor, tag, version, note)
 
     def begin(self, operation: PacedSend) -> None:
         """Give a message its turn in the port out, and let its bytes go."""
         operation.began_s = start_s = max(_clock(), self._out_free_s)
         operation.ended_s = self._out_free_s = start_s + self.carry_s(operation)
         operation.begins_s = start_s + self._latency_s
-        self._writer(operation.to).queue.append(operation)
+        self._way_out(operation.to).queue.append(operation)
 
     def end(self, operation: PacedSend) -> None:
-        self._then_sent(operation)
+        self._on_sent(operation)
 
     # The port in
 
@@ -128,14 +126,14 @@ class PacedSend(SendOperation):
         self,
         waiter: Waiter,
         port: EmulatedPort,
-        outbox: Outbox,
+        outbox: SendQueue,
         to: int,
         tensor: Tensor,
         tag: int,
         version: int,
         note: float,
     ) -> None:
-        super().__init__(waiter, outbox, to, tensor, tag, version, note)
+        super().__init__(waiter, outbox, to, tensor, tag, version, _nothing, note)
         self._port = port
         self._begun = self._written = False
         self.nbytes = self.tensor.nbytes
@@ -155,6 +153,7 @@ class PacedSend(SendOperation):
         return self.done
 
     def close(self) -> None:
+        """All of it is out: its port has not carried it, for all that."""
         self._written = True
 
     def cancel(self) -> None:

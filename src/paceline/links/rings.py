@@ -8,8 +8,6 @@ written.
 from __future__ import annotations
 
 import ctypes
-from collections import deque
-from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -17,7 +15,7 @@ from torch import Tensor
 from paceline.links.bells import Bells
 from paceline.links.frames import HEADER_BYTES, Header, pack, unpack
 from paceline.links.memory import CACHE_LINE, SharedMemory
-from paceline.links.transfers import RecvOperation, SendOperation
+from paceline.links.transfers import RecvOperation, SendOperation, SendQueue
 from paceline.replica.sums import combine_into
 
 __all__ = ["CHANNEL_BYTES", "Reader", "Writer"]
@@ -33,20 +31,18 @@ _DATA = 2 * CACHE_LINE
 _memmove = ctypes.memmove
 
 
-class Writer:
+class Writer(SendQueue):
     """The writing end."""
 
     __slots__ = (
         "_base",
         "_bells",
         "_head",
-        "_on_sent",
         "_published",
         "_tail",
         "_to",
         "_view",
         "_words",
-        "queue",
     )
 
     def __init__(
@@ -55,40 +51,15 @@ class Writer:
         offset: int,
         to: int,
         bells: Bells,
-        on_sent: Callable[[SendOperation], None],
     ) -> None:
+        super().__init__()
         self._words = memory.words(offset, _DATA // 8)
         self._base = memory.address + offset + _DATA
         self._view = memory.view[offset + _DATA : offset + CHANNEL_BYTES]
         self._to = to
         self._bells = bells
-        self._on_sent = on_sent
         self._head = self._published = self._words[_HEAD]
         self._tail = self._words[_TAIL]
-        self.queue: deque[SendOperation] = deque()
-
-    def pump(self) -> None:
-        """Write as much of the queued messages as there is room for."""
-        queue = self.queue
-        while queue:
-            operation = queue[0]
-            if not self._write(operation):
-                return
-            queue.popleft()
-            operation.close()
-            self._on_sent(operation)
-
-    def withdraw(self, operation: SendOperation) -> None:
-        """Forget a message, or finish it from a copy if its header is out: a reader cannot do with half of one."""
-        if operation.sent < 0:
-            self.queue.remove(operation)
-        else:
-            self.detach(operation)
-
-    def detach(self, operation: SendOperation) -> None:
-        """Go on from a copy, so that the sender need not wait."""
-        rest = self.queue[self.queue.index(operation)] = operation.copy()
-        rest.waiter.start(rest)
 
     def _write(self, operation: SendOperation) -> bool:
         if operation.sent < 0:

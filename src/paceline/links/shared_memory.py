@@ -2,175 +2,30 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable
-
-from torch import Tensor
-
-from paceline.context import ANY, Combine
 from paceline.links.bells import Bells
-from paceline.links.frames import Header
 from paceline.links.memory import SharedMemory
-from paceline.links.operation import Waiter
 from paceline.links.rings import CHANNEL_BYTES, Reader, Writer
-from paceline.links.transfers import RecvOperation, SendOperation
-from paceline.replica.sums import combine_into
 
-__all__ = ["RingPort"]
+__all__ = ["RingWays"]
 
 
-class RingPort:
-    """One rank's ends of the rings to and from every other rank."""
+class RingWays:
+    """One rank's ends of the rings to and from every other rank of its host."""
 
-    def __init__(
-        self,
-        rank: int,
-        ranks: int,
-        memory: SharedMemory,
-        bells: Bells,
-        on_sent: Callable[[SendOperation], None],
-        on_received: Callable[[RecvOperation], None],
-    ) -> None:
-        self.rank = rank
-        self.others = tuple(r for r in range(ranks) if r != rank)
-        self._turn = deque(self.others)
-        self._on_sent = on_sent
-        self._on_received = on_received
-        self._bells = bells
-        self._memory = memory
+    def __init__(self, rank: int, ranks: int, memory: SharedMemory, bells: Bells) -> None:
+        self._rank = rank
         self._ranks = ranks
-        self._writers: dict[int, Writer] = {}
-        self._readers: dict[int, Reader] = {}
-        self._posted: list[RecvOperation] = []
-        self._kept: list[RecvOperation] = []
+        self._memory = memory
+        self._bells = bells
 
     @staticmethod
     def nbytes(ranks: int) -> int:
         """Memory for all rings. Those that no message passes are never touched and cost nothing."""
         return ranks * ranks * CHANNEL_BYTES
 
-    def send(
-        self, waiter: Waiter, to: int, tensor: Tensor, tag: int, version: int, note: float = 0.0
-    ) -> SendOperation:
-        if to == self.rank:
-            return self._send_to_itself(waiter, tensor, tag, version, note)
-        writer = self._writer(to)
-        operation = SendOperation(waiter, writer, to, tensor, tag, version, note)
-        writer.queue.append(operation)
-        return operation
+    def out(self, to: int) -> Writer:
+        return Writer(self._memory, (self._rank * self._ranks + to) * CHANNEL_BYTES, to, self._bells)
 
-    def _send_to_itself(
-        self, waiter: Waiter, tensor: Tensor, tag: int, version: int, note: float
-    ) -> SendOperation:
-        """A message between two programs of this rank is a copy, and counts for nothing."""
-        letter = RecvOperation(waiter, self, self.rank, None, "copy", tag, self._keep)
-        letter.into = tensor.clone()
-        letter.header = Header(
-            tensor.dtype, tuple(tensor.shape), tag, version, tensor.nbytes, epoch=0, note=note
-        )
-        letter.close()
-        self._bells.ring(self.rank)  # the other program may have been polled already
-        operation = SendOperation(waiter, self._writer(self.rank), self.rank, tensor, tag, version, note)
-        operation.done = True
-        return operation
-
-    def recv(
-        self, waiter: Waiter, source: int, into: Tensor | None, combine: Combine, tag: int
-    ) -> RecvOperation:
-        return self._post(RecvOperation(waiter, self, source, into, combine, tag, self._on_received))
-
-    def _post(self, operation: RecvOperation) -> RecvOperation:
-        for i, kept in enumerate(self._kept):
-            if operation.wants(kept.source, kept.tag):
-                self._hand_over(self._kept.pop(i), operation)
-                return operation
-        self._posted.append(operation)
-        return operation
-
-    def pump(self, operation: RecvOperation) -> None:
-        """Read until this operation is done or nothing more has come."""
-        if operation.source == self.rank:
-            return  # what comes from here is handed over at once
-        if operation.source != ANY:
-            self._pump_source(operation.source, operation)
-            return
-        for _ in self.others:
-            self._turn.rotate(-1)  # every rank is first in its turn, or a busy one would starve the others
-            self._pump_source(self._turn[-1], operation)
-            if operation.done or operation.source != ANY:
-                return
-
-    def _pump_source(self, source: int, wanted: RecvOperation) -> None:
-        reader = self._reader(source)
-        while not wanted.done:
-            if reader.active is None:
-                header = reader.header()
-                if header is None:
-                    return
-                reader.active = self._match(source, header, wanted.waiter)
-                reader.active.open(source, header)
-                if reader.active.done:  # it does not fit
-                    self._drop(reader.active)
-            active = reader.active
-            if not reader.read(active):
-                return
-            reader.active = None
-            active.close()
-
-    def _writer(self, to: int) -> Writer:
-        writer = self._writers.get(to)
-        if writer is None:
-            offset = (self.rank * self._ranks + to) * CHANNEL_BYTES
-            writer = self._writers[to] = Writer(self._memory, offset, to, self._bells, self._on_sent)
-        return writer
-
-    def _reader(self, source: int) -> Reader:
-        reader = self._readers.get(source)
-        if reader is None:
-            offset = (source * self._ranks + self.rank) * CHANNEL_BYTES
-            reader = self._readers[source] = Reader(self._memory, offset, source, self._bells)
-        return reader
-
-    def _match(self, source: int, header: Header, waiter: Waiter) -> RecvOperation:
-        """The operation that was posted first for such a message; otherwise a new one, which keeps it."""
-        for i, operation in enumerate(self._posted):
-            if operation.wants(source, header.tag):
-                return self._posted.pop(i)
-        return RecvOperation(waiter, self, source, None, "copy", header.tag, self._keep)
-
-    def _keep(self, early: RecvOperation) -> None:
-        """A message that nobody had asked for when it began to come: perhaps somebody has asked since."""
-        for i, operation in enumerate(self._posted):
-            if operation.wants(early.source, early.tag):
-                self._hand_over(early, self._posted.pop(i))
-                return
-        self._kept.append(early)
-
-    @staticmethod
-    def _hand_over(kept: RecvOperation, wanted: RecvOperation) -> None:
-        assert kept.header is not None
-        assert kept.into is not None
-        wanted.open(kept.source, kept.header)
-        if not wanted.done:
-            assert wanted.into is not None
-            combine_into(wanted.into, kept.into, wanted.combine)
-            wanted.close()
-
-    def forget(self, operation: RecvOperation) -> None:
-        """Nobody wants this operation's message any more."""
-        if operation in self._posted:
-            self._posted.remove(operation)
-        else:
-            self._drop(operation)
-
-    def _drop(self, operation: RecvOperation) -> None:
-        """The rest of this operation's message, which has begun to come, runs into memory of its own."""
-        assert operation.header is not None
-        rest = RecvOperation(operation.waiter, self, operation.source, None, "copy", operation.tag, _nothing)
-        rest.open(operation.source, operation.header)
-        rest.received = operation.received
-        self._readers[operation.source].active = rest
-
-
-def _nothing(_operation: RecvOperation) -> None:
-    pass
+    def into(self, source: int) -> Reader:
+        offset = (source * self._ranks + self._rank) * CHANNEL_BYTES
+        return Reader(self._memory, offset, source, self._bells)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
@@ -15,17 +16,9 @@ from paceline.errors import FrameError, MismatchError
 from paceline.links.frames import Header, dtype_name
 from paceline.links.operation import Operation, Waiter
 
-__all__ = ["Inbox", "Outbox", "RecvOperation", "SendOperation"]
+__all__ = ["Inbox", "RecvOperation", "SendOperation", "SendQueue"]
 
 _clock = time.monotonic
-
-
-class Outbox(Protocol):
-    """Where a send operation is queued."""
-
-    def pump(self) -> None: ...
-    def withdraw(self, operation: SendOperation) -> None: ...
-    def detach(self, operation: SendOperation) -> None: ...
 
 
 class Inbox(Protocol):
@@ -43,6 +36,7 @@ class SendOperation(Operation[None]):
 
     __slots__ = (
         "_outbox",
+        "_then",
         "address",
         "began_s",
         "begins_s",
@@ -59,15 +53,17 @@ class SendOperation(Operation[None]):
     def __init__(
         self,
         waiter: Waiter,
-        outbox: Outbox,
+        outbox: SendQueue,
         to: int,
         tensor: Tensor,
         tag: int,
         version: int,
+        then: Callable[[SendOperation], None],
         note: float = 0.0,
     ) -> None:
         super().__init__(waiter)
         self._outbox = outbox
+        self._then = then
         self.to = to
         self.tensor = tensor if tensor.is_contiguous() else tensor.contiguous()
         self.address = self.tensor.data_ptr()
@@ -94,20 +90,58 @@ class SendOperation(Operation[None]):
     def copy(self) -> SendOperation:
         """The same message, as far on its way, from memory of its own."""
         own = self.tensor.clone()
-        twin = SendOperation(self.waiter, self._outbox, self.to, own, self.tag, self.version, self.note)
+        twin = SendOperation(
+            self.waiter, self._outbox, self.to, own, self.tag, self.version, self._then, self.note
+        )
         twin.sent, twin.nbytes, twin.began_s = self.sent, self.nbytes, self.began_s
         twin.begins_s = self.begins_s
         return twin
 
     def close(self) -> None:
-        """All of the message is in the ring."""
+        """All of the message is out."""
         self.done = True
+        self._then(self)
 
     def awaited(self) -> tuple[int, ...]:
         return (self.to,)
 
     def __str__(self) -> str:
         return f"send to rank {self.to}"
+
+
+class SendQueue:
+    """The messages that wait to go one way, in their order."""
+
+    __slots__ = ("queue",)
+
+    def __init__(self) -> None:
+        self.queue: deque[SendOperation] = deque()
+
+    def pump(self) -> None:
+        """Let as much of the queued messages go as there is room for; close each that is out."""
+        queue = self.queue
+        while queue:
+            operation = queue[0]
+            if not self._write(operation):
+                return
+            queue.popleft()
+            operation.close()
+
+    def withdraw(self, operation: SendOperation) -> None:
+        """Forget a message, or finish it from a copy if it has begun: a reader cannot do with half of one."""
+        if operation.sent < 0:
+            self.queue.remove(operation)
+        else:
+            self.detach(operation)
+
+    def detach(self, operation: SendOperation) -> None:
+        """Go on from a copy, so that the sender need not wait."""
+        rest = self.queue[self.queue.index(operation)] = operation.copy()
+        rest.waiter.start(rest)
+
+    def _write(self, operation: SendOperation) -> bool:
+        """Move what there is room for; tell whether that is all of it."""
+        raise NotImplementedError
 
 
 class RecvOperation(Operation[Message]):

@@ -60,6 +60,8 @@ class Summary:
     """Seconds that one rank waited for another: `{(waiter, awaited): seconds}`."""
     stragglers: list[Straggler]
     """Whom others waited for while it did not itself wait, the worst first."""
+    clock_residual_s: float = 0.0
+    """By how much the clocks of several hosts may still differ."""
 
     @property
     def compute_share(self) -> float:
@@ -87,6 +89,7 @@ class Summary:
         waits = [{"waiter": a, "awaited": b, "seconds": s} for (a, b), s in sorted(self.waits.items())]
         return {
             "seconds": self.seconds,
+            "clock_residual_s": self.clock_residual_s,
             **{f"{part}_share": self.share(part) for part in PART_NAMES},
             "ranks": [asdict(rank) for rank in self.ranks],
             "waits": waits,
@@ -103,6 +106,10 @@ class Summary:
         straggler = significant_straggler(self)
         if straggler is not None:
             lines.append(f"rank {straggler.rank} made the others wait {format_seconds(straggler.seconds)}")
+        if self.clock_residual_s:
+            hosts = len({rank.host for rank in self.ranks})
+            off = format_seconds(self.clock_residual_s)
+            lines.append(f"the clocks of {hosts} host{'s' if hosts != 1 else ''} are one to within {off}")
         return "\n".join(lines)
 
 
@@ -116,12 +123,18 @@ def significant_straggler(summary: Summary) -> Straggler | None:
     return worst if costly and worst.seconds >= _SIGNIFICANT_EXCESS * average else None
 
 
-def summarize(spans: Sequence[Spans], seconds: float) -> Summary:
+def summarize(spans: Sequence[Spans], seconds: float, clock_residual_s: float = 0.0) -> Summary:
     """The summary of a run of `seconds`. What lies outside of the run does not count."""
     timelines = {each.rank: sweep(each.array, seconds) for each in spans}
     waits = find_waits(spans, timelines)
     ranks = [_rank_summary(each, timelines[each.rank], seconds) for each in spans]
-    return Summary(seconds=seconds, ranks=ranks, waits=waits.pairs, stragglers=waits.stragglers)
+    return Summary(
+        seconds=seconds,
+        ranks=ranks,
+        waits=waits.pairs,
+        stragglers=waits.stragglers,
+        clock_residual_s=clock_residual_s,
+    )
 
 
 def _rank_summary(spans: Spans, timeline: Timeline, seconds: float) -> RankSummary:

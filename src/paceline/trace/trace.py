@@ -29,6 +29,8 @@ class Trace:
 
     spans: Sequence[Spans]
     seconds: float
+    clock_residual_s: float = 0.0
+    """By how much the clocks of several hosts may still differ, after their offsets were taken out."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.seconds < math.inf:
@@ -45,7 +47,7 @@ class Trace:
 
     def summary(self) -> Summary:
         """Where the time went."""
-        return summarize(self.spans, self.seconds)
+        return summarize(self.spans, self.seconds, self.clock_residual_s)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write Chrome trace events, which Perfetto opens; compressed if the name ends in .gz."""
@@ -65,6 +67,7 @@ class Trace:
         """The trace as arrays that `numpy.savez` stores without pickle."""
         return {
             "seconds": np.array(self.seconds),
+            "clock_residual_s": np.array(self.clock_residual_s),
             "ranks": np.array([each.rank for each in self.spans], dtype=np.int64),
             "roles": np.array([each.role for each in self.spans], dtype=np.str_),
             "hosts": np.array([each.host for each in self.spans], dtype=np.int64),
@@ -86,4 +89,5 @@ class Trace:
             raise ConfigurationError("arrays", "must belong together", sizes, "save the run again")
         pieces = np.split(spans, np.cumsum(counts)[:-1])
         each = zip(pieces, ranks.tolist(), roles.tolist(), hosts.tolist(), strict=False)
-        return cls([Spans(*fields) for fields in each], float(seconds))
+        residual_s = float(arrays["clock_residual_s"]) if "clock_residual_s" in arrays else 0.0
+        return cls([Spans(*fields) for fields in each], float(seconds), residual_s)

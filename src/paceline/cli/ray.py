@@ -1,0 +1,38 @@
+"""`--ray [ADDRESS]`: an option whose value may be left out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from typer.core import TyperCommand
+
+__all__ = ["CommandWithRay"]
+
+_OPTION = "--ray"
+
+
+class CommandWithRay(TyperCommand):
+    """Takes the word after `--ray` as its address, unless that is an option or a Python file."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        # Typer's own options have a value always or never.
+        return super().parse_args(ctx, list(_joined(args)))
+
+
+def _joined(words: Sequence[str]) -> Iterator[str]:
+    rest = iter(words)
+    for word in rest:
+        if word != _OPTION:
+            yield word
+            continue
+        following = next(rest, None)
+        if following is not None and _is_address(following):
+            yield f"{_OPTION}={following}"
+        else:
+            yield f"{_OPTION}="
+            yield from () if following is None else (following,)
+
+
+def _is_address(word: str) -> bool:
+    return not word.startswith("-") and not word.partition(".py")[1]

@@ -1,0 +1,71 @@
+"""Where a rank turns to for what it cannot know or make alone: its driver, or what stands for it on this host."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Protocol
+
+from torch import Tensor
+
+from paceline.clusters.channel import Channel
+from paceline.clusters.control import Control
+from paceline.clusters.local_window import LocalWindow
+from paceline.clusters.observer import Showcase
+from paceline.links.memory import SharedMemory
+
+if TYPE_CHECKING:
+    from paceline.clusters.local_context import LocalContext
+
+__all__ = ["Home", "LocalHome"]
+
+
+class Home(Protocol):
+    """What the context of a real rank asks of its driver."""
+
+    @property
+    def control(self) -> Control:
+        """What is known of the run and of the other ranks."""
+        ...
+
+    def end_after(self, step: int) -> None:
+        """Make step number `step` the run's last, for all ranks, before this one goes on."""
+        ...
+
+    def count_update(self) -> int:
+        """Count an update; how many there are now. No two ranks are told the same number."""
+        ...
+
+    def memory(self, name: str, nbytes: int) -> SharedMemory:
+        """Memory that all ranks of this host find under this name. The first to ask has it made, of zeros."""
+        ...
+
+    def showcase(self, context: LocalContext, like: Tensor) -> Showcase:
+        """Where the workers show rows of the size and dtype of `like` to the run."""
+        ...
+
+
+class LocalHome:
+    """The driver is on this host: most is words of memory that it shares with the ranks."""
+
+    def __init__(self, control: Control, channel: Channel) -> None:
+        self.control = control
+        self._channel = channel
+
+    def end_after(self, step: int) -> None:
+        self.control.last_step = min(self.control.last_step, step + 1)
+
+    def count_update(self) -> int:
+        return self.control.count_update()
+
+    def memory(self, name: str, nbytes: int) -> SharedMemory:
+        self._channel.send("window", {"name": name, "nbytes": nbytes})
+        letter = self._channel.receive()
+        memory = SharedMemory.attach(letter.fds[0])
+        os.close(letter.fds[0])
+        return memory
+
+    def showcase(self, context: LocalContext, like: Tensor) -> Showcase:
+        # Not `context.window`: it is for the run to look at, even where a strategy's ranks share no memory.
+        window = LocalWindow.open(context, "showcase", context.workers, rows=len(context.workers), like=like)
+        window.forgiving = True
+        return window

@@ -1,0 +1,258 @@
+"""The driver's side of a run on several hosts: hears its ranks, keeps them informed, and puts their clocks together."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol
+
+import zmq
+
+from paceline.clusters.channel import Letter
+from paceline.clusters.control import Control, Status
+from paceline.clusters.hosts.clocks import EXCHANGES, Clock, Reading, one_clock
+from paceline.clusters.hosts.line import patience_s
+from paceline.clusters.hosts.post import ASKING, HEARING, read_letter, write_letter
+from paceline.clusters.hosts.questions import Questions
+from paceline.clusters.hosts.table import Table, whereabouts
+from paceline.clusters.job import Job, Outcome
+from paceline.clusters.letters import read_error, read_outcome, write_error, write_outcomes
+from paceline.clusters.roll import Roll
+from paceline.errors import DeadlineError, FrameError, RunError
+from paceline.links.credentials import Gate
+from paceline.links.memory import SharedMemory
+from paceline.links.seats import Seat, bind_socket
+from paceline.run import Progress
+
+__all__ = ["Hub", "Launcher"]
+
+_log = logging.getLogger("paceline")
+
+_LISTEN_S = 0.1
+_GRACE_S = 1.0  # after a failure, how long the other ranks have to say what they were waiting for
+_CLOCKS_S = 2.0  # how long the clocks are asked at most
+
+
+class Launcher(Protocol):
+    """Who started the ranks' processes."""
+
+    def losses(self) -> Iterable[tuple[int, str]]:
+        """The ranks whose processes have ended since it was last asked, and how."""
+        ...
+
+
+class Hub:
+    """The middle of the run. It is in the driver; ranks reach it by their lines."""
+
+    def __init__(
+        self,
+        job: Job,
+        *,
+        bind: str,
+        encrypt: bool,
+        token: bytes,
+        deadline_s: float,
+        ports: range | None = None,
+    ) -> None:
+        self._job = job
+        self._deadline_s = deadline_s
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._gate = Gate(self._context, encrypt=encrypt, token=token)
+        self._socket = self._context.socket(zmq.ROUTER)
+        self._socket.sndhwm = self._socket.rcvhwm = 0
+        self._gate.guard(self._socket)
+        try:
+            self.seat = Seat(bind_socket(self._socket, bind, ports), self._gate.keys.public)
+        except BaseException:
+            self.close()
+            raise
+        self._control = Control(SharedMemory.create("hub", Control.nbytes(job.ranks)), job.ranks)
+        self._control.last_step = job.steps
+        self._roll = Roll(job)
+        self._clocks = [Clock() for _ in range(job.ranks)]
+        self._asked_at_end = False
+        self._parted = False
+        self._stopped = threading.Event()
+        self._heard_s: dict[int, float] = {}
+        self._questions = Questions(job, self._control, self._tell)
+
+    def stop(self) -> None:
+        """From another thread: end `work` soon, whatever its state."""
+        self._stopped.set()
+
+    def give_up(self, error: Exception) -> None:
+        """Let the ranks know why the run ends, if they do not know yet."""
+        if not self._parted:
+            self._part({"error": write_error(-1, -1, error)})
+
+    def close(self) -> None:
+        self._socket.close(linger=1000)
+        self._gate.close()
+        self._context.term()
+
+    def work(
+        self,
+        table: Table,
+        launcher: Launcher,
+        progress: Callable[[Progress], None] | None,
+        *,
+        share: bool = False,
+    ) -> list[Outcome]:
+        """Run the job to its end; raise what ended it early. The ranks' processes are on their way.
+
+        `share`: let every rank know how all have ended, where each is a process of the user's own.
+        """
+        self._table = table
+        self._launcher = launcher
+        self._questions.hosts = table.hosts
+        self._gate.admit(table.keys)
+        self._wait_until_ready()
+        self._ask_clocks()
+        self._go()
+        while not self._roll.all_done:
+            self._step()
+            if progress is not None:
+                self._control.show(progress, self._job.workers)
+        self._asked_at_end = True
+        self._ask_clocks()
+        outcomes = [self._finished(rank) for rank in range(self._job.ranks)]
+        outcomes[self._job.reporter].facts = table.facts()
+        self._part(*(write_outcomes(outcomes) if share else ()))
+        return outcomes
+
+    def _go(self) -> None:
+        start_s = time.monotonic()
+        for rank, clock in enumerate(self._clocks):
+            self._tell(rank, "go", {"start_s": start_s + clock.offset_s})
+
+    def _part(self, values: dict[str, Any] | None = None, blobs: Sequence[Any] = ()) -> None:
+        self._parted = True
+        for rank in range(self._job.ranks):
+            self._tell(rank, "part", values, blobs)
+
+    def _finished(self, rank: int) -> Outcome:
+        outcome, clock = self._roll.outcomes[rank], self._clocks[rank]
+        outcome.clock_residual_s = clock.residual_s
+        if outcome.spans is not None:
+            outcome.spans = one_clock(outcome.spans, clock)
+        return outcome
+
+    # Listening
+
+    def _wait_until_ready(self) -> None:
+        deadline_s = time.monotonic() + max(self._deadline_s, 60.0)
+        while not self._roll.all_ready:
+            self._step()
+            if time.monotonic() > deadline_s:
+                missing = ", ".join(f"{rank} on {self._table.name_of(rank)}" for rank in self._roll.missing)
+                raise DeadlineError(-1, "starting", f"rank {missing}", self._deadline_s)
+
+    def _step(self) -> None:
+        """Listen for a moment; raise if the run cannot go on."""
+        if self._stopped.is_set():
+            raise RunError("the run was given up")
+        self._listen(_LISTEN_S)
+        self._look_for_the_lost()
+        if self._roll.failures:
+            if self._roll.others_may_say_more:
+                until_s = time.monotonic() + _GRACE_S
+                while time.monotonic() < until_s and not self._roll.all_heard:
+                    self._listen(_LISTEN_S)
+            cause = self._roll.cause()
+            self._part({"error": write_error(-1, -1, cause)})
+            raise cause
+
+    def _listen(self, timeout_s: float) -> None:
+        """Take the letters that are there; wait for one if there is none."""
+        if not self._socket.poll(int(timeout_s * 1000)):
+            return
+        while int(self._socket.get(zmq.EVENTS)) & zmq.POLLIN:
+            identity, *frames = self._socket.recv_multipart(copy=False)
+            sender = bytes(identity.buffer)
+            try:
+                rank = self._rank_of(sender, frames)
+                letter = read_letter(frames)
+            except FrameError as error:
+                _log.warning("refused a letter from %r: %s", sender, error)
+                continue
+            self._heard_s[rank] = time.monotonic()
+            self._handle(rank, letter, sender)
+
+    @staticmethod
+    def _rank_of(sender: bytes, frames: Sequence[zmq.Frame]) -> int:
+        """The rank by its credentials, with which what it calls itself must agree."""
+        name = str(frames[0].get("User-Id")) if frames else ""
+        if sender not in (ASKING + name.encode(), HEARING + name.encode()) or not name.isdigit():
+            raise FrameError(f"its credentials say {name!r}")
+        return int(name)
+
+    def _handle(self, rank: int, letter: Letter, sender: bytes) -> None:
+        values = letter.values
+        if letter.word == "beat":
+            self._control.copy_own(rank, values, reports=rank == self._job.reporter)
+            self._tell(rank, "beat")
+        elif letter.word == "ping":
+            reading = Reading(values["asked_s"], values["answer_s"], time.monotonic())
+            self._clocks[rank].note(reading, at_end=self._asked_at_end)
+            self._answered[rank] += 1
+        elif letter.word == "ready":
+            self._roll.ready.add(rank)
+        elif letter.word == "done":
+            self._roll.outcomes[rank] = read_outcome(values, letter.blobs)
+            self._set_status(rank, Status.FINISHED)
+        elif letter.word == "error":
+            self._roll.failures[rank] = read_error(values)
+            self._set_status(rank, Status.LOST)
+        else:
+            self._questions.take(rank, letter, lambda v, b=(): self._send(sender, letter.word, v, b))
+
+    def _tell(
+        self, rank: int, word: str, values: dict[str, Any] | None = None, blobs: Sequence[Any] = ()
+    ) -> None:
+        self._send(HEARING + str(rank).encode(), word, values, blobs)
+
+    def _send(self, to: bytes, word: str, values: dict[str, Any] | None, blobs: Sequence[Any] = ()) -> None:
+        self._socket.send_multipart([to, *write_letter(word, values, blobs)])
+
+    # Who is there
+
+    def _set_status(self, rank: int, status: Status) -> None:
+        self._control.set_status(rank, status)
+        for other in range(self._job.ranks):
+            if other != rank:
+                self._tell(other, "status", {"rank": rank, "status": int(status)})
+        if status is Status.LOST:
+            self._questions.forget(rank)
+
+    def _look_for_the_lost(self) -> None:
+        for rank, reason in self._launcher.losses():
+            self._note_loss(rank, reason)
+        silent_s = patience_s(self._deadline_s)
+        now_s = time.monotonic()
+        for rank, heard_s in self._heard_s.items():
+            if now_s - heard_s > silent_s:
+                self._note_loss(rank, f"no sign of life for {silent_s:g} s")
+
+    def _note_loss(self, rank: int, reason: str) -> None:
+        if self._roll.is_open(rank):
+            step = self._control.step(rank)
+            self._roll.note_loss(rank, f"on host {self._table.name_of(rank)}: {reason}", step)
+            self._set_status(rank, Status.LOST)
+
+    # Clocks
+
+    def _ask_clocks(self) -> None:
+        """Ask each rank that has another clock for the time, several times, one after the other."""
+        self._answered = [0] * self._job.ranks
+        until_s = time.monotonic() + _CLOCKS_S
+        here = whereabouts().host
+        away = [r for r, member in enumerate(self._table.members) if member.where.host != here]
+        for rank in away:
+            for exchange in range(EXCHANGES):
+                if self._control.status(rank) is Status.LOST or time.monotonic() > until_s:
+                    break
+                self._tell(rank, "ping", {"asked_s": time.monotonic()})
+                while self._answered[rank] <= exchange and time.monotonic() < until_s:
+                    self._listen(_LISTEN_S)

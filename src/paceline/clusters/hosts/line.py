@@ -1,0 +1,161 @@
+"""A rank's line to the hub: by one socket its program asks, by another a thread hears what the hub has to say.
+
+The thread keeps this process's copy of the run's control words, answers the hub's questions for the time, and tells
+the hub again and again that this rank is alive and how far it has come.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import zmq
+
+from paceline.clusters.channel import Letter
+from paceline.clusters.control import Control, Status
+from paceline.clusters.hosts.post import ASKING, HEARING, read_letter, write_letter
+from paceline.errors import DeadlineError, PeerLost
+from paceline.links.credentials import Gate
+from paceline.links.seats import Seat
+
+__all__ = ["BEAT_S", "Line", "patience_s"]
+
+BEAT_S = 0.25
+_PATIENCE_S = 15.0
+
+
+def patience_s(deadline_s: float) -> float:
+    """After how long without a sign of life a process, or its host, is taken for lost."""
+    return min(_PATIENCE_S, deadline_s / 2)
+
+
+class Line:
+    """One rank's end. `on_letter` hears in the thread what the line itself does not know how to take."""
+
+    def __init__(
+        self,
+        rank: int,
+        control: Control,
+        context: zmq.Context[zmq.Socket[bytes]],
+        gate: Gate,
+        hub: Seat,
+        *,
+        deadline_s: float,
+    ) -> None:
+        self._rank = rank
+        self._control = control
+        self._deadline_s = deadline_s
+        self._asks = _connect(context, gate, hub, rank, ASKING)
+        self._hears = _connect(context, gate, hub, rank, HEARING)
+        self._questions = 0
+        self._start_s = 0.0
+        self._parting: Letter | None = None
+        self._go, self._parted, self._closing = threading.Event(), threading.Event(), threading.Event()
+        self._heard_s = time.monotonic()
+        self.cut = False
+        """Whether the hub has not been heard for so long that it is taken for lost."""
+        self.takers: dict[str, Callable[[Letter], tuple[dict[str, Any], Sequence[Any]] | None]] = {}
+        """What to do with letters of other words. What it returns is answered."""
+        self._thread = threading.Thread(target=self._listen, name="line", daemon=True)
+        self._thread.start()
+
+    # The program's side
+
+    def tell(self, word: str, values: dict[str, Any] | None = None, blobs: Sequence[Any] = ()) -> None:
+        self._asks.send_multipart(write_letter(word, values, blobs))
+
+    def ask(self, word: str, values: dict[str, Any] | None = None) -> Letter:
+        """Tell, and wait for the answer."""
+        self._questions += 1
+        self.tell(word, {**(values or {}), "question": self._questions})
+        deadline_s = time.monotonic() + self._deadline_s
+        while True:
+            if self._asks.poll(int(BEAT_S * 1000)):
+                letter = read_letter(self._asks.recv_multipart(copy=False))
+                if letter.values.get("question") == self._questions:  # not the late answer to an earlier one
+                    return letter
+            self.check()
+            if time.monotonic() > deadline_s:
+                raise DeadlineError(self._rank, f"asking for {word}", "the driver", self._deadline_s)
+
+    def wait_for_go(self) -> float:
+        """Until all ranks are ready; when the run began, by this host's monotonic clock."""
+        while not self._go.wait(BEAT_S):
+            self.check()
+        return self._start_s
+
+    def wait_to_part(self) -> Letter | None:
+        """Until nobody needs this process any more; what the hub says in parting, if it is still there."""
+        while not self._parted.wait(BEAT_S) and not self.cut:
+            pass
+        return self._parting
+
+    def check(self) -> None:
+        """Raise if the hub is gone."""
+        if self.cut:
+            raise PeerLost(0, "the driver of the run is gone", f"rank {self._rank} had heard nothing from it")
+
+    def close(self) -> None:
+        self._closing.set()
+        self._thread.join()
+        self._asks.close(linger=1000)
+
+    # The thread's side
+
+    def _listen(self) -> None:
+        next_beat_s = time.monotonic()
+        while not self._closing.is_set():
+            wait_s = next_beat_s - time.monotonic()
+            if wait_s <= 0:
+                self._hears.send_multipart(write_letter("beat", self._control.read_own(self._rank)))
+                next_beat_s = time.monotonic() + BEAT_S
+                self._look_for_the_hub()
+            elif self._hears.poll(int(wait_s * 1000) + 1):
+                self._heard_s = time.monotonic()
+                self._take(read_letter(self._hears.recv_multipart(copy=False)))
+        self._hears.close(linger=1000)
+
+    def _look_for_the_hub(self) -> None:
+        if not self.cut and time.monotonic() - self._heard_s > patience_s(self._deadline_s):
+            self.cut = True
+            for rank in range(self._control.ranks):
+                if rank != self._rank:
+                    self._control.set_status(rank, Status.LOST)
+            self._control.bells.ring(self._rank)
+
+    def _take(self, letter: Letter) -> None:
+        values = letter.values
+        if letter.word == "ping":
+            self._answer(letter, {"answer_s": time.monotonic(), **values})
+        elif letter.word == "go":
+            self._start_s = values["start_s"]
+            self._go.set()
+        elif letter.word == "status":
+            self._control.set_status(values["rank"], Status(values["status"]))
+            self._control.bells.ring(self._rank)
+        elif letter.word == "last_step":
+            self._control.last_step = values["last_step"]
+            self._answer(letter, values)
+        elif letter.word == "part":
+            self._parting = letter
+            self._parted.set()
+        elif letter.word in self.takers:
+            answer = self.takers[letter.word](letter)
+            if answer is not None:
+                self._answer(letter, {**values, **answer[0]}, answer[1])
+
+    def _answer(self, letter: Letter, values: dict[str, Any], blobs: Sequence[Any] = ()) -> None:
+        self._hears.send_multipart(write_letter(letter.word, values, blobs))
+
+
+def _connect(
+    context: zmq.Context[zmq.Socket[bytes]], gate: Gate, hub: Seat, rank: int, kind: bytes
+) -> zmq.Socket[bytes]:
+    socket = context.socket(zmq.DEALER)
+    socket.routing_id = kind + str(rank).encode()
+    socket.sndhwm = socket.rcvhwm = 0
+    gate.introduce(socket, str(rank), hub.public_key)
+    socket.connect(hub.address)
+    return socket

@@ -1,0 +1,131 @@
+"""The life of a rank on one of several hosts, from taking its place to its last letter."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+from paceline.clusters.channel import Letter
+from paceline.clusters.control import Control
+from paceline.clusters.hosts.home import HubHome
+from paceline.clusters.hosts.line import Line
+from paceline.clusters.hosts.table import Member, Table, whereabouts
+from paceline.clusters.job import Job
+from paceline.clusters.letters import write_error, write_outcome
+from paceline.clusters.local_context import LocalContext
+from paceline.clusters.wiring import Wiring
+from paceline.clusters.worker import drive, seed_chance
+from paceline.costs.stragglers import Stragglers
+from paceline.errors import Cancelled
+from paceline.links.bells import Bells, SocketBells
+from paceline.links.memory import SharedMemory
+from paceline.links.mixed import MixedWays
+from paceline.links.shared_memory import RingWays
+from paceline.links.tcp import TcpEndpoint, TcpWays
+
+__all__ = ["Berth", "Duty"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Duty:
+    """What is the same for all ranks, and private to the run: it reaches them by their launcher."""
+
+    job: Job
+    stragglers: Stragglers
+    deadline_s: float
+
+
+class Berth:
+    """A process's place in a run, taken before the run begins: a socket, and keys of its own."""
+
+    def __init__(
+        self,
+        rank: int,
+        *,
+        run_id: bytes,
+        token: bytes,
+        encrypt: bool,
+        bind: str,
+        ports: range | None = None,
+    ) -> None:
+        self._rank = rank
+        self._endpoint = TcpEndpoint(
+            rank, run_id=run_id, bind=bind, ports=ports, encrypt=encrypt, token=token
+        )
+
+    @property
+    def member(self) -> Member:
+        return Member(seat=self._endpoint.seat, where=whereabouts())
+
+    def work(self, duty: Duty, table: Table) -> Letter | None:
+        """Run this rank's program to its end; what the hub said in parting."""
+        job, endpoint = duty.job, self._endpoint
+        endpoint.meet([member.seat for member in table.members])
+        control = Control(SharedMemory.create("control", Control.nbytes(job.ranks)), job.ranks)
+        control.last_step = job.steps
+        line = Line(
+            self._rank, control, endpoint.context, endpoint.gate, table.hub, deadline_s=duty.deadline_s
+        )
+        try:
+            with _threads(_share_of_cores(self._rank, table, job)):
+                self._run(duty, table, HubHome(self._rank, job.workers, control, line))
+            return line.wait_to_part()
+        finally:
+            line.close()
+            endpoint.close()
+
+    def _run(self, duty: Duty, table: Table, home: HubHome) -> None:
+        """Write home how it went, whatever it was."""
+        rank, job, line = self._rank, duty.job, home.line
+        context: LocalContext | None = None
+        try:
+            seed_chance(job.seed, rank)
+            context = self._open(duty, table, home)
+            line.tell("ready")
+            context.begin(line.wait_for_go())
+            result = drive(job.program(rank)(context))
+            context.settle()
+            outcome = context.finish()
+            outcome.result = result
+            line.tell("done", *write_outcome(outcome))
+        except (Exception, SystemExit, Cancelled) as error:
+            line.tell("error", write_error(rank, context.step if context else 0, error))
+
+    def _open(self, duty: Duty, table: Table, home: HubHome) -> LocalContext:
+        """Join the ranks of this host by shared memory, and the others by TCP."""
+        rank, job, endpoint = self._rank, duty.job, self._endpoint
+        bells = SocketBells(home.memory("bells", Bells.nbytes(job.ranks)), 0, job.ranks, table.run_id.hex())
+        bells.watch(rank, endpoint)
+        home.control.bells = bells
+        near = RingWays(rank, job.ranks, home.memory("rings", RingWays.nbytes(job.ranks)), bells)
+        wiring = Wiring(
+            ways=MixedWays(near, TcpWays(endpoint), table.hosts, rank),
+            hosts=table.hosts,
+            words="encrypted TCP" if table.encrypt else "TCP",
+            is_strict=True,
+            endpoint=endpoint,
+        )
+        return LocalContext(
+            job, rank, home=home, wiring=wiring, stragglers=duty.stragglers, deadline_s=duty.deadline_s
+        )
+
+
+def _share_of_cores(rank: int, table: Table, job: Job) -> int:
+    """Cores are shared out evenly among the workers of a host. Servers mostly wait."""
+    neighbours = [r for r in range(job.workers) if table.hosts[r] == table.hosts[rank]]
+    return max(1, len(os.sched_getaffinity(0)) // max(1, len(neighbours)))
+
+
+@contextlib.contextmanager
+def _threads(count: int) -> Iterator[None]:
+    """The process may be the user's own, and go on after the run."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

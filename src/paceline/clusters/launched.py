@@ -1,0 +1,66 @@
+"""Processes that a launcher has started already: torchrun, mpirun, srun. Each runs the same script and is one rank."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from paceline.clusters.job import Job, Outcome
+from paceline.clusters.launchers import Place, read_place
+from paceline.costs.stragglers import Stragglers
+from paceline.costs.times import Times
+from paceline.errors import ConfigurationError
+from paceline.run import Progress
+
+__all__ = ["Launched"]
+
+
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """The processes that were launched together with this one.
+
+    Rank and peers come from the environment. Every process calls `pl.train` alike, and gets the same run.
+    """
+
+    encrypt: bool | None = None
+    """Whether messages between hosts are encrypted. None: if there are several hosts."""
+    slow: Mapping[int, float] = field(default_factory=dict)
+    """How many times as long a rank computes."""
+    delay: Times | Mapping[int, Times] | None = None
+    """What each computation takes longer: of all ranks, or by rank."""
+    deadline_s: float = 60.0
+    """How long a rank waits for another before the run ends with an error."""
+    ports: range | None = None
+    """The ports that this host's ranks may listen at. None: any that is free."""
+
+    def __post_init__(self) -> None:
+        if not self.deadline_s > 0:
+            raise ConfigurationError("deadline_s", "must be above 0", self.deadline_s, "60.0 is the default")
+        self.stragglers.check(self.place.ranks)
+
+    @property
+    def place(self) -> Place:
+        return read_place(os.environ)
+
+    @property
+    def ranks(self) -> int:
+        """All processes: those of a strategy's servers come out of these."""
+        return self.place.ranks
+
+    @property
+    def workers(self) -> int:
+        return self.place.ranks
+
+    @property
+    def stragglers(self) -> Stragglers:
+        return Stragglers(slow=self.slow, delay=self.delay)
+
+    def run(self, job: Job, progress: Callable[[Progress], None] | None = None) -> list[Outcome]:
+        from paceline.clusters.launched_run import LaunchedRun
+
+        return LaunchedRun(self, job).work(progress)
+
+    def __str__(self) -> str:
+        place = self.place
+        return f"{place.ranks} processes launched by {place.launcher}"

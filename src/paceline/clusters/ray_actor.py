@@ -1,0 +1,99 @@
+"""What runs in each process that Ray starts: a thin shell around a rank.
+
+Its code travels to the hosts by value, so that a host without paceline can still say that it lacks it: nothing of
+paceline is imported before that is known.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from paceline.clusters.hosts.rank import Berth, Duty
+    from paceline.clusters.hosts.table import Member, Table, Whereabouts
+
+__all__ = ["RankActor"]
+
+_PACKAGES = ("torch", "paceline")
+
+
+class RankActor:
+    """A rank's process."""
+
+    def __init__(self) -> None:
+        self._berth: Berth | None = None
+        self._duty: Duty | None = None
+        self._shared: Any = None
+
+    def versions(self) -> tuple[str, int, dict[str, str | None]]:
+        """This host's name, this process's id, and what is installed here; None for what is not."""
+        found: dict[str, str | None] = {"python": platform.python_version()}
+        for package in _PACKAGES:
+            try:
+                found[package] = importlib.metadata.version(package)
+            except importlib.metadata.PackageNotFoundError:
+                found[package] = "unknown" if importlib.util.find_spec(package) else None
+        return socket.gethostname(), os.getpid(), found
+
+    def settle(
+        self, path: Sequence[str], folder: str, modules: Mapping[str, tuple[str, str]]
+    ) -> tuple[Whereabouts, list[str]]:
+        """Be where the driver is, as far as that exists here, and load what takes long.
+
+        Returns which of the driver's modules, each with its file's place in a path and its hash, are not the same here.
+        """
+        here = [entry for entry in path if os.path.exists(entry) and entry not in sys.path]
+        sys.path[:0] = here
+        if os.path.isdir(folder):
+            os.chdir(folder)
+        from paceline.clusters.hosts import rank, table  # noqa: F401  (torch is loaded now, not later)
+
+        return table.whereabouts(), [name for name, found in modules.items() if not _has(*found)]
+
+    def keep(self, payload: Any) -> tuple[str, int]:
+        """Keep what all ranks are handed in memory that those of this host can map; where it is to be found."""
+        from paceline.links.memory import SharedMemory
+
+        self._shared = SharedMemory.create("payload", len(payload))
+        self._shared.view[:] = memoryview(payload)
+        return f"/proc/{os.getpid()}/fd/{self._shared.fd}", len(payload)
+
+    def join(self, rank: int, payload_path: str, payload_bytes: int, **place: Any) -> Member | dict[str, Any]:
+        """Take a place in the run. An error in the user's code comes back as the values of a letter."""
+        from paceline.clusters import payload
+        from paceline.clusters.hosts.rank import Berth
+        from paceline.clusters.letters import write_error
+
+        fd = os.open(payload_path, os.O_RDWR)
+        try:
+            self._duty = payload.load(fd, payload_bytes)
+            self._berth = Berth(rank, **place)
+        except Exception as error:
+            return write_error(rank, 0, error)
+        finally:
+            os.close(fd)
+        return self._berth.member
+
+    def work(self, table: Table) -> None:
+        """Run the rank to its end. What comes of it goes to the run's hub."""
+        assert self._berth is not None
+        assert self._duty is not None
+        self._berth.work(self._duty, table)
+
+
+def _has(place: str, digest: str) -> bool:
+    """Whether importing the module that is at this place of a path would give the same code here."""
+    for entry in sys.path:
+        file = os.path.join(entry, place)
+        if os.path.isfile(file):
+            with open(file, "rb") as opened:
+                return hashlib.sha256(opened.read()).hexdigest() == digest
+    return False

@@ -1,0 +1,60 @@
+"""Those who connect to a socket and never get as far as to say who they are: strangers, scanners, garbage.
+
+ZeroMQ drops them by itself and asks nobody. Here one can hear of it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import struct
+
+import zmq
+
+__all__ = ["Callers"]
+
+_EVENT = struct.Struct("<HI")  # what happened; a detail that is not used here
+_FAILED = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+_REFUSED = zmq.EVENT_HANDSHAKE_FAILED_AUTH  # by their credentials: whoever refused them knows
+_EVENTS = _FAILED | _REFUSED | zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_SUCCEEDED
+_numbers = itertools.count()
+
+
+class Callers:
+    """Counts the connections to one socket, which is not bound yet, by what became of them."""
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], watched: zmq.Socket[bytes]) -> None:
+        address = f"inproc://paceline-callers-{next(_numbers)}"
+        watched.monitor(address, _EVENTS)
+        self.socket = context.socket(zmq.PAIR)
+        self.socket.linger = 0
+        self.socket.connect(address)
+        # ZeroMQ does not say which connection an event is of. Those at the door, those let in, those turned away:
+        # their numbers tell enough.
+        self._waiting = self._inside = self._leaving = 0
+
+    def hear(self) -> int:
+        """Take the news; how many connections have ended that were never let in, nor refused by credentials."""
+        strangers = 0
+        while int(self.socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
+            event, _ = self.socket.recv_multipart()
+            strangers += self._count(_EVENT.unpack(event)[0])
+        return strangers
+
+    def _count(self, event: int) -> bool:
+        if event == zmq.EVENT_ACCEPTED:
+            self._waiting += 1
+        elif event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+            self._waiting -= 1
+            self._inside += 1
+        elif event & (_FAILED | _REFUSED):
+            self._waiting -= 1
+            self._leaving += 1
+            return event != _REFUSED
+        elif self._leaving:  # disconnected, as was to be expected
+            self._leaving -= 1
+        elif self._waiting:
+            self._waiting -= 1
+            return True
+        else:
+            self._inside -= 1
+        return False

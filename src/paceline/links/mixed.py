@@ -1,0 +1,23 @@
+"""Ways of two kinds: one to the ranks of the same host, another to those of other hosts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from paceline.links.port import WayIn, Ways
+from paceline.links.transfers import SendQueue
+
+__all__ = ["MixedWays"]
+
+
+class MixedWays:
+    """`hosts` has the host of each rank."""
+
+    def __init__(self, near: Ways, far: Ways, hosts: Sequence[int], rank: int) -> None:
+        self._kinds = [near if host == hosts[rank] else far for host in hosts]
+
+    def out(self, to: int) -> SendQueue:
+        return self._kinds[to].out(to)
+
+    def into(self, source: int) -> WayIn:
+        return self._kinds[source].into(source)

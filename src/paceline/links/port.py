@@ -1,0 +1,194 @@
+"""One rank's end of a link: matches the messages that come with those that are asked for, whatever way they take."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+from torch import Tensor
+
+from paceline.context import ANY, Combine
+from paceline.links.bells import Bells
+from paceline.links.frames import Header
+from paceline.links.operation import Waiter
+from paceline.links.transfers import RecvOperation, SendOperation, SendQueue
+from paceline.replica.sums import combine_into
+
+__all__ = ["Port", "WayIn", "Ways"]
+
+
+class WayIn(Protocol):
+    """The receiving end of the way from one rank."""
+
+    active: RecvOperation | None
+    """Whose message is being read."""
+
+    def header(self) -> Header | None:
+        """The header of the next message, if one has come."""
+        ...
+
+    def read(self, operation: RecvOperation) -> bool:
+        """Move what has come of the active message; tell whether that is all of it."""
+        ...
+
+
+class Ways(Protocol):
+    """Opens the ways between one rank and others. A port asks for each once, when it is first needed."""
+
+    def out(self, to: int) -> SendQueue: ...
+    def into(self, source: int) -> WayIn: ...
+
+
+class Port:
+    """One rank's ends of the ways to and from every other rank."""
+
+    def __init__(
+        self,
+        rank: int,
+        ranks: int,
+        ways: Ways,
+        bells: Bells,
+        on_sent: Callable[[SendOperation], None],
+        on_received: Callable[[RecvOperation], None],
+    ) -> None:
+        self.rank = rank
+        self.others = tuple(r for r in range(ranks) if r != rank)
+        self._turn = deque(self.others)
+        self._on_sent = on_sent
+        self._on_received = on_received
+        self._bells = bells
+        self._ways = ways
+        self._ranks = ranks
+        self._out: dict[int, SendQueue] = {}
+        self._in: dict[int, WayIn] = {}
+        self._posted: list[RecvOperation] = []
+        self._kept: list[RecvOperation] = []
+
+    def send(
+        self, waiter: Waiter, to: int, tensor: Tensor, tag: int, version: int, note: float = 0.0
+    ) -> SendOperation:
+        if to == self.rank:
+            return self._send_to_itself(waiter, tensor, tag, version, note)
+        way = self._way_out(to)
+        operation = SendOperation(waiter, way, to, tensor, tag, version, self._on_sent, note)
+        way.queue.append(operation)
+        return operation
+
+    def _send_to_itself(
+        self, waiter: Waiter, tensor: Tensor, tag: int, version: int, note: float
+    ) -> SendOperation:
+        """A message between two programs of this rank is a copy, and counts for nothing."""
+        letter = RecvOperation(waiter, self, self.rank, None, "copy", tag, self._keep)
+        letter.into = tensor.clone()
+        letter.header = Header(
+            tensor.dtype, tuple(tensor.shape), tag, version, tensor.nbytes, epoch=0, note=note
+        )
+        letter.close()
+        self._bells.ring(self.rank)  # the other program may have been polled already
+        operation = SendOperation(waiter, _NOWHERE, self.rank, tensor, tag, version, _nothing, note)
+        operation.close()
+        return operation
+
+    def recv(
+        self, waiter: Waiter, source: int, into: Tensor | None, combine: Combine, tag: int
+    ) -> RecvOperation:
+        return self._post(RecvOperation(waiter, self, source, into, combine, tag, self._on_received))
+
+    def _post(self, operation: RecvOperation) -> RecvOperation:
+        for i, kept in enumerate(self._kept):
+            if operation.wants(kept.source, kept.tag):
+                self._hand_over(self._kept.pop(i), operation)
+                return operation
+        self._posted.append(operation)
+        return operation
+
+    def pump(self, operation: RecvOperation) -> None:
+        """Read until this operation is done or nothing more has come."""
+        if operation.source == self.rank:
+            return  # what comes from here is handed over at once
+        if operation.source != ANY:
+            self._pump_source(operation.source, operation)
+            return
+        for _ in self.others:
+            self._turn.rotate(-1)  # every rank is first in its turn, or a busy one would starve the others
+            self._pump_source(self._turn[-1], operation)
+            if operation.done or operation.source != ANY:
+                return
+
+    def _pump_source(self, source: int, wanted: RecvOperation) -> None:
+        way = self._way_in(source)
+        while not wanted.done:
+            if way.active is None:
+                header = way.header()
+                if header is None:
+                    return
+                way.active = self._match(source, header, wanted.waiter)
+                way.active.open(source, header)
+                if way.active.done:  # it does not fit
+                    self._drop(way.active)
+            active = way.active
+            if not way.read(active):
+                return
+            way.active = None
+            active.close()
+
+    def _way_out(self, to: int) -> SendQueue:
+        way = self._out.get(to)
+        if way is None:
+            way = self._out[to] = self._ways.out(to)
+        return way
+
+    def _way_in(self, source: int) -> WayIn:
+        way = self._in.get(source)
+        if way is None:
+            way = self._in[source] = self._ways.into(source)
+        return way
+
+    def _match(self, source: int, header: Header, waiter: Waiter) -> RecvOperation:
+        """The operation that was posted first for such a message; otherwise a new one, which keeps it."""
+        for i, operation in enumerate(self._posted):
+            if operation.wants(source, header.tag):
+                return self._posted.pop(i)
+        return RecvOperation(waiter, self, source, None, "copy", header.tag, self._keep)
+
+    def _keep(self, early: RecvOperation) -> None:
+        """A message that nobody had asked for when it began to come: perhaps somebody has asked since."""
+        for i, operation in enumerate(self._posted):
+            if operation.wants(early.source, early.tag):
+                self._hand_over(early, self._posted.pop(i))
+                return
+        self._kept.append(early)
+
+    @staticmethod
+    def _hand_over(kept: RecvOperation, wanted: RecvOperation) -> None:
+        assert kept.header is not None
+        assert kept.into is not None
+        wanted.open(kept.source, kept.header)
+        if not wanted.done:
+            assert wanted.into is not None
+            combine_into(wanted.into, kept.into, wanted.combine)
+            wanted.close()
+
+    def forget(self, operation: RecvOperation) -> None:
+        """Nobody wants this operation's message any more."""
+        if operation in self._posted:
+            self._posted.remove(operation)
+        else:
+            self._drop(operation)
+
+    def _drop(self, operation: RecvOperation) -> None:
+        """The rest of this operation's message, which has begun to come, runs into memory of its own."""
+        assert operation.header is not None
+        rest = RecvOperation(operation.waiter, self, operation.source, None, "copy", operation.tag, _nothing)
+        rest.open(operation.source, operation.header)
+        rest.received = operation.received
+        self._in[operation.source].active = rest
+
+
+_NOWHERE = SendQueue()
+"""For messages that are done at once."""
+
+
+def _nothing(_operation: object) -> None:
+    pass

@@ -1,0 +1,171 @@
+"""Message passing between ranks that share no memory: TCP, by ZeroMQ.
+
+Each rank has one socket that takes what comes, from the run's other ranks and nobody else, and one for each rank that
+it sends to. Everything that comes is checked before anything is done with it; what does not check is dropped, and
+logged once. Nothing is ever unpickled.
+"""
+
+from __future__ import annotations
+
+import logging
+import select
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import zmq
+
+from paceline.errors import FrameError
+from paceline.links.chunks import CHUNK_BYTES, RUN_ID_BYTES
+from paceline.links.credentials import Gate
+from paceline.links.seats import Seat, bind_socket
+from paceline.links.tcp_way import TcpWay
+
+__all__ = ["Seat", "TcpEndpoint", "TcpWays", "bind_socket"]
+
+_log = logging.getLogger("paceline")
+
+_SEAL_BYTES = 64  # what encryption adds to a part: 33, and some room
+_BACKLOG = 1024  # all ranks of a run may connect to one at once
+_EVENTS, _POLLIN, _NOW = int(zmq.EVENTS), int(zmq.POLLIN), int(zmq.NOBLOCK)
+
+
+class TcpEndpoint:
+    """One rank's sockets. It has a seat from the start; who may talk to it is said by `meet`."""
+
+    def __init__(
+        self,
+        rank: int,
+        *,
+        run_id: bytes,
+        bind: str = "127.0.0.1",
+        ports: range | None = None,
+        encrypt: bool,
+        token: bytes = b"",
+    ) -> None:
+        assert len(run_id) == RUN_ID_BYTES
+        self.rank = rank
+        self.run_id = run_id
+        self.refused: Counter[tuple[str, str]] = Counter()
+        """How often something was refused, by the sender and the reason."""
+        self.heard_s = 0.0
+        """When something last came, on the monotonic clock."""
+        self._seats: Sequence[Seat] = ()
+        self._ways: dict[int, TcpWay] = {}
+        self._by_name: dict[str, TcpWay] = {}
+        self._sockets: list[zmq.Socket[bytes]] = []
+        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self.gate = Gate(self.context, encrypt=encrypt, token=token)
+        self._inbox = self._socket(zmq.PULL)
+        try:
+            self.gate.guard(self._inbox)
+            self.seat = Seat(bind_socket(self._inbox, bind, ports), self.gate.keys.public)
+        except BaseException:
+            self.close()
+            raise
+        self._news = select.poll()
+        self._news.register(self.fileno(), select.POLLIN)
+        self._empty = False  # whether there is nothing left to take unless ZeroMQ has given a sign since
+
+    def meet(self, seats: Sequence[Seat], others: Mapping[str, bytes] | None = None) -> None:
+        """Hear where every rank is, this one included, and whom else to let in: names and their public keys."""
+        self._seats = seats
+        ranks = {str(rank): seat.public_key for rank, seat in enumerate(seats)}
+        self.gate.admit({**(others or {}), **ranks})
+
+    def way(self, rank: int) -> TcpWay:
+        """The way between this rank and another."""
+        way = self._ways.get(rank)
+        if way is None:
+            way = self._ways[rank] = self._by_name[str(rank)] = TcpWay(self, rank)
+        return way
+
+    def fileno(self) -> int:
+        """To be watched by one who sleeps, who must `drain` before and after."""
+        return int(self._inbox.get(zmq.FD))
+
+    def drain(self) -> bool:
+        """Take all that has come and give it to its ways; tell whether there was anything."""
+        # To ask the system is three times as quick as to ask ZeroMQ, whose sign is for news alone.
+        if self._empty and not self._news.poll(0):
+            return False
+        came = False
+        while int(self._inbox.get(_EVENTS)) & _POLLIN:
+            came |= self._take()
+        self._empty = True
+        if came:
+            self.heard_s = time.monotonic()
+        return came
+
+    def connect(self, to: int) -> zmq.Socket[bytes]:
+        """A socket to another rank."""
+        seat = self._seats[to]
+        socket = self._socket(zmq.PUSH)
+        socket.ipv6 = "[" in seat.address
+        self.gate.introduce(socket, str(self.rank), seat.public_key)
+        socket.connect(seat.address)
+        return socket
+
+    def close(self, linger_s: float = 0.0) -> None:
+        """Close all sockets; what has been sent has so long to leave this host."""
+        for socket in self._sockets:
+            socket.close(linger=int(1000 * linger_s))
+        self.gate.close()
+        self.context.term()
+
+    def _socket(self, kind: int) -> zmq.Socket[bytes]:
+        socket = self.context.socket(kind)
+        socket.linger = 0
+        # How much may be under way is agreed between the ranks: see chunks.py.
+        socket.sndhwm = socket.rcvhwm = 0
+        socket.backlog = _BACKLOG
+        socket.maxmsgsize = CHUNK_BYTES + _SEAL_BYTES
+        self._sockets.append(socket)
+        return socket
+
+    def _take(self) -> bool:
+        """The next chunk, if there is one."""
+        inbox = self._inbox
+        try:
+            prefix = inbox.recv(_NOW, copy=False)
+        except zmq.Again:  # ZeroMQ also announces the sender's credentials, which come before the first chunk
+            return False
+        payload = inbox.recv(_NOW, copy=False) if prefix.more else None
+        parts = 2
+        while payload is not None and payload.more:
+            payload, parts = inbox.recv(_NOW, copy=False), parts + 1
+        name = str(prefix.get("User-Id"))
+        try:
+            if parts > 2:
+                raise FrameError("a chunk of more than two parts")
+            self._way_of(name).take(prefix, payload)
+        except FrameError as error:
+            self._refuse(name, str(error))
+        return True
+
+    def _way_of(self, name: str) -> TcpWay:
+        way = self._by_name.get(name)
+        if way is None:
+            # The gate has let it in, so it is one of the run; but it may be the driver.
+            if not name.isdecimal() or int(name) >= len(self._seats) or int(name) == self.rank:
+                raise FrameError("a chunk of one who is no other rank")
+            way = self.way(int(name))
+        return way
+
+    def _refuse(self, name: str, reason: str) -> None:
+        self.refused[name, reason] += 1
+        if self.refused[name, reason] == 1:
+            _log.warning("rank %d refused what came from rank %s: %s", self.rank, name, reason)
+
+
+class TcpWays:
+    """The ways of one rank over its endpoint."""
+
+    def __init__(self, endpoint: TcpEndpoint) -> None:
+        self._endpoint = endpoint
+
+    def out(self, to: int) -> TcpWay:
+        return self._endpoint.way(to)
+
+    def into(self, source: int) -> TcpWay:
+        return self._endpoint.way(source)
