@@ -22,6 +22,7 @@ BENCHMARKS = {
     "emulated_link": "seconds of all-reduces on an emulated link, against the simulation's",
     "decentralized": "seconds to a target over a slow link by peers who talk less, against all-reduce",
     "push_pull": "seconds of a push and a pull of 4 MiB by 3 workers, against Gloo and Ray",
+    "two_hosts": "seconds of a hierarchical all-reduce over a slow link, against the flat ring and the formula",
     "report_page": "seconds until a report of 50,000 spans is drawn in Chromium, against its bound",
     "stragglers": "seconds to a target with one of 4 workers slow, against DistributedDataParallel",
 }

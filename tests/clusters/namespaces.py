@@ -189,7 +189,10 @@ def can_make_hosts() -> str:
 
 @contextlib.contextmanager
 def several_hosts(count: int = 2, *, cpus: int = 4, rate: str | None = "100mbit") -> Iterator[Hosts]:
-    """Hosts joined by a switch, and a Ray cluster on them; `rate` is that of each host's link, both ways."""
+    """Hosts joined by a switch, with a Ray cluster on them unless they offer no `cpus`.
+
+    `rate` is that of each host's link, both ways.
+    """
     token = secrets.token_hex(16)
     folder = Path(tempfile.mkdtemp(prefix="pl-hosts-"))
     env = {**_SETTINGS, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token, "RAY_TMPDIR": str(folder)}
@@ -200,7 +203,8 @@ def several_hosts(count: int = 2, *, cpus: int = 4, rate: str | None = "100mbit"
         switch.run("sh", "-c", "ip link add hub type bridge && ip link set hub up")
         for number, host in enumerate(hosts):
             _plug_in(switch, host, number, rate)
-        _start_ray(hosts, env, cpus)
+        if cpus:
+            _start_ray(hosts, env, cpus)
         made = Hosts(hosts, env, real=True, address=f"{hosts[0].address}:{PORT}")
         stack.callback(_end, made)
         yield made

@@ -1,9 +1,16 @@
-"""Two or more ends of the shared-memory link in one process."""
+"""Two or more ends of a link in one process."""
+
+import os
+import time
 
 from paceline.links.bells import Bells
 from paceline.links.memory import SharedMemory
+from paceline.links.mixed import MixedWays
 from paceline.links.port import Port
 from paceline.links.shared_memory import RingWays
+from paceline.links.tcp import TcpEndpoint, TcpWays
+
+PATIENCE_S = 20.0
 
 
 class Waiter:
@@ -19,7 +26,8 @@ class Waiter:
         return operation
 
     def wait(self, operation):
-        for _ in range(10_000):
+        until_s = time.monotonic() + PATIENCE_S
+        while time.monotonic() < until_s:
             for other in self.running:
                 other.poll()
             if operation.poll():
@@ -35,10 +43,17 @@ class Ends:
         self.bells = Bells(SharedMemory.create("test-bells", Bells.nbytes(ranks)), 0, ranks)
         self.waiter = Waiter()
         self.sent, self.received = [], []
+        self.open(ranks)
         self.ports = [
             Port(rank, ranks, self.ways(rank, ranks), self.bells, self.sent.append, self.received.append)
             for rank in range(ranks)
         ]
+
+    def open(self, ranks):
+        """What the ways need besides memory."""
+
+    def close(self):
+        """Leave nothing behind."""
 
     def ways(self, rank, ranks):
         return RingWays(rank, ranks, self.memory, self.bells)
@@ -59,3 +74,59 @@ class Ends:
         if not operation.done:
             self.waiter.wait(operation)
         return operation.take()
+
+    def settle(self):
+        """Until everything that was sent has come as far as it comes by itself."""
+
+    def poll_until(self, is_so, what):
+        until_s = time.monotonic() + PATIENCE_S
+        while not is_so():
+            assert time.monotonic() < until_s, f"it never came to be that {what}"
+            for operation in self.waiter.running:
+                operation.poll()
+
+
+class TcpEnds(Ends):
+    """The same over the loopback interface."""
+
+    encrypt = False
+
+    def open(self, ranks):
+        run_id, token = os.urandom(16), os.urandom(16)
+        self.endpoints = [
+            TcpEndpoint(rank, run_id=run_id, encrypt=self.encrypt, token=token) for rank in range(ranks)
+        ]
+        for endpoint in self.endpoints:
+            endpoint.meet([other.seat for other in self.endpoints])
+
+    def close(self):
+        for endpoint in self.endpoints:
+            endpoint.close()
+
+    def ways(self, rank, ranks):
+        return TcpWays(self.endpoints[rank])
+
+    def settle(self):
+        """As far as a network can be said to have settled: nothing has come for a while."""
+        quiet_s = time.monotonic()
+        while time.monotonic() < quiet_s + 0.05:
+            for endpoint in self.endpoints:
+                if endpoint.drain():
+                    quiet_s = time.monotonic()
+            for operation in self.waiter.running:
+                operation.poll()
+
+
+class EncryptedEnds(TcpEnds):
+    encrypt = True
+
+
+class MixedEnds(TcpEnds):
+    """The last rank is on a host of its own, the others share one."""
+
+    def ways(self, rank, ranks):
+        near, far = Ends.ways(self, rank, ranks), super().ways(rank, ranks)
+        return MixedWays(near, far, [int(r == ranks - 1) for r in range(ranks)], rank)
+
+
+LINKS = {"rings": Ends, "tcp": TcpEnds, "encrypted-tcp": EncryptedEnds, "mixed": MixedEnds}

@@ -6,11 +6,11 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from paceline.clusters.checks import check_deadline, check_real_stragglers
 from paceline.clusters.job import Job, Outcome
 from paceline.clusters.launchers import Place, read_place
 from paceline.costs.stragglers import Stragglers
 from paceline.costs.times import Times
-from paceline.errors import ConfigurationError
 from paceline.run import Progress
 
 __all__ = ["Launched"]
@@ -35,9 +35,8 @@ class Launched:
     """The ports that this host's ranks may listen at. None: any that is free."""
 
     def __post_init__(self) -> None:
-        if not self.deadline_s > 0:
-            raise ConfigurationError("deadline_s", "must be above 0", self.deadline_s, "60.0 is the default")
-        self.stragglers.check(self.place.ranks)
+        check_deadline(self.deadline_s)
+        check_real_stragglers(self.stragglers, self.place.ranks)
 
     @property
     def place(self) -> Place:

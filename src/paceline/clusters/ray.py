@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from paceline.clusters.checks import check_deadline, check_real_stragglers, check_workers
 from paceline.clusters.job import Job, Outcome
@@ -13,6 +14,9 @@ from paceline.costs.stragglers import Stragglers
 from paceline.costs.times import Times
 from paceline.errors import ConfigurationError
 from paceline.run import Progress
+
+if TYPE_CHECKING:
+    from paceline.clusters.ray_held import HeldRay
 
 __all__ = ["Ray"]
 
@@ -63,14 +67,25 @@ class Ray:
         return Stragglers(slow=self.slow, delay=self.delay)
 
     def run(self, job: Job, progress: Callable[[Progress], None] | None = None) -> list[Outcome]:
-        from paceline.clusters.ray_fleet import Fleet
+        with self.hold() as held:
+            return held.run(job, progress)
 
+    def hold(self) -> HeldRay:
+        """For several runs, `with pl.Ray(…).hold() as cluster`: its processes stay until the block ends.
+
+        Only the first run then waits for processes to start. What the user's code changes in its process, the next run's
+        finds changed.
+        """
+        from paceline.clusters.ray_held import HeldRay
+
+        return HeldRay(self)
+
+    def check(self, job: Job) -> None:
+        """Refuse a job that does not fit what was said about servers."""
         servers = job.ranks - job.workers
         if self.servers is not None and self.servers != servers:
             remedy = f"leave it out, or choose it where the strategy does ({job.name}:servers=…)"
             raise ConfigurationError("servers", f"must be {servers} for this strategy", self.servers, remedy)
-        with Fleet(self, job) as fleet:
-            return fleet.work(progress)
 
     def __str__(self) -> str:
         where = "a private Ray" if self.address is None else f"Ray ({self.address})"

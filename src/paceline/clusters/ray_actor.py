@@ -43,20 +43,21 @@ class RankActor:
                 found[package] = "unknown" if importlib.util.find_spec(package) else None
         return socket.gethostname(), os.getpid(), found
 
-    def settle(
-        self, path: Sequence[str], folder: str, modules: Mapping[str, tuple[str, str]]
-    ) -> tuple[Whereabouts, list[str]]:
-        """Be where the driver is, as far as that exists here, and load what takes long.
+    def settle(self) -> Whereabouts:
+        """Load what takes long, torch above all; where this process is."""
+        from paceline.clusters.hosts import rank, table  # noqa: F401
+
+        return table.whereabouts()
+
+    def look(self, path: Sequence[str], folder: str, modules: Mapping[str, tuple[str, str]]) -> list[str]:
+        """Be where the driver is, as far as that exists here.
 
         Returns which of the driver's modules, each with its file's place in a path and its hash, are not the same here.
         """
-        here = [entry for entry in path if os.path.exists(entry) and entry not in sys.path]
-        sys.path[:0] = here
+        sys.path[:0] = [entry for entry in path if os.path.exists(entry) and entry not in sys.path]
         if os.path.isdir(folder):
             os.chdir(folder)
-        from paceline.clusters.hosts import rank, table  # noqa: F401  (torch is loaded now, not later)
-
-        return table.whereabouts(), [name for name, found in modules.items() if not _has(*found)]
+        return [name for name, found in modules.items() if not _has(*found)]
 
     def keep(self, payload: Any) -> tuple[str, int]:
         """Keep what all ranks are handed in memory that those of this host can map; where it is to be found."""
@@ -84,9 +85,11 @@ class RankActor:
 
     def work(self, table: Table) -> None:
         """Run the rank to its end. What comes of it goes to the run's hub."""
-        assert self._berth is not None
-        assert self._duty is not None
-        self._berth.work(self._duty, table)
+        berth, duty = self._berth, self._duty
+        assert berth is not None
+        assert duty is not None
+        self._berth = self._duty = self._shared = None
+        berth.work(duty, table)
 
 
 def _has(place: str, digest: str) -> bool:

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import hmac
 import logging
+import math
 import threading
+import time
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -110,17 +112,16 @@ class Gate:
     def _answer_until(
         self, closing: zmq.Socket[bytes], requests: zmq.Socket[bytes], poller: zmq.Poller
     ) -> None:
-        strangers = 0
-        while True:
-            # At the end of a run its own may leave while they are at the door: then this gate closes soon, too.
-            news = dict(poller.poll(_PATIENCE_MS if strangers else None))
-            if closing in news:
-                return
+        told_s = math.inf
+        while closing not in (news := dict(poller.poll(_PATIENCE_MS if told_s < math.inf else None))):
             if requests in news:
                 self._answer(requests)
-            if strangers and not news:
-                self._refuse("one who did not say", "speaks another language")
-            strangers += sum(callers.hear() for callers in self._callers)
+            if sum(callers.hear() for callers in self._callers) and told_s == math.inf:
+                # Not at once: when a run ends, its own may leave from the door; then this gate closes soon, too.
+                told_s = time.monotonic() + _PATIENCE_MS * 1e-3
+            if time.monotonic() >= told_s:
+                self._refuse("somebody", "did not say who it is as this run's ranks do")
+                told_s = math.inf
 
     def _answer(self, requests: zmq.Socket[bytes]) -> None:
         _, request, _, address, _, mechanism, *credentials = requests.recv_multipart()

@@ -76,6 +76,7 @@ class Hub:
         self._parted = False
         self._stopped = threading.Event()
         self._heard_s: dict[int, float] = {}
+        self._refused: set[bytes] = set()
         self._questions = Questions(job, self._control, self._tell)
 
     def stop(self) -> None:
@@ -175,10 +176,16 @@ class Hub:
                 rank = self._rank_of(sender, frames)
                 letter = read_letter(frames)
             except FrameError as error:
-                _log.warning("refused a letter from %r: %s", sender, error)
+                self._refuse(sender, error)
                 continue
             self._heard_s[rank] = time.monotonic()
             self._handle(rank, letter, sender)
+
+    def _refuse(self, sender: bytes, error: FrameError) -> None:
+        """Go on without it; say so once."""
+        if sender not in self._refused:
+            self._refused.add(sender)
+            _log.warning("refused a letter from %r: %s", sender, error)
 
     @staticmethod
     def _rank_of(sender: bytes, frames: Sequence[zmq.Frame]) -> int:

@@ -1,0 +1,208 @@
+"""Processes that torchrun, or any launcher that sets its words, has started train together."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from processes import PATIENCE_S
+
+import paceline as pl
+from paceline.clusters.job import Job
+from paceline.errors import ConfigurationError
+from paceline.training import _roles
+
+TASK = """
+import os, signal
+import torch
+import paceline as pl
+
+def data():
+    generator = torch.Generator().manual_seed(5)
+    inputs = torch.randn(60, 6, dtype=torch.float64, generator=generator)
+    return inputs, inputs @ torch.arange(6.0, dtype=torch.float64)
+
+def loss(outputs, targets):
+    if "DIES" in os.environ and os.environ["DIES"] == f"{os.environ['RANK']} at {loss.calls}":
+        os.kill(os.getpid(), signal.SIGKILL)
+    loss.calls += 1
+    return torch.nn.functional.mse_loss(outputs.squeeze(-1), targets)
+loss.calls = 0
+
+def task():
+    return pl.Task(
+        model=lambda: torch.nn.Linear(6, 1, dtype=torch.float64),
+        data=data,
+        loss=loss,
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.02, momentum=0.9),
+        batch_size=12,
+    )
+"""
+
+SCRIPT = """
+import json, os, sys
+import torch
+import paceline as pl
+from the_task import task
+
+if __name__ == "__main__":
+    where, strategies = sys.argv[1], sys.argv[2:]
+    rank = pl.Launched().place.rank
+    for number, strategy in enumerate(strategies):
+        try:
+            run = pl.train(task(), strategy, pl.Launched(deadline_s=20.0), steps=8)
+        except pl.PacelineError as error:
+            said = {"error": f"{type(error).__name__}: {error}"}
+        else:
+            said = {
+                "parameters": run.parameters.tolist(), "steps": run.steps, "staleness": sum(run.staleness.values()),
+                "bytes": run.bytes_sent, "environment": run.environment, "spans": [len(s) for s in run.trace.spans],
+            }
+        with open(f"{where}/{number}-{rank}.json", "w") as file:
+            json.dump(said, file)
+"""
+
+SYNCHRONOUS = ("all-reduce:algorithm=ring", "all-reduce", "sync", "local-sgd:period=2", "decentralized")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("launched")
+    (folder / "the_task.py").write_text(TASK)
+    (folder / "train.py").write_text(SCRIPT)
+    return folder
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def said(folder: Path, number: int, ranks: int) -> list[dict[str, object]]:
+    return [json.loads((folder / f"{number}-{rank}.json").read_text()) for rank in range(ranks)]
+
+
+def launch(folder: Path, ranks: int, *strategies: str, port: int | None = None, **env: str) -> list[int]:
+    """Start processes as a launcher would; how each ended."""
+    words = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port or free_port())}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "train.py", str(folder), *strategies],
+            cwd=folder,
+            env={**os.environ, "OMP_NUM_THREADS": "1", **words, **env, "RANK": str(rank)},
+        )
+        for rank in range(ranks)
+    ]
+    try:
+        return [process.wait(4 * PATIENCE_S) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+
+
+@pytest.fixture(scope="module")
+def by_torchrun(folder: Path) -> Path:
+    """A run of each strategy, by 3 processes of torchrun."""
+    torchrun = str(Path(sys.executable).with_name("torchrun"))
+    words = [torchrun, "--nproc-per-node", "3", "--master-port", str(free_port()), "train.py", str(folder)]
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    subprocess.run([*words, *SYNCHRONOUS, "async"], cwd=folder, env=env, check=True, timeout=4 * PATIENCE_S)
+    return folder
+
+
+def the_task() -> pl.Task:
+    names: dict[str, object] = {}
+    exec(TASK, names)
+    return names["task"]()  # type: ignore[operator, no-any-return]
+
+
+@pytest.mark.parametrize("number", range(len(SYNCHRONOUS)), ids=SYNCHRONOUS)
+def test_launched_processes_give_the_weights_of_local_ones_bit_for_bit(by_torchrun: Path, number: int):
+    strategy = SYNCHRONOUS[number]
+    workers = 2 if strategy == "sync" else 3  # one of the three is the server
+    expected = pl.train(the_task(), strategy, pl.Local(workers=workers), steps=8)
+    runs = said(by_torchrun, number, ranks=3)
+    for run in runs:
+        assert run["steps"] == 8
+        assert torch.equal(torch.tensor(run["parameters"], dtype=torch.float64), expected.parameters)
+        assert run["bytes"] == expected.bytes_sent
+
+
+def test_every_process_gets_the_same_run_with_the_trace_of_all(by_torchrun: Path):
+    runs = said(by_torchrun, len(SYNCHRONOUS), ranks=3)
+    assert runs[0] == runs[1] | {"environment": runs[0]["environment"]}
+    assert runs[0]["staleness"] == 8
+    assert len(runs[2]["spans"]) == 3  # type: ignore[arg-type]
+    assert all(runs[2]["spans"])  # type: ignore[call-overload]
+
+
+def test_the_run_says_where_its_ranks_were_and_how_they_talked(by_torchrun: Path):
+    environment = said(by_torchrun, 0, ranks=3)[1]["environment"]
+    assert environment["hosts"] == f"{socket.gethostname()}: 0-2"  # type: ignore[index]
+    assert environment["link"] == "TCP, not encrypted"  # type: ignore[index]
+
+
+def test_a_process_that_is_killed_ends_the_run_of_the_others_with_its_name(folder: Path):
+    ends = launch(folder, 3, "all-reduce:algorithm=ring", DIES="1 at 4")
+    assert ends == [0, -9, 0]
+    for rank in (0, 2):
+        error = json.loads((folder / f"0-{rank}.json").read_text())["error"]
+        assert error.startswith("PeerLost: rank 1 is lost (on host ")
+
+
+def test_a_strategy_that_can_spare_a_worker_goes_on_without_it(folder: Path):
+    assert launch(folder, 4, "async", DIES="1 at 0") == [0, -9, 0, 0]
+    assert json.loads((folder / "0-0.json").read_text())["steps"] == 8
+
+
+def test_a_port_that_is_taken_is_named(folder: Path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert launch(folder, 1, "all-reduce", port=port) == [0]
+    error = json.loads((folder / "0-0.json").read_text())["error"]
+    assert f"127.0.0.1:{port}" in error
+    assert "set MASTER_PORT to a free port" in error
+
+
+@pytest.mark.parametrize(("strategy", "processes", "workers"), [("all-reduce", 4, 4), ("async", 4, 3)])
+def test_a_strategys_servers_come_out_of_the_processes(
+    strategy: str, processes: int, workers: int, monkeypatch: pytest.MonkeyPatch
+):
+    _pretend(monkeypatch, processes)
+    from paceline.strategies import parse
+
+    chosen = parse(strategy)
+    job = Job(strategy=chosen, roles=_roles(chosen, pl.Launched()), seed=0)
+    assert (job.ranks, job.workers) == (processes, workers)
+
+
+def test_too_few_processes_for_a_strategy_are_refused(monkeypatch: pytest.MonkeyPatch):
+    _pretend(monkeypatch, 2)
+    with pytest.raises(ConfigurationError, match="must be enough for sync:servers=2, which needs 3"):
+        pl.train(the_task(), "sync:servers=2", pl.Launched(), steps=1)
+
+
+def test_a_name_that_does_not_resolve_is_named(monkeypatch: pytest.MonkeyPatch):
+    _pretend(monkeypatch, 1)
+    monkeypatch.setenv("MASTER_ADDR", "no-such-host.invalid")
+    with pytest.raises(ConfigurationError, match="no-such-host.invalid"):
+        pl.train(the_task(), "all-reduce", pl.Launched(), steps=1)
+
+
+def test_outside_of_a_launcher_the_words_are_missing(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("RANK", raising=False)
+    with pytest.raises(ConfigurationError, match="torchrun"):
+        pl.Launched()
+
+
+def _pretend(monkeypatch: pytest.MonkeyPatch, processes: int) -> None:
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", str(processes))
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
