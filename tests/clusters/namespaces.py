@@ -1,13 +1,14 @@
 """Hosts for tests: network namespaces joined by links of 100 Mbit/s, a Ray node in each.
 
 A host has namespaces of its own for network, processes, mounts and its name, and its own /dev/shm. All of it hangs on
-one process that reads from a pipe: when the tests end, or are killed, the pipe closes, that process ends, and the kernel
-takes the rest away: processes, interfaces, files. Nothing has a name that could be left behind.
+one process that reads from a pipe: when the tests end, or are killed, the pipe closes, that process ends, and the
+kernel takes the rest away: processes, interfaces, files. Nothing has a name that could be left behind.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import pickle
 import secrets
@@ -29,7 +30,7 @@ RAY = str(Path(sys.executable).with_name("ray"))
 PORT = 6399
 _START_S = 90.0  # a busy machine takes long to start Ray
 _OBJECT_STORE_BYTES = 80_000_000
-_NAMESPACES = ("--net", "--pid", "--mount", "--uts", "--ipc")
+_NAMESPACES = ("--net", "--pid", "--mount", "--uts", "--ipc", "--time")
 _SETTINGS = {
     "RAY_worker_niceness": "0",  # else a busy machine starves the ranks
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -48,6 +49,10 @@ class Host:
 
     name: str
     address: str
+    mark: str = ""
+    """What the environment of its Ray node's processes contains."""
+    inside: int = 0
+    """A process in it, as this machine counts it."""
     enter: Sequence[str] = ()
     """The words before a command that is to run in it."""
     keeper: subprocess.Popen[bytes] | None = None
@@ -82,11 +87,15 @@ class Hosts:
     real: bool
     """Whether they are namespaces. If not, all are this machine."""
     address: str = ""
+    folder: Path = Path()
+    """A folder whose files each host has for itself."""
+    bare: list[Host] = field(default_factory=list)
+    """Hosts on the same network that have no Ray node."""
     drivers: list[Driver] = field(default_factory=list)
 
     def driver(self, host: int = 0, **env: str) -> Driver:
-        """A Python process on a host, to call functions in. It ends with the hosts."""
-        self.drivers.append(Driver(self.hosts[host], self.env | env))
+        """A Python process on a host (bare ones come last) to call functions in. It ends with the hosts."""
+        self.drivers.append(Driver([*self.hosts, *self.bare][host], self.env | env))
         return self.drivers[-1]
 
 
@@ -95,13 +104,8 @@ class Driver:
 
     def __init__(self, host: Host, env: Mapping[str, str]) -> None:
         words = [*host.enter, sys.executable, "-c", _LOOP]
-        path = os.pathsep.join(sys.path)
-        self.process = subprocess.Popen(
-            words,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env={**os.environ, **env, "PYTHONPATH": path},
-        )
+        environment = {**os.environ, **env, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        self.process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
 
     def call(self, function: Callable[..., Any], *args: Any) -> Any:
         """What the function returns there, or raises."""
@@ -123,8 +127,7 @@ class Driver:
 
     def pid(self) -> int:
         """Of the Python process, as this machine counts it: `nsenter` forks it."""
-        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
-        return int(children[0]) if children else self.process.pid
+        return self.process.pid if "nsenter" not in self.process.args[0] else _child(self.process.pid)
 
     def close(self) -> None:
         with contextlib.suppress(OSError):
@@ -134,6 +137,10 @@ class Driver:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
+
+
+def _child(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
 
 
 def _read(stream: IO[bytes]) -> bytes:
@@ -164,6 +171,7 @@ while len(head := sys.stdin.buffer.read(8)) == 8:
 """
 
 
+@functools.cache
 def can_make_hosts() -> str:
     """Why namespaces cannot be made here, or nothing."""
     for tool in ("ip", "tc", "unshare", "nsenter"):
@@ -188,8 +196,10 @@ def can_make_hosts() -> str:
 
 
 @contextlib.contextmanager
-def several_hosts(count: int = 2, *, cpus: int = 4, rate: str | None = "100mbit") -> Iterator[Hosts]:
-    """Hosts joined by a switch, with a Ray cluster on them unless they offer no `cpus`.
+def several_hosts(
+    count: int = 2, *, bare: int = 0, cpus: int = 4, rate: str | None = "100mbit"
+) -> Iterator[Hosts]:
+    """Hosts joined by a switch, with a Ray cluster on them unless they offer no `cpus`; `bare` are hosts without Ray.
 
     `rate` is that of each host's link, both ways.
     """
@@ -199,19 +209,24 @@ def several_hosts(count: int = 2, *, cpus: int = 4, rate: str | None = "100mbit"
     with contextlib.ExitStack() as stack:
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
         switch = _keep("switch", "", folder, stack)
-        hosts = [_keep(f"host{i}", f"10.77.0.{i + 1}", folder, stack) for i in range(count)]
+        hosts = [
+            _keep(f"host{i}", f"10.77.0.{i + 1}", folder, stack, clock_s=1000 * i)
+            for i in range(count + bare)
+        ]
         switch.run("sh", "-c", "ip link add hub type bridge && ip link set hub up")
         for number, host in enumerate(hosts):
             _plug_in(switch, host, number, rate)
         if cpus:
-            _start_ray(hosts, env, cpus)
-        made = Hosts(hosts, env, real=True, address=f"{hosts[0].address}:{PORT}")
+            _start_ray(hosts[:count], env, cpus)
+        for host in hosts:
+            host.mark = token
+        made = Hosts(hosts[:count], env, True, f"{hosts[0].address}:{PORT}", folder, hosts[count:])
         stack.callback(_end, made)
         yield made
 
 
-def _keep(name: str, address: str, folder: Path, stack: contextlib.ExitStack) -> Host:
-    """A host with nothing in it but the process that keeps it."""
+def _keep(name: str, address: str, folder: Path, stack: contextlib.ExitStack, clock_s: int = 0) -> Host:
+    """A host with nothing in it but the process that keeps it. Its monotonic clock is so far ahead."""
     # Its name in its own list of hosts: Ray asks for the address of the host's name.
     settle = (
         f"mount -t tmpfs tmpfs /dev/shm; mount -t tmpfs tmpfs {folder}; hostname {name}; ip link set lo up; "
@@ -219,7 +234,17 @@ def _keep(name: str, address: str, folder: Path, stack: contextlib.ExitStack) ->
         f"mount --bind {folder}/hosts /etc/hosts; echo kept; exec cat"
     )
     keeper = subprocess.Popen(
-        ["unshare", *_NAMESPACES, "--fork", "--kill-child", "--mount-proc", "sh", "-c", settle],
+        [
+            "unshare",
+            *_NAMESPACES,
+            f"--monotonic={clock_s}",
+            "--fork",
+            "--kill-child",
+            "--mount-proc",
+            "sh",
+            "-c",
+            settle,
+        ],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     )
@@ -228,17 +253,16 @@ def _keep(name: str, address: str, folder: Path, stack: contextlib.ExitStack) ->
     assert keeper.stdout is not None
     if keeper.stdout.readline() != b"kept\n":
         raise RuntimeError(f"namespaces for {name} could not be made")
-    inside = Path(f"/proc/{keeper.pid}/task/{keeper.pid}/children").read_text().split()[0]
-    host.enter = ("nsenter", "--target", inside, *_NAMESPACES)
+    host.inside = _child(keeper.pid)
+    host.enter = ("nsenter", "--target", str(host.inside), *_NAMESPACES, f"--wdns={os.getcwd()}")
     return host
 
 
 def _plug_in(switch: Host, host: Host, number: int, rate: str | None) -> None:
-    inside = host.enter[2]
     # The peer is made in the host's own namespace, which the switch's `ip` knows by a process of this machine alone:
     # so without --pid and --mount.
-    of_switch = ("nsenter", "--target", switch.enter[2], "--net")
-    make = f"ip link add port{number} type veth peer name eth0 netns {inside}"
+    of_switch = ("nsenter", "--target", str(switch.inside), "--net")
+    make = f"ip link add port{number} type veth peer name eth0 netns {host.inside}"
     words = f"{make} && ip link set port{number} master hub && ip link set port{number} up"
     subprocess.run([*of_switch, "sh", "-c", words], check=True)
     host.run("sh", "-c", f"ip addr add {host.address}/24 dev eth0 && ip link set eth0 up")
@@ -281,7 +305,7 @@ def one_machine(count: int = 2, *, cpus: int = 4) -> Iterator[Hosts]:
     )
     assert process.stdin is not None
     assert process.stdout is not None
-    made = Hosts([], env, real=False)
+    made = Hosts([], env, real=False, folder=Path(tempfile.mkdtemp(prefix="pl-hosts-")))
     try:
         line = b""
         while not line.startswith(b"address "):
@@ -289,12 +313,13 @@ def one_machine(count: int = 2, *, cpus: int = 4) -> Iterator[Hosts]:
             if not line:
                 raise RuntimeError("Ray's cluster utility could not start")
         made.address = line.split()[1].decode()
-        made.hosts = [Host(f"node{i}", "127.0.0.1") for i in range(count)]
+        made.hosts = [Host(f"node{i}", "127.0.0.1", mark=token) for i in range(count)]
         yield made
     finally:
         _end(made)
         process.stdin.close()
         process.wait()
+        shutil.rmtree(made.folder, ignore_errors=True)
 
 
 _CLUSTER = """

@@ -1,4 +1,5 @@
 import os
+import socket
 import threading
 import time
 
@@ -6,7 +7,7 @@ import pytest
 from processes import PATIENCE_S, wait_until
 
 from paceline.links import futex
-from paceline.links.bells import Bells
+from paceline.links.bells import Bells, SocketBells
 from paceline.links.memory import SharedMemory
 
 
@@ -117,5 +118,118 @@ def test_no_wake_up_is_lost_between_two_processes(count):
         finally:
             os._exit(code)
     play(bells, turns, 0, count)
+    assert os.waitpid(child, 0)[1] == 0
+    assert turns[0] == count
+
+
+# Bells whose sleepers watch sockets as well
+
+
+class Mailbox:
+    """A socket that news may come by."""
+
+    def __init__(self):
+        self.ours, self.theirs = socket.socketpair()
+        self.ours.setblocking(False)
+        self.drained = 0
+
+    def fileno(self):
+        return self.ours.fileno()
+
+    def drain(self):
+        try:
+            self.drained += len(self.ours.recv(100))
+        except BlockingIOError:
+            return False
+        return True
+
+
+@pytest.fixture
+def memory():
+    return SharedMemory.create("test-bells", Bells.nbytes(2))
+
+
+@pytest.fixture
+def name():
+    return os.urandom(8).hex()
+
+
+@pytest.fixture
+def bells(memory, name):
+    bells = SocketBells(memory, 0, 2, name)
+    yield bells
+    bells.close()
+
+
+def sleeping(bells, rank):
+    sleeper = threading.Thread(target=bells.sleep, args=(rank, bells.count(rank), 1e6), daemon=True)
+    sleeper.start()
+    wait_until(lambda: asleep(bells, rank), "the thread sleeps")
+    return sleeper
+
+
+def test_a_sleeper_at_a_socket_is_woken_by_another_who_has_the_bells(bells, memory, name):
+    bells.watch(0)
+    sleeper = sleeping(bells, 0)
+    SocketBells(memory, 0, 2, name).ring(0)
+    sleeper.join(PATIENCE_S)
+    assert not sleeper.is_alive()
+
+
+def test_a_sleeper_is_woken_by_what_it_watches(bells):
+    mailbox = Mailbox()
+    bells.watch(0, mailbox)
+    sleeper = sleeping(bells, 0)
+    mailbox.theirs.send(b"news")
+    sleeper.join(PATIENCE_S)
+    assert not sleeper.is_alive()
+
+
+def test_nobody_sleeps_on_news_that_have_come_before(bells):
+    mailbox = Mailbox()
+    bells.watch(0, mailbox)
+    mailbox.theirs.send(b"news")
+    bells.sleep(0, bells.count(0), 1e6)
+    assert mailbox.drained == 4
+    bells.ring(0)
+    bells.sleep(0, bells.count(0) - 1, 1e6)
+
+
+def test_a_ring_wakes_once(bells, memory, name):
+    bells.watch(0)
+    sleeper = sleeping(bells, 0)
+    other = SocketBells(memory, 0, 2, name)
+    for _ in range(10):
+        other.ring(0)
+    sleeper.join(PATIENCE_S)
+    bells.sleep(0, bells.count(0), 1e-3)  # takes what is left of the ringing
+    began_s = time.monotonic()
+    bells.sleep(0, bells.count(0), 0.05)
+    assert time.monotonic() - began_s >= 0.05
+
+
+def test_ringing_for_one_who_has_gone_does_no_harm(bells, memory, name):
+    gone = SocketBells(memory, 0, 2, name)
+    gone.watch(1)
+    gone._words[8 + 1] = 1  # it was killed in its sleep
+    gone.close()
+    bells.ring(1)
+    assert bells.count(1) == 1
+
+
+@pytest.mark.parametrize("count", [5_000])
+def test_no_wake_up_at_a_socket_is_lost_between_two_processes(memory, name, count):
+    turns = SharedMemory.create("test-turns", 64).words(0, 1)
+    child = os.fork()
+    me = 1 if child == 0 else 0
+    code = 1
+    try:
+        bells = SocketBells(memory, 0, 2, name)
+        bells.watch(me)
+        play(bells, turns, me, count)
+        code = 0
+    finally:
+        if child == 0:
+            os._exit(code)
     assert os.waitpid(child, 0)[1] == 0
     assert turns[0] == count

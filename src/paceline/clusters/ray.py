@@ -73,8 +73,8 @@ class Ray:
     def hold(self) -> HeldRay:
         """For several runs, `with pl.Ray(…).hold() as cluster`: its processes stay until the block ends.
 
-        Only the first run then waits for processes to start. What the user's code changes in its process, the next run's
-        finds changed.
+        Only the first run then waits for processes to start. What the user's code changes in its process, such as a
+        default of torch's, the next run finds changed.
         """
         from paceline.clusters.ray_held import HeldRay
 

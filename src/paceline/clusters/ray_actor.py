@@ -45,6 +45,9 @@ class RankActor:
 
     def settle(self) -> Whereabouts:
         """Load what takes long, torch above all; where this process is."""
+        # Torch would import its compiler in the run's first step, when an optimizer is built.
+        import torch._dynamo  # noqa: F401
+
         from paceline.clusters.hosts import rank, table  # noqa: F401
 
         return table.whereabouts()

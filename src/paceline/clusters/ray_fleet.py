@@ -81,7 +81,9 @@ class Fleet:
             binds = [self._placement.addresses[actor] if spans_hosts else _LOOPBACK for actor in chosen]
             members = self._join(chosen, handed, binds, run_id=run_id, **terms)
             table = Table(run_id=run_id, token=token, encrypt=encrypt, hub=hub.seat, members=members)
-            return hub.work(table, self._send_to_work(chosen, table), progress)
+            outcomes = hub.work(table, self._send_to_work(chosen, table), progress)
+            outcomes[job.reporter].facts["ray"] = self._ray.__version__
+            return outcomes
         finally:
             hub.close()
 

@@ -76,6 +76,7 @@ class Hub:
         self._parted = False
         self._stopped = threading.Event()
         self._heard_s: dict[int, float] = {}
+        self._hearing: set[int] = set()
         self._refused: set[bytes] = set()
         self._questions = Questions(job, self._control, self._tell)
 
@@ -144,7 +145,8 @@ class Hub:
 
     def _wait_until_ready(self) -> None:
         deadline_s = time.monotonic() + max(self._deadline_s, 60.0)
-        while not self._roll.all_ready:
+        # Whose thread has not been heard yet cannot hear either: ZeroMQ drops what is for nobody.
+        while not self._roll.all_ready or len(self._hearing) < self._job.ranks:
             self._step()
             if time.monotonic() > deadline_s:
                 missing = ", ".join(f"{rank} on {self._table.name_of(rank)}" for rank in self._roll.missing)
@@ -198,6 +200,7 @@ class Hub:
     def _handle(self, rank: int, letter: Letter, sender: bytes) -> None:
         values = letter.values
         if letter.word == "beat":
+            self._hearing.add(rank)
             self._control.copy_own(rank, values, reports=rank == self._job.reporter)
             self._tell(rank, "beat")
         elif letter.word == "ping":

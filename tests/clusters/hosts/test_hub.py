@@ -1,0 +1,198 @@
+"""The hub and its ranks' lines, over real sockets: what is said, by whom, and what is refused."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import pytest
+import zmq
+from processes import wait_until
+
+from paceline.clusters.control import Control, Status
+from paceline.clusters.hosts.hub import Hub
+from paceline.clusters.hosts.line import Line
+from paceline.clusters.hosts.post import write_letter
+from paceline.clusters.hosts.table import Member, Table, whereabouts
+from paceline.clusters.job import Job, Outcome
+from paceline.clusters.letters import write_outcome
+from paceline.errors import PacelineError, PeerLost, RunError
+from paceline.links.credentials import Gate
+from paceline.links.memory import SharedMemory
+from paceline.links.seats import Seat
+from paceline.trace import Recorder
+
+TOKEN = b"t" * 16
+
+
+@dataclass(frozen=True)
+class Pretended:
+    def roles(self, workers: int) -> tuple[str, ...]:
+        return ("worker",) * workers
+
+
+class Ends:
+    """A hub in a thread, and what two ranks need to reach it."""
+
+    def __init__(self, *, encrypt: bool, deadline_s: float = 20.0) -> None:
+        self.job = Job(strategy=Pretended(), roles=("worker",) * 2, seed=0, steps=50)
+        self.deadline_s = deadline_s
+        self.hub = Hub(self.job, bind="127.0.0.1", encrypt=encrypt, token=TOKEN, deadline_s=deadline_s)
+        self.contexts: list[zmq.Context[zmq.Socket[bytes]]] = [zmq.Context() for _ in range(2)]
+        self.gates = [Gate(context, encrypt=encrypt, token=TOKEN) for context in self.contexts]
+        members = [Member(seat=Seat("", gate.keys.public), where=whereabouts()) for gate in self.gates]
+        self.table = Table(run_id=b"r" * 16, token=TOKEN, encrypt=encrypt, hub=self.hub.seat, members=members)
+        self.lines: list[Line] = []
+        self.controls: list[Control] = []
+        self.dead: list[tuple[int, str]] = []
+        self.ended: list[list[Outcome] | PacelineError] = []
+        self._thread = threading.Thread(target=self._work)
+        self._thread.start()
+
+    def _work(self) -> None:
+        try:
+            self.ended.append(self.hub.work(self.table, self, None))
+        except PacelineError as error:
+            self.ended.append(error)
+
+    def losses(self) -> Iterable[tuple[int, str]]:
+        dead, self.dead = self.dead, []
+        return dead
+
+    def call(self, rank: int) -> Line:
+        control = Control(SharedMemory.create("test", Control.nbytes(2)), 2)
+        control.last_step = 50
+        line = Line(
+            rank,
+            control,
+            self.contexts[rank],
+            self.gates[rank],
+            self.hub.seat,
+            deadline_s=self.deadline_s,
+        )
+        self.controls.append(control)
+        self.lines.append(line)
+        return line
+
+    def finish(self, rank: int) -> None:
+        outcome = Outcome(rank=rank, seconds=1.0, spans=Recorder(rank, "worker").pack())
+        self.lines[rank].tell("done", *write_outcome(outcome))
+
+    def how_it_ended(self) -> list[Outcome] | PacelineError:
+        self._thread.join(30)
+        return self.ended[0]
+
+    def close(self) -> None:
+        self.hub.stop()
+        self._thread.join(30)
+        for line in self.lines:
+            line.close()
+        self.hub.close()
+        for gate, context in zip(self.gates, self.contexts, strict=True):
+            gate.close()
+            context.destroy(linger=0)
+
+
+@pytest.fixture(params=[True, False], ids=["encrypted", "plain"])
+def ends(request: pytest.FixtureRequest) -> Iterator[Ends]:
+    made = Ends(encrypt=request.param)
+    yield made
+    made.close()
+
+
+def begin(ends: Ends) -> None:
+    for rank in range(2):
+        ends.call(rank).tell("ready")
+    for line in ends.lines:
+        line.wait_for_go()
+
+
+def test_a_run_begins_when_all_are_ready_and_ends_when_all_are_done(ends: Ends):
+    begin(ends)
+    for rank in range(2):
+        ends.finish(rank)
+    outcomes = ends.how_it_ended()
+    assert isinstance(outcomes, list)
+    assert [outcome.rank for outcome in outcomes] == [0, 1]
+    assert all(line.wait_to_part() is not None for line in ends.lines)
+
+
+def test_a_rank_that_ends_is_known_to_the_others(ends: Ends):
+    begin(ends)
+    ends.finish(1)
+    wait_until(lambda: ends.controls[0].status(1) is Status.FINISHED, "rank 0 knows that rank 1 has ended")
+
+
+def test_updates_are_numbered_across_ranks(ends: Ends):
+    begin(ends)
+    numbers = [ends.lines[rank].ask("count").values["count"] for rank in (0, 1, 1, 0)]
+    assert numbers == [1, 2, 3, 4]
+
+
+def test_whoever_ends_the_run_goes_on_when_all_know_it(ends: Ends):
+    begin(ends)
+    ends.lines[0].ask("end_after", {"step": 4})
+    assert [control.last_step for control in ends.controls] == [5, 5]
+
+
+def test_a_launchers_word_of_a_death_ends_the_run_with_rank_and_host(ends: Ends):
+    begin(ends)
+    ends.dead.append((1, "killed by SIGKILL"))
+    error = ends.how_it_ended()
+    assert isinstance(error, PeerLost)
+    assert f"rank 1 is lost (on host {whereabouts().host_name}: killed by SIGKILL)" in str(error)
+    parting = ends.lines[0].wait_to_part()
+    assert parting is not None
+    assert parting.values["error"]["type"] == "PeerLost"
+
+
+def test_a_hub_that_is_stopped_says_so(ends: Ends):
+    ends.hub.stop()
+    error = ends.how_it_ended()
+    assert isinstance(error, RunError)
+
+
+def test_garbage_and_a_false_name_are_refused_and_logged_once(ends: Ends, caplog: pytest.LogCaptureFixture):
+    begin(ends)
+    with caplog.at_level(logging.WARNING, "paceline"):
+        for _ in range(50):
+            ends.lines[1]._asks.send_multipart([b"\xc1\xff not msgpack"])
+            ends.lines[1]._asks.send_multipart([b"\x01"])
+        liar = ends.contexts[0].socket(zmq.DEALER)
+        liar.routing_id = b"ask-7"
+        ends.gates[0].introduce(liar, "0", ends.hub.seat.public_key)
+        liar.connect(ends.hub.seat.address)
+        for _ in range(50):
+            liar.send_multipart(write_letter("count", {"question": 1}))
+        wait_until(lambda: len(caplog.records) == 2, "both are refused")
+        assert ends.lines[1].ask("count").values["count"] == 1
+    assert len(caplog.records) == 2
+    liar.close(linger=0)
+
+
+def test_a_rank_that_falls_silent_is_lost():
+    made = Ends(encrypt=False, deadline_s=2.0)
+    try:
+        begin(made)
+        made.lines[1]._closing.set()  # its thread ends, and with it the beats
+        error = made.how_it_ended()
+        assert isinstance(error, PeerLost)
+        assert "no sign of life for 1 s" in str(error)
+    finally:
+        made.close()
+
+
+def test_a_hub_that_falls_silent_leaves_the_ranks_without_hope():
+    made = Ends(encrypt=False, deadline_s=2.0)
+    try:
+        begin(made)
+        made.hub.stop()
+        made.how_it_ended()
+        wait_until(lambda: made.lines[0].cut, "rank 0 misses the hub")
+        assert made.controls[0].status(1) is Status.LOST
+        with pytest.raises(PeerLost, match="the driver of the run is gone"):
+            made.lines[0].check()
+    finally:
+        made.close()

@@ -1,0 +1,52 @@
+"""Who takes part in a run, and where."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import msgpack
+import pytest
+
+from paceline.clusters.hosts.table import Member, Table, check_versions, whereabouts
+from paceline.errors import RunError
+from paceline.links.seats import Seat
+
+SEAT = Seat("tcp://10.0.0.1:4000", b"k" * 40)
+
+
+def on(host: str) -> Member:
+    return Member(seat=SEAT, where=replace(whereabouts(), host=host, host_name=f"machine-{host}"))
+
+
+def a_table(*hosts: str, encrypt: bool = True) -> Table:
+    return Table(run_id=b"r" * 16, token=b"", encrypt=encrypt, hub=SEAT, members=[on(host) for host in hosts])
+
+
+def test_hosts_are_numbered_in_order_of_their_first_rank():
+    assert a_table("b", "b", "a", "b", "c").hosts == (0, 0, 1, 0, 2)
+
+
+def test_the_record_says_which_ranks_were_where_and_whether_others_could_read_them():
+    facts = a_table("a", "a", "a", "b", "a", "b").facts()
+    assert facts == {"hosts": "machine-a: 0-2, 4; machine-b: 3, 5", "link": "encrypted TCP"}
+    assert a_table("a", encrypt=False).facts()["link"] == "TCP, not encrypted"
+
+
+def test_a_member_travels_as_plain_values():
+    member = on("a")
+    assert Member.from_values(msgpack.unpackb(msgpack.packb(member.to_values()))) == member
+
+
+def test_everybody_is_let_in_by_name_the_hub_too():
+    assert set(a_table("a", "b").keys) == {"0", "1", "hub"}
+
+
+@pytest.mark.parametrize("name", ["python", "torch", "paceline"])
+def test_another_version_is_refused_with_rank_host_and_both_versions(name: str):
+    here = whereabouts()
+    there = replace(here, host_name="elsewhere", versions={**here.versions, name: "0.0.1"})
+    message = f"rank 1 on host elsewhere has {name} 0.0.1, but the driver has {here.versions[name]}"
+    with pytest.raises(RunError, match=re.escape(message)):
+        check_versions([here, there], here.versions)
+    check_versions([here, here], here.versions)

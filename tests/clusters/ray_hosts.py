@@ -1,0 +1,79 @@
+"""What tests of pl.Ray ask of the hosts and of the processes on them."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import time
+from pathlib import Path
+
+import pytest
+from clusters.namespaces import can_make_hosts
+from processes import marked
+
+PATIENCE_S = 180.0
+"""How long a busy machine may take to start Ray's processes. Nothing is measured by it."""
+
+needs_ray = pytest.mark.skipif(
+    importlib.util.find_spec("ray") is None, reason="ray is not installed: pip install 'paceline[ray]'"
+)
+needs_namespaces = pytest.mark.skipif(
+    bool(can_make_hosts()), reason=f"network namespaces cannot be made here: {can_make_hosts()}"
+)
+
+
+def run_of(run):
+    """What a test asks of a run, without the trace and the model."""
+    return {
+        "parameters": run.parameters,
+        "history": run.history,
+        "lost": run.lost,
+        "environment": run.environment,
+        "cluster": run.cluster,
+        "seconds": run.seconds,
+    }
+
+
+def leftovers():
+    """The living actors and placement groups of the cluster, as one who joins it sees them."""
+    import ray
+
+    ray.init(address="auto", logging_level="ERROR", log_to_driver=False)
+    try:
+        actors = [a["ActorClassName"] for a in ray._private.state.actors().values() if a["State"] != "DEAD"]
+        groups = [
+            g["name"] or g for g in ray.util.placement_group_table().values() if g["state"] != "REMOVED"
+        ]
+        return actors + groups
+    finally:
+        ray.shutdown()
+
+
+def actors_on(host, method=""):
+    """The processes of a host that are ranks; those that run a method of theirs, if one is named."""
+    title = f"ray::RankActor.{method}" if method else "ray::RankActor"
+    return [pid for pid in marked(host.mark) if _title(pid).startswith(title) and _is_on(pid, host)]
+
+
+def _title(pid):
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text().strip("\0 ")
+    except OSError:
+        return ""
+
+
+def _is_on(pid, host):
+    try:
+        return not host.enter or os.readlink(f"/proc/{pid}/ns/net") == os.readlink(
+            f"/proc/{host.inside}/ns/net"
+        )
+    except OSError:
+        return False
+
+
+def wait_for(holds, what):
+    """Poll until something of Ray's holds; fail with `what` if it never does."""
+    until_s = time.monotonic() + PATIENCE_S
+    while not holds():
+        assert time.monotonic() < until_s, f"waited {PATIENCE_S:g} s until {what}"
+        time.sleep(0.1)

@@ -1,0 +1,184 @@
+"""Ranks on the hosts of a Ray cluster: what they compute is what processes of one machine compute."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+import torch
+from clusters.ray_hosts import actors_on, leftovers, needs_namespaces, needs_ray, run_of, wait_for
+from conformance.cases import ASYNCHRONOUS, REPRODUCIBLE, SPECS, STEPS, make_task
+from processes import is_alive
+from tasks import a_task, simulated
+
+import paceline as pl
+from paceline.errors import ConfigurationError, PeerLost, WorkerError
+
+pytestmark = needs_ray
+
+WORKERS = 4
+ON_ONE_HOST = ["all-reduce:algorithm=shared", "hogwild"]
+"""What needs memory that all workers share."""
+RING = {"local-sgd", "diloco"}
+"""Whose sums hang on the algorithm, which by itself is another one on several hosts."""
+
+
+def with_ring(spec):
+    name = spec.partition(":")[0]
+    if name in RING and "algorithm=" not in spec:
+        return f"{spec},algorithm=ring"
+    return spec
+
+
+ACROSS = [with_ring(spec) for spec in SPECS if spec not in ON_ONE_HOST]
+EQUAL = [spec for spec in ACROSS if spec in {with_ring(each) for each in REPRODUCIBLE}]
+
+
+def run_all(specs):
+    """On the hosts: every strategy in turn, by the same processes."""
+    with pl.Ray("auto", workers=WORKERS).hold() as cluster:
+        return {spec: run_of(pl.train(make_task(), spec, cluster, steps=STEPS)) for spec in specs}
+
+
+@pytest.fixture(scope="module")
+def across(hosts):
+    """What each strategy came to across hosts."""
+    driver = hosts.driver()
+    yield driver.call(run_all, [*ACROSS, "all-reduce"])
+    driver.close()
+
+
+@pytest.mark.parametrize("spec", EQUAL)
+def test_a_strategy_across_hosts_gives_the_bits_of_local_processes(across, spec):
+    local = pl.train(make_task(), spec, pl.Local(workers=WORKERS), steps=STEPS)
+    assert torch.equal(across[spec]["parameters"], local.parameters)
+
+
+@pytest.mark.parametrize("spec", [spec for spec in ACROSS if spec not in EQUAL])
+def test_an_asynchronous_strategy_runs_across_hosts(across, spec):
+    run = across[spec]
+    assert spec == "single" or spec.partition(":")[0] in ASYNCHRONOUS | {"decentralized"}
+    assert len(run["history"]) >= STEPS
+    assert torch.isfinite(run["parameters"]).all()
+
+
+@needs_namespaces
+def test_all_reduce_is_hierarchical_on_several_hosts(across):
+    task, clusters = make_task(), simulated(WORKERS, hosts=2)
+    expected = pl.train(task, "all-reduce:algorithm=hierarchical", clusters, steps=STEPS)
+    assert torch.equal(across["all-reduce"]["parameters"], expected.parameters)
+
+
+@needs_namespaces
+def test_a_run_says_where_it_was(across):
+    facts = across["sync:servers=2"]["environment"]
+    assert facts["hosts"] == "host0: ranks 0, 1, 2; host1: ranks 3, 4, 5"
+    assert facts["link"] == "encrypted TCP"
+    assert "ray" in facts
+
+
+def test_nothing_is_left_of_runs_that_ended_well(across, driver):
+    assert driver.call(leftovers) == []
+
+
+@needs_namespaces
+@pytest.mark.parametrize("spec", ON_ONE_HOST)
+def test_what_needs_shared_memory_is_refused_across_hosts_and_runs_on_one(driver, spec):
+    def run(spread):
+        return run_of(pl.train(make_task(), spec, pl.Ray("auto", workers=2, spread=spread), steps=STEPS))
+
+    with pytest.raises(ConfigurationError, match=r"memory|one host"):
+        driver.call(run, True)
+    assert len(driver.call(run, False)["history"]) >= STEPS
+    assert driver.call(leftovers) == []
+
+
+@needs_namespaces
+def test_without_encryption_the_run_says_so(driver):
+    def run():
+        cluster = pl.Ray("auto", workers=2, encrypt=False, ports=range(21000, 21010))
+        return run_of(pl.train(make_task(), "all-reduce:algorithm=ring", cluster, steps=STEPS))
+
+    assert "encrypted" not in driver.call(run)["environment"]["link"]
+
+
+# Bad luck
+
+
+def endless(spec, workers, **options):
+    """A run that goes on until something happens to it."""
+    return run_of(pl.train(a_task(), spec, pl.Ray("auto", workers=workers, **options), steps=10**9))
+
+
+@needs_namespaces
+def test_a_killed_process_ends_the_run_with_its_rank_and_host(driver, hosts):
+    driver.start(endless, "all-reduce:algorithm=ring", 2)
+    wait_for(lambda: actors_on(hosts.hosts[1], "work"), "a rank is at work")
+    os.kill(actors_on(hosts.hosts[1], "work")[0], signal.SIGKILL)
+    with pytest.raises(PeerLost, match=r"rank 1 is lost .*host1.*ended without a word") as caught:
+        driver.result()
+    assert caught.value.rank == 1
+    assert driver.call(leftovers) == []
+
+
+@needs_namespaces
+def test_a_strategy_that_can_do_without_a_rank_goes_on(driver, hosts):
+    def run():
+        def loss(outputs, targets):
+            return torch.nn.functional.mse_loss(outputs, targets)
+
+        cluster = pl.Ray("auto", workers=3, delay=pl.times.Constant(0.02))
+        return run_of(pl.train(a_task(loss=loss), "async", cluster, steps=400))
+
+    driver.start(run)
+    wait_for(lambda: len(actors_on(hosts.hosts[0], "work")) == 2, "the ranks are at work")
+    wait_for(lambda: actors_on(hosts.hosts[1], "work"), "the ranks are at work")
+    os.kill(actors_on(hosts.hosts[0], "work")[0], signal.SIGKILL)
+    run = driver.result()
+    assert [rank for rank, _ in run["lost"]] in ([0], [1])
+    assert len(run["history"]) == 400
+    assert driver.call(leftovers) == []
+
+
+def test_an_interrupt_ends_the_actors(driver, hosts):
+    driver.start(endless, "all-reduce:algorithm=ring", 2)
+    wait_for(lambda: actors_on(hosts.hosts[0], "work"), "a rank is at work")
+    os.kill(driver.pid(), signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        driver.result()
+    assert driver.call(leftovers) == []
+
+
+def test_a_killed_driver_leaves_no_actor(driver, hosts):
+    doomed = hosts.driver()
+    doomed.start(endless, "all-reduce:algorithm=ring", 2)
+    wait_for(lambda: actors_on(hosts.hosts[0], "work"), "a rank is at work")
+    os.kill(doomed.pid(), signal.SIGKILL)
+    wait_for(
+        lambda: not actors_on(hosts.hosts[0]) and not actors_on(hosts.hosts[-1]), "Ray has ended the actors"
+    )
+    wait_for(lambda: driver.call(leftovers) == [], "Ray has freed what they held")
+
+
+def test_an_error_in_the_user_s_code_comes_back_with_its_rank(driver):
+    def run():
+        def loss(outputs, targets):
+            raise ValueError("an unlucky loss")
+
+        pl.train(a_task(loss=loss), "all-reduce:algorithm=ring", pl.Ray("auto", workers=2), steps=1)
+
+    with pytest.raises(WorkerError, match="an unlucky loss"):
+        driver.call(run)
+    assert driver.call(leftovers) == []
+
+
+@needs_namespaces
+def test_a_host_that_is_lost_is_named(own_hosts):
+    driver = own_hosts.driver()
+    driver.start(endless, "all-reduce:algorithm=ring", 2)
+    wait_for(lambda: actors_on(own_hosts.hosts[1], "work"), "a rank is at work")
+    own_hosts.hosts[1].end()
+    with pytest.raises(PeerLost, match=r"rank 1 is lost .*host1"):
+        driver.result()
+    assert is_alive(driver.pid())

@@ -1,0 +1,65 @@
+import pytest
+import torch
+from links.ends import TcpEnds
+
+from paceline.links.chunks import WINDOW_BYTES
+
+
+@pytest.fixture
+def ends():
+    ends = TcpEnds()
+    yield ends
+    ends.close()
+
+
+def under_way_bytes(ends):
+    way = ends.endpoints[0].way(1)
+    return way._sent_bytes - way._taken_bytes
+
+
+def test_no_more_than_the_window_is_sent_to_one_who_does_not_read(ends):
+    sends = [ends.send(0, 1, torch.zeros(WINDOW_BYTES // 8)) for _ in range(5)]
+    ends.settle()
+    assert WINDOW_BYTES * 0.9 < under_way_bytes(ends) <= WINDOW_BYTES
+    assert [send.done for send in sends] == [True, True, False, False, False]
+
+
+def test_empty_messages_do_not_pile_up_without_bound(ends):
+    sends = [ends.send(0, 1, torch.zeros(0)) for _ in range(WINDOW_BYTES // 256 + 10)]
+    assert sum(send.done for send in sends) == WINDOW_BYTES // 256
+
+
+def test_what_is_read_makes_room(ends):
+    sends = [ends.send(0, 1, torch.full((WINDOW_BYTES // 8,), float(n))) for n in range(5)]
+    for number in range(5):
+        assert ends.recv(1, 0).tensor[0] == number
+    ends.settle()
+    assert all(send.done for send in sends)
+    assert under_way_bytes(ends) <= WINDOW_BYTES // 2
+
+
+def test_a_message_that_nobody_has_asked_for_takes_up_room_until_it_is_read(ends):
+    ends.send(0, 1, torch.zeros(WINDOW_BYTES // 8))
+    ends.settle()
+    assert under_way_bytes(ends) == WINDOW_BYTES // 2
+
+
+def test_what_was_consumed_rides_on_messages_that_go_the_other_way(ends):
+    for number in range(100):
+        ends.send(0, 1, torch.full((WINDOW_BYTES // 64,), float(number)))
+        assert ends.recv(1, 0).tensor[0] == number
+        ends.send(1, 0, torch.tensor([float(number)]))
+        assert ends.recv(0, 1).tensor.item() == number
+    assert ends.endpoints[1].way(0)._number == 100, "no chunk that only tells what was consumed"
+    assert under_way_bytes(ends) == 0
+
+
+def test_a_rank_that_lets_nobody_in_is_waited_for(ends):
+    way = ends.endpoints[0].way(1)
+    ends.endpoints[0].gate._token = b"forgotten"
+    sending = ends.send(0, 1, torch.ones(3))
+    ends.settle()
+    assert way._socket is not None
+    again = [ends.send(0, 1, torch.ones(3)) for _ in range(3)]
+    assert not again[-1].done, "the first may have gone to a connection that was to be refused"
+    assert str(sending) == "send to rank 1"
