@@ -12,7 +12,7 @@ demo: $(STAMP)
 
 test: $(STAMP) $(RAY)
 	@.ci/chromium
-	@$(VENV)/bin/python -m pytest
+	@$(VENV)/bin/python -m pytest --numprocesses auto --dist loadgroup
 
 check: $(STAMP)
 	@$(VENV)/bin/ruff check .

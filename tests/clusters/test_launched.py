@@ -68,6 +68,8 @@ if __name__ == "__main__":
             json.dump(said, file)
 """
 
+pytestmark = pytest.mark.xdist_group("launched")  # one launch of torchrun for all
+
 SYNCHRONOUS = ("all-reduce:algorithm=ring", "all-reduce", "sync", "local-sgd:period=2", "decentralized")
 
 

@@ -15,7 +15,10 @@ from paceline.trace import Kind, Trace
 RANKS = 4
 STEPS = 6
 
-pytestmark = pytest.mark.skipif(bool(can_make_hosts()), reason=f"no hosts here: {can_make_hosts()}")
+pytestmark = [
+    pytest.mark.skipif(bool(can_make_hosts()), reason=f"no hosts here: {can_make_hosts()}"),
+    pytest.mark.xdist_group("hosts"),  # made once
+]
 
 
 def regression() -> pl.Task:

@@ -48,6 +48,10 @@ REPRODUCIBLE = SYNCHRONOUS + [
 ]
 """Strategies whose weights hang on nothing but the task and the seed."""
 
+SHARING_MEMORY = ("all-reduce:algorithm=shared", "hogwild")
+"""What only ranks of one host can do."""
+PASSING_MESSAGES = [spec for spec in SPECS if spec not in SHARING_MEMORY]
+
 LINEAR = [
     "local-sgd:period=1",
     "local-sgd:period=1,averages=parameters+momentum",

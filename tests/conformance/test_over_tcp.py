@@ -1,0 +1,54 @@
+"""Every strategy runs over TCP as it does everywhere else."""
+
+import pytest
+import torch
+from conformance.cases import PASSING_MESSAGES, REPRODUCIBLE, SHARING_MEMORY, STEPS, make_task
+from tasks import simulated
+
+import paceline as pl
+from paceline.errors import ConfigurationError
+
+CASE = "batch-not-divisible"
+
+
+def train(spec, **changes):
+    return pl.train(
+        make_task(CASE, "momentum"), spec, pl.Local(workers=3, link="tcp", **changes), steps=STEPS
+    )
+
+
+@pytest.mark.parametrize("spec", PASSING_MESSAGES)
+def test_a_strategy_runs_over_tcp(spec):
+    run = train(spec)
+    assert run.steps == STEPS
+    assert torch.isfinite(run.parameters).all()
+    if spec in REPRODUCIBLE or spec == "single":
+        virtual = pl.train(make_task(CASE, "momentum"), spec, simulated(3), steps=STEPS)
+        assert torch.equal(run.parameters, virtual.parameters), "not the same bits as in simulation"
+        assert [record.loss for record in run.history] == [record.loss for record in virtual.history]
+
+
+@pytest.mark.parametrize("spec", ["all-reduce", "sync:servers=2", "async"])
+def test_a_strategy_runs_over_encrypted_tcp(spec):
+    run = train(spec, encrypt=True)
+    if spec in REPRODUCIBLE:
+        virtual = pl.train(make_task(CASE, "momentum"), spec, simulated(3), steps=STEPS)
+        assert torch.equal(run.parameters, virtual.parameters)
+    assert run.steps == STEPS
+
+
+def test_messages_and_bytes_are_counted_as_over_shared_memory():
+    over_memory = pl.train(
+        make_task(CASE, "momentum"), "all-reduce:algorithm=ring", pl.Local(workers=3), steps=STEPS
+    )
+    over_tcp = train("all-reduce:algorithm=ring")
+    assert over_tcp.messages_sent == over_memory.messages_sent
+    assert over_tcp.bytes_sent == over_memory.bytes_sent
+
+
+@pytest.mark.parametrize("spec", SHARING_MEMORY)
+def test_what_needs_shared_memory_is_refused_with_the_remedy(spec):
+    with pytest.raises(
+        ConfigurationError, match='share memory, which those on TCP do not.*link="shared-memory"'
+    ):
+        train(spec)
