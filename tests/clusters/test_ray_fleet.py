@@ -1,0 +1,66 @@
+"""Hosts that do not fit the driver."""
+
+import importlib.metadata
+from pathlib import Path
+
+import pytest
+from clusters.ray_hosts import leftovers, needs_namespaces, needs_ray
+from tasks import a_task
+
+import paceline as pl
+from paceline.errors import RunError
+
+pytestmark = [needs_ray, needs_namespaces]
+
+
+def train():
+    pl.train(a_task(), "all-reduce:algorithm=ring", pl.Ray("auto", workers=2), steps=1)
+
+
+@pytest.fixture
+def metadata_of(hosts):
+    """Does as if a package were in another state on the second host, for the time of a test."""
+    host, changed = hosts.hosts[1], []
+
+    def change(package, version):
+        files = importlib.metadata.distribution(package)._path
+        if version is None:
+            host.run("mount", "-t", "tmpfs", "tmpfs", str(files))
+            changed.append(str(files))
+            return
+        file, fake = files / "METADATA", hosts.folder / f"{package}-metadata"
+        text = (
+            Path(file)
+            .read_text()
+            .replace(f"Version: {importlib.metadata.version(package)}\n", f"Version: {version}\n")
+        )
+        host.run("sh", "-c", f"cat > {fake} <<'END'\n{text}\nEND\nmount --bind {fake} {file}")
+        changed.append(str(file))
+
+    yield change
+    for path in changed:
+        host.run("umount", path)
+
+
+@pytest.mark.parametrize("package", ["torch", "paceline"])
+def test_another_version_on_a_host_is_named(driver, metadata_of, package):
+    metadata_of(package, "0.0.9")
+    with pytest.raises(
+        RunError, match=rf"rank 1 on host host1 has {package} 0\.0\.9, but the driver has .*install"
+    ):
+        driver.call(train)
+    assert driver.call(leftovers) == []
+
+
+def test_a_host_without_paceline_is_named(driver, metadata_of, hosts):
+    package = Path(pl.__file__).parent
+    hosts.hosts[1].run("mount", "-t", "tmpfs", "tmpfs", str(package.parent))
+    metadata_of("paceline", None)
+    try:
+        with pytest.raises(
+            RunError, match=r"rank 1 on host host1 has no paceline; install paceline .* there"
+        ):
+            driver.call(train)
+    finally:
+        hosts.hosts[1].run("umount", str(package.parent))
+    assert driver.call(leftovers) == []
