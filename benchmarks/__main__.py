@@ -23,6 +23,7 @@ BENCHMARKS = {
     "decentralized": "seconds to a target over a slow link by peers who talk less, against all-reduce",
     "push_pull": "seconds of a push and a pull of 4 MiB by 3 workers, against Gloo and Ray",
     "two_hosts": "seconds of a hierarchical all-reduce over a slow link, against the flat ring and the formula",
+    "ray_start": "seconds until 4 workers on a running Ray cluster can step, against processes that import torch",
     "report_page": "seconds until a report of 50,000 spans is drawn in Chromium, against its bound",
     "stragglers": "seconds to a target with one of 4 workers slow, against DistributedDataParallel",
 }

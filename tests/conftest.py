@@ -1,8 +1,11 @@
+import contextlib
 import os
+import warnings
 
 import cloudpickle
 import hypothesis
 import pytest
+from clusters.namespaces import can_make_hosts, one_machine, several_hosts
 
 hypothesis.settings.register_profile("paceline", deadline=None)  # a busy machine is slow: that proves nothing
 hypothesis.settings.load_profile("paceline")
@@ -18,3 +21,35 @@ def pytest_collection_modifyitems(items):
 def file_descriptors():
     """How many files this process has open: a function, so that a test may look again."""
     return lambda: len(os.listdir("/proc/self/fd"))
+
+
+@pytest.fixture(scope="session")
+def hosts():
+    """Two hosts with a Ray cluster on them, and one host without Ray: for all tests, since starting them takes long."""
+    with _hosts(bare=1) as made:
+        yield made
+
+
+@pytest.fixture
+def own_hosts():
+    """Two hosts that a test may ruin."""
+    with _hosts() as made:
+        yield made
+
+
+@contextlib.contextmanager
+def _hosts(**options):
+    reason = can_make_hosts()
+    if not reason:
+        with several_hosts(**options) as made:
+            yield made
+        return
+    warnings.warn(f"no network namespaces here ({reason}): Ray's nodes are all on this machine", stacklevel=2)
+    with one_machine() as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def driver(hosts):
+    """A process on the first host."""
+    return hosts.driver()

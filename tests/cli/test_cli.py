@@ -229,6 +229,36 @@ def test_a_real_run_takes_links_and_emulates_them(small):
     assert json.loads(result.stdout)["step_seconds"] >= 0.020  # two messages, one after another
 
 
+@pytest.mark.parametrize("encryption", [(), ("--encrypt",)])
+def test_a_real_run_talks_over_tcp_if_told_to(small, encryption):
+    result = invoke("train", small, "--workers", "2", "--link", "tcp", *encryption, "--steps", "3", "--json")
+    assert result.exit_code == 0, result.stderr
+    assert json.loads(result.stdout)["steps"] == 3
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--link", "wires"), "link must be one of a pl.Link, shared-memory, tcp, but got 'wires'"),
+        (("--link", "tcp", "--simulate"), "--link is for real workers, but got 'tcp'"),
+        (("--link", "tcp", "--latency", "1ms"), "--link excludes --latency, but got 'tcp'"),
+        (("--encrypt",), "--encrypt needs --link tcp"),
+        (("--link", "shared-memory", "--encrypt"), "--encrypt needs --link tcp"),
+    ],
+)
+def test_links_that_do_not_go_together_are_refused(small, words, message):
+    result = invoke("train", small, "--workers", "2", *words, "--steps", "3")
+    assert result.exit_code == 2
+    assert message in result.stderr
+
+
+def test_a_bench_can_time_tcp():
+    words = ("--workers", "2", "--algorithms", "ring", "-b", "4K", "-e", "4K", "--link", "tcp", "--json")
+    result = invoke("bench", "all-reduce", *words)
+    assert result.exit_code == 0, result.stderr
+    assert json.loads(result.stdout)["where"] == "2 local workers, over TCP"
+
+
 def test_a_bench_of_real_workers_takes_no_links():
     result = invoke("bench", "all-reduce", "--bandwidth", "1Gbps")
     assert result.exit_code == 2

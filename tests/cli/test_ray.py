@@ -4,7 +4,7 @@ import json
 import sys
 
 import pytest
-from clusters.ray_hosts import needs_ray
+from clusters.ray_hosts import needs_ray, on_the_hosts
 from typer.testing import CliRunner
 
 from paceline.cli import app
@@ -53,6 +53,7 @@ def test_words_that_do_not_fit_are_refused(words, message):
 
 
 @needs_ray
+@on_the_hosts
 def test_a_task_is_trained_on_a_cluster_from_the_command_line(hosts):
     files = hosts.folder / "task.py"
     host = hosts.hosts[0]

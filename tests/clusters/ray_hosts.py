@@ -17,6 +17,8 @@ PATIENCE_S = 180.0
 needs_ray = pytest.mark.skipif(
     importlib.util.find_spec("ray") is None, reason="ray is not installed: pip install 'paceline[ray]'"
 )
+on_the_hosts = pytest.mark.xdist_group("ray")
+"""For modules whose tests share the hosts: they run in one process, which starts them once."""
 needs_namespaces = pytest.mark.skipif(
     bool(can_make_hosts()), reason=f"network namespaces cannot be made here: {can_make_hosts()}"
 )

@@ -1,3 +1,5 @@
+import asyncio
+
 import pytest
 import torch
 from tasks import a_task, simulated
@@ -102,6 +104,53 @@ def test_waiters_go_on_in_the_order_in_which_they_came():
     kernel.at(1.0, kernel.finish, event)
     kernel.run([Process(kernel, waits(name), name) for name in "abc"])
     assert seen == [("a", "news"), ("b", "news"), ("c", "news")]
+
+
+def test_time_is_skipped_only_where_nothing_else_happens():
+    kernel, seen = Kernel(), []
+    kernel.at(1.0, seen.append, "a")
+    assert not kernel.skip_to(1.0)  # what was asked for first comes first
+    assert kernel.now == 0
+    assert kernel.skip_to(0.5)
+    assert kernel.now == 0.5
+    kernel.ready.append(Process(kernel, asyncio.sleep(0)))
+    assert not kernel.skip_to(0.75)
+    kernel.ready.pop().cancel()
+
+
+def test_who_starts_a_program_goes_on_in_its_own_present():
+    async def program(ctx):
+        async def sends():
+            await ctx.send(1, torch.ones(1000))
+
+        if ctx.rank == 0:
+            sending = ctx.start(sends())
+            before_s = ctx.now()
+            await sending
+            return before_s, ctx.now()
+        await ctx.recv(0)
+        return None
+
+    before_s, after_s = pl.run_program(program, simulated(2)).results[0]
+    assert before_s == 0 < after_s
+
+
+def test_an_error_in_the_background_is_raised_in_a_send_however_short():
+    async def program(ctx):
+        async def fails():
+            raise LookupError("gone")
+
+        if ctx.rank == 0:
+            ctx.start(fails())
+            try:
+                await ctx.send(1, torch.ones(1))
+            except LookupError:
+                return "in the send"
+        else:
+            await ctx.recv(0)
+        return "later"
+
+    assert pl.run_program(program, simulated(2)).results[0] == "in the send"
 
 
 def test_the_first_error_of_a_named_process_ends_all():

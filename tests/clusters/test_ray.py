@@ -7,7 +7,15 @@ import signal
 
 import pytest
 import torch
-from clusters.ray_hosts import actors_on, leftovers, needs_namespaces, needs_ray, run_of, wait_for
+from clusters.ray_hosts import (
+    actors_on,
+    leftovers,
+    needs_namespaces,
+    needs_ray,
+    on_the_hosts,
+    run_of,
+    wait_for,
+)
 from conformance.cases import ASYNCHRONOUS, REPRODUCIBLE, SPECS, STEPS, make_task
 from processes import is_alive
 from tasks import a_task, simulated
@@ -15,7 +23,7 @@ from tasks import a_task, simulated
 import paceline as pl
 from paceline.errors import ConfigurationError, PeerLost, WorkerError
 
-pytestmark = needs_ray
+pytestmark = [needs_ray, on_the_hosts]
 
 WORKERS = 4
 ON_ONE_HOST = ["all-reduce:algorithm=shared", "hogwild"]
@@ -33,6 +41,43 @@ def with_ring(spec):
 
 ACROSS = [with_ring(spec) for spec in SPECS if spec not in ON_ONE_HOST]
 EQUAL = [spec for spec in ACROSS if spec in {with_ring(each) for each in REPRODUCIBLE}]
+
+
+@pytest.mark.parametrize(
+    ("given", "argument"),
+    [
+        ({"address": "head"}, "address"),
+        ({"address": "head:0"}, "address"),
+        ({"address": "head:65536"}, "address"),
+        ({"address": "ray://head:10001"}, "address"),
+        ({"address": 6379}, "address"),
+        ({"workers": 0}, "workers"),
+        ({"servers": -1}, "servers"),
+        ({"resources": {}}, "resources"),
+        ({"resources": {"CPU": 0}}, r"resources\['CPU'\]"),
+        ({"resources": {"CPU": "many"}}, r"resources\['CPU'\]"),
+        ({"resources": ["CPU"]}, "resources"),
+        ({"ports": (20000, 20100)}, "ports"),
+        ({"ports": range(0)}, "ports"),
+        ({"ports": range(65000, 66000)}, "ports"),
+        ({"deadline_s": 0}, "deadline_s"),
+        ({"slow": {4: 2.0}}, "slow"),
+        ({"slow": {1: 0.5}}, r"slow\[1\]"),
+    ],
+)
+def test_a_bad_argument_is_refused_where_it_is_made(given, argument):
+    with pytest.raises(ConfigurationError, match=rf"^{argument} must .*, but got"):
+        pl.Ray(**given)
+
+
+@pytest.mark.parametrize("address", [None, "auto", "head:6379", "10.0.0.1:6379", "[fe80::1]:6379", "a-b.c:1"])
+def test_addresses(address):
+    assert pl.Ray(address).address == address
+
+
+def test_a_number_of_servers_that_is_not_the_strategy_s_is_refused():
+    with pytest.raises(ConfigurationError, match="servers must be 2 for this strategy, but got 1"):
+        pl.train(a_task(), "sync:servers=2", pl.Ray(servers=1), steps=1)
 
 
 def run_all(specs):
@@ -99,8 +144,8 @@ def test_what_needs_shared_memory_runs_where_ranks_are_packed_on_one_host(driver
         with pl.Ray("auto", workers=2, spread=False).hold() as cluster:
             return {spec: run_of(pl.train(make_task(), spec, cluster, steps=STEPS)) for spec in ON_ONE_HOST}
 
-    for spec, run in driver.call(run).items():
-        assert len(run["history"]) >= STEPS, spec
+    for spec, found in driver.call(run).items():
+        assert len(found["history"]) >= STEPS, spec
 
 
 @needs_namespaces

@@ -5,11 +5,13 @@ import sys
 import cloudpickle
 import pytest
 import torch
-from clusters.ray_hosts import needs_namespaces, needs_ray, run_of
+from clusters.ray_hosts import needs_namespaces, needs_ray, on_the_hosts, run_of
 from conformance.cases import STEPS
 
 import paceline as pl
 from paceline.clusters.ray_code import own_modules, own_path, travelling_by_value
+
+pytestmark = on_the_hosts
 
 MODULE = """
 import torch

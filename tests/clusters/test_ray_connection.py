@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 import torch
 from clusters.namespaces import Driver, Host
-from clusters.ray_hosts import leftovers, needs_namespaces, needs_ray, run_of
+from clusters.ray_hosts import leftovers, needs_namespaces, needs_ray, on_the_hosts, run_of
 from conformance.cases import STEPS, make_task
 from processes import children
 
 import paceline as pl
 from paceline.errors import ConfigurationError, RunError
 
-pytestmark = needs_ray
+pytestmark = [needs_ray, on_the_hosts]
 
 SPEC = "all-reduce:algorithm=ring"
 
@@ -76,41 +76,41 @@ def test_a_connection_to_another_cluster_is_refused(driver):
         finally:
             ray.shutdown()
 
-    with pytest.raises(
-        ConfigurationError, match=r"address must be that of ray\.init's connection, .*:\d+, but got"
-    ):
+    with pytest.raises(ConfigurationError, match=r"must be that of ray\.init's connection, .*:\d+, but got"):
         driver.call(run)
 
 
 def test_an_address_where_nobody_listens_is_refused(alone):
     with pytest.raises(
-        ConfigurationError, match=r"running Ray cluster, but got '127\.0\.0\.1:1 \(Connection refused\)'"
+        ConfigurationError, match=r"running Ray cluster, but got '127.0.0.1:1 \(Connection refused\)'"
     ):
         alone.call(train, "127.0.0.1:1")
 
 
 def test_a_name_that_does_not_resolve_is_refused(alone):
     with pytest.raises(
-        ConfigurationError, match=r"address must name a host that is known, but got 'nowhere\.invalid:1'"
+        ConfigurationError, match=r"must name a host that is known, but got 'nowhere\.invalid:1'"
     ):
         alone.call(train, "nowhere.invalid:1")
 
 
 def test_what_listens_but_is_no_ray_is_refused(alone):
-    with socket.create_server(("127.0.0.1", 0)) as mute:
-        address = f"127.0.0.1:{mute.getsockname()[1]}"
-        with pytest.raises(
-            ConfigurationError, match="something listens there, but does not answer as Ray's head"
-        ):
-            alone.call(train, address)
+    def run():
+        from ray.util import get_node_ip_address
+
+        with socket.create_server((get_node_ip_address(), 0)) as mute:
+            train(f"{get_node_ip_address()}:{mute.getsockname()[1]}")
+
+    with pytest.raises(
+        ConfigurationError, match="something listens there, but does not answer as Ray's head"
+    ):
+        alone.call(run)
 
 
 @needs_namespaces
 def test_auto_on_a_machine_without_a_cluster_is_refused(hosts):
     driver = hosts.driver(len(hosts.hosts))
-    with pytest.raises(
-        ConfigurationError, match=r"running Ray cluster, but got 'auto'; start one with `ray start --head`"
-    ):
+    with pytest.raises(ConfigurationError, match=r"running Ray cluster, but got 'auto'; start one with"):
         driver.call(train, "auto")
 
 
@@ -132,7 +132,7 @@ def test_a_wrong_token_is_refused(hosts):
 def test_a_missing_token_is_refused(hosts):
     driver = hosts.driver(RAY_AUTH_TOKEN="", RAY_AUTH_MODE="disabled", HOME="/nonexistent")
     with pytest.raises(
-        ConfigurationError, match=r"the token must be that of .*, but got 'none'; set RAY_AUTH_MODE=token"
+        ConfigurationError, match=r"the token must be .*, but got 'none'; set RAY_AUTH_MODE=token"
     ):
         driver.call(train, hosts.address)
 

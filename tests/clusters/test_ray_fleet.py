@@ -4,13 +4,13 @@ import importlib.metadata
 from pathlib import Path
 
 import pytest
-from clusters.ray_hosts import leftovers, needs_namespaces, needs_ray
+from clusters.ray_hosts import leftovers, needs_namespaces, needs_ray, on_the_hosts
 from tasks import a_task
 
 import paceline as pl
 from paceline.errors import RunError
 
-pytestmark = [needs_ray, needs_namespaces]
+pytestmark = [needs_ray, needs_namespaces, on_the_hosts]
 
 
 def train():

@@ -1,12 +1,14 @@
 """Room on a Ray cluster."""
 
 import pytest
-from clusters.ray_hosts import leftovers, needs_namespaces, needs_ray
+from clusters.ray_hosts import leftovers, needs_namespaces, needs_ray, on_the_hosts
 from tasks import a_task
 
 import paceline as pl
 from paceline.clusters.ray_placement import check_room
 from paceline.errors import ConfigurationError, RunError
+
+pytestmark = on_the_hosts
 
 NODES = [
     {"NodeManagerHostname": "a", "Resources": {"CPU": 4.0, "GPU": 1.0}},
@@ -20,7 +22,7 @@ NODES = [
         (7, {"CPU": 1.0}),
         (3, {"CPU": 2.0}),
         (1, {"CPU": 1.0, "GPU": 1.0}),
-        (10, {"CPU": 0.7}),
+        (9, {"CPU": 0.7}),
         (4, {"GPU": 0.25}),
     ],
 )

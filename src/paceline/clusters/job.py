@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from paceline.clusters.collector import paused_collector
 from paceline.context import Program, Strategy
 from paceline.environment import snapshot
 from paceline.run import Progress, Record, Run
@@ -48,7 +49,8 @@ class Job:
     @property
     def reporter(self) -> int:
         """The rank whose replica is the run's model: the first server, or the first worker where there is none."""
-        return self.workers if self.workers < self.ranks else 0
+        workers = self.workers
+        return workers if workers < self.ranks else 0
 
     def can_lose(self, rank: int) -> bool:
         """Whether the run may go on without a rank. Not without the one that keeps its record."""
@@ -105,6 +107,7 @@ class Cluster(Protocol):
     def run(self, job: Job, progress: Callable[[Progress], None] | None = None) -> list[Outcome]: ...
 
 
+@paused_collector()
 def assemble(job: Job, cluster: str, outcomes: Sequence[Outcome], module: nn.Module | None) -> Run:
     """Put the outcomes of all ranks together."""
     reporter = outcomes[job.reporter]
@@ -170,19 +173,26 @@ def _noted_by_workers(outcomes: Sequence[Outcome], steps: int) -> Iterator[dict[
 def _bytes_by(outcomes: Sequence[Outcome], seconds: list[float]) -> list[int]:
     """Bytes that all ranks had sent by the end of each step, which was at `seconds`."""
     sent = np.zeros(len(seconds), dtype=np.int64)
-    when, how_much = [np.zeros(0)], [np.zeros(0, dtype=np.int64)]
+    when: list[float] = []
+    totals: list[int] = []
+    first_of_rank: list[int] = []
     for outcome in outcomes:
         if outcome.bytes_at:
             steps = np.minimum(np.arange(len(seconds)), len(outcome.bytes_at) - 1)
             sent += np.array(outcome.bytes_at, dtype=np.int64)[steps]
         elif outcome.bytes_over_time:
-            times, totals = zip(*outcome.bytes_over_time, strict=True)
-            when.append(np.array(times))
-            how_much.append(np.array(totals, dtype=np.int64) - np.array((0, *totals[:-1]), dtype=np.int64))
-    order = np.argsort(np.concatenate(when), kind="stable")
-    running = np.concatenate([[0], np.cumsum(np.concatenate(how_much)[order])])
-    sent += running[np.searchsorted(np.concatenate(when)[order], seconds, side="right")].astype(np.int64)
-    return [int(total) for total in sent]
+            first_of_rank.append(len(when))
+            times_s, totals_of_rank = zip(*outcome.bytes_over_time, strict=True)
+            when += times_s
+            totals += totals_of_rank
+    when_s, so_far = np.array(when, dtype=np.float64), np.array(totals, dtype=np.int64)
+    how_much = np.diff(so_far, prepend=0)
+    how_much[first_of_rank] = so_far[first_of_rank]  # each rank begins at nothing
+    order = np.argsort(when_s, kind="stable")
+    running = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(how_much[order])])
+    sent += running[np.searchsorted(when_s[order], seconds, side="right")]
+    total: list[int] = sent.tolist()
+    return total
 
 
 def _merge_updates(outcomes: Sequence[Outcome], reporter: Outcome) -> list[dict[str, Any]]:

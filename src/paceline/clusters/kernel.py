@@ -6,6 +6,7 @@ Nothing here reads a clock or draws a number, so that the same programs always t
 from __future__ import annotations
 
 import heapq
+import itertools
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator, Sequence
 from typing import Any, Generic, TypeAlias, TypeVar
@@ -68,7 +69,7 @@ class Event(Generic[T]):
 class Process(Event[T]):
     """A coroutine in virtual time; done when it has returned."""
 
-    __slots__ = ("_coroutine", "_interruption", "kernel", "name", "parent", "parked")
+    __slots__ = ("_coroutine", "_go_on", "_interruption", "kernel", "name", "parent", "parked")
 
     def __init__(
         self,
@@ -83,6 +84,7 @@ class Process(Event[T]):
         self._interruption: BaseException | None = None
         self.kernel = kernel
         self._coroutine = coroutine
+        self._go_on = coroutine.send
         self.name = name
         self.parked: Event[Any] | None = None
 
@@ -93,7 +95,7 @@ class Process(Event[T]):
         self.parked = None
         interruption = self._interruption
         try:
-            event = self._coroutine.send(None) if interruption is None else self._interrupted(interruption)
+            event = self._go_on(None) if interruption is None else self._interrupted(interruption)
         except StopIteration as stop:
             self.result = stop.value
             self.kernel.finish(self)
@@ -110,11 +112,15 @@ class Process(Event[T]):
                 self.kernel.ready.append(self)
                 return
             self.parked = event
-            event.park(self)
+            if event.waiter is None:
+                event.waiter = self
+            else:
+                event.park(self)
 
     def interrupt(self, error: BaseException) -> None:
         """Raise an error where this process is parked, or would park next."""
         self._interruption = error
+        self.kernel.unskippable += 1  # it must park there
         if self.parked is not None:
             self.parked.cancel()
 
@@ -163,18 +169,29 @@ Waiter: TypeAlias = "Process[Any] | AnyOf"
 class Kernel:
     """The clock and the heap."""
 
-    __slots__ = ("_heap", "_sequence", "now", "ready")
+    __slots__ = ("count", "heap", "now", "ready", "unskippable")
 
     def __init__(self) -> None:
         self.now = 0.0
+        self.unskippable = 0
+        """Reasons not to skip time: a process that starts another has itself to go on in the present, say."""
         self.ready: deque[Waiter] = deque()
-        self._heap: list[tuple[float, int, Callable[[Any], None], Any]] = []
-        self._sequence = 0
+        self.heap: list[tuple[float, int, Callable[[Any], None], Any]] = []
+        """What will happen: at which time, its number, what to call, and with what."""
+        self.count = itertools.count().__next__
+        """Gives the next number. Of calls of equal time the one that was asked for first has the lowest."""
 
     def at(self, time_s: float, action: Callable[[Any], None], argument: Any) -> None:
         """Call `action(argument)` at a time. Calls of equal time come in the order in which they were asked for."""
-        self._sequence += 1
-        heapq.heappush(self._heap, (time_s, self._sequence, action, argument))
+        heapq.heappush(self.heap, (time_s, self.count(), action, argument))
+
+    def skip_to(self, time_s: float) -> bool:
+        """Let a process that would only wait go on at once, at a later time, if nothing else happens until then."""
+        heap = self.heap
+        if self.ready or self.unskippable or (heap and heap[0][0] <= time_s):
+            return False
+        self.now = time_s
+        return True
 
     def finish(self, event: Event[Any]) -> None:
         """The event has happened: its waiters go on, in the order in which they came."""
@@ -190,7 +207,7 @@ class Kernel:
     def run(self, processes: list[Process[Any]]) -> None:
         """Until all have ended. The first error ends it."""
         self.ready.extend(processes)
-        heap, ready, pop = self._heap, self.ready, heapq.heappop
+        heap, ready, pop = self.heap, self.ready, heapq.heappop
         while True:
             while ready:
                 ready.popleft().resume()

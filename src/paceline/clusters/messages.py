@@ -6,6 +6,7 @@ A simulation is mostly this, so what every message passes is written flat: a cal
 from __future__ import annotations
 
 from collections import OrderedDict, deque
+from collections.abc import Generator
 from typing import TYPE_CHECKING
 
 from paceline.clusters.kernel import Event, Kernel, Waiter
@@ -70,15 +71,20 @@ class SendEvent(Event[None]):
         self.source = context.rank
         self.to = to
         self.tensor = tensor
-        self.nbytes = tensor.nbytes
+        if tensor is context.blank:
+            self.nbytes = context.blank_nbytes
+        else:
+            self.nbytes = tensor.nbytes
+            if tensor.is_meta:
+                context.blank, context.blank_nbytes = tensor, self.nbytes
         self.tag = tag
         self.version = version
         self.note = note
 
     def start(self) -> None:
         context, tensor = self._context, self.tensor
-        if not tensor.is_meta:  # the sender may overwrite its tensor before the message is delivered
-            self.tensor = tensor.clone()
+        if tensor is not context.blank and not tensor.is_meta:
+            self.tensor = tensor.clone()  # the sender may overwrite it before the message is delivered
         if self.to == self.source:
             self._deliver_here()
             return
@@ -103,6 +109,18 @@ class SendEvent(Event[None]):
     @done.setter
     def done(self, done: bool) -> None:
         self._ended = done
+
+    def __await__(self) -> Generator[Event[None], None, None]:
+        if not self.started:
+            self.started = True
+            self.start()
+        kernel = self._context.kernel
+        if self.ends_s > kernel.now and not self._ended and not kernel.skip_to(self.ends_s):
+            if self.waiter is None:  # whoever waits first sees to it that its end is an event
+                kernel.at(self.ends_s, kernel.finish, self)
+            yield self
+        if self.error is not None:
+            raise self.error
 
     def park(self, waiter: Waiter) -> None:
         if self.waiter is None:
@@ -157,11 +175,14 @@ class RecvEvent(Event[Message]):
 
     def _combined(self, packet: SendEvent, into: Tensor) -> Tensor:
         tensor = packet.tensor
-        if into is tensor:
-            return tensor
+        context = self._context
+        if into is tensor or (into is context.blank_landing and tensor is context.blank_received):
+            return into
         if into.dtype != tensor.dtype or into.shape != tensor.shape:
-            self.error = _mismatch(packet, self._context.rank, into)
-        elif not into.is_meta:
+            self.error = _mismatch(packet, context.rank, into)
+        elif into.is_meta:
+            context.blank_received, context.blank_landing = tensor, into
+        else:
             combine_into(into, tensor, self._combine)
         return into
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from heapq import heappush
 
 import numpy as np
 
@@ -69,7 +70,7 @@ class Network:
         packet.ends_s = self.out_free[source] = start_s + carry_s
         packet.begins_s = begins_s = start_s + latency_s
         if in_order and not self.coming[to]:
-            self._arrive(packet)
+            self._arrive(packet, to, begins_s)
         else:
             # Ports in are taken in the order of arrival, which is known only when the time has come.
             self.coming[to] += 1
@@ -109,20 +110,20 @@ class Network:
     def _arrive_late(self, packet: SendEvent) -> None:
         self.coming[packet.to] -= 1
         self.under_way -= 1
-        self._arrive(packet)
+        self._arrive(packet, packet.to, packet.begins_s)
 
-    def _arrive(self, packet: SendEvent) -> None:
-        to, begins_s = packet.to, packet.begins_s
+    def _arrive(self, packet: SendEvent, to: int, begins_s: float) -> None:
         if begins_s == self._instant_s[to]:
             self._arrive_together(packet)
             return
         self._instant_s[to] = begins_s
-        self._free_before_s[to] = self.in_free[to]
+        self._free_before_s[to] = free_s = self.in_free[to]
         self._arrived[to] = [packet]
-        if self.in_free[to] > begins_s:
-            packet.begins_s = begins_s = self.in_free[to]
+        if free_s > begins_s:
+            packet.begins_s = begins_s = free_s
         self.in_free[to] = packet.delivered_s = delivered_s = begins_s + packet.carry_s
-        self.kernel.at(delivered_s, self.deliver[to], packet)
+        kernel = self.kernel
+        heappush(kernel.heap, (delivered_s, kernel.count(), self.deliver[to], packet))
 
     def _arrive_together(self, packet: SendEvent) -> None:
         """Of messages that arrive at one instant those of lower ranks go first, whoever happened to be asked first."""

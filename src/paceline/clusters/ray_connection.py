@@ -55,6 +55,9 @@ def connected(address: str | None, ranks: int, resources: Mapping[str, float]) -
 
 def _check_same(ray: Any, address: str | None) -> None:
     """A process has one connection to Ray: it must not be to another cluster than is asked for."""
+    if ray.util.client.ray.is_connected():
+        remedy = "run this on a host of the cluster, or by `ray job submit`: ranks talk to this process"
+        raise ConfigurationError("pl.Ray", "needs a connection of its own", "one by ray://", remedy)
     if address is None or address == "auto":
         return
     there = ray.get_runtime_context().gcs_address
@@ -129,7 +132,7 @@ def _ask_before(address: str) -> None:
     if found == "auto":
         return
     host, _, port = found.rpartition(":")
-    _knock(_resolve(host, address), int(port), found)
+    _knock(_resolve(host, address), int(port), address if address != "auto" else found)
     _ask_head(found)
 
 

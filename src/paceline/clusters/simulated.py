@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import gc
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -13,6 +12,7 @@ from typing import Any
 import torch
 
 from paceline.clusters.checks import check_workers
+from paceline.clusters.collector import paused_collector
 from paceline.clusters.failures import failure_of
 from paceline.clusters.job import Job, Outcome
 from paceline.clusters.kernel import Kernel, Process
@@ -72,21 +72,15 @@ class Simulated:
 
     def run(self, job: Job, progress: Callable[[Progress], None] | None = None) -> list[Outcome]:
         threads = _set_threads(max(1, len(os.sched_getaffinity(0)) // max(1, job.workers)))
-        # The simulator makes millions of small objects and hardly any cycles; looking for those takes half the time.
-        collecting = gc.isenabled()
-        gc.disable()
         try:
-            with torch.random.fork_rng(
-                devices=[]
-            ):  # the ranks compute in the caller's process, not at its expense
+            # The ranks compute in the caller's process, not at the expense of its chance.
+            with paused_collector(), torch.random.fork_rng(devices=[]):
                 try:
                     return self._run(job, progress, whole_collectives=True)
                 except Disturbed:
                     return self._run(job, progress, whole_collectives=False)
         finally:
             _set_threads(threads)
-            if collecting:
-                gc.enable()
 
     def _run(
         self, job: Job, progress: Callable[[Progress], None] | None, *, whole_collectives: bool

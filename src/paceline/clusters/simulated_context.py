@@ -58,6 +58,8 @@ class World:
     """Those to compute with: none where no mathematics is done."""
     test_samples: Samples | None
     global_batches: GlobalBatches | None
+    batches: dict[int, Batch] = field(default_factory=dict)
+    """Of each worker: the last that somebody asked for. Its server asks for the same one."""
     last_step: int
     updates: int = 0
     """Updates that ranks made at their own pace."""
@@ -77,6 +79,19 @@ class World:
 class SimulatedContext(Node):
     """What a strategy sees in virtual time."""
 
+    __slots__ = (
+        "blank",
+        "blank_landing",
+        "blank_nbytes",
+        "blank_received",
+        "box",
+        "draw_compute_s",
+        "kernel",
+        "network",
+        "record_packed",
+        "world",
+    )
+
     windows_are_fast = False
     program: Process[Any] | None = None
     """What runs in the foreground."""
@@ -90,7 +105,16 @@ class SimulatedContext(Node):
         self.box = world.network.boxes[rank]
         self.recorder.host = world.hosts[rank]
         self.record_packed = self.recorder.packed.extend
-        self._compute_times = self._draw_compute_times()
+        # Ranks without mathematics send and receive the same few tensors again and again. Asking a tensor for its size
+        # or its shape takes as long as a whole message otherwise does.
+        self.blank: Tensor | None = None
+        """The tensor without data that was last sent."""
+        self.blank_nbytes = 0
+        self.blank_received: Tensor | None = None
+        """The tensor without data that was last received, and which fitted the one it was received into."""
+        self.blank_landing: Tensor | None = None
+        self.draw_compute_s = self._draw_compute_times().__next__
+        """How long this rank's next gradient takes."""
 
     def now(self) -> float:
         return self.kernel.now
@@ -115,6 +139,13 @@ class SimulatedContext(Node):
     def last_step(self) -> int:
         return self.world.last_step
 
+    def batch_of(self, worker: int, step: int) -> Batch:
+        kept = self.world.batches
+        batch = kept.get(worker)
+        if batch is None or batch.step != step:
+            batch = kept[worker] = self.global_batches.slice(step, worker, len(self.workers))
+        return batch
+
     def end_after(self, step: int) -> None:
         self.world.last_step = min(self.world.last_step, step + 1)
 
@@ -128,10 +159,6 @@ class SimulatedContext(Node):
             like = Observer.row(self.parameters)
             world.showcase = SimulatedWindow(self.kernel, self.workers, len(self.workers), like)
         return Observer(world.showcase.seen_by(self), self.rank, self.workers, lambda _rank: False)
-
-    def draw_compute_s(self) -> float:
-        """How long this rank's next gradient takes."""
-        return next(self._compute_times)
 
     def _draw_compute_times(self) -> Iterator[float]:
         compute, stragglers, rng = self.world.compute, self.world.stragglers, self.delay_rng
@@ -187,7 +214,9 @@ class SimulatedContext(Node):
                 work.start()
             return work
         process: Process[T] = Process(self.kernel, cast(Any, work), parent=self.program)
+        self.kernel.unskippable += 1
         process.resume()
+        self.kernel.unskippable -= 1
         return process
 
     async def first(self, handles: Sequence[Handle[Any]]) -> Handle[Any]:
@@ -235,12 +264,12 @@ class SimulatedContext(Node):
             "torch.distributed keeps no virtual time",
         )
 
-    def note_computing(self, kind: Kind, start_s: float) -> None:
-        now_s, world = self.now(), self.world
-        self.span(kind, start_s, now_s)
+    def note_computing(self, kind: int, start_s: float) -> None:
+        now_s, world = self.kernel.now, self.world
+        self.record_packed(pack_span(kind, start_s, now_s, -1, 0, self.step))
         if world.progress is not None:
             world.computing_s[self.rank] += now_s - start_s
-            world.computations[self.rank] += kind is Kind.COMPUTE
+            world.computations[self.rank] += kind == Kind.COMPUTE
 
     def show_progress(self, record: dict[str, Any]) -> None:
         world = self.world

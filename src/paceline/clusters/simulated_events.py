@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from heapq import heappush
 from typing import TYPE_CHECKING
 
 from torch import Tensor
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
     from paceline.clusters.simulated_context import SimulatedContext
 
 __all__ = ["ComputeEvent", "Timer"]
+
+# As plain numbers: a member of an enumeration takes longer to find.
+_COMPUTE, _CANCELLED = int(Kind.COMPUTE), int(Kind.CANCELLED)
 
 
 class Timer(Event[None]):
@@ -61,18 +65,20 @@ class ComputeEvent(Event[Tensor]):
                 context.note_loss(batch, loss)
         else:
             context.outcome.losses.append((batch.step, math.nan, batch.count))
-        self.result = context.gradient
-        context.kernel.at(self._start_s + self.seconds, self._end, None)
+        self.result = context.replica.gradient
+        kernel = context.kernel
+        heappush(kernel.heap, (self._start_s + self.seconds, kernel.count(), ComputeEvent._end, self))
 
-    def _end(self, _: None) -> None:
+    def _end(self) -> None:
         if not self.done:
-            self._context.note_computing(Kind.COMPUTE, self._start_s)
-            self._context.kernel.finish(self)
+            context = self._context
+            context.note_computing(_COMPUTE, self._start_s)
+            context.kernel.finish(self)
 
     def withdraw(self) -> None:
         if self._context.world.samples is not None:
             self._context.replica.undo_buffers()
-        self._context.note_computing(Kind.CANCELLED, self._start_s)
+        self._context.note_computing(_CANCELLED, self._start_s)
 
     def __str__(self) -> str:
         return "compute"

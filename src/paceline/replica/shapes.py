@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from paceline.context import Batch
 from paceline.replica.batches import Samples
 from paceline.replica.replica import Replica
+from paceline.task import Task
 
 __all__ = ["ShapeReplica"]
 
@@ -18,6 +19,10 @@ class ShapeReplica(Replica):
     """Its module is on the meta device, so a model of any size costs no memory; one serves all ranks."""
 
     _moments: Sequence[Tensor] | None = None
+
+    def __init__(self, task: Task, module: nn.Module, *, seed: int = 0, rank: int = 0) -> None:
+        super().__init__(task, module, seed=seed, rank=rank)
+        self._shards: dict[int, Sequence[slice]] = {}
 
     def twin(self) -> Replica:
         return self
@@ -33,6 +38,11 @@ class ShapeReplica(Replica):
 
     def place(self, parameters: Tensor | None = None, gradient: Tensor | None = None) -> None:
         pass
+
+    def shards(self, parts: int) -> Sequence[slice]:
+        if parts not in self._shards:  # thousands of ranks ask for the same
+            self._shards[parts] = super().shards(parts)
+        return self._shards[parts]
 
     def moments(self) -> Sequence[Tensor]:
         """Their shapes, so that who sends them is charged for it. An update is what makes them, of meta tensors too."""

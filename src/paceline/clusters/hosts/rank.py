@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from paceline.clusters.local_context import LocalContext
 from paceline.clusters.wiring import Wiring
 from paceline.clusters.worker import drive, seed_chance
 from paceline.costs.stragglers import Stragglers
-from paceline.errors import Cancelled
+from paceline.errors import Cancelled, RunError
 from paceline.links.bells import Bells, SocketBells
 from paceline.links.memory import SharedMemory
 from paceline.links.mixed import MixedWays
@@ -83,6 +84,9 @@ class Berth:
         rank, job, line = self._rank, duty.job, home.line
         context: LocalContext | None = None
         try:
+            if job.task is not None:
+                # Torch imports it with the first optimizer, which takes seconds: not in the run's time.
+                importlib.import_module("torch._dynamo")
             seed_chance(job.seed, rank)
             context = self._open(duty, table, home)
             line.tell("ready")
@@ -94,6 +98,9 @@ class Berth:
             line.tell("done", *write_outcome(outcome))
         except (Exception, SystemExit, Cancelled) as error:
             line.tell("error", write_error(rank, context.step if context else 0, error))
+        except KeyboardInterrupt:
+            line.tell("error", write_error(rank, 0, RunError(f"rank {rank} was interrupted")))
+            raise
 
     def _open(self, duty: Duty, table: Table, home: HubHome) -> LocalContext:
         """Join the ranks of this host by shared memory, and the others by TCP."""
