@@ -6,60 +6,40 @@ import pytest
 from clusters.ray_hosts import leftovers, needs_ray, on_the_hosts
 
 import paceline as pl
+from paceline.clusters.job import Job
 from paceline.errors import WorkerError
 
 pytestmark = [needs_ray, on_the_hosts]
 
 
-async def process(ctx):
-    return os.getpid(), ctx.rank
-
-
-async def failing(ctx):
-    raise ValueError("no")
-
-
-def test_processes_stay_until_a_run_fails_or_the_block_ends(driver):
-    def run():
-        found = []
-        with pl.Ray("auto", workers=2).hold() as cluster:
-            found += [pl.run_program(process, cluster).results for _ in range(2)]
-            with pytest.raises(WorkerError):
-                pl.run_program(failing, cluster)
-            found.append(pl.run_program(process, cluster).results)
-        return found
-
-    first, second, third = driver.call(run)
-    assert first == second
-    assert [rank for _, rank in first] == [0, 1]
-    assert not set(first) & set(third)
-    assert driver.call(leftovers) == []
-
-
-def test_a_run_of_fewer_ranks_takes_some_of_the_processes_and_one_of_more_gets_new_ones(driver):
-    def run():
-        # A server each makes three ranks, which the run of one worker alone then chooses from.
-        with pl.Ray("auto", workers=2).hold() as cluster:
-            three = _results(cluster, ("worker", "worker", "server"))
-            one = _results(cluster, ("worker",))
-            four = _results(cluster, ("worker", "worker", "server", "server"))
-        return three, one, four
-
-    three, one, four = driver.call(run)
-    assert set(one) <= set(three)
-    assert len(four) == 4
-    assert not set(four) & set(three)
-    assert driver.call(leftovers) == []
-
-
 class _Roles:
     async def worker(self, ctx):
-        return os.getpid()
+        return f"{ctx.rank}: {os.uname().nodename} {os.getpid()}"
 
     server = worker
 
+    async def unlucky(self, ctx):
+        raise ValueError("no")
 
-def _results(cluster, roles):
-    from paceline.clusters.job import Job
 
-    return [outcome.result for outcome in cluster.run(Job(strategy=_Roles(), roles=roles, seed=0))]
+def processes(cluster, *roles):
+    outcomes = cluster.run(Job(strategy=_Roles(), roles=roles, seed=0))
+    return [outcome.result for outcome in outcomes]
+
+
+def test_processes_stay_until_more_are_needed_or_a_run_fails(driver):
+    def run():
+        with pl.Ray("auto", workers=2).hold() as cluster:
+            two = processes(cluster, "worker", "worker")
+            one = processes(cluster, "worker")
+            three = processes(cluster, "worker", "worker", "server")
+            with pytest.raises(WorkerError):
+                processes(cluster, "unlucky")
+            return two, one, three, processes(cluster, "worker")
+
+    two, one, three, after_failure = driver.call(run)
+    assert one == two[:1]
+    assert len(three) == 3
+    assert not set(three) & set(two)
+    assert not set(after_failure) & set(three)
+    assert driver.call(leftovers) == []
