@@ -2,7 +2,7 @@
 
 A host has namespaces of its own for network, processes, mounts and its name, and its own /dev/shm. All of it hangs on
 one process that reads from a pipe: when the tests end, or are killed, the pipe closes, that process ends, and the
-kernel takes the rest away: processes, interfaces, files. Nothing has a name that could be left behind.
+kernel takes the rest away: processes, interfaces, files. Where they were killed an empty folder stays, until the next.
 """
 
 from __future__ import annotations
@@ -204,7 +204,7 @@ def several_hosts(
     `rate` is that of each host's link, both ways.
     """
     token = secrets.token_hex(16)
-    folder = Path(tempfile.mkdtemp(prefix="pl-hosts-"))
+    folder = _new_folder()
     env = {**_SETTINGS, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token, "RAY_TMPDIR": str(folder)}
     with contextlib.ExitStack() as stack:
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
@@ -223,6 +223,14 @@ def several_hosts(
         made = Hosts(hosts[:count], env, True, f"{hosts[0].address}:{PORT}", folder, hosts[count:])
         stack.callback(_end, made)
         yield made
+
+
+def _new_folder() -> Path:
+    """Named after this process. Those of processes that are gone are removed."""
+    for old in Path(tempfile.gettempdir()).glob("pl-hosts-*-*"):
+        if not Path("/proc", old.name.split("-")[2]).exists():
+            shutil.rmtree(old, ignore_errors=True)
+    return Path(tempfile.mkdtemp(prefix=f"pl-hosts-{os.getpid()}-"))
 
 
 def _keep(name: str, address: str, folder: Path, stack: contextlib.ExitStack, clock_s: int = 0) -> Host:
@@ -305,7 +313,7 @@ def one_machine(count: int = 2, *, cpus: int = 4) -> Iterator[Hosts]:
     )
     assert process.stdin is not None
     assert process.stdout is not None
-    made = Hosts([], env, real=False, folder=Path(tempfile.mkdtemp(prefix="pl-hosts-")))
+    made = Hosts([], env, real=False, folder=_new_folder())
     try:
         line = b""
         while not line.startswith(b"address "):
