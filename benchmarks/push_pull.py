@@ -1,10 +1,10 @@
 """Seconds in which 3 workers push a gradient of 4 MiB each and pull 4 MiB of parameters each, on one machine.
 
 Ours are the strategies `async` and `sync`, as `pl.train` runs them, through shared memory and over TCP on loopback, but
-that workers write their gradient instead of computing it. The peers are a parameter server on Gloo's `send` and `recv`, and the one of Ray's documentation. All have
-one server, which takes a plain SGD step with the gradient of each worker (async) or with the mean of all (sync); one
-thread a process. Ours weighs gradients by samples, updates by torch's optimizer, and keeps a history and a trace; the
-peers update by a pass or two over memory.
+that workers write their gradient instead of computing it. The peers are a parameter server on Gloo's `send` and `recv`,
+and the one of Ray's documentation. All have one server, which takes a plain SGD step with the gradient of each worker
+(async) or with the mean of all (sync); one thread a process. Ours weighs gradients by samples, updates by torch's
+optimizer, and keeps a history and a trace; the peers update by a pass or two over memory.
 
 For `async` there is also a server on Gloo that listens to all workers beforehand and serves them in turn.
 """
