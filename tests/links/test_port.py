@@ -201,7 +201,7 @@ def test_any_receives_a_large_message_whole_though_others_send_meanwhile(of_rank
     ends.send(2, 0, large)
     ends.settle()
     asked = ends.post(0, ANY)
-    asked.poll()
+    ends.poll_until(lambda: asked.poll() or asked.header is not None, "it has begun to come")
     ends.send(1, 0, pattern(10))
     message = ends.finish(asked)
     assert message.source == 2
