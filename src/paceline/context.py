@@ -276,6 +276,18 @@ class Context(Protocol):
         """The next message of this tag from `source` (or from `ANY`), combined with `into` if given."""
         ...
 
+    def lend(self, *, parameters: bool = False, gradient: bool = False) -> None:
+        """Move this replica's flat tensors to memory from which messages are read where they lie, where there is any.
+
+        It spares a copy of each message. A send of such a tensor is done when its receiver has read it: it is for ranks
+        which have nothing to do until then, or which `detach` it.
+        """
+        ...
+
+    def detach(self, sending: Handle[None]) -> None:
+        """Let the tensor of a send that was started be overwritten at once: what has not gone goes on from a copy."""
+        ...
+
     def start(self, work: Awaitable[T]) -> Handle[T]:
         """Begin an operation, or a coroutine made of operations, and go on.
 

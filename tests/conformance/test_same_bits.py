@@ -2,11 +2,12 @@
 
 import pytest
 import torch
-from conformance.cases import REPRODUCIBLE, STEPS, make_task
+from conformance.cases import REPRODUCIBLE, STEPS, VARIANTS, make_task
 from tasks import numbers, simulated
 from torch import nn
 
 import paceline as pl
+from paceline.links.lending import LEAST_BYTES
 
 
 def odd_task(dtype, optimizer=lambda params: torch.optim.Adam(params, lr=0.01), **changes):
@@ -34,6 +35,16 @@ def test_processes_and_simulation_give_the_same_bits(spec, workers, dtype):
     virtual = pl.train(task, spec, simulated(workers), steps=STEPS)
     assert torch.equal(local.parameters, virtual.parameters)
     assert [record.loss for record in local.history] == [record.loss for record in virtual.history]
+
+
+@pytest.mark.parametrize("spec", VARIANTS["sync"])
+def test_messages_that_are_read_where_they_lie_change_no_bit(spec):
+    task = odd_task(
+        torch.float32, model=lambda: nn.Sequential(nn.Linear(13, 9001), nn.ReLU(), nn.Linear(9001, 3))
+    )
+    assert sum(parameter.nbytes for parameter in task.build_model(0).parameters()) / 3 > LEAST_BYTES
+    local = pl.train(task, spec, pl.Local(workers=3), steps=STEPS)
+    assert torch.equal(local.parameters, pl.train(task, spec, simulated(3), steps=STEPS).parameters)
 
 
 @pytest.mark.parametrize("spec", ["single", *REPRODUCIBLE])

@@ -252,6 +252,22 @@ def test_a_send_that_is_cancelled_under_way_arrives_whole_and_counts(clock):
         operation.take()
 
 
+def test_a_detached_send_arrives_whole_and_takes_its_time(clock):
+    ends = EmulatedEnds(clock, seconds_per_byte=1e-6)
+    tensor = of_bytes(3 * RING_BYTES)
+    operation = ends.send(0, 1, tensor)
+    operation.detach()
+    tensor.zero_()
+    received = ends.post(1, 0)
+    for _ in range(20):
+        for each in (*ends.waiter.running, received):
+            each.poll()
+    assert ends.done_at(operation) == [3e-6 * RING_BYTES]
+    ends.done_at(received)
+    assert received.take().tensor.sum() == 3 * RING_BYTES
+    assert [operation.nbytes for operation in ends.sent] == [3 * RING_BYTES]
+
+
 def test_a_send_that_is_cancelled_when_all_is_in_the_ring_counts_too(ends):
     operation = ends.send(0, 1, of_bytes(1000))
     operation.cancel()

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.errors import FrameError
-from paceline.links.frames import HEADER_BYTES, dtype_name, pack, unpack
+from paceline.links.frames import HEADER_BYTES, Place, dtype_name, pack, unpack
 
 DTYPES = [
     torch.float32,
@@ -22,9 +22,9 @@ DTYPES = [
 ]
 
 
-def packed(tensor, tag=0, version=0, epoch=0, offset=0, note=0.0, begins_s=0.0):
+def packed(tensor, tag=0, version=0, epoch=0, offset=0, note=0.0, begins_s=0.0, lent=None):
     target = memoryview(bytearray(HEADER_BYTES + offset))
-    return target, pack(target, offset, tensor, tag, version, epoch, note, begins_s)
+    return target, pack(target, offset, tensor, tag, version, epoch, note, begins_s, lent)
 
 
 @given(
@@ -36,13 +36,14 @@ def packed(tensor, tag=0, version=0, epoch=0, offset=0, note=0.0, begins_s=0.0):
     offset=st.integers(0, 100),
     note=st.floats(allow_nan=False),
     begins_s=st.floats(0.0, allow_infinity=False),
+    lent=st.none() | st.builds(Place, st.integers(0, 2**32 - 2), st.integers(0, 2**64 - 1)),
 )
-def test_a_header_says_what_was_packed(dtype, shape, tag, version, epoch, offset, note, begins_s):
+def test_a_header_says_what_was_packed(dtype, shape, tag, version, epoch, offset, note, begins_s, lent):
     tensor = torch.empty(shape, dtype=dtype, device="meta")
-    target, nbytes = packed(tensor, tag, version, epoch, offset, note, begins_s)
+    target, nbytes = packed(tensor, tag, version, epoch, offset, note, begins_s, lent)
     header = unpack(target, offset)
     size = tensor.numel() * dtype.itemsize
-    assert header == (dtype, tuple(shape), tag, version, size, epoch, note, begins_s)
+    assert header == (dtype, tuple(shape), tag, version, size, epoch, note, begins_s, lent)
     assert nbytes == header.nbytes
 
 

@@ -309,6 +309,27 @@ def test_a_send_cancelled_half_way_still_arrives_whole_and_its_tensor_may_be_ove
     assert torch.equal(ends.recv(1, 0).tensor, expected)
 
 
+def test_a_detached_send_arrives_whole_and_its_tensor_may_be_overwritten(ends):
+    tensor = pattern(LARGE)
+    expected = tensor.clone()
+    operation = ends.send(0, 1, tensor)
+    behind = ends.send(0, 1, tensor)
+    operation.detach()
+    behind.detach()
+    tensor.zero_()
+    assert operation.done
+    for _ in range(2):
+        assert torch.equal(ends.recv(1, 0).tensor, expected)
+    assert [operation.nbytes for operation in ends.sent] == [LARGE, LARGE], "each is noted once"
+
+
+def test_to_detach_a_send_that_has_ended_changes_nothing(ends):
+    operation = ends.send(0, 1, pattern(1000))
+    operation.detach()
+    assert torch.equal(ends.recv(1, 0).tensor, pattern(1000))
+    assert len(ends.sent) == 1
+
+
 def test_an_operation_names_what_it_waits_for(of_ranks):
     ends = of_ranks(3)
     assert str(ends.post(1, 0)) == "receive from rank 0"

@@ -85,8 +85,7 @@ def test_the_sum_is_kept_whatever_happens_meanwhile(topology, peers, cluster):
 
 @pytest.mark.parametrize(("topology", "peers"), [("ring", 3), ("ring", 5), ("star", 4), ("complete", 4)])
 def test_the_sum_is_kept_in_processes(topology, peers):
-    run = assert_sum_is_kept(topology, pl.Local(workers=peers), steps=40 * peers)
-    assert last_consensus(run) < peers / 2, "they began with distances of about that"
+    assert_sum_is_kept(topology, pl.Local(workers=peers), steps=40 * peers)
     assert_sum_is_kept(topology, pl.Local(workers=peers, link=pl.Link("10Mbps", "2ms")), steps=3 * peers)
 
 

@@ -6,12 +6,21 @@ import numpy as np
 import pytest
 import torch
 from conformance.cases import STEPS, make_task, single
-from strategies.server_cases import VARIANTS, Ledger, count_spans, lengths_s, with_servers
+from strategies.server_cases import (
+    VARIANTS,
+    Ledger,
+    Level,
+    count_spans,
+    lengths_s,
+    negated_mean,
+    with_servers,
+)
 from tasks import a_task, numbers
 from torch import nn
 
 import paceline as pl
 from paceline.errors import ConfigurationError
+from paceline.links.lending import LEAST_BYTES
 from paceline.replica.batches import GlobalBatches
 from paceline.trace import Kind
 
@@ -53,6 +62,24 @@ def test_no_gradient_is_lost_or_applied_twice_in_processes(spec, servers):
         assert set(ledger.run.staleness) == {0}
     else:
         assert (np.diff(ledger.applied, axis=0) <= 0).all(), "a worker's gradients are applied without a gap"
+
+
+@pytest.mark.parametrize("servers", SERVERS)
+@pytest.mark.parametrize("spec", VARIANTS)
+def test_a_worker_never_sees_parameters_of_two_versions(spec, servers):
+    """They are read where they lie, and the server changes them there."""
+    length, steps = 2**16, 40
+    assert length * 8 / servers > LEAST_BYTES
+    task = a_task(
+        model=lambda: Level(length),
+        data=(torch.zeros(12), torch.zeros(12)),
+        loss=negated_mean,
+        optimizer=lambda params: torch.optim.SGD(params, lr=float(length)),
+        batch_size=3,
+    )
+    cluster = pl.Local(workers=3, delay=pl.times.Exponential(0.0005))
+    run = pl.train(task, with_servers(spec, servers), cluster, steps=steps)
+    torch.testing.assert_close(run.parameters, torch.full((length,), float(steps), dtype=torch.float64))
 
 
 @pytest.mark.parametrize("case", ["clipping", "param-groups", "tied-weights"])

@@ -178,6 +178,18 @@ class LocalContext(Node):
     ) -> RecvOperation:
         return self._port.recv(self, source, into, combine, tag)
 
+    def lend(self, *, parameters: bool = False, gradient: bool = False) -> None:
+        lending = self.wiring.lending
+        if lending is not None and self.parameters.is_cpu:
+            self.place(
+                parameters=lending.copy(self.parameters) if parameters else None,
+                gradient=lending.copy(self.gradient) if gradient else None,
+            )
+
+    def detach(self, sending: Handle[None]) -> None:
+        assert isinstance(sending, SendOperation), "only a send can be detached"
+        sending.detach()
+
     def start(self, work: Awaitable[T]) -> Handle[T]:
         operation: Operation[T]
         if isinstance(work, Operation):

@@ -207,6 +207,12 @@ class SimulatedContext(Node):
     ) -> RecvEvent:
         return RecvEvent(self, source, into, combine, tag)
 
+    def lend(self, *, parameters: bool = False, gradient: bool = False) -> None:
+        """Messages are copied when they are sent, and nothing is gained by lending here."""
+
+    def detach(self, sending: Handle[None]) -> None:
+        """Its tensor may be overwritten: it was copied when it was sent."""
+
     def start(self, work: Awaitable[T]) -> Handle[T]:
         if isinstance(work, Event):
             if not work.started:

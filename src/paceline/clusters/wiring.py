@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from paceline.clusters.control import Control
 from paceline.costs.link import Link
 from paceline.links.bells import Bells, SocketBells
+from paceline.links.lending import Lending
 from paceline.links.memory import SharedMemory
 from paceline.links.port import Ways
 from paceline.links.shared_memory import RingWays
 from paceline.links.tcp import TcpEndpoint, TcpWays
 
-__all__ = ["Network", "Wiring", "open_control", "over_memory", "over_tcp"]
+__all__ = ["Network", "Wiring", "open_control", "over_emulated", "over_memory", "over_tcp"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,6 +44,8 @@ class Wiring:
     """The host of each rank. Those of one host share memory."""
     words: str
     """What it is, for people."""
+    lending: Lending | None = None
+    """Where ranks share memory: what of it messages are read from where they lie."""
     emulated: Link | None = None
     """Messages take as long as this link would."""
     is_strict: bool = False
@@ -51,11 +54,15 @@ class Wiring:
     """Where there is one: its messages may arrive after their sender has ended."""
 
 
-def over_memory(rank: int, ranks: int, rings: SharedMemory, bells: Bells, link: Link | None) -> Wiring:
-    """All ranks on this host; with a link to be emulated, each as if on one of its own."""
+def over_memory(rank: int, ranks: int, rings: SharedMemory, bells: Bells, lending: Lending) -> Wiring:
+    """All ranks on this host."""
+    ways = RingWays(rank, ranks, rings, bells, lending)
+    return Wiring(ways=ways, hosts=(0,) * ranks, words="shared memory", lending=lending)
+
+
+def over_emulated(rank: int, ranks: int, rings: SharedMemory, bells: Bells, link: Link) -> Wiring:
+    """All ranks on this host, each as if on one of its own."""
     ways = RingWays(rank, ranks, rings, bells)
-    if link is None:
-        return Wiring(ways=ways, hosts=(0,) * ranks, words="shared memory")
     return Wiring(ways=ways, hosts=range(ranks), words="an emulated link", emulated=link, is_strict=True)
 
 

@@ -19,10 +19,11 @@ from paceline.clusters.home import LocalHome
 from paceline.clusters.job import Job
 from paceline.clusters.letters import write_error, write_outcome
 from paceline.clusters.local_context import LocalContext
-from paceline.clusters.wiring import Network, open_control, over_memory, over_tcp
+from paceline.clusters.wiring import Network, open_control, over_emulated, over_memory, over_tcp
 from paceline.costs.link import Link
 from paceline.costs.stragglers import Stragglers
 from paceline.errors import Cancelled, RunError
+from paceline.links.lending import Lending
 from paceline.links.memory import SharedMemory
 from paceline.links.tcp import Seat, TcpEndpoint
 
@@ -96,14 +97,17 @@ def _prepare(channel: Channel, rank: int, payload_bytes: int, fds: list[int]) ->
     seed_chance(job.seed, rank)
     rings = SharedMemory.attach(rings_fd)
     control = open_control(SharedMemory.attach(control_fd), job.ranks, assignment.network)
+    home = LocalHome(control, channel)
     if assignment.network is not None:
         wiring = over_tcp(assignment.network, rank, control)
+    elif assignment.link is not None:
+        wiring = over_emulated(rank, job.ranks, rings, control.bells, assignment.link)
     else:
-        wiring = over_memory(rank, job.ranks, rings, control.bells, assignment.link)
+        wiring = over_memory(rank, job.ranks, rings, control.bells, Lending(rank, home.memory))
     context = LocalContext(
         job,
         rank,
-        home=LocalHome(control, channel),
+        home=home,
         wiring=wiring,
         stragglers=assignment.stragglers,
         deadline_s=assignment.deadline_s,

@@ -10,13 +10,13 @@ import torch
 
 from paceline.errors import FrameError
 
-__all__ = ["HEADER_BYTES", "Header", "dtype_name", "pack", "unpack"]
+__all__ = ["HEADER_BYTES", "Header", "Place", "dtype_name", "pack", "unpack"]
 
 HEADER_BYTES = 128
 _MAGIC = 0x504C  # "PL"
 _MAX_DIMENSIONS = 4
-# magic, epoch, dtype, dimensions, -, tag, -, version, bytes, shape, note, when it begins to arrive, -
-_LAYOUT = struct.Struct("<HHBB2xI4xqQ4qdd48x")
+# magic, epoch, dtype, dimensions, -, tag, lent memory, version, bytes, shape, note, when it begins to arrive, place, -
+_LAYOUT = struct.Struct("<HHBB2xIIqQ4qddQ40x")
 assert _LAYOUT.size == HEADER_BYTES
 
 # The numbers are part of the format: append, never reorder.
@@ -36,6 +36,14 @@ _CODES = {dtype: code for code, dtype in enumerate(_DTYPES)}
 _ITEM_BYTES = tuple(dtype.itemsize for dtype in _DTYPES)
 
 
+class Place(NamedTuple):
+    """A place in memory that a rank lends."""
+
+    number: int
+    """Which of the rank's memories."""
+    offset: int
+
+
 class Header(NamedTuple):
     dtype: torch.dtype
     shape: tuple[int, ...]
@@ -46,6 +54,8 @@ class Header(NamedTuple):
     note: float = 0.0
     begins_s: float = 0.0
     """When the message begins to arrive, on the monotonic clock: told only where a link is emulated."""
+    lent: Place | None = None
+    """Where the payload lies. None: it follows."""
 
 
 def pack(
@@ -57,6 +67,7 @@ def pack(
     epoch: int,
     note: float = 0.0,
     begins_s: float = 0.0,
+    lent: Place | None = None,
 ) -> int:
     """Write the header of a tensor to `target` at `offset`; return the bytes of its payload."""
     code = _CODES.get(tensor.dtype)
@@ -75,19 +86,21 @@ def pack(
         code,
         len(shape),
         tag & 0xFFFFFFFF,
+        lent.number + 1 if lent else 0,
         version,
         nbytes,
         *dimensions,
         note,
         begins_s,
+        lent.offset if lent else 0,
     )
     return nbytes
 
 
 def unpack(source: memoryview, offset: int) -> Header:
     """Read a header and check that it is one and agrees with itself."""
-    magic, epoch, code, dimensions, tag, version, nbytes, *shape, note, begins_s = _LAYOUT.unpack_from(
-        source, offset
+    magic, epoch, code, dimensions, tag, number, version, nbytes, *shape, note, begins_s, place = (
+        _LAYOUT.unpack_from(source, offset)
     )
     if magic != _MAGIC or code >= len(_DTYPES) or dimensions > _MAX_DIMENSIONS:
         raise FrameError(f"not a frame: magic {magic:#06x}, dtype {code}, {dimensions} dimensions")
@@ -100,7 +113,8 @@ def unpack(source: memoryview, offset: int) -> Header:
         raise FrameError(f"not a frame: {nbytes} bytes for {count} elements of {_DTYPES[code]}")
     if not 0.0 <= begins_s < math.inf:
         raise FrameError(f"not a frame: begins to arrive at {begins_s} s")
-    return Header(_DTYPES[code], tuple(shape[:dimensions]), tag, version, nbytes, epoch, note, begins_s)
+    lent = Place(number - 1, place) if number else None
+    return Header(_DTYPES[code], tuple(shape[:dimensions]), tag, version, nbytes, epoch, note, begins_s, lent)
 
 
 def dtype_name(dtype: torch.dtype) -> str:

@@ -2,18 +2,21 @@
 
 A message is a header and its payload, rounded up to whole headers, so that no header is cut by the ring's end. The
 writer publishes a large payload piece by piece, so that the reader combines the first pieces while the next are being
-written.
+written. A payload that lies in memory which the writer lends is not copied into the ring: the reader reads it there.
 """
 
 from __future__ import annotations
 
 import ctypes
+import time
 
 import torch
 from torch import Tensor
 
+from paceline.errors import FrameError
 from paceline.links.bells import Bells
-from paceline.links.frames import HEADER_BYTES, Header, pack, unpack
+from paceline.links.frames import HEADER_BYTES, Header, Place, pack, unpack
+from paceline.links.lending import Lending
 from paceline.links.memory import CACHE_LINE, SharedMemory
 from paceline.links.transfers import RecvOperation, SendOperation, SendQueue
 from paceline.replica.sums import combine_into
@@ -23,11 +26,13 @@ __all__ = ["CHANNEL_BYTES", "Reader", "Writer"]
 RING_BYTES = 2**22  # measured: the best of 1 to 8 MiB, with two and four ranks on two cores
 PIECE_BYTES = 2**19
 CHANNEL_BYTES = 2 * CACHE_LINE + RING_BYTES
-_HEAD, _TAIL = (
-    0,
-    CACHE_LINE // 8,
-)  # counts of bytes ever written and ever read, each in a cache line of its own
+# The writer's words and the reader's, in a cache line each: how many bytes were ever written, and ever read; and where
+# the lent message ends that was last taken back (below zero: without its reader's consent), and last begun to be read.
+_HEAD, _TAKEN_BACK = 0, 1
+_TAIL, _TAKEN = CACHE_LINE // 8, CACHE_LINE // 8 + 1
 _DATA = 2 * CACHE_LINE
+_MOMENT_S = 20e-6
+_PATIENCE_S = 5.0  # who takes longer over a message that lies in memory is dead, or stopped
 _memmove = ctypes.memmove
 
 
@@ -38,6 +43,8 @@ class Writer(SendQueue):
         "_base",
         "_bells",
         "_head",
+        "_lending",
+        "_lent_end",
         "_published",
         "_tail",
         "_to",
@@ -46,11 +53,7 @@ class Writer(SendQueue):
     )
 
     def __init__(
-        self,
-        memory: SharedMemory,
-        offset: int,
-        to: int,
-        bells: Bells,
+        self, memory: SharedMemory, offset: int, to: int, bells: Bells, lending: Lending | None
     ) -> None:
         super().__init__()
         self._words = memory.words(offset, _DATA // 8)
@@ -58,26 +61,38 @@ class Writer(SendQueue):
         self._view = memory.view[offset + _DATA : offset + CHANNEL_BYTES]
         self._to = to
         self._bells = bells
+        self._lending = lending
+        self._lent_end = 0  # of the lent message that is being read; 0: there is none
         self._head = self._published = self._words[_HEAD]
         self._tail = self._words[_TAIL]
+
+    def detach(self, operation: SendOperation) -> None:
+        if self._lent_end and operation is self.queue[0]:
+            self._take_back()
+        super().detach(operation)
+
+    def _take_back(self) -> None:
+        """Let the lent message go through the ring; but if its reader is at it, wait until it has been read."""
+        end, words = self._lent_end, self._words
+        words[_TAKEN_BACK] = end
+        with self._bells.fence:  # between telling and looking, as in `Reader._take`: one sees the other
+            pass
+        deadline_s = time.monotonic() + _PATIENCE_S
+        while words[_TAKEN] == end and words[_TAIL] < end:
+            if time.monotonic() > deadline_s:
+                words[_TAKEN_BACK] = -end
+                return
+            time.sleep(_MOMENT_S)
+        if words[_TAKEN] != end:
+            self._lent_end = 0
 
     def _write(self, operation: SendOperation) -> bool:
         if operation.sent < 0:
             if not self._room():
                 return False
-            place = self._head % RING_BYTES
-            operation.nbytes = pack(
-                self._view,
-                place,
-                operation.tensor,
-                operation.tag,
-                operation.version,
-                0,
-                operation.note,
-                operation.begins_s,
-            )
-            operation.sent = 0
-            self._head += HEADER_BYTES
+            self._write_header(operation)
+        if self._lent_end:
+            return self._is_read(operation)
         while operation.sent < operation.nbytes and (room := self._room()):
             place = self._head % RING_BYTES
             n = min(operation.nbytes - operation.sent, room, RING_BYTES - place, PIECE_BYTES)
@@ -88,6 +103,38 @@ class Writer(SendQueue):
         if self._head != self._published:
             self._publish()
         return operation.sent == operation.nbytes
+
+    def _write_header(self, operation: SendOperation) -> None:
+        lent = self._place(operation)
+        operation.nbytes = pack(
+            self._view,
+            self._head % RING_BYTES,
+            operation.tensor,
+            operation.tag,
+            operation.version,
+            0,
+            operation.note,
+            operation.begins_s,
+            lent,
+        )
+        operation.sent = 0
+        self._head += HEADER_BYTES
+        if lent is not None:
+            self._lent_end = self._head
+            self._publish()
+
+    def _place(self, operation: SendOperation) -> Place | None:
+        """Where a message can be read that is not to go through the ring."""
+        if self._lending is None or self._words[_TAIL] < self._words[_TAKEN_BACK]:
+            return None  # one word tells what was taken back: none is lent until the reader is past that one
+        return self._lending.place(operation)
+
+    def _is_read(self, operation: SendOperation) -> bool:
+        if self._words[_TAIL] < self._lent_end:
+            return False
+        self._lent_end = 0
+        operation.sent = operation.nbytes
+        return True
 
     def _room(self) -> int:
         room = RING_BYTES - (self._head - self._tail)
@@ -109,6 +156,7 @@ class Reader:
         "_bells",
         "_data",
         "_head",
+        "_lending",
         "_memory",
         "_source",
         "_tail",
@@ -118,7 +166,9 @@ class Reader:
         "active",
     )
 
-    def __init__(self, memory: SharedMemory, offset: int, source: int, bells: Bells) -> None:
+    def __init__(
+        self, memory: SharedMemory, offset: int, source: int, bells: Bells, lending: Lending | None
+    ) -> None:
         self._memory = memory
         self._words = memory.words(offset, _DATA // 8)
         self._data = offset + _DATA
@@ -126,6 +176,7 @@ class Reader:
         self._view = memory.view[self._data : offset + CHANNEL_BYTES]
         self._source = source
         self._bells = bells
+        self._lending = lending
         self._head = self._words[_HEAD]
         self._tail = self._words[_TAIL]
         self._typed: dict[torch.dtype, Tensor] = {}
@@ -145,6 +196,10 @@ class Reader:
         """Move what has come of the active message; tell whether that is all of it."""
         assert operation.header is not None
         nbytes = operation.header.nbytes
+        if operation.header.lent is not None and not operation.received and self._take():
+            self._read_lent(operation, operation.header)
+            operation.received = nbytes
+            self._release()
         while operation.received < nbytes:
             available = self._available()
             if not available:
@@ -156,6 +211,32 @@ class Reader:
             self._tail += -(-n // HEADER_BYTES) * HEADER_BYTES
             self._release()
         return True
+
+    def _take(self) -> bool:
+        """Whether the lent message that comes next is still lent: then its writer leaves it alone until it is read."""
+        self._words[_TAKEN] = self._tail
+        with self._bells.fence:
+            pass
+        if self._words[_TAKEN_BACK] != self._tail:
+            return True
+        self._words[_TAKEN] = 0
+        return False
+
+    def _read_lent(self, operation: RecvOperation, header: Header) -> None:
+        into = operation.into
+        assert into is not None
+        if self._lending is None:
+            raise FrameError(f"not a frame: rank {self._source} lends nothing")
+        memory, offset = self._lending.find(self._source, header)
+        if operation.combine == "copy":
+            _memmove(into.data_ptr(), memory.address + offset, header.nbytes)
+        else:
+            lent = memory.tensor(header.dtype, offset, into.numel()).view(into.shape)
+            combine_into(into, lent, operation.combine)
+        if self._words[_TAKEN_BACK] == -self._tail:
+            raise FrameError(
+                f"stopped for {_PATIENCE_S} s over a message from rank {self._source}: it is gone"
+            )
 
     def _move(self, operation: RecvOperation, place: int, n: int) -> None:
         into = operation.into

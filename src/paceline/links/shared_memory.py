@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from paceline.links.bells import Bells
+from paceline.links.lending import Lending
 from paceline.links.memory import SharedMemory
 from paceline.links.rings import CHANNEL_BYTES, Reader, Writer
 
@@ -12,11 +13,15 @@ __all__ = ["RingWays"]
 class RingWays:
     """One rank's ends of the rings to and from every other rank of its host."""
 
-    def __init__(self, rank: int, ranks: int, memory: SharedMemory, bells: Bells) -> None:
+    def __init__(
+        self, rank: int, ranks: int, memory: SharedMemory, bells: Bells, lending: Lending | None = None
+    ) -> None:
+        """Without `lending` every message goes through its ring."""
         self._rank = rank
         self._ranks = ranks
         self._memory = memory
         self._bells = bells
+        self._lending = lending
 
     @staticmethod
     def nbytes(ranks: int) -> int:
@@ -24,8 +29,9 @@ class RingWays:
         return ranks * ranks * CHANNEL_BYTES
 
     def out(self, to: int) -> Writer:
-        return Writer(self._memory, (self._rank * self._ranks + to) * CHANNEL_BYTES, to, self._bells)
+        offset = (self._rank * self._ranks + to) * CHANNEL_BYTES
+        return Writer(self._memory, offset, to, self._bells, self._lending)
 
     def into(self, source: int) -> Reader:
         offset = (source * self._ranks + self._rank) * CHANNEL_BYTES
-        return Reader(self._memory, offset, source, self._bells)
+        return Reader(self._memory, offset, source, self._bells, self._lending)

@@ -87,6 +87,12 @@ class SendOperation(Operation[None]):
             self._outbox.withdraw(self)
             super().cancel()
 
+    def detach(self) -> None:
+        """Let the tensor be overwritten at once: what is not out yet goes on from a copy."""
+        if not self.poll():
+            self._outbox.detach(self)
+            self.done = True
+
     def copy(self) -> SendOperation:
         """The same message, as far on its way, from memory of its own."""
         own = self.tensor.clone()

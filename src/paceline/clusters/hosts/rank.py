@@ -23,6 +23,7 @@ from paceline.clusters.worker import drive, seed_chance
 from paceline.costs.stragglers import Stragglers
 from paceline.errors import Cancelled, RunError
 from paceline.links.bells import Bells, SocketBells
+from paceline.links.lending import Lending
 from paceline.links.memory import SharedMemory
 from paceline.links.mixed import MixedWays
 from paceline.links.shared_memory import RingWays
@@ -108,11 +109,13 @@ class Berth:
         bells = SocketBells(home.memory("bells", Bells.nbytes(job.ranks)), 0, job.ranks, table.run_id.hex())
         bells.watch(rank, endpoint)
         home.control.bells = bells
-        near = RingWays(rank, job.ranks, home.memory("rings", RingWays.nbytes(job.ranks)), bells)
+        lending = Lending(rank, home.memory)
+        near = RingWays(rank, job.ranks, home.memory("rings", RingWays.nbytes(job.ranks)), bells, lending)
         wiring = Wiring(
             ways=MixedWays(near, TcpWays(endpoint), table.hosts, rank),
             hosts=table.hosts,
             words="encrypted TCP" if table.encrypt else "TCP",
+            lending=lending,
             is_strict=True,
             endpoint=endpoint,
         )

@@ -34,6 +34,10 @@ class Policy:
     keeps: bool = True
     """Whether a worker keeps the parameters while it waits for the next ones."""
 
+    def takes_all(self, workers: int) -> bool:
+        """Whether an update is by one gradient of every worker, all of them of the same global batch."""
+        return self.waits and not self.cancels and self.slack is None and self.k == workers
+
     def check(self, workers: int) -> None:
         at_most = workers if self.waits else 10**6
         if not isinstance(self.k, int) or not 1 <= self.k <= at_most:

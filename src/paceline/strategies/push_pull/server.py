@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from paceline.collectives import gradient_norm
-from paceline.context import ANY, Batch, Context, Message
+from paceline.context import ANY, Batch, Combine, Context, Handle, Message
 from paceline.errors import ConfigurationError, MismatchError, PeerLost
+from paceline.strategies.push_pull.order import Order
 from paceline.strategies.push_pull.policy import (
     BUFFER,
     ORDER,
@@ -61,10 +61,17 @@ class Server:
         self.policy = policy
         self._clips = ctx.clips
         self.shard = ctx.shards(len(servers))[servers.index(ctx.rank)]
+        ctx.lend(parameters=True)
         # Cut once: a view of a tensor costs more than most of an update in a simulation.
         self._parameters, self._gradient = ctx.parameters[self.shard], ctx.gradient[self.shard]
         self._length = self.shard.stop - self.shard.start
         self.version = 0
+        # With the gradients of a whole global batch each is added to the others as it is received, rank by rank.
+        self._adds_up = policy.takes_all(len(ctx.workers))
+        # Whether each gradient is an update of its own, and comes when its turn is.
+        self._sums_nothing = policy.k == 1 and ctx.rank == servers[0]
+        self._sending: list[Handle[None]] = []  # hand-outs that may not have ended
+        self._spare: list[Tensor] = []  # memory of gradients that have been summed
         self._farewells: set[int] = set()
         self._staleness_aware = staleness_aware
 
@@ -81,25 +88,36 @@ class Server:
             raise MismatchError(source, sent, self.ctx.rank, expected)
         return Push(source, step, version, loss, gradient, self.ctx.batch_of(source, step))
 
+    async def next_push(self, count: int = 0) -> Push | None:
+        """The gradient that comes next; `count` have come for the same update."""
+        landing = None if self._gradient.is_meta else self._landing()
+        if not self._adds_up:
+            return self.read(await self.ctx.recv(ANY, landing, tag=PUSH))
+        combine: Combine = "sum" if count else "copy"
+        return self.read(await self.ctx.recv(self.ctx.workers[count], landing, combine=combine, tag=PUSH))
+
+    def discard(self, push: Push) -> None:
+        """Its memory serves for another. New memory costs more than a copy: the system clears it, page by page."""
+        if push.gradient is not self._gradient:
+            self._spare.append(push.gradient)
+
     async def update(self, pushes: Sequence[Push]) -> None:
         """One step of the optimizer by the gradients' mean over samples, summed in the order of ranks."""
-        if not self._gradient.is_meta:
-            samples = max(1, sum(push.batch.count for push in pushes))
-            self._gradient.zero_()
-            for push in sorted(pushes, key=_KEY):
-                # A gradient comes multiplied by its share of its global batch; here it counts by its samples.
-                weight = self._damping(push) * push.batch.total / samples
-                self._gradient.add_(push.gradient, alpha=weight)
+        if not self._gradient.is_meta and not self._adds_up:
+            self._sum(pushes)
         norm = await gradient_norm(self.ctx, self.shard, self.servers) if self._clips else None
+        for sending in self._sending:
+            self.ctx.detach(sending)  # most have ended; the others get the parameters as they were
+        self._sending.clear()
         await self.ctx.apply(self.shard, norm=norm)
         self.version += 1
 
     def hand_out(self, workers: Sequence[int], version: int) -> None:
-        """Send the shard to workers, and go on: the copy stays as it is while the next updates happen."""
-        ctx, source = self.ctx, self._parameters
-        copy = source if source.is_meta else source.clone()
+        """Send the shard to workers, and go on."""
+        ctx, shard = self.ctx, self._parameters
         for worker in workers:
-            ctx.start(ctx.send(worker, copy, tag=PARAMETERS, version=version))
+            sending = ctx.start(ctx.send(worker, shard, tag=PARAMETERS, version=version))
+            self._sending.append(sending)
 
     async def wait_for_farewells(self, workers: Sequence[int]) -> None:
         """What workers pushed before they heard of the end has to be taken off the link."""
@@ -112,6 +130,26 @@ class Server:
 
     def note_lost(self, rank: int) -> None:
         """The first server keeps the record."""
+
+    def _landing(self) -> Tensor:
+        """Where the next gradient is to go."""
+        if self._adds_up or self._sums_nothing:
+            return self._gradient
+        return self._spare.pop() if self._spare else self._gradient.new_empty(self._length)
+
+    def _sum(self, pushes: Sequence[Push]) -> None:
+        import torch
+
+        samples = max(1, sum(push.batch.count for push in pushes))
+        total = self._gradient
+        for number, push in enumerate(sorted(pushes, key=_KEY)):
+            # A gradient comes multiplied by its share of its global batch; here it counts by its samples.
+            weight = self._damping(push) * push.batch.total / samples
+            if number:
+                total.add_(push.gradient, alpha=weight)
+            else:
+                torch.mul(push.gradient, weight, out=total)
+            self.discard(push)
 
     def _damping(self, push: Push) -> float:
         return 1.0 / max(1, self.version - push.version) if self._staleness_aware else 1.0
@@ -154,19 +192,20 @@ class Coordinator(Server):
         """The gradients of the next update."""
         pushes: list[Push] = []
         while len(pushes) < self.policy.k:
-            push = await self._next_from_the_living()
+            push = await self._next_from_the_living(len(pushes))
             self._done[push.worker] += 1
             if self.policy.cancels and push.version < self.version:
-                continue  # it was pushed before its worker heard of the update that cancelled it
+                self.discard(push)  # it was pushed before its worker heard of the update that cancelled it
+                continue
             pushes.append(push)
             if not self.policy.waits and not self.policy.cancels and len(pushes) < self.policy.k:
                 await self._hand_out_everywhere([push.worker])
         return pushes
 
-    async def _next_from_the_living(self) -> Push:
+    async def _next_from_the_living(self, count: int) -> Push:
         while True:
             try:
-                push = self.read(await self.ctx.recv(ANY, tag=PUSH))
+                push = await self.next_push(count)
             except PeerLost as loss:
                 await self._go_on_without(loss)
                 continue
@@ -235,9 +274,10 @@ class Follower(Server):
             message = await self.ctx.recv(self.servers[0], tag=ORDER)
             order = Order.unpack(message.tensor)
             if order.keys:
-                await self.update([await self._find(key, kept) for key in order.keys])
+                await self.update([await self._find(n, key, kept) for n, key in enumerate(order.keys)])
             if self.policy.cancels:
-                kept = {key: push for key, push in kept.items() if push.version >= self.version}
+                for key in [key for key, push in kept.items() if push.version < self.version]:
+                    self.discard(kept.pop(key))
             self.hand_out(order.recipients, order.version)
             if order.fetch:
                 await self.ctx.send(self.servers[0], self.ctx.parameters[self.shard], tag=SHARD)
@@ -245,10 +285,10 @@ class Follower(Server):
                 await self.wait_for_farewells(order.recipients)
                 return
 
-    async def _find(self, key: tuple[int, int], kept: dict[tuple[int, int], Push]) -> Push:
+    async def _find(self, count: int, key: tuple[int, int], kept: dict[tuple[int, int], Push]) -> Push:
         while key not in kept:
             try:
-                push = self.read(await self.ctx.recv(ANY, tag=PUSH))
+                push = await self.next_push(count)
             except PeerLost as loss:
                 if loss.rank == key[0]:
                     raise  # the others have this gradient in their shards already
@@ -256,26 +296,3 @@ class Follower(Server):
             if push is not None:
                 kept[push.key] = push
         return kept.pop(key)
-
-
-@dataclass(frozen=True, slots=True)
-class Order:
-    """What the first server tells the others."""
-
-    keys: list[tuple[int, int]]
-    """The gradients of an update: worker and step of each. None: no update, just hand out."""
-    recipients: list[int]
-    version: int
-    fetch: bool
-
-    def pack(self) -> Tensor:
-        import torch
-
-        flat = [number for key in self.keys for number in key]
-        return torch.tensor([self.version, int(self.fetch), len(self.keys), *flat, *self.recipients])
-
-    @classmethod
-    def unpack(cls, tensor: Tensor) -> Order:
-        version, fetch, count, *rest = tensor.tolist()
-        flat, recipients = rest[: 2 * count], rest[2 * count :]
-        return cls(list(zip(flat[::2], flat[1::2], strict=True)), recipients, version, bool(fetch))

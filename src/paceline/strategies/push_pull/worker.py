@@ -23,6 +23,8 @@ class Worker:
         self._policy = policy
         self._version = 0
         self._shards = ctx.shards(len(servers))
+        if policy.waits and not policy.cancels:
+            ctx.lend(gradient=True)  # who has pushed has nothing to do until the servers have read it
         # Cut once: a view of a tensor costs more than all else that a push takes in a simulation.
         self._parts = [ctx.gradient[shard] for shard in self._shards]
         self._buffers = ctx.buffers if ctx.rank == ctx.workers[0] else ()

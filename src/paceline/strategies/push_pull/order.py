@@ -1,0 +1,34 @@
+"""What the first server tells the others, as a tensor."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["Order"]
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """Which gradients make up an update, and who gets the parameters then."""
+
+    keys: list[tuple[int, int]]
+    """The gradients of an update: worker and step of each. None: no update, just hand out."""
+    recipients: list[int]
+    version: int
+    fetch: bool
+
+    def pack(self) -> Tensor:
+        import torch
+
+        flat = [number for key in self.keys for number in key]
+        return torch.tensor([self.version, int(self.fetch), len(self.keys), *flat, *self.recipients])
+
+    @classmethod
+    def unpack(cls, tensor: Tensor) -> Order:
+        version, fetch, count, *rest = tensor.tolist()
+        flat, recipients = rest[: 2 * count], rest[2 * count :]
+        return cls(list(zip(flat[::2], flat[1::2], strict=True)), recipients, version, bool(fetch))
