@@ -23,8 +23,13 @@ ORDERS = {
 
 
 def order_of_arrival(run):
-    """The ranks from which the first server received gradients, one after the other."""
-    return tuple(spans_of(run, Kind.RECEIVE, "server")[0]["peer"].tolist())
+    """The workers, in the order in which they had sent their gradients to the first server, of all steps."""
+    ends = [
+        (end_s, worker)
+        for worker, spans in enumerate(spans_of(run, Kind.SEND))
+        for end_s in spans["end_s"][spans["peer"] == WORKERS]
+    ]
+    return tuple(worker for _, worker in sorted(ends))
 
 
 def train(order, servers=1, optimizer="sgd", seed=0):
