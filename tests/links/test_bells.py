@@ -136,7 +136,7 @@ class Mailbox:
     def fileno(self):
         return self.ours.fileno()
 
-    def drain(self):
+    def has_news(self):
         try:
             self.drained += len(self.ours.recv(100))
         except BlockingIOError:

@@ -1,13 +1,15 @@
 import pytest
 import torch
-from links.ends import TcpEnds
+import zmq
+from links.ends import EncryptedEnds
 
 from paceline.links.chunks import WINDOW_BYTES
+from paceline.links.credentials import KeyPair
 
 
 @pytest.fixture
 def ends():
-    ends = TcpEnds()
+    ends = EncryptedEnds()  # all of which goes in chunks
     yield ends
     ends.close()
 
@@ -55,6 +57,6 @@ def test_what_was_consumed_rides_on_messages_that_go_the_other_way(ends):
 
 
 def test_a_send_to_one_that_does_not_let_us_in_waits(ends):
-    ends.endpoints[0].gate._token = b"forgotten"
+    ends.endpoints[0].gate.keys = KeyPair(*zmq.curve_keypair())
     # The first may be taken for a connection that is refused later.
     ends.poll_until(lambda: not ends.send(0, 1, torch.ones(3)).done, "a send waits")

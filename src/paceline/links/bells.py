@@ -71,8 +71,8 @@ class Watched(Protocol):
         """Can be read when there may be news."""
         ...
 
-    def drain(self) -> bool:
-        """Take the news; tell whether there were any."""
+    def has_news(self) -> bool:
+        """Whether there have been any since this was last asked."""
         ...
 
 
@@ -105,7 +105,7 @@ class SocketBells(Bells):
 
     def _wait(self, rank: int, seen: int, timeout_s: float) -> None:
         for source in self._watched:
-            if source.drain():
+            if source.has_news():
                 return
         if self.count(rank) == seen and self._watch.wait(timeout_s)[0]:
             with contextlib.suppress(BlockingIOError):

@@ -12,14 +12,17 @@ import struct
 
 from paceline.errors import FrameError
 from paceline.links.frames import HEADER_BYTES, Header, unpack
+from paceline.links.streams import OFFER_BYTES
 
 __all__ = [
     "CHUNK_BYTES",
     "FIRST",
     "FIRST_BYTES",
     "MORE",
+    "OFFER",
     "PREFIX_BYTES",
     "RUN_ID_BYTES",
+    "STREAMED",
     "TAKEN",
     "WINDOW_BYTES",
     "Arrivals",
@@ -30,7 +33,9 @@ __all__ = [
 CHUNK_BYTES = 2**18
 WINDOW_BYTES = 2**22
 """What may be under way or unread between two ranks, one way."""
-FIRST, MORE, TAKEN = 1, 2, 3  # of a message: its first chunk, another; and none: only how much was consumed
+# Of a message: its first chunk, another; and none: only how much was consumed. Then, of a stream (see streams.py): its
+# offer, and a message whose payload it carries.
+FIRST, MORE, TAKEN, OFFER, STREAMED = 1, 2, 3, 4, 5
 RUN_ID_BYTES = 16
 _MAGIC = b"PLT1"
 _PREFIX = struct.Struct("<4sB3x16sQQ")  # magic, kind, run, number, consumed
@@ -53,10 +58,11 @@ def cost_bytes(payload_bytes: int) -> int:
 class Arrivals:
     """What one rank has sent to this one, chunk by chunk: whether the next that comes is the one that must."""
 
-    __slots__ = ("_item_bytes", "_missing_bytes", "_run_id", "arrived_bytes", "number")
+    __slots__ = ("_has_stream", "_item_bytes", "_missing_bytes", "_run_id", "arrived_bytes", "number")
 
     def __init__(self, run_id: bytes) -> None:
         self._run_id = run_id
+        self._has_stream = False
         self.number = 0
         """Chunks so far."""
         self.arrived_bytes = 0
@@ -66,8 +72,8 @@ class Arrivals:
 
     def check(
         self, prefix: memoryview, payload_bytes: int, consumed_bytes: int, *, least: int, most: int
-    ) -> tuple[Header | None, int]:
-        """The header, if the chunk brings one, and how much its sender says to have consumed.
+    ) -> tuple[int, Header | None, int]:
+        """The chunk's kind, the header if it brings one, and how much its sender says to have consumed.
 
         `consumed_bytes` is what was consumed here; the sender must have consumed from `least` to `most`. Raises
         FrameError, and is as before, if the chunk is not the next one. The texts of its errors are few: each is
@@ -80,7 +86,7 @@ class Arrivals:
             raise FrameError("no prefix of ours")
         if run_id != self._run_id:
             raise FrameError("a chunk of another run")
-        if (len(prefix) == FIRST_BYTES) != (kind == FIRST) or kind not in (FIRST, MORE, TAKEN):
+        if (len(prefix) == FIRST_BYTES) != (kind in (FIRST, STREAMED)) or not FIRST <= kind <= STREAMED:
             raise FrameError("a chunk of no known kind")
         if number != self.number:
             raise FrameError(
@@ -89,16 +95,21 @@ class Arrivals:
         if not least <= taken <= most:
             raise FrameError("more consumed than was sent")
         header = self._check_payload(kind, prefix, payload_bytes)
-        if kind != TAKEN:
-            self._count(header, payload_bytes, consumed_bytes)
+        if kind not in (TAKEN, OFFER):
+            self._count(kind, header, payload_bytes, consumed_bytes)
+        self._has_stream |= kind == OFFER
         self.number += 1
-        return header, taken
+        return kind, header, taken
 
     def _check_payload(self, kind: int, prefix: memoryview, payload_bytes: int) -> Header | None:
-        if kind == TAKEN:
-            if payload_bytes:
+        if kind == OFFER and self._has_stream:
+            raise FrameError("a second stream")
+        if kind in (TAKEN, OFFER):
+            if payload_bytes != (OFFER_BYTES if kind == OFFER else 0):
                 raise FrameError("a payload where none belongs")
             return None
+        if kind == STREAMED:
+            return self._check_streamed(prefix, payload_bytes)
         header, missing_bytes, item_bytes = None, self._missing_bytes, self._item_bytes
         if kind == FIRST:
             if missing_bytes:
@@ -111,12 +122,22 @@ class Arrivals:
             raise FrameError("a payload of a wrong length")
         return header
 
-    def _count(self, header: Header | None, payload_bytes: int, consumed_bytes: int) -> None:
+    def _check_streamed(self, prefix: memoryview, payload_bytes: int) -> Header:
+        if not self._has_stream:
+            raise FrameError("a payload by a stream that there is not")
+        if self._missing_bytes:
+            raise FrameError("a message within a message")
+        header = _header(prefix)
+        if payload_bytes or not header.nbytes:
+            raise FrameError("a payload where none belongs")
+        return header
+
+    def _count(self, kind: int, header: Header | None, payload_bytes: int, consumed_bytes: int) -> None:
         cost = cost_bytes(payload_bytes)
         if self.arrived_bytes + cost - consumed_bytes > WINDOW_BYTES:
             raise FrameError("more than there is room for")
         self.arrived_bytes += cost
-        if header is not None:
+        if header is not None and kind == FIRST:
             self._missing_bytes, self._item_bytes = header.nbytes, header.dtype.itemsize
         self._missing_bytes -= payload_bytes
 

@@ -19,6 +19,7 @@ from paceline.errors import FrameError
 from paceline.links.chunks import CHUNK_BYTES, RUN_ID_BYTES
 from paceline.links.credentials import Gate
 from paceline.links.seats import Seat, bind_socket
+from paceline.links.streams import Stream, Streams
 from paceline.links.tcp_way import TcpWay
 
 __all__ = ["Seat", "TcpEndpoint", "TcpWays", "bind_socket"]
@@ -50,6 +51,9 @@ class TcpEndpoint:
         """How often something was refused, by the sender and the reason."""
         self.heard_s = 0.0
         """When something last came, on the monotonic clock."""
+        self.streams: Streams | None = None
+        """By which large payloads go, where nothing is encrypted."""
+        self._watch = select.epoll()
         self._seats: Sequence[Seat] = ()
         self._ways: dict[int, TcpWay] = {}
         self._by_name: dict[str, TcpWay] = {}
@@ -63,9 +67,12 @@ class TcpEndpoint:
         except BaseException:
             self.close()
             raise
-        self._news = select.poll()
-        self._news.register(self.fileno(), select.POLLIN)
+        self._sign = int(self._inbox.get(zmq.FD))
+        self._watch.register(self._sign, select.EPOLLIN)
         self._empty = False  # whether there is nothing left to take unless ZeroMQ has given a sign since
+        self._has_news = False  # since its rank last went to sleep
+        if not encrypt:
+            self.streams = Streams(_host(self.seat.address), ports, self._watch, self._refuse)
 
     def meet(self, seats: Sequence[Seat], others: Mapping[str, bytes] | None = None) -> None:
         """Hear where every rank is, this one included, and whom else to let in: names and their public keys."""
@@ -81,21 +88,36 @@ class TcpEndpoint:
         return way
 
     def fileno(self) -> int:
-        """To be watched by one who sleeps, who must `drain` before and after."""
-        return int(self._inbox.get(zmq.FD))
+        """To be watched by one who sleeps, and has found that there is no news."""
+        return self._watch.fileno()
+
+    def has_news(self) -> bool:
+        """Whether anything has come since this was last asked, whoever has taken it meanwhile."""
+        self.drain()
+        has_news, self._has_news = self._has_news, False
+        return has_news
 
     def drain(self) -> bool:
         """Take all that has come and give it to its ways; tell whether there was anything."""
         # To ask the system is three times as quick as to ask ZeroMQ, whose sign is for news alone.
-        if self._empty and not self._news.poll(0):
-            return False
-        came = False
-        while int(self._inbox.get(_EVENTS)) & _POLLIN:
-            came |= self._take()
-        self._empty = True
+        signs = {fd for fd, _ in self._watch.poll(0)}
+        came = bool(signs - {self._sign})
+        if self.streams is not None and came:
+            self.streams.serve(signs)
+        if not self._empty or self._sign in signs:
+            while int(self._inbox.get(_EVENTS)) & _POLLIN:
+                came |= self._take()
+            self._empty = True
         if came:
+            self._has_news = True
             self.heard_s = time.monotonic()
         return came
+
+    def take_up(self, source: int, offer: memoryview) -> Stream:
+        """The stream that another rank has offered."""
+        if self.streams is None:
+            raise FrameError("an offer to do without encryption")
+        return self.streams.take_up(_host(self._seats[source].address), offer)
 
     def connect(self, to: int) -> zmq.Socket[bytes]:
         """A socket to another rank."""
@@ -108,6 +130,9 @@ class TcpEndpoint:
 
     def close(self, linger_s: float = 0.0) -> None:
         """Close all sockets; what has been sent has so long to leave this host."""
+        if self.streams is not None:
+            self.streams.close()  # the system sends the rest, however long it takes
+        self._watch.close()
         for socket in self._sockets:
             socket.close(linger=int(1000 * linger_s))
         self.gate.close()
@@ -140,7 +165,7 @@ class TcpEndpoint:
                 raise FrameError("a chunk of more than two parts")
             self._way_of(name).take(prefix, payload)
         except FrameError as error:
-            self._refuse(name, str(error))
+            self._refuse(f"rank {name}" if name.isdecimal() else f"the {name}", str(error))
         return True
 
     def _way_of(self, name: str) -> TcpWay:
@@ -155,7 +180,12 @@ class TcpEndpoint:
     def _refuse(self, name: str, reason: str) -> None:
         self.refused[name, reason] += 1
         if self.refused[name, reason] == 1:
-            _log.warning("rank %d refused what came from rank %s: %s", self.rank, name, reason)
+            _log.warning("rank %d refused what came from %s: %s", self.rank, name, reason)
+
+
+def _host(address: str) -> str:
+    """Of an address as ZeroMQ writes it."""
+    return address.removeprefix("tcp://").rpartition(":")[0].strip("[]")
 
 
 class TcpWays:
