@@ -3,10 +3,11 @@
 import pytest
 import torch
 from conformance.cases import PASSING_MESSAGES, REPRODUCIBLE, SHARING_MEMORY, STEPS, make_task
-from tasks import simulated
+from tasks import a_task, simulated
 
 import paceline as pl
 from paceline.errors import ConfigurationError
+from paceline.links.tcp_way import STREAM_BYTES
 
 CASE = "batch-not-divisible"
 
@@ -35,6 +36,22 @@ def test_a_strategy_runs_over_encrypted_tcp(spec):
         virtual = pl.train(make_task(CASE, "momentum"), spec, simulated(3), steps=STEPS)
         assert torch.equal(run.parameters, virtual.parameters)
     assert run.steps == STEPS
+
+
+@pytest.mark.parametrize("spec", ["all-reduce:algorithm=ring", "map-reduce", "sync:servers=2", "async"])
+def test_a_large_model_runs_over_tcp(spec):
+    """Its payloads go by streams."""
+
+    def model():
+        wide = torch.nn.Sequential(torch.nn.Linear(4, 70_001), torch.nn.ReLU(), torch.nn.Linear(70_001, 2))
+        return wide.double()
+
+    task = a_task(model=model, optimizer=lambda params: torch.optim.SGD(params, lr=0.001, momentum=0.9))
+    assert sum(parameter.nbytes for parameter in task.build_model(0).parameters()) / 3 > STREAM_BYTES
+    run = pl.train(task, spec, pl.Local(workers=3, link="tcp"), steps=STEPS)
+    assert torch.isfinite(run.parameters).all()
+    if spec in REPRODUCIBLE:
+        assert torch.equal(run.parameters, pl.train(task, spec, simulated(3), steps=STEPS).parameters)
 
 
 def test_messages_and_bytes_are_counted_as_over_shared_memory():
