@@ -2,9 +2,10 @@
 
 Ours are the strategies `async` and `sync`, as `pl.train` runs them, through shared memory and over TCP on loopback, but
 that workers write their gradient instead of computing it. The peers are a parameter server on Gloo's `send` and `recv`,
-and the one of Ray's documentation. All have one server, which takes a plain SGD step with the gradient of each worker
-(async) or with the mean of all (sync); one thread a process. Ours weighs gradients by samples, updates by torch's
-optimizer, and keeps a history and a trace; the peers update by a pass or two over memory.
+the one of Ray's documentation, and a leaner one on Ray. All have one server, which takes a plain SGD step with the
+gradient of each worker (async) or with the mean of all (sync); one thread a process. Ours weighs gradients by samples,
+updates by torch's optimizer, and keeps a history and a trace; Gloo's and the leaner one on Ray update by a pass or two
+over memory.
 
 For `async` there is also a server on Gloo that listens to all workers beforehand and serves them in turn.
 """
@@ -43,8 +44,11 @@ ROUNDS = 9
 LIMIT_S = 90.0
 EXCHANGES = 50  # in a block: how often each worker pushes and pulls
 WARM_UP = 10  # of them, in which caches fill and memory is touched for the first time
-OURS, TCP, GLOO, RAY = "ours", "ours over TCP", "Gloo", "Ray"
-AIMS = {OURS: {GLOO: 2.0, RAY: 5.0}, TCP: {GLOO: 1.0, RAY: 3.0}}
+OURS, TCP, GLOO, RAY, LEAN_RAY = "ours", "ours over TCP", "Gloo", "Ray", "Ray, leaner"
+AIMS = {
+    OURS: {GLOO: 2.0, RAY: 5.0, LEAN_RAY: None},
+    TCP: {GLOO: 1.0, RAY: 3.0, LEAN_RAY: None},
+}
 INSTALL_RAY = "pip install -c constraints.txt -e '.[ray]'"
 
 Block = Callable[[], Served]
@@ -78,7 +82,11 @@ def _ray_blocks(stack: contextlib.ExitStack, result: Result) -> dict[tuple[str, 
         result.unmeasured.append(f"Ray, which is not installed: {INSTALL_RAY}")
         return {}
     ray = stack.enter_context(RayServer())
-    return {(RAY, kind): partial(ray.run, kind, EXCHANGES) for kind in (ASYNC, SYNC)}
+    return {
+        (name, kind): partial(ray.run, kind, EXCHANGES, is_lean=name == LEAN_RAY)
+        for kind in (ASYNC, SYNC)
+        for name in (RAY, LEAN_RAY)
+    }
 
 
 class _Effortless:

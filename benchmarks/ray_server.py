@@ -1,7 +1,9 @@
-"""The parameter server of Ray's documentation, on NumPy arrays: actors, and a driver that passes on their references.
+"""Two parameter servers of Ray actors, and a driver that passes on their references.
 
-After "Parameter Server" in the examples of Ray Core (docs.ray.io), with one array for the model. The update is cheaper
-than there: in place, without stacking the gradients.
+The one is that of Ray's documentation ("Parameter Server" in the examples of Ray Core, docs.ray.io), with one flat
+parameter for the model: weights travel as a state of tensors, gradients as NumPy arrays, which are stacked and summed,
+and torch's optimizer takes the step. But that it sums, and this takes the mean. The other is leaner than what people
+write: everything is a NumPy array, of which Ray makes one copy less, and is updated in place.
 """
 
 from __future__ import annotations
@@ -9,14 +11,16 @@ from __future__ import annotations
 import logging
 import os
 import time
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
 
 import numpy as np
 import ray
 import torch
+from torch import Tensor
 
-from benchmarks.vector import ASYNC, PARAMETERS, RATE, SYNC, WORKERS, Served
+from benchmarks.vector import ASYNC, PARAMETERS, RATE, SYNC, WORKERS, Served, Vector, make_optimizer
 
 __all__ = ["RayServer"]
 
@@ -24,7 +28,7 @@ _STORE_BYTES = 2**30
 
 
 class RayServer:
-    """A Ray of its own, with a server and its workers."""
+    """A Ray of its own, with a server and its workers of each kind."""
 
     def __init__(self) -> None:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a benchmark tells nobody that it runs
@@ -34,29 +38,21 @@ class RayServer:
             include_dashboard=False,
             logging_level=logging.ERROR,
         )
-        self._server = ray.remote(_ParameterServer).remote()
-        self._workers = [ray.remote(_Worker).remote() for _ in range(WORKERS)]
+        self._actors = {
+            is_lean: (ray.remote(server).remote(), [ray.remote(worker).remote() for _ in range(WORKERS)])
+            for is_lean, server, worker in (
+                (False, _DocumentedServer, _DocumentedWorker),
+                (True, _LeanServer, _LeanWorker),
+            )
+        }
 
-    def run(self, kind: str, rounds: int) -> Served:
+    def run(self, kind: str, rounds: int, *, is_lean: bool = False) -> Served:
         """Let every worker push and pull so many times."""
-        current = self._server.reset.remote()
-        {ASYNC: self._run_async, SYNC: self._run_sync}[kind](rounds, current)
-        ends_s, weights = ray.get(self._server.look.remote())
+        server, workers = self._actors[is_lean]
+        current = server.reset.remote()
+        {ASYNC: _run_async, SYNC: _run_sync}[kind](server, workers, rounds, current)
+        ends_s, weights = ray.get(server.look.remote())
         return Served(ends_s, torch.tensor(weights))
-
-    def _run_async(self, rounds: int, current: Any) -> None:
-        gradients = {worker.compute_gradients.remote(current): worker for worker in self._workers}
-        for number in range(rounds * WORKERS):
-            ready, _ = ray.wait(list(gradients))
-            worker = gradients.pop(ready[0])
-            current = self._server.apply_gradients.remote(ready[0])
-            if number < (rounds - 1) * WORKERS:
-                gradients[worker.compute_gradients.remote(current)] = worker
-
-    def _run_sync(self, rounds: int, current: Any) -> None:
-        for _ in range(rounds):
-            gradients = [worker.compute_gradients.remote(current) for worker in self._workers]
-            current = self._server.apply_gradients.remote(*gradients)
 
     def __enter__(self) -> RayServer:
         return self
@@ -67,7 +63,64 @@ class RayServer:
         ray.shutdown()
 
 
-class _ParameterServer:
+def _run_async(server: Any, workers: Sequence[Any], rounds: int, current: Any) -> None:
+    gradients = {worker.compute_gradients.remote(current): worker for worker in workers}
+    for number in range(rounds * WORKERS):
+        ready, _ = ray.wait(list(gradients))
+        worker = gradients.pop(ready[0])
+        current = server.apply_gradients.remote(ready[0])
+        if number < (rounds - 1) * WORKERS:
+            gradients[worker.compute_gradients.remote(current)] = worker
+
+
+def _run_sync(server: Any, workers: Sequence[Any], rounds: int, current: Any) -> None:
+    for _ in range(rounds):
+        gradients = [worker.compute_gradients.remote(current) for worker in workers]
+        current = server.apply_gradients.remote(*gradients)
+
+
+class _DocumentedServer:
+    def __init__(self) -> None:
+        torch.set_num_threads(1)
+        self._model = Vector()
+        self._optimizer = make_optimizer(self._model.parameters())
+        self._ends_s: list[float] = []
+
+    def apply_gradients(self, *gradients: list[np.ndarray]) -> dict[str, Tensor]:
+        means = [np.stack(parts).sum(axis=0) / len(gradients) for parts in zip(*gradients, strict=True)]
+        self._optimizer.zero_grad()
+        for parameter, mean in zip(self._model.parameters(), means, strict=True):
+            parameter.grad = torch.from_numpy(mean)
+        self._optimizer.step()
+        self._ends_s.append(time.monotonic())
+        return self._weights()
+
+    def reset(self) -> dict[str, Tensor]:
+        with torch.no_grad():
+            self._model.weight.zero_()
+        self._ends_s = []
+        return self._weights()
+
+    def look(self) -> tuple[list[float], np.ndarray]:
+        return self._ends_s, self._model.weight.detach().numpy()
+
+    def _weights(self) -> dict[str, Tensor]:
+        return {name: tensor.cpu() for name, tensor in self._model.state_dict().items()}
+
+
+class _DocumentedWorker:
+    def __init__(self) -> None:
+        torch.set_num_threads(1)
+        self._model = Vector()
+        self._gradient = np.zeros(PARAMETERS, np.float32)
+
+    def compute_gradients(self, weights: dict[str, Tensor]) -> list[np.ndarray]:
+        self._model.load_state_dict(weights)
+        self._gradient.fill(1.0)
+        return [self._gradient]
+
+
+class _LeanServer:
     def __init__(self) -> None:
         self._weights = np.zeros(PARAMETERS, np.float32)
         self._change = np.zeros_like(self._weights)
@@ -89,7 +142,7 @@ class _ParameterServer:
         return self._ends_s, self._weights
 
 
-class _Worker:
+class _LeanWorker:
     def __init__(self) -> None:
         self._weights, self._gradient = (np.zeros(PARAMETERS, np.float32) for _ in range(2))
 
