@@ -10,9 +10,10 @@ PIP = $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c c
 demo: $(STAMP)
 	@$(VENV)/bin/python examples/demo.py
 
+# Tests start hundreds of Python processes: compiled modules are kept, even where the environment says otherwise.
 test: $(STAMP) $(RAY)
 	@.ci/chromium
-	@$(VENV)/bin/python -m pytest --numprocesses auto --dist loadgroup
+	@PYTHONDONTWRITEBYTECODE= $(VENV)/bin/python -m pytest --numprocesses auto --dist loadgroup
 
 check: $(STAMP)
 	@$(VENV)/bin/ruff check .

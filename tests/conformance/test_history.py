@@ -1,6 +1,7 @@
 """What the history of every run says, whatever the strategy and the world."""
 
 import itertools
+from functools import cache
 
 import pytest
 from conformance.cases import SPECS, SYNCHRONOUS, make_task, single
@@ -21,9 +22,13 @@ def runs(specs):
     ]
 
 
-@pytest.fixture(scope="module", params=runs(SPECS))
+@pytest.fixture(params=runs(SPECS))
 def run(request):
-    spec, world = request.param
+    return trained(*request.param)
+
+
+@cache
+def trained(spec, world):
     return pl.train(make_task("batch-not-divisible"), spec, WORLDS[world](3), steps=STEPS)
 
 
