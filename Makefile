@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 STAMP := $(VENV)/.installed
 RAY := $(VENV)/.ray-installed
+# One more than there are cores: many tests wait, for a deadline or for processes to start.
+PROCESSES = $(shell echo $$(($$(nproc) + 1)))
 PIP = $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .PHONY: demo test check bench docs clean
@@ -10,9 +12,10 @@ PIP = $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c c
 demo: $(STAMP)
 	@$(VENV)/bin/python examples/demo.py
 
+# Tests start hundreds of Python processes: compiled modules are kept, even where the environment says otherwise.
 test: $(STAMP) $(RAY)
 	@.ci/chromium
-	@$(VENV)/bin/python -m pytest --numprocesses auto --dist loadgroup
+	@PYTHONDONTWRITEBYTECODE= $(VENV)/bin/python -m pytest --numprocesses $(PROCESSES) --dist loadgroup
 
 check: $(STAMP)
 	@$(VENV)/bin/ruff check .

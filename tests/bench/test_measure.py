@@ -7,6 +7,8 @@ from paceline.bench.measure import measure, report_of
 from paceline.bench.patterns import PATTERNS
 from paceline.bench.spec import Spec
 
+pytestmark = pytest.mark.xdist_group("measure")  # measured once
+
 SMALL = {"begin_bytes": 400, "end_bytes": 40_000, "factor": 100, "repeat": 3}
 MACHINE = {"cores": 2, "load": 0.5, "torch": "2"}
 

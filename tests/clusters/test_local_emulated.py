@@ -27,7 +27,7 @@ def run_on(workers, program, link=QUICK, **changes):
 @pytest.mark.parametrize("spec", PASSING_MESSAGES)
 def test_an_emulated_link_does_not_change_a_bit_of_the_weights(spec):
     task = a_task()
-    plain = pl.train(task, spec, pl.Local(workers=3), steps=STEPS)
+    plain = pl.train(task, spec, simulated(3), steps=STEPS)
     paced = pl.train(task, spec, pl.Local(workers=3, link=QUICK), steps=STEPS)
     assert torch.equal(paced.parameters, plain.parameters)
     assert [record.loss for record in paced.history] == [record.loss for record in plain.history]

@@ -155,6 +155,14 @@ CASES = {
 }
 
 
+def in_turn(cases, *axes):
+    """Each case, a tuple, with one value of each axis, in turn: for processes, where every pair would take too long.
+
+    If the lengths have no common divisor, then each value of an axis soon meets each of another.
+    """
+    return [(*case, *(list(axis)[n % len(axis)] for axis in axes)) for n, case in enumerate(cases)]
+
+
 def make_task(case="plain", optimizer="sgd", dtype=torch.float64):
     changes = CASES[case](dtype)
     if case == "param-groups":

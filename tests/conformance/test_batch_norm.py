@@ -1,10 +1,11 @@
 """BatchNorm: each worker normalises by its own slice, as in DDP, and the first worker's statistics are kept."""
 
+import itertools
 from dataclasses import replace
 
 import pytest
 import torch
-from conformance.cases import LINEAR, OPTIMIZERS, STEPS, SYNCHRONOUS, WORKERS, train_plainly
+from conformance.cases import LINEAR, OPTIMIZERS, STEPS, SYNCHRONOUS, WORKERS, in_turn, train_plainly
 from tasks import WORLDS, samples
 from torch import nn
 
@@ -29,9 +30,14 @@ def task_with_batch_norm():
     )
 
 
-@pytest.mark.parametrize("world", WORLDS)
-@pytest.mark.parametrize("workers", WORKERS)
-@pytest.mark.parametrize("spec", ["single", *SYNCHRONOUS, *LINEAR])
+SPECS = ["single", *SYNCHRONOUS, *LINEAR]
+IN_SIMULATION = itertools.product(SPECS, WORKERS, ["simulated"])
+IN_PROCESSES = [
+    (spec, workers, "local") for spec, few in in_turn(zip(SPECS), [1, 2]) for workers in (few, few + 2)
+]
+
+
+@pytest.mark.parametrize(("spec", "workers", "world"), [*IN_SIMULATION, *IN_PROCESSES])
 def test_weights_and_statistics_are_those_of_a_loop_over_the_slices(spec, workers, world):
     task = task_with_batch_norm()
     slices = 1 if spec == "single" else workers

@@ -1,5 +1,7 @@
 """Every synchronous strategy, on any number of workers, in any world, gives the weights of `single`."""
 
+import itertools
+
 import pytest
 import torch
 from conformance.cases import (
@@ -9,6 +11,7 @@ from conformance.cases import (
     STEPS,
     SYNCHRONOUS,
     WORKERS,
+    in_turn,
     make_task,
     single,
     train_plainly,
@@ -46,26 +49,20 @@ def test_a_synchronous_strategy_gives_the_weights_of_single_in_simulation(case, 
         assert_close(run.parameters, single(case, optimizer).parameters)
 
 
+@pytest.mark.parametrize(
+    ("spec", "workers", "case", "optimizer"),
+    in_turn(itertools.product(SYNCHRONOUS, WORKERS), CASES, OPTIMIZERS),
+)
+def test_a_synchronous_strategy_gives_the_weights_of_single_in_processes(spec, workers, case, optimizer):
+    run = pl.train(make_task(case, optimizer), spec, pl.Local(workers=workers), steps=STEPS)
+    assert_close(run.parameters, single(case, optimizer).parameters)
+
+
 @pytest.mark.parametrize("spec", SYNCHRONOUS)
-@pytest.mark.parametrize("case", CASES)
-def test_a_synchronous_strategy_gives_the_weights_of_single_in_processes(case, spec):
+def test_fewer_samples_than_processes_give_the_weights_of_single(spec):
+    case = "fewer-samples-than-workers"
     run = pl.train(make_task(case, "momentum"), spec, pl.Local(workers=3), steps=STEPS)
     assert_close(run.parameters, single(case, "momentum").parameters)
-
-
-@pytest.mark.parametrize("workers", [1, 2, 4])
-@pytest.mark.parametrize("spec", SYNCHRONOUS)
-def test_any_number_of_processes_gives_the_weights_of_single(spec, workers):
-    case = "fewer-samples-than-workers"
-    run = pl.train(make_task(case, "momentum"), spec, pl.Local(workers=workers), steps=STEPS)
-    assert_close(run.parameters, single(case, "momentum").parameters)
-
-
-@pytest.mark.parametrize("spec", SYNCHRONOUS)
-@pytest.mark.parametrize("optimizer", [name for name in OPTIMIZERS if name != "momentum"])
-def test_every_optimizer_gives_the_weights_of_single_in_processes(optimizer, spec):
-    run = pl.train(make_task("param-groups", optimizer), spec, pl.Local(workers=3), steps=STEPS)
-    assert_close(run.parameters, single("param-groups", optimizer).parameters)
 
 
 @pytest.mark.parametrize("workers", WORKERS)

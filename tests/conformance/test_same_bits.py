@@ -1,8 +1,10 @@
 """The order of every sum is fixed, so that worlds and algorithms agree to the last bit."""
 
+import itertools
+
 import pytest
 import torch
-from conformance.cases import REPRODUCIBLE, STEPS, VARIANTS, make_task
+from conformance.cases import REPRODUCIBLE, STEPS, VARIANTS, in_turn, make_task
 from tasks import numbers, simulated
 from torch import nn
 
@@ -26,9 +28,14 @@ def odd_task(dtype, optimizer=lambda params: torch.optim.Adam(params, lr=0.01), 
     )
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
-@pytest.mark.parametrize("workers", [2, 3])
-@pytest.mark.parametrize("spec", ["single", *REPRODUCIBLE])
+DTYPES = [torch.float32, torch.float64]
+ON_TWO_AND_THREE = list(itertools.product(["single", *REPRODUCIBLE], [2, 3]))
+
+
+# Each strategy has both dtypes, and each number of workers has now the one, now the other.
+@pytest.mark.parametrize(
+    ("spec", "workers", "dtype"), in_turn(ON_TWO_AND_THREE, [*DTYPES, *reversed(DTYPES)]), ids=str
+)
 def test_processes_and_simulation_give_the_same_bits(spec, workers, dtype):
     task = odd_task(dtype)
     local = pl.train(task, spec, pl.Local(workers=workers), steps=STEPS)
@@ -54,7 +61,7 @@ def test_processes_and_simulation_clip_to_the_same_bits(spec):
     assert torch.equal(local.parameters, pl.train(task, spec, simulated(3), steps=STEPS).parameters)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("workers", [2, 3, 4, 7])
 @pytest.mark.parametrize(
     "optimizer",

@@ -10,6 +10,8 @@ from paceline.costs.units import format_bytes, format_seconds
 from paceline.report import write_page
 from paceline.trace import Kind
 
+pytestmark = pytest.mark.xdist_group("browser")  # one Chromium for all
+
 WIDE, NARROW = 1440, 390
 
 

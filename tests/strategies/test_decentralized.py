@@ -8,7 +8,7 @@ import networkx as nx
 import numpy as np
 import pytest
 import torch
-from conformance.cases import OPTIMIZERS, make_task, single
+from conformance.cases import OPTIMIZERS, in_turn, make_task, single
 from tasks import WORLDS, a_task, samples, simulated
 from torch import nn
 
@@ -71,15 +71,17 @@ def test_peers_take_the_steps_of_a_plain_loop(topology, order, optimizer):
     torch.testing.assert_close(run.parameters, expected, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("world", WORLDS)
-@pytest.mark.parametrize(
-    "case", ["batch-not-divisible", "fewer-samples-than-workers", "param-groups", "schedule"]
-)
-@pytest.mark.parametrize("optimizer", [name for name in OPTIMIZERS if name != "adam"])
+CASES = ["batch-not-divisible", "fewer-samples-than-workers", "param-groups", "schedule"]
+LINEAR = [name for name in OPTIMIZERS if name != "adam"]
+IN_SIMULATION = itertools.product(CASES, LINEAR, ["simulated"])
+IN_PROCESSES = in_turn([(case,) for case in CASES], LINEAR, ["local"])
+
+
+@pytest.mark.parametrize(("case", "optimizer", "world"), [*IN_SIMULATION, *IN_PROCESSES])
 def test_adapt_then_combine_on_the_complete_graph_is_all_reduce(case, optimizer, world):
     spec = "decentralized:topology=complete,weights=uniform,order=adapt-then-combine"
     run = pl.train(make_task(case, optimizer), spec, WORLDS[world](3), steps=STEPS)
-    all_reduced = pl.train(make_task(case, optimizer), "all-reduce", WORLDS[world](3), steps=STEPS)
+    all_reduced = pl.train(make_task(case, optimizer), "all-reduce", simulated(3), steps=STEPS)
     torch.testing.assert_close(run.parameters, all_reduced.parameters, rtol=0, atol=1e-12)
     torch.testing.assert_close(run.parameters, single(case, optimizer).parameters, rtol=0, atol=1e-12)
     assert run.history[-1]["consensus"] < 1e-15
@@ -99,8 +101,11 @@ def test_a_single_peer_takes_the_steps_of_single(mode, world):
     torch.testing.assert_close(run.parameters, single("plain", "momentum").parameters, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("topology", ["ring", "exponential", "complete"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
+@pytest.mark.parametrize(
+    ("topology", "dtype"),
+    in_turn([("ring",), ("exponential",), ("complete",)], [torch.float32, torch.float64]),
+    ids=str,
+)
 def test_worlds_and_overlap_and_network_change_no_bit(topology, dtype):
     task = make_task("batch-not-divisible", "adam", dtype)
     spec = f"decentralized:topology={topology},consensus_every=1"

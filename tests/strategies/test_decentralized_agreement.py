@@ -95,7 +95,7 @@ def least_squares(noise, **changes):
 def test_linear_regression_reaches_the_solution_that_all_peers_share():
     # Without noise the least squares of every slice are the same, and nothing keeps the peers from them.
     task, answer = least_squares(noise=0.0)
-    run = pl.train(task, "decentralized", simulated(16), steps=600)
+    run = pl.train(task, "decentralized", simulated(8), steps=600)
     torch.testing.assert_close(run.parameters, answer, rtol=0, atol=1e-12)
     assert run.history[-1]["consensus"] < 1e-12
 
@@ -106,7 +106,7 @@ def test_linear_regression_with_noise_comes_nearer_as_the_step_size_falls():
         return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + step / 20))
 
     task, answer = least_squares(noise=0.5, schedule=falling)
-    short, long = (pl.train(task, "decentralized", simulated(16), steps=steps) for steps in (50, 1200))
+    short, long = (pl.train(task, "decentralized", simulated(8), steps=steps) for steps in (50, 1200))
     distances = [float((run.parameters - answer).norm()) for run in (short, long)]
     assert distances[1] < 3e-3 * answer.norm()
     assert distances[1] < 0.1 * distances[0]

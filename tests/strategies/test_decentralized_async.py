@@ -79,7 +79,7 @@ def assert_sum_is_kept(topology, cluster, steps, seed=0):
 @pytest.mark.parametrize("cluster", CLUSTERS)
 @pytest.mark.parametrize(("topology", "peers"), CASES)
 def test_the_sum_is_kept_whatever_happens_meanwhile(topology, peers, cluster):
-    for seed, steps in itertools.product(range(5), (1, peers, 5 * peers + 3)):
+    for seed, steps in itertools.product(range(3), (1, peers, 5 * peers + 3)):
         assert_sum_is_kept(topology, simulated(peers, **CLUSTERS[cluster]), steps, seed)
 
 
@@ -96,19 +96,19 @@ def test_peers_come_to_agree_once_they_learn_nothing_more(topology, peers, clust
         averaging(peers),
         f"{SPEC},topology={topology}",
         simulated(peers, **CLUSTERS[cluster]),
-        steps=100 * peers,
+        steps=(100 if topology == "path" else 50) * peers,
     )
     measured = [r["consensus"] for r in run.history if "consensus" in r.extra]
     assert measured[-1] < 1e-3 * max(measured)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(6))
 def test_peers_on_an_odd_ring_come_to_agree(seed):
     cluster = simulated(5, compute=pl.times.Pareto(0.001, 1.5), link=pl.Link("1Mbps", "1ms"), slow={2: 5.0})
-    run = pl.train(averaging(5), SPEC, cluster, steps=600, seed=seed)
+    run = pl.train(averaging(5), SPEC, cluster, steps=400, seed=seed)
     first = next(r["consensus"] for r in run.history if "consensus" in r.extra and r.step > 15)
     assert last_consensus(run) < 1e-6 * first
-    assert run.steps == 600
+    assert run.steps == 400
 
 
 def test_two_peers_that_keep_pace_average_and_do_not_swap():
@@ -158,10 +158,9 @@ def test_finds_the_optimum_of_a_convex_task():
     task = a_task(
         model=lambda: nn.Linear(4, 1, bias=False).double(), data=(x, x @ w), batch_size=16, optimizer=slow_sgd
     )
-    for seed in range(3):
-        cluster = simulated(7, compute=pl.times.Exponential(0.01))
-        run = pl.train(task, "decentralized:mode=async", cluster, steps=7 * 400, seed=seed)
-        torch.testing.assert_close(run.parameters, w.flatten(), rtol=0, atol=1e-6)
+    cluster = simulated(7, compute=pl.times.Exponential(0.01))
+    run = pl.train(task, "decentralized:mode=async", cluster, steps=7 * 400)
+    torch.testing.assert_close(run.parameters, w.flatten(), rtol=0, atol=1e-6)
 
 
 def slow_sgd(params):

@@ -15,7 +15,7 @@ from paceline.costs.order_statistics import expected_order_statistic, mean_stale
 STANDARD_ERROR = 0.0065
 """Of the mean seconds that a run gives: a third of what is allowed."""
 
-CASES = [
+CONFIGURATIONS = [
     ("sync", EXPONENTIAL, 4, None),
     ("sync", EXPONENTIAL, 8, None),
     ("sync", EXPONENTIAL, 16, None),
@@ -48,6 +48,19 @@ CASES = [
 ]
 
 
+def name(value):
+    return type(value).__name__.lower() if isinstance(value, pl.times.Times) else str(value)
+
+
+def in_one_process(configuration):
+    """One process of pytest does all tests of a configuration, and so simulates it once."""
+    words = "-".join(map(name, configuration))
+    return pytest.param(*configuration, id=words, marks=pytest.mark.xdist_group(words))
+
+
+CASES = [in_one_process(configuration) for configuration in CONFIGURATIONS]
+
+
 def simulate(variant, times, workers, k):
     """As many updates as it takes for the standard error."""
     samples = times.sample(np.random.default_rng(0), 10_000 * workers).reshape(-1, workers)
@@ -61,23 +74,19 @@ def simulate(variant, times, workers, k):
     return timed(spec_of(variant, k), workers, times, steps=math.ceil(variance / STANDARD_ERROR**2))
 
 
-def name(value):
-    return type(value).__name__.lower() if isinstance(value, pl.times.Times) else str(value)
-
-
-@pytest.mark.parametrize(("variant", "times", "workers", "k"), CASES, ids=name)
+@pytest.mark.parametrize(("variant", "times", "workers", "k"), CASES)
 def test_the_mean_seconds_of_an_update_are_those_of_theory(variant, times, workers, k):
     expected = seconds_per_update(variant, times, workers, k)
     assert simulate(variant, times, workers, k).step_seconds == pytest.approx(expected, rel=0.02)
 
 
-@pytest.mark.parametrize(("variant", "times", "workers", "k"), CASES, ids=name)
+@pytest.mark.parametrize(("variant", "times", "workers", "k"), CASES)
 def test_the_mean_staleness_is_that_of_theory_whatever_the_distribution(variant, times, workers, k):
     staleness = mean_of(simulate(variant, times, workers, k).staleness)
     assert staleness == pytest.approx(mean_staleness(variant, workers, k), rel=0.02)
 
 
-@pytest.mark.parametrize(("variant", "times", "workers", "k"), CASES, ids=name)
+@pytest.mark.parametrize(("variant", "times", "workers", "k"), CASES)
 def test_every_update_is_by_k_gradients(variant, times, workers, k):
     run = simulate(variant, times, workers, k)
     assert sum(run.staleness.values()) == run.steps * (k or (workers if variant == "sync" else 1))

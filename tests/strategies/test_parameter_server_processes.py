@@ -5,7 +5,7 @@ import time
 import numpy as np
 import pytest
 import torch
-from conformance.cases import STEPS, make_task, single
+from conformance.cases import STEPS, in_turn, make_task, single
 from strategies.server_cases import (
     VARIANTS,
     Ledger,
@@ -37,8 +37,7 @@ def a_regression():
     )
 
 
-@pytest.mark.parametrize("servers", SERVERS)
-@pytest.mark.parametrize("spec", VARIANTS)
+@pytest.mark.parametrize(("spec", "servers"), in_turn([(spec,) for spec in VARIANTS], SERVERS))
 def test_every_variant_learns_in_processes(spec, servers):
     run = pl.train(a_regression(), with_servers(spec, servers), pl.Local(workers=3), steps=150)
     losses = [record.loss for record in run.history]
