@@ -14,26 +14,10 @@ hypothesis.settings.register_profile("paceline", deadline=None)  # a busy machin
 hypothesis.settings.load_profile("paceline")
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(config, items):
+def pytest_collection_modifyitems(items):
     """The functions of test modules travel to workers by value: a worker that imported pytest would start slowly."""
     for module in {item.module for item in items}:
         cloudpickle.register_pickle_by_value(module)
-    if getattr(config.option, "loadgroup", False):
-        _name_groups(items)
-
-
-def _name_groups(items):
-    """Put a test's group at the end of its id, where the scheduler of xdist looks for it.
-
-    xdist 3.8 does so itself, but under pytest 9.2 to no effect: tests of one group were shared out among all processes,
-    and each of these started Ray (https://github.com/pytest-dev/pytest-xdist/issues/1386).
-    """
-    for item in items:
-        groups = sorted({mark.args[0] for mark in item.iter_markers("xdist_group")})
-        suffix = f"@{'_'.join(groups)}"
-        if groups and not item.nodeid.endswith(suffix):
-            item._id = type(item._id).parse(f"{item.nodeid}{suffix}")
 
 
 @pytest.fixture
