@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from heapq import heappush
 
 import numpy as np
 
@@ -122,8 +121,7 @@ class Network:
         if free_s > begins_s:
             packet.begins_s = begins_s = free_s
         self.in_free[to] = packet.delivered_s = delivered_s = begins_s + packet.carry_s
-        kernel = self.kernel
-        heappush(kernel.heap, (delivered_s, kernel.count(), self.deliver[to], packet))
+        self.kernel.at(delivered_s, self.deliver[to], packet)
 
     def _arrive_together(self, packet: SendEvent) -> None:
         """Of messages that arrive at one instant those of lower ranks go first, whoever happened to be asked first."""

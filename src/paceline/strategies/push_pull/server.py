@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -20,6 +20,7 @@ from paceline.strategies.push_pull.policy import (
     Policy,
     unstamp,
 )
+from paceline.strategies.push_pull.shards import cut
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -47,6 +48,11 @@ _KEY = itemgetter(0, 1)
 """`Push.key`, quicker."""
 
 
+def _in_order(pushes: Sequence[Push]) -> Sequence[Push]:
+    """By worker and step, so that a sum is the same whoever came first."""
+    return sorted(pushes, key=_KEY) if len(pushes) > 1 else pushes
+
+
 class Server:
     """What the first server and the others have in common: a shard, and how it is updated and handed out."""
 
@@ -60,11 +66,13 @@ class Server:
         self.servers = servers
         self.policy = policy
         self._clips = ctx.clips
-        self.shard = ctx.shards(len(servers))[servers.index(ctx.rank)]
+        number, shards = servers.index(ctx.rank), ctx.shards(len(servers))
+        self.shard = shards[number]
         ctx.lend(parameters=True)
         # Cut once: a view of a tensor costs more than most of an update in a simulation.
-        self._parameters, self._gradient = ctx.parameters[self.shard], ctx.gradient[self.shard]
+        self._parameters, self._gradient = cut(ctx.parameters, shards)[number], cut(ctx.gradient, shards)[number]
         self._length = self.shard.stop - self.shard.start
+        self._is_blank = self._gradient.is_meta  # no mathematics is done
         self.version = 0
         # With the gradients of a whole global batch each is added to the others as it is received, rank by rank.
         self._adds_up = policy.takes_all(len(ctx.workers))
@@ -82,19 +90,20 @@ class Server:
             self._farewells.add(source)
             return None
         step, version = unstamp(origin)
-        if gradient.shape != (self._length,) or version > self.version:
+        fits = gradient is self._gradient or gradient.shape == (self._length,)
+        if not fits or version > self.version:
             sent = f"a gradient of shape {list(gradient.shape)} at version {version}"
             expected = f"one of shape [{self._length}] at a version up to {self.version}"
             raise MismatchError(source, sent, self.ctx.rank, expected)
         return Push(source, step, version, loss, gradient, self.ctx.batch_of(source, step))
 
-    async def next_push(self, count: int = 0) -> Push | None:
-        """The gradient that comes next; `count` have come for the same update."""
-        landing = None if self._gradient.is_meta else self._landing()
+    def next_message(self, count: int = 0) -> Awaitable[Message]:
+        """What a worker pushes next; `count` gradients have come for the same update."""
+        landing = None if self._is_blank else self._landing()
         if not self._adds_up:
-            return self.read(await self.ctx.recv(ANY, landing, tag=PUSH))
+            return self.ctx.recv(ANY, landing, tag=PUSH)
         combine: Combine = "sum" if count else "copy"
-        return self.read(await self.ctx.recv(self.ctx.workers[count], landing, combine=combine, tag=PUSH))
+        return self.ctx.recv(self.ctx.workers[count], landing, combine=combine, tag=PUSH)
 
     def discard(self, push: Push) -> None:
         """Its memory serves for another. New memory costs more than a copy: the system clears it, page by page."""
@@ -103,7 +112,7 @@ class Server:
 
     async def update(self, pushes: Sequence[Push]) -> None:
         """One step of the optimizer by the gradients' mean over samples, summed in the order of ranks."""
-        if not self._gradient.is_meta and not self._adds_up:
+        if not self._is_blank and not self._adds_up:
             self._sum(pushes)
         norm = await gradient_norm(self.ctx, self.shard, self.servers) if self._clips else None
         for sending in self._sending:
@@ -142,7 +151,7 @@ class Server:
 
         samples = max(1, sum(push.batch.count for push in pushes))
         total = self._gradient
-        for number, push in enumerate(sorted(pushes, key=_KEY)):
+        for number, push in enumerate(_in_order(pushes)):
             # A gradient comes multiplied by its share of its global batch; here it counts by its samples.
             weight = self._damping(push) * push.batch.total / samples
             if number:
@@ -190,30 +199,29 @@ class Coordinator(Server):
 
     async def _collect(self) -> list[Push]:
         """The gradients of the next update."""
-        pushes: list[Push] = []
-        while len(pushes) < self.policy.k:
-            push = await self._next_from_the_living(len(pushes))
-            self._done[push.worker] += 1
-            if self.policy.cancels and push.version < self.version:
-                self.discard(push)  # it was pushed before its worker heard of the update that cancelled it
-                continue
-            pushes.append(push)
-            if not self.policy.waits and not self.policy.cancels and len(pushes) < self.policy.k:
-                await self._hand_out_everywhere([push.worker])
-        return pushes
-
-    async def _next_from_the_living(self, count: int) -> Push:
-        while True:
+        policy, pushes = self.policy, list[Push]()
+        while len(pushes) < policy.k:
             try:
-                push = await self.next_push(count)
+                push = self.read(await self.next_message(len(pushes)))
             except PeerLost as loss:
                 await self._go_on_without(loss)
                 continue
-            if push is not None:
-                if push.worker == self._first_worker:
-                    for buffer in self._buffers:
-                        await self.ctx.recv(push.worker, buffer, tag=BUFFER)
-                return push
+            if push is None:
+                continue
+            if push.worker == self._first_worker:
+                await self._take_buffers()
+            self._done[push.worker] += 1
+            if policy.cancels and push.version < self.version:
+                self.discard(push)  # it was pushed before its worker heard of the update that cancelled it
+                continue
+            pushes.append(push)
+            if not policy.waits and not policy.cancels and len(pushes) < policy.k:
+                await self._hand_out_everywhere([push.worker])
+        return pushes
+
+    async def _take_buffers(self) -> None:
+        for buffer in self._buffers:
+            await self.ctx.recv(self._first_worker, buffer, tag=BUFFER)
 
     async def _go_on_without(self, loss: PeerLost) -> None:
         needed = self.policy.k if self.policy.waits else 1
@@ -228,11 +236,11 @@ class Coordinator(Server):
     def _who_goes_on(self, pushes: Sequence[Push]) -> list[int]:
         if self.policy.cancels:
             return sorted(self._alive)
-        finished = {push.worker for push in pushes} if self.policy.waits else {pushes[-1].worker}
+        finished = [push.worker for push in (pushes if self.policy.waits else pushes[-1:])]
         if self.policy.slack is None:
-            return sorted(finished & self._alive)
+            return sorted([worker for worker in finished if worker in self._alive])
         slowest = min(self._done[worker] for worker in self._alive)
-        candidates = (finished | self._held) & self._alive
+        candidates = self._held.union(finished) & self._alive
         free = {worker for worker in candidates if self._done[worker] - slowest <= self.policy.slack}
         self._held = candidates - free
         return sorted(free)
@@ -245,7 +253,7 @@ class Coordinator(Server):
 
     def _report(self, pushes: Sequence[Push]) -> None:
         loss, samples = 0.0, 0
-        for push in sorted(pushes, key=_KEY):  # so that the loss is the same whoever came first
+        for push in _in_order(pushes):
             self.ctx.note_staleness(self.version - push.version)
             loss += push.loss * push.batch.count
             samples += push.batch.count
@@ -288,7 +296,7 @@ class Follower(Server):
     async def _find(self, count: int, key: tuple[int, int], kept: dict[tuple[int, int], Push]) -> Push:
         while key not in kept:
             try:
-                push = await self.next_push(count)
+                push = self.read(await self.next_message(count))
             except PeerLost as loss:
                 if loss.rank == key[0]:
                     raise  # the others have this gradient in their shards already

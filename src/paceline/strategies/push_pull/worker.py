@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from paceline.context import Batch, Context, Handle, Message
 from paceline.strategies.push_pull.policy import BUFFER, PARAMETERS, PUSH, STOP, Policy, stamp
+from paceline.strategies.push_pull.shards import cut
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -26,7 +27,7 @@ class Worker:
         if policy.waits and not policy.cancels:
             ctx.lend(gradient=True)  # who has pushed has nothing to do until the servers have read it
         # Cut once: a view of a tensor costs more than all else that a push takes in a simulation.
-        self._parts = [ctx.gradient[shard] for shard in self._shards]
+        self._routes = list(zip(servers, cut(ctx.gradient, self._shards), strict=True))
         self._buffers = ctx.buffers if ctx.rank == ctx.workers[0] else ()
 
     async def run(self) -> None:
@@ -40,9 +41,9 @@ class Worker:
 
     async def _compute_and_pull(self) -> None:
         # Nothing computes when parameters come, so they may be overwritten where they are.
-        places = [self._ctx.parameters[shard] for shard in self._shards]
-        async for batch in self._ctx.batches(endless=True):
-            await self._ctx.compute(batch)
+        ctx, places = self._ctx, cut(self._ctx.parameters, self._shards)
+        async for batch in ctx.batches(endless=True):
+            await ctx.compute(batch)
             await self._push(batch)
             goes_on = await (
                 self._adopt(self._listen(places)) if self._policy.keeps else self._borrow(places)
@@ -88,7 +89,7 @@ class Worker:
         ctx, origin = self._ctx, stamp(batch.step, self._version)
         under_way = [
             ctx.start(ctx.send(server, part, tag=PUSH, version=origin, note=ctx.loss))
-            for server, part in zip(self._servers, self._parts, strict=True)
+            for server, part in self._routes
         ]
         for buffer in self._buffers:
             await ctx.send(self._servers[0], buffer, tag=BUFFER)
