@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any, TypeVar, cast
 
 from torch import Tensor
@@ -86,15 +85,17 @@ class SimulatedContext(Node):
         "blank_received",
         "box",
         "draw_compute_s",
+        "hosts",
         "kernel",
         "network",
+        "program",
         "record_packed",
+        "test_samples",
         "world",
     )
 
     windows_are_fast = False
-    program: Process[Any] | None = None
-    """What runs in the foreground."""
+    test_samples: Samples | None
 
     def __init__(self, world: World, job: Job, rank: int, replica: Replica | None) -> None:
         super().__init__(job, rank, replica)
@@ -102,9 +103,12 @@ class SimulatedContext(Node):
         self.kernel = world.kernel
         self.network = world.network
         self.hosts: Sequence[int] = world.hosts
+        self.test_samples = world.test_samples
+        self.program: Process[Any] | None = None
+        """What runs in the foreground."""
         self.box = world.network.boxes[rank]
         self.recorder.host = world.hosts[rank]
-        self.record_packed = self.recorder.packed.extend
+        self.record_packed = self.recorder.packed.append
         # Ranks without mathematics send and receive the same few tensors again and again. Asking a tensor for its size
         # or its shape takes as long as a whole message otherwise does.
         self.blank: Tensor | None = None
@@ -126,11 +130,7 @@ class SimulatedContext(Node):
         assert self.world.training_samples is not None
         return self.world.training_samples
 
-    @cached_property
-    def test_samples(self) -> Samples | None:
-        return self.world.test_samples
-
-    @cached_property
+    @property
     def global_batches(self) -> GlobalBatches:
         assert self.world.global_batches is not None
         return self.world.global_batches
