@@ -33,6 +33,11 @@ _log = logging.getLogger("paceline")
 PROGRAM_STREAM, DELAY_STREAM = 1, 2
 
 
+def _stream(seed: int, rank: int, purpose: int) -> np.random.Generator:
+    # The same stream as of a list of these numbers, in half the time.
+    return np.random.default_rng(np.array([seed, rank, purpose], dtype=np.uint32))
+
+
 class Node(ABC):
     """One rank of a run. Its subclasses satisfy `paceline.context.Context`."""
 
@@ -68,7 +73,7 @@ class Node(ABC):
         self.servers: Sequence[int] = range(workers, job.ranks)
         self.is_reporter = rank == job.reporter
         self.peers: Sequence[int] = range(job.ranks)
-        self.delay_rng = np.random.default_rng([job.seed, rank, DELAY_STREAM])
+        self.delay_rng = _stream(job.seed, rank, DELAY_STREAM)
         self.step = 0
         self.loss = math.nan
         self.recorder = Recorder(rank, self.role)
@@ -90,7 +95,7 @@ class Node(ABC):
     @property
     def rng(self) -> np.random.Generator:
         if self._rng is None:
-            self._rng = np.random.default_rng([self.job.seed, self.rank, PROGRAM_STREAM])
+            self._rng = _stream(self.job.seed, self.rank, PROGRAM_STREAM)
         return self._rng
 
     def count_collective(self, group_number: int) -> int:

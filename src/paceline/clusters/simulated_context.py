@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequen
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
+import numpy as np
 from torch import Tensor
 
 from paceline.clusters.job import Job
@@ -117,7 +118,7 @@ class SimulatedContext(Node):
         self.blank_received: Tensor | None = None
         """The tensor without data that was last received, and which fitted the one it was received into."""
         self.blank_landing: Tensor | None = None
-        self.draw_compute_s = self._draw_compute_times().__next__
+        self.draw_compute_s = _draw_compute_times(world, rank, self.delay_rng).__next__
         """How long this rank's next gradient takes."""
 
     def now(self) -> float:
@@ -159,15 +160,6 @@ class SimulatedContext(Node):
             like = Observer.row(self.parameters)
             world.showcase = SimulatedWindow(self.kernel, self.workers, len(self.workers), like)
         return Observer(world.showcase.seen_by(self), self.rank, self.workers, lambda _rank: False)
-
-    def _draw_compute_times(self) -> Iterator[float]:
-        compute, stragglers, rng = self.world.compute, self.world.stragglers, self.delay_rng
-        factor, delay = stragglers.factor(self.rank), stragglers.delay_of(self.rank)
-        if delay is not None:
-            while True:
-                yield compute.draw(rng) * factor + delay.draw(rng)
-        while True:  # many at a time are the same numbers, and cost as much as a few one by one
-            yield from (compute.sample(rng, _DRAWS) * factor).tolist()
 
     def compute(self, batch: Batch) -> ComputeEvent:
         return ComputeEvent(self, batch)
@@ -286,3 +278,12 @@ class SimulatedContext(Node):
         loss = record.get("loss", losses[-1][1] if losses else float("nan"))
         so_far = (record["step"], world.last_step, loss, self.samples_by(record), record["seconds"])
         world.progress(Progress(*so_far, record["metric"], *slowest(world.computing_s, world.computations)))
+
+
+def _draw_compute_times(world: World, rank: int, rng: np.random.Generator) -> Iterator[float]:
+    compute, factor, delay = world.compute, world.stragglers.factor(rank), world.stragglers.delay_of(rank)
+    if delay is not None:
+        while True:
+            yield compute.draw(rng) * factor + delay.draw(rng)
+    while True:  # many at a time are the same numbers, and cost as much as a few one by one
+        yield from (compute.sample(rng, _DRAWS) * factor).tolist()

@@ -152,8 +152,8 @@ def _check(array: SpanArray, rank: int) -> None:
             argument, "must be a list of records of dtype SPAN", found, "use Recorder.pack"
         )
     # Written so that NaN fails too.
-    bad = ~((array["start_s"] <= array["end_s"]) & np.isfinite(array["end_s"] - array["start_s"]))
-    bad |= array["kind"] >= len(Kind)
+    lasted_s = array["end_s"] - array["start_s"]
+    bad = ~((lasted_s >= 0) & (lasted_s < np.inf) & (array["kind"] < len(Kind)))
     if bad.any():
         bound = "must have a kind of Kind and finite times that do not run backwards"
         raise ConfigurationError(argument, bound, array[bad][0].item(), "mend the world that recorded it")
