@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Sequence
-from operator import itemgetter
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import TYPE_CHECKING
 
 from paceline.collectives import gradient_norm
 from paceline.context import ANY, Batch, Combine, Context, Handle, Message
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
 __all__ = ["Coordinator", "Follower"]
 
 
-class Push(NamedTuple):
+@dataclass(slots=True, eq=False)  # not frozen, which would cost more than all else: simulations make millions
+class Push:
     """A gradient that has come."""
 
     worker: int
@@ -44,7 +46,7 @@ class Push(NamedTuple):
         return self.worker, self.step
 
 
-_KEY = itemgetter(0, 1)
+_KEY = attrgetter("worker", "step")
 """`Push.key`, quicker."""
 
 
@@ -179,13 +181,14 @@ class Coordinator(Server):
         self._buffers, self._first_worker = ctx.buffers, ctx.workers[0]
 
     async def run(self) -> None:
-        async for step in self.ctx.rounds():
+        ctx = self.ctx
+        async for step in ctx.rounds():
             pushes = await self._collect()
             self._report(pushes)
-            ends = step + 1 >= self.ctx.steps
+            ends = step + 1 >= ctx.steps
             recipients = sorted(self._alive) if ends else self._who_goes_on(pushes)
             version = STOP if ends else self.version + 1
-            inspects = self.ctx.inspects(step)
+            inspects = ctx.inspects(step)
             if len(self.servers) > 1:
                 await self._tell_followers(pushes, recipients, version, fetch=inspects)
             await self.update(pushes)
@@ -236,11 +239,12 @@ class Coordinator(Server):
     def _who_goes_on(self, pushes: Sequence[Push]) -> list[int]:
         if self.policy.cancels:
             return sorted(self._alive)
-        finished = [push.worker for push in (pushes if self.policy.waits else pushes[-1:])]
+        ready = pushes if self.policy.waits else pushes[-1:]
+        finished = [push.worker for push in ready if push.worker in self._alive]
         if self.policy.slack is None:
-            return sorted([worker for worker in finished if worker in self._alive])
+            return sorted(finished)
         slowest = min(self._done[worker] for worker in self._alive)
-        candidates = self._held.union(finished) & self._alive
+        candidates = self._held.union(finished)
         free = {worker for worker in candidates if self._done[worker] - slowest <= self.policy.slack}
         self._held = candidates - free
         return sorted(free)
