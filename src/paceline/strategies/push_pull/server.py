@@ -72,7 +72,10 @@ class Server:
         self.shard = shards[number]
         ctx.lend(parameters=True)
         # Cut once: a view of a tensor costs more than most of an update in a simulation.
-        self._parameters, self._gradient = cut(ctx.parameters, shards)[number], cut(ctx.gradient, shards)[number]
+        self._parameters, self._gradient = (
+            cut(ctx.parameters, shards)[number],
+            cut(ctx.gradient, shards)[number],
+        )
         self._length = self.shard.stop - self.shard.start
         self._is_blank = self._gradient.is_meta  # no mathematics is done
         self.version = 0
