@@ -203,10 +203,11 @@ class Node(ABC):
             async for step in self.rounds():
                 yield self.batch_of(self.rank, step)
             return
+        outcome = self.outcome
         for step in itertools.count():
             self.step = step
             yield self.batch_of(self.rank, step)
-            self.outcome.bytes_over_time.append((self.now(), self.outcome.bytes_sent))
+            outcome.bytes_over_time.append((self.now(), outcome.bytes_sent))
 
     def batch_of(self, worker: int, step: int) -> Batch:
         return self.global_batches.slice(step, worker, len(self.workers))
