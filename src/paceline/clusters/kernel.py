@@ -182,7 +182,7 @@ class Kernel:
         self.ready: deque[Waiter] = deque()
         self._heap: list[_Call] = []
         self._latest: _Call | None = None
-        """The call that was asked for last is not in the heap: often it is the next, and never need be."""
+        """The call that was asked for last stays out of the heap: often it is the next, and then never goes in."""
         self._count = itertools.count().__next__
         """Gives the next number. Of calls of equal time the one that was asked for first has the lowest."""
 

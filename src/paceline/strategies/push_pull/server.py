@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Sequence
-from dataclasses import dataclass
-from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from paceline.collectives import gradient_norm
-from paceline.context import ANY, Batch, Combine, Context, Handle, Message
+from paceline.context import ANY, Combine, Context, Handle, Message
 from paceline.errors import ConfigurationError, MismatchError, PeerLost
 from paceline.strategies.push_pull.order import Order
 from paceline.strategies.push_pull.policy import (
@@ -21,38 +19,13 @@ from paceline.strategies.push_pull.policy import (
     Policy,
     unstamp,
 )
+from paceline.strategies.push_pull.push import Push, in_order
 from paceline.strategies.push_pull.shards import cut
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 __all__ = ["Coordinator", "Follower"]
-
-
-@dataclass(slots=True, eq=False)  # not frozen, which would cost more than all else: simulations make millions
-class Push:
-    """A gradient that has come."""
-
-    worker: int
-    step: int
-    version: int
-    loss: float
-    gradient: Tensor
-    batch: Batch
-    """What it is the gradient of."""
-
-    @property
-    def key(self) -> tuple[int, int]:
-        return self.worker, self.step
-
-
-_KEY = attrgetter("worker", "step")
-"""`Push.key`, quicker."""
-
-
-def _in_order(pushes: Sequence[Push]) -> Sequence[Push]:
-    """By worker and step, so that a sum is the same whoever came first."""
-    return sorted(pushes, key=_KEY) if len(pushes) > 1 else pushes
 
 
 class Server:
@@ -72,10 +45,8 @@ class Server:
         self.shard = shards[number]
         ctx.lend(parameters=True)
         # Cut once: a view of a tensor costs more than most of an update in a simulation.
-        self._parameters, self._gradient = (
-            cut(ctx.parameters, shards)[number],
-            cut(ctx.gradient, shards)[number],
-        )
+        self._parameters = cut(ctx.parameters, shards)[number]
+        self._gradient = cut(ctx.gradient, shards)[number]
         self._length = self.shard.stop - self.shard.start
         self._is_blank = self._gradient.is_meta  # no mathematics is done
         self.version = 0
@@ -156,7 +127,7 @@ class Server:
 
         samples = max(1, sum(push.batch.count for push in pushes))
         total = self._gradient
-        for number, push in enumerate(_in_order(pushes)):
+        for number, push in enumerate(in_order(pushes)):
             # A gradient comes multiplied by its share of its global batch; here it counts by its samples.
             weight = self._damping(push) * push.batch.total / samples
             if number:
@@ -205,7 +176,8 @@ class Coordinator(Server):
 
     async def _collect(self) -> list[Push]:
         """The gradients of the next update."""
-        policy, pushes = self.policy, list[Push]()
+        policy = self.policy
+        pushes: list[Push] = []
         while len(pushes) < policy.k:
             try:
                 push = self.read(await self.next_message(len(pushes)))
@@ -260,7 +232,7 @@ class Coordinator(Server):
 
     def _report(self, pushes: Sequence[Push]) -> None:
         loss, samples = 0.0, 0
-        for push in _in_order(pushes):
+        for push in in_order(pushes):
             self.ctx.note_staleness(self.version - push.version)
             loss += push.loss * push.batch.count
             samples += push.batch.count
