@@ -25,3 +25,20 @@ def test_a_collector_that_rested_before_still_rests():
         assert not gc.isenabled()
     finally:
         gc.enable()
+
+
+def test_what_was_made_meanwhile_is_not_looked_through_at_once():
+    with paused_collector():
+        made = [[] for _ in range(5000)]
+    assert any(thing is made for thing in gc.get_objects(generation=2))
+
+
+def test_what_the_caller_has_frozen_stays_so():
+    gc.freeze()
+    try:
+        frozen = gc.get_freeze_count()
+        with paused_collector():
+            pass
+        assert gc.get_freeze_count() == frozen
+    finally:
+        gc.unfreeze()

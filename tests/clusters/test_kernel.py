@@ -94,6 +94,28 @@ def test_calls_of_equal_time_come_in_the_order_in_which_they_were_asked_for():
     assert kernel.now == 2
 
 
+def test_calls_that_calls_ask_for_come_in_their_turn():
+    kernel, seen = Kernel(), []
+
+    def call(name):
+        seen.append((name, kernel.now))
+        for after_s, other in follow.get(name, ()):
+            kernel.at(kernel.now + after_s, call, other)
+
+    follow = {
+        "a": [(0.5, "b"), (2.0, "e"), (0.5, "c")],
+        "b": [(0.0, "d")],
+        "c": [(3.0, "g")],
+        "e": [(0.0, "f")],
+    }
+    kernel.at(9.0, call, "h")
+    kernel.at(1.0, call, "a")
+    kernel.run([])
+    assert seen == [
+        ("a", 1.0), ("b", 1.5), ("c", 1.5), ("d", 1.5), ("e", 3.0), ("f", 3.0), ("g", 4.5), ("h", 9.0)
+    ]  # fmt: skip
+
+
 def test_waiters_go_on_in_the_order_in_which_they_came():
     kernel, event, seen = Kernel(), Event(), []
     event.result = "news"
@@ -113,6 +135,8 @@ def test_time_is_skipped_only_where_nothing_else_happens():
     assert kernel.now == 0
     assert kernel.skip_to(0.5)
     assert kernel.now == 0.5
+    kernel.at(2.0, seen.append, "b")
+    assert not kernel.skip_to(1.5)  # whichever was asked for last
     kernel.ready.append(Process(kernel, asyncio.sleep(0)))
     assert not kernel.skip_to(0.75)
     kernel.ready.pop().cancel()

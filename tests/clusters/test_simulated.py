@@ -1,3 +1,4 @@
+import gc
 import math
 
 import pytest
@@ -6,6 +7,7 @@ from tasks import a_task, simulated
 from torch import nn
 
 import paceline as pl
+from paceline.clusters.simulated_context import SimulatedContext
 from paceline.errors import ConfigurationError, UnknownNameError
 
 
@@ -81,3 +83,16 @@ def test_a_cluster_says_what_it_is():
     assert text.startswith("8 simulated workers, link ")
     assert "2 hosts, inside" in text
     assert "rank 3 2x as slow" in text
+
+
+@pytest.mark.parametrize("strategy", ["async", "k-sync:k=2", "all-reduce"])
+def test_a_simulation_leaves_no_rank_to_the_collector(strategy):
+    pl.train(a_task(), strategy, simulated(3), steps=5)  # torch keeps what it was first used by
+    gc.collect()
+    gc.disable()
+    try:
+        before = sum(type(thing) is SimulatedContext for thing in gc.get_objects())
+        pl.train(a_task(), strategy, simulated(3), steps=5)
+        assert sum(type(thing) is SimulatedContext for thing in gc.get_objects()) == before
+    finally:
+        gc.enable()

@@ -6,6 +6,7 @@ from strategies.server_cases import VARIANTS
 from tasks import WORLDS, a_task, simulated
 
 import paceline as pl
+from paceline.clusters.simulated_context import SimulatedContext
 from paceline.strategies import STRATEGIES, parse
 from paceline.strategies.central_storage import CentralStorage
 
@@ -78,27 +79,23 @@ def test_an_unknown_placement_is_refused_with_the_known_ones():
         parse("sync:placement=moon")
 
 
-def test_a_worker_of_central_storage_holds_no_parameters_between_its_steps():
-    flats, held = {}, []
+def test_a_worker_of_central_storage_holds_no_parameters_between_its_steps(monkeypatch):
+    flats, held, apply = {}, [], SimulatedContext.apply
 
     class Watched(CentralStorage):
         async def worker(self, ctx):
             flats[ctx.rank] = ctx.parameters
             await super().worker(ctx)
 
-        async def server(self, ctx):
-            apply = ctx.apply
+    async def watched(ctx, shard=None, *, norm=None):
+        held.append([flats[rank].untyped_storage().nbytes() for rank in ctx.workers])
+        await apply(ctx, shard, norm=norm)
 
-            async def watched(shard=None, *, norm=None):
-                held.append([flats[rank].untyped_storage().nbytes() for rank in ctx.workers])
-                await apply(shard, norm=norm)
-
-            ctx.apply = watched
-            await super().server(ctx)
-
+    monkeypatch.setattr(SimulatedContext, "apply", watched)
     # Every worker has pushed when an update happens, and none has the next parameters yet.
     run = pl.train(a_task(), Watched(), simulated(3), steps=STEPS)
     assert held == [[0, 0, 0]] * STEPS
+    monkeypatch.undo()
     assert torch.equal(run.parameters, pl.train(a_task(), "sync", simulated(3), steps=STEPS).parameters)
 
 

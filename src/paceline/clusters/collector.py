@@ -18,4 +18,12 @@ def paused_collector() -> Iterator[None]:
         yield
     finally:
         if collecting:
+            _let_all_age()
             gc.enable()
+
+
+def _let_all_age() -> None:
+    """Make every object an old one. The collector would look through all young ones at once when it goes on."""
+    if not gc.get_freeze_count():  # else the caller's frozen ones would thaw
+        gc.freeze()
+        gc.unfreeze()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import bisect
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -35,16 +34,16 @@ class Job:
     steps: int = 0
     evaluate_every: int = 0
     stop_at_target: bool = False
+    workers: int = field(init=False)
+    """Ranks that compute gradients: all but those that only serve."""
+
+    def __post_init__(self) -> None:
+        # Counted once: every rank of a large simulation asks several times.
+        object.__setattr__(self, "workers", sum(role != "server" for role in self.roles))
 
     @property
     def ranks(self) -> int:
         return len(self.roles)
-
-    @property
-    def workers(self) -> int:
-        """Ranks that compute gradients: all but those that only serve."""
-        # They come first, so it is where the servers begin. Every rank of a large simulation asks several times.
-        return bisect.bisect_left(self.roles, True, key=lambda role: role == "server")
 
     @property
     def reporter(self) -> int:

@@ -5,10 +5,10 @@ Nothing here reads a clock or draws a number, so that the same programs always t
 
 from __future__ import annotations
 
-import heapq
 import itertools
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator, Sequence
+from heapq import heappop, heappush, heappushpop
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from paceline.errors import Cancelled, DeadlockError
@@ -166,29 +166,38 @@ class AnyOf(Event[None]):
 Waiter: TypeAlias = "Process[Any] | AnyOf"
 
 
+_Call: TypeAlias = tuple[float, int, Callable[[Any], None], Any]
+"""What will happen: at which time, its number, what to call, and with what."""
+
+
 class Kernel:
     """The clock and the heap."""
 
-    __slots__ = ("count", "heap", "now", "ready", "unskippable")
+    __slots__ = ("_count", "_heap", "_latest", "now", "ready", "unskippable")
 
     def __init__(self) -> None:
         self.now = 0.0
         self.unskippable = 0
         """Reasons not to skip time: a process that starts another has itself to go on in the present, say."""
         self.ready: deque[Waiter] = deque()
-        self.heap: list[tuple[float, int, Callable[[Any], None], Any]] = []
-        """What will happen: at which time, its number, what to call, and with what."""
-        self.count = itertools.count().__next__
+        self._heap: list[_Call] = []
+        self._latest: _Call | None = None
+        """The call that was asked for last stays out of the heap: often it is the next, and then never goes in."""
+        self._count = itertools.count().__next__
         """Gives the next number. Of calls of equal time the one that was asked for first has the lowest."""
 
     def at(self, time_s: float, action: Callable[[Any], None], argument: Any) -> None:
         """Call `action(argument)` at a time. Calls of equal time come in the order in which they were asked for."""
-        heapq.heappush(self.heap, (time_s, self.count(), action, argument))
+        if self._latest is not None:
+            heappush(self._heap, self._latest)
+        self._latest = (time_s, self._count(), action, argument)
 
     def skip_to(self, time_s: float) -> bool:
         """Let a process that would only wait go on at once, at a later time, if nothing else happens until then."""
-        heap = self.heap
-        if self.ready or self.unskippable or (heap and heap[0][0] <= time_s):
+        if self.ready or self.unskippable:
+            return False
+        heap, latest = self._heap, self._latest
+        if (heap and heap[0][0] <= time_s) or (latest is not None and latest[0] <= time_s):
             return False
         self.now = time_s
         return True
@@ -207,13 +216,18 @@ class Kernel:
     def run(self, processes: list[Process[Any]]) -> None:
         """Until all have ended. The first error ends it."""
         self.ready.extend(processes)
-        heap, ready, pop = self.heap, self.ready, heapq.heappop
+        heap, ready = self._heap, self.ready
         while True:
             while ready:
                 ready.popleft().resume()
-            if not heap:
+            latest = self._latest
+            if latest is not None:
+                self._latest = None
+                self.now, _, action, argument = heappushpop(heap, latest)
+            elif heap:
+                self.now, _, action, argument = heappop(heap)
+            else:
                 break
-            self.now, _, action, argument = pop(heap)
             action(argument)
         stuck = [f"{process.name} waits in {process.parked}" for process in processes if not process.done]
         if stuck:

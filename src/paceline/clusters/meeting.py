@@ -103,7 +103,7 @@ class Meeting:
     def _time(self, events: list[MeetingEvent]) -> np.ndarray:
         network = events[0].context.network
         arrivals_s = np.array([event.arrival_s for event in events])
-        in_free_s = np.array([network.in_free[rank] for rank in self.group])
+        in_free_s = np.array([network.ports[rank].in_free_s for rank in self.group])
         group = np.array(self.group)
         # The messages of before must have come when a rank's left neighbour, the only one to send to it, begins.
         latency_s = [network.cost(left, rank)[0] for left, rank in zip(np.roll(group, 1), group, strict=True)]
@@ -116,12 +116,12 @@ class Meeting:
             arrivals_s=arrivals_s,
             latency_s=network.latencies(group),
             seconds_per_byte=network.seconds_per_byte(group),
-            out_free_s=[network.out_free[rank] for rank in self.group],
+            out_free_s=[network.ports[rank].out_free_s for rank in self.group],
             in_free_s=in_free_s,
         )
         for position, rank in enumerate(self.group):
-            network.out_free[rank] = float(timing.out_free_s[position])
-            network.in_free[rank] = float(timing.in_free_s[position])
+            network.ports[rank].out_free_s = float(timing.out_free_s[position])
+            network.ports[rank].in_free_s = float(timing.in_free_s[position])
         network.release(float(timing.finish_s.max()))
         return timing.finish_s
 

@@ -7,8 +7,7 @@ arrive one latency later, and keeps its receiver's port busy as long; ports in s
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from heapq import heappush
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -24,24 +23,32 @@ class Disturbed(Exception):  # noqa: N818
     """A message was sent while a collective was being timed as a whole, which holds only if nothing else is sent."""
 
 
+class Ports:
+    """Both ports of one rank."""
+
+    __slots__ = ("arrived", "coming", "deliver", "in_free_s", "instant_s", "out_free_s")
+
+    def __init__(self, deliver: Callable[[SendEvent], None]) -> None:
+        self.deliver = deliver
+        self.out_free_s = self.in_free_s = 0.0
+        self.coming = 0
+        """Messages on the way here whose turn at the port in is not known yet."""
+        self.instant_s = -1.0
+        """When messages last arrived."""
+        self.arrived: SendEvent | list[SendEvent] | None = None
+        """Which did then, in their order: hardly ever several."""
+
+
 class Network:
     """All ports, and the links between them."""
 
     def __init__(self, kernel: Kernel, hosts: Sequence[int], link: Link, inside: Link) -> None:
         self.kernel = kernel
         ranks = len(hosts)
-        self.out_free = [0.0] * ranks
-        self.in_free = [0.0] * ranks
         self.boxes = [Mailbox(kernel) for _ in range(ranks)]
-        self.deliver = [box.deliver for box in self.boxes]
-        self.coming = [0] * ranks
-        """Messages on the way to each rank whose turn at its port in is not known yet."""
+        self.ports = [Ports(box.deliver) for box in self.boxes]
         self.under_way = 0
         """Messages that have not reached their port in."""
-        # Of each port in: when messages last arrived, which, and when it would have been free without them.
-        self._instant_s = [-1.0] * ranks
-        self._arrived: list[list[SendEvent]] = [[] for _ in range(ranks)]
-        self._free_before_s = [0.0] * ranks
         self._reserved_until_s = self._last_meeting_ends_s = 0.0
         self._meetings = 0
         self._hosts = hosts
@@ -55,25 +62,30 @@ class Network:
             return self._between
         return self._inside
 
+    def close(self) -> None:
+        """Forget the last messages. They know their network, and only the collector would clear it away with them."""
+        self.ports.clear()
+
     def post(self, packet: SendEvent) -> None:
         """Send."""
-        source, to, start_s = packet.source, packet.to, self.kernel.now
+        start_s = self.kernel.now
         if start_s < self._reserved_until_s:
             raise Disturbed
         in_order = self.uniform
-        latency_s, per_byte_s = self._between if in_order else self.cost(source, to)
+        latency_s, per_byte_s = self._between if in_order else self.cost(packet.source, packet.to)
         packet.carry_s = carry_s = packet.nbytes * per_byte_s
-        if self.out_free[source] > start_s:
-            start_s = self.out_free[source]
+        out, into = self.ports[packet.source], self.ports[packet.to]
+        if out.out_free_s > start_s:
+            start_s = out.out_free_s
             in_order = False
         packet.start_s = start_s
-        packet.ends_s = self.out_free[source] = start_s + carry_s
+        packet.ends_s = out.out_free_s = start_s + carry_s
         packet.begins_s = begins_s = start_s + latency_s
-        if in_order and not self.coming[to]:
-            self._arrive(packet, to, begins_s)
+        if in_order and not into.coming:
+            self._arrive(packet, into, begins_s)
         else:
             # Ports in are taken in the order of arrival, which is known only when the time has come.
-            self.coming[to] += 1
+            into.coming += 1
             self.under_way += 1
             self.kernel.at(begins_s, self._arrive_late, packet)
 
@@ -108,32 +120,30 @@ class Network:
         return cost
 
     def _arrive_late(self, packet: SendEvent) -> None:
-        self.coming[packet.to] -= 1
+        into = self.ports[packet.to]
+        into.coming -= 1
         self.under_way -= 1
-        self._arrive(packet, packet.to, packet.begins_s)
+        self._arrive(packet, into, packet.begins_s)
 
-    def _arrive(self, packet: SendEvent, to: int, begins_s: float) -> None:
-        if begins_s == self._instant_s[to]:
-            self._arrive_together(packet)
+    def _arrive(self, packet: SendEvent, into: Ports, begins_s: float) -> None:
+        if begins_s == into.instant_s:
+            self._arrive_together(packet, into)
             return
-        self._instant_s[to] = begins_s
-        self._free_before_s[to] = free_s = self.in_free[to]
-        self._arrived[to] = [packet]
-        if free_s > begins_s:
-            packet.begins_s = begins_s = free_s
-        self.in_free[to] = packet.delivered_s = delivered_s = begins_s + packet.carry_s
-        kernel = self.kernel
-        heappush(kernel.heap, (delivered_s, kernel.count(), self.deliver[to], packet))
+        into.instant_s = begins_s
+        into.arrived = packet
+        if into.in_free_s > begins_s:
+            packet.begins_s = begins_s = into.in_free_s
+        into.in_free_s = packet.delivered_s = delivered_s = begins_s + packet.carry_s
+        self.kernel.at(delivered_s, into.deliver, packet)
 
-    def _arrive_together(self, packet: SendEvent) -> None:
+    def _arrive_together(self, packet: SendEvent, into: Ports) -> None:
         """Of messages that arrive at one instant those of lower ranks go first, whoever happened to be asked first."""
-        to, arrival_s = packet.to, packet.begins_s
-        together = self._arrived[to]
-        together.append(packet)
-        together.sort(key=lambda each: (each.start_s, each.source))
-        free_s = self._free_before_s[to]
+        assert into.arrived is not None
+        together = into.arrived if isinstance(into.arrived, list) else [into.arrived]
+        free_s = together[0].begins_s  # when the port had a turn for the first of them
+        into.arrived = together = sorted([*together, packet], key=lambda each: (each.start_s, each.source))
         for each in together:
-            each.begins_s = max(arrival_s, free_s)
-            each.delivered_s = free_s = each.begins_s + each.carry_s
-        self.in_free[to] = free_s
-        self.kernel.at(packet.delivered_s, self.deliver[to], packet)
+            each.begins_s = free_s
+            each.delivered_s = free_s = free_s + each.carry_s
+        into.in_free_s = free_s
+        self.kernel.at(packet.delivered_s, into.deliver, packet)

@@ -103,6 +103,7 @@ class Simulated:
         finally:
             for process in processes:
                 process.cancel()  # after an error some may not have begun
+            world.network.close()
         outcomes = [context.finish() for context in contexts]
         for outcome, process in zip(outcomes, processes, strict=True):
             outcome.result = process.result

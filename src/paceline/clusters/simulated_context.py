@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any, TypeVar, cast
 
+import numpy as np
 from torch import Tensor
 
 from paceline.clusters.job import Job
@@ -86,15 +86,17 @@ class SimulatedContext(Node):
         "blank_received",
         "box",
         "draw_compute_s",
+        "hosts",
         "kernel",
         "network",
+        "program",
         "record_packed",
+        "test_samples",
         "world",
     )
 
     windows_are_fast = False
-    program: Process[Any] | None = None
-    """What runs in the foreground."""
+    test_samples: Samples | None
 
     def __init__(self, world: World, job: Job, rank: int, replica: Replica | None) -> None:
         super().__init__(job, rank, replica)
@@ -102,9 +104,12 @@ class SimulatedContext(Node):
         self.kernel = world.kernel
         self.network = world.network
         self.hosts: Sequence[int] = world.hosts
+        self.test_samples = world.test_samples
+        self.program: Process[Any] | None = None
+        """What runs in the foreground."""
         self.box = world.network.boxes[rank]
         self.recorder.host = world.hosts[rank]
-        self.record_packed = self.recorder.packed.extend
+        self.record_packed = self.recorder.packed.append
         # Ranks without mathematics send and receive the same few tensors again and again. Asking a tensor for its size
         # or its shape takes as long as a whole message otherwise does.
         self.blank: Tensor | None = None
@@ -113,7 +118,7 @@ class SimulatedContext(Node):
         self.blank_received: Tensor | None = None
         """The tensor without data that was last received, and which fitted the one it was received into."""
         self.blank_landing: Tensor | None = None
-        self.draw_compute_s = self._draw_compute_times().__next__
+        self.draw_compute_s = _draw_compute_times(world, rank, self.delay_rng).__next__
         """How long this rank's next gradient takes."""
 
     def now(self) -> float:
@@ -126,11 +131,7 @@ class SimulatedContext(Node):
         assert self.world.training_samples is not None
         return self.world.training_samples
 
-    @cached_property
-    def test_samples(self) -> Samples | None:
-        return self.world.test_samples
-
-    @cached_property
+    @property
     def global_batches(self) -> GlobalBatches:
         assert self.world.global_batches is not None
         return self.world.global_batches
@@ -159,15 +160,6 @@ class SimulatedContext(Node):
             like = Observer.row(self.parameters)
             world.showcase = SimulatedWindow(self.kernel, self.workers, len(self.workers), like)
         return Observer(world.showcase.seen_by(self), self.rank, self.workers, lambda _rank: False)
-
-    def _draw_compute_times(self) -> Iterator[float]:
-        compute, stragglers, rng = self.world.compute, self.world.stragglers, self.delay_rng
-        factor, delay = stragglers.factor(self.rank), stragglers.delay_of(self.rank)
-        if delay is not None:
-            while True:
-                yield compute.draw(rng) * factor + delay.draw(rng)
-        while True:  # many at a time are the same numbers, and cost as much as a few one by one
-            yield from (compute.sample(rng, _DRAWS) * factor).tolist()
 
     def compute(self, batch: Batch) -> ComputeEvent:
         return ComputeEvent(self, batch)
@@ -286,3 +278,12 @@ class SimulatedContext(Node):
         loss = record.get("loss", losses[-1][1] if losses else float("nan"))
         so_far = (record["step"], world.last_step, loss, self.samples_by(record), record["seconds"])
         world.progress(Progress(*so_far, record["metric"], *slowest(world.computing_s, world.computations)))
+
+
+def _draw_compute_times(world: World, rank: int, rng: np.random.Generator) -> Iterator[float]:
+    compute, factor, delay = world.compute, world.stragglers.factor(rank), world.stragglers.delay_of(rank)
+    if delay is not None:
+        while True:
+            yield compute.draw(rng) * factor + delay.draw(rng)
+    while True:  # many at a time are the same numbers, and cost as much as a few one by one
+        yield from (compute.sample(rng, _DRAWS) * factor).tolist()

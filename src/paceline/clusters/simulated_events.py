@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from heapq import heappush
 from typing import TYPE_CHECKING
 
 from torch import Tensor
@@ -66,8 +65,7 @@ class ComputeEvent(Event[Tensor]):
         else:
             context.outcome.losses.append((batch.step, math.nan, batch.count))
         self.result = context.replica.gradient
-        kernel = context.kernel
-        heappush(kernel.heap, (self._start_s + self.seconds, kernel.count(), ComputeEvent._end, self))
+        context.kernel.at(self._start_s + self.seconds, ComputeEvent._end, self)
 
     def _end(self) -> None:
         if not self.done:

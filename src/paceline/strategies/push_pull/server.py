@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from operator import itemgetter
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Awaitable, Sequence
+from typing import TYPE_CHECKING
 
 from paceline.collectives import gradient_norm
-from paceline.context import ANY, Batch, Combine, Context, Handle, Message
+from paceline.context import ANY, Combine, Context, Handle, Message
 from paceline.errors import ConfigurationError, MismatchError, PeerLost
 from paceline.strategies.push_pull.order import Order
 from paceline.strategies.push_pull.policy import (
@@ -20,31 +19,13 @@ from paceline.strategies.push_pull.policy import (
     Policy,
     unstamp,
 )
+from paceline.strategies.push_pull.push import Push, in_order
+from paceline.strategies.push_pull.shards import cut
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 __all__ = ["Coordinator", "Follower"]
-
-
-class Push(NamedTuple):
-    """A gradient that has come."""
-
-    worker: int
-    step: int
-    version: int
-    loss: float
-    gradient: Tensor
-    batch: Batch
-    """What it is the gradient of."""
-
-    @property
-    def key(self) -> tuple[int, int]:
-        return self.worker, self.step
-
-
-_KEY = itemgetter(0, 1)
-"""`Push.key`, quicker."""
 
 
 class Server:
@@ -60,11 +41,14 @@ class Server:
         self.servers = servers
         self.policy = policy
         self._clips = ctx.clips
-        self.shard = ctx.shards(len(servers))[servers.index(ctx.rank)]
+        number, shards = servers.index(ctx.rank), ctx.shards(len(servers))
+        self.shard = shards[number]
         ctx.lend(parameters=True)
         # Cut once: a view of a tensor costs more than most of an update in a simulation.
-        self._parameters, self._gradient = ctx.parameters[self.shard], ctx.gradient[self.shard]
+        self._parameters = cut(ctx.parameters, shards)[number]
+        self._gradient = cut(ctx.gradient, shards)[number]
         self._length = self.shard.stop - self.shard.start
+        self._is_blank = self._gradient.is_meta  # no mathematics is done
         self.version = 0
         # With the gradients of a whole global batch each is added to the others as it is received, rank by rank.
         self._adds_up = policy.takes_all(len(ctx.workers))
@@ -82,19 +66,20 @@ class Server:
             self._farewells.add(source)
             return None
         step, version = unstamp(origin)
-        if gradient.shape != (self._length,) or version > self.version:
+        fits = gradient is self._gradient or gradient.shape == (self._length,)
+        if not fits or version > self.version:
             sent = f"a gradient of shape {list(gradient.shape)} at version {version}"
             expected = f"one of shape [{self._length}] at a version up to {self.version}"
             raise MismatchError(source, sent, self.ctx.rank, expected)
         return Push(source, step, version, loss, gradient, self.ctx.batch_of(source, step))
 
-    async def next_push(self, count: int = 0) -> Push | None:
-        """The gradient that comes next; `count` have come for the same update."""
-        landing = None if self._gradient.is_meta else self._landing()
+    def next_message(self, count: int = 0) -> Awaitable[Message]:
+        """What a worker pushes next; `count` gradients have come for the same update."""
+        landing = None if self._is_blank else self._landing()
         if not self._adds_up:
-            return self.read(await self.ctx.recv(ANY, landing, tag=PUSH))
+            return self.ctx.recv(ANY, landing, tag=PUSH)
         combine: Combine = "sum" if count else "copy"
-        return self.read(await self.ctx.recv(self.ctx.workers[count], landing, combine=combine, tag=PUSH))
+        return self.ctx.recv(self.ctx.workers[count], landing, combine=combine, tag=PUSH)
 
     def discard(self, push: Push) -> None:
         """Its memory serves for another. New memory costs more than a copy: the system clears it, page by page."""
@@ -103,7 +88,7 @@ class Server:
 
     async def update(self, pushes: Sequence[Push]) -> None:
         """One step of the optimizer by the gradients' mean over samples, summed in the order of ranks."""
-        if not self._gradient.is_meta and not self._adds_up:
+        if not self._is_blank and not self._adds_up:
             self._sum(pushes)
         norm = await gradient_norm(self.ctx, self.shard, self.servers) if self._clips else None
         for sending in self._sending:
@@ -142,7 +127,7 @@ class Server:
 
         samples = max(1, sum(push.batch.count for push in pushes))
         total = self._gradient
-        for number, push in enumerate(sorted(pushes, key=_KEY)):
+        for number, push in enumerate(in_order(pushes)):
             # A gradient comes multiplied by its share of its global batch; here it counts by its samples.
             weight = self._damping(push) * push.batch.total / samples
             if number:
@@ -170,13 +155,14 @@ class Coordinator(Server):
         self._buffers, self._first_worker = ctx.buffers, ctx.workers[0]
 
     async def run(self) -> None:
-        async for step in self.ctx.rounds():
+        ctx = self.ctx
+        async for step in ctx.rounds():
             pushes = await self._collect()
             self._report(pushes)
-            ends = step + 1 >= self.ctx.steps
+            ends = step + 1 >= ctx.steps
             recipients = sorted(self._alive) if ends else self._who_goes_on(pushes)
             version = STOP if ends else self.version + 1
-            inspects = self.ctx.inspects(step)
+            inspects = ctx.inspects(step)
             if len(self.servers) > 1:
                 await self._tell_followers(pushes, recipients, version, fetch=inspects)
             await self.update(pushes)
@@ -190,30 +176,30 @@ class Coordinator(Server):
 
     async def _collect(self) -> list[Push]:
         """The gradients of the next update."""
+        policy = self.policy
         pushes: list[Push] = []
-        while len(pushes) < self.policy.k:
-            push = await self._next_from_the_living(len(pushes))
-            self._done[push.worker] += 1
-            if self.policy.cancels and push.version < self.version:
-                self.discard(push)  # it was pushed before its worker heard of the update that cancelled it
-                continue
-            pushes.append(push)
-            if not self.policy.waits and not self.policy.cancels and len(pushes) < self.policy.k:
-                await self._hand_out_everywhere([push.worker])
-        return pushes
-
-    async def _next_from_the_living(self, count: int) -> Push:
-        while True:
+        while len(pushes) < policy.k:
             try:
-                push = await self.next_push(count)
+                push = self.read(await self.next_message(len(pushes)))
             except PeerLost as loss:
                 await self._go_on_without(loss)
                 continue
-            if push is not None:
-                if push.worker == self._first_worker:
-                    for buffer in self._buffers:
-                        await self.ctx.recv(push.worker, buffer, tag=BUFFER)
-                return push
+            if push is None:
+                continue
+            if push.worker == self._first_worker:
+                await self._take_buffers()
+            self._done[push.worker] += 1
+            if policy.cancels and push.version < self.version:
+                self.discard(push)  # it was pushed before its worker heard of the update that cancelled it
+                continue
+            pushes.append(push)
+            if not policy.waits and not policy.cancels and len(pushes) < policy.k:
+                await self._hand_out_everywhere([push.worker])
+        return pushes
+
+    async def _take_buffers(self) -> None:
+        for buffer in self._buffers:
+            await self.ctx.recv(self._first_worker, buffer, tag=BUFFER)
 
     async def _go_on_without(self, loss: PeerLost) -> None:
         needed = self.policy.k if self.policy.waits else 1
@@ -228,11 +214,12 @@ class Coordinator(Server):
     def _who_goes_on(self, pushes: Sequence[Push]) -> list[int]:
         if self.policy.cancels:
             return sorted(self._alive)
-        finished = {push.worker for push in pushes} if self.policy.waits else {pushes[-1].worker}
+        ready = pushes if self.policy.waits else pushes[-1:]
+        finished = [push.worker for push in ready if push.worker in self._alive]
         if self.policy.slack is None:
-            return sorted(finished & self._alive)
+            return sorted(finished)
         slowest = min(self._done[worker] for worker in self._alive)
-        candidates = (finished | self._held) & self._alive
+        candidates = self._held.union(finished)
         free = {worker for worker in candidates if self._done[worker] - slowest <= self.policy.slack}
         self._held = candidates - free
         return sorted(free)
@@ -245,7 +232,7 @@ class Coordinator(Server):
 
     def _report(self, pushes: Sequence[Push]) -> None:
         loss, samples = 0.0, 0
-        for push in sorted(pushes, key=_KEY):  # so that the loss is the same whoever came first
+        for push in in_order(pushes):
             self.ctx.note_staleness(self.version - push.version)
             loss += push.loss * push.batch.count
             samples += push.batch.count
@@ -288,7 +275,7 @@ class Follower(Server):
     async def _find(self, count: int, key: tuple[int, int], kept: dict[tuple[int, int], Push]) -> Push:
         while key not in kept:
             try:
-                push = await self.next_push(count)
+                push = self.read(await self.next_message(count))
             except PeerLost as loss:
                 if loss.rank == key[0]:
                     raise  # the others have this gradient in their shards already

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from paceline.context import Batch, Context, Handle, Message
 from paceline.strategies.push_pull.policy import BUFFER, PARAMETERS, PUSH, STOP, Policy, stamp
+from paceline.strategies.push_pull.shards import cut
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 __all__ = ["Worker"]
+
+Door: TypeAlias = "tuple[int, Tensor | None]"
+"""A server, and where its shard is to go."""
 
 
 class Worker:
@@ -26,7 +30,7 @@ class Worker:
         if policy.waits and not policy.cancels:
             ctx.lend(gradient=True)  # who has pushed has nothing to do until the servers have read it
         # Cut once: a view of a tensor costs more than all else that a push takes in a simulation.
-        self._parts = [ctx.gradient[shard] for shard in self._shards]
+        self._routes = list(zip(servers, cut(ctx.gradient, self._shards), strict=True))
         self._buffers = ctx.buffers if ctx.rank == ctx.workers[0] else ()
 
     async def run(self) -> None:
@@ -40,34 +44,35 @@ class Worker:
 
     async def _compute_and_pull(self) -> None:
         # Nothing computes when parameters come, so they may be overwritten where they are.
-        places = [self._ctx.parameters[shard] for shard in self._shards]
-        async for batch in self._ctx.batches(endless=True):
-            await self._ctx.compute(batch)
+        ctx, keeps = self._ctx, self._policy.keeps
+        places = self._doors(cut(ctx.parameters, self._shards))
+        async for batch in ctx.batches(endless=True):
+            await ctx.compute(batch)
             await self._push(batch)
-            goes_on = await (
-                self._adopt(self._listen(places)) if self._policy.keeps else self._borrow(places)
-            )
+            goes_on = await (self._adopt(self._listen(places)) if keeps else self._borrow(places))
             if not goes_on:
                 return
 
-    async def _borrow(self, places: Sequence[Tensor]) -> bool:
+    async def _borrow(self, places: Sequence[Door]) -> bool:
         """Give up the memory of the parameters until the next ones have come."""
         storage = self._ctx.parameters.untyped_storage()
         nbytes = 0 if self._ctx.parameters.is_meta else storage.nbytes()
         if nbytes:
             storage.resize_(0)
-        news = self._listen([None] * len(places))
+        news = self._listen([(server, None) for server, _ in places])
         goes_on = await self._adopt(news)
         if nbytes:
             storage.resize_(nbytes)
-            for place, handle in zip(places, news, strict=True):
+            for (_, place), handle in zip(places, news, strict=True):
+                assert place is not None
                 place.copy_((await handle).tensor)
         return goes_on
 
     async def _compute_until_news(self) -> None:
         # A computation may be under way when parameters come, so they land elsewhere first.
         landing = [self._ctx.parameters[shard].clone() for shard in self._shards]
-        news = self._listen(landing)
+        doors = self._doors(landing)
+        news = self._listen(doors)
         async for batch in self._ctx.batches(endless=True):
             work = self._ctx.start(self._ctx.compute(batch))
             await self._ctx.first([news[0], work])
@@ -82,24 +87,25 @@ class Worker:
                     return
                 for shard, landed in zip(self._shards, landing, strict=True):
                     self._ctx.parameters[shard].copy_(landed)
-                news = self._listen(landing)
+                news = self._listen(doors)
 
     async def _push(self, batch: Batch) -> None:
         ctx, origin = self._ctx, stamp(batch.step, self._version)
         under_way = [
             ctx.start(ctx.send(server, part, tag=PUSH, version=origin, note=ctx.loss))
-            for server, part in zip(self._servers, self._parts, strict=True)
+            for server, part in self._routes
         ]
         for buffer in self._buffers:
             await ctx.send(self._servers[0], buffer, tag=BUFFER)
         for handle in under_way:
             await handle
 
-    def _listen(self, places: Sequence[Tensor | None]) -> list[Handle[Message]]:
-        return [
-            self._ctx.start(self._ctx.recv(server, place, tag=PARAMETERS))
-            for server, place in zip(self._servers, places, strict=True)
-        ]
+    def _doors(self, places: Sequence[Tensor]) -> list[Door]:
+        return list(zip(self._servers, places, strict=True))
+
+    def _listen(self, doors: Sequence[Door]) -> list[Handle[Message]]:
+        ctx = self._ctx
+        return [ctx.start(ctx.recv(server, place, tag=PARAMETERS)) for server, place in doors]
 
     async def _adopt(self, news: Sequence[Handle[Message]]) -> bool:
         """Wait for every server's shard; tell whether to go on."""

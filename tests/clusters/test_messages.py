@@ -1,0 +1,60 @@
+import torch
+from tasks import simulated
+
+import paceline as pl
+from paceline.context import ANY
+
+
+def heard(receives, senders=2):
+    """What rank 0 hears on receives from these sources, all begun at once; rank r sends the number r at second r."""
+
+    async def program(ctx):
+        if ctx.rank:
+            await ctx.sleep(ctx.rank)
+            await ctx.send(0, torch.full((1,), float(ctx.rank)))
+            return None
+        handles = [ctx.start(ctx.recv(source)) for source in receives]
+        return [int((await handle).tensor) for handle in handles]
+
+    return pl.run_program(program, simulated(1 + senders)).results[0]
+
+
+def test_a_message_goes_to_who_waits_for_its_source():
+    assert heard([2, 1]) == [2, 1]
+
+
+def test_who_waits_for_a_source_goes_before_who_waits_for_any():
+    assert heard([ANY, 1]) == [2, 1]
+
+
+def test_of_those_who_wait_for_any_the_first_goes_first():
+    assert heard([ANY, ANY, ANY], senders=3) == [1, 2, 3]
+
+
+def test_a_cancelled_receive_takes_no_message():
+    async def program(ctx):
+        if ctx.rank:
+            await ctx.sleep(1)
+            await ctx.send(0, torch.ones(1))
+            await ctx.send(0, torch.full((1,), 2.0))
+            return None
+        alone = ctx.start(ctx.recv(1))
+        alone.cancel()
+        first, second, third = (ctx.start(ctx.recv(1)) for _ in range(3))
+        second.cancel()
+        return [int((await handle).tensor) for handle in (first, third)]
+
+    assert pl.run_program(program, simulated(2)).results[0] == [1, 2]
+
+
+def test_messages_wait_for_who_comes_late_and_for_the_tag_that_is_asked_for():
+    async def program(ctx):
+        if ctx.rank:
+            for tag in (7, 8, 7):
+                await ctx.send(0, torch.full((1,), float(10 * ctx.rank + tag)), tag=tag)
+            return None
+        await ctx.sleep(1)
+        asked = [(2, 7), (ANY, 8), (ANY, 7), (1, 7), (2, 8), (2, 7)]
+        return [int((await ctx.recv(source, tag=tag)).tensor) for source, tag in asked]
+
+    assert pl.run_program(program, simulated(3)).results[0] == [27, 18, 17, 17, 28, 27]
