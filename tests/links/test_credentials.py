@@ -1,5 +1,5 @@
 import logging
-import os
+import random
 import socket
 
 import pytest
@@ -118,7 +118,11 @@ def test_who_does_not_belong_to_the_run_is_refused_and_logged_once(house, log, i
     assert [text.startswith("refused a connection from") for text in log()] == [True]
 
 
-@pytest.mark.parametrize("data", [b"GET / HTTP/1.0\r\n\r\n" + bytes(100), os.urandom(1000)])
+@pytest.mark.parametrize(
+    "data",
+    [b"GET / HTTP/1.0\r\n\r\n" + bytes(100), random.Random(1).randbytes(1000)],
+    ids=["browser", "noise"],
+)
 def test_garbage_is_refused_and_logged_once(house, log, data):
     house.admit()
     host, port = house.address.removeprefix("tcp://").split(":")
