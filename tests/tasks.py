@@ -34,6 +34,15 @@ def a_task(**changes):
     return pl.Task(**(given | changes))
 
 
+def a_wide_task():
+    """Of 4 MB: the messages are too large for one chunk."""
+
+    def model():
+        return nn.Sequential(nn.Linear(4, 70_001), nn.ReLU(), nn.Linear(70_001, 2)).double()
+
+    return a_task(model=model, optimizer=lambda params: torch.optim.SGD(params, lr=0.001, momentum=0.9))
+
+
 def simulated(workers, **changes):
     """A simulated cluster in which a gradient takes 10 ms."""
     return pl.Simulated(**({"workers": workers, "compute": pl.times.Constant(0.01)} | changes))

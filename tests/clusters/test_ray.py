@@ -18,7 +18,7 @@ from clusters.ray_hosts import (
 )
 from conformance.cases import ASYNCHRONOUS, REPRODUCIBLE, SPECS, STEPS, make_task
 from processes import is_alive
-from tasks import a_task, simulated
+from tasks import a_task, a_wide_task, simulated
 
 import paceline as pl
 from paceline.errors import ConfigurationError, PeerLost, WorkerError
@@ -158,7 +158,7 @@ def unencrypted(driver):
 
         given = pl.Ray("auto", workers=2, encrypt=False, ports=range(21000, 21010))
         with given.hold() as cluster:
-            run = run_of(pl.train(make_task(), "all-reduce:algorithm=ring", cluster, steps=STEPS))
+            run = run_of(pl.train(a_wide_task(), "all-reduce:algorithm=ring", cluster, steps=2))
             with pytest.raises(WorkerError) as caught:
                 pl.train(a_task(loss=loss), "all-reduce:algorithm=ring", cluster, steps=1)
             return run, caught.value
@@ -171,6 +171,13 @@ def test_without_encryption_the_run_says_so(unencrypted):
     run, _ = unencrypted
     assert run["environment"]["link"] == "TCP, not encrypted"
     assert "not encrypted" in run["cluster"]
+
+
+def test_without_encryption_large_payloads_give_the_bits_of_a_simulation(unencrypted):
+    """They go by streams."""
+    run, _ = unencrypted
+    virtual = pl.train(a_wide_task(), "all-reduce:algorithm=ring", simulated(2), steps=2)
+    assert torch.equal(run["parameters"], virtual.parameters)
 
 
 # Bad luck

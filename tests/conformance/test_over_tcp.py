@@ -3,7 +3,7 @@
 import pytest
 import torch
 from conformance.cases import PASSING_MESSAGES, REPRODUCIBLE, SHARING_MEMORY, STEPS, make_task
-from tasks import a_task, simulated
+from tasks import a_wide_task, simulated
 
 import paceline as pl
 from paceline.errors import ConfigurationError
@@ -41,12 +41,7 @@ def test_a_strategy_runs_over_encrypted_tcp(spec):
 @pytest.mark.parametrize("spec", ["all-reduce:algorithm=ring", "map-reduce", "sync:servers=2", "async"])
 def test_a_large_model_runs_over_tcp(spec):
     """Its payloads go by streams."""
-
-    def model():
-        wide = torch.nn.Sequential(torch.nn.Linear(4, 70_001), torch.nn.ReLU(), torch.nn.Linear(70_001, 2))
-        return wide.double()
-
-    task = a_task(model=model, optimizer=lambda params: torch.optim.SGD(params, lr=0.001, momentum=0.9))
+    task = a_wide_task()
     assert sum(parameter.nbytes for parameter in task.build_model(0).parameters()) / 3 > STREAM_BYTES
     run = pl.train(task, spec, pl.Local(workers=3, link="tcp"), steps=STEPS)
     assert torch.isfinite(run.parameters).all()
