@@ -1,3 +1,4 @@
+import contextlib
 import logging
 import random
 import socket
@@ -37,7 +38,8 @@ class House:
         caller.linger = 0
         introduce(caller)
         caller.connect(self.address)
-        caller.send(data)
+        with contextlib.suppress(zmq.Again):  # it has been refused already
+            caller.send(data, zmq.NOBLOCK)
         self.callers.append(caller)
 
     def call_as_friend(self, name="7", data=b"hello"):
