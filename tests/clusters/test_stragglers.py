@@ -28,15 +28,16 @@ def a_heavy_task():
 
 @pytest.mark.parametrize("spec", ["all-reduce:algorithm=shared", "all-reduce:algorithm=ring", "map-reduce"])
 def test_a_slow_rank_computes_longer_in_processes(spec):
-    run = pl.train(a_heavy_task(), spec, pl.Local(workers=2, slow={1: 5.0}), steps=STEPS)
+    # So slow that it shows on a busy machine, too, where the quick one waits for a core.
+    run = pl.train(a_heavy_task(), spec, pl.Local(workers=2, slow={1: 100.0}), steps=STEPS)
     quick, slow = compute_s(run)
     assert slow > 1.5 * quick
 
 
 def test_a_delay_lengthens_the_computations_of_its_rank_in_processes():
-    cluster = pl.Local(workers=2, delay={0: pl.times.Constant(0.02)})
+    cluster = pl.Local(workers=2, delay={0: pl.times.Constant(0.1)})
     delayed, other = compute_s(pl.train(a_task(), "all-reduce", cluster, steps=STEPS))
-    assert delayed >= 0.02 * STEPS
+    assert delayed >= 0.1 * STEPS
     assert delayed > 1.5 * other
 
 

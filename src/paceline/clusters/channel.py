@@ -75,9 +75,9 @@ class Channel:
             try:
                 more, new, _, _ = socket.recv_fds(self.socket, _PREFIX.size - len(data), _MAX_FDS)
             except ConnectionResetError as error:
-                raise ChannelClosed from error
+                raise ChannelClosed("with a letter unread") from error
             if not more:
-                raise ChannelClosed
+                raise ChannelClosed("in the middle of a letter" if data else "between letters")
             data += more
             fds += new
         return data, fds
@@ -89,9 +89,9 @@ class Channel:
             try:
                 n = self.socket.recv_into(view)
             except ConnectionResetError as error:
-                raise ChannelClosed from error
+                raise ChannelClosed("with a letter unread") from error
             if not n:
-                raise ChannelClosed
+                raise ChannelClosed("in the middle of a letter")
             view = view[n:]
         return data
 

@@ -149,10 +149,10 @@ class Crew:
             rank: int = key.data
             try:
                 self._handle(rank, self._channels[rank].receive())
-            except ChannelClosed:
+            except ChannelClosed as closed:
                 self._selector.unregister(self._channels[rank])
                 if self._roll.is_open(rank):
-                    self._note_death(rank)
+                    self._note_death(rank, str(closed))
 
     def _handle(self, rank: int, letter: Letter) -> None:
         if letter.word == "ready":
@@ -178,10 +178,11 @@ class Crew:
         self._control.set_status(rank, status)
         self._control.bells.ring_all()
 
-    def _note_death(self, rank: int) -> None:
+    def _note_death(self, rank: int, when: str) -> None:
+        """`when` it stopped talking to us."""
         step = self._control.step(rank)
         status = self._server.exit_status(self._pids[rank])
-        self._roll.note_loss(rank, _how_it_ended(status, step), step)
+        self._roll.note_loss(rank, _how_it_ended(status, step, when), step)
         self._set_status(rank, Status.LOST)
 
     def _end_in_failure(self) -> None:
@@ -193,9 +194,10 @@ class Crew:
         raise self._roll.cause()
 
 
-def _how_it_ended(status: int | None, step: int) -> str:
+def _how_it_ended(status: int | None, step: int, when: str) -> str:
     if status is None:
         return f"its process ended in step {step}"
     if os.WIFSIGNALED(status):
         return f"killed by {signal.Signals(os.WTERMSIG(status)).name} in step {step} or later"
-    return f"its process ended with exit code {os.waitstatus_to_exitcode(status)} in step {step} or later"
+    code = os.waitstatus_to_exitcode(status)
+    return f"its process ended with exit code {code} in step {step} or later, {when}"
