@@ -6,7 +6,6 @@ import ctypes
 from collections import deque
 from typing import Protocol
 
-import torch
 import zmq
 
 from paceline.errors import FrameError
@@ -25,13 +24,12 @@ from paceline.links.chunks import (
     pack_prefix,
 )
 from paceline.links.frames import Header, pack
+from paceline.links.payloads import combine_next, memory_at
 from paceline.links.streams import Stream, Streams
 from paceline.links.transfers import RecvOperation, SendOperation, SendQueue
-from paceline.replica.sums import combine_into
 
 __all__ = ["Endpoint", "TcpWay"]
 
-_memmove = ctypes.memmove
 _char = ctypes.c_char
 _NOW, _NOW_AND_MORE = int(zmq.NOBLOCK), int(zmq.NOBLOCK | zmq.SNDMORE)
 STREAM_BYTES = CHUNK_BYTES
@@ -258,7 +256,7 @@ class TcpWay(SendQueue):
             else:
                 assert isinstance(payload, zmq.Frame)
                 n = len(payload)
-                _combine(operation, payload.buffer, n)
+                combine_next(operation, payload.buffer, n)
             self._came.popleft()
             self._consume(n)
         return True
@@ -288,7 +286,7 @@ class TcpWay(SendQueue):
                 return False
             whole = (begun + n) // item_bytes * item_bytes
             self._part = bytes(piece[whole : begun + n])
-            _combine(operation, piece, whole)
+            combine_next(operation, piece, whole)
         return True
 
     def _read_stream(self, place: memoryview) -> int:
@@ -298,22 +296,3 @@ class TcpWay(SendQueue):
         self._consumed_bytes += cost_bytes(payload_bytes)
         if self._consumed_bytes - self._told_bytes >= WINDOW_BYTES // 2:
             self._send(TAKEN, 0, 0)
-
-
-def _combine(operation: RecvOperation, payload: memoryview, n: int) -> None:
-    """Let the first `n` bytes of what has come be the next of the operation's message."""
-    into = operation.into
-    assert into is not None
-    if operation.combine == "copy":
-        _memmove(into.data_ptr() + operation.received, (_char * n).from_buffer(payload), n)
-    elif n:
-        item_bytes = into.element_size()
-        start = operation.received // item_bytes
-        part = into.view(-1)[start : start + n // item_bytes]
-        combine_into(part, torch.frombuffer(payload, dtype=into.dtype, count=len(part)), operation.combine)
-    operation.received += n
-
-
-def memory_at(address: int, nbytes: int) -> memoryview:
-    """As something that can be sent or received into. It does not keep the memory alive."""
-    return memoryview((_char * nbytes).from_address(address)).cast("B")
