@@ -40,7 +40,7 @@ def a_wide_task():
     def model():
         return nn.Sequential(nn.Linear(4, 70_001), nn.ReLU(), nn.Linear(70_001, 2)).double()
 
-    return a_task(model=model, optimizer=lambda params: torch.optim.SGD(params, lr=0.001, momentum=0.9))
+    return a_task(model=model, optimizer=lambda params: torch.optim.SGD(params, lr=1e-6, momentum=0.9))
 
 
 def simulated(workers, **changes):
