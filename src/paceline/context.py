@@ -284,8 +284,11 @@ class Context(Protocol):
         """
         ...
 
-    def detach(self, sending: Handle[None]) -> None:
-        """Let the tensor of a send that was started be overwritten at once: what has not gone goes on from a copy."""
+    def detach(self, sending: Handle[None]) -> Awaitable[None]:
+        """Done when the tensor of a send that was started may be overwritten: what has not gone goes on from a copy.
+
+        That is at once, unless the receiver is reading it where it lies.
+        """
         ...
 
     def start(self, work: Awaitable[T]) -> Handle[T]:

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from links.ends import Ends, Waiter
 
-from paceline.errors import FrameError
-from paceline.links import rings
+from paceline.errors import FrameError, PeerLost
+from paceline.links import rings, transfers
 from paceline.links.frames import HEADER_BYTES, Place
 from paceline.links.lending import LEAST_BYTES, Lending
 from paceline.links.memory import SharedMemory
@@ -159,7 +159,8 @@ def test_what_is_taken_back_while_it_is_read_is_read_to_its_end(ends):
         reader.start()
         time.sleep(chance.uniform(0.0, 0.002))
         met += not sending.poll()
-        sending.detach()
+        while not sending.detach():
+            time.sleep(1e-5)
         tensor.fill_(255)
         for rest in sending.waiter.running:
             _poll_until_done(rest)
@@ -175,19 +176,32 @@ def _poll_until_done(operation):
         assert time.monotonic() < until_s, f"{operation} never ends"
 
 
-def test_a_reader_that_stopped_over_a_message_does_not_take_what_it_has_become(ends, monkeypatch):
-    monkeypatch.setattr(rings, "_PATIENCE_S", 0.01)
+def test_what_is_being_read_cannot_be_taken_back(ends, monkeypatch):
     tensor = ends.lent(LARGE)
-    sending = ends.send(0, 1, tensor)
-    find = ends.lending[1].find
+    expected, sending = tensor.clone(), ends.send(0, 1, tensor)
+    find, answers = ends.lending[1].find, []
 
     def find_slowly(source, header):
-        sending.detach()  # the reader has begun, and goes on no further meanwhile
-        tensor.zero_()
+        answers.append(sending.detach())  # the reader has begun, and has read nothing yet
         return find(source, header)
 
     monkeypatch.setattr(ends.lending[1], "find", find_slowly)
-    with pytest.raises(FrameError, match=r"stopped for 0\.01 s over a message from rank 0"):
+    assert torch.equal(ends.recv(1, 0).tensor, expected)
+    assert answers == [False]
+    assert sending.detach()
+
+
+def test_who_cancels_what_a_stopped_reader_holds_hears_who_it_is(ends, monkeypatch):
+    monkeypatch.setattr(transfers, "_PATIENCE_S", 0.01)
+    sending = ends.send(0, 1, ends.lent(LARGE))
+
+    def stop(source, header):
+        with pytest.raises(PeerLost, match="rank 1 is lost \\(it has been reading one message for 0.01 s"):
+            sending.cancel()
+        raise RuntimeError("the reader stops here")
+
+    monkeypatch.setattr(ends.lending[1], "find", stop)
+    with pytest.raises(RuntimeError, match="stops here"):
         ends.recv(1, 0)
 
 

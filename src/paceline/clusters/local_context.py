@@ -33,7 +33,7 @@ from paceline.interpreter import interpret
 from paceline.links.emulated import EmulatedPort
 from paceline.links.operation import Operation
 from paceline.links.port import Port
-from paceline.links.transfers import RecvOperation, SendOperation
+from paceline.links.transfers import DetachOperation, RecvOperation, SendOperation
 from paceline.replica.batches import GlobalBatches, Samples
 from paceline.replica.replica import Replica
 from paceline.schedules.collective import Collective
@@ -186,9 +186,9 @@ class LocalContext(Node):
                 gradient=lending.copy(self.gradient) if gradient else None,
             )
 
-    def detach(self, sending: Handle[None]) -> None:
+    def detach(self, sending: Handle[None]) -> DetachOperation:
         assert isinstance(sending, SendOperation), "only a send can be detached"
-        sending.detach()
+        return DetachOperation(sending, self.is_lost)
 
     def start(self, work: Awaitable[T]) -> Handle[T]:
         operation: Operation[T]

@@ -55,8 +55,9 @@ class Waits:
         self._step = step
         self._control.set_step(self._rank, step)
         while True:
-            seen = self._bells.count(self._rank)
+            self._bells.listen(self._rank)
             if self._poll(operation):
+                self._bells.ignore(self._rank)
                 return
             self._check_others(operation)
             self._tell_background_of_losses()
@@ -65,7 +66,7 @@ class Waits:
                 if operation.awaited() and operation.due_s() == math.inf:
                     raise self._deadline_error(operation)
                 patience_s = _PATIENCE_S  # it waits for nobody: a long computation is no failure
-            self._bells.sleep(self._rank, seen, self._until_next_timer(operation, patience_s))
+            self._bells.sleep(self._rank, self._until_next_timer(operation, patience_s))
 
     def settle(self, step: int) -> None:
         """At the end of the program: let what is still under way come to its end."""

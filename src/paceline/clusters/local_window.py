@@ -99,7 +99,7 @@ class BarrierOperation(Operation[None]):
         window.visits += 1
         self._visit = window.visits
         window.arrivals[window.position * LINE_WORDS] = self._visit
-        with context.control.bells.fence:
+        with context.control.bells.fence:  # of two who come at once, one at least sees the other
             pass
         # The last to come wakes the others. Two that come at once may both think so; that does no harm.
         if self._find_missing() < 0:

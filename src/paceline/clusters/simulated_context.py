@@ -202,7 +202,7 @@ class SimulatedContext(Node):
     def lend(self, *, parameters: bool = False, gradient: bool = False) -> None:
         """Messages are copied when they are sent, and nothing is gained by lending here."""
 
-    def detach(self, sending: Handle[None]) -> None:
+    async def detach(self, sending: Handle[None]) -> None:
         """Its tensor may be overwritten: it was copied when it was sent."""
 
     def start(self, work: Awaitable[T]) -> Handle[T]:

@@ -1,67 +1,72 @@
-"""One word a rank that others change when there is news for it, so that a rank has one thing to sleep on."""
+"""One word a rank by which others wake it when there is news for it, so that a rank has one thing to sleep on.
+
+Who waits says so first (`listen`), then looks for news, and sleeps only if there are none. Who has news writes them
+first, then looks whether anybody listens. So one of the two always sees the other, and no news are slept over.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import socket
-import threading
 from typing import Protocol
 
-from paceline.links import futex
 from paceline.links.memory import CACHE_LINE, SharedMemory
 from paceline.links.watching import Watch
 
 __all__ = ["Bells", "SocketBells", "Watched"]
 
-_COUNT, _ASLEEP = 0, 1
 _WORDS = CACHE_LINE // 8
 
 
 class Bells:
-    """The bells of all ranks of one host."""
+    """The bells of all ranks of one host. A bell's word is 1 while its rank listens, and 0 once it has been rung."""
 
     def __init__(self, memory: SharedMemory, offset: int, ranks: int) -> None:
+        self._memory = memory
         self._words = memory.words(offset, _WORDS * ranks)
-        self._address = memory.address + offset
+        self._offset = offset
         self._ranks = ranks
-        # Taking a lock is a full memory barrier. It stands between telling (the count, or what was counted) and looking
-        # whether the other side sleeps; without it both could miss each other.
-        self.fence = threading.Lock()
+        self.fence = memory.fence
 
     @staticmethod
     def nbytes(ranks: int) -> int:
         return CACHE_LINE * ranks
 
     def ring(self, rank: int) -> None:
-        """Tell a rank that something changed. Two ringers at once may count as one: it wakes all the same."""
-        words, at = self._words, _WORDS * rank
-        words[at] = (words[at] + 1) & 0x7FFFFFFF
-        with self.fence:
+        """Tell a rank that something has changed."""
+        with self.fence:  # the news first, then the look whether anybody listens
             pass
-        if words[at + _ASLEEP]:
+        if self._words[_WORDS * rank]:
+            self._words[_WORDS * rank] = 0
             self._wake(rank)
 
     def ring_all(self) -> None:
         for rank in range(self._ranks):
             self.ring(rank)
 
-    def count(self, rank: int) -> int:
-        return self._words[_WORDS * rank]
-
-    def sleep(self, rank: int, seen: int, timeout_s: float) -> None:
-        """Sleep until the bell rings, unless it has rung since it stood at `seen`."""
-        at = _WORDS * rank + _ASLEEP
-        self._words[at] = 1
+    def listen(self, rank: int) -> None:
+        """From now on a ring ends the next `sleep` of this rank. What came before is to be looked for after this."""
+        self._words[_WORDS * rank] = 1
         with self.fence:
             pass
-        self._wait(rank, seen, timeout_s)
-        self._words[at] = 0
+
+    def ignore(self, rank: int) -> None:
+        """This rank goes on without sleeping."""
+        self._words[_WORDS * rank] = 0
+
+    def sleep(self, rank: int, timeout_s: float) -> None:
+        """Sleep until the bell rings, unless it has rung since `listen`."""
+        self._wait(rank, timeout_s)
+        self._words[_WORDS * rank] = 0
+
+    def _is_heard(self, rank: int) -> bool:
+        return not self._words[_WORDS * rank]
 
     def _wake(self, rank: int) -> None:
-        futex.wake(self._address + CACHE_LINE * rank)
+        self._memory.wake(self._offset + CACHE_LINE * rank)
 
-    def _wait(self, rank: int, seen: int, timeout_s: float) -> None:
-        futex.wait(self._address + CACHE_LINE * rank, seen, timeout_s)
+    def _wait(self, rank: int, timeout_s: float) -> None:
+        self._memory.wait(self._offset + CACHE_LINE * rank, 1, timeout_s)
 
 
 class Watched(Protocol):
@@ -103,11 +108,11 @@ class SocketBells(Bells):
         with contextlib.suppress(OSError):  # it has ended, or has bytes enough
             self._socket.sendto(b"\0", self._names[rank])
 
-    def _wait(self, rank: int, seen: int, timeout_s: float) -> None:
+    def _wait(self, rank: int, timeout_s: float) -> None:
         for source in self._watched:
             if source.has_news():
                 return
-        if self.count(rank) == seen and self._watch.wait(timeout_s)[0]:
+        if not self._is_heard(rank) and self._watch.wait(timeout_s)[0]:
             with contextlib.suppress(BlockingIOError):
                 while True:
                     self._socket.recv(1)

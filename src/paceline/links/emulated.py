@@ -152,10 +152,11 @@ class PacedSend(SendOperation):
             self._port.end(self)
         return self.done
 
-    def detach(self) -> None:
+    def detach(self) -> bool:
         if not self.poll() and not self._written:
             self._outbox.detach(self)
             self._written = True
+        return True
 
     def close(self) -> None:
         """All of it is out: its port has not carried it, for all that."""

@@ -7,9 +7,6 @@ written. A payload that lies in memory which the writer lends is not copied into
 
 from __future__ import annotations
 
-import ctypes
-import time
-
 import torch
 from torch import Tensor
 
@@ -27,13 +24,10 @@ RING_BYTES = 2**22  # measured: the best of 1 to 8 MiB, with two and four ranks 
 PIECE_BYTES = 2**19
 CHANNEL_BYTES = 2 * CACHE_LINE + RING_BYTES
 # The writer's words and the reader's, in a cache line each: how many bytes were ever written, and ever read; and where
-# the lent message ends that was last taken back (below zero: without its reader's consent), and last begun to be read.
+# the lent message ends that the writer last asked to have back, and that the reader last began to read.
 _HEAD, _TAKEN_BACK = 0, 1
 _TAIL, _TAKEN = CACHE_LINE // 8, CACHE_LINE // 8 + 1
 _DATA = 2 * CACHE_LINE
-_MOMENT_S = 20e-6
-_PATIENCE_S = 5.0  # who takes longer over a message that lies in memory is dead, or stopped
-_memmove = ctypes.memmove
 
 
 class Writer(SendQueue):
@@ -45,6 +39,7 @@ class Writer(SendQueue):
         "_head",
         "_lending",
         "_lent_end",
+        "_move",
         "_published",
         "_tail",
         "_to",
@@ -62,29 +57,30 @@ class Writer(SendQueue):
         self._to = to
         self._bells = bells
         self._lending = lending
+        self._move = memory.move
         self._lent_end = 0  # of the lent message that is being read; 0: there is none
         self._head = self._published = self._words[_HEAD]
         self._tail = self._words[_TAIL]
 
-    def detach(self, operation: SendOperation) -> None:
-        if self._lent_end and operation is self.queue[0]:
-            self._take_back()
-        super().detach(operation)
+    def detach(self, operation: SendOperation) -> bool:
+        if self._lent_end and operation is self.queue[0] and not self._take_back():
+            return False
+        return super().detach(operation)
 
-    def _take_back(self) -> None:
-        """Let the lent message go through the ring; but if its reader is at it, wait until it has been read."""
+    def _take_back(self) -> bool:
+        """Let the lent message go through the ring instead. Not yet, if its reader is at it: then ask again."""
         end, words = self._lent_end, self._words
-        words[_TAKEN_BACK] = end
-        with self._bells.fence:  # between telling and looking, as in `Reader._take`: one sees the other
-            pass
-        deadline_s = time.monotonic() + _PATIENCE_S
-        while words[_TAKEN] == end and words[_TAIL] < end:
-            if time.monotonic() > deadline_s:
-                words[_TAKEN_BACK] = -end
-                return
-            time.sleep(_MOMENT_S)
-        if words[_TAKEN] != end:
+        if words[_TAKEN_BACK] != end:
+            words[_TAKEN_BACK] = end
+            with self._bells.fence:  # between telling and looking, as in `Reader._take`: one sees the other
+                pass
+        if words[_TAKEN] == end and words[_TAIL] < end:
+            return False
+        # Only the reader's progress tells whether it has read the message. TAKEN does not: the reader may set it now,
+        # find the message taken back, and let go of it again.
+        if words[_TAIL] < end:
             self._lent_end = 0
+        return True
 
     def _write(self, operation: SendOperation) -> bool:
         if operation.sent < 0:
@@ -96,7 +92,7 @@ class Writer(SendQueue):
         while operation.sent < operation.nbytes and (room := self._room()):
             place = self._head % RING_BYTES
             n = min(operation.nbytes - operation.sent, room, RING_BYTES - place, PIECE_BYTES)
-            _memmove(self._base + place, operation.address + operation.sent, n)
+            self._move(self._base + place, operation.address + operation.sent, n)
             operation.sent += n
             self._head += -(-n // HEADER_BYTES) * HEADER_BYTES
             self._publish()
@@ -158,6 +154,7 @@ class Reader:
         "_head",
         "_lending",
         "_memory",
+        "_move",
         "_source",
         "_tail",
         "_typed",
@@ -170,6 +167,7 @@ class Reader:
         self, memory: SharedMemory, offset: int, source: int, bells: Bells, lending: Lending | None
     ) -> None:
         self._memory = memory
+        self._move = memory.move
         self._words = memory.words(offset, _DATA // 8)
         self._data = offset + _DATA
         self._base = memory.address + self._data
@@ -206,7 +204,7 @@ class Reader:
                 return False
             place = self._tail % RING_BYTES
             n = min(nbytes - operation.received, available, RING_BYTES - place, PIECE_BYTES)
-            self._move(operation, place, n)
+            self._take_in(operation, place, n)
             operation.received += n
             self._tail += -(-n // HEADER_BYTES) * HEADER_BYTES
             self._release()
@@ -220,6 +218,7 @@ class Reader:
         if self._words[_TAKEN_BACK] != self._tail:
             return True
         self._words[_TAKEN] = 0
+        self._bells.ring(self._source)  # it may be waiting for this
         return False
 
     def _read_lent(self, operation: RecvOperation, header: Header) -> None:
@@ -229,20 +228,16 @@ class Reader:
             raise FrameError(f"not a frame: rank {self._source} lends nothing")
         memory, offset = self._lending.find(self._source, header)
         if operation.combine == "copy":
-            _memmove(into.data_ptr(), memory.address + offset, header.nbytes)
+            self._move(into.data_ptr(), memory.address + offset, header.nbytes)
         else:
             lent = memory.tensor(header.dtype, offset, into.numel()).view(into.shape)
             combine_into(into, lent, operation.combine)
-        if self._words[_TAKEN_BACK] == -self._tail:
-            raise FrameError(
-                f"stopped for {_PATIENCE_S} s over a message from rank {self._source}: it is gone"
-            )
 
-    def _move(self, operation: RecvOperation, place: int, n: int) -> None:
+    def _take_in(self, operation: RecvOperation, place: int, n: int) -> None:
         into = operation.into
         assert into is not None
         if operation.combine == "copy":
-            _memmove(into.data_ptr() + operation.received, self._base + place, n)
+            self._move(into.data_ptr() + operation.received, self._base + place, n)
             return
         item = into.element_size()
         ring = self._typed.get(into.dtype)

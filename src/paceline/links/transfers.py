@@ -12,13 +12,15 @@ import torch
 from torch import Tensor
 
 from paceline.context import ANY, Combine, Message
-from paceline.errors import FrameError, MismatchError
+from paceline.errors import FrameError, MismatchError, PeerLost
 from paceline.links.frames import Header, dtype_name
 from paceline.links.operation import Operation, Waiter
 
-__all__ = ["Inbox", "RecvOperation", "SendOperation", "SendQueue"]
+__all__ = ["DetachOperation", "Inbox", "RecvOperation", "SendOperation", "SendQueue"]
 
 _clock = time.monotonic
+_MOMENT_S = 20e-6
+_PATIENCE_S = 30.0  # who takes longer over a message that lies in memory is dead, or stopped
 
 
 class Inbox(Protocol):
@@ -84,14 +86,25 @@ class SendOperation(Operation[None]):
 
     def cancel(self) -> None:
         if not self.done:
-            self._outbox.withdraw(self)
+            self._withdraw()
             super().cancel()
 
-    def detach(self) -> None:
-        """Let the tensor be overwritten at once: what is not out yet goes on from a copy."""
+    def _withdraw(self) -> None:
+        """Nobody may find half a message, or one that is overwritten while it is read."""
+        until_s = _clock() + _PATIENCE_S
+        while not self._outbox.withdraw(self):
+            if _clock() > until_s:
+                raise PeerLost(self.to, f"it has been reading one message for {_PATIENCE_S:g} s", str(self))
+            time.sleep(_MOMENT_S)
+
+    def detach(self) -> bool:
+        """Let what is not out yet go on from a copy; tell whether the tensor may be overwritten.
+
+        It may not while the receiver is reading it where it lies: then ask again.
+        """
         if not self.poll():
-            self._outbox.detach(self)
-            self.done = True
+            self.done = self._outbox.detach(self)
+        return self.done
 
     def copy(self) -> SendOperation:
         """The same message, as far on its way, from memory of its own."""
@@ -115,6 +128,28 @@ class SendOperation(Operation[None]):
         return f"send to rank {self.to}"
 
 
+class DetachOperation(Operation[None]):
+    """Done when the tensor of a send may be overwritten: at the latest when its receiver is lost."""
+
+    __slots__ = ("_is_lost", "_sending")
+
+    def __init__(self, sending: SendOperation, is_lost: Callable[[int], bool]) -> None:
+        super().__init__(sending.waiter)
+        self._sending = sending
+        self._is_lost = is_lost
+        self.result = None
+
+    def poll(self) -> bool:
+        self.done = self.done or self._sending.detach() or self._is_lost(self._sending.to)
+        return self.done
+
+    def awaited(self) -> tuple[int, ...]:
+        return self._sending.awaited()
+
+    def __str__(self) -> str:
+        return f"taking back what rank {self._sending.to} is reading"
+
+
 class SendQueue:
     """The messages that wait to go one way, in their order."""
 
@@ -133,17 +168,18 @@ class SendQueue:
             queue.popleft()
             operation.close()
 
-    def withdraw(self, operation: SendOperation) -> None:
+    def withdraw(self, operation: SendOperation) -> bool:
         """Forget a message, or finish it from a copy if it has begun: a reader cannot do with half of one."""
-        if operation.sent < 0:
-            self.queue.remove(operation)
-        else:
-            self.detach(operation)
+        if operation.sent >= 0:
+            return self.detach(operation)
+        self.queue.remove(operation)
+        return True
 
-    def detach(self, operation: SendOperation) -> None:
-        """Go on from a copy, so that the sender need not wait."""
+    def detach(self, operation: SendOperation) -> bool:
+        """Go on from a copy, so that the sender need not wait. False: it is being read where it lies."""
         rest = self.queue[self.queue.index(operation)] = operation.copy()
         rest.waiter.start(rest)
+        return True
 
     def _write(self, operation: SendOperation) -> bool:
         """Move what there is room for; tell whether that is all of it."""

@@ -92,7 +92,8 @@ class Server:
             self._sum(pushes)
         norm = await gradient_norm(self.ctx, self.shard, self.servers) if self._clips else None
         for sending in self._sending:
-            self.ctx.detach(sending)  # most have ended; the others get the parameters as they were
+            if not sending.done:  # most have ended; the others get the parameters as they were
+                await self.ctx.detach(sending)
         self._sending.clear()
         await self.ctx.apply(self.shard, norm=norm)
         self.version += 1
