@@ -121,20 +121,21 @@ class PeerLost(RunError):  # noqa: N818  (a strategy may catch it and go on: an 
 
 
 class DeadlineError(RunError):
-    """A wait took longer than its deadline."""
+    """A wait took longer than its deadline. `view` says what is known of the rank that it was for."""
 
-    def __init__(self, rank: int, operation: str, awaited: str, deadline_s: float) -> None:
-        super().__init__(rank, operation, awaited, deadline_s)
+    def __init__(self, rank: int, operation: str, awaited: str, deadline_s: float, view: str = "") -> None:
+        super().__init__(rank, operation, awaited, deadline_s, view)
         self.rank = rank
         self.operation = operation
         self.awaited = awaited
         self.deadline_s = deadline_s
+        self.view = view
 
     def __str__(self) -> str:
-        return (
-            f"rank {self.rank} waited {self.deadline_s:g} s in {self.operation} for {self.awaited}; "
-            "if that is ordinary here, raise deadline_s of the cluster"
-        )
+        text = f"rank {self.rank} waited {self.deadline_s:g} s in {self.operation} for {self.awaited}"
+        if self.view:
+            text += f"; {self.view}"
+        return f"{text}; if that is ordinary here, raise deadline_s of the cluster"
 
 
 class DeadlockError(RunError):

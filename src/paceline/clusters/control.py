@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import fcntl
 import struct
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from enum import IntEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 from paceline.clusters.pace import slowest
 from paceline.links.bells import Bells
 from paceline.links.memory import CACHE_LINE, SharedMemory, aligned
+from paceline.links.operation import Doing
 from paceline.run import Progress
 
-__all__ = ["Control", "Status"]
+__all__ = ["Activity", "Control", "Status"]
 
 _LINE_WORDS = CACHE_LINE // 8
 _STOP, _PROGRESS, _UPDATES = 0, 1, 6
+# A rank's line: its status is the driver's to write, the rest its own.
+_STATUS, _STEP, _COMPUTING_NS, _COMPUTATIONS, _DOING, _SINCE_NS = range(6)
+_NOBODY, _SEVERAL = 0, 0xFFFF  # instead of a rank plus one
 _REPORT = struct.Struct("<qdqdd")  # step, loss, samples, seconds, metric
 
 
@@ -26,6 +31,18 @@ class Status(IntEnum):
     RUNNING = 0
     FINISHED = 1
     LOST = 2
+
+
+class Activity(NamedTuple):
+    """What a rank says of itself."""
+
+    doing: Doing
+    awaited: int | None
+    """The rank that it waits for. None: nobody, or any of several (`awaits_several`)."""
+    awaits_several: bool
+    since_s: float
+    """When it began, on this host's monotonic clock."""
+    step: int
 
 
 class Control:
@@ -57,17 +74,33 @@ class Control:
         self._words[_STOP] = step
 
     def status(self, rank: int) -> Status:
-        return Status(self._words[_LINE_WORDS * (1 + rank)])
+        return Status(self._words[_LINE_WORDS * (1 + rank) + _STATUS])
 
     def set_status(self, rank: int, status: Status) -> None:
-        self._words[_LINE_WORDS * (1 + rank)] = status
+        self._words[_LINE_WORDS * (1 + rank) + _STATUS] = status
 
     def step(self, rank: int) -> int:
         """The step that a rank is in."""
-        return self._words[_LINE_WORDS * (1 + rank) + 1]
+        return self._words[_LINE_WORDS * (1 + rank) + _STEP]
 
     def set_step(self, rank: int, step: int) -> None:
-        self._words[_LINE_WORDS * (1 + rank) + 1] = step
+        self._words[_LINE_WORDS * (1 + rank) + _STEP] = step
+
+    def note_doing(self, rank: int, doing: Doing, awaited: Sequence[int] = ()) -> None:
+        """Say what this rank does from now on, and whom it waits for."""
+        line, first = _LINE_WORDS * (1 + rank), awaited[0] + 1 if awaited else _NOBODY
+        # Who waits at a barrier waits for each of those that are missing: the first will do.
+        several = len(awaited) > 1 and doing is not Doing.barrier
+        self._words[line + _SINCE_NS] = time.monotonic_ns()
+        self._words[line + _DOING] = doing | (_SEVERAL if several else first) << 8
+
+    def activity(self, rank: int) -> Activity:
+        """What a rank has said of itself."""
+        line = _LINE_WORDS * (1 + rank)
+        doing, awaited = Doing(self._words[line + _DOING] & 0xFF), self._words[line + _DOING] >> 8
+        one = awaited - 1 if awaited not in (_NOBODY, _SEVERAL) else None
+        since_s = self._words[line + _SINCE_NS] * 1e-9
+        return Activity(doing, one, awaited == _SEVERAL, since_s, self._words[line + _STEP])
 
     def count_update(self) -> int:
         """Count an update; how many there are now. No two ranks are told the same number."""
@@ -82,24 +115,29 @@ class Control:
     def note_computing(self, rank: int, seconds: float, *, ended: bool) -> None:
         """Add to what a rank has computed. Each writes its own line alone."""
         line = _LINE_WORDS * (1 + rank)
-        self._words[line + 2] += int(seconds * 1e9)
-        self._words[line + 3] += ended
+        self._words[line + _COMPUTING_NS] += int(seconds * 1e9)
+        self._words[line + _COMPUTATIONS] += ended
 
     def slowest(self, workers: int) -> tuple[int | None, float]:
         """Which of the first ranks, the workers, computes the slowest, and how many times as long as the others."""
         lines = [_LINE_WORDS * (1 + rank) for rank in range(workers)]
-        return slowest([self._words[n + 2] * 1e-9 for n in lines], [self._words[n + 3] for n in lines])
+        return slowest(
+            [self._words[n + _COMPUTING_NS] * 1e-9 for n in lines],
+            [self._words[n + _COMPUTATIONS] for n in lines],
+        )
 
     def read_own(self, rank: int) -> dict[str, Any]:
         """What a rank itself writes here, for a copy of these words on another host."""
         line = _LINE_WORDS * (1 + rank)
-        return {"line": list(self._words[line + 1 : line + 4]), "report": list(self.read_report())}
+        own = list(self._words[line + _STEP : line + _SINCE_NS + 1])
+        own[-1] = time.monotonic_ns() - own[-1]  # another host has another clock
+        return {"line": own, "report": list(self.read_report())}
 
     def copy_own(self, rank: int, values: dict[str, Any], *, reports: bool) -> None:
         """Take over what `read_own` gave elsewhere; the run's report too if this rank is the one that writes it."""
-        line = _LINE_WORDS * (1 + rank)
-        for i, word in enumerate(values["line"]):
-            self._words[line + 1 + i] = word
+        line, own = _LINE_WORDS * (1 + rank) + _STEP, values["line"]
+        for i, word in enumerate((*own[:-1], time.monotonic_ns() - own[-1])):
+            self._words[line + i] = word
         if reports:
             self.write_report(*values["report"])
 

@@ -35,6 +35,10 @@ class Home(Protocol):
         """Count an update; how many there are now. No two ranks are told the same number."""
         ...
 
+    def give_up_on(self, rank: int) -> None:
+        """Let the driver end a rank that the run goes on without, if it may."""
+        ...
+
     def memory(self, name: str, nbytes: int) -> SharedMemory:
         """Memory that all ranks of this host find under this name. The first to ask has it made, of zeros."""
         ...
@@ -56,6 +60,9 @@ class LocalHome:
 
     def count_update(self) -> int:
         return self.control.count_update()
+
+    def give_up_on(self, rank: int) -> None:
+        self._channel.send("lost", {"rank": rank})
 
     def memory(self, name: str, nbytes: int) -> SharedMemory:
         self._channel.send("window", {"name": name, "nbytes": nbytes})

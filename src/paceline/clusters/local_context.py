@@ -244,7 +244,17 @@ class LocalContext(Node):
         if ComputeOperation._under_way is not None:
             ComputeOperation._under_way.result()  # a cancelled one may not have stopped and written its span yet
 
+    def describe_links(self) -> list[str]:
+        """For people who look into a run that stands still."""
+        return self._port.describe()
+
     # Notes
+
+    def note_lost(self, rank: int) -> None:
+        super().note_lost(rank)
+        self.waits.do_without(rank)
+        if not self.is_lost(rank):  # it is only late, but the run goes on without it
+            self.home.give_up_on(rank)
 
     def span(self, kind: Kind, start_s: float, end_s: float, peer: int = -1, nbytes: int = 0) -> None:
         super().span(kind, start_s, end_s, peer, nbytes)

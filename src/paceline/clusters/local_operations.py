@@ -13,7 +13,7 @@ from torch import Tensor
 
 from paceline.context import Batch
 from paceline.errors import Cancelled
-from paceline.links.operation import Operation
+from paceline.links.operation import Doing, Operation
 from paceline.trace import Kind
 
 if TYPE_CHECKING:
@@ -72,6 +72,9 @@ class Background(Operation[T]):
     def awaited(self) -> tuple[int, ...]:
         return self._current.awaited() if self._current is not None else ()
 
+    def progress(self) -> int:
+        return self._current.progress() if self._current is not None else 0
+
     def due_s(self) -> float:
         return self._current.due_s() if self._current is not None else math.inf
 
@@ -99,6 +102,9 @@ class FirstOperation(Operation[Operation[Any]]):
     def awaited(self) -> tuple[int, ...]:
         return tuple(dict.fromkeys(rank for handle in self._handles for rank in handle.awaited()))
 
+    def progress(self) -> int:
+        return sum(handle.progress() for handle in self._handles)
+
     def due_s(self) -> float:
         return min((handle.due_s() for handle in self._handles), default=math.inf)
 
@@ -110,6 +116,8 @@ class SleepOperation(Operation[None]):
     """Done when its time has come."""
 
     __slots__ = ("_began_s", "_context", "_until_s")
+
+    doing = Doing.sleep
 
     def __init__(self, context: LocalContext, seconds: float) -> None:
         super().__init__(context)
@@ -135,6 +143,8 @@ class ComputeOperation(Operation[Tensor]):
     """
 
     __slots__ = ("_batch", "_cancelled", "_context", "_started", "ready")
+
+    doing = Doing.compute
 
     _threads: ThreadPoolExecutor | None = None
     _under_way: Future[None] | None = None
@@ -229,6 +239,8 @@ class BucketOperation(Operation[None]):
     """Done when backward has filled one bucket, or has ended."""
 
     __slots__ = ("_computation", "_number")
+
+    doing = Doing.compute
 
     def __init__(self, computation: ComputeOperation, number: int) -> None:
         super().__init__(computation.waiter)

@@ -14,7 +14,7 @@ from typing import Any
 from paceline.clusters.control import Control, Status
 from paceline.clusters.local_operations import Background
 from paceline.errors import Cancelled, DeadlineError, PeerLost
-from paceline.links.operation import Operation
+from paceline.links.operation import Doing, Operation
 from paceline.links.tcp import TcpEndpoint
 
 __all__ = ["Waits"]
@@ -38,9 +38,19 @@ class Waits:
         self._bells = control.bells
         self._deadline_s = deadline_s
         self._running: list[Operation[Any]] = []
+        self._patience: dict[Operation[Any], _Patience] = {}  # with what was started, and has begun to come
         self._known_lost: set[int] = set()
         self._step = 0
         self._spin_s = _SPIN_S if control.ranks <= len(os.sched_getaffinity(0)) else 0.0
+
+    @property
+    def under_way(self) -> Sequence[Operation[Any]]:
+        """What was started and has not ended."""
+        return self._running
+
+    def do_without(self, rank: int) -> None:
+        """What is meant for a rank need not reach it."""
+        self._known_lost.add(rank)
 
     def begin(self, operation: Operation[Any]) -> None:
         """Let an operation go on whenever this rank waits."""
@@ -51,22 +61,25 @@ class Waits:
         """Poll for a moment, then sleep on this rank's bell until the operation is done."""
         if self._spin_s and self._spin(operation):
             return
-        deadline_s = time.monotonic() + self._deadline_s
         self._step = step
         self._control.set_step(self._rank, step)
+        patience = _Patience(self._deadline_s)
+        awaited: tuple[int, ...] | None = None
         while True:
             self._bells.listen(self._rank)
             if self._poll(operation):
                 self._bells.ignore(self._rank)
+                self._control.note_doing(self._rank, Doing.working)
                 return
+            if awaited != (awaited := operation.awaited()):
+                self._control.note_doing(self._rank, operation.doing, awaited)
             self._check_others(operation)
-            self._tell_background_of_losses()
-            patience_s = min(deadline_s - time.monotonic(), _PATIENCE_S)
-            if patience_s <= 0:
-                if operation.awaited() and operation.due_s() == math.inf:
-                    raise self._deadline_error(operation)
-                patience_s = _PATIENCE_S  # it waits for nobody: a long computation is no failure
-            self._bells.sleep(self._rank, self._until_next_timer(operation, patience_s))
+            self._check_background()
+            if patience.is_over(operation) and awaited and operation.due_s() == math.inf:
+                raise self._deadline_error(
+                    operation
+                )  # who waits for nobody may: a long computation is no failure
+            self._bells.sleep(self._rank, self._until_next_timer(operation, patience.left_s()))
 
     def settle(self, step: int) -> None:
         """At the end of the program: let what is still under way come to its end."""
@@ -124,6 +137,19 @@ class Waits:
             reason = "" if lost else "it has ended its program"
             raise PeerLost(rank, reason, f"rank {self._rank} was waiting in {operation} in step {self._step}")
 
+    def _check_background(self) -> None:
+        """Nothing that was started may stop half-way, whatever else goes on."""
+        self._tell_background_of_losses()
+        for other in self._running:
+            if other.progress() and not other.done:
+                patience = self._patience.setdefault(other, _Patience(self._deadline_s))
+                if patience.is_over(other):
+                    raise self._deadline_error(other)
+        if self._patience:
+            self._patience = {
+                other: self._patience[other] for other in self._running if other in self._patience
+            }
+
     def _tell_background_of_losses(self) -> None:
         """A background program too must not wait for one that is gone: for the rest of its last message, say."""
         for other in self._running:
@@ -153,6 +179,29 @@ class Waits:
         return DeadlineError(
             self._rank, f"{operation} in step {self._step}", f"rank {ranks}", self._deadline_s
         )
+
+
+class _Patience:
+    """How long a wait may still last. What goes on, however slowly, may last."""
+
+    __slots__ = ("_deadline_s", "_progress", "_until_s")
+
+    def __init__(self, deadline_s: float) -> None:
+        self._deadline_s = deadline_s
+        self._until_s = time.monotonic() + deadline_s
+        self._progress = 0
+
+    def is_over(self, operation: Operation[Any]) -> bool:
+        progress = operation.progress()
+        if progress != self._progress:
+            self._progress = progress
+            self._until_s = time.monotonic() + self._deadline_s
+        return time.monotonic() >= self._until_s
+
+    def left_s(self) -> float:
+        """Until somebody should look again."""
+        left_s = self._until_s - time.monotonic()
+        return min(left_s, _PATIENCE_S) if left_s > 0 else _PATIENCE_S
 
 
 def _failed_unheard(operation: Operation[Any]) -> bool:

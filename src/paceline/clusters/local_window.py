@@ -11,7 +11,7 @@ from torch import Tensor
 
 from paceline.context import Combine
 from paceline.links.memory import CACHE_LINE, SharedMemory, aligned
-from paceline.links.operation import Operation
+from paceline.links.operation import Doing, Operation
 from paceline.replica.sums import BLOCK, combine_rows
 from paceline.trace import Kind
 
@@ -87,6 +87,8 @@ class BarrierOperation(Operation[None]):
     """Done when every rank of the group has come to it."""
 
     __slots__ = ("_began_s", "_context", "_kind", "_missing", "_visit", "_window")
+
+    doing = Doing.barrier
 
     def __init__(self, context: LocalContext, window: Arrivals, kind: Kind = Kind.WAIT) -> None:
         super().__init__(context)

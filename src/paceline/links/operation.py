@@ -8,13 +8,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator
-from typing import Generic, Protocol, TypeVar
+from enum import IntEnum
+from typing import ClassVar, Generic, Protocol, TypeVar
 
 from paceline.errors import Cancelled
 
-__all__ = ["Operation", "Waiter"]
+__all__ = ["Doing", "Operation", "Waiter"]
 
 T = TypeVar("T")
+
+
+class Doing(IntEnum):
+    """What a rank is in, for the status board, where each has one word to say it."""
+
+    working = 0
+    send = 1
+    receive = 2
+    barrier = 3
+    compute = 4
+    sleep = 5
+    several = 6
 
 
 class Waiter(Protocol):
@@ -36,6 +49,7 @@ class Operation(Generic[T]):
 
     __slots__ = ("done", "error", "result", "waiter")
 
+    doing: ClassVar[Doing] = Doing.several
     result: T
 
     def __init__(self, waiter: Waiter) -> None:
@@ -55,6 +69,10 @@ class Operation(Generic[T]):
     def awaited(self) -> tuple[int, ...]:
         """The ranks without which it cannot end."""
         return ()
+
+    def progress(self) -> int:
+        """0 before its message has begun to come; then a number that grows with what has come."""
+        return 0
 
     def due_s(self) -> float:
         """When it wants to be polled even if no bell rings, on the monotonic clock."""

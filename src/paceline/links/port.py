@@ -133,6 +133,12 @@ class Port:
             way.active = None
             active.close()
 
+    def describe(self) -> list[str]:
+        """The state of each way, for people."""
+        asked = [f"asked for: {operation}, tag {operation.tag}" for operation in self._posted]
+        kept = [f"kept: from rank {early.source}, tag {early.tag}" for early in self._kept]
+        return [*(str(way) for way in (*self._out.values(), *self._in.values())), *asked, *kept]
+
     def _way_out(self, to: int) -> SendQueue:
         way = self._out.get(to)
         if way is None:

@@ -62,6 +62,9 @@ class Writer(SendQueue):
         self._head = self._published = self._words[_HEAD]
         self._tail = self._words[_TAIL]
 
+    def __str__(self) -> str:
+        return f"to rank {self._to}: {_describe(self._words)}, {len(self.queue)} queued, lent end {self._lent_end}"
+
     def detach(self, operation: SendOperation) -> bool:
         if self._lent_end and operation is self.queue[0] and not self._take_back():
             return False
@@ -180,6 +183,9 @@ class Reader:
         self._typed: dict[torch.dtype, Tensor] = {}
         self.active: RecvOperation | None = None
 
+    def __str__(self) -> str:
+        return f"from rank {self._source}: {_describe(self._words)}, reading {self.active}"
+
     def header(self) -> Header | None:
         """The header of the next message, if one has come."""
         if not self._available():
@@ -256,3 +262,8 @@ class Reader:
     def _release(self) -> None:
         self._words[_TAIL] = self._tail
         self._bells.ring(self._source)
+
+
+def _describe(words: memoryview) -> str:
+    names = {"written": _HEAD, "read": _TAIL, "taken back": _TAKEN_BACK, "taken": _TAKEN}
+    return ", ".join(f"{name} {words[at]}" for name, at in names.items())

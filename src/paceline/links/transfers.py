@@ -14,7 +14,7 @@ from torch import Tensor
 from paceline.context import ANY, Combine, Message
 from paceline.errors import FrameError, MismatchError, PeerLost
 from paceline.links.frames import Header, dtype_name
-from paceline.links.operation import Operation, Waiter
+from paceline.links.operation import Doing, Operation, Waiter
 
 __all__ = ["DetachOperation", "Inbox", "RecvOperation", "SendOperation", "SendQueue"]
 
@@ -51,6 +51,8 @@ class SendOperation(Operation[None]):
         "to",
         "version",
     )
+
+    doing = Doing.send
 
     def __init__(
         self,
@@ -133,6 +135,8 @@ class DetachOperation(Operation[None]):
 
     __slots__ = ("_is_lost", "_sending")
 
+    doing = Doing.send
+
     def __init__(self, sending: SendOperation, is_lost: Callable[[int], bool]) -> None:
         super().__init__(sending.waiter)
         self._sending = sending
@@ -203,6 +207,8 @@ class RecvOperation(Operation[Message]):
         "tag",
     )
 
+    doing = Doing.receive
+
     def __init__(
         self,
         waiter: Waiter,
@@ -238,6 +244,9 @@ class RecvOperation(Operation[Message]):
 
     def awaited(self) -> tuple[int, ...]:
         return (self.source,) if self.source != ANY else self._inbox.others
+
+    def progress(self) -> int:
+        return 0 if self.header is None else 1 + self.received
 
     def __str__(self) -> str:
         return f"receive from {'any rank' if self.source == ANY else f'rank {self.source}'}"

@@ -34,6 +34,9 @@ class HubHome:
     def count_update(self) -> int:
         return int(self.line.ask("count").values["count"])
 
+    def give_up_on(self, rank: int) -> None:
+        self.line.tell("lost", {"rank": rank})
+
     def memory(self, name: str, nbytes: int) -> SharedMemory:
         path = self.line.ask("memory", {"name": name}).values["path"]
         if not path:

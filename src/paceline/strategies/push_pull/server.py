@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from paceline.collectives import gradient_norm
 from paceline.context import ANY, Combine, Context, Handle, Message
-from paceline.errors import ConfigurationError, MismatchError, PeerLost
+from paceline.errors import ConfigurationError, DeadlineError, MismatchError, PeerLost
 from paceline.strategies.push_pull.order import Order
 from paceline.strategies.push_pull.policy import (
     BUFFER,
@@ -106,13 +106,22 @@ class Server:
             self._sending.append(sending)
 
     async def wait_for_farewells(self, workers: Sequence[int]) -> None:
-        """What workers pushed before they heard of the end has to be taken off the link."""
+        """What workers pushed before they heard of the end has to be taken off the link.
+
+        All updates are done. Who does not come to its farewell is left behind: the model is not lost for it.
+        """
         while not self._farewells.issuperset(workers):
             try:
                 self.read(await self.ctx.recv(ANY, tag=PUSH))
             except PeerLost as loss:
-                self._farewells.add(loss.rank)
-                self.note_lost(loss.rank)
+                self._leave_behind([loss.rank])
+            except DeadlineError:
+                self._leave_behind(sorted(set(workers) - self._farewells))
+
+    def _leave_behind(self, workers: Sequence[int]) -> None:
+        self._farewells.update(workers)
+        for worker in workers:
+            self.note_lost(worker)
 
     def note_lost(self, rank: int) -> None:
         """The first server keeps the record."""

@@ -1,0 +1,37 @@
+"""Every strategy in processes that sleep at random wherever the order of things can matter."""
+
+import pytest
+import torch
+from conformance.cases import REPRODUCIBLE, SPECS
+from conformance.test_same_bits import odd_task
+from tasks import simulated
+from torch import nn
+
+import paceline as pl
+from paceline.links.fuzz import VARIABLE
+from paceline.links.lending import LEAST_BYTES
+
+STEPS = 4
+
+
+def wide_task():
+    """A model whose messages are read where they lie, with gradients so small that stale ones do no harm."""
+    task = odd_task(
+        torch.float64,
+        model=lambda: nn.Sequential(nn.Linear(13, 700), nn.ReLU(), nn.Linear(700, 3)).double(),
+        optimizer=lambda params: torch.optim.SGD(params, lr=1e-6),
+    )
+    assert sum(parameter.nbytes for parameter in task.build_model(0).parameters()) > LEAST_BYTES
+    return task
+
+
+@pytest.mark.parametrize(("seed", "spec"), enumerate(SPECS), ids=str)
+def test_a_strategy_does_not_depend_on_when_its_ranks_get_to_run(monkeypatch, seed, spec):
+    monkeypatch.setenv(VARIABLE, str(seed))
+    task = wide_task()
+    run = pl.train(task, spec, pl.Local(workers=3, slow={1: 3.0}, threads=1), steps=STEPS)
+    assert run.steps == STEPS
+    assert torch.isfinite(run.parameters).all()
+    if spec in REPRODUCIBLE:
+        alike = pl.train(task, spec, simulated(3, threads=1), steps=STEPS)
+        assert torch.equal(run.parameters, alike.parameters)
