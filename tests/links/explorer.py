@@ -18,12 +18,12 @@ from typing import ClassVar
 
 from paceline.links.memory import SharedMemory
 
-__all__ = ["DeadlockFound", "ExploredMemory", "Order", "every_order", "random_orders"]
+__all__ = ["DeadlockError", "ExploredMemory", "Order", "every_order", "random_orders"]
 
 _LIMIT_S = 60.0
 
 
-class DeadlockFound(AssertionError):
+class DeadlockError(AssertionError):
     """Every process that has not ended waits."""
 
 
@@ -157,7 +157,7 @@ class Order:
     def _end(self):
         waiting = [p.name for p in self._processes if not p.ended]
         if waiting:
-            self._error = DeadlockFound(f"{', '.join(waiting)} for ever; the last points: {self.log[-30:]}")
+            self._error = DeadlockError(f"{', '.join(waiting)} for ever; the last points: {self.log[-30:]}")
         self._current = None
         self._finished.set()
 

@@ -5,7 +5,7 @@ import random
 
 import pytest
 import torch
-from links.explorer import DeadlockFound, every_order, random_orders
+from links.explorer import DeadlockError, every_order, random_orders
 
 from paceline.links import lending, rings
 from paceline.links.bells import Bells
@@ -141,7 +141,7 @@ def test_a_bell_without_its_fence_is_slept_over():
         order.run(ringer=ringer, sleeper=sleeper)
 
     every_order(scenario, preemptions=2)  # where writes show at once it is sound
-    with pytest.raises(DeadlockFound):
+    with pytest.raises(DeadlockError):
         every_order(scenario, preemptions=2, delayed=True)
 
 

@@ -7,6 +7,7 @@ rank that waits for nobody (it computes, is starved of a processor, is stopped o
 from __future__ import annotations
 
 import contextlib
+import itertools
 import time
 from collections.abc import Callable, Sequence
 from enum import StrEnum
@@ -110,4 +111,4 @@ def _in_words(rank: int, board: Control) -> str:
 
 
 def _how_the_others_wait(chain: Sequence[int]) -> list[str]:
-    return [f"rank {a} waits for rank {b}" for a, b in zip(chain[:-2], chain[1:-1], strict=True)]
+    return [f"rank {a} waits for rank {b}" for a, b in itertools.pairwise(chain[:-1])]

@@ -23,7 +23,7 @@ def begin(context: LocalContext) -> None:
     if not folder:
         return
     Path(folder).mkdir(parents=True, exist_ok=True)
-    file = Path(folder, f"rank-{context.rank}-{os.getpid()}.txt").open("a")
+    file = Path(folder, f"rank-{context.rank}-{os.getpid()}.txt").open("a")  # noqa: SIM115 (for the rank's life)
     signal.signal(signal.SIGUSR1, lambda *_: _write(context, file))
     # The stacks come from the signal itself, even where the interpreter does not get to run the handler above.
     faulthandler.register(signal.SIGUSR1, file=file, chain=True)
