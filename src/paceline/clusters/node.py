@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any, Self
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from paceline.clusters.job import Job, Outcome
@@ -366,6 +367,7 @@ class Node(ABC):
         """What this rank brings back."""
         outcome = self.outcome
         outcome.reported = self._reported
+        outcome.threads = torch.get_num_threads()
         if not outcome.records and self.is_reporter and self._evaluates:
             outcome.metric = self._evaluate() if self._seen_metric is None else self._seen_metric
         outcome.seconds = self.now()
