@@ -19,6 +19,7 @@ BENCHMARKS = {
     "simulator": "messages and updates a second of the simulated world, against SimPy",
     "start": "seconds until 8 workers can step, against spawned processes",
     "tracing": "what the trace costs a step",
+    "finite_check": "what it costs a step to refuse gradients that are not finite",
     "emulated_link": "seconds of all-reduces on an emulated link, against the simulation's",
     "decentralized": "seconds to a target over a slow link by peers who talk less, against all-reduce",
     "push_pull": "seconds of a push and a pull of 4 MiB by 3 workers, against Gloo and Ray",

@@ -43,9 +43,13 @@ def a_wide_task():
     return a_task(model=model, optimizer=lambda params: torch.optim.SGD(params, lr=1e-6, momentum=0.9))
 
 
+# One thread a rank in both worlds: the last bits of a sum may depend on how many share it, and by default that depends
+# on the machine's cores.
+
+
 def simulated(workers, **changes):
     """A simulated cluster in which a gradient takes 10 ms."""
-    return pl.Simulated(**({"workers": workers, "compute": pl.times.Constant(0.01)} | changes))
+    return pl.Simulated(**({"workers": workers, "compute": pl.times.Constant(0.01), "threads": 1} | changes))
 
 
-WORLDS = {"local": lambda workers: pl.Local(workers=workers), "simulated": simulated}
+WORLDS = {"local": lambda workers: pl.Local(workers=workers, threads=1), "simulated": simulated}

@@ -7,6 +7,7 @@ PacelineError
 └── RunError                   a run could not go on
     ├── WorkerError            the user's code raised on one rank
     ├── LossNotFiniteError     a loss became NaN or infinite
+    ├── GradientNotFiniteError a gradient became NaN or infinite, and the loss did not
     ├── PeerLost               a rank is gone
     ├── DeadlineError          a wait took longer than it may
     ├── DeadlockError          every simulated rank waits for another
@@ -26,6 +27,7 @@ __all__ = [
     "DeadlineError",
     "DeadlockError",
     "FrameError",
+    "GradientNotFiniteError",
     "LossNotFiniteError",
     "MismatchError",
     "PacelineError",
@@ -101,6 +103,23 @@ class LossNotFiniteError(RunError):
         return (
             f"the loss is {self.loss} on rank {self.rank} in step {self.step}; "
             "lower the learning rate, clip the gradients (Task(clip_norm=…)), or look at the data of that step"
+        )
+
+
+class GradientNotFiniteError(RunError):
+    """A gradient has a value that is NaN or infinite, though the loss is finite. It was not applied anywhere."""
+
+    def __init__(self, rank: int, step: int, parameter: str) -> None:
+        super().__init__(rank, step, parameter)
+        self.rank = rank
+        self.step = step
+        self.parameter = parameter
+
+    def __str__(self) -> str:
+        return (
+            f"the gradient of {self.parameter} is not finite on rank {self.rank} in step {self.step}, though the loss "
+            "is; look in that layer and those after it for a square root, a logarithm or a division at zero, or for a "
+            "backward of your own"
         )
 
 

@@ -229,6 +229,19 @@ def test_a_real_run_takes_links_and_emulates_them(small):
     assert json.loads(result.stdout)["step_seconds"] >= 0.020  # two messages, one after another
 
 
+@pytest.mark.parametrize("world", [(), ("--simulate",)])
+def test_a_run_has_as_many_threads_a_rank_as_it_is_told(small, world):
+    result = invoke("train", small, "--workers", "2", "--threads", "3", *world, "--steps", "2", "--json")
+    assert json.loads(result.stdout)["cluster"].endswith("3 threads a rank")
+
+
+@pytest.mark.parametrize("command", [("train",), ("compare", "--strategies", "single")])
+def test_a_number_of_threads_out_of_range_is_refused(small, command):
+    result = invoke(*command[:1], small, *command[1:], "--threads", "0", "--steps", "2")
+    assert result.exit_code == 2
+    assert "threads must be None or a whole number from 1 to 1024, but got 0" in result.stderr
+
+
 @pytest.mark.parametrize("encryption", [(), ("--encrypt",)])
 def test_a_real_run_talks_over_tcp_if_told_to(small, encryption):
     result = invoke("train", small, "--workers", "2", "--link", "tcp", *encryption, "--steps", "3", "--json")

@@ -56,7 +56,7 @@ if __name__ == "__main__":
     rank = pl.Launched().place.rank
     for number, strategy in enumerate(strategies):
         try:
-            run = pl.train(task(), strategy, pl.Launched(deadline_s=20.0), steps=8)
+            run = pl.train(task(), strategy, pl.Launched(deadline_s=20.0, threads=1), steps=8)
         except pl.PacelineError as error:
             said = {"error": f"{type(error).__name__}: {error}"}
         else:
@@ -129,7 +129,7 @@ def the_task() -> pl.Task:
 def test_launched_processes_give_the_weights_of_local_ones_bit_for_bit(by_torchrun: Path, number: int):
     strategy = SYNCHRONOUS[number]
     workers = 2 if strategy == "sync" else 3  # one of the three is the server
-    expected = pl.train(the_task(), strategy, pl.Local(workers=workers), steps=8)
+    expected = pl.train(the_task(), strategy, pl.Local(workers=workers, threads=1), steps=8)
     runs = said(by_torchrun, number, ranks=3)
     for run in runs:
         assert run["steps"] == 8
@@ -148,6 +148,7 @@ def test_every_process_gets_the_same_run_with_the_trace_of_all(by_torchrun: Path
 def test_the_run_says_where_its_ranks_were_and_how_they_talked(by_torchrun: Path):
     environment = said(by_torchrun, 0, ranks=3)[1]["environment"]
     assert environment["hosts"] == f"{socket.gethostname()}: 0-2"  # type: ignore[index]
+    assert environment["threads a rank"] == "1"  # type: ignore[index]
     assert environment["link"] == "TCP, not encrypted"  # type: ignore[index]
 
 

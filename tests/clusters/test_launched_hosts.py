@@ -38,7 +38,7 @@ def regression() -> pl.Task:
 
 def train(strategy: str) -> tuple[torch.Tensor, list[Any], Trace, dict[str, str]]:
     """In each process of the run."""
-    run = pl.train(regression(), strategy, pl.Launched(), steps=STEPS, evaluate_every=2)
+    run = pl.train(regression(), strategy, pl.Launched(threads=1), steps=STEPS, evaluate_every=2)
     return run.parameters, run.history, run.trace, run.environment
 
 
@@ -72,7 +72,10 @@ def test_two_hosts_give_the_weights_of_one_bit_for_bit(strategy: str, drivers: l
     found = together(drivers, strategy)
     workers = RANKS - (strategy == "fedavg")
     # Each rank as if on a host of its own, or else two hosts: the order of sums is the algorithm's.
-    here = pl.Simulated(workers=workers, hosts=2) if "hierarchical" in strategy else pl.Local(workers=workers)
+    if "hierarchical" in strategy:
+        here = pl.Simulated(workers=workers, hosts=2, threads=1)
+    else:
+        here = pl.Local(workers=workers, threads=1)
     expected = pl.train(regression(), strategy, here, steps=STEPS, evaluate_every=2)
     for parameters, history, _, _ in found:
         assert torch.equal(parameters, expected.parameters)
@@ -82,7 +85,10 @@ def test_two_hosts_give_the_weights_of_one_bit_for_bit(strategy: str, drivers: l
 def test_auto_is_hierarchical_and_hosts_talk_encrypted(drivers: list[Any]):
     parameters, _, trace, environment = together(drivers, "all-reduce")[3]
     expected = pl.train(
-        regression(), "all-reduce:algorithm=hierarchical", pl.Simulated(workers=RANKS, hosts=2), steps=STEPS
+        regression(),
+        "all-reduce:algorithm=hierarchical",
+        pl.Simulated(workers=RANKS, hosts=2, threads=1),
+        steps=STEPS,
     )
     assert torch.equal(parameters, expected.parameters)
     assert [spans.host for spans in trace.spans] == [0, 0, 1, 1]

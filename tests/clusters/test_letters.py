@@ -16,7 +16,13 @@ from paceline.clusters.letters import (
     write_outcome,
     write_outcomes,
 )
-from paceline.errors import ConfigurationError, LossNotFiniteError, PeerLost, WorkerError
+from paceline.errors import (
+    ConfigurationError,
+    GradientNotFiniteError,
+    LossNotFiniteError,
+    PeerLost,
+    WorkerError,
+)
 from paceline.trace import Kind, Recorder
 
 
@@ -69,6 +75,7 @@ def test_the_outcomes_of_all_ranks_come_in_one_letter_those_of_lost_ranks_too():
     [
         PeerLost(3, "killed", "rank 1 was waiting"),
         LossNotFiniteError(1, 7, math.inf),
+        GradientNotFiniteError(1, 7, "0.weight"),
         ConfigurationError("algorithm", "must be known", "x", "choose another"),
     ],
 )

@@ -61,6 +61,7 @@ EQUAL = [spec for spec in ACROSS if spec in {with_ring(each) for each in REPRODU
         ({"ports": range(0)}, "ports"),
         ({"ports": range(65000, 66000)}, "ports"),
         ({"deadline_s": 0}, "deadline_s"),
+        ({"threads": 0}, "threads"),
         ({"slow": {4: 2.0}}, "slow"),
         ({"slow": {1: 0.5}}, r"slow\[1\]"),
     ],
@@ -83,7 +84,7 @@ def test_a_number_of_servers_that_is_not_the_strategy_s_is_refused():
 def run_all(specs):
     """On the hosts: every strategy in turn, by the same processes."""
     specs = sorted(specs, key=lambda spec: "servers=2" not in spec)  # as many processes as are ever needed
-    with pl.Ray("auto", workers=WORKERS).hold() as cluster:
+    with pl.Ray("auto", workers=WORKERS, threads=1).hold() as cluster:
         return {spec: run_of(pl.train(make_task(), spec, cluster, steps=STEPS)) for spec in specs}
 
 
@@ -156,7 +157,7 @@ def unencrypted(driver):
         def loss(outputs, targets):
             raise ValueError("an unlucky loss")
 
-        given = pl.Ray("auto", workers=2, encrypt=False, ports=range(21000, 21010))
+        given = pl.Ray("auto", workers=2, threads=1, encrypt=False, ports=range(21000, 21010))
         with given.hold() as cluster:
             run = run_of(pl.train(a_wide_task(), "all-reduce:algorithm=ring", cluster, steps=2))
             with pytest.raises(WorkerError) as caught:

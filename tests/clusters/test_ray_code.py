@@ -81,7 +81,7 @@ def test_code_reaches_a_host_that_does_not_have_it(hosts, driver, elsewhere):
             import a_loss
             from tasks import a_task
 
-            cluster = pl.Ray("auto", workers=2)
+            cluster = pl.Ray("auto", workers=2, threads=1)
             ring = "all-reduce:algorithm=ring"
             return run_of(pl.train(a_task(loss=a_loss.loss), ring, cluster, steps=STEPS))
         finally:
@@ -94,5 +94,7 @@ def test_code_reaches_a_host_that_does_not_have_it(hosts, driver, elsewhere):
     def doubled(outputs, targets):
         return 2.0 * torch.nn.functional.mse_loss(outputs, targets)
 
-    expected = pl.train(a_task(loss=doubled), "all-reduce:algorithm=ring", pl.Local(workers=2), steps=STEPS)
+    expected = pl.train(
+        a_task(loss=doubled), "all-reduce:algorithm=ring", pl.Local(workers=2, threads=1), steps=STEPS
+    )
     assert torch.equal(driver.call(run)["parameters"], expected.parameters)

@@ -38,13 +38,13 @@ def test_without_an_address_a_private_ray_serves_the_run_and_is_gone_afterwards(
         import ray
 
         was = set(Path("/tmp").glob("paceline-ray-*"))
-        run = run_of(pl.train(make_task(), SPEC, pl.Ray(workers=2), steps=STEPS))
+        run = run_of(pl.train(make_task(), SPEC, pl.Ray(workers=2, threads=1), steps=STEPS))
         return run, ray.is_initialized(), set(Path("/tmp").glob("paceline-ray-*")) - was
 
     run, is_connected, files = alone.call(run)
-    local = pl.train(make_task(), SPEC, pl.Local(workers=2), steps=STEPS)
+    local = pl.train(make_task(), SPEC, pl.Local(workers=2, threads=1), steps=STEPS)
     assert torch.equal(run["parameters"], local.parameters)
-    assert run["cluster"] == "2 workers on a private Ray"
+    assert run["cluster"] == "2 workers on a private Ray, 1 thread a rank"
     assert not is_connected
     assert not files
     assert children(alone.pid()) == []

@@ -35,7 +35,7 @@ def test_native_gives_the_weights_of_single_in_processes(workers):
 @pytest.mark.parametrize("algorithm", SCHEDULES)
 def test_every_algorithm_gives_the_weights_of_single_and_the_same_bits_in_both_worlds(algorithm, workers):
     spec = f"all-reduce:algorithm={algorithm}"
-    local, virtual = train(spec, pl.Local(workers=workers)), train(spec, simulated(workers))
+    local, virtual = train(spec, pl.Local(workers=workers, threads=1)), train(spec, simulated(workers))
     assert torch.equal(local.parameters, virtual.parameters)
     assert_equals_single(local)
     if algorithm != "shared":  # windows are no messages

@@ -14,7 +14,7 @@ CASE = "batch-not-divisible"
 
 def train(spec, **changes):
     return pl.train(
-        make_task(CASE, "momentum"), spec, pl.Local(workers=3, link="tcp", **changes), steps=STEPS
+        make_task(CASE, "momentum"), spec, pl.Local(workers=3, link="tcp", threads=1, **changes), steps=STEPS
     )
 
 
@@ -43,7 +43,7 @@ def test_a_large_model_runs_over_tcp(spec):
     """Its payloads go by streams."""
     task = a_wide_task()
     assert sum(parameter.nbytes for parameter in task.build_model(0).parameters()) / 3 > STREAM_BYTES
-    run = pl.train(task, spec, pl.Local(workers=3, link="tcp"), steps=STEPS)
+    run = pl.train(task, spec, pl.Local(workers=3, link="tcp", threads=1), steps=STEPS)
     assert torch.isfinite(run.parameters).all()
     if spec in REPRODUCIBLE:
         assert torch.equal(run.parameters, pl.train(task, spec, simulated(3), steps=STEPS).parameters)

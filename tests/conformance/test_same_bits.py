@@ -38,7 +38,7 @@ ON_TWO_AND_THREE = list(itertools.product(["single", *REPRODUCIBLE], [2, 3]))
 )
 def test_processes_and_simulation_give_the_same_bits(spec, workers, dtype):
     task = odd_task(dtype)
-    local = pl.train(task, spec, pl.Local(workers=workers), steps=STEPS)
+    local = pl.train(task, spec, pl.Local(workers=workers, threads=1), steps=STEPS)
     virtual = pl.train(task, spec, simulated(workers), steps=STEPS)
     assert torch.equal(local.parameters, virtual.parameters)
     assert [record.loss for record in local.history] == [record.loss for record in virtual.history]
@@ -50,14 +50,14 @@ def test_messages_that_are_read_where_they_lie_change_no_bit(spec):
         torch.float32, model=lambda: nn.Sequential(nn.Linear(13, 9001), nn.ReLU(), nn.Linear(9001, 3))
     )
     assert sum(parameter.nbytes for parameter in task.build_model(0).parameters()) / 3 > LEAST_BYTES
-    local = pl.train(task, spec, pl.Local(workers=3), steps=STEPS)
+    local = pl.train(task, spec, pl.Local(workers=3, threads=1), steps=STEPS)
     assert torch.equal(local.parameters, pl.train(task, spec, simulated(3), steps=STEPS).parameters)
 
 
 @pytest.mark.parametrize("spec", ["single", *REPRODUCIBLE])
 def test_processes_and_simulation_clip_to_the_same_bits(spec):
     task = odd_task(torch.float32, clip_norm=0.1)
-    local = pl.train(task, spec, pl.Local(workers=3), steps=STEPS)
+    local = pl.train(task, spec, pl.Local(workers=3, threads=1), steps=STEPS)
     assert torch.equal(local.parameters, pl.train(task, spec, simulated(3), steps=STEPS).parameters)
 
 

@@ -102,6 +102,53 @@ def test_buckets_are_handed_over_last_first_each_when_it_is_filled():
     assert replica.bucket_shares()[0] == pytest.approx(2 / replica.layout.length)
 
 
+class Root(nn.Module):
+    """Its loss is finite, its gradient is not: the slope of a square root at zero is infinite."""
+
+    def __init__(self):
+        super().__init__()
+        self.root = nn.Parameter(torch.zeros(BUCKET_BYTES // 8, dtype=torch.float64))
+        self.offset = nn.Parameter(torch.zeros(2, dtype=torch.float64))
+
+    def forward(self, x):
+        return self.root[:2].sqrt() + self.offset + 0 * x[:, :2]
+
+
+def test_a_bucket_that_is_not_finite_is_not_handed_over():
+    replica, ready = a_replica(Root), []
+    loss = replica.compute(a_batch(), DATA, ready.append)
+    assert np.isfinite(loss)
+    assert ready == [1]
+    assert replica.not_finite == "root"
+
+
+def test_the_next_gradient_is_judged_by_itself():
+    replica = a_replica(Root)
+    replica.compute(a_batch(), DATA)
+    replica.parameters.fill_(1)
+    replica.compute(a_batch(), DATA)
+    assert replica.not_finite is None
+
+
+class Twice(nn.Module):
+    """A layer that two recomputed parts share: backward brings its gradient in two pieces, the second spoilt."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x):
+        first = recompute(lambda x: (self.layer(x) * 0).abs().sqrt(), x.requires_grad_(), use_reentrant=True)
+        return recompute(self.layer, first, use_reentrant=True)[:, :2]
+
+
+def test_a_gradient_that_a_later_piece_spoils_is_not_finite():
+    replica, ready = a_replica(lambda: Twice().double()), []
+    replica.compute(a_batch(), DATA, ready.append)
+    assert ready == [0], "the first piece was finite"
+    assert replica.not_finite == "layer.bias"
+
+
 def test_a_replica_can_be_placed_in_other_memory():
     replica, memory = a_replica(), torch.zeros(3, 37, dtype=torch.float64)
     memory[0].copy_(replica.parameters)

@@ -55,7 +55,7 @@ def test_every_worker_updates(world):
 
 
 def test_auto_shares_memory_in_processes_and_passes_messages_on_a_network():
-    local = pl.train(a_task(), "all-reduce", pl.Local(workers=2), steps=1)
+    local = pl.train(a_task(), "all-reduce", pl.Local(workers=2, threads=1), steps=1)
     virtual = pl.train(a_task(), "all-reduce", simulated(2), steps=1)
     assert local.messages_sent == [0, 0]
     assert min(virtual.messages_sent) > 0

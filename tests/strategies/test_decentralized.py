@@ -111,9 +111,9 @@ def test_worlds_and_overlap_and_network_change_no_bit(topology, dtype):
     spec = f"decentralized:topology={topology},consensus_every=1"
     plain = pl.train(task, spec, simulated(4), steps=STEPS)
     for words, cluster in [
-        (spec, pl.Local(workers=4)),
-        (f"{spec},overlap=no", pl.Local(workers=4)),
-        (spec, pl.Local(workers=4, link=pl.Link("100Mbps", "1ms"))),
+        (spec, pl.Local(workers=4, threads=1)),
+        (f"{spec},overlap=no", pl.Local(workers=4, threads=1)),
+        (spec, pl.Local(workers=4, link=pl.Link("100Mbps", "1ms"), threads=1)),
         (f"{spec},overlap=no", simulated(4)),
         (spec, simulated(4, compute=pl.times.Exponential(0.1), link=pl.Link("1Mbps", "5ms"))),
     ]:

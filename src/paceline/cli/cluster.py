@@ -30,6 +30,7 @@ class ClusterWords:
     ray: str | None = None
     """The address of a Ray cluster; empty for a private one. None: no Ray."""
     encrypt: bool | None = None
+    threads: int | None = None
     emulates: bool = False
     """Whether the command's real workers can do as if their links were slow."""
 
@@ -82,6 +83,8 @@ class ClusterWords:
         slow = parse_slow(",".join(self.slow)) if self.slow else {}
         options = self._simulated_options() if self.simulate else self._real_options()
         options |= {"workers": self.workers, "slow": slow, "delay": parse_delays(self.delay)}
+        if self.threads is not None:
+            options["threads"] = self.threads
         # Named last, because that loads torch: a word that cannot be read is refused before.
         if self.ray is not None:
             return pl.Ray(self.ray or None, encrypt=self.encrypt, **options)

@@ -44,6 +44,12 @@ Delay = Annotated[
 Deadline = Annotated[
     str | None, Option(metavar="TIME", help="The longest that a worker waits for another, such as 60s.")
 ]
+Threads = Annotated[
+    int | None,
+    Option(
+        help="With how many threads each rank computes. Left out: the cores, shared out among the workers."
+    ),
+]
 
 Simulate = Annotated[
     bool, Option("--simulate", help="Simulate the workers, in virtual time.", rich_help_panel=_SIMULATED)

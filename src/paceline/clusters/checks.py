@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+import os
+
 from paceline.costs.stragglers import Stragglers
 from paceline.errors import ConfigurationError
 
-__all__ = ["check_deadline", "check_real_stragglers", "check_workers"]
+__all__ = [
+    "check_deadline",
+    "check_real_stragglers",
+    "check_threads",
+    "check_workers",
+    "share_of_cores",
+    "thread_words",
+]
+
+MAX_THREADS = 1024
 
 
 def check_workers(workers: object, at_most: int) -> None:
@@ -13,6 +24,24 @@ def check_workers(workers: object, at_most: int) -> None:
         raise ConfigurationError(
             "workers", f"must be a whole number from 1 to {at_most}", workers, "one process or node a worker"
         )
+
+
+def check_threads(threads: object) -> None:
+    if threads is None:
+        return
+    if not isinstance(threads, int) or isinstance(threads, bool) or not 1 <= threads <= MAX_THREADS:
+        bound = f"must be None or a whole number from 1 to {MAX_THREADS}"
+        raise ConfigurationError("threads", bound, threads, "None shares the cores out among the workers")
+
+
+def share_of_cores(workers: int) -> int:
+    """Threads of each worker, so that those of one host do not fight for its cores. Servers mostly wait."""
+    return max(1, len(os.sched_getaffinity(0)) // max(1, workers))
+
+
+def thread_words(threads: int | None) -> list[str]:
+    """How a cluster tells what was asked for."""
+    return [] if threads is None else [f"{threads} thread{'s' * (threads > 1)} a rank"]
 
 
 def check_deadline(deadline_s: float) -> None:

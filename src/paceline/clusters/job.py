@@ -86,6 +86,8 @@ class Outcome:
     staleness: dict[int, int] = field(default_factory=dict)
     lost: list[tuple[int, int]] = field(default_factory=list)
     """Ranks that the run went on without, and the step of each."""
+    threads: int = 0
+    """With how many it computed; 0 if it did not come back."""
     seconds: float = 0.0
     clock_residual_s: float = 0.0
     """By how much its clock may differ at most from that of the other ranks."""
@@ -128,7 +130,7 @@ def assemble(job: Job, cluster: str, outcomes: Sequence[Outcome], module: nn.Mod
         lost=_losses(outcomes),
         peer_metrics={o.rank: o.own_metric for o in outcomes if o.own_metric is not None},
         target=job.task.target if job.task else None,
-        environment={**snapshot(), **reporter.facts},
+        environment={**snapshot(), "threads a rank": _threads(outcomes), **reporter.facts},
         state=reporter.state,
         trainable=[name for name, p in module.named_parameters() if p.requires_grad] if module else [],
         module=module,
@@ -218,6 +220,12 @@ def _losses(outcomes: Sequence[Outcome]) -> list[tuple[int, int]]:
     for rank, step in (*missed, *noted):
         first.setdefault(rank, step)
     return sorted(first.items(), key=lambda entry: entry[1])
+
+
+def _threads(outcomes: Sequence[Outcome]) -> str:
+    """One number if all ranks had as many, else a number for each rank that came back."""
+    counts = [str(outcome.threads) for outcome in outcomes if outcome.threads]
+    return counts[0] if len(set(counts)) == 1 else ", ".join(counts)
 
 
 def _sum_histograms(histograms: Sequence[dict[int, int]]) -> dict[int, int]:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from paceline.clusters.checks import check_deadline, check_real_stragglers
+from paceline.clusters.checks import check_deadline, check_real_stragglers, check_threads, thread_words
 from paceline.clusters.job import Job, Outcome
 from paceline.clusters.launchers import Place, read_place
 from paceline.costs.stragglers import Stragglers
@@ -33,9 +33,12 @@ class Launched:
     """How long a rank waits for another before the run ends with an error."""
     ports: range | None = None
     """The ports that this host's ranks may listen at. None: any that is free."""
+    threads: int | None = None
+    """With how many threads each rank computes, which can change the last bits of sums. None: a share of the cores."""
 
     def __post_init__(self) -> None:
         check_deadline(self.deadline_s)
+        check_threads(self.threads)
         check_real_stragglers(self.stragglers, self.place.ranks)
 
     @property
@@ -62,4 +65,5 @@ class Launched:
 
     def __str__(self) -> str:
         place = self.place
-        return f"{place.ranks} processes launched by {place.launcher}"
+        words = [f"{place.ranks} processes launched by {place.launcher}", *thread_words(self.threads)]
+        return ", ".join(words)

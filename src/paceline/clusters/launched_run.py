@@ -84,7 +84,12 @@ class LaunchedRun:
         self, berth: Berth, hub: Hub | None, table: Table, progress: Callable[[Progress], None] | None
     ) -> list[Outcome]:
         cluster = self._cluster
-        duty = Duty(job=self._job, stragglers=cluster.stragglers, deadline_s=cluster.deadline_s)
+        duty = Duty(
+            job=self._job,
+            stragglers=cluster.stragglers,
+            deadline_s=cluster.deadline_s,
+            threads=cluster.threads,
+        )
         middle = _Middle(hub, table, progress) if hub is not None else None
         try:
             parting = berth.work(duty, table)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from paceline.clusters.checks import check_workers
+from paceline.clusters.checks import check_threads, check_workers, share_of_cores, thread_words
 from paceline.clusters.job import Job, Outcome
 from paceline.costs.link import Link
 from paceline.costs.stragglers import Stragglers
@@ -45,9 +44,12 @@ class Local:
     """What each computation takes longer: of all ranks, or by rank."""
     deadline_s: float = 60.0
     """How long a rank waits for another before the run ends with an error."""
+    threads: int | None = None
+    """With how many threads each rank computes, which can change the last bits of sums. None: a share of the cores."""
 
     def __post_init__(self) -> None:
         check_workers(self.workers, at_most=MAX_RANKS - 1)
+        check_threads(self.threads)
         _check_link(self.link)
         if self.encrypt and self.link != TCP:
             raise ConfigurationError("encrypt", 'must be False unless link="tcp"', True, _ENCRYPT_REMEDY)
@@ -63,15 +65,12 @@ class Local:
     def stragglers(self) -> Stragglers:
         return Stragglers(slow=self.slow, delay=self.delay)
 
-    def threads(self, job: Job) -> int:
-        """Cores are shared out evenly, so that workers do not fight for them. Servers mostly wait."""
-        return max(1, len(os.sched_getaffinity(0)) // max(1, job.workers))
-
     def run(self, job: Job, progress: Callable[[Progress], None] | None = None) -> list[Outcome]:
         from paceline.clusters.launch import Crew
 
         link = self.link if isinstance(self.link, Link) else None
-        with Crew(job, self.stragglers, link, self._network(), self.deadline_s, self.threads(job)) as crew:
+        threads = self.threads or share_of_cores(job.workers)
+        with Crew(job, self.stragglers, link, self._network(), self.deadline_s, threads) as crew:
             return crew.work(progress)
 
     def _network(self) -> Network | None:
@@ -90,6 +89,7 @@ class Local:
         words += [f"rank {rank} {factor:g}x as slow" for rank, factor in sorted(self.slow.items())]
         if self.delay is not None:
             words.append(f"delay {self.delay}")
+        words += thread_words(self.threads)
         return ", ".join(words)
 
 

@@ -14,12 +14,13 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any, Self
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from paceline.clusters.job import Job, Outcome
 from paceline.clusters.observer import Observer
 from paceline.context import Batch
-from paceline.errors import ConfigurationError, LossNotFiniteError
+from paceline.errors import ConfigurationError, GradientNotFiniteError, LossNotFiniteError
 from paceline.replica.batches import GlobalBatches, Samples
 from paceline.replica.replica import Replica
 from paceline.trace import Kind, Recorder
@@ -354,8 +355,11 @@ class Node(ABC):
         self.recorder.packed.append(pack_span(kind, start_s, end_s, peer, nbytes, self.step))
 
     def note_loss(self, batch: Batch, loss: float) -> None:
+        """Write down how a computation ended; refuse it if its loss or its gradient is not finite."""
         if not math.isfinite(loss):
             raise LossNotFiniteError(self.rank, self.step, loss)
+        if self.replica.not_finite is not None:
+            raise GradientNotFiniteError(self.rank, self.step, self.replica.not_finite)
         self.loss = loss
         self.outcome.losses.append((batch.step, loss, batch.count))
 
@@ -363,6 +367,7 @@ class Node(ABC):
         """What this rank brings back."""
         outcome = self.outcome
         outcome.reported = self._reported
+        outcome.threads = torch.get_num_threads()
         if not outcome.records and self.is_reporter and self._evaluates:
             outcome.metric = self._evaluate() if self._seen_metric is None else self._seen_metric
         outcome.seconds = self.now()

@@ -8,7 +8,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from paceline.clusters.checks import check_deadline, check_real_stragglers, check_workers
+from paceline.clusters.checks import (
+    check_deadline,
+    check_real_stragglers,
+    check_threads,
+    check_workers,
+    thread_words,
+)
 from paceline.clusters.job import Job, Outcome
 from paceline.costs.stragglers import Stragglers
 from paceline.costs.times import Times
@@ -50,6 +56,8 @@ class Ray:
     """How long a rank waits for another, and the run for Ray's resources, before it ends with an error."""
     ports: range | None = None
     """The ports at which ranks and driver may listen. None: any that is free."""
+    threads: int | None = None
+    """With how many threads each rank computes, which can change the last bits of sums. None: a share of the cores."""
 
     def __post_init__(self) -> None:
         _check_address(self.address)
@@ -60,6 +68,7 @@ class Ray:
             remedy = "leave it out: the strategy says how many it needs"
             raise ConfigurationError("servers", "must be a whole number of at least 0", self.servers, remedy)
         check_deadline(self.deadline_s)
+        check_threads(self.threads)
         check_real_stragglers(self.stragglers, self.workers)
 
     @property
@@ -95,6 +104,7 @@ class Ray:
         words += [f"rank {rank} {factor:g}x as slow" for rank, factor in sorted(self.slow.items())]
         if self.delay is not None:
             words.append(f"delay {self.delay}")
+        words += thread_words(self.threads)
         return ", ".join(words)
 
 

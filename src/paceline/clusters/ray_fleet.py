@@ -112,7 +112,9 @@ class Fleet:
         cluster = self._cluster
         said = (own_path(), os.getcwd(), own_modules())
         missing = {name for names in self._ask(chosen, "look", [said] * job.ranks) for name in names}
-        duty = Duty(job=job, stragglers=cluster.stragglers, deadline_s=cluster.deadline_s)
+        duty = Duty(
+            job=job, stragglers=cluster.stragglers, deadline_s=cluster.deadline_s, threads=cluster.threads
+        )
         with user_code("the task cannot be sent to worker processes"), travelling_by_value(sorted(missing)):
             packed = payload.store(duty)
         packed.close_fd()

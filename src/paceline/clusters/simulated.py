@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -11,7 +10,7 @@ from typing import Any
 
 import torch
 
-from paceline.clusters.checks import check_workers
+from paceline.clusters.checks import check_threads, check_workers, share_of_cores, thread_words
 from paceline.clusters.collector import paused_collector
 from paceline.clusters.failures import failure_of
 from paceline.clusters.job import Job, Outcome
@@ -48,9 +47,12 @@ class Simulated:
     """Ranks are spread over so many hosts, in order."""
     inside: Link = field(default_factory=lambda: Link("100Gbps", "1us"))
     """Between ranks of one host, where there are several hosts. With one host, `link` is between all ranks."""
+    threads: int | None = None
+    """With how many threads each rank computes, which can change the last bits of sums. None: as `pl.Local`."""
 
     def __post_init__(self) -> None:
         check_workers(self.workers, at_most=MAX_WORKERS)
+        check_threads(self.threads)
         if self.math not in MATHS:
             raise UnknownNameError("math", str(self.math), MATHS)
         if self.compute is not None and not isinstance(self.compute, Times):
@@ -71,7 +73,7 @@ class Simulated:
         return Stragglers(slow=self.slow, delay=self.delay)
 
     def run(self, job: Job, progress: Callable[[Progress], None] | None = None) -> list[Outcome]:
-        threads = _set_threads(max(1, len(os.sched_getaffinity(0)) // max(1, job.workers)))
+        threads = _set_threads(self.threads or share_of_cores(job.workers))
         try:
             # The ranks compute in the caller's process, not at the expense of its chance.
             with paused_collector(), torch.random.fork_rng(devices=[]):
@@ -158,6 +160,7 @@ class Simulated:
         words += [f"rank {rank} {factor:g}x as slow" for rank, factor in sorted(self.slow.items())]
         if self.delay is not None:
             words.append(f"delay {self.delay}")
+        words += thread_words(self.threads)
         return ", ".join(words)
 
 

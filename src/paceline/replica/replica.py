@@ -13,6 +13,7 @@ from paceline.context import BUCKET_BYTES, Batch
 from paceline.errors import RunError
 from paceline.replica.batches import Samples
 from paceline.replica.buffers import FlatBuffers
+from paceline.replica.finite import is_finite, last_not_finite
 from paceline.replica.layout import Layout, flatten
 from paceline.replica.optimizer import FlatOptimizer, works_elementwise
 from paceline.task import Task
@@ -51,6 +52,8 @@ class Replica:
         self._weight = 1.0
         self._waiting: list[int] = []
         self._fired = bytearray(len(self._trainable))
+        self.not_finite: str | None = None
+        """The parameter whose last gradient has a value that is NaN or infinite: it must not be used."""
         for i, parameter in enumerate(self._trainable):
             parameter.register_post_accumulate_grad_hook(self._gradient_hook(i))  # type: ignore[no-untyped-call]
 
@@ -128,9 +131,11 @@ class Replica:
     ) -> float:
         """Fill `gradient` with the batch's mean gradient times its weight; return the mean loss.
 
-        `on_bucket` is called with each bucket's number as it becomes ready. `checkpoint` is called before each layer
-        and after each parameter's gradient, and may raise to abandon the computation; the replica stays usable.
+        `on_bucket` is called with each bucket's number as it becomes ready, unless a value in it is not finite: then
+        `not_finite` names the parameter. `checkpoint` is called before each layer and after each parameter's gradient,
+        and may raise to abandon the computation; the replica stays usable.
         """
+        self.not_finite = None
         self._buffers_before = [buffer.clone() for buffer in self.buffers]
         self._on_bucket, self._checkpoint = on_bucket, checkpoint
         self._weight = batch.weight
@@ -182,6 +187,7 @@ class Replica:
         view = self._gradient_views[number]
         if self._fired[number]:  # a re-entrant backward (activation checkpointing) may come twice
             view.add_(gradient, alpha=self._weight)
+            self._check(range(number, number + 1))
             return
         # One pass over memory instead of zeroing, accumulating and scaling.
         torch.mul(gradient, self._weight, out=view)
@@ -193,8 +199,21 @@ class Replica:
         self._fired[number] = 1
         bucket = self._bucket_of[number]
         self._waiting[bucket] -= 1
-        if not self._waiting[bucket]:
+        if not self._waiting[bucket] and self._check(self._buckets[bucket]):
             self._on_bucket(bucket)
+
+    def _check(self, run: range) -> bool:
+        """Whether these parameters' gradients are finite: asked before they are handed over, so that none gets out."""
+        found = self._not_finite_in(self.gradient, run)
+        self.not_finite = self.not_finite or found
+        return found is None
+
+    def _not_finite_in(self, flat: Tensor, run: range) -> str | None:
+        layout = self.layout
+        if is_finite(flat[layout.offsets[run.start] : layout.offsets[run.stop]]):
+            return None
+        views = layout.views(flat)
+        return last_not_finite((layout.names[number], views[number]) for number in run)
 
     def _finish_unused(self) -> None:
         """Parameters that took no part in this batch have a gradient of zero."""
@@ -280,6 +299,14 @@ class Replica:
         return float(metric(torch.cat(outputs), torch.cat(targets)))
 
     def state(self, parameters: Tensor | None = None) -> dict[str, Tensor]:
-        """A copy of the module's state, apart from any shared memory; with other parameters if given."""
+        """A copy of the module's state, apart from any shared memory; with other parameters if given.
+
+        Every gradient was finite, but an update may overflow. The next loss tells of it; after the last, this does.
+        """
+        flat = self.parameters if parameters is None else parameters
+        name = self._not_finite_in(flat, range(len(self._trainable)))
+        if name is not None:
+            remedy = "lower the learning rate, or clip the gradients (Task(clip_norm=…))"
+            raise RunError(f"{name} is not finite after the last update; {remedy}")
         with self._holding(parameters):
             return {name: tensor.detach().clone() for name, tensor in self.module.state_dict().items()}

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 
 from paceline.clusters.channel import Letter
+from paceline.clusters.checks import share_of_cores
 from paceline.clusters.control import Control
 from paceline.clusters.hosts.home import HubHome
 from paceline.clusters.hosts.line import Line
@@ -39,6 +39,8 @@ class Duty:
     job: Job
     stragglers: Stragglers
     deadline_s: float
+    threads: int | None
+    """Of each rank. None: its share of its host's cores."""
 
 
 class Berth:
@@ -73,7 +75,7 @@ class Berth:
             self._rank, control, endpoint.context, endpoint.gate, table.hub, deadline_s=duty.deadline_s
         )
         try:
-            with _threads(_share_of_cores(self._rank, table, job)):
+            with _threads(duty.threads or share_of_cores(_neighbours(self._rank, table, job))):
                 self._run(duty, table, HubHome(self._rank, job.workers, control, line))
             return line.wait_to_part()
         finally:
@@ -124,10 +126,9 @@ class Berth:
         )
 
 
-def _share_of_cores(rank: int, table: Table, job: Job) -> int:
-    """Cores are shared out evenly among the workers of a host. Servers mostly wait."""
-    neighbours = [r for r in range(job.workers) if table.hosts[r] == table.hosts[rank]]
-    return max(1, len(os.sched_getaffinity(0)) // max(1, len(neighbours)))
+def _neighbours(rank: int, table: Table, job: Job) -> int:
+    """How many workers the rank's host has."""
+    return sum(table.hosts[worker] == table.hosts[rank] for worker in range(job.workers))
 
 
 @contextlib.contextmanager

@@ -1,0 +1,56 @@
+import pytest
+import torch
+from tasks import a_task
+
+import paceline as pl
+from paceline.errors import ConfigurationError
+
+CLUSTERS = [pl.Local, pl.Simulated, pl.Ray, pl.Launched]
+WORLDS = [pl.Local, pl.Simulated]
+
+
+@pytest.fixture(autouse=True)
+def launched(monkeypatch):
+    """As if a launcher had started this process as the only one."""
+    words = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+    for name, value in words.items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.mark.parametrize("cluster", CLUSTERS)
+@pytest.mark.parametrize("threads", [0, -1, 1025, 1.5, True, "2"])
+def test_a_number_of_threads_out_of_range_is_refused(cluster, threads):
+    bound = "threads must be None or a whole number from 1 to 1024, but got"
+    with pytest.raises(ConfigurationError, match=bound):
+        cluster(threads=threads)
+
+
+@pytest.mark.parametrize("cluster", CLUSTERS)
+def test_a_cluster_says_how_many_threads_were_asked_for(cluster):
+    assert "thread" not in str(cluster())
+    assert str(cluster(threads=1)).endswith(", 1 thread a rank")
+    assert str(cluster(threads=2)).endswith(", 2 threads a rank")
+
+
+@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("threads", [1, 3])
+def test_ranks_compute_with_the_threads_asked_for_and_the_run_says_so(world, threads):
+    def loss(outputs, targets):
+        assert torch.get_num_threads() == threads
+        return torch.nn.functional.mse_loss(outputs, targets)
+
+    before = torch.get_num_threads()
+    run = pl.train(a_task(loss=loss), "all-reduce", world(workers=2, threads=threads), steps=2)
+    assert run.environment["threads a rank"] == str(threads)
+    assert torch.get_num_threads() == before
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_a_run_whose_threads_were_not_chosen_says_what_it_had(world):
+    seen = pl.run_program(threads_here, world(workers=2)).results
+    run = pl.train(a_task(), "all-reduce", world(workers=2), steps=1)
+    assert run.environment["threads a rank"] == str(seen[0])
+
+
+async def threads_here(ctx):
+    return torch.get_num_threads()

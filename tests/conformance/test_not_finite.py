@@ -1,0 +1,131 @@
+"""A gradient that is not finite is applied nowhere: its rank, step and parameter are named, whatever the strategy."""
+
+import pytest
+import torch
+from conformance.cases import SPECS
+from tasks import a_task, numbers, sgd, simulated
+from torch import nn
+
+import paceline as pl
+from paceline.errors import GradientNotFiniteError, LossNotFiniteError
+from paceline.replica.batches import GlobalBatches
+from paceline.strategies import parse
+
+SAMPLES, BATCH, WORKERS, STEP, RANK = 40, 8, 3, 3, 1
+BATCHES = GlobalBatches(SAMPLES, BATCH, seed=0)
+UNLUCKY = int(BATCHES.slice(STEP, RANK, WORKERS).indices[0])
+INPUTS = torch.cat([torch.arange(float(SAMPLES))[:, None], numbers(SAMPLES, 3)], dim=1).double()
+
+
+class Spoil(torch.autograd.Function):
+    """Leaves values as they are and spoils the gradient of a batch that has the unlucky sample."""
+
+    @staticmethod
+    def forward(ctx, values, unlucky, by):
+        ctx.unlucky, ctx.by = unlucky, by
+        return values.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * ctx.by if ctx.unlucky else gradient, None, None
+
+
+class Spoiling(nn.Module):
+    def __init__(self, by):
+        super().__init__()
+        self.by = by
+        self.before, self.after = nn.Linear(3, 5).double(), nn.Linear(5, 2).double()
+
+    def forward(self, inputs):
+        unlucky = bool((inputs[:, 0] == UNLUCKY).any())
+        return self.after(Spoil.apply(torch.tanh(self.before(inputs[:, 1:])), unlucky, self.by))
+
+
+def refuse(optimizer, *_):
+    """Before each update, wherever it is made."""
+    pieces = [piece for group in optimizer.param_groups for piece in group["params"]]
+    assert all(piece.grad.isfinite().all() for piece in pieces), "applied"
+
+
+def watchful_sgd(params):
+    optimizer = sgd(params)
+    optimizer.register_step_pre_hook(refuse)
+    return optimizer
+
+
+def spoilt_task(by=float("nan"), **changes):
+    given = {"model": lambda: Spoiling(by), "data": (INPUTS, numbers(SAMPLES, 2, seed=1))}
+    return a_task(**(given | {"optimizer": watchful_sgd, "batch_size": BATCH} | changes))
+
+
+def samples_of(spec, rank, step):
+    """What a rank computes with in a step: a client has samples of its own, and one device has them all."""
+    strategy = parse(spec)
+    if hasattr(strategy, "make_partition"):
+        return strategy.make_partition().parts(SAMPLES, WORKERS)[rank]
+    return BATCHES.slice(step, rank, 1 if spec == "single" else WORKERS).indices
+
+
+def check_error(error, spec):
+    assert UNLUCKY in samples_of(spec, error.rank, error.step)
+    assert error.parameter == "before.bias"
+    named = f"the gradient of before.bias is not finite on rank {error.rank} in step {error.step}"
+    assert named in str(error)
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_a_gradient_that_is_not_finite_is_named_and_not_applied(spec):
+    with pytest.raises(GradientNotFiniteError) as caught:
+        pl.train(spoilt_task(), spec, simulated(WORKERS), steps=40)
+    check_error(caught.value, spec)
+    if not spec.startswith("fed"):  # a client sees all its samples in every round
+        assert caught.value.step == STEP
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "all-reduce:algorithm=shared",
+        "all-reduce:algorithm=ring,bucket_mb=0.0001",
+        "sync:servers=2",
+        "async",
+        "hogwild",
+        "decentralized:mode=async",
+        "fedavg",
+    ],
+)
+def test_processes_name_a_gradient_that_is_not_finite_too(spec):
+    with pytest.raises(GradientNotFiniteError) as caught:
+        pl.train(spoilt_task(), spec, pl.Local(workers=WORKERS), steps=1000)
+    check_error(caught.value, spec)
+
+
+@pytest.mark.parametrize("by", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_whatever_is_not_finite_counts_in_every_dtype(by, dtype):
+    data = (INPUTS.to(dtype), numbers(SAMPLES, 2, seed=1, dtype=dtype))
+    task = spoilt_task(model=lambda: Spoiling(by).to(dtype), data=data)
+    with pytest.raises(GradientNotFiniteError):
+        pl.train(task, "single", simulated(1), steps=5)
+
+
+def test_a_loss_that_is_not_finite_is_told_before_its_gradient():
+    def loss(outputs, targets):
+        return nn.functional.mse_loss(outputs, targets) * torch.nan
+
+    with pytest.raises(LossNotFiniteError):
+        pl.train(a_task(loss=loss), "all-reduce:algorithm=ring,bucket_mb=0.0001", simulated(2), steps=5)
+
+
+@pytest.mark.parametrize("spec", ["single", "local-sgd"])
+def test_weights_that_the_last_update_makes_infinite_are_not_returned(spec):
+    def optimizer(params):
+        return torch.optim.SGD(params, lr=1e200)
+
+    def loss(outputs, targets):
+        return (outputs * 1e200).sum()
+
+    with pytest.raises(
+        pl.PacelineError, match=r"is not finite after the last update; lower the learning rate"
+    ):
+        pl.train(a_task(optimizer=optimizer, loss=loss), spec, simulated(2), steps=1)
