@@ -52,7 +52,11 @@ class Record:
     seconds: float
     """Since the run began, time spent on evaluation left out."""
     loss: float
-    """Mean over the samples of this step, before its update. NaN where no mathematics was done."""
+    """Mean over the samples of this step, before its update.
+
+    NaN where no mathematics was done, and where the step had no samples: that happens to a worker that updates at its
+    own pace and whose slice of the batch is empty.
+    """
     metric: float | None
     """The task's metric on its test data, in those steps after which it was evaluated."""
     samples: int
@@ -140,7 +144,9 @@ class Run:
 
     @property
     def loss(self) -> float:
-        return self.history[-1].loss if self.history else math.nan
+        """Of the last step that had samples. NaN where there is none, or no mathematics was done."""
+        losses = (record.loss for record in reversed(self.history))
+        return next((loss for loss in losses if not math.isnan(loss)), math.nan)
 
     @property
     def seconds_to_target(self) -> float | None:
