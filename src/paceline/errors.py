@@ -4,6 +4,7 @@ PacelineError
 ├── ConfigurationError         an argument is wrong; also a ValueError
 │   └── UnknownNameError       a name is not in its table
 ├── TaskError                  the user's task file or factory failed
+├── SaveError                  a run or a page could not be written; also an OSError
 └── RunError                   a run could not go on
     ├── WorkerError            the user's code raised on one rank
     ├── LossNotFiniteError     a loss became NaN or infinite
@@ -33,6 +34,7 @@ __all__ = [
     "PacelineError",
     "PeerLost",
     "RunError",
+    "SaveError",
     "TaskError",
     "UnknownNameError",
     "WorkerError",
@@ -71,6 +73,13 @@ class UnknownNameError(ConfigurationError):
 
 class TaskError(PacelineError):
     """The user's task could not be loaded or built. The user's own traceback is in the message."""
+
+
+class SaveError(PacelineError, OSError):
+    """Something could not be written: the disk is full, or the folder refuses. What was there before is whole."""
+
+    def __str__(self) -> str:
+        return f"{self.filename} could not be saved: {self.strerror}"
 
 
 class RunError(PacelineError):

@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from paceline.errors import ConfigurationError
+from paceline.reading import Folder
+from paceline.run_files import FORMAT, RunFiles, read_run, write_run
 from paceline.trace import Trace
+from paceline.writing import write_folder
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from paceline.task import Task
 
-__all__ = ["Progress", "Record", "Run"]
-
-FORMAT = 1
-"""The version of the format that `Run.save` writes. A newer one is refused, an older one is read."""
+__all__ = ["FORMAT", "Progress", "Record", "Run"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +48,11 @@ class Record:
     seconds: float
     """Since the run began, time spent on evaluation left out."""
     loss: float
-    """Mean over the samples of this step, before its update. NaN where no mathematics was done."""
+    """Mean over the samples of this step, before its update.
+
+    NaN where no mathematics was done, and where the step had no samples: that happens to a worker that updates at its
+    own pace and whose slice of the batch is empty.
+    """
     metric: float | None
     """The task's metric on its test data, in those steps after which it was evaluated."""
     samples: int
@@ -140,7 +140,9 @@ class Run:
 
     @property
     def loss(self) -> float:
-        return self.history[-1].loss if self.history else math.nan
+        """Of the last step that had samples. NaN where there is none, or no mathematics was done."""
+        losses = (record.loss for record in reversed(self.history))
+        return next((loss for loss in losses if not math.isnan(loss)), math.nan)
 
     @property
     def seconds_to_target(self) -> float | None:
@@ -183,21 +185,14 @@ class Run:
         }
 
     def save(self, directory: str | Path) -> None:
-        """Write run.json, history.jsonl, trace.json (for Perfetto), spans.npz and model.safetensors."""
-        from safetensors.torch import save_file
+        """Write run.json, history.jsonl, trace.json (for Perfetto), spans.npz and model.safetensors.
 
-        folder = Path(directory)
-        folder.mkdir(parents=True, exist_ok=True)
-        with open(folder / "history.jsonl", "w", encoding="utf-8") as out:
-            for record in self.history:
-                out.write(json.dumps({**dataclasses.asdict(record), "loss": _finite(record.loss)}) + "\n")
-        self.trace.save(folder / "trace.json")
-        arrays: dict[str, Any] = self.trace.to_arrays()
-        np.savez_compressed(folder / "spans.npz", **arrays)
-        save_file({name: t.contiguous() for name, t in self.state.items()}, folder / "model.safetensors")
-        manifest = {"format": FORMAT, **self.as_dict(), "trainable": self.trainable}
-        manifest["environment"] = self.environment
-        (folder / "run.json").write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
+        An older run in the directory is replaced: whole, or, if that fails, not at all. Other files there stay.
+        """
+        manifest = {**self.as_dict(), "trainable": self.trainable, "environment": self.environment}
+        history = ({**dataclasses.asdict(r), "loss": _finite(r.loss)} for r in self.history)
+        files = RunFiles(manifest=manifest, history=history, trace=self.trace, state=self.state)
+        write_folder(directory, lambda folder: write_run(files, folder))
 
     def report(self, path: str | Path) -> None:
         """Write one HTML page about the run: figures, curves, timeline, who waited for whom. It needs no network."""
@@ -207,37 +202,16 @@ class Run:
 
     @classmethod
     def load(cls, directory: str | Path, task: Task | None = None) -> Run:
-        """Read what `save` wrote. With the task, `run.model` is there too."""
-        from safetensors.torch import load_file
+        """Read what `save` wrote. With the task, `run.model` is there too.
 
-        folder = Path(directory)
-        manifest = _read_manifest(folder)
-        with _reading(folder / "model.safetensors") as path:
-            state = load_file(path)
-        with _reading(folder / "history.jsonl") as path:
-            history = [_read_record(line) for line in path.read_text(encoding="utf-8").splitlines()]
-        with _reading(folder / "spans.npz") as path, np.load(path, allow_pickle=False) as arrays:
-            trace = Trace.from_arrays(arrays)
-        module = task.build_model(manifest["seed"]) if task else None
-        if module is not None:
-            module.load_state_dict(state)
+        Of the directory, only regular files of a sensible size are read, and no links. Whatever is wrong with them is
+        a ConfigurationError that names the file.
+        """
+        files = read_run(Folder(directory))
+        history = [_record(values) for values in files.history]
+        module = _rebuild(task, files) if task else None
         return cls(
-            strategy=manifest["strategy"],
-            cluster=manifest["cluster"],
-            seed=manifest["seed"],
-            history=history,
-            trace=trace,
-            seconds=manifest["seconds"],
-            bytes_sent=manifest["bytes_sent"],
-            messages_sent=manifest["messages_sent"],
-            staleness={int(k): v for k, v in manifest["staleness"].items()},
-            lost=[(rank, step) for rank, step in manifest["lost"]],
-            peer_metrics={int(rank): metric for rank, metric in manifest.get("peer_metrics", {}).items()},
-            target=manifest["target"],
-            environment=manifest.get("environment", {}),
-            state=state,
-            trainable=manifest["trainable"],
-            module=module,
+            history=history, trace=files.trace, state=dict(files.state), module=module, **files.manifest
         )
 
 
@@ -246,35 +220,15 @@ def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-@contextmanager
-def _reading(path: Path) -> Iterator[Path]:
-    """Whatever is wrong with a file becomes an error that names it."""
+def _record(values: Mapping[str, Any]) -> Record:
+    return Record(**{**values, "loss": math.nan if values["loss"] is None else values["loss"]})
+
+
+def _rebuild(task: Task, files: RunFiles) -> nn.Module:
+    module = task.build_model(files.manifest["seed"])
     try:
-        yield path
-    except Exception as error:
-        remedy = f"save the run again ({type(error).__name__}: {error})"
-        raise ConfigurationError("directory", f"must hold a whole {path.name}", str(path), remedy) from error
-
-
-def _read_record(line: str) -> Record:
-    values = json.loads(line)
-    loss = values.pop("loss")
-    return Record(loss=math.nan if loss is None else loss, **values)
-
-
-def _read_manifest(folder: Path) -> dict[str, Any]:
-    path = folder / "run.json"
-    if not path.is_file():
-        raise ConfigurationError(
-            "directory", "must hold a saved run (a run.json)", str(folder), "see Run.save"
-        )
-    try:
-        manifest: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        version = int(manifest["format"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise ConfigurationError("directory", "must hold a run.json that can be read", str(path)) from error
-    if version > FORMAT:
-        raise ConfigurationError(
-            "directory", f"must be of format {FORMAT} or older", version, "read it with a newer Paceline"
-        )
-    return manifest
+        module.load_state_dict(dict(files.state))
+    except RuntimeError as error:
+        remedy = "give the task that the run was made with"
+        raise ConfigurationError("task", "must build the saved model", str(error), remedy) from error
+    return module

@@ -6,30 +6,36 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 from paceline.comparison.entry import Entry
-from paceline.errors import ConfigurationError
+from paceline.reading import Fields, Folder, list_of, optional, parse_json, text, whole
 from paceline.run import Run
+from paceline.run_files import check_format
+from paceline.writing import write_folder
 
 __all__ = ["load_entries", "save_entries"]
 
 FORMAT = 1
 """The version of comparison.json. A newer one is refused."""
 _LIST = "comparison.json"
+_LIST_BYTES = 2**28
 
 
 def save_entries(entries: Sequence[Entry], directory: Path) -> None:
-    """Write every run, and then the list of them."""
-    directory.mkdir(parents=True, exist_ok=True)
+    """Write every run and the list of them: all, or, if that fails, nothing. Other files of the directory stay."""
+    write_folder(directory, lambda folder: _write(entries, folder))
+
+
+def _write(entries: Sequence[Entry], folder: Path) -> None:
     listed = []
     for place, entry in enumerate(entries, start=1):
         names = [f"{place}-{_as_file_name(entry.name)}/{number}" for number in range(1, len(entry.runs) + 1)]
         for name, run in zip(names, entry.runs, strict=True):
-            run.save(directory / name)
+            run.save(folder / name)
         listed.append({"name": entry.name, "runs": names, "error": entry.error})
-    text = json.dumps({"format": FORMAT, "entries": listed}, indent=1)
-    (directory / _LIST).write_text(text + "\n", encoding="utf-8")
+    content = json.dumps({"format": FORMAT, "entries": listed}, indent=1)
+    (folder / _LIST).write_text(content + "\n", encoding="utf-8")
 
 
 def _as_file_name(name: str) -> str:
@@ -57,32 +63,44 @@ def load_entries(directories: Iterable[Path]) -> list[Entry]:
 
 
 def _load(directory: Path) -> Iterator[Run | Entry]:
-    listed = directory / _LIST
-    if not listed.is_file():
+    folder = Folder(directory)
+    if not folder.has(_LIST):
         yield Run.load(directory)
         return
-    for item in _read_list(listed):
-        if item["error"] is not None:
-            yield Entry(name=item["name"], error=item["error"])
-        for name in item["runs"]:
-            yield Run.load(directory / name)
+    for item in _read_list(folder):
+        if item.error is not None:
+            yield Entry(name=item.name, error=item.error)
+        for name in item.runs:
+            yield Run.load(folder.folder(name).path)
 
 
-def _read_list(path: Path) -> list[dict[str, Any]]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        version, entries = int(content["format"]), list(content["entries"])
-        for item in entries:
-            if not isinstance(item["name"], str) or not all(isinstance(run, str) for run in item["runs"]):
-                raise TypeError("an entry has a name and the names of its runs")
-            item.setdefault("error", None)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        remedy = f"save the comparison again ({type(error).__name__}: {error})"
-        raise ConfigurationError("directory", f"must hold a whole {_LIST}", str(path), remedy) from error
-    if version > FORMAT:
-        remedy = "read it with a newer Paceline"
-        raise ConfigurationError("directory", f"must be of format {FORMAT} or older", version, remedy)
-    return entries
+class _Item(NamedTuple):
+    """An entry of the list."""
+
+    name: str
+    runs: list[str]
+    error: str | None
+
+
+def _read_list(folder: Folder) -> list[_Item]:
+    with folder.opened(_LIST, most_bytes=_LIST_BYTES) as file:
+        content = Fields(parse_json(file.read()))
+        version = content.get("format", whole)
+        items = [] if version > FORMAT else content.get("entries", list_of(_item))
+        runs = [name for item in items for name in item.runs]
+        if len(set(runs)) < len(runs):
+            raise ValueError("each run must be listed once")
+    check_format(version, FORMAT)
+    return items
+
+
+def _item(value: object) -> _Item:
+    fields = Fields(value)
+    return _Item(
+        fields.get("name", text),
+        fields.get("runs", list_of(text)),
+        fields.get("error", optional(text), None),
+    )
 
 
 def _group(run: Run) -> tuple[str, int, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
@@ -14,8 +15,12 @@ from paceline.report import assets
 from paceline.report.payload import payload, script_safe_json
 from paceline.report.sections import figures_table, provenance, run_sentences, summary_list, where_line
 from paceline.run import Run
+from paceline.writing import write_file
 
 __all__ = ["page", "write_page", "write_run_page"]
+
+_DISK_FAILS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
+"""Another path on the same disk would not do: the argument is not to blame."""
 
 
 def write_page(path: str | Path, entries: Sequence[Entry], *, title: str, command: str | None = None) -> None:
@@ -23,8 +28,10 @@ def write_page(path: str | Path, entries: Sequence[Entry], *, title: str, comman
     text = page(entries, title=title, command=command)
     try:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
-        Path(path).write_text(text, encoding="utf-8", newline="\n")
+        write_file(path, text.encode())
     except OSError as error:
+        if error.errno in _DISK_FAILS:
+            raise
         remedy = f"name another ({error.strerror})"
         raise ConfigurationError("path", "must be a file that can be written", str(path), remedy) from error
 

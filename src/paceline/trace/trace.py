@@ -14,13 +14,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.errors import ConfigurationError
+from paceline.reading import clean
 from paceline.trace.chrome import chrome_json
 from paceline.trace.spans import SPAN, Spans
 from paceline.trace.summary import Summary, summarize
+from paceline.writing import write_file
 
 __all__ = ["Trace"]
 
 _ARRAYS = ("seconds", "ranks", "roles", "hosts", "counts", "spans")
+_RESIDUAL = "clock_residual_s"  # files of older versions have none
+_HIGHEST_RANK = 2**31 - 1  # a span's peer has 4 bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,20 +58,20 @@ class Trace:
         data = chrome_json(self.spans, self.seconds).encode()
         if Path(path).suffix == ".gz":
             data = gzip.compress(data, mtime=0)  # with the time of day, equal traces would differ
-        Path(path).write_bytes(data)
+        write_file(path, data)
 
     def draw(self, path: str | os.PathLike[str], *, until_s: float | None = None, title: str = "") -> None:
         """Write an SVG of the first `until_s` seconds (all by default): a lane a rank, messages between them."""
         from paceline.trace.picture import draw
 
         picture = draw(self.spans, self.seconds if until_s is None else until_s, title=title)
-        Path(path).write_text(picture, encoding="utf-8")
+        write_file(path, picture.encode())
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """The trace as arrays that `numpy.savez` stores without pickle."""
         return {
             "seconds": np.array(self.seconds),
-            "clock_residual_s": np.array(self.clock_residual_s),
+            _RESIDUAL: np.array(self.clock_residual_s),
             "ranks": np.array([each.rank for each in self.spans], dtype=np.int64),
             "roles": np.array([each.role for each in self.spans], dtype=np.str_),
             "hosts": np.array([each.host for each in self.spans], dtype=np.int64),
@@ -83,11 +87,27 @@ class Trace:
             raise ConfigurationError(
                 "arrays", f"must have {', '.join(_ARRAYS)}", sorted(arrays), "save the run again"
             )
-        seconds, ranks, roles, hosts, counts, spans = (arrays[name] for name in _ARRAYS)
-        if not len(ranks) == len(roles) == len(hosts) == len(counts) or counts.sum() != len(spans):
-            sizes = {name: np.shape(arrays[name]) for name in _ARRAYS}
-            raise ConfigurationError("arrays", "must belong together", sizes, "save the run again")
+        found = {name: np.asarray(arrays[name]) for name in arrays if name in (*_ARRAYS, _RESIDUAL)}
+        _check_arrays(found)
+        seconds, ranks, roles, hosts, counts, spans = (found[name] for name in _ARRAYS)
         pieces = np.split(spans, np.cumsum(counts)[:-1])
-        each = zip(pieces, ranks.tolist(), roles.tolist(), hosts.tolist(), strict=False)
-        residual_s = float(arrays["clock_residual_s"]) if "clock_residual_s" in arrays else 0.0
+        texts = [clean(role) for role in roles.tolist()]
+        each = zip(pieces, ranks.tolist(), texts, hosts.tolist(), strict=False)
+        residual_s = float(found.get(_RESIDUAL, 0.0))
         return cls([Spans(*fields) for fields in each], float(seconds), residual_s)
+
+
+def _check_arrays(arrays: Mapping[str, NDArray[Any]]) -> None:
+    """They may come from a file that anybody wrote."""
+    looks = {name: f"{array.dtype} of shape {array.shape}" for name, array in arrays.items()}
+    scalars = [array for name, array in arrays.items() if name in ("seconds", _RESIDUAL)]
+    lists = [arrays[name] for name in ("ranks", "roles", "hosts", "counts")]
+    fits = all(array.shape == () and array.dtype.kind == "f" for array in scalars)
+    fits = fits and "".join(array.dtype.kind for array in lists) == "iUii" and arrays["spans"].dtype == SPAN
+    fits = fits and all(array.shape == arrays["ranks"].shape and array.ndim == 1 for array in lists)
+    fits = fits and arrays["spans"].ndim == 1 and sum(arrays["counts"].tolist()) == len(arrays["spans"])
+    if not fits or (arrays["counts"] < 0).any() or (arrays["hosts"] < 0).any():
+        raise ConfigurationError("arrays", "must belong together", looks, "save the run again")
+    if (arrays["ranks"] > _HIGHEST_RANK).any():
+        bound = f"must be at most {_HIGHEST_RANK}"
+        raise ConfigurationError("ranks", bound, int(arrays["ranks"].max()), "save the run again")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Sequence
 from typing import TYPE_CHECKING
 
@@ -244,10 +245,11 @@ class Coordinator(Server):
         loss, samples = 0.0, 0
         for push in in_order(pushes):
             self.ctx.note_staleness(self.version - push.version)
-            loss += push.loss * push.batch.count
-            samples += push.batch.count
+            if push.batch.count:  # the loss of an empty slice is not a number
+                loss += push.loss * push.batch.count
+                samples += push.batch.count
         self._samples += samples
-        self.ctx.report(loss=loss / max(1, samples), samples=self._samples)
+        self.ctx.report(loss=loss / samples if samples else math.nan, samples=self._samples)
 
     async def _tell_followers(
         self, pushes: Sequence[Push], recipients: Sequence[int], version: int, *, fetch: bool

@@ -1,0 +1,160 @@
+"""The files of a saved run: run.json, history.jsonl, trace.json, spans.npz, model.safetensors."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import numpy as np
+
+from paceline.errors import ConfigurationError
+from paceline.reading import (
+    Fields,
+    Folder,
+    list_of,
+    mapping_of,
+    number,
+    optional,
+    parse_json,
+    seconds,
+    text,
+    whole,
+)
+from paceline.trace import Trace
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["FORMAT", "RunFiles", "check_format", "read_run", "write_run"]
+
+FORMAT = 1
+"""The version of the format that `write_run` writes. A newer one is refused, an older one is read."""
+
+# More than any run has: a limit against files that were made to fill the memory.
+_MANIFEST_BYTES = 2**28
+_HISTORY_BYTES = 2**30
+_SPANS_BYTES = 2**33
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFiles:
+    """What is kept of a run."""
+
+    manifest: Mapping[str, Any]
+    """Figures and names, by the name of the run's attribute."""
+    history: Iterable[Mapping[str, Any]]
+    """A record a step."""
+    trace: Trace
+    state: Mapping[str, Tensor]
+
+
+def write_run(files: RunFiles, folder: Path) -> None:
+    """Write the files into an empty folder."""
+    from safetensors import SafetensorError
+    from safetensors.torch import save_file
+
+    with open(folder / "history.jsonl", "w", encoding="utf-8") as out:
+        out.writelines(json.dumps(record) + "\n" for record in files.history)
+    files.trace.save(folder / "trace.json")
+    arrays: dict[str, Any] = files.trace.to_arrays()
+    np.savez_compressed(folder / "spans.npz", **arrays)
+    try:
+        save_file({name: t.contiguous() for name, t in files.state.items()}, folder / "model.safetensors")
+    except SafetensorError as error:
+        raise OSError(None, f"model.safetensors: {error}") from error
+    text_of_all = json.dumps({"format": FORMAT, **files.manifest}, indent=1) + "\n"
+    (folder / "run.json").write_text(text_of_all, encoding="utf-8")
+
+
+def read_run(folder: Folder) -> RunFiles:
+    """Read what `write_run` wrote. Whatever is wrong is a ConfigurationError that names the file."""
+    from safetensors.torch import load_file
+
+    if not folder.has("run.json"):
+        remedy = "see Run.save"
+        raise ConfigurationError("directory", "must hold a saved run (a run.json)", str(folder.path), remedy)
+    with folder.opened("run.json", most_bytes=_MANIFEST_BYTES) as file:
+        fields = Fields(parse_json(file.read()))
+        version = fields.get("format", whole)
+        manifest = {} if version > FORMAT else _manifest(fields)
+    check_format(version, FORMAT)
+    with folder.opened("history.jsonl", most_bytes=_HISTORY_BYTES) as file:
+        history = [_record(line) for line in file]
+    with folder.opened("spans.npz") as file:
+        trace = _trace(file)
+    with folder.opened("model.safetensors") as file:
+        state = load_file(file.name)
+        _check_names(manifest["trainable"], state)
+    return RunFiles(manifest=manifest, history=history, trace=trace, state=state)
+
+
+def check_format(version: int, known: int) -> None:
+    if version > known:
+        remedy = "read it with a newer Paceline"
+        raise ConfigurationError("directory", f"must be of format {known} or older", version, remedy)
+
+
+def _manifest(fields: Fields) -> dict[str, Any]:
+    return {
+        "strategy": fields.get("strategy", text),
+        "cluster": fields.get("cluster", text),
+        "seed": fields.get("seed", whole),
+        "seconds": fields.get("seconds", seconds),
+        "bytes_sent": fields.get("bytes_sent", list_of(whole)),
+        "messages_sent": fields.get("messages_sent", list_of(whole)),
+        "staleness": fields.get("staleness", mapping_of(_rank, whole)),
+        "lost": fields.get("lost", list_of(_pair)),
+        "peer_metrics": fields.get("peer_metrics", mapping_of(_rank, number), {}),
+        "target": fields.get("target", optional(number)),
+        "environment": fields.get("environment", mapping_of(text, text), {}),
+        "trainable": fields.get("trainable", list_of(_name)),
+    }
+
+
+def _rank(key: object) -> int:
+    """JSON's keys are texts."""
+    return whole(int(text(key)))
+
+
+def _pair(value: object) -> tuple[int, int]:
+    rank, step = list_of(whole)(value)
+    return rank, step
+
+
+def _name(value: object) -> str:
+    """Of a parameter: taken as it is, for it has to be found again."""
+    text(value)
+    return str(value)
+
+
+def _record(line: bytes) -> dict[str, Any]:
+    fields = Fields(parse_json(line))
+    return {
+        "step": fields.get("step", whole),
+        "seconds": fields.get("seconds", number),
+        "loss": fields.get("loss", optional(number)),
+        "metric": fields.get("metric", optional(number)),
+        "samples": fields.get("samples", whole),
+        "bytes": fields.get("bytes", whole),
+        "extra": fields.get("extra", mapping_of(text, number), {}),
+    }
+
+
+def _trace(file: BinaryIO) -> Trace:
+    with zipfile.ZipFile(file) as archive:
+        unpacked = sum(entry.file_size for entry in archive.infolist())
+    if unpacked > _SPANS_BYTES:
+        raise ValueError(f"it must unpack to at most {_SPANS_BYTES:,} bytes, but it says {unpacked:,}")
+    file.seek(0)
+    with np.load(file, allow_pickle=False) as arrays:
+        return Trace.from_arrays(arrays)
+
+
+def _check_names(trainable: Sequence[str], state: Mapping[str, Tensor]) -> None:
+    missing = [name for name in trainable if name not in state]
+    if state and missing:
+        raise ValueError(f"the trainable parameter {missing[0][:80]!r} is not in it")
