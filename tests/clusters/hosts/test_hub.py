@@ -158,14 +158,15 @@ def test_garbage_and_a_false_name_are_refused_and_logged_once(ends: Ends, caplog
     begin(ends)
     with caplog.at_level(logging.WARNING, "paceline"):
         for _ in range(50):
-            ends.lines[1]._asks.send_multipart([b"\xc1\xff not msgpack"])
-            ends.lines[1]._asks.send_multipart([b"\x01"])
+            ends.lines[1]._asks._socket.send_multipart([b"\xc1\xff not msgpack"])
+            ends.lines[1]._asks._socket.send_multipart([b"\x01"])
         liar = ends.contexts[0].socket(zmq.DEALER)
         liar.routing_id = b"ask-7"
         ends.gates[0].introduce(liar, "0", ends.hub.seat.public_key)
         liar.connect(ends.hub.seat.address)
         for _ in range(50):
-            liar.send_multipart(write_letter("count", {"question": 1}))
+            for piece in write_letter("count", {"question": 1}):
+                liar.send(piece)
         wait_until(lambda: len(caplog.records) == 2, "both are refused")
         assert ends.lines[1].ask("count").values["count"] == 1
     assert len(caplog.records) == 2
