@@ -25,7 +25,9 @@ from paceline.run import Progress
 __all__ = ["Hub", "Launcher"]
 
 _LISTEN_S = 0.1
-_GRACE_S = 1.0  # after a failure, how long the other ranks have to say what they were waiting for
+_GRACE_S = (
+    1.0  # after a failure, how long the other ranks have to say what they were waiting for, and to part
+)
 _CLOCKS_S = 2.0  # how long the clocks are asked at most
 
 
@@ -65,6 +67,10 @@ class Hub:
         self._hearing: set[int] = set()
         self._leaving_s: dict[int, float] = {}
         """Of ranks that say they have told how they ended: when anything that they tell last came."""
+        self._gone: set[int] = set()
+        """Ranks that have heard what was said in parting."""
+        self._ears: dict[int, tuple[int, float]] = {}
+        """How much of a letter each rank had heard when it last said so, and since when it says the same."""
         self._questions = Questions(job, self._control, self._tell)
 
     def stop(self) -> None:
@@ -77,8 +83,9 @@ class Hub:
             self._part({"error": write_error(-1, -1, error)})
 
     def close(self) -> None:
-        # Who is told the outcomes of all ranks has to hear much.
-        self._socket.close(linger_s=self._deadline_s if self._shares else 1.0)
+        if self._parted:
+            self._see_off()
+        self._socket.close(linger_s=_GRACE_S)
 
     def work(
         self,
@@ -120,6 +127,25 @@ class Hub:
         self._parted = True
         for rank in range(self._job.ranks):
             self._tell(rank, "part", values, blobs)
+
+    def _see_off(self) -> None:
+        """Wait for the ranks to hear what was said in parting, as long as they get on with it.
+
+        Who closes a connection by which something still comes takes back what the other side has not read.
+        """
+        since_s = time.monotonic()
+        # The outcomes of all ranks take their time.
+        limit_s = self._deadline_s if self._shares else _GRACE_S
+        while any(time.monotonic() - max(since_s, self._ears[r][1]) < limit_s for r in self._still_here()):
+            self._listen(_LISTEN_S)
+
+    def _still_here(self) -> list[int]:
+        now_s, silent_s = time.monotonic(), patience_s(self._deadline_s)
+        return [
+            rank
+            for rank in self._hearing - self._gone
+            if self._control.status(rank) is not Status.LOST and now_s - self._heard_s[rank] < silent_s
+        ]
 
     def _finished(self, rank: int) -> Outcome:
         outcome, clock = self._roll.outcomes[rank], self._clocks[rank]
@@ -167,14 +193,15 @@ class Hub:
         values = letter.values
         if letter.word == "beat":
             self._hearing.add(rank)
-            if values.pop("leaves"):
-                self._leaving_s.setdefault(rank, time.monotonic())
+            self._note_beat(rank, values.pop("leaves"), values.pop("hears"))
             self._control.copy_own(rank, values, reports=rank == self._job.reporter)
             self._tell(rank, "beat")
         elif letter.word == "ping":
             reading = Reading(values["asked_s"], values["answer_s"], time.monotonic())
             self._clocks[rank].note(reading, at_end=self._asked_at_end)
             self._answered[rank] += 1
+        elif letter.word == "part":
+            self._gone.add(rank)
         elif letter.word == "ready":
             self._roll.ready.add(rank)
         elif letter.word == "done":
@@ -185,6 +212,13 @@ class Hub:
             self._set_status(rank, Status.LOST)
         else:
             self._questions.take(rank, letter, lambda v, b=(): self._socket.send(sender, letter.word, v, b))
+
+    def _note_beat(self, rank: int, leaves: bool, heard_bytes: int) -> None:
+        now_s = time.monotonic()
+        if leaves:
+            self._leaving_s.setdefault(rank, now_s)
+        if self._ears.get(rank, (-1, now_s))[0] != heard_bytes:
+            self._ears[rank] = (heard_bytes, now_s)
 
     def _tell(
         self, rank: int, word: str, values: dict[str, Any] | None = None, blobs: Sequence[Any] = ()

@@ -119,7 +119,8 @@ class Line:
         while not self._closing.is_set():
             wait_s = next_beat_s - time.monotonic()
             if wait_s <= 0:
-                self._hears.send("beat", {**self._control.read_own(self._rank), "leaves": self._leaves})
+                news = {"leaves": self._leaves, "hears": self._hears.reader.offset}
+                self._hears.send("beat", {**self._control.read_own(self._rank), **news})
                 next_beat_s = time.monotonic() + BEAT_S
                 self._look_for_the_hub()
             elif self._hears.has_news(wait_s):
@@ -151,6 +152,7 @@ class Line:
             self._answer(letter, values)
         elif letter.word == "part":
             self._parting = letter
+            self._answer(letter, {})
             self._parted.set()
         elif letter.word in self.takers:
             answer = self.takers[letter.word](letter)
@@ -168,7 +170,7 @@ class _Socket:
         self, context: zmq.Context[zmq.Socket[bytes]], gate: Gate, hub: Seat, rank: int, kind: bytes
     ) -> None:
         self._name = kind + str(rank).encode()
-        self._reader = LetterReader()
+        self.reader = LetterReader()
         self._socket = context.socket(zmq.DEALER)
         self._socket.routing_id = self._name
         self._socket.sndhwm = 0
@@ -186,7 +188,7 @@ class _Socket:
     def receive(self) -> Letter | None:
         """Take the piece of a letter that is there; the letter, if it was the last."""
         try:
-            return self._reader.take(self._socket.recv(copy=False).buffer)
+            return self.reader.take(self._socket.recv(copy=False).buffer)
         except FrameError as error:  # the hub sends none that is wrong, but a broken connection loses some
             _log.warning("%r lost a letter from the hub: %s", self._name, error)
             return None

@@ -77,7 +77,7 @@ class LetterReader:
         except FrameError:
             self._drop()
             raise
-        if self._offset < self._claim[1]:
+        if self.offset < self._claim[1]:
             return None
         letter = Letter(self._word, self._values, self._sections[1:])
         self._drop()
@@ -86,7 +86,8 @@ class LetterReader:
     def _drop(self) -> None:
         self._claim = (0, 0)
         """The bytes of the head and of the whole letter, as each of its pieces has to say."""
-        self._offset = 0
+        self.offset = 0
+        """How much has come of the letter that has begun."""
         self._word = ""
         self._values: dict[str, Any] = {}
         self._lengths: list[int] = []
@@ -101,7 +102,7 @@ class LetterReader:
             raise FrameError("not a piece of a letter")
         if offset == 0:  # whatever had begun before will never end: its sender has lost its connection
             self._begin(*claim)
-        elif (*claim, offset) != (*self._claim, self._offset):
+        elif (*claim, offset) != (*self._claim, self.offset):
             raise FrameError("a piece out of turn")
         self._fill(piece[_PREFIX.size :])
 
@@ -117,8 +118,8 @@ class LetterReader:
         if len(section) + len(body) > self._lengths[len(self._sections) - 1]:
             raise FrameError("a piece of a wrong length")
         section += body  # it grows as it comes, whatever the sender says is still to come
-        self._offset += len(body)
-        if self._offset == self._claim[0]:
+        self.offset += len(body)
+        if self.offset == self._claim[0]:
             self._read_head()
         while len(self._sections) < len(self._lengths) and self._is_full():
             self._sections.append(bytearray())
