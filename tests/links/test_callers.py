@@ -5,6 +5,7 @@ import zmq
 from processes import wait_until
 
 from paceline.links.callers import Callers
+from paceline.links.intake import Intake
 
 
 class Door:
@@ -13,7 +14,7 @@ class Door:
         self.inbox = self.context.socket(zmq.PULL)
         self.inbox.curve_server = True  # with no gate, whoever has the public key is let in
         self.key, self.inbox.curve_secretkey = zmq.curve_keypair()
-        self.callers = Callers(self.context, self.inbox)
+        self.callers = Callers(self.context, self.inbox, Intake(encrypt=True))
         self.port = self.inbox.bind_to_random_port("tcp://127.0.0.1")
         self.heard = 0
 

@@ -10,9 +10,11 @@ import struct
 
 import zmq
 
+from paceline.links.intake import Intake
+
 __all__ = ["Callers"]
 
-_EVENT = struct.Struct("<HI")  # what happened; a detail that is not used here
+_EVENT = struct.Struct("<HI")  # what happened, and to which connection: its file
 _FAILED = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
 _REFUSED = zmq.EVENT_HANDSHAKE_FAILED_AUTH  # by their credentials: whoever refused them knows
 _EVENTS = _FAILED | _REFUSED | zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_SUCCEEDED
@@ -22,12 +24,16 @@ _numbers = itertools.count()
 class Callers:
     """Counts the connections to one socket, which is not bound yet, by what became of them."""
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], watched: zmq.Socket[bytes]) -> None:
+    def __init__(
+        self, context: zmq.Context[zmq.Socket[bytes]], watched: zmq.Socket[bytes], intake: Intake
+    ) -> None:
+        """`intake` is told which connections there are."""
         address = f"inproc://paceline-callers-{next(_numbers)}"
         watched.monitor(address, _EVENTS)
         self.socket = context.socket(zmq.PAIR)
         self.socket.linger = 0
         self.socket.connect(address)
+        self._intake = intake
         # ZeroMQ does not say which connection an event is of. Those at the door, those let in, those turned away:
         # their numbers tell enough.
         self._waiting = self._inside = self._leaving = 0
@@ -36,8 +42,13 @@ class Callers:
         """Take the news; how many connections have ended that were never let in, nor refused by credentials."""
         strangers = 0
         while int(self.socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
-            event, _ = self.socket.recv_multipart()
-            strangers += self._count(_EVENT.unpack(event)[0])
+            message, _ = self.socket.recv_multipart()
+            event, fd = _EVENT.unpack(message)
+            if event == zmq.EVENT_ACCEPTED:
+                self._intake.opened(fd)
+            elif event == zmq.EVENT_DISCONNECTED:
+                self._intake.closed(fd)
+            strangers += self._count(event)
         return strangers
 
     def _count(self, event: int) -> bool:

@@ -20,6 +20,7 @@ from zmq.utils import z85
 
 from paceline.errors import ConfigurationError
 from paceline.links.callers import Callers
+from paceline.links.intake import Intake
 
 __all__ = ["Gate", "KeyPair"]
 
@@ -69,8 +70,11 @@ class Gate:
             self._names[key if self._encrypt else name.encode()] = name.encode()
         self._known.set()
 
-    def guard(self, socket: zmq.Socket[bytes]) -> None:
-        """Take only the run's own at this socket, which is not bound yet, nor has anybody been admitted."""
+    def guard(self, socket: zmq.Socket[bytes]) -> Intake:
+        """Take only the run's own at this socket, which is not bound yet, nor has anybody been admitted.
+
+        Returns what is known of the socket's connections. Each is known before anything that it brings is handed over.
+        """
         assert not self._known.is_set()
         if self._encrypt:
             socket.curve_server = True
@@ -79,7 +83,9 @@ class Gate:
             socket.plain_server = True
         socket.zap_domain = b"paceline"
         socket.zap_enforce_domain = True  # or else all would be let in if this gate were gone
-        self._callers.append(Callers(self._context, socket))
+        intake = Intake(encrypt=self._encrypt)
+        self._callers.append(Callers(self._context, socket, intake))
+        return intake
 
     def introduce(self, socket: zmq.Socket[bytes], name: str, server_key: bytes) -> None:
         """Be let in under a name where this socket, which is not connected yet, connects to."""
@@ -114,11 +120,12 @@ class Gate:
     ) -> None:
         told_s = math.inf
         while closing not in (news := dict(poller.poll(_PATIENCE_MS if told_s < math.inf else None))):
-            if requests in news:
-                self._answer(requests)
+            # First who has come, then who may come in: a connection is known before it brings anything.
             if sum(callers.hear() for callers in self._callers) and told_s == math.inf:
                 # Not at once: when a run ends, its own may leave from the door; then this gate closes soon, too.
                 told_s = time.monotonic() + _PATIENCE_MS * 1e-3
+            if requests in news:
+                self._answer(requests)
             if time.monotonic() >= told_s:
                 self._refuse("somebody", "did not say who it is as this run's ranks do")
                 told_s = math.inf

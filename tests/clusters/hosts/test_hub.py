@@ -8,8 +8,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import pytest
+import torch
 import zmq
-from processes import wait_until
+from processes import PATIENCE_S, wait_until
 
 from paceline.clusters.control import Control, Status
 from paceline.clusters.hosts.hub import Hub
@@ -17,7 +18,7 @@ from paceline.clusters.hosts.line import Line
 from paceline.clusters.hosts.post import write_letter
 from paceline.clusters.hosts.table import Member, Table, whereabouts
 from paceline.clusters.job import Job, Outcome
-from paceline.clusters.letters import write_outcome
+from paceline.clusters.letters import read_outcomes, write_outcome
 from paceline.errors import PacelineError, PeerLost, RunError
 from paceline.links.credentials import Gate
 from paceline.links.memory import SharedMemory
@@ -36,7 +37,9 @@ class Pretended:
 class Ends:
     """A hub in a thread, and what two ranks need to reach it."""
 
-    def __init__(self, *, encrypt: bool, deadline_s: float = 20.0) -> None:
+    def __init__(self, *, encrypt: bool, deadline_s: float = 20.0, share: bool = False) -> None:
+        self.share = share
+        self.hub_is_closed = False
         self.job = Job(strategy=Pretended(), roles=("worker",) * 2, seed=0, steps=50)
         self.deadline_s = deadline_s
         self.hub = Hub(self.job, bind="127.0.0.1", encrypt=encrypt, token=TOKEN, deadline_s=deadline_s)
@@ -53,7 +56,7 @@ class Ends:
 
     def _work(self) -> None:
         try:
-            self.ended.append(self.hub.work(self.table, self, None))
+            self.ended.append(self.hub.work(self.table, self, None, share=self.share))
         except PacelineError as error:
             self.ended.append(error)
 
@@ -76,20 +79,25 @@ class Ends:
         self.lines.append(line)
         return line
 
-    def finish(self, rank: int) -> None:
-        outcome = Outcome(rank=rank, seconds=1.0, spans=Recorder(rank, "worker").pack())
+    def finish(self, rank: int, result: torch.Tensor | None = None) -> None:
+        outcome = Outcome(rank=rank, seconds=1.0, spans=Recorder(rank, "worker").pack(), result=result)
         self.lines[rank].tell("done", *write_outcome(outcome))
 
     def how_it_ended(self) -> list[Outcome] | PacelineError:
         self._thread.join(30)
         return self.ended[0]
 
+    def close_hub(self) -> None:
+        if not self.hub_is_closed:
+            self.hub_is_closed = True
+            self.hub.close()
+
     def close(self) -> None:
         self.hub.stop()
         self._thread.join(30)
         for line in self.lines:
             line.close()
-        self.hub.close()
+        self.close_hub()
         for gate, context in zip(self.gates, self.contexts, strict=True):
             gate.close()
             context.destroy(linger=0)
@@ -137,6 +145,24 @@ def test_whoever_ends_the_run_goes_on_when_all_know_it(ends: Ends):
     assert [control.last_step for control in ends.controls] == [5, 5]
 
 
+def test_rows_of_many_megabytes_come_whole_from_one_rank_through_the_hub_to_another(ends: Ends):
+    begin(ends)
+    rows = [bytes([rank + 1]) * 5_000_000 for rank in range(2)]
+    for line, row in zip(ends.lines, rows, strict=True):
+        line.takers["row"] = lambda letter, row=row: ({}, [row])
+    assert ends.lines[1].ask("rows").blobs == rows
+
+
+def test_an_outcome_of_many_megabytes_arrives_whole(ends: Ends):
+    begin(ends)
+    weights = torch.arange(2_000_000, dtype=torch.float64)
+    ends.finish(0, weights)
+    ends.finish(1)
+    outcomes = ends.how_it_ended()
+    assert isinstance(outcomes, list)
+    assert torch.equal(outcomes[0].result, weights)
+
+
 def test_a_launchers_word_of_a_death_ends_the_run_with_rank_and_host(ends: Ends):
     begin(ends)
     ends.dead.append((1, "killed by SIGKILL"))
@@ -158,14 +184,15 @@ def test_garbage_and_a_false_name_are_refused_and_logged_once(ends: Ends, caplog
     begin(ends)
     with caplog.at_level(logging.WARNING, "paceline"):
         for _ in range(50):
-            ends.lines[1]._asks.send_multipart([b"\xc1\xff not msgpack"])
-            ends.lines[1]._asks.send_multipart([b"\x01"])
+            ends.lines[1]._asks._socket.send_multipart([b"\xc1\xff not msgpack"])
+            ends.lines[1]._asks._socket.send_multipart([b"\x01"])
         liar = ends.contexts[0].socket(zmq.DEALER)
         liar.routing_id = b"ask-7"
         ends.gates[0].introduce(liar, "0", ends.hub.seat.public_key)
         liar.connect(ends.hub.seat.address)
         for _ in range(50):
-            liar.send_multipart(write_letter("count", {"question": 1}))
+            for piece in write_letter("count", {"question": 1}):
+                liar.send(piece)
         wait_until(lambda: len(caplog.records) == 2, "both are refused")
         assert ends.lines[1].ask("count").values["count"] == 1
     assert len(caplog.records) == 2
@@ -195,4 +222,53 @@ def test_a_hub_that_falls_silent_leaves_the_ranks_without_hope():
         with pytest.raises(PeerLost, match="the driver of the run is gone"):
             made.lines[0].check()
     finally:
+        made.close()
+
+
+def test_a_last_letter_that_is_lost_ends_the_run_instead_of_keeping_it_waiting():
+    made = Ends(encrypt=False, deadline_s=2.0)
+    try:
+        begin(made)
+        made.finish(0)
+        waits = threading.Thread(target=made.lines[1].wait_to_part)
+        waits.start()  # without a word on how it ended
+        error = made.how_it_ended()
+        assert isinstance(error, PeerLost)
+        assert "how it ended did not arrive within 2 s" in str(error)
+        waits.join(PATIENCE_S)
+        assert not waits.is_alive()
+    finally:
+        made.close()
+
+
+def test_a_rank_that_waits_for_the_start_of_a_run_hears_that_there_is_none(ends: Ends):
+    ends.call(0).tell("ready")
+    wait_until(lambda: ends.hub._hearing, "the hub has heard rank 0")
+    ends.hub.stop()
+    error = ends.how_it_ended()
+    assert isinstance(error, RunError)
+    ends.hub.give_up(error)
+    with pytest.raises(RunError, match="the run ended before rank 0 was told to begin"):
+        ends.lines[0].wait_for_go()
+
+
+def test_a_rank_that_is_slow_to_hear_gets_the_outcomes_of_all_whole():
+    made, awake = Ends(encrypt=False, share=True), threading.Event()
+    try:
+        begin(made)
+        made.lines[1].takers["arrive"] = lambda letter: awake.wait(PATIENCE_S) and None
+        made.lines[0].tell("arrive", {"visit": 1})  # from now on rank 1 hears nothing
+        for rank in range(2):
+            made.finish(rank, result=torch.full((2_000_000,), rank, dtype=torch.float64))
+        assert isinstance(made.how_it_ended(), list)
+        closing = threading.Thread(target=made.close_hub)
+        closing.start()
+        closing.join(1.5)  # the hub gives its ranks more than this
+        awake.set()
+        closing.join(PATIENCE_S)
+        parting = made.lines[1].wait_to_part()
+        assert parting is not None
+        assert [float(each.result.mean()) for each in read_outcomes(parting.values, parting.blobs)] == [0, 1]
+    finally:
+        awake.set()
         made.close()

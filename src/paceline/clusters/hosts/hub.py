@@ -2,36 +2,32 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
-import zmq
-
 from paceline.clusters.channel import Letter
 from paceline.clusters.control import Control, Status
 from paceline.clusters.hosts.clocks import EXCHANGES, Clock, Reading, one_clock
+from paceline.clusters.hosts.hub_socket import HubSocket
 from paceline.clusters.hosts.line import patience_s
-from paceline.clusters.hosts.post import ASKING, HEARING, read_letter, write_letter
+from paceline.clusters.hosts.post import ASKING, HEARING
 from paceline.clusters.hosts.questions import Questions
 from paceline.clusters.hosts.table import Table, whereabouts
 from paceline.clusters.job import Job, Outcome
 from paceline.clusters.letters import read_error, read_outcome, write_error, write_outcomes
 from paceline.clusters.roll import Roll
-from paceline.errors import DeadlineError, FrameError, RunError
-from paceline.links.credentials import Gate
+from paceline.errors import DeadlineError, RunError
 from paceline.links.memory import SharedMemory
-from paceline.links.seats import Seat, bind_socket
 from paceline.run import Progress
 
 __all__ = ["Hub", "Launcher"]
 
-_log = logging.getLogger("paceline")
-
 _LISTEN_S = 0.1
-_GRACE_S = 1.0  # after a failure, how long the other ranks have to say what they were waiting for
+_GRACE_S = (
+    1.0  # after a failure, how long the other ranks have to say what they were waiting for, and to part
+)
 _CLOCKS_S = 2.0  # how long the clocks are asked at most
 
 
@@ -58,26 +54,23 @@ class Hub:
     ) -> None:
         self._job = job
         self._deadline_s = deadline_s
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._gate = Gate(self._context, encrypt=encrypt, token=token)
-        self._socket = self._context.socket(zmq.ROUTER)
-        self._socket.sndhwm = self._socket.rcvhwm = 0
-        self._gate.guard(self._socket)
-        try:
-            self.seat = Seat(bind_socket(self._socket, bind, ports), self._gate.keys.public)
-        except BaseException:
-            self.close()
-            raise
+        self._socket = HubSocket(bind=bind, encrypt=encrypt, token=token, ports=ports)
+        self.seat = self._socket.seat
         self._control = Control(SharedMemory.create("hub", Control.nbytes(job.ranks)), job.ranks)
         self._control.last_step = job.steps
         self._roll = Roll(job)
         self._clocks = [Clock() for _ in range(job.ranks)]
         self._asked_at_end = False
-        self._parted = False
+        self._parted = self._shares = False
         self._stopped = threading.Event()
         self._heard_s: dict[int, float] = {}
         self._hearing: set[int] = set()
-        self._refused: set[bytes] = set()
+        self._leaving_s: dict[int, float] = {}
+        """Of ranks that say they have told how they ended: when anything that they tell last came."""
+        self._gone: set[int] = set()
+        """Ranks that have heard what was said in parting."""
+        self._ears: dict[int, tuple[int, float]] = {}
+        """How much of a letter each rank had heard when it last said so, and since when it says the same."""
         self._questions = Questions(job, self._control, self._tell)
 
     def stop(self) -> None:
@@ -90,9 +83,9 @@ class Hub:
             self._part({"error": write_error(-1, -1, error)})
 
     def close(self) -> None:
-        self._socket.close(linger=1000)
-        self._gate.close()
-        self._context.term()
+        if self._parted:
+            self._see_off()
+        self._socket.close(linger_s=_GRACE_S)
 
     def work(
         self,
@@ -109,7 +102,7 @@ class Hub:
         self._table = table
         self._launcher = launcher
         self._questions.hosts = table.hosts
-        self._gate.admit(table.keys)
+        self._socket.admit(table.keys)
         self._wait_until_ready()
         self._ask_clocks()
         self._go()
@@ -121,6 +114,7 @@ class Hub:
         self._ask_clocks()
         outcomes = [self._finished(rank) for rank in range(self._job.ranks)]
         outcomes[self._job.reporter].facts = table.facts()
+        self._shares = share
         self._part(*(write_outcomes(outcomes) if share else ()))
         return outcomes
 
@@ -133,6 +127,25 @@ class Hub:
         self._parted = True
         for rank in range(self._job.ranks):
             self._tell(rank, "part", values, blobs)
+
+    def _see_off(self) -> None:
+        """Wait for the ranks to hear what was said in parting, as long as they get on with it.
+
+        Who closes a connection by which something still comes takes back what the other side has not read.
+        """
+        since_s = time.monotonic()
+        # The outcomes of all ranks take their time.
+        limit_s = self._deadline_s if self._shares else _GRACE_S
+        while any(time.monotonic() - max(since_s, self._ears[r][1]) < limit_s for r in self._still_here()):
+            self._listen(_LISTEN_S)
+
+    def _still_here(self) -> list[int]:
+        now_s, silent_s = time.monotonic(), patience_s(self._deadline_s)
+        return [
+            rank
+            for rank in self._hearing - self._gone
+            if self._control.status(rank) is not Status.LOST and now_s - self._heard_s[rank] < silent_s
+        ]
 
     def _finished(self, rank: int) -> Outcome:
         outcome, clock = self._roll.outcomes[rank], self._clocks[rank]
@@ -168,45 +181,27 @@ class Hub:
             raise cause
 
     def _listen(self, timeout_s: float) -> None:
-        """Take the letters that are there; wait for one if there is none."""
-        if not self._socket.poll(int(timeout_s * 1000)):
-            return
-        while int(self._socket.get(zmq.EVENTS)) & zmq.POLLIN:
-            identity, *frames = self._socket.recv_multipart(copy=False)
-            sender = bytes(identity.buffer)
-            try:
-                rank = self._rank_of(sender, frames)
-                letter = read_letter(frames)
-            except FrameError as error:
-                self._refuse(sender, error)
-                continue
-            self._heard_s[rank] = time.monotonic()
-            self._handle(rank, letter, sender)
-
-    def _refuse(self, sender: bytes, error: FrameError) -> None:
-        """Go on without it; say so once."""
-        if sender not in self._refused:
-            self._refused.add(sender)
-            _log.warning("refused a letter from %r: %s", sender, error)
-
-    @staticmethod
-    def _rank_of(sender: bytes, frames: Sequence[zmq.Frame]) -> int:
-        """The rank by its credentials, with which what it calls itself must agree."""
-        name = str(frames[0].get("User-Id")) if frames else ""
-        if sender not in (ASKING + name.encode(), HEARING + name.encode()) or not name.isdigit():
-            raise FrameError(f"its credentials say {name!r}")
-        return int(name)
+        """Take the letters that are there, for so long at most; wait for one if there is none."""
+        for rank, sender, letter in self._socket.receive(timeout_s):
+            self._heard_s[rank] = now_s = time.monotonic()
+            if rank in self._leaving_s and sender.startswith(ASKING):
+                self._leaving_s[rank] = now_s
+            if letter is not None:
+                self._handle(rank, letter, sender)
 
     def _handle(self, rank: int, letter: Letter, sender: bytes) -> None:
         values = letter.values
         if letter.word == "beat":
             self._hearing.add(rank)
+            self._note_beat(rank, values.pop("leaves"), values.pop("hears"))
             self._control.copy_own(rank, values, reports=rank == self._job.reporter)
             self._tell(rank, "beat")
         elif letter.word == "ping":
             reading = Reading(values["asked_s"], values["answer_s"], time.monotonic())
             self._clocks[rank].note(reading, at_end=self._asked_at_end)
             self._answered[rank] += 1
+        elif letter.word == "part":
+            self._gone.add(rank)
         elif letter.word == "ready":
             self._roll.ready.add(rank)
         elif letter.word == "done":
@@ -216,15 +211,19 @@ class Hub:
             self._roll.failures[rank] = read_error(values)
             self._set_status(rank, Status.LOST)
         else:
-            self._questions.take(rank, letter, lambda v, b=(): self._send(sender, letter.word, v, b))
+            self._questions.take(rank, letter, lambda v, b=(): self._socket.send(sender, letter.word, v, b))
+
+    def _note_beat(self, rank: int, leaves: bool, heard_bytes: int) -> None:
+        now_s = time.monotonic()
+        if leaves:
+            self._leaving_s.setdefault(rank, now_s)
+        if self._ears.get(rank, (-1, now_s))[0] != heard_bytes:
+            self._ears[rank] = (heard_bytes, now_s)
 
     def _tell(
         self, rank: int, word: str, values: dict[str, Any] | None = None, blobs: Sequence[Any] = ()
     ) -> None:
-        self._send(HEARING + str(rank).encode(), word, values, blobs)
-
-    def _send(self, to: bytes, word: str, values: dict[str, Any] | None, blobs: Sequence[Any] = ()) -> None:
-        self._socket.send_multipart([to, *write_letter(word, values, blobs)])
+        self._socket.send(HEARING + str(rank).encode(), word, values, blobs)
 
     # Who is there
 
@@ -244,6 +243,9 @@ class Hub:
         for rank, heard_s in self._heard_s.items():
             if now_s - heard_s > silent_s:
                 self._note_loss(rank, f"no sign of life for {silent_s:g} s")
+        for rank, came_s in self._leaving_s.items():
+            if now_s - came_s > self._deadline_s:
+                self._note_loss(rank, f"how it ended did not arrive within {self._deadline_s:g} s")
 
     def _note_loss(self, rank: int, reason: str) -> None:
         if self._roll.is_open(rank):

@@ -6,6 +6,7 @@ the hub again and again that this rank is alive and how far it has come.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -15,12 +16,14 @@ import zmq
 
 from paceline.clusters.channel import Letter
 from paceline.clusters.control import Control, Status
-from paceline.clusters.hosts.post import ASKING, HEARING, read_letter, write_letter
-from paceline.errors import DeadlineError, PeerLost
+from paceline.clusters.hosts.post import ASKING, HEARING, LetterReader, limit_intake, write_letter
+from paceline.errors import DeadlineError, FrameError, PeerLost, RunError
 from paceline.links.credentials import Gate
 from paceline.links.seats import Seat
 
 __all__ = ["BEAT_S", "Line", "patience_s"]
+
+_log = logging.getLogger("paceline")
 
 BEAT_S = 0.25
 _PATIENCE_S = 15.0
@@ -47,10 +50,11 @@ class Line:
         self._rank = rank
         self._control = control
         self._deadline_s = deadline_s
-        self._asks = _connect(context, gate, hub, rank, ASKING)
-        self._hears = _connect(context, gate, hub, rank, HEARING)
+        self._asks = _Socket(context, gate, hub, rank, ASKING)
+        self._hears = _Socket(context, gate, hub, rank, HEARING)
         self._questions = 0
         self._start_s = 0.0
+        self._leaves = False  # whether the program has told how it ended
         self._parting: Letter | None = None
         self._go, self._parted, self._closing = threading.Event(), threading.Event(), threading.Event()
         self._heard_s = time.monotonic()
@@ -64,7 +68,7 @@ class Line:
     # The program's side
 
     def tell(self, word: str, values: dict[str, Any] | None = None, blobs: Sequence[Any] = ()) -> None:
-        self._asks.send_multipart(write_letter(word, values, blobs))
+        self._asks.send(word, values, blobs)
 
     def ask(self, word: str, values: dict[str, Any] | None = None) -> Letter:
         """Tell, and wait for the answer."""
@@ -72,10 +76,10 @@ class Line:
         self.tell(word, {**(values or {}), "question": self._questions})
         deadline_s = time.monotonic() + self._deadline_s
         while True:
-            if self._asks.poll(int(BEAT_S * 1000)):
-                letter = read_letter(self._asks.recv_multipart(copy=False))
-                if letter.values.get("question") == self._questions:  # not the late answer to an earlier one
-                    return letter
+            letter = self._asks.receive() if self._asks.has_news(BEAT_S) else None
+            # It may be the late answer to an earlier question.
+            if letter is not None and letter.values.get("question") == self._questions:
+                return letter
             self.check()
             if time.monotonic() > deadline_s:
                 raise DeadlineError(self._rank, f"asking for {word}", "the driver", self._deadline_s)
@@ -84,10 +88,16 @@ class Line:
         """Until all ranks are ready; when the run began, by this host's monotonic clock."""
         while not self._go.wait(BEAT_S):
             self.check()
+            if self._parted.is_set():
+                raise RunError(f"the run ended before rank {self._rank} was told to begin")
         return self._start_s
 
     def wait_to_part(self) -> Letter | None:
-        """Until nobody needs this process any more; what the hub says in parting, if it is still there."""
+        """Until nobody needs this process any more; what the hub says in parting, if it is still there.
+
+        The hub hears that this rank waits for nothing else: it does not wait in turn for a letter that was lost.
+        """
+        self._leaves = True
         while not self._parted.wait(BEAT_S) and not self.cut:
             pass
         return self._parting
@@ -100,7 +110,7 @@ class Line:
     def close(self) -> None:
         self._closing.set()
         self._thread.join()
-        self._asks.close(linger=1000)
+        self._asks.close()
 
     # The thread's side
 
@@ -109,13 +119,15 @@ class Line:
         while not self._closing.is_set():
             wait_s = next_beat_s - time.monotonic()
             if wait_s <= 0:
-                self._hears.send_multipart(write_letter("beat", self._control.read_own(self._rank)))
+                news = {"leaves": self._leaves, "hears": self._hears.reader.offset}
+                self._hears.send("beat", {**self._control.read_own(self._rank), **news})
                 next_beat_s = time.monotonic() + BEAT_S
                 self._look_for_the_hub()
-            elif self._hears.poll(int(wait_s * 1000) + 1):
+            elif self._hears.has_news(wait_s):
                 self._heard_s = time.monotonic()
-                self._take(read_letter(self._hears.recv_multipart(copy=False)))
-        self._hears.close(linger=1000)
+                if letter := self._hears.receive():
+                    self._take(letter)
+        self._hears.close()
 
     def _look_for_the_hub(self) -> None:
         if not self.cut and time.monotonic() - self._heard_s > patience_s(self._deadline_s):
@@ -140,6 +152,7 @@ class Line:
             self._answer(letter, values)
         elif letter.word == "part":
             self._parting = letter
+            self._answer(letter, {})
             self._parted.set()
         elif letter.word in self.takers:
             answer = self.takers[letter.word](letter)
@@ -147,15 +160,38 @@ class Line:
                 self._answer(letter, {**values, **answer[0]}, answer[1])
 
     def _answer(self, letter: Letter, values: dict[str, Any], blobs: Sequence[Any] = ()) -> None:
-        self._hears.send_multipart(write_letter(letter.word, values, blobs))
+        self._hears.send(letter.word, values, blobs)
 
 
-def _connect(
-    context: zmq.Context[zmq.Socket[bytes]], gate: Gate, hub: Seat, rank: int, kind: bytes
-) -> zmq.Socket[bytes]:
-    socket = context.socket(zmq.DEALER)
-    socket.routing_id = kind + str(rank).encode()
-    socket.sndhwm = socket.rcvhwm = 0
-    gate.introduce(socket, str(rank), hub.public_key)
-    socket.connect(hub.address)
-    return socket
+class _Socket:
+    """One of a rank's two connections to the hub."""
+
+    def __init__(
+        self, context: zmq.Context[zmq.Socket[bytes]], gate: Gate, hub: Seat, rank: int, kind: bytes
+    ) -> None:
+        self._name = kind + str(rank).encode()
+        self.reader = LetterReader()
+        self._socket = context.socket(zmq.DEALER)
+        self._socket.routing_id = self._name
+        self._socket.sndhwm = 0
+        limit_intake(self._socket)
+        gate.introduce(self._socket, str(rank), hub.public_key)
+        self._socket.connect(hub.address)
+
+    def send(self, word: str, values: dict[str, Any] | None = None, blobs: Sequence[Any] = ()) -> None:
+        for piece in write_letter(word, values, blobs):
+            self._socket.send(piece)
+
+    def has_news(self, timeout_s: float) -> bool:
+        return bool(self._socket.poll(int(timeout_s * 1000) + 1))
+
+    def receive(self) -> Letter | None:
+        """Take the piece of a letter that is there; the letter, if it was the last."""
+        try:
+            return self.reader.take(self._socket.recv(copy=False).buffer)
+        except FrameError as error:  # the hub sends none that is wrong, but a broken connection loses some
+            _log.warning("%r lost a letter from the hub: %s", self._name, error)
+            return None
+
+    def close(self) -> None:
+        self._socket.close(linger=1000)
