@@ -64,12 +64,14 @@ def main(channel: Channel) -> None:
         context.settle()
         outcome = context.finish()
         outcome.result = result
+        _flush()
         channel.send("done", *write_outcome(outcome))
         if endpoint:
             with contextlib.suppress(ChannelClosed):
                 channel.receive()  # until the run is over: what this rank has said may still be on its way
             endpoint.close()
     except (Exception, SystemExit, Cancelled) as error:
+        _flush()
         channel.send("error", write_error(rank, context.step if context else 0, error))
 
 
@@ -123,6 +125,13 @@ def _seat_of(endpoint: TcpEndpoint | None) -> dict[str, Any]:
     if endpoint is None:
         return {}
     return {"seat": [endpoint.seat.address, endpoint.seat.public_key.decode()]}
+
+
+def _flush() -> None:
+    """Write out what the user's code has printed. After its last letter a worker may be killed at any moment."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):  # closed: nobody reads it
+            stream.flush()
 
 
 def _settle_in(values: dict[str, Any]) -> None:
