@@ -160,7 +160,8 @@ class DeadlineError(RunError):
         self.view = view
 
     def __str__(self) -> str:
-        text = f"rank {self.rank} waited {self.deadline_s:g} s in {self.operation} for {self.awaited}"
+        who = f"rank {self.rank}" if self.rank >= 0 else "the driver"
+        text = f"{who} waited {self.deadline_s:g} s in {self.operation} for {self.awaited}"
         if self.view:
             text += f"; {self.view}"
         return f"{text}; if that is ordinary here, raise deadline_s of the cluster"

@@ -10,6 +10,7 @@ from paceline.clusters.job import Cluster, Job, trace_of
 from paceline.clusters.local import Local
 from paceline.context import Context
 from paceline.errors import ConfigurationError
+from paceline.forked import do_without_lost_threads
 from paceline.trace import Trace
 
 __all__ = ["ProgramRun", "run_program"]
@@ -50,6 +51,7 @@ def run_program(
     """
     if not callable(program):
         raise ConfigurationError("program", "must be a function of a context", program, "async def f(ctx): …")
+    do_without_lost_threads()
     where: Cluster = Local() if cluster is None else cluster
     strategy = _EveryRank(program)
     outcomes = where.run(Job(strategy=strategy, roles=tuple(strategy.roles(where.workers)), seed=seed))

@@ -13,6 +13,7 @@ from paceline.clusters.job import Cluster, Job, assemble
 from paceline.clusters.local import Local
 from paceline.context import Strategy
 from paceline.errors import ConfigurationError
+from paceline.forked import do_without_lost_threads
 from paceline.replica.batches import Samples
 from paceline.run import Progress, Run
 from paceline.strategies import describe, parse
@@ -44,6 +45,7 @@ def train(
     """
     if not isinstance(task, Task):
         raise ConfigurationError("task", "must be a pl.Task", task, "see pl.load_task for tasks in files")
+    do_without_lost_threads()
     chosen = parse(strategy)
     where: Cluster = Local() if cluster is None else cluster
     if not hasattr(where, "run"):

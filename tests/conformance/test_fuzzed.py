@@ -25,7 +25,7 @@ def wide_task():
     return task
 
 
-@pytest.mark.parametrize(("seed", "spec"), enumerate(SPECS), ids=str)
+@pytest.mark.parametrize(("seed", "spec"), list(enumerate(SPECS)), ids=str)
 def test_a_strategy_does_not_depend_on_when_its_ranks_get_to_run(monkeypatch, seed, spec):
     monkeypatch.setenv(VARIABLE, str(seed))
     task = wide_task()

@@ -5,10 +5,14 @@ A message is a word, a JSON object, and blobs of raw bytes; file descriptors may
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import socket
 import struct
-from collections.abc import Sequence
+import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["Channel", "ChannelClosed", "Letter", "decode", "encode"]
+__all__ = ["Channel", "ChannelClosed", "ChannelStalled", "Letter", "decode", "encode"]
 
 _PREFIX = struct.Struct("<I")
 _MAX_FDS = 8
@@ -24,6 +28,10 @@ _MAX_FDS = 8
 
 class ChannelClosed(Exception):  # noqa: N818
     """The process at the other end is gone."""
+
+
+class ChannelStalled(ChannelClosed):
+    """The process at the other end is there, but does not read, or does not write the rest of its letter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +45,11 @@ class Letter:
 class Channel:
     """One end of a launch channel."""
 
-    def __init__(self, endpoint: socket.socket) -> None:
+    def __init__(self, endpoint: socket.socket, patience_s: float | None = None) -> None:
+        """`patience_s`: how long the other end may let a letter wait that is half written or half read."""
         self.socket = endpoint
+        endpoint.settimeout(patience_s)
+        _open.add(self)
 
     def fileno(self) -> int:
         return self.socket.fileno()
@@ -52,30 +63,34 @@ class Channel:
     ) -> None:
         views = [memoryview(blob).cast("B") for blob in blobs]
         head = json.dumps([word, values or {}, [len(view) for view in views], len(fds)]).encode()
-        data = _PREFIX.pack(len(head)) + head
-        try:
+        data = memoryview(_PREFIX.pack(len(head)) + head)
+        with self._other_end_named("with a letter unread"):
             sent = socket.send_fds(self.socket, [data], list(fds))
-            self.socket.sendall(data[sent:])
-            for view in views:
-                self.socket.sendall(view)
-        except (BrokenPipeError, ConnectionResetError) as error:
-            raise ChannelClosed from error
+            for view in (data[sent:], *views):
+                self._send_all(view)
 
     def receive(self) -> Letter:
-        prefix, fds = self._receive_prefix()
-        word, values, lengths, _ = json.loads(self._receive_exactly(_PREFIX.unpack(prefix)[0]))
-        return Letter(word, values, [self._receive_exactly(n) for n in lengths], fds)
+        with self._other_end_named("in the middle of a letter"):
+            prefix, fds = self._receive_prefix()
+            word, values, lengths, count = json.loads(self._receive_exactly(_PREFIX.unpack(prefix)[0]))
+            blobs = [self._receive_exactly(n) for n in lengths]
+        if len(fds) < count:  # the kernel keeps those back for which there is no room, and says nothing
+            for fd in fds:
+                os.close(fd)
+            raise OSError(errno.EMFILE, f"{os.strerror(errno.EMFILE)} (raise the limit: ulimit -n)")
+        return Letter(word, values, blobs, fds)
 
     def close(self) -> None:
         self.socket.close()
 
+    def _send_all(self, view: memoryview) -> None:
+        while view:  # not `sendall`: its patience is for all bytes together
+            view = view[self.socket.send(view) :]
+
     def _receive_prefix(self) -> tuple[bytes, list[int]]:
         data, fds = b"", []
         while len(data) < _PREFIX.size:
-            try:
-                more, new, _, _ = socket.recv_fds(self.socket, _PREFIX.size - len(data), _MAX_FDS)
-            except ConnectionResetError as error:
-                raise ChannelClosed("with a letter unread") from error
+            more, new, _, _ = socket.recv_fds(self.socket, _PREFIX.size - len(data), _MAX_FDS)
             if not more:
                 raise ChannelClosed("in the middle of a letter" if data else "between letters")
             data += more
@@ -86,14 +101,33 @@ class Channel:
         data = bytearray(count)
         view = memoryview(data)
         while view:
-            try:
-                n = self.socket.recv_into(view)
-            except ConnectionResetError as error:
-                raise ChannelClosed("with a letter unread") from error
+            n = self.socket.recv_into(view)
             if not n:
                 raise ChannelClosed("in the middle of a letter")
             view = view[n:]
         return data
+
+    @contextmanager
+    def _other_end_named(self, where: str) -> Iterator[None]:
+        """Say of the other end what the socket's errors mean."""
+        try:
+            yield
+        except (BrokenPipeError, ConnectionResetError) as error:
+            raise ChannelClosed("with a letter unread") from error
+        except TimeoutError as error:
+            raise ChannelStalled(f"{where}, for {self.socket.gettimeout():g} s") from error
+
+
+# A child that a user forks has copies of these sockets. As long as it has, nobody sees that this process has ended.
+_open: weakref.WeakSet[Channel] = weakref.WeakSet()
+
+
+def _close_in_child() -> None:
+    for channel in list(_open):
+        channel.close()
+
+
+os.register_at_fork(after_in_child=_close_in_child)
 
 
 def encode(value: Any, blobs: list[Any]) -> Any:

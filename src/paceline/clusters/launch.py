@@ -3,28 +3,33 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import selectors
 import signal
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
 
-from paceline.clusters import payload
-from paceline.clusters.channel import Channel, ChannelClosed, Letter
+from paceline.clusters.blame import Life, explain, life_of
+from paceline.clusters.channel import Channel, ChannelClosed, ChannelStalled, Letter
 from paceline.clusters.control import Control, Status
-from paceline.clusters.forkserver import ForkServer
+from paceline.clusters.forkserver import Ending, ForkServer
+from paceline.clusters.interrupts import interrupts_heard, interrupts_kept
 from paceline.clusters.job import Job, Outcome
 from paceline.clusters.letters import read_error, read_outcome
+from paceline.clusters.open_files import enough_open_files
+from paceline.clusters.payload import Packed
 from paceline.clusters.roll import Roll
 from paceline.clusters.wiring import Network, open_control
 from paceline.clusters.worker import Assignment
 from paceline.costs.link import Link
 from paceline.costs.stragglers import Stragglers
-from paceline.errors import DeadlineError, TaskError
+from paceline.errors import DeadlineError
+from paceline.links.bells import SocketBells
 from paceline.links.memory import SharedMemory
 from paceline.links.shared_memory import RingWays
 from paceline.run import Progress
@@ -32,8 +37,9 @@ from paceline.task import user_code
 
 __all__ = ["Crew"]
 
-_GRACE_S = 1.0  # after a failure, how long the other ranks have to say what they were waiting for
+_GRACE_S = 1.0  # how long a silent rank has to end, and the others to say what they were waiting for
 _PROGRESS_S = 0.1
+LETTER_S = 30.0  # how long a rank may let a letter wait that it has half written or half read
 
 
 class Crew:
@@ -49,79 +55,95 @@ class Crew:
         threads: int,
     ) -> None:
         self._job = job
+        self._network = network
         self._deadline_s = deadline_s
-        self._store_fd = os.memfd_create("paceline-store", os.MFD_CLOEXEC)
-        assignment = Assignment(
+        self._assign = functools.partial(
+            Assignment,
             job=job,
             stragglers=stragglers,
             link=link,
             network=network,
             deadline_s=deadline_s,
             threads=threads,
-            store_path=f"/proc/{os.getpid()}/fd/{self._store_fd}",
         )
-        try:
-            with user_code("the task cannot be sent to worker processes"):
-                self._payload = payload.store(assignment)
-        except TaskError:
-            os.close(self._store_fd)
-            raise
-        self._memory = SharedMemory.create("control", Control.nbytes(job.ranks))
-        self._rings = SharedMemory.create("rings", RingWays.nbytes(job.ranks))
-        self._control = open_control(self._memory, job.ranks, network)
+        self._roll = Roll(job)
         self._seats: dict[int, Any] = {}
-        self._control.last_step = job.steps
-        self._server = ForkServer.get()
         self._channels: dict[int, Channel] = {}
         self._pids: dict[int, int] = {}
         self._windows: dict[str, SharedMemory] = {}
-        self._roll = Roll(job)
-        self._selector = selectors.DefaultSelector()
 
     def __enter__(self) -> Crew:
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(interrupts_kept())
+            stack.enter_context(enough_open_files(self._job.ranks))
+            stack.callback(self._let_go)
+            self._open(stack)
+            stack.callback(self._end_workers)
+            self._closing = stack.pop_all()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for rank, pid in self._pids.items():
-            if rank not in self._roll.outcomes:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+        self._closing.__exit__(kind, error, trace)
+
+    def _open(self, stack: contextlib.ExitStack) -> None:
+        ranks = self._job.ranks
+        store_fd = os.memfd_create("paceline-store", os.MFD_CLOEXEC)
+        stack.callback(os.close, store_fd)
+        assignment = self._assign(store_path=f"/proc/{os.getpid()}/fd/{store_fd}")
+        with user_code("the task cannot be sent to worker processes"), interrupts_heard():
+            packed = Packed(assignment)
+        self._payload = packed.store()
+        stack.callback(self._payload.close_fd)
+        self._memory = SharedMemory.create("control", Control.nbytes(ranks))
+        stack.callback(self._memory.close_fd)
+        self._rings = SharedMemory.create("rings", RingWays.nbytes(ranks))
+        stack.callback(self._rings.close_fd)
+        self._control = open_control(self._memory, ranks, self._network)
+        if isinstance(self._control.bells, SocketBells):
+            stack.callback(self._control.bells.close)
+        self._control.last_step = self._job.steps
+        self._selector = stack.enter_context(selectors.DefaultSelector())
+        self._server = ForkServer.get()
+
+    def _end_workers(self) -> None:
+        """Kill first. Who has written its last letter has nothing left to do."""
+        self._server.end(list(self._pids.values()))
         for channel in self._channels.values():
-            channel.close()  # those who have ended their programs may wait for this
-        for pid in self._pids.values():
-            self._server.exit_status(pid)
-        self._selector.close()
-        for memory in (self._memory, self._rings, self._payload, *self._windows.values()):
-            memory.close_fd()
-        os.close(self._store_fd)
+            channel.close()
+        for window in self._windows.values():
+            window.close_fd()
+
+    def _let_go(self) -> None:
+        """Whoever keeps an error keeps this object, by the error's traceback. Each mapping holds a descriptor."""
+        vars(self).clear()
 
     def work(self, progress: Callable[[Progress], None] | None) -> list[Outcome]:
         """Run the job to its end; raise what ended it early."""
         for rank in range(self._job.ranks):
             self._launch(rank)
         self._wait_until_ready()
-        start_s = time.monotonic()
-        seats = [self._seats[rank] for rank in sorted(self._seats)]
-        for channel in self._channels.values():
-            with contextlib.suppress(ChannelClosed):
-                channel.send("go", {"start_s": start_s, "seats": seats})
+        self._give_time()
+        self._go()
         while not self._roll.all_done:
             self._listen(_PROGRESS_S)
             if self._roll.failures:
                 self._end_in_failure()
+            self._check_the_late()
             if progress is not None:
-                self._control.show(progress, self._job.workers)
+                with interrupts_heard():
+                    self._control.show(progress, self._job.workers)
         return [self._roll.outcomes[rank] for rank in range(self._job.ranks)]
 
     # Starting
 
     def _launch(self, rank: int) -> None:
         ours, theirs = socket.socketpair()
-        self._pids[rank] = self._server.fork(theirs)
-        theirs.close()
-        channel = self._channels[rank] = Channel(ours)
+        channel = self._channels[rank] = Channel(ours, LETTER_S)
+        with theirs:
+            self._pids[rank] = self._server.fork(theirs)
+        self._selector.register(channel, selectors.EVENT_READ, rank)
         values = {
             "rank": rank,
             "payload_bytes": self._payload.nbytes,
@@ -129,8 +151,7 @@ class Crew:
             "folder": os.getcwd(),
             "environment": dict(os.environ),
         }
-        channel.send("launch", values, fds=[self._payload.fd, self._memory.fd, self._rings.fd])
-        self._selector.register(channel, selectors.EVENT_READ, rank)
+        self._send(rank, "launch", values, fds=[self._payload.fd, self._memory.fd, self._rings.fd])
 
     def _wait_until_ready(self) -> None:
         deadline_s = time.monotonic() + max(self._deadline_s, 60.0)
@@ -142,17 +163,37 @@ class Crew:
                 missing = ", ".join(map(str, self._roll.missing))
                 raise DeadlineError(-1, "starting", f"rank {missing}", self._deadline_s)
 
-    # Listening
+    def _go(self) -> None:
+        values = {"start_s": time.monotonic(), "seats": [self._seats[rank] for rank in sorted(self._seats)]}
+        for rank in self._channels:
+            self._send(rank, "go", values)
+
+    # Writing and listening
+
+    def _send(
+        self, rank: int, word: str, values: dict[str, Any] | None = None, fds: Sequence[int] = ()
+    ) -> None:
+        try:
+            with interrupts_heard():
+                self._channels[rank].send(word, values, fds=fds)
+        except ChannelStalled as stalled:
+            self._note_silence(rank, stalled)
+        except ChannelClosed:
+            pass  # whoever listens to it will hear that, after the letters that it had written before
 
     def _listen(self, timeout_s: float) -> None:
-        for key, _ in self._selector.select(timeout_s):
+        with interrupts_heard():
+            heard = self._selector.select(timeout_s)
+        for key, _ in heard:
             rank: int = key.data
             try:
-                self._handle(rank, self._channels[rank].receive())
+                with interrupts_heard():
+                    letter = self._channels[rank].receive()
             except ChannelClosed as closed:
-                self._selector.unregister(self._channels[rank])
-                if self._roll.is_open(rank):
-                    self._note_death(rank, str(closed))
+                self._note_silence(rank, closed)
+            else:
+                self._give_time()
+                self._handle(rank, letter)
 
     def _handle(self, rank: int, letter: Letter) -> None:
         if letter.word == "ready":
@@ -164,26 +205,69 @@ class Crew:
         elif letter.word == "done":
             self._roll.outcomes[rank] = read_outcome(letter.values, letter.blobs)
             self._set_status(rank, Status.FINISHED)
+        elif letter.word == "lost":
+            self._give_up_on(letter.values["rank"])
         elif letter.word == "error":
-            self._roll.failures[rank] = read_error(letter.values)
+            failure = read_error(letter.values)
+            if isinstance(failure, DeadlineError):
+                failure = explain(failure, self._control, self._life)
+            self._roll.failures[rank] = failure
             self._set_status(rank, Status.LOST)
+
+    def _life(self, rank: int) -> Life:
+        return life_of(self._pids[rank]) if rank in self._pids else Life.GONE
 
     def _give_window(self, rank: int, wanted: dict[str, Any]) -> None:
         window = self._windows.get(wanted["name"])
         if window is None:
             window = self._windows[wanted["name"]] = SharedMemory.create(wanted["name"], wanted["nbytes"])
-        self._channels[rank].send("window", fds=[window.fd])
+        self._send(rank, "window", fds=[window.fd])
 
     def _set_status(self, rank: int, status: Status) -> None:
         self._control.set_status(rank, status)
         self._control.bells.ring_all()
 
-    def _note_death(self, rank: int, when: str) -> None:
-        """`when` it stopped talking to us."""
+    def _note_silence(self, rank: int, closed: ChannelClosed) -> None:
+        """Nothing more will be heard from a rank."""
+        with contextlib.suppress(KeyError):  # it was noted before, when a letter could not be sent
+            self._selector.unregister(self._channels[rank])
+        if self._roll.is_open(rank):
+            self._note_death(rank, closed)
+
+    def _note_death(self, rank: int, closed: ChannelClosed) -> None:
         step = self._control.step(rank)
-        status = self._server.exit_status(self._pids[rank])
-        self._roll.note_loss(rank, _how_it_ended(status, step, when), step)
+        patience_s = 0.0 if isinstance(closed, ChannelStalled) else _GRACE_S
+        (ending,) = self._server.end([self._pids.pop(rank)], patience_s)
+        self._roll.note_loss(rank, _how_it_ended(ending, step, str(closed)), step)
         self._set_status(rank, Status.LOST)
+
+    # Who is late
+
+    def _give_time(self) -> None:
+        # A rank that waits for another should say so first.
+        self._patient_until_s = time.monotonic() + self._deadline_s + 2 * _GRACE_S
+
+    def _check_the_late(self) -> None:
+        """Where no rank waits for those that are left, the driver does."""
+        late = [rank for rank in range(self._job.ranks) if self._roll.is_open(rank)]
+        is_complete = self._job.reporter in self._roll.outcomes
+        if not is_complete and not all(self._life(rank) is Life.STOPPED for rank in late):
+            self._give_time()
+        elif time.monotonic() > self._patient_until_s:
+            for rank in late:
+                if not is_complete or not self._give_up_on(rank):
+                    seen = f"rank {rank} {self._life(rank)}"
+                    raise DeadlineError(-1, "the end of the run", f"rank {rank}", self._deadline_s, seen)
+
+    def _give_up_on(self, rank: int) -> bool:
+        """End a rank that the run is done without. False: it may not be."""
+        if not self._roll.is_open(rank) or not self._job.can_lose(rank):
+            return False
+        seen, step = self._life(rank), self._control.step(rank)
+        self._server.end([self._pids.pop(rank)])
+        self._roll.note_loss(rank, f"it {seen}, and did not come to the end of the run in time", step)
+        self._set_status(rank, Status.LOST)
+        return True
 
     def _end_in_failure(self) -> None:
         """Raise the first failure. Where a rank was lost, first hear what the others were waiting for."""
@@ -194,7 +278,11 @@ class Crew:
         raise self._roll.cause()
 
 
-def _how_it_ended(status: int | None, step: int, when: str) -> str:
+def _how_it_ended(ending: Ending, step: int, when: str) -> str:
+    """`when` it stopped talking to us."""
+    status = ending.status
+    if ending.was_killed:
+        return f"it fell silent in step {step} or later, {when}; its process was still there, and was killed"
     if status is None:
         return f"its process ended in step {step}"
     if os.WIFSIGNALED(status):

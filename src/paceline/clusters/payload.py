@@ -14,7 +14,7 @@ from torch import Tensor
 
 from paceline.links.memory import SharedMemory, aligned
 
-__all__ = ["load", "store"]
+__all__ = ["Packed", "load", "store"]
 
 _ALIGNMENT = 64
 
@@ -65,18 +65,29 @@ def _rebuild(offset: int, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
     return torch.frombuffer(_blocks, dtype=dtype, offset=offset, count=count).view(shape)
 
 
+class Packed:
+    """A value whose pickling is done: all that is the user's code has run."""
+
+    def __init__(self, value: Any) -> None:
+        file = io.BytesIO()
+        self._pickler = _Pickler(file)
+        self._pickler.dump(value)
+        self._pickled = file.getvalue()
+
+    def store(self) -> SharedMemory:
+        """Write the value to shared memory whose descriptor can be handed to workers."""
+        pickler, pickled = self._pickler, self._pickled
+        memory = SharedMemory.create("payload", pickler.end + len(pickled) + 8)
+        for offset, tensor in zip(pickler.offsets, pickler.tensors, strict=True):
+            memory.tensor(tensor.dtype, offset, tensor.numel()).copy_(tensor.reshape(-1))
+        memory.view[pickler.end : pickler.end + len(pickled)] = pickled
+        memory.view[-8:] = pickler.end.to_bytes(8, "little")
+        return memory
+
+
 def store(value: Any) -> SharedMemory:
     """Write a value to shared memory whose descriptor can be handed to workers."""
-    file = io.BytesIO()
-    pickler = _Pickler(file)
-    pickler.dump(value)
-    pickled = file.getvalue()
-    memory = SharedMemory.create("payload", pickler.end + len(pickled) + 8)
-    for offset, tensor in zip(pickler.offsets, pickler.tensors, strict=True):
-        memory.tensor(tensor.dtype, offset, tensor.numel()).copy_(tensor.reshape(-1))
-    memory.view[pickler.end : pickler.end + len(pickled)] = pickled
-    memory.view[-8:] = pickler.end.to_bytes(8, "little")
-    return memory
+    return Packed(value).store()
 
 
 def load(fd: int, nbytes: int) -> Any:

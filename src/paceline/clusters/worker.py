@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from paceline.clusters import payload
+from paceline.clusters import dump, payload
 from paceline.clusters.channel import Channel, ChannelClosed
 from paceline.clusters.home import LocalHome
 from paceline.clusters.job import Job
@@ -23,6 +23,7 @@ from paceline.clusters.wiring import Network, open_control, over_emulated, over_
 from paceline.costs.link import Link
 from paceline.costs.stragglers import Stragglers
 from paceline.errors import Cancelled, RunError
+from paceline.links import fuzz
 from paceline.links.lending import Lending
 from paceline.links.memory import SharedMemory
 from paceline.links.tcp import Seat, TcpEndpoint
@@ -53,7 +54,9 @@ def main(channel: Channel) -> None:
     context: LocalContext | None = None
     try:
         _settle_in(letter.values)
+        fuzz.begin(rank)
         context = _prepare(channel, rank, letter.values["payload_bytes"], letter.fds)
+        dump.begin(context)
         endpoint = context.wiring.endpoint
         channel.send("ready", _seat_of(endpoint))
         go = channel.receive().values
@@ -64,12 +67,14 @@ def main(channel: Channel) -> None:
         context.settle()
         outcome = context.finish()
         outcome.result = result
+        _flush()
         channel.send("done", *write_outcome(outcome))
         if endpoint:
             with contextlib.suppress(ChannelClosed):
                 channel.receive()  # until the run is over: what this rank has said may still be on its way
             endpoint.close()
     except (Exception, SystemExit, Cancelled) as error:
+        _flush()
         channel.send("error", write_error(rank, context.step if context else 0, error))
 
 
@@ -123,6 +128,13 @@ def _seat_of(endpoint: TcpEndpoint | None) -> dict[str, Any]:
     if endpoint is None:
         return {}
     return {"seat": [endpoint.seat.address, endpoint.seat.public_key.decode()]}
+
+
+def _flush() -> None:
+    """Write out what the user's code has printed. After its last letter a worker may be killed at any moment."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):  # closed: nobody reads it
+            stream.flush()
 
 
 def _settle_in(values: dict[str, Any]) -> None:

@@ -52,8 +52,12 @@ class SharedMemory:
     def create(cls, name: str, nbytes: int) -> SharedMemory:
         """`name` is for people who look at /proc; it opens nothing. Pages cost memory only once they are touched."""
         fd = os.memfd_create(f"paceline-{name}", os.MFD_CLOEXEC)
-        os.ftruncate(fd, max(nbytes, 1))
-        return cls(fd, max(nbytes, 1))
+        try:
+            os.ftruncate(fd, max(nbytes, 1))
+            return cls(fd, max(nbytes, 1))
+        except OSError:  # the mapping needs a second descriptor, and there may be none left
+            os.close(fd)
+            raise
 
     @classmethod
     def attach(cls, fd: int) -> SharedMemory:

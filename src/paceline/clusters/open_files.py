@@ -1,0 +1,45 @@
+"""How many files a process may have open, and a plain error where that is too few for a run."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import resource
+from collections.abc import Iterator
+
+from paceline.errors import ConfigurationError
+
+__all__ = ["enough_open_files"]
+
+_RUN_FILES = 16  # a run's memory and its mappings, the store, and what it takes to start the fork server
+_RANK_FILES = 3  # a rank's channel, and one piece of memory that it asks for, with its mapping
+
+
+@contextlib.contextmanager
+def enough_open_files(ranks: int) -> Iterator[None]:
+    """Refuse a run for which this process cannot open enough files; say so too if they run out in this block."""
+    try:
+        _check(ranks)
+        yield
+    except OSError as error:
+        if error.errno != errno.EMFILE:
+            raise
+        raise _too_few(f"more than {_limit()}", ranks) from error
+
+
+def _check(ranks: int) -> None:
+    is_open = len(os.listdir("/proc/self/fd"))
+    needed = is_open + _RUN_FILES + _RANK_FILES * ranks
+    if needed > _limit():
+        raise _too_few(f"at least {needed}", ranks, f" ({is_open} are open already)")
+
+
+def _too_few(bound: str, ranks: int, why: str = "") -> ConfigurationError:
+    remedy = "raise it: `ulimit -n 1024` in the shell, or ask for fewer workers"
+    bound = f"must be {bound} for a run of {ranks} ranks{why}"
+    return ConfigurationError("the limit of open files (ulimit -n)", bound, _limit(), remedy)
+
+
+def _limit() -> int:
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
