@@ -132,8 +132,7 @@ class Crew:
                 self._end_in_failure()
             self._check_the_late()
             if progress is not None:
-                with interrupts_heard():
-                    self._control.show(progress, self._job.workers)
+                self._show(progress)
         return [self._roll.outcomes[rank] for rank in range(self._job.ranks)]
 
     # Starting
@@ -222,6 +221,15 @@ class Crew:
         if window is None:
             window = self._windows[wanted["name"]] = SharedMemory.create(wanted["name"], wanted["nbytes"])
         self._send(rank, "window", fds=[window.fd])
+
+    def _show(self, progress: Callable[[Progress], None]) -> None:
+        shown: list[Progress] = []
+        self._control.show(shown.append, self._job.workers)
+        for (
+            each
+        ) in shown:  # out here: an error of the user's would hold the control's memory by its traceback
+            with interrupts_heard():
+                progress(each)
 
     def _set_status(self, rank: int, status: Status) -> None:
         self._control.set_status(rank, status)
