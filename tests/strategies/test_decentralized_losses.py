@@ -120,9 +120,17 @@ def test_parameters_that_fill_the_link_do_not_hold_up_those_who_are_left():
 def test_pairwise_peers_go_on_without_the_dead(topology, link):
     run = train(f"decentralized:mode=async,topology={topology}", {4: FATAL_STEP}, steps=300, link=link)
     assert [rank for rank, _ in run.lost] == [4]
-    # What the dead had recorded died with it.
-    assert 200 < run.steps <= 300
+    assert run.steps == 300
     assert np.isfinite(run.history[-1]["consensus"])
+
+
+def test_updates_of_a_lost_peer_count_though_their_records_died_with_it(caplog):
+    run = train("decentralized:mode=async,topology=complete", {4: FATAL_STEP}, steps=300)
+    steps = [record.step for record in run.history]
+    assert steps == sorted(set(steps))
+    assert (steps[-1], len(steps)) == (run.steps, 300 - FATAL_STEP), "it died in its next computation"
+    assert run.history[-1].samples == 300 * BATCH // 5
+    assert f"{FATAL_STEP} of 300 updates were made by rank 4, which is lost" in caplog.text
 
 
 def test_pairwise_parameters_that_fill_the_link_do_not_hold_up_those_who_are_left():

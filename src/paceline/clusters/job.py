@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -18,6 +19,8 @@ from paceline.task import Task
 from paceline.trace import Spans, Trace
 
 __all__ = ["Cluster", "Job", "Outcome", "assemble", "trace_of"]
+
+_log = logging.getLogger("paceline")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -201,13 +204,29 @@ def _merge_updates(outcomes: Sequence[Outcome], reporter: Outcome) -> list[dict[
     updates = [update for outcome in outcomes for update in outcome.updates]
     # At one moment of virtual time there may be several; their own count then tells which came first.
     updates.sort(key=lambda update: (update["seconds"], update["step"]))
-    samples = 0
-    for number, update in enumerate(updates):
-        samples += update["samples"]
-        update.update(step=number + 1, samples=samples)
+    mean_samples = sum(update["samples"] for update in updates) / len(updates)
+    before, samples = 0, 0.0
+    for number, update in zip(_numbers(updates, outcomes), updates, strict=True):
+        # Updates without a record are those of a lost rank, which had as many samples as the others, or one more.
+        samples += update["samples"] + (number - before - 1) * mean_samples
+        update.update(step=number, samples=round(samples))
+        before = number
     updates[-1]["metric"] = reporter.metric
     updates[-1]["extra"] = updates[-1]["extra"] | reporter.reported
     return updates
+
+
+def _numbers(updates: Sequence[dict[str, Any]], outcomes: Sequence[Outcome]) -> Sequence[int]:
+    """The numbers of these updates. The records of a lost rank are lost with it; its updates count all the same."""
+    lost = ", ".join(str(rank) for rank, _ in _losses(outcomes))
+    if not lost:
+        return range(1, len(updates) + 1)
+    numbers = sorted(update["step"] for update in updates)
+    missing = numbers[-1] - len(numbers)
+    if missing:
+        words = "%d of %d updates were made by rank %s, which is lost: they count, but history has no record of them"
+        _log.warning(words, missing, numbers[-1], lost)
+    return numbers
 
 
 def _losses(outcomes: Sequence[Outcome]) -> list[tuple[int, int]]:
