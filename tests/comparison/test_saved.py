@@ -156,9 +156,15 @@ def test_a_run_that_is_listed_a_thousand_times_is_not_read_a_thousand_times(runs
         load_entries([list_with(tmp_path, *["run"] * 1000)])
 
 
-@pytest.mark.parametrize(
-    "text", ["[" * 100_000, '{"format": 1}', '{"format": 1, "entries": [{"name": "a"}]}', "\udcff"]
-)
+UNREADABLE = {
+    "deep": "[" * 100_000,
+    "no entries": '{"format": 1}',
+    "no runs": '{"format": 1, "entries": [{"name": "a"}]}',
+    "not UTF-8": "\udcff",
+}
+
+
+@pytest.mark.parametrize("text", UNREADABLE.values(), ids=UNREADABLE)
 def test_a_list_that_cannot_be_read_is_refused(tmp_path, text):
     (tmp_path / "comparison.json").write_text(text, errors="surrogateescape")
     with pytest.raises(ConfigurationError, match="must hold a whole comparison.json"):
