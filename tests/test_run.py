@@ -5,11 +5,12 @@ import math
 import numpy as np
 import pytest
 import torch
+from disks import files_of_at_most
 from tasks import a_task, samples, simulated
 from torch import nn
 
 import paceline as pl
-from paceline.errors import ConfigurationError
+from paceline.errors import ConfigurationError, SaveError
 from paceline.run import FORMAT, Record, Run
 from paceline.trace import Trace
 
@@ -222,3 +223,62 @@ def test_a_damaged_file_is_refused_by_name(run, tmp_path, name, damage):
         path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     with pytest.raises(ConfigurationError, match=name):
         pl.Run.load(tmp_path)
+
+
+# A disk that is full
+
+
+def all_files(folder):
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def a_large_model():
+    return nn.Sequential(nn.Linear(4, 4000), nn.Linear(4000, 2)).double()
+
+
+@pytest.mark.parametrize("limit", [100, 1000, 100_000], ids=["history", "trace", "model"])
+def test_a_save_that_fails_leaves_the_older_run_whole(tmp_path, limit):
+    """The limits are such that another file of the run is the first that does not fit."""
+    run = pl.train(measured_task(model=a_large_model), "single", simulated(1), steps=4)
+    history_of(None).save(tmp_path)
+    (tmp_path / "notes.txt").write_text("mine")
+    before = all_files(tmp_path)
+    with (
+        files_of_at_most(limit),
+        pytest.raises(SaveError, match=f"{tmp_path} could not be saved: .*File too large"),
+    ):
+        run.save(tmp_path)
+    assert all_files(tmp_path) == before
+    assert pl.Run.load(tmp_path).strategy == "single"
+
+
+def test_a_save_that_fails_in_a_new_folder_leaves_nothing(run, tmp_path):
+    with files_of_at_most(1000), pytest.raises(SaveError):
+        run.save(tmp_path / "runs" / "first")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_is_replaced_and_other_files_stay(run, tmp_path):
+    history_of(None).save(tmp_path)
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / "1").write_text("mine")
+    run.save(tmp_path)
+    assert pl.Run.load(tmp_path).strategy == run.strategy
+    names = {"run.json", "history.jsonl", "trace.json", "spans.npz", "model.safetensors", "checkpoints/1"}
+    assert set(all_files(tmp_path)) == names
+
+
+def test_a_loaded_run_can_be_saved_where_it_came_from(run, tmp_path):
+    """Its model may still lie in the file that is replaced."""
+    run.save(tmp_path)
+    loaded = pl.Run.load(tmp_path)
+    loaded.save(tmp_path)
+    assert torch.equal(loaded.parameters, run.parameters)
+    assert torch.equal(pl.Run.load(tmp_path).parameters, run.parameters)
+
+
+def test_a_task_of_another_model_is_refused(run, tmp_path):
+    run.save(tmp_path)
+    other = measured_task(model=lambda: nn.Linear(4, 2).double())
+    with pytest.raises(ConfigurationError, match="task must build the saved model"):
+        pl.Run.load(tmp_path, task=other)

@@ -13,7 +13,7 @@ from paceline.errors import ConfigurationError
 from paceline.reading import Folder
 from paceline.run_files import FORMAT, RunFiles, read_run, write_run
 from paceline.trace import Trace
-from paceline.writing import write_folder
+from paceline.writing import finite, write_folder
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -166,10 +166,10 @@ class Run:
             "seed": self.seed,
             "seconds": self.seconds,
             "steps": self.steps,
-            "step_seconds": _finite(self.step_seconds),
+            "step_seconds": finite(self.step_seconds),
             "samples": last.samples if last else 0,
-            "loss": _finite(self.loss),
-            "metric": self.metric,
+            "loss": finite(self.loss),
+            "metric": finite(self.metric),
             "target": self.target,
             "reached_target": self.reached_target,
             "seconds_to_target": self.seconds_to_target,
@@ -190,7 +190,7 @@ class Run:
         An older run in the directory is replaced: whole, or, if that fails, not at all. Other files there stay.
         """
         manifest = {**self.as_dict(), "trainable": self.trainable, "environment": self.environment}
-        history = ({**dataclasses.asdict(r), "loss": _finite(r.loss)} for r in self.history)
+        history = ({**dataclasses.asdict(r), "loss": finite(r.loss)} for r in self.history)
         files = RunFiles(manifest=manifest, history=history, trace=self.trace, state=self.state)
         write_folder(directory, lambda folder: write_run(files, folder))
 
@@ -213,11 +213,6 @@ class Run:
         return cls(
             history=history, trace=files.trace, state=dict(files.state), module=module, **files.manifest
         )
-
-
-def _finite(value: float) -> float | None:
-    """JSON has no NaN."""
-    return value if math.isfinite(value) else None
 
 
 def _record(values: Mapping[str, Any]) -> Record:

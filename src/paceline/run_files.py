@@ -81,20 +81,21 @@ def read_run(folder: Folder) -> RunFiles:
         fields = Fields(parse_json(file.read()))
         version = fields.get("format", whole)
         manifest = {} if version > FORMAT else _manifest(fields)
-    check_format(version, FORMAT)
+    check_format(folder, version, FORMAT)
     with folder.opened("history.jsonl", most_bytes=_HISTORY_BYTES) as file:
         history = [_record(line) for line in file]
     with folder.opened("spans.npz") as file:
         trace = _trace(file)
+        _check_ranks(trace, len(manifest["bytes_sent"]))
     with folder.opened("model.safetensors") as file:
         state = load_file(file.name)
         _check_names(manifest["trainable"], state)
     return RunFiles(manifest=manifest, history=history, trace=trace, state=state)
 
 
-def check_format(version: int, known: int) -> None:
+def check_format(folder: Folder, version: int, known: int) -> None:
     if version > known:
-        remedy = "read it with a newer Paceline"
+        remedy = f"read it with a newer Paceline ({folder.path})"
         raise ConfigurationError("directory", f"must be of format {known} or older", version, remedy)
 
 
@@ -152,6 +153,14 @@ def _trace(file: BinaryIO) -> Trace:
     file.seek(0)
     with np.load(file, allow_pickle=False) as arrays:
         return Trace.from_arrays(arrays)
+
+
+def _check_ranks(trace: Trace, ranks: int) -> None:
+    """Whoever looks at a trace makes arrays as long as there are ranks: a wrong number would fill the memory."""
+    for each in trace.spans:
+        highest = max(each.rank, int(each.array["peer"].max(initial=-1)))
+        if highest >= ranks:
+            raise ValueError(f"it has spans of rank {highest}, but the run has {ranks} ranks")
 
 
 def _check_names(trainable: Sequence[str], state: Mapping[str, Tensor]) -> None:

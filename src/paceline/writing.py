@@ -15,16 +15,18 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import math
 import os
 import secrets
 import shutil
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from paceline.errors import SaveError
 
-__all__ = ["SAVED", "write_file", "write_folder"]
+__all__ = ["SAVED", "finite", "write_file", "write_folder"]
 
 SAVED = ".saved"
 """Holds files of a folder that are complete and have not been renamed to their places yet."""
@@ -72,6 +74,15 @@ def write_folder(folder: str | os.PathLike[str], write: Callable[[Path], None]) 
             raise
         _to_disk(place)
         _settle(place)
+
+
+def finite(value: Any) -> Any:
+    """The value for JSON, which has no NaN and no infinity: None stands for them, also inside of lists and mappings."""
+    if isinstance(value, dict):
+        return {key: finite(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [finite(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 @contextlib.contextmanager

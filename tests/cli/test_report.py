@@ -1,7 +1,9 @@
 import json
+import os
 
 import pytest
 from chosen_runs import run_of
+from disks import files_of_at_most
 from typer.testing import CliRunner
 
 from paceline.cli import app
@@ -66,3 +68,40 @@ def test_a_page_that_cannot_be_written_is_refused_before_anything_is_read(tmp_pa
 
 def test_no_directory_has_exit_code_2():
     assert invoke().exit_code == 2
+
+
+@pytest.mark.parametrize("name", ["run.json", "history.jsonl", "spans.npz", "model.safetensors"])
+def test_a_pipe_in_a_saved_run_has_exit_code_2(saved, name):
+    (saved / "wide" / name).unlink()
+    os.mkfifo(saved / "wide" / name)
+    result = invoke(saved / "wide", "--out", saved / "page.html")
+    assert result.exit_code == 2
+    assert f"must hold a whole {name}" in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_deep_json_has_exit_code_2(saved):
+    (saved / "wide" / "run.json").write_text("[" * 100_000)
+    result = invoke(saved / "wide", "--out", saved / "page.html")
+    assert result.exit_code == 2
+    assert "RecursionError" in result.stderr
+
+
+def test_a_comparison_that_names_a_folder_outside_has_exit_code_2(saved):
+    (saved / "hostile").mkdir()
+    content = {"format": 1, "entries": [{"name": "sync", "runs": [str(saved / "wide")]}]}
+    (saved / "hostile" / "comparison.json").write_text(json.dumps(content))
+    result = invoke(saved / "hostile", "--out", saved / "page.html")
+    assert result.exit_code == 2
+    assert "name one inside of this folder" in result.stderr
+
+
+def test_a_page_that_does_not_fit_on_the_disk_leaves_the_old_one(saved):
+    page = saved / "page.html"
+    page.write_text("old")
+    with files_of_at_most(1000):
+        result = invoke(saved / "narrow", "--out", page)
+    assert result.exit_code == 1
+    assert f"{page} could not be saved: File too large" in result.stderr
+    assert page.read_text() == "old"
+    assert not list(saved.glob(".sav*"))

@@ -1,11 +1,13 @@
 import json
+import os
 
 import pytest
 from chosen_runs import entry, run_of
+from disks import files_of_at_most
 
 from paceline.comparison.entry import Entry
 from paceline.comparison.saved import load_entries, save_entries
-from paceline.errors import ConfigurationError
+from paceline.errors import ConfigurationError, SaveError
 
 
 @pytest.fixture(scope="module")
@@ -89,3 +91,87 @@ def test_a_damaged_run_of_a_comparison_is_refused(runs, tmp_path):
 def test_names_become_directories_that_every_system_can_hold(runs, tmp_path):
     save_entries([entry(runs["k-sync:k=3"], name="a/../b: c")], tmp_path)
     assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == ["1-a_.._b_c"]
+
+
+# A disk that is full
+
+
+def all_files(folder):
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_save_that_fails_leaves_the_older_comparison_whole(runs, tmp_path):
+    save_entries([Entry(name="async", error="why")], tmp_path)
+    (tmp_path / "report.html").write_text("page")
+    before = all_files(tmp_path)
+    with (
+        files_of_at_most(1000),
+        pytest.raises(SaveError, match=f"{tmp_path} could not be saved: File too large"),
+    ):
+        save_entries([entry(runs["sync"]), entry(runs["single"])], tmp_path)
+    assert all_files(tmp_path) == before
+
+
+def test_a_comparison_is_replaced_and_other_files_stay(runs, tmp_path):
+    save_entries([entry(runs["sync"], runs["sync"])], tmp_path)
+    (tmp_path / "1-sync" / "1" / "notes.txt").write_text("mine")
+    save_entries([entry(runs["sync"], runs["wide"]), entry(runs["single"])], tmp_path)
+    assert len(load_entries([tmp_path])) == 3
+    assert (tmp_path / "1-sync" / "1" / "notes.txt").read_text() == "mine"
+    assert not list(tmp_path.rglob(".sav*"))
+
+
+def test_a_run_of_a_comparison_whose_save_was_cut_short_is_found(runs, tmp_path):
+    save_entries([entry(runs["sync"])], tmp_path)
+    save_entries([entry(runs["single"], name="sync")], tmp_path / "newer")
+    os.rename(tmp_path / "newer", tmp_path / ".saved")  # all is written, nothing is in its place yet
+    assert summary_of(load_entries([tmp_path])) == [("single", 1, None)]
+    save_entries([entry(runs["sync"])], tmp_path)
+    assert summary_of(load_entries([tmp_path])) == [("sync", 1, None)]
+    assert not list(tmp_path.rglob(".sav*"))
+
+
+# A list that was made to do harm
+
+
+def list_with(folder, *runs):
+    folder.mkdir(exist_ok=True)
+    content = {"format": 1, "entries": [{"name": "sync", "runs": [str(run) for run in runs]}]}
+    (folder / "comparison.json").write_text(json.dumps(content))
+    return folder
+
+
+def test_a_run_outside_of_the_folder_is_not_read(runs, tmp_path):
+    runs["sync"].save(tmp_path / "outside")
+    inside = list_with(tmp_path / "inside")
+    (inside / "link").symlink_to(tmp_path / "outside")
+    for name in (tmp_path / "outside", "../outside", "link", "link/../../outside", "", ".", "~"):
+        with pytest.raises(ConfigurationError, match=f"must hold the folder .*, but got '{inside}'"):
+            load_entries([list_with(inside, name)])
+
+
+def test_a_run_that_is_listed_a_thousand_times_is_not_read_a_thousand_times(runs, tmp_path):
+    runs["sync"].save(tmp_path / "run")
+    with pytest.raises(ConfigurationError, match="each run must be listed once"):
+        load_entries([list_with(tmp_path, *["run"] * 1000)])
+
+
+UNREADABLE = {
+    "deep": "[" * 100_000,
+    "no entries": '{"format": 1}',
+    "no runs": '{"format": 1, "entries": [{"name": "a"}]}',
+    "not UTF-8": "\udcff",
+}
+
+
+@pytest.mark.parametrize("text", UNREADABLE.values(), ids=UNREADABLE)
+def test_a_list_that_cannot_be_read_is_refused(tmp_path, text):
+    (tmp_path / "comparison.json").write_text(text, errors="surrogateescape")
+    with pytest.raises(ConfigurationError, match="must hold a whole comparison.json"):
+        load_entries([tmp_path])
+
+
+def test_a_pipe_in_the_place_of_the_list_is_refused(tmp_path):
+    os.mkfifo(tmp_path / "comparison.json")
+    with pytest.raises(ConfigurationError, match=r"comparison\.json .*a regular file"):
+        load_entries([tmp_path])

@@ -22,6 +22,10 @@ def test_no_text_in_the_json_can_end_the_element():
     assert json.loads(text) == {"name": "</script><!--<script>", "plain": "µ"}
 
 
+def test_what_is_no_number_is_null():
+    assert script_safe_json({"a": math.nan, "b": [1.5, (math.inf,)]}) == '{"a":null,"b":[1.5,[null]]}'
+
+
 def test_repeats_are_runs_of_one_entry_and_one_stands_for_all():
     runs = [trained("async", seed=seed, steps=8) for seed in range(3)]
     found = payload([entry("sync"), entry("async", *runs)])["runs"]

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from disks import files_of_at_most
 
-from paceline.errors import ConfigurationError
+from paceline.errors import ConfigurationError, SaveError
 from paceline.trace import Recorder, Spans, Trace
 
 
@@ -78,3 +79,34 @@ def test_a_trace_has_a_finite_length(seconds: float) -> None:
 def test_a_rank_is_in_a_trace_once() -> None:
     with pytest.raises(ConfigurationError, match="spans must come once from each rank"):
         Trace([spans(1), spans(1)], 1.0)
+
+
+def test_a_trace_that_does_not_fit_on_the_disk_leaves_the_old_one(tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    path.write_text("old")
+    for write in (sample().save, sample().draw):
+        with files_of_at_most(100), pytest.raises(SaveError, match=r"trace\.json could not be saved"):
+            write(path)
+        assert [(each.name, each.read_text()) for each in tmp_path.iterdir()] == [("trace.json", "old")]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"roles": np.array([1, 2, 3])},
+        {"ranks": np.zeros((3, 1), dtype=np.int64)},
+        {"counts": np.array([2**63 - 1, 2**63 - 1, 8])},
+        {"hosts": np.array([0, -1, 0])},
+        {"seconds": np.array(["1.5"])},
+        {"clock_residual_s": np.array([0.0, 0.0])},
+    ],
+    ids=lambda changes: next(iter(changes)),
+)
+def test_arrays_of_another_kind_are_refused(changes: dict[str, np.ndarray]) -> None:
+    with pytest.raises(ConfigurationError, match="must belong together"):
+        Trace.from_arrays(sample().to_arrays() | changes)
+
+
+def test_a_role_cannot_take_command_of_a_terminal() -> None:
+    arrays = sample().to_arrays() | {"roles": np.array(["worker", "\x1b[2J", "server"])}
+    assert Trace.from_arrays(arrays).spans[1].role == "\ufffd[2J"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from paceline.comparison.table import Row, cells, columns, rows
 from paceline.comparison.verdict import order
 from paceline.comparison.words import summary
 from paceline.tables import plain_table
+from paceline.writing import finite
 
 __all__ = ["Comparison", "Table"]
 
@@ -88,7 +88,7 @@ class Comparison:
     def as_dict(self) -> dict[str, Any]:
         """The comparison in figures and words, ready for JSON."""
         return {
-            "entries": [_finite(dataclasses.asdict(row)) for row in self.table],
+            "entries": [finite(dataclasses.asdict(row)) for row in self.table],
             "winner": self.winner,
             "summary": self.summary,
         }
@@ -105,12 +105,3 @@ class Comparison:
 
     def __str__(self) -> str:
         return "\n".join([str(self.table), "", *self.summary])
-
-
-def _finite(value: Any) -> Any:
-    """JSON has no infinity."""
-    if isinstance(value, dict):
-        return {key: _finite(each) for key, each in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(each) for each in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

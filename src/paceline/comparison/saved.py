@@ -90,7 +90,7 @@ def _read_list(folder: Folder) -> list[_Item]:
         runs = [name for item in items for name in item.runs]
         if len(set(runs)) < len(runs):
             raise ValueError("each run must be listed once")
-    check_format(version, FORMAT)
+    check_format(folder, version, FORMAT)
     return items
 
 

@@ -15,6 +15,7 @@ from paceline.report.scaling import scaling
 from paceline.run import Run
 from paceline.trace import Kind, Summary
 from paceline.trace.summary import PART_NAMES
+from paceline.writing import finite
 
 __all__ = ["payload", "script_safe_json"]
 
@@ -41,7 +42,7 @@ def payload(entries: Sequence[Entry]) -> dict[str, Any]:
 
 def script_safe_json(values: object) -> str:
     """JSON that may stand in a script element: no text in it can end the element or begin a comment."""
-    return json.dumps(values, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
+    return json.dumps(finite(values), allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
 
 
 def _place(entry: Entry, place: int, number: int) -> dict[str, Any]:

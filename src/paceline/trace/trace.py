@@ -24,7 +24,6 @@ __all__ = ["Trace"]
 
 _ARRAYS = ("seconds", "ranks", "roles", "hosts", "counts", "spans")
 _RESIDUAL = "clock_residual_s"  # files of older versions have none
-_HIGHEST_RANK = 2**31 - 1  # a span's peer has 4 bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +107,3 @@ def _check_arrays(arrays: Mapping[str, NDArray[Any]]) -> None:
     fits = fits and arrays["spans"].ndim == 1 and sum(arrays["counts"].tolist()) == len(arrays["spans"])
     if not fits or (arrays["counts"] < 0).any() or (arrays["hosts"] < 0).any():
         raise ConfigurationError("arrays", "must belong together", looks, "save the run again")
-    if (arrays["ranks"] > _HIGHEST_RANK).any():
-        bound = f"must be at most {_HIGHEST_RANK}"
-        raise ConfigurationError("ranks", bound, int(arrays["ranks"].max()), "save the run again")
