@@ -91,12 +91,14 @@ def said(folder: Path, number: int, ranks: int) -> list[dict[str, object]]:
     return [json.loads((folder / f"{number}-{rank}.json").read_text()) for rank in range(ranks)]
 
 
-def launch(folder: Path, ranks: int, *strategies: str, port: int | None = None, **env: str) -> list[int]:
+def launch(
+    folder: Path, ranks: int, *strategies: str, port: int | None = None, script: str = "train.py", **env: str
+) -> list[int]:
     """Start processes as a launcher would; how each ended."""
     words = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port or free_port())}
     processes = [
         subprocess.Popen(
-            [sys.executable, "train.py", str(folder), *strategies],
+            [sys.executable, script, str(folder), *strategies],
             cwd=folder,
             env={**os.environ, "OMP_NUM_THREADS": "1", **words, **env, "RANK": str(rank)},
         )
@@ -172,6 +174,27 @@ def test_a_port_that_is_taken_is_named(folder: Path):
     error = json.loads((folder / "0-0.json").read_text())["error"]
     assert f"127.0.0.1:{port}" in error
     assert "set MASTER_PORT to a free port" in error
+
+
+def test_once_all_have_met_nobody_else_is_let_in_at_the_store(folder: Path):
+    port = free_port()
+    knock = f"""
+import os, socket, sys
+import train_once
+if os.environ["RANK"] != "0":
+    sys.exit(0)  # the other one serves the store
+try:
+    socket.create_connection(("127.0.0.1", {port}), timeout=1.0).close()
+except TimeoutError:
+    sys.exit(0)
+sys.exit("a stranger was let in")
+"""
+    (folder / "knock.py").write_text(knock)
+    (folder / "train_once.py").write_text(
+        "import paceline as pl\nfrom the_task import task\n"
+        "runs = [pl.train(task(), 'all-reduce', pl.Launched(), steps=2) for _ in range(2)]\n"
+    )
+    assert launch(folder, 2, script="knock.py", port=port) == [0, 0]
 
 
 @pytest.mark.parametrize(("strategy", "processes", "workers"), [("all-reduce", 4, 4), ("async", 4, 3)])

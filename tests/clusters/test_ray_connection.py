@@ -1,6 +1,7 @@
 """Ways to a Ray cluster that lead nowhere: each is told at once, and leaves nothing."""
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import torch
 from clusters.namespaces import Driver, Host
 from clusters.ray_hosts import leftovers, needs_namespaces, needs_ray, on_the_hosts, run_of
 from conformance.cases import STEPS, make_task
-from processes import children
+from processes import children, wait_until
 
 import paceline as pl
 from paceline.errors import ConfigurationError, RunError
@@ -48,6 +49,35 @@ def test_without_an_address_a_private_ray_serves_the_run_and_is_gone_afterwards(
     assert not is_connected
     assert not files
     assert children(alone.pid()) == []
+
+
+def test_a_head_that_stops_answering_ends_the_run_with_an_error_and_leaves_nothing():
+    """In a process of its own: nobody can say what Ray does after that."""
+
+    def run():
+        from paceline.clusters import ray_connection
+
+        start = ray_connection._start
+
+        def start_and_stop(*given):
+            start(*given)
+            heads = [
+                p for p in children(os.getpid()) if b"gcs_server" in Path(f"/proc/{p}/cmdline").read_bytes()
+            ]
+            os.kill(heads[0], signal.SIGSTOP)
+            ray_connection._ANSWER_S = 2.0
+
+        ray_connection._start = start_and_stop
+        pl.train(make_task(), SPEC, pl.Ray(workers=2), steps=STEPS)
+
+    driver = Driver(Host("here", "127.0.0.1"), {})
+    try:
+        with pytest.raises(RunError, match="the head of the Ray cluster did not answer within 2 s"):
+            driver.call(run)
+        pid = driver.pid()
+        wait_until(lambda: children(pid) == [], "Ray's processes are gone")
+    finally:
+        driver.close()
 
 
 def test_a_connection_of_the_user_s_own_is_used_and_left(driver):

@@ -6,10 +6,13 @@ that way too, which is why that is for a trusted network.
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import importlib
 import itertools
 import secrets
 import socket
+import struct
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
@@ -35,6 +38,9 @@ if TYPE_CHECKING:
 __all__ = ["LaunchedRun"]
 
 _LOOPBACK = "127.0.0.1"
+_SO_ATTACH_FILTER = 26
+_BPF_INSTRUCTION = struct.Struct("HBBI")
+_BPF_RETURN = 0x06  # how many bytes of a packet to let through
 _numbers = itertools.count()  # every process makes its runs in the same order
 
 
@@ -56,6 +62,7 @@ class LaunchedRun:
         """Take part to the end. Every process returns the same outcomes, or raises the same error."""
         rank, meeting = self._place.rank, self._meeting
         where = meeting.exchange("where", {**_values(whereabouts()), "address": _own_address(self._place)})
+        meeting.close_door()
         places = [Whereabouts(**{k: v for k, v in each.items() if k != "address"}) for each in where]
         check_versions(places, places[0].versions)
         spans_hosts = len({place.host for place in places}) > 1
@@ -136,6 +143,13 @@ class _Meeting:
         self._prefix = f"paceline/{number}"
         self._store = _store(place, self._deadline_s)
 
+    def close_door(self) -> None:
+        """Now that everybody is there, let nobody else in. Each process keeps its connection, for later runs too."""
+        listener = _listeners.pop((self._place.address, self._place.port), None)
+        if listener is not None:
+            _deafen(listener)
+            listener.close()
+
     def first_says(self, word: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """A value of the first rank's."""
         if self._place.rank == 0:
@@ -163,6 +177,8 @@ class _Meeting:
 
 
 _stores: dict[tuple[str, int], Any] = {}
+_listeners: dict[tuple[str, int], socket.socket] = {}
+"""Where this process serves the store, and others are still to come."""
 
 
 def _store(place: Place, deadline_s: float) -> Any:
@@ -176,8 +192,11 @@ def _store(place: Place, deadline_s: float) -> Any:
 def _open_store(place: Place, deadline_s: float) -> Any:
     dist: Any = importlib.import_module("torch.distributed")
     serves = place.rank == 0 and not place.store_is_there
-    # By itself the store would listen at all interfaces of the host.
-    options = {"master_listen_fd": _listen(place).detach(), "use_libuv": True} if serves else {}
+    options: dict[str, Any] = {}
+    if serves:
+        # By itself the store would listen at all interfaces of the host.
+        listener = _listeners[place.address, place.port] = _listen(place)
+        options = {"master_listen_fd": listener.dup().detach(), "use_libuv": True}
     try:
         return dist.TCPStore(
             place.address,
@@ -206,6 +225,17 @@ def _listen(place: Place) -> socket.socket:
             "MASTER_ADDR:MASTER_PORT", "must be free on the first process's host", where, remedy
         ) from None
     return listener
+
+
+def _deafen(listener: socket.socket) -> None:
+    """Have the system drop who calls here from now on. The socket is the store's: to close it would upset that.
+
+    The store keeps whatever it is told, by anybody.
+    """
+    drop_all = ctypes.create_string_buffer(_BPF_INSTRUCTION.pack(_BPF_RETURN, 0, 0, 0))
+    program = struct.pack("HP", 1, ctypes.addressof(drop_all))
+    with contextlib.suppress(OSError):  # a system that forbids filters leaves the door as it was
+        listener.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, program)
 
 
 def _own_address(place: Place) -> str:

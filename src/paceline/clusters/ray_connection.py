@@ -6,6 +6,7 @@ asked before, with parts of Ray that are not of its public interface: where a re
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import importlib
 import logging
@@ -15,13 +16,14 @@ import shutil
 import socket
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
 
 from paceline.errors import ConfigurationError, RunError
 
-__all__ = ["connected", "import_ray"]
+__all__ = ["answered", "connected", "import_ray"]
 
+_T = TypeVar("_T")
 _ANSWER_S = 10.0  # how long the cluster's head has to answer
 _NO_CLUSTER = "must be that of a running Ray cluster"
 _START_ONE = "start one with `ray start --head`, or leave the address out for a private Ray on this machine"
@@ -34,6 +36,32 @@ def import_ray() -> Any:
     except ImportError as error:
         remedy = "pip install 'paceline[ray]'"
         raise ConfigurationError("pl.Ray", "needs the package ray", f"{error}", remedy) from None
+
+
+def answered(call: Callable[[], _T], *, more_s: float = 0.0) -> _T:
+    """What a call returns or raises that asks the cluster's head; RunError if that does not answer.
+
+    Some of Ray's calls would wait for ever. The thread that is in one stays there.
+    """
+    results: list[_T] = []
+    errors: list[BaseException] = []
+
+    def ask() -> None:
+        try:
+            results.append(call())
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=ask, name="ray-asks", daemon=True)
+    thread.start()
+    thread.join(_ANSWER_S + more_s)
+    for error in errors:
+        raise error
+    if not results:
+        raise RunError(
+            f"the head of the Ray cluster did not answer within {_ANSWER_S:g} s; is it still there?"
+        )
+    return results[0]
 
 
 @contextlib.contextmanager
@@ -49,8 +77,18 @@ def connected(address: str | None, ranks: int, resources: Mapping[str, float]) -
             _start(ray, ranks, resources, stack)
         else:
             _join(ray, address)
-        stack.callback(ray.shutdown)
+        stack.callback(_leave, ray)
         yield
+
+
+def _leave(ray: Any) -> None:
+    try:
+        answered(ray.shutdown)
+    except RunError:
+        # Ray would try again, and for ever, when the program ends.
+        atexit.unregister(ray.shutdown)
+        with contextlib.suppress(Exception):  # not of Ray's public interface
+            ray._private.worker._global_node.kill_all_processes(check_alive=False, allow_graceful=False)
 
 
 def _check_same(ray: Any, address: str | None) -> None:
@@ -155,24 +193,15 @@ def _knock(host: str, port: int, address: str) -> None:
 
 def _ask_head(address: str) -> None:
     """Whether the cluster's head takes our token, and knows this machine."""
-    errors: list[Exception] = []
-
-    def ask() -> None:
-        try:
-            _introduce(address)
-        except (ImportError, AttributeError, TypeError):
-            pass  # another release of Ray: its init will tell
-        except Exception as error:
-            errors.append(error)
-
-    # What listens there may be no Ray, and never answer. The thread then gives up by itself, later.
-    thread = threading.Thread(target=ask, name="ray-probe", daemon=True)
-    thread.start()
-    thread.join(_ANSWER_S)
-    if thread.is_alive():
+    try:
+        # What listens there may be no Ray, and never answer.
+        answered(lambda: _introduce(address))
+    except RunError:
         value = f"{address} (something listens there, but does not answer as Ray's head)"
-        raise ConfigurationError("address", _NO_CLUSTER, value, _START_ONE)
-    for error in errors:
+        raise ConfigurationError("address", _NO_CLUSTER, value, _START_ONE) from None
+    except (ImportError, AttributeError, TypeError):
+        pass  # another release of Ray: its init will tell
+    except Exception as error:
         raise _translated(address, error) from None
 
 

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["Fleet"]
 
 _LOOPBACK = "127.0.0.1"
+_ENDED_S = 10.0  # how long the word of a process that has ended may be on its way
 _START_S = 60.0  # the least that processes are given to start: a busy host takes its time to load torch
 
 
@@ -200,7 +201,7 @@ class _Work:
         for future in ended:
             rank = self._ranks.pop(future)
             try:
-                self._ray.get(future)
+                self._ray.get(future, timeout=_ENDED_S)
             except self._ray.exceptions.RayError as error:
                 self._fleet.is_whole = False
                 yield rank, how_it_ended(error)

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
-from paceline.clusters.ray_connection import import_ray
+from paceline.clusters.ray_connection import answered, import_ray
 from paceline.errors import ConfigurationError, RunError
 
 __all__ = ["Placement"]
@@ -30,15 +30,17 @@ class Placement:
 
     def __enter__(self) -> Placement:
         ray = import_ray()
-        nodes = [node for node in ray.nodes() if node["Alive"]]
-        self._free_before = ray.available_resources()
+        nodes = [node for node in answered(ray.nodes) if node["Alive"]]
+        self._free_before = answered(ray.available_resources)
         check_room(self._ranks, self._resources, nodes)
         strategy = "SPREAD" if self._spread else "PACK"
-        self._group = ray.util.placement_group([self._resources] * self._ranks, strategy=strategy)
+        self._group = answered(
+            lambda: ray.util.placement_group([self._resources] * self._ranks, strategy=strategy)
+        )
         try:
             if not self._group.wait(self._deadline_s):
-                raise RunError(self._what_lacks(nodes))
-            self._bundles = self._in_order(ray.get_runtime_context().get_node_id())
+                raise RunError(answered(lambda: self._what_lacks(nodes)))
+            self._bundles = answered(lambda: self._in_order(ray.get_runtime_context().get_node_id()))
         except BaseException:
             self._remove()
             raise
@@ -88,12 +90,14 @@ class Placement:
 
     def _remove(self) -> None:
         """Ray ends the group's actors with it."""
-        util = import_ray().util
         with contextlib.suppress(Exception):  # a cluster that is gone holds nothing
-            util.remove_placement_group(self._group)
-            until_s = time.monotonic() + _REMOVE_S
-            while time.monotonic() < until_s and not self._is_free():
-                time.sleep(0.02)
+            answered(self._give_back, more_s=_REMOVE_S)
+
+    def _give_back(self) -> None:
+        import_ray().util.remove_placement_group(self._group)
+        until_s = time.monotonic() + _REMOVE_S
+        while time.monotonic() < until_s and not self._is_free():
+            time.sleep(0.02)
 
     def _is_free(self) -> bool:
         """Whether the hosts have back what the group held: a next run that came before would be placed lopsidedly."""
