@@ -23,6 +23,8 @@ def main() -> None:
     os.set_inheritable(answers, False)
     leftovers = Leftovers()
     with os.fdopen(answers, "w") as out:
+        out.write("{}\n")  # all is loaded
+        out.flush()
         for line in sys.stdin:
             out.write(json.dumps(_answer(make_case(int(line)), leftovers)) + "\n")
             out.flush()
