@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import itertools
 import random
 import shlex
 import sys
@@ -12,20 +14,20 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from soak.cases import GROUP, Case, fuzz_of, make_case
-from soak.watch import Driver, Result, adopt_orphans
+from soak.watch import Driver, Result
 
 __all__ = ["main"]
 
 
 def main() -> None:
     options = _parse()
-    adopt_orphans()
     began_s = time.monotonic()
     first = random.SystemRandom().randrange(10**8) // GROUP * GROUP if options.seed is None else options.seed
-    seeds = iter(range(first, first + options.runs)) if options.runs else _without_end(first)
+    seeds = iter(range(first, first + options.runs)) if options.runs else itertools.count(first)
     print(f"soak: from case {first} on; evidence goes to {options.evidence}", flush=True)
     summary = Summary()
-    _work(seeds, lambda: time.monotonic() - began_s < 60 * options.minutes, options.evidence, summary)
+    with contextlib.suppress(KeyboardInterrupt):
+        _work(seeds, lambda: time.monotonic() - began_s < 60 * options.minutes, options.evidence, summary)
     print(f"\n{summary}\ntook {time.monotonic() - began_s:.0f} s", flush=True)
     sys.exit(1 if summary.failures else 0)
 
@@ -61,22 +63,25 @@ class Summary:
 
 
 def _work(seeds: Iterator[int], has_time: Callable[[], bool], evidence: Path, summary: Summary) -> None:
+    """A driver for each group of cases, and another after one that hung or died."""
     driver: Driver | None = None
     last = -1
-    for seed in seeds:
-        if not has_time():
-            break
-        if driver is not None and (seed % GROUP == 0 or not driver.is_alive):
-            _report(driver.end(last), summary)
-            driver = None
-        if driver is None:
-            driver = Driver(evidence, fuzz_of(seed))
-        case, result = make_case(seed), driver.run(seed)
-        summary.count(case, result)
-        _report(result, summary, case)
-        last = seed
-    if driver is not None:
-        _report(driver.end(last), summary)
+    try:
+        for seed in itertools.takewhile(lambda _: has_time(), seeds):
+            if driver is not None and (seed % GROUP == 0 or not driver.is_alive):
+                ended, driver = driver, None
+                _report(ended.end(last), summary)
+            if driver is None:
+                driver = Driver(evidence, fuzz_of(seed))
+            case, result, last = make_case(seed), driver.run(seed), seed
+            summary.count(case, result)
+            _report(result, summary, case)
+        if driver is not None:
+            ended, driver = driver, None
+            _report(ended.end(last), summary)
+    finally:
+        if driver is not None:  # Ctrl-C
+            driver.close()
 
 
 def _report(result: Result, summary: Summary, case: Case | None = None) -> None:
@@ -99,12 +104,6 @@ def _failure(result: Result) -> str:
     lines.append(f"repeat it: {python} -m soak --seed {result.seed} --runs 1")
     lines.append(f"with what came before: {python} -m soak --seed {group} --runs {result.seed - group + 1}")
     return "\n  ".join(lines)
-
-
-def _without_end(first: int) -> Iterator[int]:
-    while True:
-        yield first
-        first += 1
 
 
 def _parse() -> argparse.Namespace:

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["Process", "catches", "descendants", "find", "fork_servers", "ranks_of", "read"]
+__all__ = ["Process", "catches", "descendants", "find", "fork_servers", "marked", "ranks_of", "read"]
 
 
 class Process(NamedTuple):
@@ -58,6 +58,11 @@ def ranks_of(pid: int) -> list[Process]:
     servers = {process.pid for process in fork_servers(pid)}
     ranks = [process for process in _all() if process.parent in servers]
     return sorted(ranks, key=lambda process: (process.start, process.pid))
+
+
+def marked(mark: str) -> list[Process]:
+    """The living processes whose environment has this mark in it, whoever their parents are by now."""
+    return [process for process in _all() if process.is_alive and mark in read(process.pid, "environ")]
 
 
 def catches(pid: int, number: signal.Signals) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import select
@@ -19,15 +18,14 @@ from typing import Any
 
 from soak.cases import make_case
 from soak.dump import dump
-from soak.processes import descendants, read
+from soak.processes import marked, read
 
-__all__ = ["LIMIT_S", "Driver", "Result", "adopt_orphans"]
+__all__ = ["LIMIT_S", "Driver", "Result"]
 
-LIMIT_S = {"ray": 300.0}
-"""How long a case on a cluster may take, 120 s unless said here. Each wait inside it has a shorter limit of its own."""
-_OTHERS_S = 120.0
+LIMIT_S = 120.0
+"""How long a case may take, and a driver to start. Each wait inside them has a shorter limit of its own."""
+_RAY_LIMIT_S = 300.0
 _END_S = 30.0
-_SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,16 +39,12 @@ class Result:
     violations: list[str] = field(default_factory=list)
 
 
-def adopt_orphans() -> None:
-    """What outlives a driver becomes a child of this process, which so hears of it."""
-    ctypes.CDLL(None).prctl(_SUBREAPER, 1)
-
-
 class Driver:
     """A driver process, and how to talk to it."""
 
-    def __init__(self, evidence: Path, fuzz: int | None) -> None:
+    def __init__(self, evidence: Path, fuzz: int | None, limit_s: float = LIMIT_S) -> None:
         self._evidence = evidence
+        self._limit_s = limit_s
         self._temporary = tempfile.mkdtemp(prefix="soak-")
         self._log = open(Path(self._temporary).with_suffix(".log"), "w+b")  # noqa: SIM115
         environment = {**os.environ, "SOAK": "1", "TMPDIR": self._temporary, "RAY_DEDUP_LOGS": "0"}
@@ -65,6 +59,7 @@ class Driver:
             stderr=self._log,
             pass_fds=(theirs,),
             env=environment,
+            cwd=Path(__file__).parents[1],
             start_new_session=True,
         )
         os.close(theirs)
@@ -72,12 +67,17 @@ class Driver:
         self._is_ready = False
 
     @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
     def is_alive(self) -> bool:
         return self._process.poll() is None
 
     def run(self, seed: int) -> Result:
         """Have it run a case. A driver that hangs or dies is dumped and ended."""
-        began_s, limit_s = time.monotonic(), LIMIT_S.get(make_case(seed).cluster, _OTHERS_S)
+        began_s = time.monotonic()
+        limit_s = _RAY_LIMIT_S if make_case(seed).cluster == "ray" else self._limit_s
         try:
             self._wait_until_ready()
             self._write(seed)
@@ -96,24 +96,32 @@ class Driver:
     def end(self, seed: int) -> Result:
         """Let it end by itself. `seed` is the last case that it ran."""
         violations = []
-        assert self._process.stdin is not None
-        with suppress(BrokenPipeError):
-            self._process.stdin.close()
+        self._hang_up()
         was_killed = self._process.poll() == -signal.SIGKILL
         if not self._ends():
             self._dump(seed)
             violations.append(f"the driver did not end within {_END_S:g} s of its last run")
-        left = [] if was_killed else _left_over()
+        left = [] if was_killed else self._left_over()
         violations += [f"outlived the driver: process {pid} {read(pid, 'cmdline')[:80]}" for pid in left]
-        self._kill()
         result = Result(seed=seed, violations=violations)
         if violations:
             self._keep(result)
+        self.close()
+        return result
+
+    def close(self) -> None:
+        """End it, whatever it does."""
+        self._kill()
+        self._hang_up()
         os.close(self._answers)
         self._log.close()
         Path(self._log.name).unlink()
         shutil.rmtree(self._temporary, ignore_errors=True)
-        return result
+
+    def _hang_up(self) -> None:
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):
+            self._process.stdin.close()
 
     def _write(self, seed: int) -> None:
         assert self._process.stdin is not None
@@ -123,7 +131,7 @@ class Driver:
     def _wait_until_ready(self) -> None:
         """It has to load torch first, which is not the case's time."""
         if not self._is_ready:
-            self._read(_OTHERS_S)
+            self._read(self._limit_s)
             self._is_ready = True
 
     def _read(self, limit_s: float) -> dict[str, Any]:
@@ -147,19 +155,27 @@ class Driver:
             return False
         return True
 
+    def _own(self) -> list[int]:
+        """The driver and all that it has started: they alone have its temporary folder."""
+        return [process.pid for process in marked(self._temporary)]
+
+    def _left_over(self) -> list[int]:
+        """What has outlived the driver, after a while for it to end."""
+        until_s = time.monotonic() + _END_S
+        while (left := self._own()) and time.monotonic() < until_s:
+            time.sleep(0.05)
+        return left
+
     def _dump(self, seed: int) -> None:
-        pids = [self._process.pid, *(process.pid for process in descendants(self._process.pid))]
-        dump(pids, self._evidence / str(seed))
+        dump(self._own(), self._evidence / str(seed))
 
     def _kill(self) -> None:
-        """The driver and all below this process, whoever its parent is by now."""
-        for _ in range(3):
-            for process in descendants(os.getpid()):
+        while left := self._own():  # some may just be starting others
+            for pid in left:
                 with suppress(ProcessLookupError):
-                    os.kill(process.pid, signal.SIGKILL)
-            time.sleep(0.1)
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(0.05)
         self._process.wait()
-        _reap()
 
     def _keep(self, result: Result) -> None:
         folder = self._evidence / str(result.seed)
@@ -170,20 +186,3 @@ class Driver:
         self._log.seek(0)
         (folder / "driver.log").write_bytes(self._log.read())
         self._log.seek(0, os.SEEK_END)
-
-
-def _left_over() -> list[int]:
-    """Processes that a driver has left, after a while for them to end."""
-    until_s = time.monotonic() + _END_S
-    while True:
-        _reap()
-        left = [process.pid for process in descendants(os.getpid()) if process.is_alive]
-        if not left or time.monotonic() > until_s:
-            return left
-        time.sleep(0.05)
-
-
-def _reap() -> None:
-    with suppress(ChildProcessError):
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
