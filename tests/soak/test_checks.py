@@ -53,6 +53,11 @@ def test_a_wrong_result_is_told(wrong, words):
     assert any(words in violation for violation in check(CASE, replace(SEEN, **wrong), ORACLES))
 
 
+def test_a_loss_that_neither_world_has_is_the_same():
+    seen = replace(SEEN, losses=[4.0, float("nan"), 2.0, 1.0])
+    assert check(CASE, seen, Oracles(equal=seen, same_bits=True)) == []
+
+
 def test_ssp_is_held_to_its_bound():
     case = replace(CASE, spec="ssp:staleness=1", workers=3)
     assert check(case, replace(SEEN, staleness={0: 1, 6: 3}), Oracles()) == []
