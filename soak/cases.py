@@ -131,7 +131,8 @@ def make_case(seed: int) -> Case:
         steps=rng.randint(3, 30),
         evaluates=rng.random() < 0.25,
         busy=0 if cluster == "ray" else rng.choice([0] * 8 + [1, 4]),
-        one_core=rng.random() < 0.1,
+        one_core=cluster != "ray" and rng.random() < 0.1,
+        deadline_s=240.0 if cluster == "ray" else 60.0,  # it is also how long Ray's processes have to start
     )
     case = _with_optimizer(rng, case)
     if rng.random() < 0.3:
