@@ -7,7 +7,7 @@ RAY := $(VENV)/.ray-installed
 PROCESSES = $(shell echo $$(($$(nproc) + 1)))
 PIP = $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test check bench docs clean
+.PHONY: demo test check bench soak docs clean
 
 demo: $(STAMP)
 	@$(VENV)/bin/python examples/demo.py
@@ -28,6 +28,11 @@ docs: $(STAMP)
 
 bench: $(STAMP) $(RAY)
 	@$(VENV)/bin/python -m benchmarks
+
+# MINUTES of random runs, or the case SEED alone.
+MINUTES ?= 10
+soak: $(STAMP) $(RAY)
+	@$(VENV)/bin/python -m soak --minutes $(MINUTES) $(if $(SEED),--seed $(SEED) --runs 1)
 
 $(STAMP): constraints.txt pyproject.toml
 	@test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)

@@ -1,0 +1,86 @@
+"""What runs on this machine, as /proc tells it."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+__all__ = ["Process", "catches", "descendants", "find", "fork_servers", "marked", "ranks_of", "read"]
+
+
+class Process(NamedTuple):
+    """A process. With its start its number is unique: numbers are used again."""
+
+    pid: int
+    parent: int
+    state: str
+    start: int
+
+    @property
+    def is_alive(self) -> bool:
+        return self.state not in "ZX"
+
+
+def find(pid: int) -> Process | None:
+    """None: there is no such process."""
+    text = read(pid, "stat")
+    if not text:
+        return None
+    fields = text.rpartition(")")[2].split()  # a name may have spaces in it
+    return Process(pid, int(fields[1]), fields[0], int(fields[19]))
+
+
+def descendants(pid: int) -> list[Process]:
+    """All processes below this one, zombies included."""
+    children: dict[int, list[Process]] = {}
+    for process in _all():
+        children.setdefault(process.parent, []).append(process)
+    found, places = [], [pid]
+    while places:
+        below = children.get(places.pop(), [])
+        found += below
+        places += [process.pid for process in below]
+    return found
+
+
+def fork_servers(pid: int) -> list[Process]:
+    """Paceline's fork servers that are children of a process."""
+    own = [process for process in _all() if process.parent == pid]
+    return [process for process in own if "forkserver" in read(process.pid, "cmdline")]
+
+
+def ranks_of(pid: int) -> list[Process]:
+    """The ranks of a process's local run: its fork server forks them in their order."""
+    servers = {process.pid for process in fork_servers(pid)}
+    ranks = [process for process in _all() if process.parent in servers]
+    return sorted(ranks, key=lambda process: (process.start, process.pid))
+
+
+def marked(mark: str) -> list[Process]:
+    """The living processes whose environment has this mark in it, whoever their parents are by now."""
+    return [process for process in _all() if process.is_alive and mark in read(process.pid, "environ")]
+
+
+def catches(pid: int, number: signal.Signals) -> bool:
+    """Whether a process has a handler for a signal, which would end it otherwise."""
+    for line in read(pid, "status").splitlines():
+        if line.startswith("SigCgt:"):
+            return bool(int(line.split()[1], 16) >> (number - 1) & 1)
+    return False
+
+
+def read(pid: int, name: str) -> str:
+    """A file of a process's folder; empty if it cannot be read."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/{name}").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    return ""
+
+
+def _all() -> Iterator[Process]:
+    for name in os.listdir("/proc"):
+        if name.isdigit() and (process := find(int(name))) is not None:
+            yield process

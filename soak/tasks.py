@@ -1,0 +1,57 @@
+"""The task of a case. Ranks import this module, which lets them show their stacks."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import signal
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+import paceline as pl
+from soak.cases import Case
+from soak.dump import STACKS
+
+__all__ = ["make_task"]
+
+if "SOAK" in os.environ:  # the file stays open as long as the process lives, and goes with it
+    _stacks = os.fdopen(os.memfd_create(STACKS, os.MFD_CLOEXEC), "w", closefd=False)
+    faulthandler.register(signal.SIGUSR2, file=_stacks, all_threads=True)
+
+
+def make_task(case: Case) -> pl.Task:
+    dtype = torch.float64 if case.dtype == "float64" else torch.float32
+    test = _numbers(7, 4, 3, dtype), _numbers(7, 2, 4, dtype)
+    return pl.Task(
+        model=partial(_model, case.hidden, case.batch_norm, dtype),
+        data=(_numbers(case.samples, 4, 1, dtype), _numbers(case.samples, 2, 2, dtype)),
+        loss=nn.functional.mse_loss,
+        optimizer=partial(_optimizer, case.optimizer, 0.05 / (1 + case.hidden / 20)),
+        batch_size=case.batch_size,
+        clip_norm=case.clip_norm,
+        test=test if case.evaluates else None,
+        metric=_negative_error if case.evaluates else None,
+    )
+
+
+def _numbers(rows: int, columns: int, seed: int, dtype: torch.dtype) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(rows, columns, generator=generator, dtype=torch.float64).to(dtype)
+
+
+def _model(hidden: int, batch_norm: bool, dtype: torch.dtype) -> nn.Module:
+    norm = [nn.BatchNorm1d(hidden)] if batch_norm else []
+    return nn.Sequential(nn.Linear(4, hidden), *norm, nn.Tanh(), nn.Linear(hidden, 2)).to(dtype)
+
+
+def _optimizer(name: str, rate: float, parameters: list[Tensor]) -> torch.optim.Optimizer:
+    """Rates are low, so that stale gradients do no harm."""
+    if name == "adam":
+        return torch.optim.Adam(parameters, lr=0.001)
+    return torch.optim.SGD(parameters, lr=rate, momentum=0.5 if name == "momentum" else 0.0)
+
+
+def _negative_error(outputs: Tensor, targets: Tensor) -> float:
+    return -float(nn.functional.mse_loss(outputs, targets))
