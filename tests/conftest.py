@@ -36,7 +36,7 @@ def hosts():
 @pytest.fixture
 def own_hosts():
     """Two hosts that a test may ruin."""
-    with _hosts() as made:
+    with _hosts(quick_to_miss=True) as made:
         yield made
 
 

@@ -91,22 +91,34 @@ def said(folder: Path, number: int, ranks: int) -> list[dict[str, object]]:
     return [json.loads((folder / f"{number}-{rank}.json").read_text()) for rank in range(ranks)]
 
 
+# A launcher whose processes need not import torch and its compiler: it does so once, and forks.
+LAUNCHER = """
+import json, os, runpy, sys
+import paceline.training, torch, torch._dynamo
+ranks = []
+for rank in range(int(os.environ["WORLD_SIZE"])):
+    ranks.append(os.fork())
+    if ranks[-1] == 0:
+        os.environ["RANK"] = str(rank)
+        sys.path.insert(0, os.getcwd())
+        runpy.run_path("train.py", run_name="__main__")
+        sys.exit()
+print(json.dumps([os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in ranks]))
+"""
+
+
 def launch(folder: Path, ranks: int, *strategies: str, port: int | None = None, **env: str) -> list[int]:
     """Start processes as a launcher would; how each ended."""
     words = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port or free_port())}
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "train.py", str(folder), *strategies],
-            cwd=folder,
-            env={**os.environ, "OMP_NUM_THREADS": "1", **words, **env, "RANK": str(rank)},
-        )
-        for rank in range(ranks)
-    ]
-    try:
-        return [process.wait(4 * PATIENCE_S) for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
+    done = subprocess.run(
+        [sys.executable, "-c", LAUNCHER, str(folder), *strategies],
+        cwd=folder,
+        env={**os.environ, "OMP_NUM_THREADS": "1", **words, **env},
+        stdout=subprocess.PIPE,
+        timeout=4 * PATIENCE_S,
+        check=True,
+    )
+    return list(json.loads(done.stdout.splitlines()[-1]))
 
 
 @pytest.fixture(scope="module")

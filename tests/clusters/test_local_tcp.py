@@ -183,7 +183,7 @@ def test_a_strategy_that_can_go_on_without_the_lost_does():
 
 def test_a_rank_that_stops_is_named_when_the_deadline_has_passed():
     _, rank = place_of(UNLUCKY, 2)
-    cluster = over_tcp(2, deadline_s=0.6)
+    cluster = over_tcp(2, deadline_s=2.0)
     with pytest.raises(DeadlineError) as caught:
         pl.train(unlucky_task(stops_itself), "all-reduce:algorithm=ring", cluster, steps=100)
     assert caught.value.awaited == f"rank {rank}"

@@ -53,6 +53,7 @@ def test_a_module_travels_by_value_inside_the_block_alone(own_module):
     assert cloudpickle.dumps(own_module.loss) == before
 
 
+@pytest.mark.slow
 @needs_ray
 @needs_namespaces
 @pytest.mark.parametrize("elsewhere", ["", "def slope(): return 7.0\n"], ids=["missing", "different"])

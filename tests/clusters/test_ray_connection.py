@@ -33,6 +33,7 @@ def alone():
     driver.close()
 
 
+@pytest.mark.slow
 def test_without_an_address_a_private_ray_serves_the_run_and_is_gone_afterwards(alone):
     def run():
         import ray
@@ -50,6 +51,7 @@ def test_without_an_address_a_private_ray_serves_the_run_and_is_gone_afterwards(
     assert children(alone.pid()) == []
 
 
+@pytest.mark.slow
 def test_a_connection_of_the_user_s_own_is_used_and_left(driver):
     def run():
         import ray
@@ -107,18 +109,22 @@ def test_what_listens_but_is_no_ray_is_refused(alone):
         alone.call(run)
 
 
+@pytest.fixture(scope="module")
+def elsewhere(hosts):
+    """A process of a machine that is not in the cluster."""
+    return hosts.driver(len(hosts.hosts))
+
+
 @needs_namespaces
-def test_auto_on_a_machine_without_a_cluster_is_refused(hosts):
-    driver = hosts.driver(len(hosts.hosts))
+def test_auto_on_a_machine_without_a_cluster_is_refused(elsewhere):
     with pytest.raises(ConfigurationError, match=r"running Ray cluster, but got 'auto'; start one with"):
-        driver.call(train, "auto")
+        elsewhere.call(train, "auto")
 
 
 @needs_namespaces
-def test_a_machine_that_is_not_in_the_cluster_is_told_so(hosts):
-    driver = hosts.driver(len(hosts.hosts))
+def test_a_machine_that_is_not_in_the_cluster_is_told_so(hosts, elsewhere):
     with pytest.raises(ConfigurationError, match=r"that this machine is in, .*; run `ray start --address="):
-        driver.call(train, hosts.address)
+        elsewhere.call(train, hosts.address)
 
 
 def test_a_wrong_token_is_refused(hosts):
@@ -137,15 +143,16 @@ def test_a_missing_token_is_refused(hosts):
         driver.call(train, hosts.address)
 
 
-def test_another_version_of_ray_is_refused(hosts):
+def test_another_version_of_ray_is_refused(driver):
     def run():
         import ray
 
-        ray.__version__ = "1.2.3"
-        train("auto")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(ray, "__version__", "1.2.3")
+            train("auto")
 
     with pytest.raises(RunError, match=r"does not fit the Ray cluster at auto: .*Ray: .*1\.2\.3"):
-        hosts.driver().call(run)
+        driver.call(run)
 
 
 def test_without_ray_the_error_says_what_to_install():
