@@ -42,7 +42,7 @@ def metadata_of(hosts):
         host.run("umount", path)
 
 
-@pytest.mark.parametrize("package", ["torch", pytest.param("paceline", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("package", ["torch", "paceline"])
 def test_another_version_on_a_host_is_named(driver, metadata_of, package):
     metadata_of(package, "0.0.9")
     with pytest.raises(
@@ -52,7 +52,6 @@ def test_another_version_on_a_host_is_named(driver, metadata_of, package):
     assert driver.call(leftovers) == []
 
 
-@pytest.mark.slow
 def test_a_host_without_paceline_is_named(driver, metadata_of, hosts):
     package = Path(pl.__file__).parent
     hosts.hosts[1].run("mount", "-t", "tmpfs", "tmpfs", str(package.parent))

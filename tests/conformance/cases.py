@@ -167,7 +167,7 @@ def in_turn(cases, *axes):
 def one_in(few, cases):
     """Cases, tuples, of which `make test` takes one in so many, and `make test-all` the others.
 
-    If `few` and the length of an axis have no common divisor, then each value of that axis is among those taken.
+    If `few` and the length of an axis have no common divisor, then those taken have each value of that axis.
     """
     return [
         pytest.param(*case, marks=[pytest.mark.slow] if n % few else [], id="-".join(map(str, case)))

@@ -41,7 +41,7 @@ def test_single_gives_the_weights_of_a_plain_pytorch_loop(case, optimizer):
 
 
 @pytest.mark.parametrize(
-    ("case", "spec", "workers"), one_in(5, itertools.product(CASES, SYNCHRONOUS, WORKERS))
+    ("case", "spec", "workers"), one_in(7, itertools.product(CASES, SYNCHRONOUS, WORKERS))
 )
 def test_a_synchronous_strategy_gives_the_weights_of_single_in_simulation(case, spec, workers):
     optimizers = OPTIMIZERS if case in ABOUT_UPDATES else ["momentum"]
@@ -52,7 +52,7 @@ def test_a_synchronous_strategy_gives_the_weights_of_single_in_simulation(case, 
 
 @pytest.mark.parametrize(
     ("spec", "workers", "case", "optimizer"),
-    one_in(3, in_turn(itertools.product(SYNCHRONOUS, WORKERS), CASES, OPTIMIZERS)),
+    one_in(3, in_turn(itertools.product(SYNCHRONOUS, WORKERS), CASES, [*OPTIMIZERS, "momentum"])),
 )
 def test_a_synchronous_strategy_gives_the_weights_of_single_in_processes(spec, workers, case, optimizer):
     run = pl.train(make_task(case, optimizer), spec, pl.Local(workers=workers), steps=STEPS)
@@ -67,7 +67,7 @@ def test_fewer_samples_than_processes_give_the_weights_of_single(spec):
 
 
 @pytest.mark.parametrize(
-    ("optimizer", "spec", "workers"), one_in(5, itertools.product(OPTIMIZERS, SYNCHRONOUS, WORKERS))
+    ("optimizer", "spec", "workers"), one_in(7, itertools.product(OPTIMIZERS, SYNCHRONOUS, WORKERS))
 )
 def test_single_precision_agrees_to_five_digits(optimizer, spec, workers):
     run = pl.train(
