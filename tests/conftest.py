@@ -1,5 +1,6 @@
 import contextlib
 import os
+import signal
 import warnings
 
 import cloudpickle
@@ -18,6 +19,12 @@ def pytest_collection_modifyitems(items):
     """The functions of test modules travel to workers by value: a worker that imported pytest would start slowly."""
     for module in {item.module for item in items}:
         cloudpickle.register_pickle_by_value(module)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def ctrl_c_is_heard():
+    """Where a script starts the tests in the background, it has them ignore Ctrl-C, and all that they start."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
