@@ -51,7 +51,15 @@ def test_the_mean_is_kept_at_every_mixing(topology):
 
 
 @pytest.mark.parametrize(
-    "topology", ["ring", "torus", "hypercube", "star", "path", "random-regular:degree=4"]
+    "topology",
+    [
+        pytest.param("ring", marks=pytest.mark.slow),  # whose gap is the smallest
+        "torus",
+        "hypercube",
+        "star",
+        "path",
+        "random-regular:degree=4",
+    ],
 )
 def test_agreement_grows_by_the_spectral_gap(topology):
     peers = GRAPHS[topology]
@@ -100,6 +108,7 @@ def test_linear_regression_reaches_the_solution_that_all_peers_share():
     assert run.history[-1]["consensus"] < 1e-12
 
 
+@pytest.mark.slow
 def test_linear_regression_with_noise_comes_nearer_as_the_step_size_falls():
     # Slices disagree about the solution, by about the noise; a step size of 1/t averages that out.
     def falling(optimizer):
