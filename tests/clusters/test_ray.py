@@ -13,6 +13,7 @@ from clusters.ray_hosts import (
     leftovers,
     needs_namespaces,
     needs_ray,
+    on_ray,
     on_the_hosts,
     run_of,
     wait_for,
@@ -84,7 +85,7 @@ def test_a_number_of_servers_that_is_not_the_strategy_s_is_refused():
 def run_all(specs, refused):
     """On the hosts: every strategy in turn, by the same processes, and how the last one is refused."""
     specs = sorted(specs, key=lambda spec: "servers=2" not in spec)  # as many processes as are ever needed
-    with pl.Ray("auto", workers=WORKERS).hold() as cluster:
+    with on_ray(workers=WORKERS).hold() as cluster:
         runs = {spec: run_of(pl.train(make_task(), spec, cluster, steps=STEPS)) for spec in specs}
         try:
             pl.train(make_task(), refused, cluster, steps=STEPS)
@@ -143,7 +144,7 @@ def test_what_needs_shared_memory_is_refused_across_hosts(across):
 @pytest.mark.slow
 def test_what_needs_shared_memory_runs_where_ranks_are_packed_on_one_host(driver):
     def run():
-        with pl.Ray("auto", workers=2, spread=False).hold() as cluster:
+        with on_ray(workers=2, spread=False).hold() as cluster:
             return {spec: run_of(pl.train(make_task(), spec, cluster, steps=STEPS)) for spec in ON_ONE_HOST}
 
     for spec, found in driver.call(run).items():
@@ -158,7 +159,7 @@ def unencrypted(driver):
         def loss(outputs, targets):
             raise ValueError("an unlucky loss")
 
-        given = pl.Ray("auto", workers=2, encrypt=False, ports=range(21000, 21010))
+        given = on_ray(workers=2, encrypt=False, ports=range(21000, 21010))
         with given.hold() as cluster:
             run = run_of(pl.train(a_wide_task(), "all-reduce:algorithm=ring", cluster, steps=2))
             with pytest.raises(WorkerError) as caught:
@@ -187,7 +188,7 @@ def test_without_encryption_large_payloads_give_the_bits_of_a_simulation(unencry
 
 def endless(spec, workers, **options):
     """A run that goes on until something happens to it."""
-    return run_of(pl.train(a_task(), spec, pl.Ray("auto", workers=workers, **options), steps=10**9))
+    return run_of(pl.train(a_task(), spec, on_ray(workers=workers, **options), steps=10**9))
 
 
 @needs_namespaces
@@ -210,7 +211,7 @@ def test_a_strategy_that_can_do_without_a_rank_goes_on(driver, hosts, tmp_path):
         def loss(outputs, targets):
             return torch.nn.functional.mse_loss(outputs, targets)
 
-        cluster = pl.Ray("auto", workers=3, delay=pl.times.Constant(0.02))
+        cluster = on_ray(workers=3, delay=pl.times.Constant(0.02))
         task = a_task(loss=loss)
         return run_of(pl.train(task, "async", cluster, steps=400, progress=lambda _: began.touch()))
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from clusters.namespaces import Driver, Host
-from clusters.ray_hosts import leftovers, needs_namespaces, needs_ray, on_the_hosts, run_of
+from clusters.ray_hosts import leftovers, needs_namespaces, needs_ray, on_ray, on_the_hosts, run_of
 from conformance.cases import STEPS, make_task
 from processes import children
 
@@ -22,7 +22,7 @@ SPEC = "all-reduce:algorithm=ring"
 
 
 def train(address):
-    return run_of(pl.train(make_task(), SPEC, pl.Ray(address, workers=2), steps=STEPS))
+    return run_of(pl.train(make_task(), SPEC, on_ray(address, workers=2), steps=STEPS))
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,7 @@ def test_without_an_address_a_private_ray_serves_the_run_and_is_gone_afterwards(
         import ray
 
         was = set(Path("/tmp").glob("paceline-ray-*"))
-        run = run_of(pl.train(make_task(), SPEC, pl.Ray(workers=2), steps=STEPS))
+        run = run_of(pl.train(make_task(), SPEC, on_ray(None, workers=2), steps=STEPS))
         return run, ray.is_initialized(), set(Path("/tmp").glob("paceline-ray-*")) - was
 
     run, is_connected, files = alone.call(run)
@@ -59,7 +59,7 @@ def test_a_connection_of_the_user_s_own_is_used_and_left(driver):
         ray.init(address="auto", logging_level="ERROR", log_to_driver=False)
         try:
             job = ray.get_runtime_context().get_job_id()
-            run_of(pl.train(make_task(), SPEC, pl.Ray(workers=2), steps=STEPS))
+            run_of(pl.train(make_task(), SPEC, on_ray(None, workers=2), steps=STEPS))
             return ray.is_initialized() and ray.get_runtime_context().get_job_id() == job
         finally:
             ray.shutdown()

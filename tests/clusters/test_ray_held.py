@@ -3,9 +3,8 @@
 import os
 
 import pytest
-from clusters.ray_hosts import leftovers, needs_ray, on_the_hosts
+from clusters.ray_hosts import leftovers, needs_ray, on_ray, on_the_hosts
 
-import paceline as pl
 from paceline.clusters.job import Job
 from paceline.errors import WorkerError
 
@@ -30,7 +29,7 @@ def processes(cluster, *roles):
 @pytest.mark.slow
 def test_processes_stay_until_more_are_needed_or_a_run_fails(driver):
     def run():
-        with pl.Ray("auto", workers=2).hold() as cluster:
+        with on_ray(workers=2).hold() as cluster:
             one = processes(cluster, "worker")
             again = processes(cluster, "worker")
             two = processes(cluster, "worker", "server")
