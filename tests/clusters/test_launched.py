@@ -15,7 +15,7 @@ from processes import PATIENCE_S
 
 import paceline as pl
 from paceline.clusters.job import Job
-from paceline.errors import ConfigurationError
+from paceline.errors import ConfigurationError, PacelineError
 from paceline.training import _roles
 
 TASK = """
@@ -107,9 +107,9 @@ print(json.dumps([os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in ra
 """
 
 
-def launch(folder: Path, ranks: int, *strategies: str, port: int | None = None, **env: str) -> list[int]:
+def launch(folder: Path, ranks: int, *strategies: str, **env: str) -> list[int]:
     """Start processes as a launcher would; how each ended."""
-    words = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port or free_port())}
+    words = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     done = subprocess.run(
         [sys.executable, "-c", LAUNCHER, str(folder), *strategies],
         cwd=folder,
@@ -176,13 +176,13 @@ def test_a_strategy_that_can_spare_a_worker_goes_on_without_it(folder: Path):
     assert json.loads((folder / "0-0.json").read_text())["steps"] == 8
 
 
-def test_a_port_that_is_taken_is_named(folder: Path):
+def test_a_port_that_is_taken_is_named(monkeypatch: pytest.MonkeyPatch):
+    _pretend(monkeypatch, 1)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        assert launch(folder, 1, "all-reduce", port=port) == [0]
-    error = json.loads((folder / "0-0.json").read_text())["error"]
-    assert f"127.0.0.1:{port}" in error
-    assert "set MASTER_PORT to a free port" in error
+        monkeypatch.setenv("MASTER_PORT", str(port))
+        with pytest.raises(PacelineError, match=rf"127\.0\.0\.1:{port}.*set MASTER_PORT to a free port"):
+            pl.train(the_task(), "all-reduce", pl.Launched(), steps=1)
 
 
 @pytest.mark.parametrize(("strategy", "processes", "workers"), [("all-reduce", 4, 4), ("async", 4, 3)])

@@ -43,7 +43,7 @@ GRAPHS = {
 def test_the_mean_is_kept_at_every_mixing(topology):
     runs = [
         pl.train(averaging(), f"decentralized:topology={topology}", simulated(GRAPHS[topology]), steps=steps)
-        for steps in range(1, 8)
+        for steps in (1, 2, 3, 7)
     ]
     for run in runs[1:]:
         torch.testing.assert_close(run.parameters, runs[0].parameters, rtol=0, atol=1e-15)
