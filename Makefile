@@ -7,15 +7,22 @@ RAY := $(VENV)/.ray-installed
 PROCESSES = $(shell echo $$(($$(nproc) + 1)))
 PIP = $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test check bench soak docs clean
+.PHONY: demo test test-all check bench soak docs clean
 
 demo: $(STAMP)
 	@$(VENV)/bin/python examples/demo.py
 
 # Tests start hundreds of Python processes: compiled modules are kept, even where the environment says otherwise.
+PYTEST = PYTHONDONTWRITEBYTECODE= $(VENV)/bin/python -m pytest --numprocesses $(PROCESSES) --dist loadgroup
+
 test: $(STAMP) $(RAY)
 	@.ci/chromium
-	@PYTHONDONTWRITEBYTECODE= $(VENV)/bin/python -m pytest --numprocesses $(PROCESSES) --dist loadgroup
+	@$(PYTEST) -m "not slow"
+
+# What `make test` leaves out: tests that take long, or say once more what quicker ones say.
+test-all: $(STAMP) $(RAY)
+	@.ci/chromium
+	@$(PYTEST) -m slow
 
 check: $(STAMP)
 	@$(VENV)/bin/ruff check .

@@ -1,5 +1,6 @@
 import contextlib
 import os
+import signal
 import warnings
 
 import cloudpickle
@@ -20,6 +21,12 @@ def pytest_collection_modifyitems(items):
         cloudpickle.register_pickle_by_value(module)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def ctrl_c_is_heard():
+    """Where a script starts the tests in the background, it has them ignore Ctrl-C, and all that they start."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 @pytest.fixture
 def file_descriptors():
     """How many files this process has open: a function, so that a test may look again."""
@@ -36,7 +43,7 @@ def hosts():
 @pytest.fixture
 def own_hosts():
     """Two hosts that a test may ruin."""
-    with _hosts() as made:
+    with _hosts(quick_to_miss=True) as made:
         yield made
 
 

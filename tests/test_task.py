@@ -9,6 +9,7 @@ import cloudpickle
 import numpy as np
 import pytest
 import torch
+from processes import PATIENCE_S
 from torch import nn
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
@@ -462,7 +463,7 @@ def test_a_task_of_a_file_reaches_a_process_that_cannot_import_the_file(written,
     pickled.write_bytes(cloudpickle.dumps(load_task(written(body))))
     program = f"import pickle; task = pickle.load(open({str(pickled)!r}, 'rb')); print(task.build_model(0))"
     answer = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE_S, check=False
     )
     assert answer.stdout.startswith("Net("), answer.stderr
 
@@ -490,4 +491,4 @@ def test_every_example_is_a_task(name):
 
 def test_importing_the_module_does_not_import_torch():
     program = "import sys, paceline.task; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", program], timeout=60, check=False).returncode == 0
+    assert subprocess.run([sys.executable, "-c", program], timeout=PATIENCE_S, check=False).returncode == 0

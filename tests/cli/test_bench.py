@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+from processes import PATIENCE_S
 from typer.testing import CliRunner
 
 from paceline.cli import app, bench
@@ -26,7 +27,7 @@ def imported_by(*words):
         "print(*sys.modules, file=sys.stderr)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE_S, check=True
     )
     return done.stderr.split()
 
@@ -103,7 +104,7 @@ def test_a_terminal_gets_a_bar():
     environment = {**os.environ, "COLUMNS": "120", "TERM": "xterm"}
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=terminal, env=environment) as process:
         os.close(terminal)
-        process.communicate(timeout=60)
+        process.communicate(timeout=PATIENCE_S)
     shown = os.read(driver, 65536).decode(errors="replace")
     os.close(driver)
     assert process.returncode == 0

@@ -7,6 +7,7 @@ import sys
 import time
 
 import pytest
+from processes import PATIENCE_S
 from typer.testing import CliRunner
 
 from paceline.cli import app
@@ -59,7 +60,7 @@ def imported_by(*words):
         "print(*sys.modules, file=sys.stderr)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE_S, check=True
     )
     return done.stderr.split()
 
@@ -331,7 +332,7 @@ def test_ctrl_c_ends_the_run_with_exit_code_130_and_no_traceback(small):
     try:
         assert process.stderr.readline().startswith("step ")
         os.killpg(process.pid, signal.SIGINT)
-        out, err = process.communicate(timeout=20)
+        out, err = process.communicate(timeout=PATIENCE_S)
     finally:
         process.kill()
     assert process.returncode == 130, err
@@ -342,12 +343,12 @@ def test_ctrl_c_ends_the_run_with_exit_code_130_and_no_traceback(small):
 
 def test_a_terminal_gets_a_bar_with_loss_and_samples_a_second(small):
     driver, terminal = pty.openpty()
-    words = command("train", small, "--workers", "2", "--steps", "2000")
+    words = command("train", small, "--workers", "2", "--steps", "200")
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=terminal, text=True, env=WIDE) as process:
         os.close(terminal)
         shown = read_all(driver)
-        assert process.wait(timeout=60) == 0, shown
-    assert "/2000" in shown
+        assert process.wait(timeout=PATIENCE_S) == 0, shown
+    assert "/200" in shown
     assert "loss " in shown
     assert "samples/s" in shown
 
@@ -355,9 +356,9 @@ def test_a_terminal_gets_a_bar_with_loss_and_samples_a_second(small):
 WIDE = {**os.environ, "COLUMNS": "120", "TERM": "xterm"}
 
 
-def read_all(descriptor, deadline_s=60):
+def read_all(descriptor):
     """What a program writes to its terminal until it ends."""
-    parts, end_s = [], time.monotonic() + deadline_s
+    parts, end_s = [], time.monotonic() + PATIENCE_S
     while time.monotonic() < end_s:
         try:
             parts.append(os.read(descriptor, 65536))

@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from processes import PATIENCE_S
 from typer.testing import CliRunner
 
 from paceline.cli import app
@@ -131,7 +132,7 @@ def test_words_that_do_not_fit_are_refused_before_torch_is_imported():
         "print('torch' in sys.modules)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE_S, check=True
     )
     assert done.stdout == "False\n"
     assert "alpha must be finite" in done.stderr

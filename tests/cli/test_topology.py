@@ -5,6 +5,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from processes import PATIENCE_S
 from typer.testing import CliRunner
 
 from paceline.cli import app
@@ -117,6 +118,6 @@ def test_torch_and_scipy_are_not_needed(tmp_path):
         f"app(['topology', 'random-regular', '--workers', '20', '--plot', {str(tmp_path / 'x.svg')!r}])"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE_S, check=False
     )
     assert done.returncode == 0, done.stderr

@@ -28,17 +28,19 @@ __all__ = ["Driver", "Host", "Hosts", "can_make_hosts", "one_machine", "several_
 
 RAY = str(Path(sys.executable).with_name("ray"))
 PORT = 6399
-_START_S = 90.0  # a busy machine takes long to start Ray
+_START_S = 300.0  # a busy machine takes long to start Ray
 _OBJECT_STORE_BYTES = 80_000_000
 _NAMESPACES = ("--net", "--pid", "--mount", "--uts", "--ipc", "--time")
 _SETTINGS = {
     "RAY_worker_niceness": "0",  # else a busy machine starves the ranks
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_enable_metrics_collection": "0",
-    # A lost host is noticed after 1 s, not after 30.
+}
+_QUICK_TO_MISS = {
+    # A lost host is noticed after some seconds, not after 30. A busy machine may take a moment to answer.
     "RAY_health_check_initial_delay_ms": "1000",
     "RAY_health_check_period_ms": "500",
-    "RAY_health_check_timeout_ms": "500",
+    "RAY_health_check_timeout_ms": "1500",
     "RAY_health_check_failure_threshold": "4",
 }
 
@@ -197,15 +199,21 @@ def can_make_hosts() -> str:
 
 @contextlib.contextmanager
 def several_hosts(
-    count: int = 2, *, bare: int = 0, cpus: int = 4, rate: str | None = "100mbit"
+    count: int = 2,
+    *,
+    bare: int = 0,
+    cpus: int = 4,
+    rate: str | None = "100mbit",
+    quick_to_miss: bool = False,
 ) -> Iterator[Hosts]:
     """Hosts joined by a switch, with a Ray cluster on them unless they offer no `cpus`; `bare` are hosts without Ray.
 
-    `rate` is that of each host's link, both ways.
+    `rate` is that of each host's link, both ways. `quick_to_miss`: Ray soon notices that a host is lost.
     """
     token = secrets.token_hex(16)
     folder = _new_folder()
-    env = {**_SETTINGS, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token, "RAY_TMPDIR": str(folder)}
+    env = _SETTINGS | (_QUICK_TO_MISS if quick_to_miss else {})
+    env |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token, "RAY_TMPDIR": str(folder)}
     with contextlib.ExitStack() as stack:
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
         switch = _keep("switch", "", folder, stack)

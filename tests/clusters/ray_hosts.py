@@ -11,7 +11,9 @@ import pytest
 from clusters.namespaces import can_make_hosts
 from processes import marked
 
-PATIENCE_S = 180.0
+import paceline as pl
+
+PATIENCE_S = 300.0
 """How long a busy machine may take to start Ray's processes. Nothing is measured by it."""
 
 needs_ray = pytest.mark.skipif(
@@ -22,6 +24,11 @@ on_the_hosts = pytest.mark.xdist_group("ray")
 needs_namespaces = pytest.mark.skipif(
     bool(can_make_hosts()), reason=f"network namespaces cannot be made here: {can_make_hosts()}"
 )
+
+
+def on_ray(address="auto", **options):
+    """A cluster that waits for a busy machine, whose bits are those of a simulation with as many threads."""
+    return pl.Ray(address, **({"deadline_s": PATIENCE_S, "threads": 1} | options))
 
 
 def run_of(run):

@@ -1,6 +1,7 @@
 """Bad luck, for real: processes that raise, die, stop or are interrupted. Nothing hangs and nothing is left."""
 
 import gc
+import itertools
 import os
 import signal
 import sys
@@ -8,6 +9,7 @@ import threading
 
 import pytest
 import torch
+from conformance.cases import one_in
 from processes import fork_servers, opened, workers
 from tasks import WORLDS, a_task, numbers, samples, simulated
 from torch import nn
@@ -73,9 +75,10 @@ def exits(outputs):
 # The user's code raises
 
 
-@pytest.mark.parametrize("count", [2, 3])
-@pytest.mark.parametrize("world", WORLDS)
-@pytest.mark.parametrize("spec", [*PARALLEL, "all-reduce:algorithm=ring"])
+@pytest.mark.parametrize(
+    ("spec", "world", "count"),
+    one_in(3, itertools.product([*PARALLEL, "all-reduce:algorithm=ring"], WORLDS, [2, 3])),
+)
 def test_an_exception_in_the_users_loss_names_rank_step_and_line(spec, world, count):
     step, rank = place_of(UNLUCKY, count)
     with pytest.raises(WorkerError) as caught:
@@ -161,9 +164,7 @@ def test_a_program_that_awaits_a_cancelled_handle_fails_with_its_rank(world):
         pl.run_program(program, WORLDS[world](2))
 
 
-@pytest.mark.parametrize("count", [2, 3])
-@pytest.mark.parametrize("world", WORLDS)
-@pytest.mark.parametrize("spec", PARALLEL)
+@pytest.mark.parametrize(("spec", "world", "count"), one_in(5, itertools.product(PARALLEL, WORLDS, [2, 3])))
 def test_a_loss_that_is_not_a_number_is_named_with_rank_and_step(spec, world, count):
     step, rank = place_of(UNLUCKY, count)
     with pytest.raises(LossNotFiniteError, match=rf"the loss is nan on rank {rank} in step {step}") as caught:
@@ -221,10 +222,10 @@ def test_a_worker_that_dies_before_it_is_ready_ends_the_run():
 def test_a_worker_that_stops_is_named_when_the_deadline_has_passed(spec, count):
     _, rank = place_of(UNLUCKY, count)
     with pytest.raises(DeadlineError) as caught:
-        pl.train(unlucky_task(stops_itself), spec, pl.Local(workers=count, deadline_s=0.6), steps=100)
+        pl.train(unlucky_task(stops_itself), spec, pl.Local(workers=count, deadline_s=2.0), steps=100)
     assert caught.value.awaited == f"rank {rank}"
     assert caught.value.rank != rank
-    assert "waited 0.6 s" in str(caught.value)
+    assert "waited 2 s" in str(caught.value)
 
 
 def test_a_long_computation_is_no_failure_however_short_the_deadline_of_its_own_rank():

@@ -15,7 +15,7 @@ from processes import PATIENCE_S
 
 import paceline as pl
 from paceline.clusters.job import Job
-from paceline.errors import ConfigurationError
+from paceline.errors import ConfigurationError, PacelineError
 from paceline.training import _roles
 
 TASK = """
@@ -91,24 +91,36 @@ def said(folder: Path, number: int, ranks: int) -> list[dict[str, object]]:
     return [json.loads((folder / f"{number}-{rank}.json").read_text()) for rank in range(ranks)]
 
 
+# A launcher whose processes need not import torch and its compiler: it does so once, and forks.
+LAUNCHER = """
+import json, os, runpy, sys
+import paceline.training, torch, torch._dynamo
+ranks = []
+for rank in range(int(os.environ["WORLD_SIZE"])):
+    ranks.append(os.fork())
+    if ranks[-1] == 0:
+        os.environ["RANK"] = str(rank)
+        sys.path.insert(0, os.getcwd())
+        runpy.run_path(os.environ["SCRIPT"], run_name="__main__")
+        sys.exit()
+print(json.dumps([os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in ranks]))
+"""
+
+
 def launch(
     folder: Path, ranks: int, *strategies: str, port: int | None = None, script: str = "train.py", **env: str
 ) -> list[int]:
     """Start processes as a launcher would; how each ended."""
     words = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port or free_port())}
-    processes = [
-        subprocess.Popen(
-            [sys.executable, script, str(folder), *strategies],
-            cwd=folder,
-            env={**os.environ, "OMP_NUM_THREADS": "1", **words, **env, "RANK": str(rank)},
-        )
-        for rank in range(ranks)
-    ]
-    try:
-        return [process.wait(4 * PATIENCE_S) for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
+    done = subprocess.run(
+        [sys.executable, "-c", LAUNCHER, str(folder), *strategies],
+        cwd=folder,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "SCRIPT": script, **words, **env},
+        stdout=subprocess.PIPE,
+        timeout=4 * PATIENCE_S,
+        check=True,
+    )
+    return list(json.loads(done.stdout.splitlines()[-1]))
 
 
 @pytest.fixture(scope="module")
@@ -167,13 +179,13 @@ def test_a_strategy_that_can_spare_a_worker_goes_on_without_it(folder: Path):
     assert json.loads((folder / "0-0.json").read_text())["steps"] == 8
 
 
-def test_a_port_that_is_taken_is_named(folder: Path):
+def test_a_port_that_is_taken_is_named(monkeypatch: pytest.MonkeyPatch):
+    _pretend(monkeypatch, 1)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        assert launch(folder, 1, "all-reduce", port=port) == [0]
-    error = json.loads((folder / "0-0.json").read_text())["error"]
-    assert f"127.0.0.1:{port}" in error
-    assert "set MASTER_PORT to a free port" in error
+        monkeypatch.setenv("MASTER_PORT", str(port))
+        with pytest.raises(PacelineError, match=rf"127\.0\.0\.1:{port}.*set MASTER_PORT to a free port"):
+            pl.train(the_task(), "all-reduce", pl.Launched(), steps=1)
 
 
 def test_once_all_have_met_nobody_else_is_let_in_at_the_store(folder: Path):

@@ -57,6 +57,7 @@ def test_other_messages_during_a_ring_lead_to_the_exact_way(monkeypatch):
     assert whole.results == singly.results
 
 
+@pytest.mark.slow
 def test_ten_thousand_ranks_meet_the_rings_formula():
     async def program(ctx: Context) -> None:
         await all_reduce(ctx, torch.empty(10**6, device="meta"), "ring")

@@ -5,7 +5,7 @@ import sys
 import cloudpickle
 import pytest
 import torch
-from clusters.ray_hosts import needs_namespaces, needs_ray, on_the_hosts, run_of
+from clusters.ray_hosts import needs_namespaces, needs_ray, on_ray, on_the_hosts, run_of
 from conformance.cases import STEPS
 
 import paceline as pl
@@ -53,6 +53,7 @@ def test_a_module_travels_by_value_inside_the_block_alone(own_module):
     assert cloudpickle.dumps(own_module.loss) == before
 
 
+@pytest.mark.slow
 @needs_ray
 @needs_namespaces
 @pytest.mark.parametrize("elsewhere", ["", "def slope(): return 7.0\n"], ids=["missing", "different"])
@@ -81,7 +82,7 @@ def test_code_reaches_a_host_that_does_not_have_it(hosts, driver, elsewhere):
             import a_loss
             from tasks import a_task
 
-            cluster = pl.Ray("auto", workers=2, threads=1)
+            cluster = on_ray(workers=2)
             ring = "all-reduce:algorithm=ring"
             return run_of(pl.train(a_task(loss=a_loss.loss), ring, cluster, steps=STEPS))
         finally:

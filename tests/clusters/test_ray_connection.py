@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from clusters.namespaces import Driver, Host
-from clusters.ray_hosts import leftovers, needs_namespaces, needs_ray, on_the_hosts, run_of
+from clusters.ray_hosts import leftovers, needs_namespaces, needs_ray, on_ray, on_the_hosts, run_of
 from conformance.cases import STEPS, make_task
 from processes import children, wait_until
 
@@ -23,7 +23,7 @@ SPEC = "all-reduce:algorithm=ring"
 
 
 def train(address):
-    return run_of(pl.train(make_task(), SPEC, pl.Ray(address, workers=2), steps=STEPS))
+    return run_of(pl.train(make_task(), SPEC, on_ray(address, workers=2), steps=STEPS))
 
 
 @pytest.fixture(scope="module")
@@ -34,12 +34,13 @@ def alone():
     driver.close()
 
 
+@pytest.mark.slow
 def test_without_an_address_a_private_ray_serves_the_run_and_is_gone_afterwards(alone):
     def run():
         import ray
 
         was = set(Path("/tmp").glob("paceline-ray-*"))
-        run = run_of(pl.train(make_task(), SPEC, pl.Ray(workers=2, threads=1), steps=STEPS))
+        run = run_of(pl.train(make_task(), SPEC, on_ray(None, workers=2), steps=STEPS))
         return run, ray.is_initialized(), set(Path("/tmp").glob("paceline-ray-*")) - was
 
     run, is_connected, files = alone.call(run)
@@ -80,6 +81,7 @@ def test_a_head_that_stops_answering_ends_the_run_with_an_error_and_leaves_nothi
         driver.close()
 
 
+@pytest.mark.slow
 def test_a_connection_of_the_user_s_own_is_used_and_left(driver):
     def run():
         import ray
@@ -87,7 +89,7 @@ def test_a_connection_of_the_user_s_own_is_used_and_left(driver):
         ray.init(address="auto", logging_level="ERROR", log_to_driver=False)
         try:
             job = ray.get_runtime_context().get_job_id()
-            run_of(pl.train(make_task(), SPEC, pl.Ray(workers=2), steps=STEPS))
+            run_of(pl.train(make_task(), SPEC, on_ray(None, workers=2), steps=STEPS))
             return ray.is_initialized() and ray.get_runtime_context().get_job_id() == job
         finally:
             ray.shutdown()
@@ -137,18 +139,22 @@ def test_what_listens_but_is_no_ray_is_refused(alone):
         alone.call(run)
 
 
+@pytest.fixture(scope="module")
+def elsewhere(hosts):
+    """A process of a machine that is not in the cluster."""
+    return hosts.driver(len(hosts.hosts))
+
+
 @needs_namespaces
-def test_auto_on_a_machine_without_a_cluster_is_refused(hosts):
-    driver = hosts.driver(len(hosts.hosts))
+def test_auto_on_a_machine_without_a_cluster_is_refused(elsewhere):
     with pytest.raises(ConfigurationError, match=r"running Ray cluster, but got 'auto'; start one with"):
-        driver.call(train, "auto")
+        elsewhere.call(train, "auto")
 
 
 @needs_namespaces
-def test_a_machine_that_is_not_in_the_cluster_is_told_so(hosts):
-    driver = hosts.driver(len(hosts.hosts))
+def test_a_machine_that_is_not_in_the_cluster_is_told_so(hosts, elsewhere):
     with pytest.raises(ConfigurationError, match=r"that this machine is in, .*; run `ray start --address="):
-        driver.call(train, hosts.address)
+        elsewhere.call(train, hosts.address)
 
 
 def test_a_wrong_token_is_refused(hosts):
@@ -167,15 +173,16 @@ def test_a_missing_token_is_refused(hosts):
         driver.call(train, hosts.address)
 
 
-def test_another_version_of_ray_is_refused(hosts):
+def test_another_version_of_ray_is_refused(driver):
     def run():
         import ray
 
-        ray.__version__ = "1.2.3"
-        train("auto")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(ray, "__version__", "1.2.3")
+            train("auto")
 
     with pytest.raises(RunError, match=r"does not fit the Ray cluster at auto: .*Ray: .*1\.2\.3"):
-        hosts.driver().call(run)
+        driver.call(run)
 
 
 def test_without_ray_the_error_says_what_to_install():

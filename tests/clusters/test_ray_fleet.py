@@ -4,7 +4,7 @@ import importlib.metadata
 from pathlib import Path
 
 import pytest
-from clusters.ray_hosts import leftovers, needs_namespaces, needs_ray, on_the_hosts
+from clusters.ray_hosts import leftovers, needs_namespaces, needs_ray, on_ray, on_the_hosts
 from tasks import a_task
 
 import paceline as pl
@@ -14,7 +14,7 @@ pytestmark = [needs_ray, needs_namespaces, on_the_hosts]
 
 
 def train():
-    pl.train(a_task(), "all-reduce:algorithm=ring", pl.Ray("auto", workers=2), steps=1)
+    pl.train(a_task(), "all-reduce:algorithm=ring", on_ray(workers=2), steps=1)
 
 
 @pytest.fixture

@@ -3,9 +3,8 @@
 import os
 
 import pytest
-from clusters.ray_hosts import leftovers, needs_ray, on_the_hosts
+from clusters.ray_hosts import leftovers, needs_ray, on_ray, on_the_hosts
 
-import paceline as pl
 from paceline.clusters.job import Job
 from paceline.errors import WorkerError
 
@@ -27,19 +26,22 @@ def processes(cluster, *roles):
     return [outcome.result for outcome in outcomes]
 
 
+@pytest.mark.slow
 def test_processes_stay_until_more_are_needed_or_a_run_fails(driver):
     def run():
-        with pl.Ray("auto", workers=2).hold() as cluster:
-            two = processes(cluster, "worker", "worker")
+        with on_ray(workers=2).hold() as cluster:
             one = processes(cluster, "worker")
-            three = processes(cluster, "worker", "worker", "server")
+            again = processes(cluster, "worker")
+            two = processes(cluster, "worker", "server")
+            fewer = processes(cluster, "worker")
             with pytest.raises(WorkerError):
                 processes(cluster, "unlucky")
-            return two, one, three, processes(cluster, "worker")
+            return one, again, two, fewer, processes(cluster, "worker")
 
-    two, one, three, after_failure = driver.call(run)
-    assert one == two[:1]
-    assert len(three) == 3
-    assert not set(three) & set(two)
-    assert not set(after_failure) & set(three)
+    one, again, two, fewer, after_failure = driver.call(run)
+    assert again == one
+    assert len(two) == 2
+    assert not set(two) & set(one)
+    assert fewer == two[:1]
+    assert not set(after_failure) & set(two)
     assert driver.call(leftovers) == []

@@ -1,7 +1,7 @@
 """Room on a Ray cluster."""
 
 import pytest
-from clusters.ray_hosts import leftovers, needs_namespaces, needs_ray, on_the_hosts
+from clusters.ray_hosts import leftovers, needs_namespaces, needs_ray, on_ray, on_the_hosts
 from tasks import a_task
 
 import paceline as pl
@@ -49,7 +49,7 @@ def test_what_lacks_is_said_host_by_host(ranks, resources, room, has):
 @needs_ray
 def test_a_cluster_that_is_too_small_refuses_at_once(driver):
     def run():
-        pl.train(a_task(), "single", pl.Ray("auto", workers=1, resources={"CPU": 1, "GPU": 1}), steps=1)
+        pl.train(a_task(), "single", on_ray(workers=1, resources={"CPU": 1, "GPU": 1}), steps=1)
 
     with pytest.raises(ConfigurationError, match=r"resources must be what the Ray cluster has, .*GPU 0"):
         driver.call(run)

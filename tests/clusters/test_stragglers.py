@@ -14,7 +14,11 @@ STEPS = 6
 def compute_s(run):
     """The seconds that each worker computed."""
     spans = [each.of(Kind.COMPUTE) for each in run.trace.spans if each.role == "worker"]
-    return np.array([(each["end_s"] - each["start_s"]).sum() for each in spans])
+    return np.array([lengths_s(each).sum() for each in spans])
+
+
+def lengths_s(spans):
+    return spans["end_s"] - spans["start_s"]
 
 
 def a_heavy_task():
@@ -35,10 +39,11 @@ def test_a_slow_rank_computes_longer_in_processes(spec):
 
 
 def test_a_delay_lengthens_the_computations_of_its_rank_in_processes():
-    cluster = pl.Local(workers=2, delay={0: pl.times.Constant(0.1)})
-    delayed, other = compute_s(pl.train(a_task(), "all-reduce", cluster, steps=STEPS))
-    assert delayed >= 0.1 * STEPS
-    assert delayed > 1.5 * other
+    cluster = pl.Local(workers=2, delay={0: pl.times.Constant(0.5)})
+    run = pl.train(a_task(), "all-reduce", cluster, steps=3)
+    delayed_s, other_s = (lengths_s(run.trace.spans[rank].of(Kind.COMPUTE)) for rank in (0, 1))
+    assert delayed_s.min() >= 0.5
+    assert other_s.min() < 0.5  # a busy machine may keep it waiting for a core, but not each time
 
 
 def test_a_delay_for_all_lengthens_everybodys_computations_in_processes():
@@ -79,8 +84,10 @@ def test_chance_delays_are_another_on_every_rank_and_the_same_for_the_same_seed(
 
 
 def test_who_slept_at_a_barrier_blames_the_rank_that_came_last():
-    cluster = pl.Local(workers=4, delay={2: pl.times.Constant(0.05)})
-    run = pl.train(a_task(), "all-reduce:algorithm=shared", cluster, steps=6)
+    cluster = pl.Local(
+        workers=4, delay={2: pl.times.Constant(0.5)}
+    )  # longer than a busy machine delays the others
+    run = pl.train(a_task(), "all-reduce:algorithm=shared", cluster, steps=3)
     waits = np.concatenate([run.trace.spans[rank].of(Kind.WAIT) for rank in (0, 1, 3)])
-    waited_s = np.bincount(waits["peer"], weights=waits["end_s"] - waits["start_s"], minlength=4)
+    waited_s = np.bincount(waits["peer"], weights=lengths_s(waits), minlength=4)
     assert waited_s.argmax() == 2

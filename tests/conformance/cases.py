@@ -2,6 +2,7 @@
 
 from functools import cache
 
+import pytest
 import torch
 from tasks import numbers, perceptron, samples, simulated
 from torch import nn
@@ -161,6 +162,17 @@ def in_turn(cases, *axes):
     If the lengths have no common divisor, then each value of an axis soon meets each of another.
     """
     return [(*case, *(list(axis)[n % len(axis)] for axis in axes)) for n, case in enumerate(cases)]
+
+
+def one_in(few, cases):
+    """Cases, tuples, of which `make test` takes one in so many, and `make test-all` the others.
+
+    If `few` and the length of an axis have no common divisor, then those taken have each value of that axis.
+    """
+    return [
+        pytest.param(*case, marks=[pytest.mark.slow] if n % few else [], id="-".join(map(str, case)))
+        for n, case in enumerate(cases)
+    ]
 
 
 def make_task(case="plain", optimizer="sgd", dtype=torch.float64):

@@ -13,6 +13,7 @@ from conformance.cases import (
     WORKERS,
     in_turn,
     make_task,
+    one_in,
     single,
     train_plainly,
 )
@@ -39,9 +40,9 @@ def test_single_gives_the_weights_of_a_plain_pytorch_loop(case, optimizer):
     assert_close(single(case, optimizer).parameters, expected)
 
 
-@pytest.mark.parametrize("workers", WORKERS)
-@pytest.mark.parametrize("spec", SYNCHRONOUS)
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    ("case", "spec", "workers"), one_in(7, itertools.product(CASES, SYNCHRONOUS, WORKERS))
+)
 def test_a_synchronous_strategy_gives_the_weights_of_single_in_simulation(case, spec, workers):
     optimizers = OPTIMIZERS if case in ABOUT_UPDATES else ["momentum"]
     for optimizer in optimizers:
@@ -51,23 +52,23 @@ def test_a_synchronous_strategy_gives_the_weights_of_single_in_simulation(case, 
 
 @pytest.mark.parametrize(
     ("spec", "workers", "case", "optimizer"),
-    in_turn(itertools.product(SYNCHRONOUS, WORKERS), CASES, OPTIMIZERS),
+    one_in(3, in_turn(itertools.product(SYNCHRONOUS, WORKERS), CASES, [*OPTIMIZERS, "momentum"])),
 )
 def test_a_synchronous_strategy_gives_the_weights_of_single_in_processes(spec, workers, case, optimizer):
     run = pl.train(make_task(case, optimizer), spec, pl.Local(workers=workers), steps=STEPS)
     assert_close(run.parameters, single(case, optimizer).parameters)
 
 
-@pytest.mark.parametrize("spec", SYNCHRONOUS)
+@pytest.mark.parametrize("spec", one_in(3, zip(SYNCHRONOUS)))
 def test_fewer_samples_than_processes_give_the_weights_of_single(spec):
     case = "fewer-samples-than-workers"
     run = pl.train(make_task(case, "momentum"), spec, pl.Local(workers=3), steps=STEPS)
     assert_close(run.parameters, single(case, "momentum").parameters)
 
 
-@pytest.mark.parametrize("workers", WORKERS)
-@pytest.mark.parametrize("spec", SYNCHRONOUS)
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize(
+    ("optimizer", "spec", "workers"), one_in(7, itertools.product(OPTIMIZERS, SYNCHRONOUS, WORKERS))
+)
 def test_single_precision_agrees_to_five_digits(optimizer, spec, workers):
     run = pl.train(
         make_task("batch-not-divisible", optimizer, torch.float32), spec, simulated(workers), steps=STEPS
@@ -75,9 +76,10 @@ def test_single_precision_agrees_to_five_digits(optimizer, spec, workers):
     assert_close(run.parameters, single("batch-not-divisible", optimizer, torch.float32).parameters)
 
 
-@pytest.mark.parametrize("workers", WORKERS)
-@pytest.mark.parametrize("spec", LINEAR)
-@pytest.mark.parametrize("case", [case for case in CASES if case != "clipping"])
+@pytest.mark.parametrize(
+    ("case", "spec", "workers"),
+    one_in(3, itertools.product([case for case in CASES if case != "clipping"], LINEAR, WORKERS)),
+)
 def test_averages_after_every_step_give_the_weights_of_single_if_updates_are_linear(case, spec, workers):
     for optimizer in ("sgd", "momentum"):
         run = pl.train(make_task(case, optimizer), spec, simulated(workers), steps=STEPS)

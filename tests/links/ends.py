@@ -3,14 +3,14 @@
 import os
 import time
 
+from processes import PATIENCE_S
+
 from paceline.links.bells import Bells
 from paceline.links.memory import SharedMemory
 from paceline.links.mixed import MixedWays
 from paceline.links.port import Port
 from paceline.links.shared_memory import RingWays
 from paceline.links.tcp import TcpEndpoint, TcpWays
-
-PATIENCE_S = 20.0
 
 
 class Waiter:
@@ -115,9 +115,10 @@ class TcpEnds(Ends):
         while time.monotonic() < until_s:
             for endpoint in self.endpoints:
                 if endpoint.drain():
-                    until_s = time.monotonic() + 0.05
+                    until_s = time.monotonic() + 0.2
             for operation in self.waiter.running:
                 operation.poll()
+            time.sleep(0.001)
 
 
 class EncryptedEnds(TcpEnds):

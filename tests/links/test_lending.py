@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from links.ends import Ends, Waiter
+from processes import PATIENCE_S
 
 from paceline.errors import FrameError, PeerLost
 from paceline.links import rings, transfers
@@ -171,7 +172,7 @@ def test_what_is_taken_back_while_it_is_read_is_read_to_its_end(ends):
 
 
 def _poll_until_done(operation):
-    until_s = time.monotonic() + 20.0
+    until_s = time.monotonic() + PATIENCE_S
     while not operation.poll():
         assert time.monotonic() < until_s, f"{operation} never ends"
 

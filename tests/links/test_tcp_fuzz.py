@@ -15,7 +15,7 @@ from links.ends import EncryptedEnds, TcpEnds
 from paceline.links.chunks import CHUNK_BYTES, FIRST, FIRST_BYTES, MORE, PREFIX_BYTES, TAKEN, pack_prefix
 from paceline.links.frames import HEADER_BYTES, pack
 
-BROKEN = {False: 105_000, True: 15_000}  # chunks; fewer where each is encrypted
+BROKEN = {False: 10_500, True: 1_500}  # chunks; fewer where each is encrypted
 FRIEND, TRAITOR = 1, 2  # both are ranks of the run; only the first behaves
 BEFORE_SHAPE = PREFIX_BYTES + 32  # where in a first chunk the shape begins
 REASONS = {
@@ -165,7 +165,8 @@ def log(caplog):
     return lambda: [record.getMessage() for record in caplog.records]
 
 
-def test_broken_chunks_are_refused_and_the_good_ones_among_them_arrive(ends, log):
+@pytest.mark.parametrize("times", [1, pytest.param(10, marks=pytest.mark.slow)])
+def test_broken_chunks_are_refused_and_the_good_ones_among_them_arrive(ends, log, times):
     endpoint = ends.endpoints[0]
     traitor = ends.endpoints[TRAITOR].connect(0)
     impostor = ends.endpoints[FRIEND].connect(0)  # has stolen the friend's credentials
@@ -174,14 +175,14 @@ def test_broken_chunks_are_refused_and_the_good_ones_among_them_arrive(ends, log
     attack = Attack(endpoint.run_id)
     replay = [attack.first(torch.ones(3)), torch.ones(3).numpy().tobytes()]
     sent, good = 0, good_messages()
-    for number, parts in zip(range(BROKEN[ends.encrypt]), attack, strict=False):
+    for number, parts in zip(range(times * BROKEN[ends.encrypt]), attack, strict=False):
         traitor.send_multipart(parts)
         sent += 1
         if number % 100 == 0:
             impostor.send_multipart(replay)
             sent += 1
             endpoint.drain()
-        if number % 2000 == 0:
+        if number % 200 == 0:
             tensor = next(good)
             ends.send(FRIEND, 0, tensor, tag=1)
             assert torch.equal(ends.recv(0, FRIEND, tag=1).tensor, tensor)

@@ -7,7 +7,7 @@ import signal
 import numpy as np
 import pytest
 import torch
-from conformance.cases import CASES, make_task, single, train_plainly
+from conformance.cases import CASES, make_task, one_in, single, train_plainly
 from processes import workers
 from tasks import a_task, numbers, samples, simulated
 from torch import nn
@@ -38,7 +38,7 @@ def seconds_of(run, kind):
 # What it learns
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", one_in(3, zip(CASES)))
 def test_ddp_gives_the_weights_of_single(case):
     unused = case == "unused-layer"
     run = train_with_ddp(
@@ -134,7 +134,7 @@ def test_a_slow_rank_computes_longer_and_the_others_wait_for_it():
         data=(numbers(256, 256), numbers(256, 2, seed=1)),
         batch_size=128,
     )
-    run = train_with_ddp(task, pl.Local(workers=2, slow={1: 6.0}), steps=6)
+    run = train_with_ddp(task, pl.Local(workers=2, slow={1: 100.0}), steps=3)
     quick, slow = seconds_of(run, Kind.COMPUTE)
     assert slow > 1.5 * quick
     assert run.trace.summary().stragglers[0].rank == 1
@@ -142,12 +142,12 @@ def test_a_slow_rank_computes_longer_and_the_others_wait_for_it():
 
 @pytest.mark.parametrize("task", [a_task, a_normalised_task])
 def test_a_delay_lengthens_the_computations_of_its_rank_and_the_waits_of_the_others(task):
-    cluster = pl.Local(workers=3, delay={0: pl.times.Constant(0.02)})
-    run = train_with_ddp(task(), cluster, steps=STEPS)
-    assert seconds_of(run, Kind.COMPUTE)[0] >= 0.02 * STEPS
+    cluster = pl.Local(workers=3, delay={0: pl.times.Constant(0.5)})
+    run = train_with_ddp(task(), cluster, steps=3)
+    assert seconds_of(run, Kind.COMPUTE)[0] >= 0.5 * 3
     waits = run.trace.summary().waits
-    assert waits[1, 0] > 0.01 * STEPS
-    assert waits[2, 0] > 0.01 * STEPS
+    assert waits[1, 0] > 0.5  # of 1.5 s: a busy machine delays the others, too
+    assert waits[2, 0] > 0.5
 
 
 def test_delays_are_drawn_as_for_our_own_strategies():
@@ -230,8 +230,8 @@ def test_a_rank_that_is_killed_is_named_with_what_others_waited_for():
 
 
 def test_a_rank_that_stops_ends_the_run_when_the_deadline_has_passed():
-    with pytest.raises(DeadlineError, match="waited 0.6 s in DistributedDataParallel in step 2"):
-        train_with_ddp(unlucky_task(stops_itself), pl.Local(workers=2, deadline_s=0.6), steps=100)
+    with pytest.raises(DeadlineError, match="waited 2 s in DistributedDataParallel in step 2"):
+        train_with_ddp(unlucky_task(stops_itself), pl.Local(workers=2, deadline_s=2.0), steps=100)
     assert workers() == []
 
 

@@ -52,3 +52,9 @@ def open_page(browser):
 @pytest.fixture
 def page(open_page, page_file):
     return open_page(page_file)
+
+
+@pytest.fixture(scope="session")
+def shown(browser, page_file):
+    """A page for tests that look at it and leave it as it is."""
+    return browser.page(page_file)

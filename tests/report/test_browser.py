@@ -92,26 +92,26 @@ def test_the_page_opens_without_a_complaint_and_asks_for_nothing(open_page, page
     assert page.value("document.documentElement.scrollWidth") == width  # nothing sticks out
 
 
-def test_loss_and_metric_have_a_line_for_each_run(page):
+def test_loss_and_metric_have_a_line_for_each_run(shown):
     for figure in ("loss", "metric"):
-        lines = page.value(
+        lines = shown.value(
             f"[...document.querySelectorAll('#{figure} path.line')].map(e => e.getTotalLength())"
         )
         assert len(lines) == 3
         assert min(lines) > 20
 
 
-def test_the_timeline_is_painted_in_the_colours_of_its_kinds(page):
-    counts = canvas_colours(page)
+def test_the_timeline_is_painted_in_the_colours_of_its_kinds(shown):
+    counts = canvas_colours(shown)
     assert len(counts) > 10
     painted = sum(count for colour, count in counts.items() if not colour.endswith(",0"))
     assert painted > 0.3 * sum(counts.values())
-    compute = page.value("getComputedStyle(document.querySelector('.part-compute')).fill")
+    compute = shown.value("getComputedStyle(document.querySelector('.part-compute')).fill")
     assert counts[",".join([*compute.removeprefix("rgb(").removesuffix(")").split(", "), "255"])] > 1000
 
 
-def test_lines_differ_by_more_than_colour(page):
-    looks = page.value(
+def test_lines_differ_by_more_than_colour(shown):
+    looks = shown.value(
         "[...document.querySelectorAll('#metric g > .line')].map(line => [line.getAttribute('stroke-dasharray'),"
         "line.parentNode.querySelector('.marker').getAttribute('d')])"
     )
@@ -141,10 +141,10 @@ def test_runs_without_loss_or_steps_or_spans_open_too(open_page, tmp_path):
 # The figures are the runs'
 
 
-def test_the_figures_of_the_table_are_those_of_the_runs(page, entries):
-    heads = texts(page, "#figures thead th")
+def test_the_figures_of_the_table_are_those_of_the_runs(shown, entries):
+    heads = texts(shown, "#figures thead th")
     for number, each in enumerate(entries):
-        cells = texts(page, f"#figures tbody tr:nth-child({number + 1}) > *")
+        cells = texts(shown, f"#figures tbody tr:nth-child({number + 1}) > *")
         row, run = dict(zip(heads, cells, strict=True)), each.runs[0]
         reached_s = run.seconds_to_target
         assert row["strategy"] == run.strategy
@@ -321,8 +321,8 @@ def test_the_keyboard_reaches_everything(page, entries):
         assert tooltip(page) is not None
 
 
-def test_every_control_can_be_focused_and_has_a_name(page):
-    nameless = page.value(
+def test_every_control_can_be_focused_and_has_a_name(shown):
+    nameless = shown.value(
         "[...document.querySelectorAll('button, select, input, canvas.lanes')].filter(each =>"
         "each.tabIndex < 0 || !(each.getAttribute('aria-label') || each.textContent"
         "|| each.closest('label')?.textContent)).length"

@@ -43,7 +43,7 @@ GRAPHS = {
 def test_the_mean_is_kept_at_every_mixing(topology):
     runs = [
         pl.train(averaging(), f"decentralized:topology={topology}", simulated(GRAPHS[topology]), steps=steps)
-        for steps in range(1, 8)
+        for steps in (1, 2, 3, 7)
     ]
     for run in runs[1:]:
         torch.testing.assert_close(run.parameters, runs[0].parameters, rtol=0, atol=1e-15)
@@ -51,7 +51,15 @@ def test_the_mean_is_kept_at_every_mixing(topology):
 
 
 @pytest.mark.parametrize(
-    "topology", ["ring", "torus", "hypercube", "star", "path", "random-regular:degree=4"]
+    "topology",
+    [
+        pytest.param("ring", marks=pytest.mark.slow),  # whose gap is the smallest
+        "torus",
+        "hypercube",
+        "star",
+        "path",
+        "random-regular:degree=4",
+    ],
 )
 def test_agreement_grows_by_the_spectral_gap(topology):
     peers = GRAPHS[topology]
@@ -100,6 +108,7 @@ def test_linear_regression_reaches_the_solution_that_all_peers_share():
     assert run.history[-1]["consensus"] < 1e-12
 
 
+@pytest.mark.slow
 def test_linear_regression_with_noise_comes_nearer_as_the_step_size_falls():
     # Slices disagree about the solution, by about the noise; a step size of 1/t averages that out.
     def falling(optimizer):

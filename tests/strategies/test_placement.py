@@ -1,7 +1,10 @@
 """Where the parameters of a parameter server live: on nodes of their own, on the first worker, on all workers."""
 
+import itertools
+
 import pytest
 import torch
+from conformance.cases import one_in
 from strategies.server_cases import VARIANTS
 from tasks import WORLDS, a_task, simulated
 
@@ -22,9 +25,9 @@ def gradients_applied(run):
     return sum(run.staleness.values())
 
 
-@pytest.mark.parametrize("world", WORLDS)
-@pytest.mark.parametrize("placement", ["worker", "all"])
-@pytest.mark.parametrize("spec", VARIANTS)
+@pytest.mark.parametrize(
+    ("spec", "placement", "world"), one_in(3, itertools.product(VARIANTS, ["worker", "all"], WORLDS))
+)
 def test_every_variant_runs_where_workers_serve(spec, placement, world):
     run = pl.train(a_task(), placed(spec, placement), WORLDS[world](3), steps=STEPS)
     gradients = {"sync": 3, "async": 1, "ssp": 1}.get(spec.partition(":")[0], 2)

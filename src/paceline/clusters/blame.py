@@ -30,6 +30,9 @@ class Life(StrEnum):
     ASLEEP = "sleeps"
 
 
+_CANNOT_GO_ON = (Life.GONE, Life.STOPPED, Life.SILENT)
+
+
 def life_of(pid: int) -> Life:
     """Of a process of this host."""
     state = "X"
@@ -50,8 +53,8 @@ def explain(error: DeadlineError, board: Control, life: Callable[[int], Life]) -
     *_, last, culprit = chain
     view = [_what_it_does(culprit, board, life), *_how_the_others_wait(chain)]
     if culprit in chain[:-1]:
-        circle = " waits for ".join(f"rank {rank}" for rank in chain[chain.index(culprit) :])
-        view = [f"deadlock: {circle}"]
+        circle = chain[chain.index(culprit) :]
+        view = [_is_it_a_deadlock(circle, life), " waits for ".join(f"rank {rank}" for rank in circle)]
     operation = error.operation if last == error.rank else _in_words(last, board)
     return DeadlineError(last, operation, f"rank {culprit}", error.deadline_s, "; ".join(view))
 
@@ -77,7 +80,13 @@ def _awaited_by(rank: int, board: Control) -> Sequence[int]:
 
 
 def _ends_the_chain(rank: int, board: Control, life: Callable[[int], Life]) -> bool:
-    return life(rank) is not Life.ASLEEP or not _waits(rank, board)
+    """Whether nobody has to be looked for behind a rank: it cannot go on, or waits for nobody."""
+    return life(rank) in _CANNOT_GO_ON or not _waits(rank, board)
+
+
+def _is_it_a_deadlock(circle: Sequence[int], life: Callable[[int], Life]) -> str:
+    starved = [rank for rank in circle if life(rank) is Life.RUNNABLE]
+    return f"rank {starved[0]} {Life.RUNNABLE}" if starved else "a deadlock, or a message that was lost"
 
 
 def _waits(rank: int, board: Control) -> bool:
@@ -87,9 +96,8 @@ def _waits(rank: int, board: Control) -> bool:
 
 def _innocence(rank: int, board: Control, life: Callable[[int], Life]) -> tuple[int, int, float]:
     """Smallest for the likeliest cause: who cannot go on, then who waits for nobody, and does so the longest."""
-    severity = [Life.GONE, Life.STOPPED, Life.SILENT]
     state = life(rank)
-    order = severity.index(state) if state in severity else len(severity)
+    order = _CANNOT_GO_ON.index(state) if state in _CANNOT_GO_ON else len(_CANNOT_GO_ON)
     return order, int(_waits(rank, board)), board.activity(rank).since_s
 
 

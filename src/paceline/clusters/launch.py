@@ -39,6 +39,7 @@ __all__ = ["Crew"]
 
 _GRACE_S = 1.0  # how long a silent rank has to end, and the others to say what they were waiting for
 _PROGRESS_S = 0.1
+_START_S = 60.0  # how long ranks may take at least to unpack their task
 LETTER_S = 30.0  # how long a rank may let a letter wait that it has half written or half read
 
 
@@ -153,14 +154,17 @@ class Crew:
         self._send(rank, "launch", values, fds=[self._payload.fd, self._memory.fd, self._rings.fd])
 
     def _wait_until_ready(self) -> None:
-        deadline_s = time.monotonic() + max(self._deadline_s, 60.0)
+        patience_s = max(self._deadline_s, _START_S)
+        deadline_s = time.monotonic() + patience_s
         while not self._roll.all_ready:
             self._listen(_PROGRESS_S)
             if self._roll.failures:
                 self._end_in_failure()
             if time.monotonic() > deadline_s:
-                missing = ", ".join(map(str, self._roll.missing))
-                raise DeadlineError(-1, "starting", f"rank {missing}", self._deadline_s)
+                missing = self._roll.missing
+                ranks = ", ".join(map(str, missing))
+                seen = f"rank {missing[0]} {self._life(missing[0])}"
+                raise DeadlineError(-1, "starting", f"rank {ranks}", patience_s, seen)
 
     def _go(self) -> None:
         values = {"start_s": time.monotonic(), "seats": [self._seats[rank] for rank in sorted(self._seats)]}

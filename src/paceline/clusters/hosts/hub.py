@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
+from paceline.clusters.blame import Life, explain
 from paceline.clusters.channel import Letter
 from paceline.clusters.control import Control, Status
 from paceline.clusters.hosts.clocks import EXCHANGES, Clock, Reading, one_clock
 from paceline.clusters.hosts.hub_socket import HubSocket
-from paceline.clusters.hosts.line import patience_s
+from paceline.clusters.hosts.line import BEAT_S, patience_s
 from paceline.clusters.hosts.post import ASKING, HEARING
 from paceline.clusters.hosts.questions import Questions
 from paceline.clusters.hosts.table import Table, whereabouts
@@ -25,9 +27,8 @@ from paceline.run import Progress
 __all__ = ["Hub", "Launcher"]
 
 _LISTEN_S = 0.1
-_GRACE_S = (
-    1.0  # after a failure, how long the other ranks have to say what they were waiting for, and to part
-)
+_GRACE_S = 1.0  # how long the ranks have after a failure to say what they waited for, and to part
+_SILENCE_S = 4 * BEAT_S  # who has not been heard for so long is stopped, or gone
 _CLOCKS_S = 2.0  # how long the clocks are asked at most
 
 
@@ -56,7 +57,9 @@ class Hub:
         self._deadline_s = deadline_s
         self._socket = HubSocket(bind=bind, encrypt=encrypt, token=token, ports=ports)
         self.seat = self._socket.seat
-        self._control = Control(SharedMemory.create("hub", Control.nbytes(job.ranks)), job.ranks)
+        memory = SharedMemory.create("hub", Control.nbytes(job.ranks))
+        memory.close_fd()  # only this process uses it
+        self._control = Control(memory, job.ranks)
         self._control.last_step = job.steps
         self._roll = Roll(job)
         self._clocks = [Clock() for _ in range(job.ranks)]
@@ -207,8 +210,13 @@ class Hub:
         elif letter.word == "done":
             self._roll.outcomes[rank] = read_outcome(values, letter.blobs)
             self._set_status(rank, Status.FINISHED)
+        elif letter.word == "lost":
+            self._give_up_on(values["rank"])
         elif letter.word == "error":
-            self._roll.failures[rank] = read_error(values)
+            failure = read_error(values)
+            if isinstance(failure, DeadlineError):
+                failure = explain(failure, self._control, self._life)
+            self._roll.failures[rank] = failure
             self._set_status(rank, Status.LOST)
         else:
             self._questions.take(rank, letter, lambda v, b=(): self._socket.send(sender, letter.word, v, b))
@@ -252,6 +260,15 @@ class Hub:
             step = self._control.step(rank)
             self._roll.note_loss(rank, f"on host {self._table.name_of(rank)}: {reason}", step)
             self._set_status(rank, Status.LOST)
+
+    def _give_up_on(self, rank: int) -> None:
+        """A rank is late, and the run is done without it."""
+        if self._job.can_lose(rank):
+            self._note_loss(rank, "it did not come to the end of the run in time")
+
+    def _life(self, rank: int) -> Life:
+        heard_s = self._heard_s.get(rank, -math.inf)
+        return Life.SILENT if time.monotonic() - heard_s > _SILENCE_S else Life.ASLEEP
 
     # Clocks
 

@@ -22,6 +22,7 @@ from paceline.clusters.wiring import Wiring
 from paceline.clusters.worker import drive, seed_chance
 from paceline.costs.stragglers import Stragglers
 from paceline.errors import Cancelled, RunError
+from paceline.links import fuzz
 from paceline.links.bells import Bells, SocketBells
 from paceline.links.lending import Lending
 from paceline.links.memory import SharedMemory
@@ -68,6 +69,7 @@ class Berth:
     def work(self, duty: Duty, table: Table) -> Letter | None:
         """Run this rank's program to its end; what the hub said in parting."""
         job, endpoint = duty.job, self._endpoint
+        fuzz.begin(self._rank)
         endpoint.meet([member.seat for member in table.members])
         control = Control(SharedMemory.create("control", Control.nbytes(job.ranks)), job.ranks)
         control.last_step = job.steps

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from paceline.context import ANY, Batch, Context, Handle, Message
-from paceline.errors import Cancelled, ConfigurationError, PeerLost
+from paceline.errors import Cancelled, ConfigurationError, DeadlineError, PeerLost
 from paceline.schedules.topologies import Topology
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ class Pairwise:
     # Ending
 
     async def _part(self) -> None:
-        """Answer until no neighbour can make another offer."""
+        """Answer until no neighbour can make another offer. All updates are done: who is late is left behind."""
         ctx = self._ctx
         neighbours = tuple(self._neighbours)
         for peer in neighbours:
@@ -156,8 +156,8 @@ class Pairwise:
         for peer in neighbours:
             try:
                 await ctx.recv(peer, tag=_FAREWELL)
-            except PeerLost as loss:
-                self._go_on_without(loss.rank)
+            except (PeerLost, DeadlineError):
+                self._go_on_without(peer)
 
     def _go_on_without(self, rank: int) -> None:
         self._neighbours.remove(rank)

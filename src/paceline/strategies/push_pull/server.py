@@ -192,13 +192,13 @@ class Coordinator(Server):
         while len(pushes) < policy.k:
             try:
                 push = self.read(await self.next_message(len(pushes)))
+                if push is not None and push.worker == self._first_worker:
+                    await self._take_buffers()
             except PeerLost as loss:
                 await self._go_on_without(loss)
                 continue
             if push is None:
                 continue
-            if push.worker == self._first_worker:
-                await self._take_buffers()
             self._done[push.worker] += 1
             if policy.cancels and push.version < self.version:
                 self.discard(push)  # it was pushed before its worker heard of the update that cancelled it

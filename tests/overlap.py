@@ -1,0 +1,35 @@
+"""A strategy whose message must go on while its sender computes."""
+
+import torch
+from tasks import numbers
+
+from paceline.errors import Cancelled
+
+
+class SendsAsItComputes:
+    """Rank 0 computes until rank 1 has its message: for ever, if the message does not go on meanwhile."""
+
+    def __init__(self, count):
+        self.count = count
+
+    def roles(self, workers):
+        return ("worker",) * workers
+
+    async def worker(self, ctx):
+        tensor = numbers(self.count, dtype=torch.float32)
+        if ctx.rank:
+            assert (await ctx.recv(0)).tensor.equal(tensor)
+            await ctx.send(0, torch.empty(0))
+            return
+        sending = ctx.start(ctx.send(1, tensor))
+        computing = ctx.compute(ctx.batch_of(0, 0))
+
+        async def cancels():
+            await ctx.recv(1)
+            computing.cancel()
+
+        ctx.start(cancels())
+        try:
+            await computing
+        except Cancelled:
+            await sending
