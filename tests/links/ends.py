@@ -78,12 +78,17 @@ class Ends:
     def settle(self):
         """Until everything that was sent has come as far as it comes by itself."""
 
+    def poll(self):
+        """Let everything go on; tell whether anything came from a network."""
+        for operation in self.waiter.running:
+            operation.poll()
+        return False
+
     def poll_until(self, is_so, what):
         until_s = time.monotonic() + PATIENCE_S
         while not is_so():
             assert time.monotonic() < until_s, f"it never came to be that {what}"
-            for operation in self.waiter.running:
-                operation.poll()
+            self.poll()
 
 
 class TcpEnds(Ends):
@@ -113,12 +118,14 @@ class TcpEnds(Ends):
         """
         until_s = time.monotonic() + 2.0
         while time.monotonic() < until_s:
-            for endpoint in self.endpoints:
-                if endpoint.drain():
-                    until_s = time.monotonic() + 0.2
-            for operation in self.waiter.running:
-                operation.poll()
+            if self.poll():
+                until_s = time.monotonic() + 0.2
             time.sleep(0.001)
+
+    def poll(self):
+        came = [endpoint.drain() for endpoint in self.endpoints]
+        super().poll()
+        return any(came)
 
 
 class EncryptedEnds(TcpEnds):

@@ -5,7 +5,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from links.ends import LINKS
-from processes import wait_until
 
 from paceline.context import ANY
 from paceline.errors import Cancelled, FrameError, MismatchError
@@ -278,8 +277,7 @@ def test_a_receive_cancelled_half_way_drops_its_message_and_no_other(ends):
     ends.send(0, 1, torch.ones_like(into))
     ends.send(0, 1, torch.tensor([7.0]))
     operation = ends.post(1, 0, into)
-    # The sender, which nobody polls meanwhile, sends no more than there is room for.
-    wait_until(lambda: operation.poll() or into.any(), "a part of it has come")
+    ends.poll_until(lambda: operation.poll() or into.any(), "a part of it has come")
     operation.cancel()
     arrived = int(into.sum())
     assert 0 < arrived < len(into)
