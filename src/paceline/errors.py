@@ -159,6 +159,12 @@ class DeadlineError(RunError):
         self.deadline_s = deadline_s
         self.view = view
 
+    @property
+    def culprit(self) -> int | None:
+        """The rank that the wait was for, if it is one."""
+        _, _, number = self.awaited.partition("rank ")
+        return int(number) if number.isdecimal() else None
+
     def __str__(self) -> str:
         who = f"rank {self.rank}" if self.rank >= 0 else "the driver"
         text = f"{who} waited {self.deadline_s:g} s in {self.operation} for {self.awaited}"

@@ -1,5 +1,7 @@
 """Ranks that end in odd ways: no wait is for ever, and nothing is left open."""
 
+import contextlib
+import itertools
 import os
 import signal
 import time
@@ -8,10 +10,13 @@ import pytest
 from clusters.test_failures import kills_itself, raises, unlucky_task
 from processes import workers
 from tasks import a_task
+from torch import nn
 
 import paceline as pl
 from paceline.clusters import launch
-from paceline.errors import PeerLost, RunError
+from paceline.errors import DeadlineError, PeerLost, RunError
+from paceline.strategies.decentralized import Decentralized
+from paceline.strategies.gossip.pairwise import _FAREWELL
 
 LINKS = ["shared-memory", "tcp"]
 
@@ -94,3 +99,77 @@ def test_the_errors_of_failed_runs_hold_no_file_open(link, file_descriptors):
         pl.train(a_task(), "all-reduce", cluster, steps=10**6, progress=lambda _: {}[0])
     assert file_descriptors() == before
     assert len(kept) == 4
+
+
+# Ranks that are late
+
+
+@pytest.mark.parametrize("spec", ["async", "k-async:k=2", "k-batch-async:k=2"])
+def test_a_run_that_is_done_is_returned_without_its_straggler(spec):
+    cluster = pl.Local(workers=3, delay={1: pl.times.Constant("3600s")}, deadline_s=2.0)
+    run = pl.train(a_task(), spec, cluster, steps=8)
+    assert run.steps == len(run.history) == 8
+    assert [rank for rank, _ in run.lost] == [1]
+    assert workers() == []
+
+
+def task_of_which_one_rank_stops(mark):
+    """Whoever is the first to come to its second batch stops."""
+    batches = itertools.count(1)
+
+    def loss(outputs, targets):
+        if next(batches) == 2:
+            with contextlib.suppress(FileExistsError):
+                os.close(os.open(mark, os.O_CREAT | os.O_EXCL))
+                stop()
+        return nn.functional.mse_loss(outputs, targets)
+
+    return a_task(loss=loss)
+
+
+@pytest.mark.parametrize("spec", ["k-sync:k=2", "k-batch-sync:k=2", "async"])
+def test_a_run_that_is_done_is_returned_without_a_worker_that_was_stopped(spec, tmp_path):
+    task = task_of_which_one_rank_stops(tmp_path / "stopped")
+    run = pl.train(task, spec, pl.Local(workers=3, deadline_s=2.0), steps=30)
+    assert run.steps == len(run.history) == 30
+    assert len(run.lost) == 1
+    assert workers() == []
+
+
+def test_a_peer_that_stops_at_the_end_of_an_asynchronous_run_is_left_behind():
+    """Rank 1 stops when all updates are done, before its farewell."""
+
+    class Stopping(Decentralized):
+        async def worker(self, ctx):
+            if ctx.rank == 1:
+                start = ctx.start
+
+                def start_or_stop(work):
+                    if getattr(work, "tag", None) == _FAREWELL:
+                        stop()
+                    return start(work)
+
+                ctx.start = start_or_stop
+            await super().worker(ctx)
+
+    cluster = pl.Local(workers=3, deadline_s=2.0)
+    run = pl.train(a_task(), Stopping(mode="async", topology="complete"), cluster, steps=12)
+    assert [rank for rank, _ in run.lost] == [1]
+    assert run.steps == 12
+
+
+def test_a_rank_that_stops_while_nobody_waits_for_it_is_named():
+    async def program(ctx):
+        stop()
+
+    with pytest.raises(DeadlineError, match=r"the driver waited 1 s in the end of the run for rank 0"):
+        pl.run_program(program, pl.Local(workers=1, deadline_s=1.0))
+
+
+def test_a_rank_that_stays_when_all_else_is_done_is_named():
+    async def program(ctx):
+        if ctx.rank == 1:
+            time.sleep(3600)
+
+    with pytest.raises(DeadlineError, match=r"the driver waited 1 s in the end of the run for rank 1"):
+        pl.run_program(program, pl.Local(workers=2, deadline_s=1.0))

@@ -11,6 +11,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from paceline.clusters.blame import Life, explain
 from paceline.clusters.control import Control, Status
 from paceline.clusters.local_operations import Background
 from paceline.errors import Cancelled, DeadlineError, PeerLost
@@ -176,9 +177,10 @@ class Waits:
 
     def _deadline_error(self, operation: Operation[Any]) -> DeadlineError:
         ranks = ", ".join(str(rank) for rank in operation.awaited())
-        return DeadlineError(
+        error = DeadlineError(
             self._rank, f"{operation} in step {self._step}", f"rank {ranks}", self._deadline_s
         )
+        return explain(error, self._control, lambda _rank: Life.ASLEEP)  # the driver knows more
 
 
 class _Patience:

@@ -116,8 +116,9 @@ class Pairwise:
             answer = await self._offer.answer
         except Cancelled:
             pass  # the other's offer crossed this one, and was taken for the answer
-        except PeerLost as loss:
-            self._go_on_without(loss.rank)
+        except (PeerLost, DeadlineError):  # who does not answer cannot hold up the others
+            self._offer.answer.cancel()
+            self._go_on_without(to)
         else:
             self._move(held, answer.tensor)
         self._offer = None
@@ -154,10 +155,18 @@ class Pairwise:
         for peer in neighbours:
             ctx.start(ctx.send(peer, self._held[:0], tag=_FAREWELL))
         for peer in neighbours:
+            await self._hear_farewell(peer)
+
+    async def _hear_farewell(self, peer: int) -> None:
+        while peer in self._neighbours:
             try:
-                await ctx.recv(peer, tag=_FAREWELL)
-            except (PeerLost, DeadlineError):
+                await self._ctx.recv(peer, tag=_FAREWELL)
+                return
+            except PeerLost:
                 self._go_on_without(peer)
+            except DeadlineError as late:
+                # It may be late because it waits for another, which is the one to leave behind.
+                self._go_on_without(late.culprit if late.culprit in self._neighbours else peer)
 
     def _go_on_without(self, rank: int) -> None:
         self._neighbours.remove(rank)
