@@ -29,15 +29,20 @@ def sockets(pid):
 
 def forked_sockets():
     """The sockets of a child that this process forks now."""
+    reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
+        os.write(writing, b"!")
         signal.pause()
         os._exit(0)
     try:
+        os.read(reading, 1)  # it has returned from its fork
         return sockets(pid)
     finally:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
+        os.close(reading)
+        os.close(writing)
 
 
 # What a user forks
@@ -219,9 +224,11 @@ def test_interrupts_at_any_moment_leave_no_process_no_file_and_no_server_out_of_
 
         signal.signal(signal.SIGINT, handle)
 
-        def interrupt(*delays_s):
+        def interrupt(has_ended, *delays_s):
             for delay_s in delays_s:
                 time.sleep(delay_s)
+                os.kill(os.getpid(), signal.SIGINT)
+            while not has_ended.wait(1):  # the run had not begun yet
                 os.kill(os.getpid(), signal.SIGINT)
 
         def check():
@@ -234,12 +241,14 @@ def test_interrupts_at_any_moment_leave_no_process_no_file_and_no_server_out_of_
             delays_s = [chance.uniform(0, 0.12)]
             if chance.random() < 0.7:
                 delays_s.append(chance.uniform(0, 0.005))
-            thread = threading.Thread(target=interrupt, args=delays_s)
+            has_ended = threading.Event()
+            thread = threading.Thread(target=interrupt, args=(has_ended, *delays_s))
             thread.start()
             try:
                 train(steps=10**6)
             except KeyboardInterrupt:
                 heard += 1
+            has_ended.set()
             thread.join()
             check()
             if number % 20 == 19:
