@@ -343,7 +343,7 @@ def test_ctrl_c_ends_the_run_with_exit_code_130_and_no_traceback(small):
 
 def test_a_terminal_gets_a_bar_with_loss_and_samples_a_second(small):
     driver, terminal = pty.openpty()
-    words = command("train", small, "--workers", "2", "--steps", "200")
+    words = command("train", small, "--simulate", "--workers", "2", "--steps", "200")
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=terminal, text=True, env=WIDE) as process:
         os.close(terminal)
         shown = read_all(driver)

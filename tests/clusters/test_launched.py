@@ -91,36 +91,40 @@ def said(folder: Path, number: int, ranks: int) -> list[dict[str, object]]:
     return [json.loads((folder / f"{number}-{rank}.json").read_text()) for rank in range(ranks)]
 
 
-# A launcher whose processes need not import torch and its compiler: it does so once, and forks.
+# A launcher of one run after the other. It imports torch and its compiler once, and forks.
 LAUNCHER = """
 import json, os, runpy, sys
 import paceline.training, torch, torch._dynamo
-ranks = []
-for rank in range(int(os.environ["WORLD_SIZE"])):
-    ranks.append(os.fork())
-    if ranks[-1] == 0:
-        os.environ["RANK"] = str(rank)
+def start(rank, port, strategy, dies):
+    pid = os.fork()
+    if pid == 0:
+        os.environ |= {"RANK": str(rank), "WORLD_SIZE": "3", "MASTER_PORT": port, "DIES": dies}
         sys.path.insert(0, os.getcwd())
-        runpy.run_path(os.environ["SCRIPT"], run_name="__main__")
+        sys.argv = ["train.py", strategy, strategy]
+        runpy.run_path("train.py", run_name="__main__")
         sys.exit()
-print(json.dumps([os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in ranks]))
+    return pid
+for words in json.loads(sys.argv[1]):
+    os.mkdir(words[1])
+    ranks = [start(rank, *words) for rank in range(3)]
+    print([os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in ranks], flush=True)
 """
+DYING = {"all-reduce:algorithm=ring": "1 at 4", "async": "1 at 0"}
 
 
-def launch(
-    folder: Path, ranks: int, *strategies: str, port: int | None = None, script: str = "train.py", **env: str
-) -> list[int]:
-    """Start processes as a launcher would; how each ended."""
-    words = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port or free_port())}
+@pytest.fixture(scope="module")
+def ends(folder: Path) -> dict[str, list[int]]:
+    """How the three processes of each of two runs ended, in both of which one of them dies."""
+    runs = [(str(free_port()), strategy, dies) for strategy, dies in DYING.items()]
     done = subprocess.run(
-        [sys.executable, "-c", LAUNCHER, str(folder), *strategies],
+        [sys.executable, "-c", LAUNCHER, json.dumps(runs)],
         cwd=folder,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "SCRIPT": script, **words, **env},
+        env={**os.environ, "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1"},
         stdout=subprocess.PIPE,
         timeout=4 * PATIENCE_S,
         check=True,
     )
-    return list(json.loads(done.stdout.splitlines()[-1]))
+    return dict(zip(DYING, map(json.loads, done.stdout.splitlines()), strict=True))
 
 
 @pytest.fixture(scope="module")
@@ -166,17 +170,19 @@ def test_the_run_says_where_its_ranks_were_and_how_they_talked(by_torchrun: Path
     assert environment["link"] == "TCP, not encrypted"  # type: ignore[index]
 
 
-def test_a_process_that_is_killed_ends_the_run_of_the_others_with_its_name(folder: Path):
-    ends = launch(folder, 3, "all-reduce:algorithm=ring", DIES="1 at 4")
-    assert ends == [0, -9, 0]
+def test_a_process_that_is_killed_ends_the_run_of_the_others_with_its_name(
+    folder: Path, ends: dict[str, list[int]]
+):
+    strategy = "all-reduce:algorithm=ring"
+    assert ends[strategy] == [0, -9, 0]
     for rank in (0, 2):
-        error = json.loads((folder / f"0-{rank}.json").read_text())["error"]
+        error = json.loads((folder / strategy / f"0-{rank}.json").read_text())["error"]
         assert error.startswith("PeerLost: rank 1 is lost (on host ")
 
 
-def test_a_strategy_that_can_spare_a_worker_goes_on_without_it(folder: Path):
-    assert launch(folder, 3, "async", DIES="1 at 0") == [0, -9, 0]
-    assert json.loads((folder / "0-0.json").read_text())["steps"] == 8
+def test_a_strategy_that_can_spare_a_worker_goes_on_without_it(folder: Path, ends: dict[str, list[int]]):
+    assert ends["async"] == [0, -9, 0]
+    assert json.loads((folder / "async" / "0-0.json").read_text())["steps"] == 8
 
 
 def test_a_port_that_is_taken_is_named(monkeypatch: pytest.MonkeyPatch):
@@ -188,6 +194,7 @@ def test_a_port_that_is_taken_is_named(monkeypatch: pytest.MonkeyPatch):
             pl.train(the_task(), "all-reduce", pl.Launched(), steps=1)
 
 
+@pytest.mark.slow
 def test_once_all_have_met_nobody_else_is_let_in_at_the_store(folder: Path):
     port = free_port()
     knock = f"""
@@ -206,7 +213,14 @@ sys.exit("a stranger was let in")
         "import paceline as pl\nfrom the_task import task\n"
         "runs = [pl.train(task(), 'all-reduce', pl.Launched(), steps=2) for _ in range(2)]\n"
     )
-    assert launch(folder, 2, script="knock.py", port=port) == [0, 0]
+    words = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "knock.py"], cwd=folder, env={**os.environ, **words, "RANK": str(rank)}
+        )
+        for rank in range(2)
+    ]
+    assert [process.wait(4 * PATIENCE_S) for process in processes] == [0, 0]
 
 
 @pytest.mark.parametrize(("strategy", "processes", "workers"), [("all-reduce", 4, 4), ("async", 4, 3)])
