@@ -7,9 +7,10 @@ import signal
 import time
 
 import pytest
+import torch
 from clusters.test_failures import kills_itself, raises, unlucky_task
 from processes import workers
-from tasks import a_task
+from tasks import a_task, simulated
 from torch import nn
 
 import paceline as pl
@@ -17,6 +18,7 @@ from paceline.clusters import launch
 from paceline.errors import DeadlineError, PeerLost, RunError
 from paceline.strategies.decentralized import Decentralized
 from paceline.strategies.gossip.pairwise import _FAREWELL
+from paceline.strategies.map_reduce import MapReduce
 
 LINKS = ["shared-memory", "tcp"]
 
@@ -173,3 +175,15 @@ def test_a_rank_that_stays_when_all_else_is_done_is_named():
 
     with pytest.raises(DeadlineError, match=r"the driver waited 1 s in the end of the run for rank 1"):
         pl.run_program(program, pl.Local(workers=2, deadline_s=1.0))
+
+
+def test_a_model_that_is_complete_is_returned_though_a_rank_stops_at_its_end():
+    class Stopping(MapReduce):
+        async def worker(self, ctx):
+            await super().worker(ctx)
+            if ctx.rank == 1:
+                stop()
+
+    run = pl.train(a_task(), Stopping(), pl.Local(workers=2, deadline_s=1.0), steps=3)
+    assert run.lost == [(1, 2)]
+    assert torch.equal(run.parameters, pl.train(a_task(), "map-reduce", simulated(2), steps=3).parameters)

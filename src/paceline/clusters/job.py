@@ -72,6 +72,8 @@ class Outcome:
     """Of the reporter: a dictionary a step."""
     updates: list[dict[str, Any]] = field(default_factory=list)
     """Of a worker that updates the parameters at its own pace: a dictionary for each of its updates."""
+    counted: int = 0
+    """Of such a worker: how many updates of all ranks it had heard of in the end."""
     metric: float | None = None
     """Of the reporter, where workers update at their own pace: the final metric."""
     reported: dict[str, float] = field(default_factory=dict)
@@ -116,7 +118,7 @@ def assemble(job: Job, cluster: str, outcomes: Sequence[Outcome], module: nn.Mod
     """Put the outcomes of all ranks together."""
     reporter = outcomes[job.reporter]
     if any(outcome.updates for outcome in outcomes):
-        reporter.records = _merge_updates(outcomes, reporter)
+        reporter.records = _merge_updates(job, outcomes, reporter)
     if module is not None and reporter.state:
         with torch.no_grad():
             module.load_state_dict(reporter.state)
@@ -199,14 +201,14 @@ def _bytes_by(outcomes: Sequence[Outcome], seconds: list[float]) -> list[int]:
     return total
 
 
-def _merge_updates(outcomes: Sequence[Outcome], reporter: Outcome) -> list[dict[str, Any]]:
+def _merge_updates(job: Job, outcomes: Sequence[Outcome], reporter: Outcome) -> list[dict[str, Any]]:
     """The updates of all ranks as one history: numbered in order of time, samples added up."""
     updates = [update for outcome in outcomes for update in outcome.updates]
     # At one moment of virtual time there may be several; their own count then tells which came first.
     updates.sort(key=lambda update: (update["seconds"], update["step"]))
     mean_samples = sum(update["samples"] for update in updates) / len(updates)
     before, samples = 0, 0.0
-    for number, update in zip(_numbers(updates, outcomes), updates, strict=True):
+    for number, update in zip(_numbers(job, updates, outcomes), updates, strict=True):
         # Updates without a record are those of a lost rank, which had as many samples as the others, or one more.
         samples += update["samples"] + (number - before - 1) * mean_samples
         update.update(step=number, samples=round(samples))
@@ -216,12 +218,14 @@ def _merge_updates(outcomes: Sequence[Outcome], reporter: Outcome) -> list[dict[
     return updates
 
 
-def _numbers(updates: Sequence[dict[str, Any]], outcomes: Sequence[Outcome]) -> Sequence[int]:
+def _numbers(job: Job, updates: Sequence[dict[str, Any]], outcomes: Sequence[Outcome]) -> Sequence[int]:
     """The numbers of these updates. The records of a lost rank are lost with it; its updates count all the same."""
     lost = ", ".join(str(rank) for rank, _ in _losses(outcomes))
     if not lost:
         return range(1, len(updates) + 1)
     numbers = sorted(update["step"] for update in updates)
+    if not job.stop_at_target:  # the last record stands for what a lost rank did after it, too
+        numbers[-1] = max(numbers[-1], min(job.steps, max(outcome.counted for outcome in outcomes)))
     missing = numbers[-1] - len(numbers)
     if missing:
         words = "%d of %d updates were made by rank %s, which is lost: they count, but history has no record of them"

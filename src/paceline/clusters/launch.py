@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 import os
 import selectors
 import signal
@@ -36,6 +37,8 @@ from paceline.run import Progress
 from paceline.task import user_code
 
 __all__ = ["Crew"]
+
+_log = logging.getLogger("paceline")
 
 _GRACE_S = 1.0  # how long a silent rank has to end, and the others to say what they were waiting for
 _PROGRESS_S = 0.1
@@ -208,8 +211,8 @@ class Crew:
         elif letter.word == "done":
             self._roll.outcomes[rank] = read_outcome(letter.values, letter.blobs)
             self._set_status(rank, Status.FINISHED)
-        elif letter.word == "lost":
-            self._give_up_on(letter.values["rank"])
+        elif letter.word == "lost" and self._may_leave_behind(letter.values["rank"]):
+            self._leave_behind(letter.values["rank"])
         elif letter.word == "error":
             failure = read_error(letter.values)
             if isinstance(failure, DeadlineError):
@@ -267,19 +270,22 @@ class Crew:
             self._give_time()
         elif time.monotonic() > self._patient_until_s:
             for rank in late:
-                if not is_complete or not self._give_up_on(rank):
+                if not is_complete or self._job.task is None:  # there is no model to return without it
                     seen = f"rank {rank} {self._life(rank)}"
                     raise DeadlineError(-1, "the end of the run", f"rank {rank}", self._deadline_s, seen)
+                self._leave_behind(rank)
 
-    def _give_up_on(self, rank: int) -> bool:
-        """End a rank that the run is done without. False: it may not be."""
-        if not self._roll.is_open(rank) or not self._job.can_lose(rank):
-            return False
-        seen, step = self._life(rank), self._control.step(rank)
+    def _may_leave_behind(self, rank: int) -> bool:
+        return self._roll.is_open(rank) and self._job.can_lose(rank)
+
+    def _leave_behind(self, rank: int) -> None:
+        """The run is done without this rank."""
+        step = self._control.step(rank)
+        reason = f"it {self._life(rank)}, and did not come to the end of the run in time"
         self._server.end([self._pids.pop(rank)])
-        self._roll.note_loss(rank, f"it {seen}, and did not come to the end of the run in time", step)
+        self._roll.do_without(rank, reason, step)
         self._set_status(rank, Status.LOST)
-        return True
+        _log.warning("rank %d is left behind: %s", rank, reason)
 
     def _end_in_failure(self) -> None:
         """Raise the first failure. Where a rank was lost, first hear what the others were waiting for."""

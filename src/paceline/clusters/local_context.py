@@ -125,7 +125,8 @@ class LocalContext(Node):
         self.home.end_after(step)
 
     def count_update(self) -> int:
-        return self.home.count_update()
+        self.outcome.counted = self.home.count_update()
+        return self.outcome.counted
 
     def is_lost(self, rank: int) -> bool:
         return self.control.status(rank) == Status.LOST

@@ -43,12 +43,15 @@ class Roll:
 
     def note_loss(self, rank: int, reason: str, step: int) -> None:
         """A rank has gone without a word."""
-        loss = PeerLost(rank, reason)
         if self._job.can_lose(rank) and self.all_ready:
-            self._losses[rank] = loss
-            self.outcomes[rank] = Outcome(rank=rank, lost=[(rank, step)])
+            self.do_without(rank, reason, step)
         else:
-            self.failures[rank] = loss
+            self.failures[rank] = PeerLost(rank, reason)
+
+    def do_without(self, rank: int, reason: str, step: int) -> None:
+        """Go on, or end well, without a rank."""
+        self._losses[rank] = PeerLost(rank, reason)
+        self.outcomes[rank] = Outcome(rank=rank, lost=[(rank, step)])
 
     @property
     def others_may_say_more(self) -> bool:

@@ -165,8 +165,11 @@ class Pairwise:
             except PeerLost:
                 self._go_on_without(peer)
             except DeadlineError as late:
-                # It may be late because it waits for another, which is the one to leave behind.
-                self._go_on_without(late.culprit if late.culprit in self._neighbours else peer)
+                # It may be late because it waits for another, which is the one to leave behind. Who is no neighbour
+                # of this peer is left behind by that one.
+                culprit = peer if late.culprit is None else late.culprit
+                if culprit in self._neighbours:
+                    self._go_on_without(culprit)
 
     def _go_on_without(self, rank: int) -> None:
         self._neighbours.remove(rank)
