@@ -1,6 +1,7 @@
 """What runs on this machine, as /proc tells it."""
 
 import os
+import select
 import time
 from pathlib import Path
 
@@ -49,6 +50,13 @@ def wait_until(holds, what):
     while not holds():
         assert time.monotonic() < until_s, f"waited {PATIENCE_S:g} s until {what}"
         time.sleep(0.005)
+
+
+def has_signs(file, timeout_s):
+    """Whether a file can be read within a time. `select` knows no file whose number is above 1,023."""
+    poll = select.poll()
+    poll.register(file, select.POLLIN)
+    return bool(poll.poll(1000 * timeout_s))
 
 
 def _all():

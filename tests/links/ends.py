@@ -13,6 +13,13 @@ from paceline.links.shared_memory import RingWays
 from paceline.links.tcp import TcpEndpoint, TcpWays
 
 
+def shared(name, nbytes):
+    """Memory whose file is closed: what it is mapped by stays, in reference cycles, until Python collects those."""
+    memory = SharedMemory.create(name, nbytes)
+    memory.close_fd()
+    return memory
+
+
 class Waiter:
     """Polls every operation of its process until one is done: what a rank's context does, without the sleep."""
 
@@ -39,8 +46,8 @@ class Ends:
     """The ports of several ranks over one memory, and what each of them noted."""
 
     def __init__(self, ranks=2):
-        self.memory = SharedMemory.create("test-rings", RingWays.nbytes(ranks))
-        self.bells = Bells(SharedMemory.create("test-bells", Bells.nbytes(ranks)), 0, ranks)
+        self.memory = shared("test-rings", RingWays.nbytes(ranks))
+        self.bells = Bells(shared("test-bells", Bells.nbytes(ranks)), 0, ranks)
         self.waiter = Waiter()
         self.sent, self.received = [], []
         self.open(ranks)
@@ -78,17 +85,12 @@ class Ends:
     def settle(self):
         """Until everything that was sent has come as far as it comes by itself."""
 
-    def poll(self):
-        """Let everything go on; tell whether anything came from a network."""
-        for operation in self.waiter.running:
-            operation.poll()
-        return False
-
     def poll_until(self, is_so, what):
         until_s = time.monotonic() + PATIENCE_S
         while not is_so():
             assert time.monotonic() < until_s, f"it never came to be that {what}"
-            self.poll()
+            for operation in self.waiter.running:
+                operation.poll()
 
 
 class TcpEnds(Ends):
@@ -118,14 +120,12 @@ class TcpEnds(Ends):
         """
         until_s = time.monotonic() + 2.0
         while time.monotonic() < until_s:
-            if self.poll():
-                until_s = time.monotonic() + 0.2
+            for endpoint in self.endpoints:
+                if endpoint.drain():
+                    until_s = time.monotonic() + 0.2
+            for operation in self.waiter.running:
+                operation.poll()
             time.sleep(0.001)
-
-    def poll(self):
-        came = [endpoint.drain() for endpoint in self.endpoints]
-        super().poll()
-        return any(came)
 
 
 class EncryptedEnds(TcpEnds):

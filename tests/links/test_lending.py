@@ -8,14 +8,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from links.ends import Ends, Waiter
+from links.ends import Ends, Waiter, shared
 from processes import PATIENCE_S
 
 from paceline.errors import FrameError, PeerLost
 from paceline.links import rings, transfers
 from paceline.links.frames import HEADER_BYTES, Place
 from paceline.links.lending import LEAST_BYTES, Lending
-from paceline.links.memory import SharedMemory
 from paceline.links.rings import RING_BYTES
 from paceline.links.shared_memory import RingWays
 
@@ -30,7 +29,7 @@ class LendingEnds(Ends):
 
         def memory(name, nbytes):
             if name not in made:
-                made[name] = SharedMemory.create(name, nbytes)
+                made[name] = shared(name, nbytes)
             return made[name]
 
         self.lending = [Lending(rank, memory) for rank in range(ranks)]

@@ -1,11 +1,10 @@
 import os
-import select
 import threading
 
 import pytest
 import torch
 from links.ends import EncryptedEnds, TcpEnds
-from processes import PATIENCE_S, wait_until
+from processes import PATIENCE_S, has_signs, wait_until
 
 from paceline.errors import ConfigurationError
 from paceline.links.tcp import TcpEndpoint
@@ -63,7 +62,7 @@ def test_who_sleeps_at_its_file_is_woken_by_a_message(ends):
 
     def sleep():
         while not endpoint.has_news():
-            assert select.select([endpoint], [], [], PATIENCE_S)[0]
+            assert has_signs(endpoint, PATIENCE_S)
         woken.set()
 
     threading.Thread(target=sleep, daemon=True).start()
