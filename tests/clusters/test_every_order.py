@@ -55,7 +55,10 @@ def explore(scenario, preemptions=2):
         random_orders(scenario, random.Random(0), 100, delayed=delayed)
 
 
-@pytest.mark.parametrize(("count", "preemptions"), [(2, 3), (3, 1)])
+@pytest.mark.parametrize(
+    ("count", "preemptions"),
+    [(2, 1), *(pytest.param(*case, marks=pytest.mark.slow) for case in [(2, 3), (3, 1)])],
+)
 def test_nobody_leaves_a_barrier_before_all_have_come(count, preemptions):
     def scenario(order):
         ranks = make_ranks(order, count)

@@ -185,5 +185,5 @@ def test_a_model_that_is_complete_is_returned_though_a_rank_stops_at_its_end():
                 stop()
 
     run = pl.train(a_task(), Stopping(), pl.Local(workers=2, deadline_s=1.0), steps=3)
-    assert run.lost == [(1, 2)]
+    assert [rank for rank, _ in run.lost] == [1]
     assert torch.equal(run.parameters, pl.train(a_task(), "map-reduce", simulated(2), steps=3).parameters)

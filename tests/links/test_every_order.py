@@ -14,8 +14,9 @@ from paceline.links.memory import CACHE_LINE
 from paceline.links.port import Port
 from paceline.links.shared_memory import RingWays
 
-PREEMPTIONS = 3
 RANDOM_ORDERS = 150
+# With two preemptions a scenario takes a second, with three it takes ten.
+PREEMPTIONS = [2, pytest.param(3, marks=pytest.mark.slow)]
 
 
 @pytest.fixture(autouse=True)
@@ -28,7 +29,7 @@ def small_rings(monkeypatch):
     monkeypatch.setattr(lending, "LEAST_BYTES", 64)
 
 
-def explore(scenario, preemptions=PREEMPTIONS):
+def explore(scenario, preemptions):
     """In all orders with few preemptions, with writes that show at once and late; then in random ones."""
     for delayed in (False, True):
         every_order(scenario, preemptions=preemptions, delayed=delayed)
@@ -97,7 +98,8 @@ def full(count, value):
     return torch.full((count,), value, dtype=torch.uint8)
 
 
-def test_two_who_ring_at_once_wake_the_sleeper_for_both():
+@pytest.mark.parametrize("preemptions", PREEMPTIONS)
+def test_two_who_ring_at_once_wake_the_sleeper_for_both(preemptions):
     def scenario(order):
         bells = Bells(order.memory(Bells.nbytes(3)), 0, 3)
         news = order.memory(64).words(0, 2)
@@ -118,7 +120,7 @@ def test_two_who_ring_at_once_wake_the_sleeper_for_both():
 
         order.run(first=lambda: ring(0), second=lambda: ring(1), sleeper=sleeper)
 
-    explore(scenario)
+    explore(scenario, preemptions)
 
 
 def test_a_bell_without_its_fence_is_slept_over():
@@ -145,7 +147,8 @@ def test_a_bell_without_its_fence_is_slept_over():
         every_order(scenario, preemptions=2, delayed=True)
 
 
-def test_messages_pass_a_ring_whole_and_in_their_order():
+@pytest.mark.parametrize("preemptions", PREEMPTIONS)
+def test_messages_pass_a_ring_whole_and_in_their_order(preemptions):
     sizes = [1, 200, 0]
 
     def scenario(order):
@@ -162,7 +165,7 @@ def test_messages_pass_a_ring_whole_and_in_their_order():
         order.run(writer=writer, reader=reader)
         assert [tensor.tolist() for tensor in received] == [[n] * size for n, size in enumerate(sizes)]
 
-    explore(scenario, preemptions=2)
+    explore(scenario, preemptions)
 
 
 def test_a_message_larger_than_the_ring_passes_it_piece_by_piece():
@@ -179,7 +182,8 @@ def test_a_message_larger_than_the_ring_passes_it_piece_by_piece():
     random_orders(scenario, random.Random(2), RANDOM_ORDERS, delayed=True)
 
 
-def test_a_lent_message_that_is_taken_back_arrives_as_it_was():
+@pytest.mark.parametrize("preemptions", PREEMPTIONS)
+def test_a_lent_message_that_is_taken_back_arrives_as_it_was(preemptions):
     def scenario(order):
         host, received = Host(order), []
 
@@ -195,10 +199,11 @@ def test_a_lent_message_that_is_taken_back_arrives_as_it_was():
         order.run(writer=writer, reader=lambda: received.extend(host.rank[1].recv(0) for _ in range(2)))
         assert [tensor.tolist() for tensor in received] == [[1] * 96, [2]]
 
-    explore(scenario)
+    explore(scenario, preemptions)
 
 
-def test_lent_messages_one_after_the_other_are_taken_back_each():
+@pytest.mark.parametrize("preemptions", PREEMPTIONS)
+def test_lent_messages_one_after_the_other_are_taken_back_each(preemptions):
     def scenario(order):
         host, received = Host(order), []
 
@@ -215,4 +220,4 @@ def test_lent_messages_one_after_the_other_are_taken_back_each():
         order.run(writer=writer, reader=lambda: received.extend(host.rank[1].recv(0) for _ in range(3)))
         assert [tensor.tolist() for tensor in received] == [[n] * 64 for n in range(3)]
 
-    explore(scenario, preemptions=2)
+    explore(scenario, preemptions)
