@@ -94,7 +94,7 @@ def test_an_error_of_one_who_is_no_rank_stays_as_it_is(board):
 
 
 @pytest.mark.parametrize(
-    ("spec",),
+    "spec",
     one_in(
         3, [(s,) for s in ("sync", "map-reduce", "fedavg", "ssp:staleness=1", "all-reduce:algorithm=tree")]
     ),
