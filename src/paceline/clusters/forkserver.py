@@ -62,6 +62,19 @@ class Ending:
     was_killed: bool = False
     """By the server, because it did not end by itself."""
 
+    def in_words(self, step: int, when: str) -> str:
+        """For people. It ended in this step, or later; `when` it stopped talking to us."""
+        if self.was_killed:
+            return (
+                f"it fell silent in step {step} or later, {when}; its process was still there, and was killed"
+            )
+        if self.status is None:
+            return f"its process ended in step {step}"
+        if os.WIFSIGNALED(self.status):
+            return f"killed by {signal.Signals(os.WTERMSIG(self.status)).name} in step {step} or later"
+        code = os.waitstatus_to_exitcode(self.status)
+        return f"its process ended with exit code {code} in step {step} or later, {when}"
+
 
 class ForkServer:
     """The driver's side. One serves all runs of a process."""
@@ -186,9 +199,8 @@ def _forget_in_child() -> None:
     """A forked child starts a server of its own. The lock may have been held by a thread that is not in the child."""
     server, ForkServer._current, ForkServer._lock = ForkServer._current, None, threading.Lock()
     if server is not None:
-        server._process.returncode = (
-            0  # not known here; else Popen would warn of a process that it leaves running
-        )
+        # Not known here. But without one Popen would warn of a process that it leaves running.
+        server._process.returncode = 0
 
 
 os.register_at_fork(after_in_child=_forget_in_child)

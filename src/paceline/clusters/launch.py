@@ -7,7 +7,6 @@ import functools
 import logging
 import os
 import selectors
-import signal
 import socket
 import sys
 import time
@@ -18,7 +17,7 @@ from typing import Any
 from paceline.clusters.blame import Life, explain, life_of
 from paceline.clusters.channel import Channel, ChannelClosed, ChannelStalled, Letter
 from paceline.clusters.control import Control, Status
-from paceline.clusters.forkserver import Ending, ForkServer
+from paceline.clusters.forkserver import ForkServer
 from paceline.clusters.interrupts import interrupts_heard, interrupts_kept
 from paceline.clusters.job import Job, Outcome
 from paceline.clusters.letters import read_error, read_outcome
@@ -253,7 +252,7 @@ class Crew:
         step = self._control.step(rank)
         patience_s = 0.0 if isinstance(closed, ChannelStalled) else _GRACE_S
         (ending,) = self._server.end([self._pids.pop(rank)], patience_s)
-        self._roll.note_loss(rank, _how_it_ended(ending, step, str(closed)), step)
+        self._roll.note_loss(rank, ending.in_words(step, str(closed)), step)
         self._set_status(rank, Status.LOST)
 
     # Who is late
@@ -294,16 +293,3 @@ class Crew:
             while time.monotonic() < until_s and not self._roll.all_heard:
                 self._listen(_PROGRESS_S)
         raise self._roll.cause()
-
-
-def _how_it_ended(ending: Ending, step: int, when: str) -> str:
-    """`when` it stopped talking to us."""
-    status = ending.status
-    if ending.was_killed:
-        return f"it fell silent in step {step} or later, {when}; its process was still there, and was killed"
-    if status is None:
-        return f"its process ended in step {step}"
-    if os.WIFSIGNALED(status):
-        return f"killed by {signal.Signals(os.WTERMSIG(status)).name} in step {step} or later"
-    code = os.waitstatus_to_exitcode(status)
-    return f"its process ended with exit code {code} in step {step} or later, {when}"

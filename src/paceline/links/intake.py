@@ -19,7 +19,7 @@ __all__ = ["Intake"]
 
 _RECEIVED = struct.Struct(
     "<128xQ"
-)  # in what Linux tells of a connection: struct tcp_info, tcpi_bytes_received
+)  # tcpi_bytes_received, in what Linux tells of a connection (struct tcp_info)
 _LONG_BYTES = 255  # the frame of a longer part says its length in eight bytes instead of one
 _SEAL_BYTES = 33  # what encryption adds to a part: a word, a nonce, flags and a code
 
