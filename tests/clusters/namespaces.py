@@ -1,6 +1,6 @@
 """Hosts for tests: network namespaces joined by links of 100 Mbit/s, a Ray node in each.
 
-A host has namespaces of its own for network, processes, mounts and its name, and its own /dev/shm. All of it hangs on
+A host has namespaces of its own for network, processes, mounts and its name, and its own /dev/shm. All of it depends on
 one process that reads from a pipe: when the tests end, or are killed, the pipe closes, that process ends, and the
 kernel takes the rest away: processes, interfaces, files. Where they were killed an empty folder stays, until the next.
 """

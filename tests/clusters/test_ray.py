@@ -31,7 +31,7 @@ WORKERS = 4
 ON_ONE_HOST = ["all-reduce:algorithm=shared", "hogwild"]
 """What needs memory that all workers share."""
 RING = {"local-sgd", "diloco"}
-"""Whose sums hang on the algorithm, which by itself is another one on several hosts."""
+"""Whose sums depend on the algorithm, which by itself is another one on several hosts."""
 
 
 def with_ring(spec):

@@ -35,7 +35,7 @@ VARIANTS = {
 """Where a strategy's name alone does not say which way it takes."""
 
 ASYNCHRONOUS = frozenset({"k-sync", "k-batch-sync", "async", "k-async", "k-batch-async", "ssp", "hogwild"})
-"""Strategies whose weights hang on who is quicker: they are left out where those of `single` are asked for."""
+"""Strategies whose weights depend on which worker is quicker: left out where those of `single` are asked for."""
 
 LOCAL = frozenset({"decentralized", "local-sgd", "diloco", "fedavg", "fedprox", "fedavgm", "fedadam"})
 """Strategies whose workers each have weights of their own for a while: not those of `single`, but the same in every
@@ -47,7 +47,7 @@ SYNCHRONOUS.append("local-sgd:post_local=99,algorithm=ring")
 REPRODUCIBLE = SYNCHRONOUS + [
     spec for spec in SPECS if spec.partition(":")[0] in LOCAL and "mode=async" not in spec
 ]
-"""Strategies whose weights hang on nothing but the task and the seed."""
+"""Strategies whose weights depend on nothing but the task and the seed."""
 
 SHARING_MEMORY = ("all-reduce:algorithm=shared", "hogwild")
 """What only ranks of one host can do."""

@@ -64,7 +64,7 @@ def rows(entries: Sequence[Entry]) -> list[Row]:
 
 
 def columns(table: Sequence[Row]) -> list[str]:
-    """The texts over the columns. Which there are hangs on what the rows have."""
+    """The texts over the columns. Which there are depends on what the rows have."""
     return [title for title, _ in _columns(table)]
 
 

@@ -1,7 +1,7 @@
 """A run as a graph: what had to be over before what could begin.
 
 A receipt waits for its message, which its sender's port carries, and then its receiver's port, one at a time. A meeting
-goes on when its last member has come. What else an activity waits for hangs on the program of its rank.
+goes on when its last member has come. What else an activity waits for depends on the program of its rank.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ def _goes_at_its_own_pace(activities: Activities, rank: int) -> bool:
 def _own_pace_ratio(activities: Activities, rank: int, pace: float) -> float | None:
     """Where nobody waits for a rank, the others compute as before, and it computes as many more as it can.
 
-    A replay would not tell: who talks to whom, and when, hangs on the pace itself.
+    A replay would not tell: who talks to whom, and when, depends on the pace itself.
     """
     computed = activities.where(What.COMPUTE)
     mine = computed[activities.rank[computed] == rank]

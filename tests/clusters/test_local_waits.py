@@ -1,0 +1,51 @@
+"""How a rank waits: what goes on may last, what stands still is named."""
+
+import time
+
+import pytest
+import torch
+
+import paceline as pl
+from paceline.errors import DeadlineError
+from paceline.links.rings import RING_BYTES
+
+LARGE = torch.ones(RING_BYTES, dtype=torch.float64)  # eight times what a ring holds
+
+
+def test_a_message_that_stops_half_way_is_named_though_its_receiver_has_other_things_to_do():
+    """A worker that computes and pushes on, and never gets its parameters whole, would not notice otherwise."""
+
+    async def program(ctx):
+        if ctx.rank == 1:
+            ctx.send(0, LARGE).poll()  # as much as fits into the ring, and no more
+            time.sleep(3600)
+        arriving = ctx.start(ctx.recv(1))
+        while not arriving.done:
+            await ctx.sleep(0.01)
+
+    with pytest.raises(DeadlineError, match=r"rank 0 waited 1 s in receive from rank 1 in step 0 for rank 1"):
+        pl.run_program(program, pl.Local(workers=2, deadline_s=1.0))
+
+
+def test_a_message_that_goes_on_slowly_may_take_longer_than_the_deadline():
+    """In 32 MB there are eight rings full; each takes a fifth of a deadline."""
+
+    async def program(ctx):
+        if ctx.rank == 1:
+            sending = ctx.send(0, LARGE)
+            while not sending.poll():
+                time.sleep(0.8)
+            return 0.0
+        return float((await ctx.recv(1)).tensor.sum())
+
+    run = pl.run_program(program, pl.Local(workers=2, deadline_s=4.0))
+    assert run.results[0] == LARGE.sum()
+    assert run.seconds > 4.0
+
+
+def test_a_rank_may_compute_for_longer_than_the_deadline():
+    async def program(ctx):
+        time.sleep(2.0)
+        return ctx.rank
+
+    assert pl.run_program(program, pl.Local(workers=2, deadline_s=1.0)).results == [0, 1]
