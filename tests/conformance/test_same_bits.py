@@ -54,7 +54,7 @@ def test_messages_that_are_read_where_they_lie_change_no_bit(spec):
     assert torch.equal(local.parameters, pl.train(task, spec, simulated(3), steps=STEPS).parameters)
 
 
-@pytest.mark.parametrize("spec", one_in(3, zip(["single", *REPRODUCIBLE])))
+@pytest.mark.parametrize("spec", one_in(5, zip(["single", *REPRODUCIBLE])))
 def test_processes_and_simulation_clip_to_the_same_bits(spec):
     task = odd_task(torch.float32, clip_norm=0.1)
     local = pl.train(task, spec, pl.Local(workers=3, threads=1), steps=STEPS)

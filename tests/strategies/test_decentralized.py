@@ -297,6 +297,7 @@ def test_the_words_of_a_topology_with_parameters_make_it_again():
     assert parse(describe(strategy)) == strategy
 
 
+@pytest.mark.slow
 def test_the_example_tells_who_does_better_than_all_reduce(capsys):
     spec = importlib.util.spec_from_file_location("topologies", EXAMPLE)
     example = importlib.util.module_from_spec(spec)

@@ -131,6 +131,7 @@ def test_updates_of_a_lost_peer_count_though_their_records_died_with_it(caplog):
     assert f"{FATAL_STEP} of 300 updates were made by rank 4, which is lost" in caplog.text
 
 
+@pytest.mark.slow
 def test_pairwise_parameters_that_fill_the_link_do_not_hold_up_those_who_are_left():
     run = train("decentralized:mode=async", {2: FATAL_STEP}, workers=3, steps=40, **LARGE)
     assert len(run.lost) == 1
