@@ -211,8 +211,10 @@ def test_a_server_outlives_the_thread_that_started_it_and_its_driver_ends_though
     wait_until(lambda: len(marked(driver.mark)) == 1, "all but the driver's own child are gone")
 
 
-def test_interrupts_at_any_moment_leave_no_process_no_file_and_no_server_out_of_step(start):
-    driver = start("""
+@pytest.mark.parametrize("rounds", [8, pytest.param(40, marks=pytest.mark.slow)])
+def test_interrupts_at_any_moment_leave_no_process_no_file_and_no_server_out_of_step(start, rounds):
+    driver = start(
+        """
         train()
         files = len(os.listdir("/proc/self/fd"))
 
@@ -237,7 +239,7 @@ def test_interrupts_at_any_moment_leave_no_process_no_file_and_no_server_out_of_
 
         chance = random.Random(0)
         heard = 0
-        for number in range(40):
+        for number in range(ROUNDS):
             delays_s = [chance.uniform(0, 0.12)]
             if chance.random() < 0.7:
                 delays_s.append(chance.uniform(0, 0.005))
@@ -251,12 +253,13 @@ def test_interrupts_at_any_moment_leave_no_process_no_file_and_no_server_out_of_
             has_ended.set()
             thread.join()
             check()
-            if number % 20 == 19:
+            if number % 20 == 7:
                 assert train().steps == 2
                 check()
         print("interrupted", heard)
-    """)
-    assert driver.output() == "interrupted 40\n"
+    """.replace("ROUNDS", str(rounds))
+    )
+    assert driver.output() == f"interrupted {rounds}\n"
 
 
 def test_a_forked_child_trains_though_torch_has_lost_its_threads_there(start):

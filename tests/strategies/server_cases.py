@@ -107,12 +107,13 @@ class Ledger:
     """
 
     SAMPLES_A_GRADIENT = 2
-    GRADIENTS_A_WORKER = 150
 
-    def __init__(self, spec, cluster, *, k, steps, seed=0):
-        self.shape = (self.GRADIENTS_A_WORKER, cluster.workers, self.SAMPLES_A_GRADIENT)
+    def __init__(self, spec, cluster, *, k, steps, seed=0, gradients_a_worker=150):
+        """`gradients_a_worker`: as many as any worker may come to compute."""
+        self.gradients_a_worker = gradients_a_worker
+        self.shape = (gradients_a_worker, cluster.workers, self.SAMPLES_A_GRADIENT)
         self.batch_size = cluster.workers * self.SAMPLES_A_GRADIENT
-        numbers = torch.arange(self.GRADIENTS_A_WORKER * self.batch_size)
+        numbers = torch.arange(gradients_a_worker * self.batch_size)
         task = pl.Task(
             model=lambda: Counter(len(numbers)),
             data=(numbers, numbers),
@@ -126,8 +127,11 @@ class Ledger:
     @property
     def applied(self):
         """How often each gradient was applied, by step and worker. Each counts a k-th of its update."""
-        batches = GlobalBatches(self.GRADIENTS_A_WORKER * self.batch_size, self.batch_size, self.run.seed)
-        indices = np.stack([batches.indices(step) for step in range(self.GRADIENTS_A_WORKER)])
+        assert max(self.computed) <= self.gradients_a_worker, (
+            "some samples came twice: the ledger is too short"
+        )
+        batches = GlobalBatches(self.gradients_a_worker * self.batch_size, self.batch_size, self.run.seed)
+        indices = np.stack([batches.indices(step) for step in range(self.gradients_a_worker)])
         counts = self.run.parameters.numpy()[indices.reshape(self.shape)] * self.k * self.SAMPLES_A_GRADIENT
         whole = counts[:, :, 0].round()
         np.testing.assert_allclose(counts, whole[:, :, None].repeat(self.shape[2], axis=2), atol=1e-9)
