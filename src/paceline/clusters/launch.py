@@ -231,9 +231,8 @@ class Crew:
     def _show(self, progress: Callable[[Progress], None]) -> None:
         shown: list[Progress] = []
         self._control.show(shown.append, self._job.workers)
-        for (
-            each
-        ) in shown:  # out here: an error of the user's would hold the control's memory by its traceback
+        # Not inside `show`: an error of the user's code would hold the control's memory by its traceback.
+        for each in shown:
             with interrupts_heard():
                 progress(each)
 
