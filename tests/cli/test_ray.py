@@ -52,6 +52,7 @@ def test_words_that_do_not_fit_are_refused(words, message):
     assert message in done.output
 
 
+@pytest.mark.slow
 @needs_ray
 @on_the_hosts
 def test_a_task_is_trained_on_a_cluster_from_the_command_line(hosts):

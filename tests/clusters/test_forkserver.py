@@ -176,6 +176,7 @@ def train(**changes):
 """
 
 
+@pytest.mark.slow
 def test_a_killed_driver_takes_a_stopped_server_along_though_its_child_lives_on(start):
     driver = start("""
         train()
@@ -191,6 +192,7 @@ def test_a_killed_driver_takes_a_stopped_server_along_though_its_child_lives_on(
     wait_until(lambda: marked(driver.mark) == [child], "all but the driver's own child are gone")
 
 
+@pytest.mark.slow
 def test_a_server_outlives_the_thread_that_started_it_and_its_driver_ends_though_a_child_lives_on(start):
     driver = start("""
         async def program(ctx):
@@ -211,7 +213,7 @@ def test_a_server_outlives_the_thread_that_started_it_and_its_driver_ends_though
     wait_until(lambda: len(marked(driver.mark)) == 1, "all but the driver's own child are gone")
 
 
-@pytest.mark.parametrize("rounds", [8, pytest.param(40, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("rounds", [3, pytest.param(40, marks=pytest.mark.slow)])
 def test_interrupts_at_any_moment_leave_no_process_no_file_and_no_server_out_of_step(start, rounds):
     driver = start(
         """

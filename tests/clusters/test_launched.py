@@ -170,6 +170,7 @@ def test_the_run_says_where_its_ranks_were_and_how_they_talked(by_torchrun: Path
     assert environment["link"] == "TCP, not encrypted"  # type: ignore[index]
 
 
+@pytest.mark.slow
 def test_a_process_that_is_killed_ends_the_run_of_the_others_with_its_name(
     folder: Path, ends: dict[str, list[int]]
 ):
@@ -180,6 +181,7 @@ def test_a_process_that_is_killed_ends_the_run_of_the_others_with_its_name(
         assert error.startswith("PeerLost: rank 1 is lost (on host ")
 
 
+@pytest.mark.slow
 def test_a_strategy_that_can_spare_a_worker_goes_on_without_it(folder: Path, ends: dict[str, list[int]]):
     assert ends["async"] == [0, -9, 0]
     assert json.loads((folder / "async" / "0-0.json").read_text())["steps"] == 8

@@ -16,6 +16,7 @@ RANKS = 4
 STEPS = 6
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.skipif(bool(can_make_hosts()), reason=f"no hosts here: {can_make_hosts()}"),
     pytest.mark.xdist_group("hosts"),  # made once
 ]

@@ -25,7 +25,7 @@ from tasks import a_task, a_wide_task, simulated
 import paceline as pl
 from paceline.errors import ConfigurationError, PeerLost, WorkerError
 
-pytestmark = [needs_ray, on_the_hosts]
+pytestmark = [needs_ray, on_the_hosts, pytest.mark.slow]
 
 WORKERS = 4
 ON_ONE_HOST = ["all-reduce:algorithm=shared", "hogwild"]

@@ -52,6 +52,7 @@ def test_without_an_address_a_private_ray_serves_the_run_and_is_gone_afterwards(
     assert children(alone.pid()) == []
 
 
+@pytest.mark.slow
 def test_a_head_that_stops_answering_ends_the_run_with_an_error_and_leaves_nothing():
     """In a process of its own: nobody can say what Ray does after that."""
 
@@ -126,6 +127,7 @@ def test_a_name_that_does_not_resolve_is_refused(alone):
         alone.call(train, "nowhere.invalid:1")
 
 
+@pytest.mark.slow
 def test_what_listens_but_is_no_ray_is_refused(alone):
     def run():
         from ray.util import get_node_ip_address

@@ -30,7 +30,14 @@ def a_heavy_task():
     )
 
 
-@pytest.mark.parametrize("spec", ["all-reduce:algorithm=shared", "all-reduce:algorithm=ring", "map-reduce"])
+@pytest.mark.parametrize(
+    "spec",
+    [
+        pytest.param("all-reduce:algorithm=shared", marks=pytest.mark.slow),
+        "all-reduce:algorithm=ring",
+        pytest.param("map-reduce", marks=pytest.mark.slow),
+    ],
+)
 def test_a_slow_rank_computes_longer_in_processes(spec):
     # So slow that it shows on a busy machine, too, where the quick one waits for a core.
     run = pl.train(a_heavy_task(), spec, pl.Local(workers=2, slow={1: 100.0}), steps=STEPS)

@@ -19,9 +19,16 @@ SAMPLES = [7, 14, 21, 24, 31, 38, 45]
 def runs(specs):
     """Parameters of `run`. One process of pytest does all tests of a run, and so trains once."""
     return [
-        pytest.param((spec, world), id=f"{spec}-{world}", marks=pytest.mark.xdist_group(f"{spec} {world}"))
-        for spec, world in itertools.product(specs, WORLDS)
+        pytest.param((spec, world), id=f"{spec}-{world}", marks=_marks(spec, world, number % 2 == 1))
+        for number, spec in enumerate(specs)
+        for world in WORLDS
     ]
+
+
+def _marks(spec, world, is_odd):
+    """Every other strategy in processes: the rest is left to `make test-all`."""
+    slow = [pytest.mark.slow] if world == "local" and is_odd else []
+    return [pytest.mark.xdist_group(f"{spec} {world}"), *slow]
 
 
 @pytest.fixture(params=runs(SPECS))

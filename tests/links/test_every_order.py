@@ -168,6 +168,7 @@ def test_messages_pass_a_ring_whole_and_in_their_order(preemptions):
     explore(scenario, preemptions)
 
 
+@pytest.mark.slow
 def test_a_message_larger_than_the_ring_passes_it_piece_by_piece():
     def scenario(order):
         host, received = Host(order), []

@@ -200,6 +200,7 @@ def test_a_large_run_says_what_it_leaves_out(open_page, tmp_path):
     assert "2 ranks together" in texts(page, "#waits small")[0]
 
 
+@pytest.mark.slow
 def test_spans_that_are_left_out_are_told_of(open_page, long_page_file):
     page = open_page(long_page_file)
     assert page.complaints() == []
@@ -236,7 +237,7 @@ def test_the_pointer_reads_the_curves(page, entries):
         assert any(math.isclose(float(rows[each.name]), metric, rel_tol=1e-3) for metric in seen)
 
 
-@pytest.mark.parametrize("number", [0, 1, 2])
+@pytest.mark.parametrize("number", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2))])
 def test_the_pointer_reads_spans_that_the_trace_has(page, entries, number):
     choose(page, number)
     run = entries[number].runs[0]

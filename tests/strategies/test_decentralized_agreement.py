@@ -100,6 +100,7 @@ def least_squares(noise, **changes):
     return task, torch.linalg.lstsq(x, y).solution.flatten()
 
 
+@pytest.mark.slow
 def test_linear_regression_reaches_the_solution_that_all_peers_share():
     # Without noise the least squares of every slice are the same, and nothing keeps the peers from them.
     task, answer = least_squares(noise=0.0)
