@@ -23,8 +23,8 @@ import paceline as pl
 from benchmarks.result import Goal, Result, Row, compare
 from benchmarks.rounds import rounds
 from paceline.clusters.job import Job
-from paceline.clusters.node import DELAY_STREAM
-from paceline.clusters.simulated import Simulated
+from paceline.clusters.rank.node import DELAY_STREAM
+from paceline.clusters.simulated.simulated import Simulated
 from paceline.collectives import all_reduce
 from paceline.context import Context
 from paceline.costs import Link, times

@@ -16,7 +16,7 @@ from benchmarks.result import Goal, Result, Row
 from benchmarks.rounds import rounds
 from benchmarks.step_time import step_seconds, train
 from paceline.clusters.job import Job
-from paceline.clusters.local import Local
+from paceline.clusters.local.local import Local
 from paceline.trace import Kind, Recorder
 
 __all__ = ["measure"]

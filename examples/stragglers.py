@@ -20,9 +20,9 @@ from pathlib import Path
 import torch
 
 import paceline as pl
+from paceline.baselines.ddp import train_with_ddp
 from paceline.cli.table import print_table
 from paceline.errors import LossNotFiniteError
-from paceline.peers.ddp import train_with_ddp
 from paceline.trace import Kind
 
 DDP = "ddp"

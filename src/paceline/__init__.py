@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from paceline import collectives
-    from paceline.clusters.launched import Launched
-    from paceline.clusters.local import Local
-    from paceline.clusters.ray import Ray
-    from paceline.clusters.simulated import Simulated
+    from paceline.clusters.launched.launched import Launched
+    from paceline.clusters.local.local import Local
+    from paceline.clusters.ray.ray import Ray
+    from paceline.clusters.simulated.simulated import Simulated
     from paceline.comparison.compare import compare
     from paceline.comparison.comparison import Comparison
     from paceline.costs import Link, times
@@ -44,13 +44,13 @@ __all__ = [
 
 _HOMES = {
     "Comparison": "paceline.comparison.comparison",
-    "Launched": "paceline.clusters.launched",
+    "Launched": "paceline.clusters.launched.launched",
     "Link": "paceline.costs",
-    "Local": "paceline.clusters.local",
+    "Local": "paceline.clusters.local.local",
     "PacelineError": "paceline.errors",
-    "Ray": "paceline.clusters.ray",
+    "Ray": "paceline.clusters.ray.ray",
     "Run": "paceline.run",
-    "Simulated": "paceline.clusters.simulated",
+    "Simulated": "paceline.clusters.simulated.simulated",
     "Task": "paceline.task",
     "compare": "paceline.comparison.compare",
     "load_task": "paceline.task",

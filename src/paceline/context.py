@@ -331,12 +331,12 @@ class Context(Protocol):
         """Add values to the record of the current step."""
         ...
 
-    def record(self, step: int, *, loss: float, samples: int, also: bool = False) -> None:
+    def record(self, step: int, *, loss: float, samples: int, force: bool = False) -> None:
         """Write the record of one update of this rank's own, where each rank updates the parameters at its own pace.
 
         `step` counts the updates of all ranks so far, as this rank sees them; `samples` are those of this update. The
         run's history is the records of all ranks in order of time. The first worker evaluates about as often as asked;
-        where workers show their parameters it then notes `consensus`, as in `observe`, and also where `also` is true.
+        where workers show their parameters it then notes `consensus`, as in `observe`, and also where `force` is true.
         """
         ...
 
@@ -354,8 +354,8 @@ class Context(Protocol):
         """
         ...
 
-    def observe(self, step: int, *, also: bool = False) -> Awaitable[None]:
-        """Let the run look at the mean of all workers' parameters after a step, if it wants to, or if `also` is true.
+    def observe(self, step: int, *, force: bool = False) -> Awaitable[None]:
+        """Let the run look at the mean of all workers' parameters after a step, if it wants to, or if `force` is true.
 
         Every worker calls it after each of its steps, and waits for the others in those steps that are looked at. The
         record of such a step has `consensus`: the root of the mean squared distance of the workers from their mean.

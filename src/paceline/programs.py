@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from paceline.clusters.job import Cluster, Job, trace_of
-from paceline.clusters.local import Local
+from paceline.clusters.local.local import Local
 from paceline.context import Context
 from paceline.errors import ConfigurationError
 from paceline.forked import do_without_lost_threads

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 
 from paceline.clusters.job import Cluster, Job, assemble
-from paceline.clusters.local import Local
+from paceline.clusters.local.local import Local
 from paceline.context import Strategy
 from paceline.errors import ConfigurationError
 from paceline.forked import do_without_lost_threads

@@ -161,7 +161,7 @@ def test_a_plot_is_written_as_svg(tmp_path):
 def test_a_plot_that_cannot_be_saved_in_the_end_says_so(tmp_path):
     from paceline.bench.predict import predict
     from paceline.bench.spec import Spec
-    from paceline.clusters.simulated import Simulated
+    from paceline.clusters.simulated.simulated import Simulated
 
     report = predict(Spec(pattern="broadcast", workers=2, simulated=True), Simulated(workers=2))
     with pytest.raises(RunError, match="plot could not be saved"):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from paceline.errors import ConfigurationError
 from paceline.schedules import ALL_REDUCE, COLLECTIVES, group_plan
-from paceline.schedules.network import Network, chunk_bytes, link_cost
+from paceline.schedules.network import NetworkCosts, chunk_bytes, link_cost
 from paceline.schedules.steps import Chunks, Recv, Reduce, Schedule, Send, chunk_bounds, chunk_slice
 from paceline.schedules.timing import time_schedule
 from paceline.schedules.validate import ScheduleError
@@ -145,7 +145,7 @@ def test_the_wavefront_is_exact_or_says_that_it_is_not(case):
     (goal, name, size, options), (length, latency, per_byte, *state) = case[:4], case[4:]
     plan = group_plan(goal, name, size, **options)
     sizes = chunk_bytes(length, 4, plan.chunks, plan.scratch)
-    network = Network(sizes, link_cost(latency, "", size), link_cost(per_byte, "", size))
+    network = NetworkCosts(sizes, link_cost(latency, "", size), link_cost(per_byte, "", size))
     try:
         found = run_wavefront(plan, network, *state)
     except OutOfOrder:
@@ -162,7 +162,7 @@ RINGS = [("all-reduce", "ring"), ("all-gather", "ring"), ("reduce-scatter", "rin
 def test_around_a_ring_nothing_can_overtake_anything(case):
     (goal, name, size, _), (length, latency, per_byte, *state) = case[:4], case[4:]
     plan = group_plan(goal, name, size)
-    network = Network(
+    network = NetworkCosts(
         chunk_bytes(length, 4, plan.chunks, 1), link_cost(latency, "", size), link_cost(per_byte, "", size)
     )
     schedules = schedules_of(goal, name, size, {})

@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 
 from paceline.schedules import group_plan
-from paceline.schedules.network import Network, chunk_bytes, link_cost
+from paceline.schedules.network import NetworkCosts, chunk_bytes, link_cost
 from paceline.schedules.timing import time_schedule
 from paceline.schedules.wavefront import OutOfOrder, run_wavefront
 
 
 def run(name: str, size: int, arrivals: np.ndarray, **options: bool):
     plan = group_plan("all-reduce", name, size)
-    network = Network(
+    network = NetworkCosts(
         chunk_bytes(160, 1, plan.chunks, plan.scratch), link_cost(1.0, "", size), link_cost(1.0, "", size)
     )
     return run_wavefront(plan, network, arrivals, np.zeros(size), np.zeros(size), **options)

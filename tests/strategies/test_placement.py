@@ -9,7 +9,7 @@ from strategies.server_cases import VARIANTS
 from tasks import WORLDS, a_task, simulated
 
 import paceline as pl
-from paceline.clusters.simulated_context import SimulatedContext
+from paceline.clusters.simulated.context import SimulatedContext
 from paceline.strategies import STRATEGIES, parse
 from paceline.strategies.central_storage import CentralStorage
 

@@ -16,7 +16,7 @@ from paceline.bench.heard import heard
 from paceline.bench.program import PING_PONG, Program
 from paceline.bench.report import Fit, Report, Row, make_row
 from paceline.bench.spec import Spec
-from paceline.clusters.local import Local
+from paceline.clusters.local.local import Local
 from paceline.costs.units import format_bytes
 from paceline.programs import run_program
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from paceline.bench.measure import machine_facts
 from paceline.bench.report import Report, make_row
 from paceline.bench.spec import Spec
-from paceline.clusters.simulated import Simulated
+from paceline.clusters.simulated.simulated import Simulated
 from paceline.collectives import choose_algorithm
 from paceline.context import Context
 from paceline.costs.link import Link

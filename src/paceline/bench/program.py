@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from paceline.bench.baseline import Gloo
 from paceline.bench.known import Known, Piece, fill, find_wrong
-from paceline.bench.peer import Gloo
 from paceline.bench.spec import Spec, warm_up
 from paceline.collectives import barrier
 from paceline.context import Context

@@ -128,8 +128,8 @@ def _benched(spec: Spec, words: ClusterWords, quiet: bool) -> Report:
     from paceline.bench.measure import measure
     from paceline.bench.memory import available_bytes, check_memory
     from paceline.bench.predict import predict
-    from paceline.clusters.local import Local
-    from paceline.clusters.simulated import Simulated
+    from paceline.clusters.local.local import Local
+    from paceline.clusters.simulated.simulated import Simulated
 
     cluster = words.cluster()
     if isinstance(cluster, Local):

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from paceline.clusters.collector import paused_collector
+from paceline.clusters.gc_pause import gc_paused
 from paceline.context import Program, Strategy
 from paceline.environment import snapshot
 from paceline.run import Progress, Record, Run
@@ -113,7 +113,7 @@ class Cluster(Protocol):
     def run(self, job: Job, progress: Callable[[Progress], None] | None = None) -> list[Outcome]: ...
 
 
-@paused_collector()
+@gc_paused()
 def assemble(job: Job, cluster: str, outcomes: Sequence[Outcome], module: nn.Module | None) -> Run:
     """Put the outcomes of all ranks together."""
     reporter = outcomes[job.reporter]

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from paceline.clusters.job import Cluster, Job, Outcome
-from paceline.clusters.simulated import Simulated
+from paceline.clusters.simulated.simulated import Simulated
 from paceline.run import Progress
 
 __all__ = ["as_seen_alone"]

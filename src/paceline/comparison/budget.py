@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 
-from paceline.clusters.simulated import Simulated
+from paceline.clusters.simulated.simulated import Simulated
 from paceline.context import Strategy
 from paceline.costs import times
 from paceline.costs.link import Link

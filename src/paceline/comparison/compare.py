@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from paceline.clusters.job import Cluster
-from paceline.clusters.local import Local
+from paceline.clusters.local.local import Local
 from paceline.comparison.alone import as_seen_alone
+from paceline.comparison.baselines import peer_trainers
 from paceline.comparison.budget import batches_per_step
 from paceline.comparison.comparison import Comparison
 from paceline.comparison.contender import Contender, Trainer, Watcher
 from paceline.comparison.entry import BASELINE
 from paceline.comparison.names import named_strategies
-from paceline.comparison.peers import peer_trainers
 from paceline.context import Strategy
 from paceline.errors import ConfigurationError
 from paceline.run import Run

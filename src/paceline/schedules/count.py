@@ -12,7 +12,7 @@ import numpy as np
 
 from paceline.errors import ConfigurationError
 from paceline.schedules.matching import match
-from paceline.schedules.network import Floats, Network, chunk_bytes
+from paceline.schedules.network import Floats, NetworkCosts, chunk_bytes
 from paceline.schedules.plan import GroupPlan, Ints, plan_of_schedules
 from paceline.schedules.steps import Chunks, Schedule
 from paceline.schedules.wavefront import run_wavefront
@@ -79,6 +79,6 @@ def _sequence(plan: GroupPlan) -> int:
         return np.zeros(len(first))
 
     idle = np.zeros(plan.size)
-    network = Network(size_bytes=one, latency_s=none, seconds_per_byte=one)
+    network = NetworkCosts(size_bytes=one, latency_s=none, seconds_per_byte=one)
     finish, _, _ = run_wavefront(plan, network, idle, idle, idle, overtaking=False)
     return int(finish.max())

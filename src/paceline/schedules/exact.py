@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from paceline.schedules.matching import Match, Place, ScheduleError
-from paceline.schedules.network import Floats, Network
+from paceline.schedules.matching import Match, Position, ScheduleError
+from paceline.schedules.network import Floats, NetworkCosts
 from paceline.schedules.plan import GroupPlan, Ints
 
 __all__ = ["Messages", "messages_of_matches", "messages_of_plan", "run_exact"]
@@ -85,7 +85,7 @@ def _rounds(messages: Messages, size: int) -> _Rounds:
 
 
 def run_exact(
-    messages: Messages, network: Network, now: Floats, out_free: Floats, in_free: Floats
+    messages: Messages, network: NetworkCosts, now: Floats, out_free: Floats, in_free: Floats
 ) -> tuple[Floats, Floats, Floats]:
     """When each rank ends, and when its ports are free."""
     pairs = messages.sources, messages.targets
@@ -95,7 +95,7 @@ def run_exact(
     reached = _simulate(messages, rounds, network.latency_s(*pairs).tolist(), transfer_s.tolist(), *state)
     for rank, part in enumerate(reached):
         if part < rounds.first[rank + 1]:
-            place = Place(rank, part - rounds.first[rank], 0)
+            place = Position(rank, part - rounds.first[rank], 0)
             raise ScheduleError(place, None, "waits for ever: the schedules deadlock; validate() says where")
     finish, out, into = (np.array(times, np.float64) for times in state)
     return finish, out, into

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from paceline.schedules.matching import Place, ScheduleError
+from paceline.schedules.matching import Position, ScheduleError
 from paceline.schedules.steps import Accumulate, Buffer, Chunks, Copy, Round, Schedule, Send, Step
 
 __all__ = ["check_hazards"]
@@ -30,7 +30,7 @@ def _check_round(rank: int, number: int, steps: Round, schedule: Schedule) -> No
     accesses = []
     for index, step in enumerate(steps):
         for chunks, writes in _touched(step):
-            _check_exists(Place(rank, number, index), step, chunks, schedule)
+            _check_exists(Position(rank, number, index), step, chunks, schedule)
             if chunks.start < chunks.stop:
                 accesses.append(_Access(chunks.buffer.value, chunks.start, chunks.stop, writes, index))
     # In order of their starts, an access can only collide with the one that reaches farthest so far.
@@ -42,7 +42,7 @@ def _check_round(rank: int, number: int, steps: Round, schedule: Schedule) -> No
                 problem = (
                     f"touches chunks that step {earlier.step} of the same round touches, and one writes them"
                 )
-                raise ScheduleError(Place(rank, number, access.step), steps[access.step], problem)
+                raise ScheduleError(Position(rank, number, access.step), steps[access.step], problem)
         if access.writes:
             writes_ = _farther(writes_, access)
         else:
@@ -62,7 +62,7 @@ def _touched(step: Step) -> Iterator[tuple[Chunks, bool]]:
         yield step.chunks, not isinstance(step, Send)
 
 
-def _check_exists(place: Place, step: Step, chunks: Chunks, schedule: Schedule) -> None:
+def _check_exists(place: Position, step: Step, chunks: Chunks, schedule: Schedule) -> None:
     limit = schedule.chunks * (schedule.scratch if chunks.buffer is Buffer.SCRATCH else 1)
     if not 0 <= chunks.start <= chunks.stop <= limit:
         raise ScheduleError(place, step, f"chunks must be a range within 0 to {limit}")

@@ -9,10 +9,10 @@ from typing import NamedTuple
 from paceline.errors import PacelineError
 from paceline.schedules.steps import Chunks, Recv, Reduce, Schedule, Send, Step
 
-__all__ = ["Match", "Place", "ScheduleError", "match", "steps_of"]
+__all__ = ["Match", "Position", "ScheduleError", "match", "steps_of"]
 
 
-class Place(NamedTuple):
+class Position(NamedTuple):
     """Where a step stands: rank, number of its round, number of the step in the round."""
 
     rank: int
@@ -23,8 +23,8 @@ class Place(NamedTuple):
 class Match(NamedTuple):
     """A Send and the Recv or Reduce that takes its message."""
 
-    sender: Place
-    receiver: Place
+    sender: Position
+    receiver: Position
     sent: Chunks
     received: Chunks
 
@@ -32,7 +32,7 @@ class Match(NamedTuple):
 class ScheduleError(PacelineError):
     """A schedule is wrong. Names the rank, the round and the step, and what is wrong there."""
 
-    def __init__(self, place: Place, step: Step | None, problem: str) -> None:
+    def __init__(self, place: Position, step: Step | None, problem: str) -> None:
         super().__init__(place, step, problem)
         self.rank, self.round, self.step_index = place
         self.step = step
@@ -48,7 +48,7 @@ class ScheduleError(PacelineError):
 def match(schedules: Sequence[Schedule]) -> list[Match]:
     """Every message, in order of sender, round and step. Refuses a step that has no counterpart."""
     size = len(schedules)
-    waiting: dict[tuple[int, int], list[tuple[Place, Recv | Reduce]]] = defaultdict(list)
+    waiting: dict[tuple[int, int], list[tuple[Position, Recv | Reduce]]] = defaultdict(list)
     for place, step in steps_of(schedules):
         if isinstance(step, Recv | Reduce):
             _check_peer(place, step, step.source, size)
@@ -68,15 +68,15 @@ def match(schedules: Sequence[Schedule]) -> list[Match]:
     return matches
 
 
-def steps_of(schedules: Sequence[Schedule]) -> Iterator[tuple[Place, Step]]:
+def steps_of(schedules: Sequence[Schedule]) -> Iterator[tuple[Position, Step]]:
     """Every step of a group, rank by rank."""
     for rank, schedule in enumerate(schedules):
         for number, steps in enumerate(schedule.rounds):
             for index, step in enumerate(steps):
-                yield Place(rank, number, index), step
+                yield Position(rank, number, index), step
 
 
-def _check_peer(place: Place, step: Step, peer: int, size: int) -> None:
+def _check_peer(place: Position, step: Step, peer: int, size: int) -> None:
     if not 0 <= peer < size:
         raise ScheduleError(place, step, f"there is no rank {peer} in a group of {size}")
     if peer == place.rank:

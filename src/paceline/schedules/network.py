@@ -11,7 +11,7 @@ import numpy.typing as npt
 from paceline.errors import ConfigurationError
 from paceline.schedules.plan import Ints, chunk_offsets
 
-__all__ = ["Floats", "LinkCost", "Network", "chunk_bytes", "link_cost"]
+__all__ = ["Floats", "LinkCost", "NetworkCosts", "chunk_bytes", "link_cost"]
 
 Floats = npt.NDArray[np.float64]
 PerMessage = Callable[[Ints, Ints], Floats]
@@ -21,7 +21,7 @@ LinkCost = float | Floats | PerMessage
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Network:
+class NetworkCosts:
     """Costs, each as a function that maps arrays, one element a message, to an array."""
 
     size_bytes: PerMessage

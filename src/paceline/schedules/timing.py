@@ -24,7 +24,7 @@ import numpy.typing as npt
 from paceline.errors import ConfigurationError
 from paceline.schedules.exact import messages_of_matches, messages_of_plan, run_exact
 from paceline.schedules.matching import match
-from paceline.schedules.network import Floats, LinkCost, Network, chunk_bytes, link_cost
+from paceline.schedules.network import Floats, LinkCost, NetworkCosts, chunk_bytes, link_cost
 from paceline.schedules.plan import GroupPlan
 from paceline.schedules.steps import Schedule
 from paceline.schedules.wavefront import OutOfOrder, run_wavefront
@@ -63,7 +63,7 @@ def time_schedule(
     """
     size = group.size if isinstance(group, GroupPlan) else len(group)
     first = group if isinstance(group, GroupPlan) else group[0]
-    network = Network(
+    network = NetworkCosts(
         chunk_bytes(length, itemsize, first.chunks, first.scratch),
         link_cost(latency_s, "latency_s", size),
         link_cost(seconds_per_byte, "seconds_per_byte", size),
@@ -76,7 +76,11 @@ def time_schedule(
 
 
 def _run(
-    group: GroupPlan | Sequence[Schedule], network: Network, now: Floats, out_free: Floats, in_free: Floats
+    group: GroupPlan | Sequence[Schedule],
+    network: NetworkCosts,
+    now: Floats,
+    out_free: Floats,
+    in_free: Floats,
 ) -> Timing:
     if not isinstance(group, GroupPlan):
         messages = messages_of_matches(match(group))

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from paceline.errors import UnknownNameError
 from paceline.schedules.goals import CHUNK_PER_RANK, GOALS
 from paceline.schedules.hazards import check_hazards
-from paceline.schedules.matching import Match, Place, ScheduleError, match, steps_of
+from paceline.schedules.matching import Match, Position, ScheduleError, match, steps_of
 from paceline.schedules.steps import Accumulate, Buffer, Chunks, Copy, Recv, Reduce, Schedule, Send, Step
 from paceline.schedules.symbolic import Expressions, ranks_of
 
@@ -41,7 +41,7 @@ def _check_layout(schedules: Sequence[Schedule], goal: str) -> None:
     for rank, schedule in enumerate(schedules):
         if schedule.chunks != chunks:
             problem = f"cuts the data into {schedule.chunks} chunks, but must into {chunks}"
-            raise ScheduleError(Place(rank, 0, 0), None, problem)
+            raise ScheduleError(Position(rank, 0, 0), None, problem)
 
 
 def _check_sizes(schedules: Sequence[Schedule], matches: Sequence[Match], *, even: bool) -> None:
@@ -54,7 +54,9 @@ def _check_sizes(schedules: Sequence[Schedule], matches: Sequence[Match], *, eve
             raise ScheduleError(place, _step(schedules, place), problem)
 
 
-def _moves(schedules: Sequence[Schedule], matches: Sequence[Match]) -> Iterator[tuple[Place, Chunks, Chunks]]:
+def _moves(
+    schedules: Sequence[Schedule], matches: Sequence[Match]
+) -> Iterator[tuple[Position, Chunks, Chunks]]:
     """Every place where chunks go from somewhere to somewhere."""
     for message in matches:
         yield message.receiver, message.sent, message.received
@@ -63,7 +65,7 @@ def _moves(schedules: Sequence[Schedule], matches: Sequence[Match]) -> Iterator[
             yield place, step.source, step.target
 
 
-def _step(schedules: Sequence[Schedule], place: Place) -> Step:
+def _step(schedules: Sequence[Schedule], place: Position) -> Step:
     return schedules[place.rank].rounds[place.round][place.step]
 
 
@@ -108,12 +110,12 @@ class _Run:
         self.unfinished[rank] = {i for i, step in enumerate(steps) if not isinstance(step, Copy | Accumulate)}
         for i, step in enumerate(steps):
             if isinstance(step, Copy | Accumulate):
-                self._do_local(Place(rank, self.round[rank], i), step)
-        met = [self._try_to_meet(Place(rank, self.round[rank], i)) for i in sorted(self.unfinished[rank])]
+                self._do_local(Position(rank, self.round[rank], i), step)
+        met = [self._try_to_meet(Position(rank, self.round[rank], i)) for i in sorted(self.unfinished[rank])]
         ended = {peer for peer in met if peer is not None and not self.unfinished[peer]}
         return sorted(ended) if self.unfinished[rank] else [*sorted(ended), rank]
 
-    def _try_to_meet(self, place: Place) -> int | None:
+    def _try_to_meet(self, place: Position) -> int | None:
         """Pass the message of this step, if the other end has come to it too. Returns the other rank then."""
         other = self.other_end[place]
         if self.round[other.rank] != other.round:
@@ -124,7 +126,7 @@ class _Run:
         self.unfinished[other.rank].discard(other.step)
         return other.rank
 
-    def _pass(self, sender: Place, receiver: Place) -> None:
+    def _pass(self, sender: Position, receiver: Position) -> None:
         send, take = _step(self.schedules, sender), _step(self.schedules, receiver)
         assert isinstance(send, Send)
         assert isinstance(take, Recv | Reduce)
@@ -132,11 +134,11 @@ class _Run:
         self._write(receiver, take.chunks, values, combine=isinstance(take, Reduce))
         self.heard[receiver.rank] |= self.heard_before[sender.rank]
 
-    def _do_local(self, place: Place, step: Copy | Accumulate) -> None:
+    def _do_local(self, place: Position, step: Copy | Accumulate) -> None:
         values = self._read(place, step.source)
         self._write(place, step.target, values, combine=isinstance(step, Accumulate))
 
-    def _read(self, place: Place, chunks: Chunks) -> list[int]:
+    def _read(self, place: Position, chunks: Chunks) -> list[int]:
         values = self.values[place.rank][chunks.buffer][chunks.start : chunks.stop]
         known = [value for value in values if value is not None]
         if len(known) < len(values):
@@ -144,14 +146,14 @@ class _Run:
             raise ScheduleError(place, _step(self.schedules, place), problem)
         return known
 
-    def _write(self, place: Place, chunks: Chunks, values: list[int], *, combine: bool) -> None:
+    def _write(self, place: Position, chunks: Chunks, values: list[int], *, combine: bool) -> None:
         memory = self.values[place.rank][chunks.buffer]
         if combine:
             own = self._read(place, chunks)
             values = [self._add(place, a, b) for a, b in zip(own, values, strict=True)]
         memory[chunks.start : chunks.stop] = values
 
-    def _add(self, place: Place, own: int, other: int) -> int:
+    def _add(self, place: Position, own: int, other: int) -> int:
         known, step = self.expressions, _step(self.schedules, place)
         if known.chunk[own] != known.chunk[other]:
             problem = f"adds {known.describe(other)} to {known.describe(own)}"
@@ -163,9 +165,9 @@ class _Run:
 
     def _raise_deadlock(self, rank: int) -> None:
         """Follow who waits for whom until somebody comes up again: that is the cycle."""
-        waits: dict[int, Place] = {}
+        waits: dict[int, Position] = {}
         while rank not in waits:
-            waits[rank] = Place(rank, self.round[rank], min(self.unfinished[rank]))
+            waits[rank] = Position(rank, self.round[rank], min(self.unfinished[rank]))
             rank = self.other_end[waits[rank]].rank
         cycle = list(waits.values())[list(waits).index(rank) :]
         steps = [f"rank {p.rank} in round {p.round} ({_step(self.schedules, p)})" for p in cycle]
@@ -200,5 +202,5 @@ class _Run:
                 problem = f"leaves the barrier without having heard of ranks {ranks_of(everyone & ~heard)}"
                 raise ScheduleError(self._end(rank), None, problem)
 
-    def _end(self, rank: int) -> Place:
-        return Place(rank, max(0, len(self.schedules[rank].rounds) - 1), 0)
+    def _end(self, rank: int) -> Position:
+        return Position(rank, max(0, len(self.schedules[rank].rounds) - 1), 0)

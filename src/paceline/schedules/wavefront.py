@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from paceline.schedules.network import Floats, Network
+from paceline.schedules.network import Floats, NetworkCosts
 from paceline.schedules.plan import GroupPlan, Ints, Pairing
 
 __all__ = ["OutOfOrder", "run_wavefront"]
@@ -116,7 +116,7 @@ class _Wavefront:
 
 def run_wavefront(
     plan: GroupPlan,
-    network: Network,
+    network: NetworkCosts,
     now: Floats,
     out_free: Floats,
     in_free: Floats,
@@ -137,7 +137,7 @@ def run_wavefront(
     return front.now, front.out_free, front.in_free
 
 
-def _links(pairing: Pairing, network: Network) -> _Links:
+def _links(pairing: Pairing, network: NetworkCosts) -> _Links:
     sources, targets = pairing.sources, pairing.targets
     latency_s = network.latency_s(sources, targets)
     shared = pairing.shift is None

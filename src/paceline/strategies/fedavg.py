@@ -23,7 +23,7 @@ from paceline.errors import ConfigurationError
 from paceline.replica.partitions import KINDS, Partition, PartitionFunction
 from paceline.strategies.federated.client import Client, LocalWork
 from paceline.strategies.federated.messages import Update
-from paceline.strategies.federated.server import Server
+from paceline.strategies.federated.server import FederatedServer
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -93,7 +93,7 @@ class FedAvg:
         await Client(ctx, work, self.make_partition()).run()
 
     async def server(self, ctx: Context) -> None:
-        await Server(ctx, self.fraction, self.server_update(ctx.parameters)).run()
+        await FederatedServer(ctx, self.fraction, self.server_update(ctx.parameters)).run()
 
     # What variants decide
 

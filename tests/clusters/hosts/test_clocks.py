@@ -1,4 +1,4 @@
-"""The clocks of several hosts are made one, as far as questions and answers can."""
+"""The clocks of several hosts are made one, as far as requests and answers can."""
 
 from __future__ import annotations
 

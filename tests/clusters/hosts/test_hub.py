@@ -1,4 +1,4 @@
-"""The hub and its ranks' lines, over real sockets: what is said, by whom, and what is refused."""
+"""The hub and its ranks' clients, over real sockets: what is said, by whom, and what is refused."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import torch
 import zmq
 from processes import PATIENCE_S, wait_until
 
-from paceline.clusters.control import Control, Status
 from paceline.clusters.hosts.hub import Hub
-from paceline.clusters.hosts.line import Line
-from paceline.clusters.hosts.post import write_letter
+from paceline.clusters.hosts.hub_client import HubClient
 from paceline.clusters.hosts.table import Member, Table, whereabouts
+from paceline.clusters.hosts.wire import write_letter
 from paceline.clusters.job import Job, Outcome
-from paceline.clusters.letters import read_outcomes, write_outcome
+from paceline.clusters.process.letters import read_outcomes, write_outcome
+from paceline.clusters.process.status_board import Status, StatusBoard
 from paceline.errors import PacelineError, PeerLost, RunError
 from paceline.links.credentials import Gate
 from paceline.links.memory import SharedMemory
@@ -47,8 +47,8 @@ class Ends:
         self.gates = [Gate(context, encrypt=encrypt, token=TOKEN) for context in self.contexts]
         members = [Member(seat=Seat("", gate.keys.public), where=whereabouts()) for gate in self.gates]
         self.table = Table(run_id=b"r" * 16, token=TOKEN, encrypt=encrypt, hub=self.hub.seat, members=members)
-        self.lines: list[Line] = []
-        self.controls: list[Control] = []
+        self.clients: list[HubClient] = []
+        self.boards: list[StatusBoard] = []
         self.dead: list[tuple[int, str]] = []
         self.ended: list[list[Outcome] | PacelineError] = []
         self._thread = threading.Thread(target=self._work)
@@ -64,24 +64,24 @@ class Ends:
         dead, self.dead = self.dead, []
         return dead
 
-    def call(self, rank: int) -> Line:
-        control = Control(SharedMemory.create("test", Control.nbytes(2)), 2)
-        control.last_step = 50
-        line = Line(
+    def call(self, rank: int) -> HubClient:
+        board = StatusBoard(SharedMemory.create("test", StatusBoard.nbytes(2)), 2)
+        board.last_step = 50
+        client = HubClient(
             rank,
-            control,
+            board,
             self.contexts[rank],
             self.gates[rank],
             self.hub.seat,
             deadline_s=self.deadline_s,
         )
-        self.controls.append(control)
-        self.lines.append(line)
-        return line
+        self.boards.append(board)
+        self.clients.append(client)
+        return client
 
     def finish(self, rank: int, result: torch.Tensor | None = None) -> None:
         outcome = Outcome(rank=rank, seconds=1.0, spans=Recorder(rank, "worker").pack(), result=result)
-        self.lines[rank].tell("done", *write_outcome(outcome))
+        self.clients[rank].tell("done", *write_outcome(outcome))
 
     def how_it_ended(self) -> list[Outcome] | PacelineError:
         self._thread.join(30)
@@ -95,8 +95,8 @@ class Ends:
     def close(self) -> None:
         self.hub.stop()
         self._thread.join(30)
-        for line in self.lines:
-            line.close()
+        for client in self.clients:
+            client.close()
         self.close_hub()
         for gate, context in zip(self.gates, self.contexts, strict=True):
             gate.close()
@@ -113,8 +113,8 @@ def ends(request: pytest.FixtureRequest) -> Iterator[Ends]:
 def begin(ends: Ends) -> None:
     for rank in range(2):
         ends.call(rank).tell("ready")
-    for line in ends.lines:
-        line.wait_for_go()
+    for client in ends.clients:
+        client.wait_for_go()
 
 
 def test_a_run_begins_when_all_are_ready_and_ends_when_all_are_done(ends: Ends):
@@ -124,33 +124,33 @@ def test_a_run_begins_when_all_are_ready_and_ends_when_all_are_done(ends: Ends):
     outcomes = ends.how_it_ended()
     assert isinstance(outcomes, list)
     assert [outcome.rank for outcome in outcomes] == [0, 1]
-    assert all(line.wait_to_part() is not None for line in ends.lines)
+    assert all(client.wait_to_part() is not None for client in ends.clients)
 
 
 def test_a_rank_that_ends_is_known_to_the_others(ends: Ends):
     begin(ends)
     ends.finish(1)
-    wait_until(lambda: ends.controls[0].status(1) is Status.FINISHED, "rank 0 knows that rank 1 has ended")
+    wait_until(lambda: ends.boards[0].status(1) is Status.FINISHED, "rank 0 knows that rank 1 has ended")
 
 
 def test_updates_are_numbered_across_ranks(ends: Ends):
     begin(ends)
-    numbers = [ends.lines[rank].ask("count").values["count"] for rank in (0, 1, 1, 0)]
+    numbers = [ends.clients[rank].ask("count").values["count"] for rank in (0, 1, 1, 0)]
     assert numbers == [1, 2, 3, 4]
 
 
 def test_whoever_ends_the_run_goes_on_when_all_know_it(ends: Ends):
     begin(ends)
-    ends.lines[0].ask("end_after", {"step": 4})
-    assert [control.last_step for control in ends.controls] == [5, 5]
+    ends.clients[0].ask("end_after", {"step": 4})
+    assert [board.last_step for board in ends.boards] == [5, 5]
 
 
 def test_rows_of_many_megabytes_come_whole_from_one_rank_through_the_hub_to_another(ends: Ends):
     begin(ends)
     rows = [bytes([rank + 1]) * 5_000_000 for rank in range(2)]
-    for line, row in zip(ends.lines, rows, strict=True):
-        line.takers["row"] = lambda letter, row=row: ({}, [row])
-    assert ends.lines[1].ask("rows").blobs == rows
+    for client, row in zip(ends.clients, rows, strict=True):
+        client.takers["row"] = lambda letter, row=row: ({}, [row])
+    assert ends.clients[1].ask("rows").blobs == rows
 
 
 def test_an_outcome_of_many_megabytes_arrives_whole(ends: Ends):
@@ -169,7 +169,7 @@ def test_a_launchers_word_of_a_death_ends_the_run_with_rank_and_host(ends: Ends)
     error = ends.how_it_ended()
     assert isinstance(error, PeerLost)
     assert f"rank 1 is lost (on host {whereabouts().host_name}: killed by SIGKILL)" in str(error)
-    parting = ends.lines[0].wait_to_part()
+    parting = ends.clients[0].wait_to_part()
     assert parting is not None
     assert parting.values["error"]["type"] == "PeerLost"
 
@@ -184,8 +184,8 @@ def test_garbage_and_a_false_name_are_refused_and_logged_once(ends: Ends, caplog
     begin(ends)
     with caplog.at_level(logging.WARNING, "paceline"):
         for _ in range(50):
-            ends.lines[1]._asks._socket.send_multipart([b"\xc1\xff not msgpack"])
-            ends.lines[1]._asks._socket.send_multipart([b"\x01"])
+            ends.clients[1]._asks._socket.send_multipart([b"\xc1\xff not msgpack"])
+            ends.clients[1]._asks._socket.send_multipart([b"\x01"])
         liar = ends.contexts[0].socket(zmq.DEALER)
         liar.routing_id = b"ask-7"
         ends.gates[0].introduce(liar, "0", ends.hub.seat.public_key)
@@ -194,7 +194,7 @@ def test_garbage_and_a_false_name_are_refused_and_logged_once(ends: Ends, caplog
             for piece in write_letter("count", {"question": 1}):
                 liar.send(piece)
         wait_until(lambda: len(caplog.records) == 2, "both are refused")
-        assert ends.lines[1].ask("count").values["count"] == 1
+        assert ends.clients[1].ask("count").values["count"] == 1
     assert len(caplog.records) == 2
     liar.close(linger=0)
 
@@ -203,7 +203,7 @@ def test_a_rank_that_falls_silent_is_lost():
     made = Ends(encrypt=False, deadline_s=6.0)
     try:
         begin(made)
-        made.lines[1]._closing.set()  # its thread ends, and with it the beats
+        made.clients[1]._closing.set()  # its thread ends, and with it the beats
         error = made.how_it_ended()
         assert isinstance(error, PeerLost)
         assert "no sign of life for 3 s" in str(error)
@@ -217,10 +217,10 @@ def test_a_hub_that_falls_silent_leaves_the_ranks_without_hope():
         begin(made)
         made.hub.stop()
         made.how_it_ended()
-        wait_until(lambda: made.lines[0].cut, "rank 0 misses the hub")
-        assert made.controls[0].status(1) is Status.LOST
+        wait_until(lambda: made.clients[0].cut, "rank 0 misses the hub")
+        assert made.boards[0].status(1) is Status.LOST
         with pytest.raises(PeerLost, match="the driver of the run is gone"):
-            made.lines[0].check()
+            made.clients[0].check()
     finally:
         made.close()
 
@@ -230,7 +230,7 @@ def test_a_last_letter_that_is_lost_ends_the_run_instead_of_keeping_it_waiting()
     try:
         begin(made)
         made.finish(0)
-        waits = threading.Thread(target=made.lines[1].wait_to_part)
+        waits = threading.Thread(target=made.clients[1].wait_to_part)
         waits.start()  # without a word on how it ended
         error = made.how_it_ended()
         assert isinstance(error, PeerLost)
@@ -249,15 +249,15 @@ def test_a_rank_that_waits_for_the_start_of_a_run_hears_that_there_is_none(ends:
     assert isinstance(error, RunError)
     ends.hub.give_up(error)
     with pytest.raises(RunError, match="the run ended before rank 0 was told to begin"):
-        ends.lines[0].wait_for_go()
+        ends.clients[0].wait_for_go()
 
 
 def test_a_rank_that_is_slow_to_hear_gets_the_outcomes_of_all_whole():
     made, awake = Ends(encrypt=False, share=True), threading.Event()
     try:
         begin(made)
-        made.lines[1].takers["arrive"] = lambda letter: awake.wait(PATIENCE_S) and None
-        made.lines[0].tell("arrive", {"visit": 1})  # from now on rank 1 hears nothing
+        made.clients[1].takers["arrive"] = lambda letter: awake.wait(PATIENCE_S) and None
+        made.clients[0].tell("arrive", {"visit": 1})  # from now on rank 1 hears nothing
         for rank in range(2):
             made.finish(rank, result=torch.full((2_000_000,), rank, dtype=torch.float64))
         assert isinstance(made.how_it_ended(), list)
@@ -266,7 +266,7 @@ def test_a_rank_that_is_slow_to_hear_gets_the_outcomes_of_all_whole():
         closing.join(1.5)  # the hub gives its ranks more than this
         awake.set()
         closing.join(PATIENCE_S)
-        parting = made.lines[1].wait_to_part()
+        parting = made.clients[1].wait_to_part()
         assert parting is not None
         assert [float(each.result.mean()) for each in read_outcomes(parting.values, parting.blobs)] == [0, 1]
     finally:

@@ -16,9 +16,9 @@ import pytest
 import zmq
 from processes import PATIENCE_S, wait_until
 
-from paceline.clusters.hosts import post
+from paceline.clusters.hosts import wire
 from paceline.clusters.hosts.hub_socket import HubSocket
-from paceline.clusters.hosts.post import ASKING, HEARING, LETTER_BYTES, write_letter
+from paceline.clusters.hosts.wire import ASKING, HEARING, LETTER_BYTES, write_letter
 from paceline.links.credentials import Gate
 
 TOKEN = b"t" * 16
@@ -189,7 +189,7 @@ def test_of_letters_that_a_rank_begins_and_never_ends_one_is_kept(held: Held, ca
     head_bytes = LETTER_BYTES // 2
     for number in range(GARBAGE_BYTES // 2**16):
         offset = number % 16 * 2**16  # sixteen pieces, then another letter
-        dealer.send(post._PREFIX.pack(b"PLL1", head_bytes, LETTER_BYTES, offset) + bytes(2**16))
+        dealer.send(wire._PREFIX.pack(b"PLL1", head_bytes, LETTER_BYTES, offset) + bytes(2**16))
     dealer.send_multipart(list(write_letter("last")))
     assert dealer.poll(1000 * PATIENCE_S), "it has heard all"
     assert held.ask("peak") - before_bytes < FEW_BYTES
@@ -231,7 +231,7 @@ def test_a_letter_of_many_megabytes_arrives_whole_both_ways(own: tuple[HubSocket
         ("done", {"a": 1}, [blob, b""])
     ]
     hub.send(ASKING + b"0", "part", {"b": 2}, [blob])
-    reader, found = post.LetterReader(), None
+    reader, found = wire.LetterReader(), None
     while found is None:
         assert dealer.poll(1000 * PATIENCE_S)
         found = reader.take(dealer.recv(copy=False).buffer)

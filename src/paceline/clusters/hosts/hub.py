@@ -8,18 +8,18 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
-from paceline.clusters.blame import Life, explain
-from paceline.clusters.channel import Letter
-from paceline.clusters.control import Control, Status
 from paceline.clusters.hosts.clocks import EXCHANGES, Clock, Reading, one_clock
+from paceline.clusters.hosts.hub_client import BEAT_S, patience_s
 from paceline.clusters.hosts.hub_socket import HubSocket
-from paceline.clusters.hosts.line import BEAT_S, patience_s
-from paceline.clusters.hosts.post import ASKING, HEARING
-from paceline.clusters.hosts.questions import Questions
+from paceline.clusters.hosts.requests import Requests
 from paceline.clusters.hosts.table import Table, whereabouts
+from paceline.clusters.hosts.wire import ASKING, HEARING
 from paceline.clusters.job import Job, Outcome
-from paceline.clusters.letters import read_error, read_outcome, write_error, write_outcomes
-from paceline.clusters.roll import Roll
+from paceline.clusters.process.blame import Life, explain
+from paceline.clusters.process.channel import Letter
+from paceline.clusters.process.letters import read_error, read_outcome, write_error, write_outcomes
+from paceline.clusters.process.status_board import Status, StatusBoard
+from paceline.clusters.roster import Roster
 from paceline.errors import DeadlineError, RunError
 from paceline.links.memory import SharedMemory
 from paceline.run import Progress
@@ -57,11 +57,11 @@ class Hub:
         self._deadline_s = deadline_s
         self._socket = HubSocket(bind=bind, encrypt=encrypt, token=token, ports=ports)
         self.seat = self._socket.seat
-        memory = SharedMemory.create("hub", Control.nbytes(job.ranks))
+        memory = SharedMemory.create("hub", StatusBoard.nbytes(job.ranks))
         memory.close_fd()  # only this process uses it
-        self._control = Control(memory, job.ranks)
-        self._control.last_step = job.steps
-        self._roll = Roll(job)
+        self._board = StatusBoard(memory, job.ranks)
+        self._board.last_step = job.steps
+        self._roster = Roster(job)
         self._clocks = [Clock() for _ in range(job.ranks)]
         self._asked_at_end = False
         self._parted = self._shares = False
@@ -74,7 +74,7 @@ class Hub:
         """Ranks that have heard what was said in parting."""
         self._ears: dict[int, tuple[int, float]] = {}
         """How much of a letter each rank had heard when it last said so, and since when it says the same."""
-        self._questions = Questions(job, self._control, self._tell)
+        self._requests = Requests(job, self._board, self._tell)
 
     def stop(self) -> None:
         """From another thread: end `work` soon, whatever its state."""
@@ -104,15 +104,15 @@ class Hub:
         """
         self._table = table
         self._launcher = launcher
-        self._questions.hosts = table.hosts
+        self._requests.hosts = table.hosts
         self._socket.admit(table.keys)
         self._wait_until_ready()
         self._ask_clocks()
         self._go()
-        while not self._roll.all_done:
+        while not self._roster.all_done:
             self._step()
             if progress is not None:
-                self._control.show(progress, self._job.workers)
+                self._board.show(progress, self._job.workers)
         self._asked_at_end = True
         self._ask_clocks()
         outcomes = [self._finished(rank) for rank in range(self._job.ranks)]
@@ -147,11 +147,11 @@ class Hub:
         return [
             rank
             for rank in self._hearing - self._gone
-            if self._control.status(rank) is not Status.LOST and now_s - self._heard_s[rank] < silent_s
+            if self._board.status(rank) is not Status.LOST and now_s - self._heard_s[rank] < silent_s
         ]
 
     def _finished(self, rank: int) -> Outcome:
-        outcome, clock = self._roll.outcomes[rank], self._clocks[rank]
+        outcome, clock = self._roster.outcomes[rank], self._clocks[rank]
         outcome.clock_residual_s = clock.residual_s
         if outcome.spans is not None:
             outcome.spans = one_clock(outcome.spans, clock)
@@ -162,10 +162,10 @@ class Hub:
     def _wait_until_ready(self) -> None:
         deadline_s = time.monotonic() + max(self._deadline_s, 60.0)
         # Whose thread has not been heard yet cannot hear either: ZeroMQ drops what is for nobody.
-        while not self._roll.all_ready or len(self._hearing) < self._job.ranks:
+        while not self._roster.all_ready or len(self._hearing) < self._job.ranks:
             self._step()
             if time.monotonic() > deadline_s:
-                missing = ", ".join(f"{rank} on {self._table.name_of(rank)}" for rank in self._roll.missing)
+                missing = ", ".join(f"{rank} on {self._table.name_of(rank)}" for rank in self._roster.missing)
                 raise DeadlineError(-1, "starting", f"rank {missing}", self._deadline_s)
 
     def _step(self) -> None:
@@ -174,12 +174,12 @@ class Hub:
             raise RunError("the run was given up")
         self._listen(_LISTEN_S)
         self._look_for_the_lost()
-        if self._roll.failures:
-            if self._roll.others_may_say_more:
+        if self._roster.failures:
+            if self._roster.others_may_say_more:
                 until_s = time.monotonic() + _GRACE_S
-                while time.monotonic() < until_s and not self._roll.all_heard:
+                while time.monotonic() < until_s and not self._roster.all_heard:
                     self._listen(_LISTEN_S)
-            cause = self._roll.cause()
+            cause = self._roster.cause()
             self._part({"error": write_error(-1, -1, cause)})
             raise cause
 
@@ -197,7 +197,7 @@ class Hub:
         if letter.word == "beat":
             self._hearing.add(rank)
             self._note_beat(rank, values.pop("leaves"), values.pop("hears"))
-            self._control.copy_own(rank, values, reports=rank == self._job.reporter)
+            self._board.copy_own(rank, values, reports=rank == self._job.reporter)
             self._tell(rank, "beat")
         elif letter.word == "ping":
             reading = Reading(values["asked_s"], values["answer_s"], time.monotonic())
@@ -206,20 +206,20 @@ class Hub:
         elif letter.word == "part":
             self._gone.add(rank)
         elif letter.word == "ready":
-            self._roll.ready.add(rank)
+            self._roster.ready.add(rank)
         elif letter.word == "done":
-            self._roll.outcomes[rank] = read_outcome(values, letter.blobs)
+            self._roster.outcomes[rank] = read_outcome(values, letter.blobs)
             self._set_status(rank, Status.FINISHED)
         elif letter.word == "lost":
             self._give_up_on(values["rank"])
         elif letter.word == "error":
             failure = read_error(values)
             if isinstance(failure, DeadlineError):
-                failure = explain(failure, self._control, self._life)
-            self._roll.failures[rank] = failure
+                failure = explain(failure, self._board, self._life)
+            self._roster.failures[rank] = failure
             self._set_status(rank, Status.LOST)
         else:
-            self._questions.take(rank, letter, lambda v, b=(): self._socket.send(sender, letter.word, v, b))
+            self._requests.take(rank, letter, lambda v, b=(): self._socket.send(sender, letter.word, v, b))
 
     def _note_beat(self, rank: int, leaves: bool, heard_bytes: int) -> None:
         now_s = time.monotonic()
@@ -236,12 +236,12 @@ class Hub:
     # Who is there
 
     def _set_status(self, rank: int, status: Status) -> None:
-        self._control.set_status(rank, status)
+        self._board.set_status(rank, status)
         for other in range(self._job.ranks):
             if other != rank:
                 self._tell(other, "status", {"rank": rank, "status": int(status)})
         if status is Status.LOST:
-            self._questions.forget(rank)
+            self._requests.forget(rank)
 
     def _look_for_the_lost(self) -> None:
         for rank, reason in self._launcher.losses():
@@ -256,9 +256,9 @@ class Hub:
                 self._note_loss(rank, f"how it ended did not arrive within {self._deadline_s:g} s")
 
     def _note_loss(self, rank: int, reason: str) -> None:
-        if self._roll.is_open(rank):
-            step = self._control.step(rank)
-            self._roll.note_loss(rank, f"on host {self._table.name_of(rank)}: {reason}", step)
+        if self._roster.is_open(rank):
+            step = self._board.step(rank)
+            self._roster.note_loss(rank, f"on host {self._table.name_of(rank)}: {reason}", step)
             self._set_status(rank, Status.LOST)
 
     def _give_up_on(self, rank: int) -> None:
@@ -280,7 +280,7 @@ class Hub:
         away = [r for r, member in enumerate(self._table.members) if member.where.host != here]
         for rank in away:
             for exchange in range(EXCHANGES):
-                if self._control.status(rank) is Status.LOST or time.monotonic() > until_s:
+                if self._board.status(rank) is Status.LOST or time.monotonic() > until_s:
                     break
                 self._tell(rank, "ping", {"asked_s": time.monotonic()})
                 while self._answered[rank] <= exchange and time.monotonic() < until_s:

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import zmq
 
-from paceline.clusters.channel import Letter
-from paceline.clusters.hosts.post import ASKING, HEARING, LetterReader, limit_intake, write_letter
+from paceline.clusters.hosts.wire import ASKING, HEARING, LetterReader, limit_intake, write_letter
+from paceline.clusters.process.channel import Letter
 from paceline.errors import FrameError
 from paceline.links.credentials import Gate
 from paceline.links.seats import Seat, bind_socket

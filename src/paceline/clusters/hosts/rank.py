@@ -9,17 +9,17 @@ from dataclasses import dataclass
 
 import torch
 
-from paceline.clusters.channel import Letter
 from paceline.clusters.checks import share_of_cores
-from paceline.clusters.control import Control
-from paceline.clusters.hosts.home import HubHome
-from paceline.clusters.hosts.line import Line
+from paceline.clusters.hosts.driver import HubDriver
+from paceline.clusters.hosts.hub_client import HubClient
 from paceline.clusters.hosts.table import Member, Table, whereabouts
 from paceline.clusters.job import Job
-from paceline.clusters.letters import write_error, write_outcome
-from paceline.clusters.local_context import LocalContext
-from paceline.clusters.wiring import Wiring
-from paceline.clusters.worker import drive, seed_chance
+from paceline.clusters.local.worker import drive, seed_chance
+from paceline.clusters.process.channel import Letter
+from paceline.clusters.process.context import LocalContext
+from paceline.clusters.process.letters import write_error, write_outcome
+from paceline.clusters.process.status_board import StatusBoard
+from paceline.clusters.process.wiring import Wiring
 from paceline.costs.stragglers import Stragglers
 from paceline.errors import Cancelled, RunError
 from paceline.links import fuzz
@@ -30,11 +30,11 @@ from paceline.links.mixed import MixedWays
 from paceline.links.shared_memory import RingWays
 from paceline.links.tcp import TcpEndpoint, TcpWays
 
-__all__ = ["Berth", "Duty"]
+__all__ = ["Assignment", "RankProcess"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Duty:
+class Assignment:
     """What is the same for all ranks, and private to the run: it reaches them by their launcher."""
 
     job: Job
@@ -44,7 +44,7 @@ class Duty:
     """Of each rank. None: its share of its host's cores."""
 
 
-class Berth:
+class RankProcess:
     """A process's place in a run, taken before the run begins: a socket, and keys of its own."""
 
     def __init__(
@@ -66,55 +66,55 @@ class Berth:
     def member(self) -> Member:
         return Member(seat=self._endpoint.seat, where=whereabouts())
 
-    def work(self, duty: Duty, table: Table) -> Letter | None:
+    def work(self, assignment: Assignment, table: Table) -> Letter | None:
         """Run this rank's program to its end; what the hub said in parting."""
-        job, endpoint = duty.job, self._endpoint
+        job, endpoint = assignment.job, self._endpoint
         fuzz.begin(self._rank)
         endpoint.meet([member.seat for member in table.members])
-        control = Control(SharedMemory.create("control", Control.nbytes(job.ranks)), job.ranks)
-        control.last_step = job.steps
-        line = Line(
-            self._rank, control, endpoint.context, endpoint.gate, table.hub, deadline_s=duty.deadline_s
+        board = StatusBoard(SharedMemory.create("board", StatusBoard.nbytes(job.ranks)), job.ranks)
+        board.last_step = job.steps
+        client = HubClient(
+            self._rank, board, endpoint.context, endpoint.gate, table.hub, deadline_s=assignment.deadline_s
         )
         try:
-            with _threads(duty.threads or share_of_cores(_neighbours(self._rank, table, job))):
-                self._run(duty, table, HubHome(self._rank, job.workers, control, line))
-            return line.wait_to_part()
+            with _threads(assignment.threads or share_of_cores(_neighbours(self._rank, table, job))):
+                self._run(assignment, table, HubDriver(self._rank, job.workers, board, client))
+            return client.wait_to_part()
         finally:
-            line.close()
+            client.close()
             endpoint.close()
 
-    def _run(self, duty: Duty, table: Table, home: HubHome) -> None:
-        """Write home how it went, whatever it was."""
-        rank, job, line = self._rank, duty.job, home.line
+    def _run(self, assignment: Assignment, table: Table, driver: HubDriver) -> None:
+        """Write to the driver how it went, whatever it was."""
+        rank, job, client = self._rank, assignment.job, driver.client
         context: LocalContext | None = None
         try:
             if job.task is not None:
                 # Torch imports it with the first optimizer, which takes seconds: not in the run's time.
                 importlib.import_module("torch._dynamo")
             seed_chance(job.seed, rank)
-            context = self._open(duty, table, home)
-            line.tell("ready")
-            context.begin(line.wait_for_go())
+            context = self._open(assignment, table, driver)
+            client.tell("ready")
+            context.begin(client.wait_for_go())
             result = drive(job.program(rank)(context))
             context.settle()
             outcome = context.finish()
             outcome.result = result
-            line.tell("done", *write_outcome(outcome))
+            client.tell("done", *write_outcome(outcome))
         except (Exception, SystemExit, Cancelled) as error:
-            line.tell("error", write_error(rank, context.step if context else 0, error))
+            client.tell("error", write_error(rank, context.step if context else 0, error))
         except KeyboardInterrupt:
-            line.tell("error", write_error(rank, 0, RunError(f"rank {rank} was interrupted")))
+            client.tell("error", write_error(rank, 0, RunError(f"rank {rank} was interrupted")))
             raise
 
-    def _open(self, duty: Duty, table: Table, home: HubHome) -> LocalContext:
+    def _open(self, assignment: Assignment, table: Table, driver: HubDriver) -> LocalContext:
         """Join the ranks of this host by shared memory, and the others by TCP."""
-        rank, job, endpoint = self._rank, duty.job, self._endpoint
-        bells = SocketBells(home.memory("bells", Bells.nbytes(job.ranks)), 0, job.ranks, table.run_id.hex())
+        rank, job, endpoint = self._rank, assignment.job, self._endpoint
+        bells = SocketBells(driver.memory("bells", Bells.nbytes(job.ranks)), 0, job.ranks, table.run_id.hex())
         bells.watch(rank, endpoint)
-        home.control.bells = bells
-        lending = Lending(rank, home.memory)
-        near = RingWays(rank, job.ranks, home.memory("rings", RingWays.nbytes(job.ranks)), bells, lending)
+        driver.board.bells = bells
+        lending = Lending(rank, driver.memory)
+        near = RingWays(rank, job.ranks, driver.memory("rings", RingWays.nbytes(job.ranks)), bells, lending)
         wiring = Wiring(
             ways=MixedWays(near, TcpWays(endpoint), table.hosts, rank),
             hosts=table.hosts,
@@ -124,7 +124,12 @@ class Berth:
             endpoint=endpoint,
         )
         return LocalContext(
-            job, rank, home=home, wiring=wiring, stragglers=duty.stragglers, deadline_s=duty.deadline_s
+            job,
+            rank,
+            driver=driver,
+            wiring=wiring,
+            stragglers=assignment.stragglers,
+            deadline_s=assignment.deadline_s,
         )
 
 

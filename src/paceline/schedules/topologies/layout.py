@@ -11,14 +11,14 @@ from paceline.schedules.topologies.circulant import circle
 from paceline.schedules.topologies.graph import Floats, Ints
 from paceline.schedules.topologies.topology import Topology
 
-__all__ = ["Layout", "Line", "lay_out"]
+__all__ = ["DrawnEdge", "Layout", "lay_out"]
 
 _SPRING_PEERS = 400  # from 500 on, networkx needs scipy for springs, which we do not require
 _LARGEST_RADIUS, _SMALLEST_RADIUS, _LARGEST_BEND = 17.0, 2.0, 64.0
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class DrawnEdge:
     """An edge as it is drawn: straight, or bent where a straight one would run across another peer."""
 
     start: Floats
@@ -39,14 +39,14 @@ class Layout:
     spacing: float
     """The smallest distance of two peers."""
 
-    def lines(self, edges: Ints) -> Iterator[Line]:
+    def lines(self, edges: Ints) -> Iterator[DrawnEdge]:
         """A line for each pair of peers that has an edge."""
         pairs = {(int(receiver), int(sender)) for receiver, sender in edges}
         for receiver, sender in sorted(pairs):
             both_ways = (sender, receiver) in pairs
             if not both_ways or sender < receiver:
                 start, end = self.places[sender], self.places[receiver]
-                yield Line(start, self._bend(sender, receiver), end, both_ways)
+                yield DrawnEdge(start, self._bend(sender, receiver), end, both_ways)
 
     def _bend(self, sender: int, receiver: int) -> Floats:
         start, end = self.places[sender], self.places[receiver]

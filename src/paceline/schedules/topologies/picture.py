@@ -10,7 +10,7 @@ from paceline import svg
 from paceline.errors import ConfigurationError
 from paceline.schedules.topologies.facts import Facts
 from paceline.schedules.topologies.graph import Floats
-from paceline.schedules.topologies.layout import Layout, Line, lay_out
+from paceline.schedules.topologies.layout import DrawnEdge, Layout, lay_out
 from paceline.schedules.topologies.topology import Topology
 
 __all__ = ["check_drawable", "draw"]
@@ -54,7 +54,7 @@ def _heading(facts: Facts) -> Iterator[str]:
     yield svg.text(_MARGIN, 58, words, size=13, colour=svg.MUTED)
 
 
-def _edges(lines: Sequence[Line], step: int, layout: Layout, topology: Topology) -> Iterator[str]:
+def _edges(lines: Sequence[DrawnEdge], step: int, layout: Layout, topology: Topology) -> Iterator[str]:
     """One path for all lines of a step, and one for all arrowheads."""
     colour, dash = _looks(step, topology.period)
     width = float(np.clip(60 / max(len(lines), 1), 0.5, 1.6))
@@ -92,13 +92,13 @@ def _looks(step: int, period: int) -> tuple[str, str]:
     return svg.COLOURS[step % len(svg.COLOURS)], f' stroke-dasharray="{dash}"' if dash else ""
 
 
-def _curve(line: Line) -> str:
+def _curve(line: DrawnEdge) -> str:
     start, bend, end = (f"{x:.1f} {y:.1f}" for x, y in (line.start, line.bend, line.end))
     is_straight = np.allclose(line.bend, (line.start + line.end) / 2)
     return f"M{start}L{end}" if is_straight else f"M{start}Q{bend} {end}"
 
 
-def _heads(line: Line, radius: float) -> Iterator[str]:
+def _heads(line: DrawnEdge, radius: float) -> Iterator[str]:
     yield _head(line.bend, line.end, radius)
     if line.both_ways:
         yield _head(line.bend, line.start, radius)

@@ -14,12 +14,12 @@ from paceline.strategies.federated.messages import ANSWER, MODEL, Update
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["Server"]
+__all__ = ["FederatedServer"]
 
 _log = logging.getLogger("paceline")
 
 
-class Server:
+class FederatedServer:
     """The one that holds the model."""
 
     def __init__(self, ctx: Context, fraction: float, update: Update) -> None:

@@ -66,7 +66,7 @@ class Pairwise:
         await self._part()
         answering.cancel()
         _overwrite(ctx.parameters, self._held)
-        await ctx.observe(ctx.steps - 1, also=True)
+        await ctx.observe(ctx.steps - 1, force=True)
 
     async def _step(self, batch: Batch) -> bool:
         """One gradient, one exchange, one update; tell whether the run goes on."""
@@ -97,8 +97,8 @@ class Pairwise:
         others, every = number - 1 - self._seen, self._consensus_every
         ctx.note_staleness(others)
         ctx.advance_schedule(others)
-        also = every > 0 and number // every > self._seen // every
-        ctx.record(number, loss=ctx.loss, samples=batch.count, also=also)
+        force = every > 0 and number // every > self._seen // every
+        ctx.record(number, loss=ctx.loss, samples=batch.count, force=force)
         self._seen = number
 
     # Averaging

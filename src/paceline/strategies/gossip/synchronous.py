@@ -57,7 +57,7 @@ class Synchronous:
                 await self._adapt_then_combine(batch)
             else:
                 await self._combine_then_adapt(batch)
-            await self._ctx.observe(batch.step, also=every > 0 and (batch.step + 1) % every == 0)
+            await self._ctx.observe(batch.step, force=every > 0 and (batch.step + 1) % every == 0)
 
     async def _combine_then_adapt(self, batch: Batch) -> None:
         ctx = self._ctx

@@ -1,0 +1,54 @@
+"""What a rank asks of a hub that may be on another host."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from paceline.clusters.hosts.hub_client import HubClient
+from paceline.clusters.hosts.parameter_board import HubParameterBoard
+from paceline.clusters.process.status_board import StatusBoard
+from paceline.clusters.rank.observer import ParameterBoard
+from paceline.links.memory import SharedMemory
+
+if TYPE_CHECKING:
+    from paceline.clusters.process.context import LocalContext
+
+__all__ = ["HubDriver"]
+
+
+class HubDriver:
+    """The status board is this process's own copy, which the client keeps."""
+
+    def __init__(self, rank: int, workers: int, board: StatusBoard, client: HubClient) -> None:
+        self.board = board
+        self.client = client
+        self._parameter_board = HubParameterBoard(rank, workers, board, client) if rank < workers else None
+        self._made: list[SharedMemory] = []
+
+    def end_after(self, step: int) -> None:
+        self.client.ask("end_after", {"step": step})
+
+    def count_update(self) -> int:
+        return int(self.client.ask("count").values["count"])
+
+    def give_up_on(self, rank: int) -> None:
+        self.client.tell("lost", {"rank": rank})
+
+    def memory(self, name: str, nbytes: int) -> SharedMemory:
+        path = self.client.ask("memory", {"name": name}).values["path"]
+        if not path:
+            memory = SharedMemory.create(name, nbytes)
+            self._made.append(memory)  # the others open it by this process's descriptor
+            self.client.tell("made", {"name": name, "path": f"/proc/{os.getpid()}/fd/{memory.fd}"})
+            return memory
+        memory = SharedMemory.attach(os.open(path, os.O_RDWR | os.O_CLOEXEC))
+        memory.close_fd()
+        return memory
+
+    def parameter_board(self, context: LocalContext, like: Tensor) -> ParameterBoard:
+        assert self._parameter_board is not None, "who only serves has nothing to show"
+        self._parameter_board.open(context, like)
+        return self._parameter_board

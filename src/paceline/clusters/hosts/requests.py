@@ -1,0 +1,132 @@
+"""What ranks of several hosts ask of the hub: a number for an update, the run's end, memory, each other's rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from paceline.clusters.job import Job
+from paceline.clusters.process.channel import Letter
+from paceline.clusters.process.status_board import Status, StatusBoard
+
+__all__ = ["Requests"]
+
+Answer = Callable[..., None]
+Tell = Callable[..., None]
+
+
+class Requests:
+    """Open requests, and what is known to answer them by. A question is answered by a letter of the same word."""
+
+    def __init__(self, job: Job, board: StatusBoard, tell: Tell) -> None:
+        self._job = job
+        self._board = board
+        self._tell = tell
+        self.hosts: Sequence[int] = ()
+        self._updates = 0
+        self._paths: dict[tuple[int, str], str | None] = {}
+        self._waiting: dict[tuple[int, str], list[tuple[Answer, dict[str, Any]]]] = {}
+        self._ending: _Round | None = None
+        self._rows: _Round | None = None
+
+    def take(self, rank: int, letter: Letter, answer: Answer) -> None:
+        words = {
+            "count": self._count,
+            "end_after": self._end_after,
+            "last_step": self._noted_end,
+            "memory": self._find_memory,
+            "made": self._note_memory,
+            "arrive": self._pass_on,
+            "rows": self._gather_rows,
+            "row": self._note_row,
+        }
+        if letter.word in words:
+            words[letter.word](rank, letter, answer)
+
+    def forget(self, rank: int) -> None:
+        """A rank is lost: nobody waits for its part any more."""
+        for each in (self._ending, self._rows):
+            if each is not None:
+                each.do_without(rank)
+
+    def _others(self) -> list[int]:
+        return [rank for rank in range(self._job.ranks) if self._board.status(rank) is Status.RUNNING]
+
+    def _count(self, rank: int, letter: Letter, answer: Answer) -> None:
+        self._updates += 1
+        answer({**letter.values, "count": self._updates})
+
+    # The run's end
+
+    def _end_after(self, rank: int, letter: Letter, answer: Answer) -> None:
+        """Let every rank know of it before the one that asks goes on."""
+        last_step = self._board.last_step = min(self._board.last_step, letter.values["step"] + 1)
+        self._ending = _Round(self._others(), lambda parts: answer(letter.values))
+        for other in self._others():
+            self._tell(other, "last_step", {"last_step": last_step})
+
+    def _noted_end(self, rank: int, letter: Letter, answer: Answer) -> None:
+        if self._ending is not None:
+            self._ending.note(rank, b"")
+
+    # Memory of one host
+
+    def _find_memory(self, rank: int, letter: Letter, answer: Answer) -> None:
+        """The first of a host to ask for a name is told to make it; the others are told where it is once it is made."""
+        key = (self.hosts[rank], letter.values["name"])
+        if key not in self._paths:
+            self._paths[key] = None
+            answer({**letter.values, "path": ""})
+        elif self._paths[key] is None:
+            self._waiting.setdefault(key, []).append((answer, letter.values))
+        else:
+            answer({**letter.values, "path": self._paths[key]})
+
+    def _note_memory(self, rank: int, letter: Letter, answer: Answer) -> None:
+        key, path = (self.hosts[rank], letter.values["name"]), letter.values["path"]
+        self._paths[key] = path
+        for waiting, values in self._waiting.pop(key, []):
+            waiting({**values, "path": path})
+
+    # The parameter_board
+
+    def _pass_on(self, rank: int, letter: Letter, answer: Answer) -> None:
+        """Tell the other workers that one has come to a barrier."""
+        for other in range(self._job.workers):
+            if other != rank:
+                self._tell(other, "arrive", {"rank": rank, "visit": letter.values["visit"]})
+
+    def _gather_rows(self, rank: int, letter: Letter, answer: Answer) -> None:
+        workers = [
+            worker for worker in range(self._job.workers) if self._board.status(worker) is not Status.LOST
+        ]
+        self._rows = _Round(
+            workers,
+            lambda rows: answer({**letter.values, "ranks": list(rows)}, list(rows.values())),
+        )
+        for worker in workers:
+            self._tell(worker, "row")
+
+    def _note_row(self, rank: int, letter: Letter, answer: Answer) -> None:
+        if self._rows is not None and letter.blobs:
+            self._rows.note(rank, letter.blobs[0])
+
+
+class _Round:
+    """Something that each of several ranks has to give a part of."""
+
+    def __init__(self, ranks: Sequence[int], then: Callable[[dict[int, Any]], None]) -> None:
+        self._missing = set(ranks)
+        self._parts: dict[int, Any] = {}
+        self._then: Callable[[dict[int, Any]], None] | None = then
+
+    def note(self, rank: int, part: Any) -> None:
+        if rank in self._missing:
+            self._parts[rank] = part
+            self.do_without(rank)
+
+    def do_without(self, rank: int) -> None:
+        self._missing.discard(rank)
+        if not self._missing and self._then is not None:
+            then, self._then = self._then, None
+            then(dict(sorted(self._parts.items())))

@@ -1,0 +1,1 @@
+"""Workers that somebody else has started: torchrun, mpirun, srun."""

@@ -1,0 +1,102 @@
+"""Workers as processes of this machine: the default cluster, with nothing to install or start."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from paceline.clusters.checks import check_threads, check_workers, share_of_cores, thread_words
+from paceline.clusters.job import Job, Outcome
+from paceline.costs.link import Link
+from paceline.costs.stragglers import Stragglers
+from paceline.costs.times import Times
+from paceline.errors import ConfigurationError, UnknownNameError
+from paceline.run import Progress
+
+if TYPE_CHECKING:
+    from paceline.clusters.process.wiring import TcpNetwork
+
+__all__ = ["Local"]
+
+SHARED_MEMORY, TCP = "shared-memory", "tcp"
+LINKS = (SHARED_MEMORY, TCP)
+_ENCRYPT_REMEDY = "memory that workers share cannot be read by others, and an emulated link is no network"
+MAX_RANKS = 256  # each ordered pair of ranks has four megabytes of address space
+
+
+@dataclass(frozen=True, slots=True)
+class Local:
+    """Worker processes on this machine, which talk through shared memory.
+
+    With a `pl.Link` their messages take as long as that link would; with "tcp" they pass the loopback interface, as
+    between hosts. Each rank is then a host of its own.
+    """
+
+    workers: int = 4
+    link: str | Link = "shared-memory"
+    encrypt: bool = False
+    """Whether nobody else on this machine could read what passes by TCP."""
+    slow: Mapping[int, float] = field(default_factory=dict)
+    """How many times as long a rank computes."""
+    delay: Times | Mapping[int, Times] | None = None
+    """What each computation takes longer: of all ranks, or by rank."""
+    deadline_s: float = 60.0
+    """How long a rank waits for another before the run ends with an error."""
+    threads: int | None = None
+    """With how many threads each rank computes, which can change the last bits of sums. None: a share of the cores."""
+
+    def __post_init__(self) -> None:
+        check_workers(self.workers, at_most=MAX_RANKS - 1)
+        check_threads(self.threads)
+        _check_link(self.link)
+        if self.encrypt and self.link != TCP:
+            raise ConfigurationError("encrypt", 'must be False unless link="tcp"', True, _ENCRYPT_REMEDY)
+        if not self.deadline_s > 0:
+            raise ConfigurationError("deadline_s", "must be above 0", self.deadline_s, "60.0 is the default")
+        self.stragglers.check(self.workers)
+        for rank, factor in self.slow.items():
+            if factor < 1:
+                remedy = "a real worker cannot be made faster: slow the others"
+                raise ConfigurationError(f"slow[{rank}]", "must be at least 1", factor, remedy)
+
+    @property
+    def stragglers(self) -> Stragglers:
+        return Stragglers(slow=self.slow, delay=self.delay)
+
+    def run(self, job: Job, progress: Callable[[Progress], None] | None = None) -> list[Outcome]:
+        from paceline.clusters.local.launch import Processes
+
+        link = self.link if isinstance(self.link, Link) else None
+        threads = self.threads or share_of_cores(job.workers)
+        with Processes(job, self.stragglers, link, self._network(), self.deadline_s, threads) as processes:
+            return processes.work(progress)
+
+    def _network(self) -> TcpNetwork | None:
+        from paceline.clusters.process.wiring import TcpNetwork
+
+        if self.link != TCP:
+            return None
+        return TcpNetwork(run_id=secrets.token_bytes(16), token=secrets.token_bytes(16), encrypt=self.encrypt)
+
+    def __str__(self) -> str:
+        words = [f"{self.workers} local workers"]
+        if isinstance(self.link, Link):
+            words.append(f"emulated link {self.link}")
+        elif self.link == TCP:
+            words.append("over encrypted TCP" if self.encrypt else "over TCP")
+        words += [f"rank {rank} {factor:g}x as slow" for rank, factor in sorted(self.slow.items())]
+        if self.delay is not None:
+            words.append(f"delay {self.delay}")
+        words += thread_words(self.threads)
+        return ", ".join(words)
+
+
+def _check_link(link: object) -> None:
+    if isinstance(link, Link) or link in LINKS:
+        return
+    if isinstance(link, str):
+        raise UnknownNameError("link", link, (*LINKS, "a pl.Link"))
+    remedy = 'write pl.Link(bandwidth="100Mbps", latency="2ms"), say, to emulate a slow network'
+    raise ConfigurationError("link", 'must be "shared-memory", "tcp" or a pl.Link', link, remedy)

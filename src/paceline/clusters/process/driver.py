@@ -1,0 +1,80 @@
+"""Where a rank turns to for what it cannot know or make alone: its driver, or what stands for it on this host."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Protocol
+
+from torch import Tensor
+
+from paceline.clusters.process.channel import Channel
+from paceline.clusters.process.status_board import StatusBoard
+from paceline.clusters.process.window import LocalWindow
+from paceline.clusters.rank.observer import ParameterBoard
+from paceline.links.memory import SharedMemory
+
+if TYPE_CHECKING:
+    from paceline.clusters.process.context import LocalContext
+
+__all__ = ["Driver", "LocalDriver"]
+
+
+class Driver(Protocol):
+    """What the context of a real rank asks of its driver."""
+
+    @property
+    def board(self) -> StatusBoard:
+        """What is known of the run and of the other ranks."""
+        ...
+
+    def end_after(self, step: int) -> None:
+        """Make step number `step` the run's last, for all ranks, before this one goes on."""
+        ...
+
+    def count_update(self) -> int:
+        """Count an update; how many there are now. No two ranks are told the same number."""
+        ...
+
+    def give_up_on(self, rank: int) -> None:
+        """Let the driver end a rank that the run goes on without, if it may."""
+        ...
+
+    def memory(self, name: str, nbytes: int) -> SharedMemory:
+        """Memory that all ranks of this host find under this name. The first to ask has it made, of zeros."""
+        ...
+
+    def parameter_board(self, context: LocalContext, like: Tensor) -> ParameterBoard:
+        """Where the workers show rows of the size and dtype of `like` to the run."""
+        ...
+
+
+class LocalDriver:
+    """The driver is on this host: most is words of memory that it shares with the ranks."""
+
+    def __init__(self, board: StatusBoard, channel: Channel) -> None:
+        self.board = board
+        self._channel = channel
+
+    def end_after(self, step: int) -> None:
+        self.board.last_step = min(self.board.last_step, step + 1)
+
+    def count_update(self) -> int:
+        return self.board.count_update()
+
+    def give_up_on(self, rank: int) -> None:
+        self._channel.send("lost", {"rank": rank})
+
+    def memory(self, name: str, nbytes: int) -> SharedMemory:
+        self._channel.send("window", {"name": name, "nbytes": nbytes})
+        letter = self._channel.receive()
+        memory = SharedMemory.attach(letter.fds[0])
+        os.close(letter.fds[0])
+        return memory
+
+    def parameter_board(self, context: LocalContext, like: Tensor) -> ParameterBoard:
+        # Not `context.window`: it is for the run to look at, even where a strategy's ranks share no memory.
+        window = LocalWindow.open(
+            context, "parameter_board", context.workers, rows=len(context.workers), like=like
+        )
+        window.forgiving = True
+        return window

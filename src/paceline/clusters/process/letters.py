@@ -1,0 +1,71 @@
+"""What a rank writes driver, as values of text and numbers beside blobs of bytes: nothing that has to be unpickled."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any
+
+from paceline import errors
+from paceline.clusters.job import Outcome
+from paceline.clusters.process.channel import decode, encode
+from paceline.clusters.rank.failures import failure_of
+from paceline.errors import RunError
+from paceline.trace import Spans
+
+__all__ = [
+    "read_error",
+    "read_outcome",
+    "read_outcomes",
+    "write_error",
+    "write_outcome",
+    "write_outcomes",
+]
+
+_TUPLES = ("losses", "bytes_over_time", "lost")
+
+
+def write_outcome(outcome: Outcome) -> tuple[dict[str, Any], list[Any]]:
+    """The values and the blobs of a letter that says how a rank's program ended."""
+    blobs: list[Any] = []
+    values = {f.name: getattr(outcome, f.name) for f in fields(outcome) if f.name != "spans"}
+    body = encode(values, blobs)
+    return {"body": body}, [*blobs, outcome.spans.to_bytes() if outcome.spans is not None else b""]
+
+
+def read_outcome(values: dict[str, Any], blobs: Sequence[bytearray]) -> Outcome:
+    found = decode(values["body"], blobs)
+    for name in _TUPLES:
+        found[name] = [tuple(entry) for entry in found[name]]
+    return Outcome(**found, spans=Spans.from_bytes(bytes(blobs[-1])) if blobs[-1] else None)
+
+
+def write_outcomes(outcomes: Sequence[Outcome]) -> tuple[dict[str, Any], list[Any]]:
+    """The outcomes of all ranks in one letter."""
+    written = [write_outcome(outcome) for outcome in outcomes]
+    values = [{**each, "blobs": len(blobs)} for each, blobs in written]
+    return {"outcomes": values}, [blob for _, blobs in written for blob in blobs]
+
+
+def read_outcomes(values: dict[str, Any], blobs: Sequence[bytearray]) -> list[Outcome]:
+    outcomes, rest = [], list(blobs)
+    for each in values["outcomes"]:
+        outcomes.append(read_outcome(each, rest[: each["blobs"]]))
+        rest = rest[each["blobs"] :]
+    return outcomes
+
+
+def write_error(rank: int, step: int, error: BaseException) -> dict[str, Any]:
+    """The values of a letter that says what ended a rank's program before its time."""
+    failure = failure_of(rank, step, error)
+    return {"type": type(failure).__name__, "args": _plain(failure.args), "step": step}
+
+
+def read_error(values: dict[str, Any]) -> RunError:
+    kind: Any = getattr(errors, values["type"], RunError)
+    error: RunError = kind(*values["args"])
+    return error
+
+
+def _plain(args: tuple[Any, ...]) -> list[Any]:
+    return [a if isinstance(a, (int, float, str, list, type(None))) else str(a) for a in args]

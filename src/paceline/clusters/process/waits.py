@@ -1,0 +1,212 @@
+"""How a rank of the local world waits: it polls, sleeps on its bell, and looks whether those it waits for are there.
+
+Everything that was started goes on meanwhile.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from paceline.clusters.process.blame import Life, explain
+from paceline.clusters.process.operations import Background
+from paceline.clusters.process.status_board import Status, StatusBoard
+from paceline.errors import Cancelled, DeadlineError, PeerLost
+from paceline.links.operation import Doing, Operation
+from paceline.links.tcp import TcpEndpoint
+
+__all__ = ["Waits"]
+
+_SPIN_S = 50e-6  # about what it costs to sleep and be woken; longer would starve ranks that share this core
+_LAST_WORDS_S = 2.0  # how long a network is silent at most on which there is still something under way
+_PATIENCE_S = 0.5  # how long a rank sleeps at most before it looks whether the others are still there
+
+
+class Waits:
+    """What one rank has under way, and how it waits for it."""
+
+    def __init__(
+        self, rank: int, board: StatusBoard, deadline_s: float, endpoint: TcpEndpoint | None = None
+    ) -> None:
+        """`endpoint`: by which messages come later than the word that their sender has ended."""
+        self._rank = rank
+        self._endpoint = endpoint
+        self._ended_s: dict[int, float] = {}  # since when a rank is known to have ended
+        self._board = board
+        self._bells = board.bells
+        self._deadline_s = deadline_s
+        self._running: list[Operation[Any]] = []
+        self._patience: dict[Operation[Any], _Patience] = {}  # with what was started, and has begun to come
+        self._known_lost: set[int] = set()
+        self._step = 0
+        self._spin_s = _SPIN_S if board.ranks <= len(os.sched_getaffinity(0)) else 0.0
+
+    @property
+    def under_way(self) -> Sequence[Operation[Any]]:
+        """What was started and has not ended."""
+        return self._running
+
+    def do_without(self, rank: int) -> None:
+        """What is meant for a rank need not reach it."""
+        self._known_lost.add(rank)
+
+    def begin(self, operation: Operation[Any]) -> None:
+        """Let an operation go on whenever this rank waits."""
+        if not operation.poll() or _failed_unheard(operation):
+            self._running.append(operation)
+
+    def until_done(self, operation: Operation[Any], step: int) -> None:
+        """Poll for a moment, then sleep on this rank's bell until the operation is done."""
+        if self._spin_s and self._spin(operation):
+            return
+        self._step = step
+        self._board.set_step(self._rank, step)
+        patience = _Patience(self._deadline_s)
+        awaited: tuple[int, ...] | None = None
+        while True:
+            self._bells.listen(self._rank)
+            if self._poll(operation):
+                self._bells.ignore(self._rank)
+                self._board.note_doing(self._rank, Doing.working)
+                return
+            if awaited != (awaited := operation.awaited()):
+                self._board.note_doing(self._rank, operation.doing, awaited)
+            self._check_others(operation)
+            self._check_background()
+            if patience.is_over(operation) and awaited and operation.due_s() == math.inf:
+                raise self._deadline_error(
+                    operation
+                )  # who waits for nobody may: a long computation is no failure
+            self._bells.sleep(self._rank, self._until_next_timer(operation, patience.left_s()))
+
+    def settle(self, step: int) -> None:
+        """At the end of the program: let what is still under way come to its end."""
+        for operation in list(self._running):
+            if operation.awaited() and set(operation.awaited()) <= self._known_lost:
+                continue  # what was meant for the lost is lost too
+            if not operation.done:
+                self.until_done(operation, step)
+            if not isinstance(operation.error, Cancelled):
+                operation.take()
+
+    def _spin(self, operation: Operation[Any]) -> bool:
+        until_s = time.monotonic() + self._spin_s
+        while time.monotonic() < until_s:
+            if self._poll(operation):
+                return True
+        return False
+
+    def _poll(self, operation: Operation[Any]) -> bool:
+        """Let everything that is under way go on; tell whether this operation is done."""
+        if self._running:
+            for other in self._running:
+                other.poll()
+            ended = [other for other in self._running if other.done]
+            if ended:
+                self._running = [other for other in self._running if not other.done]
+                self._raise_unheard(ended)
+        return operation.poll()
+
+    @staticmethod
+    def _raise_unheard(ended: Sequence[Operation[Any]]) -> None:
+        """The error of a background program ends this one too, or it might wait for what never comes."""
+        for operation in ended:
+            if _failed_unheard(operation):
+                operation.take()
+
+    def _until_next_timer(self, operation: Operation[Any], limit_s: float) -> float:
+        due_s = min(other.due_s() for other in (operation, *self._running))
+        return max(0.0, min(limit_s, due_s - time.monotonic()))
+
+    def _check_others(self, operation: Operation[Any]) -> None:
+        awaited = operation.awaited()
+        gone = [rank for rank in awaited if self._board.status(rank) != Status.RUNNING]
+        # A rank that ended well may have left what is being waited for; the poll comes after its last word.
+        if not gone or self._poll(operation):
+            return
+        gone = [rank for rank in gone if rank in operation.awaited()]  # a barrier may do without the lost
+        # Who waits for any of several hears of each loss once, and may then wait for the rest.
+        known = self._known_lost if len(awaited) > 1 else set()
+        lost = [r for r in gone if self._board.status(r) == Status.LOST and r not in known]
+        if lost or (len(gone) == len(awaited) and self._hopes_for_nothing(operation, gone)):
+            rank = (lost or gone)[0]
+            self._known_lost.add(rank)
+            operation.cancel()  # or else it would take a message that somebody else is meant to get
+            reason = "" if lost else "it has ended its program"
+            raise PeerLost(rank, reason, f"rank {self._rank} was waiting in {operation} in step {self._step}")
+
+    def _check_background(self) -> None:
+        """Nothing that was started may stop half-way, whatever else goes on."""
+        self._tell_background_of_losses()
+        for other in self._running:
+            if other.progress() and not other.done:
+                patience = self._patience.setdefault(other, _Patience(self._deadline_s))
+                if patience.is_over(other):
+                    raise self._deadline_error(other)
+        if self._patience:
+            self._patience = {
+                other: self._patience[other] for other in self._running if other in self._patience
+            }
+
+    def _tell_background_of_losses(self) -> None:
+        """A background program too must not wait for one that is gone: for the rest of its last message, say."""
+        for other in self._running:
+            awaited = other.awaited() if isinstance(other, Background) else ()
+            if awaited and all(self._board.status(rank) == Status.LOST for rank in awaited):
+                assert isinstance(other, Background)
+                if not other.poll() and other.awaited() == awaited:
+                    where = f"rank {self._rank} was waiting in {other} in step {self._step}"
+                    other.throw(PeerLost(awaited[0], "", where))
+
+    def _hopes_for_nothing(self, operation: Operation[Any], ended: Sequence[int]) -> bool:
+        """Whether no message can come any more, now that all the ranks waited for have ended well."""
+        under_way = operation.due_s() < math.inf or self._may_hear_from(ended)  # on a slow link
+        from_here = any(isinstance(other, Background) for other in self._running)
+        return not under_way and not from_here
+
+    def _may_hear_from(self, ended: Sequence[int]) -> bool:
+        """Whether something that these ranks said may still come from the network."""
+        if self._endpoint is None:
+            return False
+        now_s = time.monotonic()
+        ended_s = max(self._ended_s.setdefault(rank, now_s) for rank in ended)
+        return now_s < max(ended_s, self._endpoint.heard_s) + _LAST_WORDS_S
+
+    def _deadline_error(self, operation: Operation[Any]) -> DeadlineError:
+        ranks = ", ".join(str(rank) for rank in operation.awaited())
+        error = DeadlineError(
+            self._rank, f"{operation} in step {self._step}", f"rank {ranks}", self._deadline_s
+        )
+        return explain(error, self._board, lambda _rank: Life.ASLEEP)  # the driver knows more
+
+
+class _Patience:
+    """How long a wait may still last. What goes on, however slowly, may last."""
+
+    __slots__ = ("_deadline_s", "_progress", "_until_s")
+
+    def __init__(self, deadline_s: float) -> None:
+        self._deadline_s = deadline_s
+        self._until_s = time.monotonic() + deadline_s
+        self._progress = 0
+
+    def is_over(self, operation: Operation[Any]) -> bool:
+        progress = operation.progress()
+        if progress != self._progress:
+            self._progress = progress
+            self._until_s = time.monotonic() + self._deadline_s
+        return time.monotonic() >= self._until_s
+
+    def left_s(self) -> float:
+        """Until somebody should look again."""
+        left_s = self._until_s - time.monotonic()
+        return min(left_s, _PATIENCE_S) if left_s > 0 else _PATIENCE_S
+
+
+def _failed_unheard(operation: Operation[Any]) -> bool:
+    if not isinstance(operation, Background) or operation.heard or operation.error is None:
+        return False
+    return not isinstance(operation.error, Cancelled)

@@ -1,0 +1,1 @@
+"""What the rank of any world is: who it is, its loop, its logbook."""

@@ -1,0 +1,105 @@
+"""What runs in each process that Ray starts: a thin shell around a rank.
+
+Its code travels to the hosts by value, so that a host without paceline can still say that it lacks it: nothing of
+paceline is imported before that is known.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from paceline.clusters.hosts.rank import Assignment, RankProcess
+    from paceline.clusters.hosts.table import Member, Table, Whereabouts
+
+__all__ = ["RankActor"]
+
+_PACKAGES = ("torch", "paceline")
+
+
+class RankActor:
+    """A rank's process."""
+
+    def __init__(self) -> None:
+        self._process: RankProcess | None = None
+        self._assignment: Assignment | None = None
+        self._shared: Any = None
+
+    def versions(self) -> tuple[str, int, dict[str, str | None]]:
+        """This host's name, this process's id, and what is installed here; None for what is not."""
+        found: dict[str, str | None] = {"python": platform.python_version()}
+        for package in _PACKAGES:
+            try:
+                found[package] = importlib.metadata.version(package)
+            except importlib.metadata.PackageNotFoundError:
+                found[package] = "unknown" if importlib.util.find_spec(package) else None
+        return socket.gethostname(), os.getpid(), found
+
+    def settle(self) -> Whereabouts:
+        """Load what takes long, torch above all; where this process is."""
+        # Torch would import its compiler in the run's first step, when an optimizer is built.
+        import torch._dynamo  # noqa: F401
+
+        from paceline.clusters.hosts import rank, table  # noqa: F401
+
+        return table.whereabouts()
+
+    def look(self, path: Sequence[str], folder: str, modules: Mapping[str, tuple[str, str]]) -> list[str]:
+        """Be where the driver is, as far as that exists here.
+
+        Returns which of the driver's modules, each with its file's place in a path and its hash, are not the same here.
+        """
+        sys.path[:0] = [entry for entry in path if os.path.exists(entry) and entry not in sys.path]
+        if os.path.isdir(folder):
+            os.chdir(folder)
+        return [name for name, found in modules.items() if not _has(*found)]
+
+    def keep(self, payload: Any) -> tuple[str, int]:
+        """Keep what all ranks are handed in memory that those of this host can map; where it is to be found."""
+        from paceline.links.memory import SharedMemory
+
+        self._shared = SharedMemory.create("payload", len(payload))
+        self._shared.view[:] = memoryview(payload)
+        return f"/proc/{os.getpid()}/fd/{self._shared.fd}", len(payload)
+
+    def join(self, rank: int, payload_path: str, payload_bytes: int, **place: Any) -> Member | dict[str, Any]:
+        """Take a place in the run. An error in the user's code comes back as the values of a letter."""
+        from paceline.clusters.hosts.rank import RankProcess
+        from paceline.clusters.process import payload
+        from paceline.clusters.process.letters import write_error
+
+        fd = os.open(payload_path, os.O_RDWR)
+        try:
+            self._assignment = payload.load(fd, payload_bytes)
+            self._process = RankProcess(rank, **place)
+        except Exception as error:
+            return write_error(rank, 0, error)
+        finally:
+            os.close(fd)
+        return self._process.member
+
+    def work(self, table: Table) -> None:
+        """Run the rank to its end. What comes of it goes to the run's hub."""
+        process, assignment = self._process, self._assignment
+        assert process is not None
+        assert assignment is not None
+        self._process = self._assignment = self._shared = None
+        process.work(assignment, table)
+
+
+def _has(place: str, digest: str) -> bool:
+    """Whether importing the module that is at this place of a path would give the same code here."""
+    for entry in sys.path:
+        file = os.path.join(entry, place)
+        if os.path.isfile(file):
+            with open(file, "rb") as opened:
+                return hashlib.sha256(opened.read()).hexdigest() == digest
+    return False

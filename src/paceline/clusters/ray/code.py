@@ -1,0 +1,70 @@
+"""The user's own code on its way to hosts that may not have it."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import site
+import sys
+import sysconfig
+from collections.abc import Iterable, Iterator
+from functools import cache
+from pathlib import Path
+
+import cloudpickle
+
+__all__ = ["own_modules", "own_path", "travelling_by_value"]
+
+
+def own_path() -> list[str]:
+    """Where this process looks for the user's own modules: its path without what is installed."""
+    entries = [os.path.abspath(entry) for entry in sys.path]
+    return [entry for entry in entries if not (entry + os.sep).startswith(_installed())]
+
+
+def own_modules() -> dict[str, tuple[str, str]]:
+    """The loaded modules that are the user's own: the place of each one's file in a path, and the file's hash.
+
+    Those that are pickled by value already are left out.
+    """
+    by_value = cloudpickle.list_registry_pickle_by_value()
+    found = {}
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        if module is sys.modules.get("__main__") or name in by_value or not file or not file.endswith(".py"):
+            continue
+        if not os.path.abspath(file).startswith(_installed()) and os.path.isfile(file):
+            with open(file, "rb") as opened:
+                found[name] = (_place(name, file), hashlib.sha256(opened.read()).hexdigest())
+    return found
+
+
+def _place(name: str, file: str) -> str:
+    """Where a module's file is below the entry of the path that it is found by: a/b.py, a/__init__.py."""
+    parts = name.split(".")
+    is_package = os.path.basename(file) == "__init__.py"
+    return os.path.join(*parts, "__init__.py") if is_package else os.path.join(*parts) + ".py"
+
+
+@cache
+def _installed() -> tuple[str, ...]:
+    """Folders of what is installed on each host by itself: Python, its packages, paceline."""
+    folders = {sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib", "platlib")}
+    folders |= {*site.getsitepackages(), site.getusersitepackages()}
+    folders.add(str(Path(__file__).parents[2]))
+    base = os.path.join(sys.base_prefix, "lib", f"python{sys.version_info.major}{sys.version_info.minor}.zip")
+    return (*(os.path.abspath(folder) + os.sep for folder in folders), base)
+
+
+@contextlib.contextmanager
+def travelling_by_value(names: Iterable[str]) -> Iterator[None]:
+    """What is pickled in this block takes the code of these modules along."""
+    modules = [sys.modules[name] for name in names]
+    for module in modules:
+        cloudpickle.register_pickle_by_value(module)
+    try:
+        yield
+    finally:
+        for module in modules:
+            cloudpickle.unregister_pickle_by_value(module)

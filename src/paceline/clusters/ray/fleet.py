@@ -1,0 +1,246 @@
+"""Processes on a Ray cluster: placed, started, given runs to do, watched and ended."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from paceline.clusters.hosts.hub import Hub
+from paceline.clusters.hosts.rank import Assignment
+from paceline.clusters.hosts.table import Member, Table, Whereabouts, check_versions, whereabouts
+from paceline.clusters.job import Job, Outcome
+from paceline.clusters.process import payload
+from paceline.clusters.process.letters import read_error
+from paceline.clusters.ray.actor import RankActor
+from paceline.clusters.ray.code import own_modules, own_path, travelling_by_value
+from paceline.clusters.ray.connection import connected, import_ray
+from paceline.clusters.ray.placement import Placement
+from paceline.errors import DeadlineError, PeerLost, RunError
+from paceline.links.chunks import RUN_ID_BYTES
+from paceline.run import Progress
+from paceline.task import user_code
+
+if TYPE_CHECKING:
+    from paceline.clusters.ray.ray import Ray
+
+__all__ = ["Fleet"]
+
+_LOOPBACK = "127.0.0.1"
+_ENDED_S = 10.0  # how long the word of a process that has ended may be on its way
+_START_S = 60.0  # the least that processes are given to start: a busy host takes its time to load torch
+
+
+class Fleet:
+    """Actors that wait to be ranks. As a context manager it ends them all, whatever happens."""
+
+    def __init__(self, cluster: Ray, ranks: int) -> None:
+        self._cluster = cluster
+        self._stack = contextlib.ExitStack()
+        self.ranks = ranks
+        self.is_whole = True
+        """Whether none of its processes has been lost."""
+
+    def __enter__(self) -> Fleet:
+        cluster, ranks = self._cluster, self.ranks
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(connected(cluster.address, ranks, cluster.resources))
+            self._ray = import_ray()
+            self._placement = stack.enter_context(
+                Placement(ranks, cluster.resources, spread=cluster.spread, deadline_s=cluster.deadline_s)
+            )
+            self._actors: list[Any] = []
+            stack.callback(self._end_actors)
+            self._start_actors()
+            self._places: list[Whereabouts] = self._ask(range(ranks), "settle")
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def run(self, job: Job, progress: Callable[[Progress], None] | None) -> list[Outcome]:
+        """Run a job to its end; raise what ended it early."""
+        cluster, chosen = self._cluster, self._choose(job.ranks)
+        places = [self._places[actor] for actor in chosen]
+        spans_hosts = len({place.host for place in (whereabouts(), *places)}) > 1
+        encrypt = spans_hosts if cluster.encrypt is None else cluster.encrypt
+        run_id = secrets.token_bytes(RUN_ID_BYTES)
+        token = b"" if encrypt else secrets.token_bytes(16)
+        terms: dict[str, Any] = {"encrypt": encrypt, "token": token, "ports": cluster.ports}
+        bind = self._ray.util.get_node_ip_address() if spans_hosts else _LOOPBACK
+        hub = Hub(job, bind=bind, deadline_s=cluster.deadline_s, **terms)
+        try:
+            handed = self._hand_out(job, chosen)
+            binds = [self._placement.addresses[actor] if spans_hosts else _LOOPBACK for actor in chosen]
+            members = self._join(chosen, handed, binds, run_id=run_id, **terms)
+            table = Table(run_id=run_id, token=token, encrypt=encrypt, hub=hub.seat, members=members)
+            outcomes = hub.work(table, self._send_to_work(chosen, table), progress)
+            outcomes[job.reporter].facts["ray"] = self._ray.__version__
+            return outcomes
+        finally:
+            hub.close()
+
+    def _choose(self, ranks: int) -> list[int]:
+        """The actors of a run, as many from each host as from any other if possible."""
+        turns: dict[str, int] = {}
+        order = []
+        for actor, place in enumerate(self._places):
+            turns[place.host] = turns.get(place.host, 0) + 1
+            order.append((turns[place.host] if self._cluster.spread else 0, actor))
+        return sorted(actor for _, actor in sorted(order)[:ranks])
+
+    # Starting
+
+    def _start_actors(self) -> None:
+        with _by_value(self._ray):
+            remote = self._ray.remote(RankActor)
+            for options in self._placement.options():
+                self._actors.append(remote.options(**options, max_restarts=0, max_task_retries=0).remote())
+            # The class leaves this process with the first of its actors.
+            answers = self._ask(range(self.ranks), "versions")
+        _check(answers)
+
+    def _hand_out(self, job: Job, chosen: Sequence[int]) -> list[tuple[str, int]]:
+        """The task and all that belongs to it, once for each host; where each rank finds it."""
+        cluster = self._cluster
+        said = (own_path(), os.getcwd(), own_modules())
+        missing = {name for names in self._ask(chosen, "look", [said] * job.ranks) for name in names}
+        assignment = Assignment(
+            job=job, stragglers=cluster.stragglers, deadline_s=cluster.deadline_s, threads=cluster.threads
+        )
+        with user_code("the task cannot be sent to worker processes"), travelling_by_value(sorted(missing)):
+            packed = payload.store(assignment)
+        packed.close_fd()
+        stored = self._ray.put(np.frombuffer(packed.view, dtype=np.uint8))
+        leaders = {self._places[actor].host: actor for actor in reversed(chosen)}
+        answers = self._ask(list(leaders.values()), "keep", [(stored,)] * len(leaders))
+        found = dict(zip(leaders, answers, strict=True))
+        return [found[self._places[actor].host] for actor in chosen]
+
+    def _join(
+        self, chosen: Sequence[int], handed: Sequence[tuple[str, int]], binds: Sequence[str], **terms: Any
+    ) -> list[Member]:
+        given = [(rank, *where) for rank, where in enumerate(handed)]
+        answers = self._ask(chosen, "join", given, [{**terms, "bind": bind} for bind in binds])
+        for answer in answers:
+            if isinstance(answer, dict):
+                raise read_error(answer)
+        return answers
+
+    def _send_to_work(self, chosen: Sequence[int], table: Table) -> _Work:
+        futures = {self._actors[actor].work.remote(table): rank for rank, actor in enumerate(chosen)}
+        return _Work(self, self._ray, futures)
+
+    # Asking
+
+    def _ask(
+        self,
+        actors: Sequence[int],
+        method: str,
+        given: Sequence[tuple[Any, ...]] | None = None,
+        named: Sequence[Mapping[str, Any]] | None = None,
+    ) -> list[Any]:
+        """What a method returns on each of these actors. While a fleet starts, an actor's number is its rank."""
+        futures = [
+            getattr(self._actors[actor], method).remote(*args, **words)
+            for actor, args, words in zip(
+                actors, given or [()] * len(actors), named or [{}] * len(actors), strict=True
+            )
+        ]
+        wait_s = max(self._cluster.deadline_s, _START_S)
+        until_s = time.monotonic() + wait_s
+        hosts = [self._placement.host_names[actor] for actor in actors]
+        return [
+            self._answer(future, f"rank {rank} on host {host}", rank, until_s)
+            for rank, (future, host) in enumerate(zip(futures, hosts, strict=True))
+        ]
+
+    def _answer(self, future: Any, who: str, rank: int, until_s: float) -> Any:
+        errors = self._ray.exceptions
+        try:
+            return self._ray.get(future, timeout=max(0.1, until_s - time.monotonic()))
+        except errors.GetTimeoutError:
+            raise DeadlineError(-1, "starting", who, max(self._cluster.deadline_s, _START_S)) from None
+        except errors.RayTaskError as error:
+            raise RunError(f"{who} could not start:\n{error}") from None
+        except errors.RayError as error:
+            raise PeerLost(
+                rank, f"{how_it_ended(error)}; it was starting, {who.partition(' on ')[2]}"
+            ) from None
+
+    # Ending
+
+    def _end_actors(self) -> None:
+        for actor in self._actors:
+            with contextlib.suppress(Exception):  # a cluster that is gone has no actors
+                self._ray.kill(actor, no_restart=True)
+
+
+class _Work:
+    """The ranks of one run at work: the hub asks it who has gone."""
+
+    def __init__(self, fleet: Fleet, ray: Any, futures: dict[Any, int]) -> None:
+        self._fleet = fleet
+        self._ray = ray
+        self._ranks = futures
+        """The rank whose work each of Ray's futures stands for."""
+
+    def losses(self) -> Iterable[tuple[int, str]]:
+        """The ranks whose processes have ended since it was last asked, and how."""
+        if not self._ranks:
+            return
+        ended, _ = self._ray.wait(list(self._ranks), num_returns=len(self._ranks), timeout=0)
+        for future in ended:
+            rank = self._ranks.pop(future)
+            try:
+                self._ray.get(future, timeout=_ENDED_S)
+            except self._ray.exceptions.RayError as error:
+                self._fleet.is_whole = False
+                yield rank, how_it_ended(error)
+
+
+@contextlib.contextmanager
+def _by_value(ray: Any) -> Iterator[None]:
+    """The actor's class travels with its code: see its module."""
+    ray.cloudpickle.register_pickle_by_value(sys.modules[RankActor.__module__])
+    try:
+        yield
+    finally:
+        ray.cloudpickle.unregister_pickle_by_value(sys.modules[RankActor.__module__])
+
+
+def _check(answers: Sequence[tuple[str, int, dict[str, str | None]]]) -> None:
+    """Refuse hosts that do not have what the driver has, before anything of it is used there."""
+    ours = whereabouts().versions
+    found = []
+    for rank, (host_name, pid, versions) in enumerate(answers):
+        lacking = [package for package, version in versions.items() if version is None]
+        if lacking:
+            remedy = f"install {lacking[0]} {ours[lacking[0]]} there, as the driver has it"
+            raise RunError(f"rank {rank} on host {host_name} has no {lacking[0]}; {remedy}")
+        known = {package: version or "" for package, version in versions.items()}
+        found.append(Whereabouts(host="", host_name=host_name, pid=pid, versions=known))
+    check_versions(found, ours)
+
+
+def how_it_ended(error: Exception) -> str:
+    """In a client, of what Ray says in many."""
+    text = str(error)
+    if "node has died" in text or "node died" in text or "node was terminated" in text:
+        return "its host left the Ray cluster"
+    if "OutOfMemory" in type(error).__name__ or "low on memory" in text:
+        return "Ray ended its process: the host is out of memory"
+    if "SYSTEM_ERROR" in text or "connection error code" in text:
+        return "its process ended without a word: killed, or crashed"
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1] if isinstance(error, import_ray().exceptions.RayTaskError) else lines[0]

@@ -1,0 +1,77 @@
+"""Which ranks of a run have ended, and how: what a driver decides by, whatever its ranks' letters come through."""
+
+from __future__ import annotations
+
+from paceline.clusters.job import Job, Outcome
+from paceline.errors import PeerLost, RunError
+
+__all__ = ["Roster"]
+
+
+class Roster:
+    """The driver's list of ranks."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self.ready: set[int] = set()
+        self.outcomes: dict[int, Outcome] = {}
+        self.failures: dict[int, RunError] = {}
+        self._losses: dict[int, PeerLost] = {}
+        """Ranks that the run may go on without."""
+
+    @property
+    def all_ready(self) -> bool:
+        return len(self.ready) == self._job.ranks
+
+    @property
+    def missing(self) -> list[int]:
+        """Ranks that are not ready yet."""
+        return sorted(set(range(self._job.ranks)) - self.ready)
+
+    @property
+    def all_done(self) -> bool:
+        return len(self.outcomes) == self._job.ranks
+
+    @property
+    def all_heard(self) -> bool:
+        """Whether every rank has said how it ended."""
+        return len(self.failures.keys() | self.outcomes.keys()) == self._job.ranks
+
+    def is_open(self, rank: int) -> bool:
+        """Whether a rank is still expected to say how it ended."""
+        return rank not in self.outcomes and rank not in self.failures
+
+    def note_loss(self, rank: int, reason: str, step: int) -> None:
+        """A rank has gone without a word."""
+        if self._job.can_lose(rank) and self.all_ready:
+            self.do_without(rank, reason, step)
+        else:
+            self.failures[rank] = PeerLost(rank, reason)
+
+    def do_without(self, rank: int, reason: str, step: int) -> None:
+        """Go on, or end well, without a rank."""
+        self._losses[rank] = PeerLost(rank, reason)
+        self.outcomes[rank] = Outcome(rank=rank, lost=[(rank, step)])
+
+    @property
+    def others_may_say_more(self) -> bool:
+        """Whether the first failure is a loss, so that those who wait for the lost rank will say where they wait."""
+        cause = next(iter(self.failures.values()))
+        return isinstance(cause, PeerLost) and cause.rank not in self._losses
+
+    def cause(self) -> RunError:
+        """What ended the run."""
+        rank, cause = next(iter(self.failures.items()))
+        if not isinstance(cause, PeerLost):
+            return cause
+        if cause.rank in self._losses:  # one loss too many for the strategy
+            return PeerLost(cause.rank, self._losses[cause.rank].reason, cause.waiting)
+        others = [e for e in self.failures.values() if not isinstance(e, PeerLost)]
+        if others:
+            return others[0]
+        # A rank may have noticed before the driver: the one that died is the cause, not the one that missed it.
+        losses = [(r, e) for r, e in self.failures.items() if isinstance(e, PeerLost)]
+        dead = [(r, e) for r, e in losses if e.rank == r]
+        rank, cause = dead[0] if dead else (rank, cause)
+        waits = [e.waiting for r, e in losses if r != rank and e.waiting]
+        return PeerLost(cause.rank, cause.reason, "; ".join(waits) or cause.waiting)

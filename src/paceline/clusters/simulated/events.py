@@ -1,0 +1,82 @@
+"""The operations of the simulated world besides messages: computing and letting time pass."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from paceline.clusters.simulated.kernel import Event
+from paceline.context import Batch
+from paceline.trace import Kind
+
+if TYPE_CHECKING:
+    from paceline.clusters.simulated.context import SimulatedContext
+
+__all__ = ["ComputeEvent", "Timer"]
+
+# As plain numbers: a member of an enumeration takes longer to find.
+_COMPUTE, _CANCELLED = int(Kind.COMPUTE), int(Kind.CANCELLED)
+
+
+class Timer(Event[None]):
+    """Done after some virtual seconds."""
+
+    __slots__ = ("_context", "_seconds")
+
+    def __init__(self, context: SimulatedContext, seconds: float) -> None:
+        super().__init__()
+        self._context = context
+        self._seconds = seconds
+        self.result = None
+
+    def start(self) -> None:
+        kernel = self._context.kernel
+        kernel.at(kernel.now + self._seconds, self._ring, None)
+
+    def _ring(self, _: None) -> None:
+        if not self.done:
+            self._context.kernel.finish(self)
+
+    def __str__(self) -> str:
+        return "sleep"
+
+
+class ComputeEvent(Event[Tensor]):
+    """A gradient: its mathematics happens at once, its time passes on the virtual clock."""
+
+    __slots__ = ("_batch", "_context", "_start_s", "seconds")
+
+    def __init__(self, context: SimulatedContext, batch: Batch) -> None:
+        self.done = self.started = False
+        self.error = self.waiter = None
+        self._context = context
+        self._batch = batch
+
+    def start(self) -> None:
+        context, batch = self._context, self._batch
+        self._start_s = context.kernel.now
+        self.seconds = context.draw_compute_s()
+        if context.world.samples is not None:
+            loss = context.replica.compute(batch, context.world.samples)
+            if batch.count:
+                context.note_loss(batch, loss)
+        else:
+            context.outcome.losses.append((batch.step, math.nan, batch.count))
+        self.result = context.replica.gradient
+        context.kernel.at(self._start_s + self.seconds, ComputeEvent._end, self)
+
+    def _end(self) -> None:
+        if not self.done:
+            context = self._context
+            context.note_computing(_COMPUTE, self._start_s)
+            context.kernel.finish(self)
+
+    def withdraw(self) -> None:
+        if self._context.world.samples is not None:
+            self._context.replica.undo_buffers()
+        self._context.note_computing(_CANCELLED, self._start_s)
+
+    def __str__(self) -> str:
+        return "compute"

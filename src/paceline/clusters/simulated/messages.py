@@ -1,0 +1,283 @@
+"""Messages of the simulated world: sending one, receiving one, and where they lie in between.
+
+A simulation is mostly this, so what every message passes is written flat: a call costs as much as the work in it.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Generator
+from typing import TYPE_CHECKING
+
+from paceline.clusters.simulated.kernel import Event, Kernel, Waiter
+from paceline.context import ANY, Combine, Message
+from paceline.errors import MismatchError
+from paceline.replica.sums import combine_into
+from paceline.trace import Kind
+from paceline.trace.spans import pack_span, pack_two_spans
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from paceline.clusters.simulated.context import SimulatedContext
+
+__all__ = ["Mailbox", "RecvEvent", "SendEvent"]
+
+# As plain numbers: a member of an enumeration takes longer to find.
+_SEND, _RECEIVE, _WAIT = int(Kind.SEND), int(Kind.RECEIVE), int(Kind.WAIT)
+
+# What a call of a NamedTuple comes to, without the detour through Python that half of its time goes to.
+_new_tuple = tuple.__new__
+
+
+class SendEvent(Event[None]):
+    """A message under way. Done when the port out has carried it."""
+
+    __slots__ = (
+        "_context",
+        "_ended",
+        "begins_s",
+        "carry_s",
+        "delivered_s",
+        "ends_s",
+        "nbytes",
+        "note",
+        "source",
+        "start_s",
+        "tag",
+        "tensor",
+        "to",
+        "version",
+    )
+
+    # Set when it is sent.
+    start_s: float
+    """When it enters its sender's port."""
+    ends_s: float
+    """When it has left that port."""
+    carry_s: float
+    """How long each port carries it."""
+    begins_s: float
+    """When it enters its receiver's port."""
+    delivered_s: float
+    """When it is all there."""
+
+    def __init__(
+        self, context: SimulatedContext, to: int, tensor: Tensor, tag: int, version: int, note: float
+    ) -> None:
+        self._ended = self.started = False
+        self.error = self.waiter = self.result = None
+        self._context = context
+        self.source = context.rank
+        self.to = to
+        self.tensor = tensor
+        if tensor is context.blank:
+            self.nbytes = context.blank_nbytes
+        else:
+            self.nbytes = tensor.nbytes
+            if tensor.is_meta:
+                context.blank, context.blank_nbytes = tensor, self.nbytes
+        self.tag = tag
+        self.version = version
+        self.note = note
+
+    def start(self) -> None:
+        context, tensor = self._context, self.tensor
+        if tensor is not context.blank and not tensor.is_meta:
+            self.tensor = tensor.clone()  # the sender may overwrite it before the message is delivered
+        if self.to == self.source:
+            self._deliver_here()
+            return
+        context.network.post(self)
+        nbytes, outcome = self.nbytes, context.outcome
+        outcome.bytes_sent += nbytes
+        outcome.messages_sent += 1
+        context.record_packed(pack_span(_SEND, self.start_s, self.ends_s, self.to, nbytes, context.step))
+
+    def _deliver_here(self) -> None:
+        """A message between two programs of one rank takes no time and counts for nothing."""
+        now_s = self._context.kernel.now
+        self.start_s = self.begins_s = self.ends_s = self.delivered_s = now_s
+        self._context.box.deliver(self)
+
+    # Its end is known from the start, so no event marks it unless somebody waits for it.
+
+    @property
+    def done(self) -> bool:
+        return self._ended or (self.started and self.ends_s <= self._context.kernel.now)
+
+    @done.setter
+    def done(self, done: bool) -> None:
+        self._ended = done
+
+    def __await__(self) -> Generator[Event[None], None, None]:
+        if not self.started:
+            self.started = True
+            self.start()
+        kernel = self._context.kernel
+        if self.ends_s > kernel.now and not self._ended and not kernel.skip_to(self.ends_s):
+            if self.waiter is None:  # whoever waits first sees to it that its end is an event
+                kernel.at(self.ends_s, kernel.finish, self)
+            yield self
+        if self.error is not None:
+            raise self.error
+
+    def park(self, waiter: Waiter) -> None:
+        if self.waiter is None:
+            self._context.kernel.at(self.ends_s, self._context.kernel.finish, self)
+        super().park(waiter)
+
+    def __str__(self) -> str:
+        return f"send to rank {self.to}"
+
+
+class RecvEvent(Event[Message]):
+    """Done when the message is there."""
+
+    __slots__ = ("_began_s", "_combine", "_context", "_into", "source", "tag")
+
+    def __init__(
+        self, context: SimulatedContext, source: int, into: Tensor | None, combine: Combine, tag: int
+    ) -> None:
+        self.done = self.started = False
+        self.error = self.waiter = None
+        self._context = context
+        self._into = into
+        self._combine = combine
+        self.source = source
+        self.tag = tag
+
+    def start(self) -> None:
+        context = self._context
+        self._began_s = context.kernel.now
+        context.box.ask(self)
+
+    def withdraw(self) -> None:
+        self._context.box.forget(self)
+
+    def receive(self, packet: SendEvent) -> None:
+        context = self._context
+        kernel, step = context.kernel, context.step
+        began_s, begins_s = self._began_s, packet.begins_s
+        source, nbytes, now_s = packet.source, packet.nbytes, kernel.now
+        if begins_s > began_s:
+            context.record_packed(
+                pack_two_spans(
+                    _WAIT, began_s, begins_s, source, 0, step,
+                    _RECEIVE, begins_s, now_s, source, nbytes, step,
+                )
+            )  # fmt: skip
+        else:
+            context.record_packed(pack_span(_RECEIVE, began_s, now_s, source, nbytes, step))
+        tensor = packet.tensor if self._into is None else self._combined(packet, self._into)
+        self.result = _new_tuple(Message, (source, packet.tag, packet.version, tensor, packet.note))
+        kernel.finish(self)
+
+    def _combined(self, packet: SendEvent, into: Tensor) -> Tensor:
+        tensor = packet.tensor
+        context = self._context
+        if into is tensor or (into is context.blank_landing and tensor is context.blank_received):
+            return into
+        if into.dtype != tensor.dtype or into.shape != tensor.shape:
+            self.error = _mismatch(packet, context.rank, into)
+        elif into.is_meta:
+            context.blank_received, context.blank_landing = tensor, into
+        else:
+            combine_into(into, tensor, self._combine)
+        return into
+
+    def __str__(self) -> str:
+        return f"receive from {'any rank' if self.source == ANY else f'rank {self.source}'}"
+
+
+def _mismatch(packet: SendEvent, receiver: int, into: Tensor) -> MismatchError:
+    sent, expected = (f"{str(t.dtype).removeprefix('torch.')}{list(t.shape)}" for t in (packet.tensor, into))
+    dtype = str(packet.tensor.dtype).removeprefix("torch.")
+    return MismatchError(packet.source, sent, receiver, expected).about(dtype, packet.version)
+
+
+class Mailbox:
+    """What has come for a rank and is not yet received, and who waits for what has not come."""
+
+    __slots__ = ("_alone", "_by_source", "_by_tag", "_kernel", "_unreceived", "_waiting")
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel = kernel
+        self._unreceived = 0
+        # Both hold every packet that nobody has received: in the order of arrival, of one tag or of one source too.
+        self._by_tag: dict[int, OrderedDict[SendEvent, None]] = {}
+        self._by_source: dict[tuple[int, int], deque[SendEvent]] = {}
+        # Hardly ever do several wait: who waits alone is not among the others.
+        self._alone: RecvEvent | None = None
+        self._waiting: dict[tuple[int, int], deque[RecvEvent]] = {}
+
+    def deliver(self, packet: SendEvent) -> None:
+        if packet.delivered_s > self._kernel.now:  # another that arrived at the same instant went first
+            self._kernel.at(packet.delivered_s, self.deliver, packet)
+            return
+        event = self._alone
+        if event is not None and event.tag == packet.tag and event.source in (ANY, packet.source):
+            self._alone = None
+            event.receive(packet)
+        elif self._waiting and (event := self._next_waiting(packet.source, packet.tag)):
+            event.receive(packet)
+        else:
+            self._keep(packet)
+
+    def ask(self, event: RecvEvent) -> None:
+        """Give the event its message, or let it wait for one."""
+        packet = self._take(event.source, event.tag) if self._unreceived else None
+        if packet is not None:
+            event.receive(packet)
+        elif self._alone is None and not self._waiting:
+            self._alone = event
+        else:
+            if self._alone is not None:
+                self._line_up(self._alone)
+                self._alone = None
+            self._line_up(event)
+
+    def forget(self, event: RecvEvent) -> None:
+        if event is self._alone:
+            self._alone = None
+        else:
+            self._leave(self._waiting[event.source, event.tag], event)
+
+    def _line_up(self, event: RecvEvent) -> None:
+        self._waiting.setdefault((event.source, event.tag), deque()).append(event)
+
+    def _leave(self, queue: deque[RecvEvent], event: RecvEvent) -> None:
+        queue.remove(event)
+        if not queue:
+            del self._waiting[event.source, event.tag]
+
+    def _next_waiting(self, source: int, tag: int) -> RecvEvent | None:
+        """Who waits for this very source goes before who waits for any."""
+        queue = self._waiting.get((source, tag)) or self._waiting.get((ANY, tag))
+        if queue is None:
+            return None
+        event = queue[0]
+        self._leave(queue, event)
+        return event
+
+    def _keep(self, packet: SendEvent) -> None:
+        self._unreceived += 1
+        self._by_tag.setdefault(packet.tag, OrderedDict())[packet] = None
+        self._by_source.setdefault((packet.source, packet.tag), deque()).append(packet)
+
+    def _take(self, source: int, tag: int) -> SendEvent | None:
+        """Remove the packet that came first, of all or of one source's."""
+        packets = self._by_tag.get(tag)
+        if not packets:
+            return None
+        if source == ANY:
+            packet, _ = packets.popitem(last=False)
+            self._by_source[packet.source, tag].popleft()  # the first of all is the first of its source
+        else:
+            queue = self._by_source.get((source, tag))
+            if not queue:
+                return None
+            packet = queue.popleft()
+            del packets[packet]
+        self._unreceived -= 1
+        return packet

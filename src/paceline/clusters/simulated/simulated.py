@@ -1,0 +1,188 @@
+"""Workers in virtual time: any number of them, on any network, with or without the mathematics."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from paceline.clusters.checks import check_threads, check_workers, share_of_cores, thread_words
+from paceline.clusters.gc_pause import gc_paused
+from paceline.clusters.job import Job, Outcome
+from paceline.clusters.rank.failures import failure_of
+from paceline.clusters.simulated.context import SimulatedContext, World
+from paceline.clusters.simulated.kernel import Kernel, Process
+from paceline.clusters.simulated.network import Disturbed, Network
+from paceline.costs import Link, times
+from paceline.costs.stragglers import Stragglers
+from paceline.costs.times import Times
+from paceline.errors import Cancelled, ConfigurationError, UnknownNameError
+from paceline.replica.batches import GlobalBatches, Samples
+from paceline.replica.replica import Replica
+from paceline.replica.shapes import ShapeReplica
+from paceline.run import Progress
+
+__all__ = ["Simulated"]
+
+MATHS = ("real", "none")
+MAX_WORKERS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Simulated:
+    """Virtual time. `math="real"` gives true losses on a virtual clock; `math="none"` gives the clock alone."""
+
+    workers: int = 4
+    compute: Times | None = None
+    """Seconds of one gradient. None: the task's own gradient, timed here once."""
+    link: Link = field(default_factory=lambda: Link("10Gbps", "50us"))
+    math: str = "real"
+    slow: Mapping[int, float] = field(default_factory=dict)
+    delay: Times | Mapping[int, Times] | None = None
+    hosts: int = 1
+    """Ranks are spread over so many hosts, in order."""
+    inside: Link = field(default_factory=lambda: Link("100Gbps", "1us"))
+    """Between ranks of one host, where there are several hosts. With one host, `link` is between all ranks."""
+    threads: int | None = None
+    """With how many threads each rank computes, which can change the last bits of sums. None: as `pl.Local`."""
+
+    def __post_init__(self) -> None:
+        check_workers(self.workers, at_most=MAX_WORKERS)
+        check_threads(self.threads)
+        if self.math not in MATHS:
+            raise UnknownNameError("math", str(self.math), MATHS)
+        if self.compute is not None and not isinstance(self.compute, Times):
+            remedy = "write pl.times.Constant(0.01)"
+            raise ConfigurationError("compute", "must be a distribution of pl.times", self.compute, remedy)
+        if self.compute is None and self.math == "none":
+            remedy = "write compute=pl.times.Constant(0.01), say"
+            raise ConfigurationError("compute", 'must be given with math="none"', None, remedy)
+        for name, link in (("link", self.link), ("inside", self.inside)):
+            if not isinstance(link, Link):
+                raise ConfigurationError(name, "must be a pl.Link", link, 'write pl.Link("10Gbps", "50us")')
+        if not isinstance(self.hosts, int) or not 1 <= self.hosts <= self.workers:
+            raise ConfigurationError("hosts", f"must be a whole number from 1 to {self.workers}", self.hosts)
+        self.stragglers.check(self.workers)
+
+    @property
+    def stragglers(self) -> Stragglers:
+        return Stragglers(slow=self.slow, delay=self.delay)
+
+    def run(self, job: Job, progress: Callable[[Progress], None] | None = None) -> list[Outcome]:
+        threads = _set_threads(self.threads or share_of_cores(job.workers))
+        try:
+            # The ranks compute in the caller's process, not at the expense of its chance.
+            with gc_paused(), torch.random.fork_rng(devices=[]):
+                try:
+                    return self._run(job, progress, whole_collectives=True)
+                except Disturbed:
+                    return self._run(job, progress, whole_collectives=False)
+        finally:
+            _set_threads(threads)
+
+    def _run(
+        self, job: Job, progress: Callable[[Progress], None] | None, *, whole_collectives: bool
+    ) -> list[Outcome]:
+        world = self._world(job, progress)
+        world.whole_collectives = whole_collectives
+        contexts = [SimulatedContext(world, job, rank, replica) for rank, replica in self._replicas(job)]
+        processes: list[Process[Any]] = []
+        for context in contexts:
+            program: Any = job.program(context.rank)(context)
+            context.program = Process(world.kernel, program, f"rank {context.rank} ({context.role})")
+            processes.append(context.program)
+        try:
+            world.kernel.run(processes)
+        except (Exception, SystemExit, Cancelled) as error:
+            for context, process in zip(contexts, processes, strict=True):
+                if process.error is error and not isinstance(error, Disturbed):
+                    raise failure_of(context.rank, context.step, error) from None
+            raise
+        finally:
+            for process in processes:
+                process.cancel()  # after an error some may not have begun
+            world.network.close()
+        outcomes = [context.finish() for context in contexts]
+        for outcome, process in zip(outcomes, processes, strict=True):
+            outcome.result = process.result
+        return outcomes
+
+    def _world(self, job: Job, progress: Callable[[Progress], None] | None) -> World:
+        kernel = Kernel()
+        hosts = tuple(rank * self.hosts // job.ranks for rank in range(job.ranks))
+        task, real = job.task, self.math == "real"
+        samples = Samples(task.build_data()) if task else None
+        test = task.build_test() if task and real else None
+        batches = GlobalBatches(samples.length, task.batch_size, job.seed) if task and samples else None
+        world = World(
+            kernel=kernel,
+            network=Network(kernel, hosts, self.link, self.inside),
+            hosts=hosts,
+            compute=self.compute or times.Constant(0.0),
+            update_s=0.0,
+            stragglers=self.stragglers,
+            training_samples=samples,
+            samples=samples if real else None,
+            test_samples=Samples(test) if test is not None else None,
+            global_batches=batches,
+            last_step=job.steps,
+            progress=progress,
+            computing_s=[0.0] * job.ranks,
+            computations=[0] * job.ranks,
+        )
+        if self.compute is None and job.task is not None and samples is not None and batches is not None:
+            compute_s, world.update_s = _measure(job, samples, batches)
+            world.compute = times.Constant(compute_s)
+        return world
+
+    def _replicas(self, job: Job) -> list[tuple[int, Replica | None]]:
+        task = job.task
+        if task is None:
+            return [(rank, None) for rank in range(job.ranks)]
+        module: Any = task.model
+        if self.math == "none":
+            shapes = ShapeReplica(task, module.to("meta"), seed=job.seed)
+            return [(rank, shapes) for rank in range(job.ranks)]
+        return [
+            (rank, Replica(task, copy.deepcopy(module), seed=job.seed, rank=rank))
+            for rank in range(job.ranks)
+        ]
+
+    def __str__(self) -> str:
+        words = [f"{self.workers} simulated workers", f"link {self.link}"]
+        words.append(f"compute {self.compute}" if self.compute else "compute as measured here")
+        if self.hosts > 1:
+            words.append(f"{self.hosts} hosts, inside {self.inside}")
+        words += [f"rank {rank} {factor:g}x as slow" for rank, factor in sorted(self.slow.items())]
+        if self.delay is not None:
+            words.append(f"delay {self.delay}")
+        words += thread_words(self.threads)
+        return ", ".join(words)
+
+
+def _set_threads(count: int) -> int:
+    """Sums depend on the number of threads that share them, so a simulation uses as many as the real run would."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    return before
+
+
+def _measure(job: Job, samples: Samples, batches: GlobalBatches) -> tuple[float, float]:
+    """Seconds of one worker's gradient and of one update, on this machine: the median of a few."""
+    assert job.task is not None
+    module: Any = job.task.model
+    replica = Replica(job.task, copy.deepcopy(module), seed=job.seed)
+    batch = batches.slice(0, 0, job.workers)
+    compute_s, update_s = [], []
+    for _ in range(7):
+        start_s = time.perf_counter()
+        replica.compute(batch, samples)
+        middle_s = time.perf_counter()
+        replica.apply()
+        compute_s.append(middle_s - start_s)
+        update_s.append(time.perf_counter() - middle_s)
+    return sorted(compute_s)[3], sorted(update_s)[3]

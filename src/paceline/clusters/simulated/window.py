@@ -1,0 +1,92 @@
+"""A window of the simulated world: one host's memory, which costs no time to read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from paceline.clusters.simulated.kernel import Event, Kernel
+from paceline.context import Combine
+from paceline.links.memory import aligned
+from paceline.replica.sums import BLOCK, combine_rows
+from paceline.trace import Kind
+
+if TYPE_CHECKING:
+    from paceline.clusters.simulated.context import SimulatedContext
+
+__all__ = ["SimulatedWindow", "View"]
+
+
+class SimulatedWindow:
+    """The memory itself. Each rank sees it through a `View`."""
+
+    def __init__(self, kernel: Kernel, group: Sequence[int], rows: int, like: Tensor) -> None:
+        self.kernel = kernel
+        self.group = tuple(group)
+        stride = aligned(like.numel() * like.itemsize) // like.itemsize
+        self.tensor = torch.zeros(rows, stride, dtype=like.dtype, device=like.device)[:, : like.numel()]
+        self.block = torch.empty(BLOCK, dtype=like.dtype, device=like.device)
+        self.waiting: list[BarrierEvent] = []
+
+    def seen_by(self, context: SimulatedContext) -> View:
+        return View(self, context)
+
+
+class View:
+    """One rank's view of a window."""
+
+    def __init__(self, window: SimulatedWindow, context: SimulatedContext) -> None:
+        self._window = window
+        self._context = context
+        self.tensor = window.tensor
+
+    def row(self, number: int) -> Tensor:
+        return self.tensor[number]
+
+    def barrier(self) -> BarrierEvent:
+        return BarrierEvent(self._window, self._context)
+
+    def pause(self) -> BarrierEvent:
+        """A barrier whose wait is for the measurement's sake: it takes no virtual time."""
+        return BarrierEvent(self._window, self._context)
+
+    async def reduce(
+        self, columns: slice, rows: Sequence[int], into: Tensor, combine: Combine = "sum"
+    ) -> None:
+        if not into.is_meta:
+            combine_rows([self.tensor[row, columns] for row in rows], into, self._window.block, combine)
+
+
+class BarrierEvent(Event[None]):
+    """Done when every rank of the window has come to it."""
+
+    __slots__ = ("_began_s", "_context", "_window")
+
+    def __init__(self, window: SimulatedWindow, context: SimulatedContext) -> None:
+        super().__init__()
+        self._window = window
+        self._context = context
+        self._began_s = 0.0
+        self.result = None
+
+    def start(self) -> None:
+        window = self._window
+        self._began_s = window.kernel.now
+        window.waiting.append(self)
+        if len(window.waiting) == len(window.group):
+            come, window.waiting = window.waiting, []
+            for event in come:
+                event._end(self._context.rank)
+
+    def _end(self, last: int) -> None:
+        if self._began_s < self._window.kernel.now:
+            self._context.span(Kind.WAIT, self._began_s, self._window.kernel.now, last)
+        self._window.kernel.finish(self)
+
+    def __str__(self) -> str:
+        here = {event._context.rank for event in self._window.waiting}
+        missing = [str(rank) for rank in self._window.group if rank not in here]
+        return f"barrier for rank {', '.join(missing)}"

@@ -1,0 +1,94 @@
+"""Room on a Ray cluster."""
+
+import pytest
+from clusters.ray_hosts import leftovers, needs_namespaces, needs_ray, on_ray, on_the_hosts
+from tasks import a_task
+
+import paceline as pl
+from paceline.clusters.ray.placement import check_room
+from paceline.errors import ConfigurationError, RunError
+
+pytestmark = on_the_hosts
+
+NODES = [
+    {"NodeManagerHostname": "a", "Resources": {"CPU": 4.0, "GPU": 1.0}},
+    {"NodeManagerHostname": "b", "Resources": {"CPU": 3.0}},
+]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "resources"),
+    [
+        (7, {"CPU": 1.0}),
+        (3, {"CPU": 2.0}),
+        (1, {"CPU": 1.0, "GPU": 1.0}),
+        (9, {"CPU": 0.7}),
+        (4, {"GPU": 0.25}),
+    ],
+)
+def test_ranks_that_fit_are_let_through(ranks, resources):
+    check_room(ranks, resources, NODES)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "resources", "room", "has"),
+    [
+        (8, {"CPU": 1.0}, 7, "a has CPU 4; b has CPU 3"),
+        (4, {"CPU": 2.0}, 3, "a has CPU 4; b has CPU 3"),  # the odd one of b is of no use
+        (2, {"CPU": 1.0, "GPU": 1.0}, 1, "a has CPU 4, GPU 1; b has CPU 3, GPU 0"),
+        (1, {"fast": 1.0}, 0, "a has fast 0; b has fast 0"),
+    ],
+)
+def test_what_lacks_is_said_host_by_host(ranks, resources, room, has):
+    with pytest.raises(ConfigurationError) as caught:
+        check_room(ranks, resources, NODES)
+    assert f"'{ranks} ranks of " in str(caught.value)
+    assert f"there is room for {room} ({has})" in str(caught.value)
+
+
+@needs_ray
+def test_a_cluster_that_is_too_small_refuses_at_once(driver):
+    def run():
+        pl.train(a_task(), "single", on_ray(workers=1, resources={"CPU": 1, "GPU": 1}), steps=1)
+
+    with pytest.raises(ConfigurationError, match=r"resources must be what the Ray cluster has, .*GPU 0"):
+        driver.call(run)
+    assert driver.call(leftovers) == []
+
+
+@needs_ray
+def test_a_cluster_that_is_busy_is_waited_for_until_the_deadline(driver):
+    def run():
+        import ray
+
+        ray.init(address="auto", logging_level="ERROR", log_to_driver=False)
+        try:
+            held = ray.util.placement_group([{"CPU": 1}] * 7)
+            assert held.wait(30)
+            pl.train(a_task(), "sync", pl.Ray(workers=2, deadline_s=1.0), steps=1)
+        finally:
+            ray.shutdown()
+
+    with pytest.raises(RunError, match=r"too busy for 1 s: CPU: 3 asked, 1 free of 8, on 2 hosts"):
+        driver.call(run)
+    assert driver.call(leftovers) == []
+
+
+@needs_ray
+@needs_namespaces
+@pytest.mark.parametrize(("spread", "hosts_used"), [(True, 2), (False, 1)])
+def test_ranks_are_spread_or_packed_and_those_of_a_host_are_neighbours(driver, spread, hosts_used):
+    def run():
+        from paceline.clusters.ray.connection import connected
+        from paceline.clusters.ray.placement import Placement
+
+        with (
+            connected("auto", 4, {"CPU": 1.0}),
+            Placement(4, {"CPU": 1.0}, spread=spread, deadline_s=30.0) as placement,
+        ):
+            return placement.host_names
+
+    names = driver.call(run)
+    assert len(set(names)) == hosts_used
+    assert names == sorted(names)  # this driver's own host is the first
+    assert len({names.count(name) for name in names}) == 1

@@ -1,0 +1,98 @@
+import gc
+import math
+
+import pytest
+import torch
+from tasks import a_task, simulated
+from torch import nn
+
+import paceline as pl
+from paceline.clusters.simulated.context import SimulatedContext
+from paceline.errors import ConfigurationError, UnknownNameError
+
+
+@pytest.mark.parametrize("workers", [0, -1, 1.5, "4", None, True])
+def test_a_number_of_workers_out_of_range_is_refused(workers):
+    with pytest.raises(ConfigurationError, match="workers must be a whole number from 1"):
+        pl.Simulated(workers=workers)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"math": "reel"}, "did you mean 'real'"),
+        ({"compute": 0.1}, "compute must be a distribution of pl.times"),
+        ({"compute": None, "math": "none"}, 'compute must be given with math="none"'),
+        ({"link": "10Gbps"}, "link must be a pl.Link"),
+        ({"inside": 3}, "inside must be a pl.Link"),
+        ({"hosts": 0}, "hosts must be a whole number from 1 to 4"),
+        ({"hosts": 5}, "hosts must be a whole number from 1 to 4"),
+    ],
+)
+def test_an_argument_that_does_not_fit_is_refused(changes, message):
+    with pytest.raises((ConfigurationError, UnknownNameError), match=message):
+        simulated(4, **changes)
+
+
+def test_the_time_of_a_step_is_that_of_its_slowest_worker():
+    run = pl.train(a_task(), "all-reduce", simulated(3, slow={1: 4.0}, link=pl.Link.ideal()), steps=5)
+    assert run.seconds == pytest.approx(5 * 0.04)
+
+
+def test_without_mathematics_the_clock_is_the_same():
+    real, none = (
+        pl.train(a_task(), "all-reduce", simulated(3, math=math), steps=4) for math in ("real", "none")
+    )
+    assert real.seconds == none.seconds
+    assert real.bytes_sent == none.bytes_sent
+    assert [a.seconds for a in real.history] == [b.seconds for b in none.history]
+    assert math.isnan(none.loss)
+    assert none.trace.spans == real.trace.spans
+
+
+def test_a_model_of_any_size_costs_no_memory_without_mathematics():
+    task = a_task(
+        model=lambda: nn.Linear(10**6, 10**5, device="meta"), data=(torch.zeros(8, 1), torch.zeros(8, 1))
+    )
+    run = pl.train(task, "all-reduce", simulated(4, math="none"), steps=2)
+    n = 4 * (10**11 + 10**5)
+    assert run.bytes_sent == [2 * 2 * n * 3 // 4] * 4
+
+
+def test_without_a_compute_time_the_tasks_own_gradient_is_timed():
+    run = pl.train(a_task(), "single", pl.Simulated(workers=1), steps=3)
+    assert run.history[0].seconds > 0
+    steps = [b.seconds - a.seconds for a, b in zip(run.history, run.history[1:], strict=False)]
+    assert steps == pytest.approx([run.history[0].seconds] * 2), "timed once"
+
+
+def test_hosts_hold_neighbouring_ranks():
+    async def program(ctx):
+        return list(ctx.hosts)
+
+    assert pl.run_program(program, simulated(5, hosts=2)).results[0] == [0, 0, 0, 1, 1]
+
+
+def test_a_window_across_hosts_is_refused():
+    with pytest.raises(ConfigurationError, match="window needs ranks of one host"):
+        pl.train(a_task(), "all-reduce:algorithm=shared", simulated(4, hosts=2), steps=1)
+
+
+def test_a_cluster_says_what_it_is():
+    text = str(simulated(8, hosts=2, slow={3: 2.0}))
+    assert text.startswith("8 simulated workers, link ")
+    assert "2 hosts, inside" in text
+    assert "rank 3 2x as slow" in text
+
+
+@pytest.mark.parametrize("strategy", ["async", "k-sync:k=2", "all-reduce"])
+def test_a_simulation_leaves_no_rank_to_the_collector(strategy):
+    pl.train(a_task(), strategy, simulated(3), steps=5)  # torch keeps what it was first used by
+    gc.collect()
+    gc.disable()
+    try:
+        before = sum(type(thing) is SimulatedContext for thing in gc.get_objects())
+        pl.train(a_task(), strategy, simulated(3), steps=5)
+        assert sum(type(thing) is SimulatedContext for thing in gc.get_objects()) == before
+    finally:
+        gc.enable()
