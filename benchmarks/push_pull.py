@@ -98,7 +98,7 @@ class _Effortless:
         self._ctx = ctx
 
     async def compute(self, batch: Batch) -> Tensor:
-        return self._ctx.gradient.fill_(batch.weight)
+        return self._ctx.model.gradient.fill_(batch.weight)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._ctx, name)

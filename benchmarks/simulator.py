@@ -17,13 +17,13 @@ from typing import Any
 import numpy as np
 import simpy
 import torch
+from paceline.clusters.rank.node import DELAY_STREAM
 from torch import nn
 
 import paceline as pl
 from benchmarks.result import Goal, Result, Row, compare
 from benchmarks.rounds import rounds
 from paceline.clusters.job import Job
-from paceline.clusters.rank.node import DELAY_STREAM
 from paceline.clusters.simulated.simulated import Simulated
 from paceline.collectives import all_reduce
 from paceline.context import Context
@@ -112,8 +112,8 @@ class Ring:
         chunk = torch.empty(CHUNK_BYTES // 4, device="meta")
         right, left = (ctx.rank + 1) % RANKS, (ctx.rank - 1) % RANKS
         for _ in range(COLLECTIVES * 2 * (RANKS - 1)):
-            ctx.start(ctx.send(right, chunk))
-            await ctx.recv(left)
+            ctx.start(ctx.net.send(right, chunk))
+            await ctx.net.recv(left)
 
 
 class Collective(Ring):

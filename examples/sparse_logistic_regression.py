@@ -122,8 +122,8 @@ class Descent:
 
     async def __call__(self, ctx: Context) -> dict[str, float]:
         like = torch.zeros(self.rows.features, dtype=torch.float64)
-        window = ctx.window("weights", ctx.workers, rows=1, like=like)
-        semaphore = ctx.window("lock", ctx.workers, rows=1, like=torch.zeros(Lock.BYTES, dtype=torch.uint8))
+        window = ctx.net.window("weights", rows=1, like=like)
+        semaphore = ctx.net.window("lock", rows=1, like=torch.zeros(Lock.BYTES, dtype=torch.uint8))
         lock = Lock(semaphore.tensor[0], create=ctx.rank == 0)
         weights = window.tensor[0].numpy()
         samples = self.rows.split()[ctx.rank :: len(ctx.workers)]

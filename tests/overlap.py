@@ -18,14 +18,14 @@ class SendsAsItComputes:
     async def worker(self, ctx):
         tensor = numbers(self.count, dtype=torch.float32)
         if ctx.rank:
-            assert (await ctx.recv(0)).tensor.equal(tensor)
-            await ctx.send(0, torch.empty(0))
+            assert (await ctx.net.recv(0)).tensor.equal(tensor)
+            await ctx.net.send(0, torch.empty(0))
             return
-        sending = ctx.start(ctx.send(1, tensor))
-        computing = ctx.compute(ctx.batch_of(0, 0))
+        sending = ctx.start(ctx.net.send(1, tensor))
+        computing = ctx.model.compute(ctx.model.data.batch_of(0, 0))
 
         async def cancels():
-            await ctx.recv(1)
+            await ctx.net.recv(1)
             computing.cancel()
 
         ctx.start(cancels())

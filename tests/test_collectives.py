@@ -10,6 +10,7 @@ import paceline as pl
 from paceline import collectives
 from paceline.errors import ConfigurationError, MismatchError, UnknownNameError
 from paceline.schedules import ALL_REDUCE, COLLECTIVES
+from paceline.tensors import overwrite
 
 SIZES = (1, 2, 3, 4, 5)
 LENGTHS = (0, 1, 3, 13)  # fewer elements than ranks, as many, and uneven chunks
@@ -196,14 +197,14 @@ def test_the_gradients_norm_is_summed_from_the_shards(shards):
 
         async def worker(self, ctx):
             async for _ in ctx.batches():
-                ctx.gradient.copy_(numbers(len(ctx.gradient)))
-                shard = ctx.shards(len(ctx.workers))[ctx.rank]
-                norm = await collectives.gradient_norm(ctx, shard, ctx.workers)
-                ctx.report(norm=norm if norm is not None else math.nan)
+                overwrite(ctx.model.gradient, numbers(len(ctx.model.gradient)))
+                shard = ctx.model.shards(len(ctx.workers))[ctx.rank]
+                ctx.log.report(norm=await collectives.gradient_norm(ctx.net, ctx.model.gradient[shard]))
 
     run = pl.train(a_task(clip_norm=1.0), Norms(), simulated(shards), steps=1)
     assert run.history[0]["norm"] == pytest.approx(float(numbers(37).norm()), rel=1e-14)
-    assert math.isnan(pl.train(a_task(), Norms(), simulated(shards), steps=1).history[0]["norm"])
+    blank = pl.train(a_task(), Norms(), simulated(shards, math="none"), steps=1)
+    assert math.isnan(blank.history[0]["norm"])
 
 
 # What is refused
@@ -249,7 +250,7 @@ def test_a_root_must_be_of_the_group():
     async def program(ctx):
         await collectives.broadcast(ctx, torch.ones(3), root=7)
 
-    with pytest.raises(ConfigurationError, match="root must be a rank of the group"):
+    with pytest.raises(ConfigurationError, match="root must be a rank of the net, 0 to 2, but got 7"):
         run(program, 3)
 
 

@@ -195,12 +195,12 @@ class MismatchError(RunError):
         self.sender = sender
         self.receiver = receiver
         self.dtype = ""
-        self.version = 0
+        self.numbers: tuple[float, ...] = ()
 
-    def about(self, dtype: str, version: int) -> MismatchError:
+    def about(self, dtype: str, numbers: tuple[float, ...]) -> MismatchError:
         """Note what the message's header said, for whoever can say more about it."""
         self.dtype = dtype
-        self.version = version
+        self.numbers = numbers
         return self
 
     def __str__(self) -> str:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from paceline.context import Combine, Context
+from paceline.context import Combine, Context, Net
 from paceline.errors import MismatchError
 from paceline.replica.sums import combine_into
 from paceline.schedules.collective import Collective, actions, scratch_length
@@ -18,10 +17,11 @@ __all__ = ["interpret"]
 
 
 async def interpret(
-    ctx: Context, collective: Collective, group: Sequence[int], data: Tensor, *, combine: Combine, tag: int
+    ctx: Context, net: Net, collective: Collective, data: Tensor, *, combine: Combine, tag: int
 ) -> None:
     """Run this rank's part of a collective, message by message. `data` must be flat and contiguous."""
-    rank, length = group.index(ctx.rank), data.numel()
+    rank, length = net.rank, data.numel()
+    header = (length,)
     extra = scratch_length(collective, rank, length)
     scratch = data.new_empty(extra) if extra else data
     try:
@@ -30,13 +30,13 @@ async def interpret(
             for step in steps:
                 part = (scratch if step.in_scratch else data)[step.where]
                 if step.kind is Send:
-                    under_way.append(ctx.start(ctx.send(group[step.peer], part, tag=tag, version=length)))
+                    under_way.append(ctx.start(net.send(step.peer, part, tag=tag, header=header)))
                 elif step.peer < 0:
                     source = (scratch if step.source_in_scratch else data)[step.source]
                     combine_into(part, source, "copy" if step.kind is Copy else combine)
                 else:
                     how: Combine = "copy" if step.kind is Recv else combine
-                    message = ctx.recv(group[step.peer], part, combine=how, tag=tag)
+                    message = net.recv(step.peer, part, combine=how, tag=tag)
                     if len(steps) <= 2:  # one way each: no need for a handle
                         await message
                     else:
@@ -49,9 +49,9 @@ async def interpret(
 
 def _of_whole_tensors(error: MismatchError, data: Tensor) -> MismatchError:
     """The link compares chunks; people think of the whole tensors, whose length rides on every message."""
-    if not error.version:
+    if not error.numbers:
         return error
     dtype = str(data.dtype).removeprefix("torch.")
     return MismatchError(
-        error.sender, f"{error.dtype}[{error.version}]", error.receiver, f"{dtype}[{data.numel()}]"
+        error.sender, f"{error.dtype}[{error.numbers[0]}]", error.receiver, f"{dtype}[{data.numel()}]"
     )

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
 from paceline.clusters.job import Cluster, Job, trace_of
 from paceline.clusters.local.local import Local
-from paceline.context import Context
+from paceline.context import Context, Strategy
 from paceline.errors import ConfigurationError
 from paceline.forked import do_without_lost_threads
 from paceline.trace import Trace
@@ -17,13 +17,10 @@ __all__ = ["ProgramRun", "run_program"]
 
 
 @dataclass(frozen=True, slots=True)
-class _EveryRank:
+class _EveryRank(Strategy):
     """A strategy in which every rank runs one function."""
 
     function: Callable[[Context], Awaitable[Any]]
-
-    def roles(self, workers: int) -> Sequence[str]:
-        return ("worker",) * workers
 
     async def worker(self, ctx: Context) -> Any:
         return await self.function(ctx)

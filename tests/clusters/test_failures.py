@@ -147,7 +147,7 @@ def test_an_exception_in_a_role_program_names_its_rank(world):
     async def program(ctx):
         if ctx.rank == 1:
             raise LookupError("lost the thread")
-        await ctx.recv(1)
+        await ctx.net.recv(1)
 
     with pytest.raises(WorkerError, match=r"(?s)rank 1 failed.*LookupError: lost the thread"):
         pl.run_program(program, WORLDS[world](3))
@@ -156,7 +156,7 @@ def test_an_exception_in_a_role_program_names_its_rank(world):
 @pytest.mark.parametrize("world", WORLDS)
 def test_a_program_that_awaits_a_cancelled_handle_fails_with_its_rank(world):
     async def program(ctx):
-        handle = ctx.start(ctx.recv(1 - ctx.rank))
+        handle = ctx.start(ctx.net.recv(1 - ctx.rank))
         handle.cancel()
         await handle
 
@@ -239,7 +239,7 @@ def test_a_long_computation_is_no_failure_however_short_the_deadline_of_its_own_
 def test_a_rank_that_waits_for_one_that_has_ended_is_told_so():
     async def program(ctx):
         if ctx.rank == 0:
-            await ctx.recv(1)
+            await ctx.net.recv(1)
 
     with pytest.raises(PeerLost, match=r"rank 1 is lost \(it has ended its program\).*receive from rank 1"):
         pl.run_program(program, pl.Local(workers=2))
@@ -248,10 +248,10 @@ def test_a_rank_that_waits_for_one_that_has_ended_is_told_so():
 def test_a_message_from_a_rank_that_has_ended_is_received_all_the_same():
     async def program(ctx):
         if ctx.rank == 1:
-            await ctx.send(0, numbers(3))
+            await ctx.net.send(0, numbers(3))
             return None
         await ctx.sleep(0.2)
-        return (await ctx.recv(1)).tensor
+        return (await ctx.net.recv(1)).tensor
 
     assert torch.equal(pl.run_program(program, pl.Local(workers=2)).results[0], numbers(3))
 

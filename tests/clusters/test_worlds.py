@@ -20,9 +20,9 @@ def run_on(request):
 
 def test_a_rank_knows_itself_and_the_others(run_on):
     async def program(ctx):
-        return [ctx.rank, ctx.role, list(ctx.workers), list(ctx.servers), list(ctx.peers), list(ctx.hosts)]
+        return [ctx.rank, ctx.role, list(ctx.workers), list(ctx.servers), ctx.net.size, list(ctx.net.hosts)]
 
-    assert run_on(3, program) == [[r, "worker", [0, 1, 2], [], [0, 1, 2], [0, 0, 0]] for r in range(3)]
+    assert run_on(3, program) == [[r, "worker", [0, 1, 2], [], 3, [0, 0, 0]] for r in range(3)]
 
 
 def test_chance_is_the_same_in_every_world_and_another_on_every_rank():
@@ -37,7 +37,7 @@ def test_chance_is_the_same_in_every_world_and_another_on_every_rank():
 
 def test_a_program_without_a_task_has_no_parameters(run_on):
     async def program(ctx):
-        return ctx.parameters
+        return ctx.model.parameters
 
     with pytest.raises(ConfigurationError, match="task is needed for batches, gradients and updates"):
         run_on(2, program)
@@ -60,16 +60,17 @@ def test_what_a_program_returns_comes_back(run_on):
 # Messages
 
 
-def test_a_message_carries_its_tensor_tag_and_version(run_on):
+def test_a_message_carries_its_tensor_tag_and_header(run_on):
     async def program(ctx):
         if ctx.rank == 0:
-            await ctx.send(1, numbers(3, 2), tag=7, version=41)
+            await ctx.net.send(1, numbers(3, 2), tag=7, header=(41, -2, 0.5))
             return None
-        message = await ctx.recv(0, tag=7)
-        return [message.source, message.tag, message.version, message.tensor]
+        message = await ctx.net.recv(0, tag=7)
+        return [message.source, message.tag, list(message.header), message.tensor]
 
-    _, (source, tag, version, tensor) = run_on(2, program)
-    assert (source, tag, version) == (0, 7, 41)
+    _, (source, tag, header, tensor) = run_on(2, program)
+    assert (source, tag, header) == (0, 7, [41, -2, 0.5])
+    assert [type(number) for number in header] == [int, int, float]
     assert torch.equal(tensor, numbers(3, 2))
 
 
@@ -77,12 +78,12 @@ def test_a_sent_tensor_may_be_overwritten_at_once(run_on):
     async def program(ctx):
         if ctx.rank == 0:
             tensor = torch.ones(500_000)
-            await ctx.send(1, tensor)
+            await ctx.net.send(1, tensor)
             tensor.zero_()
-            await ctx.send(1, tensor[:1], tag=1)
+            await ctx.net.send(1, tensor[:1], tag=1)
             return None
-        await ctx.recv(0, tag=1)
-        return (await ctx.recv(0)).tensor.min().item()
+        await ctx.net.recv(0, tag=1)
+        return (await ctx.net.recv(0)).tensor.min().item()
 
     assert run_on(2, program)[1] == 1
 
@@ -91,10 +92,10 @@ def test_messages_of_one_tag_come_in_order_and_those_of_others_do_not_disturb(ru
     async def program(ctx):
         if ctx.rank == 0:
             for i in range(6):
-                await ctx.send(1, torch.tensor([i]), tag=i % 2)
+                await ctx.net.send(1, torch.tensor([i]), tag=i % 2)
             return None
-        odd = [(await ctx.recv(0, tag=1)).tensor.item() for _ in range(3)]
-        even = [(await ctx.recv(0, tag=0)).tensor.item() for _ in range(3)]
+        odd = [(await ctx.net.recv(0, tag=1)).tensor.item() for _ in range(3)]
+        even = [(await ctx.net.recv(0, tag=0)).tensor.item() for _ in range(3)]
         return [odd, even]
 
     assert run_on(2, program)[1] == [[1, 3, 5], [0, 2, 4]]
@@ -105,9 +106,9 @@ def test_what_arrives_is_combined_with_what_is_there(run_on, combine):
     async def program(ctx):
         own = numbers(5, seed=ctx.rank)
         if ctx.rank == 0:
-            await ctx.send(1, own)
+            await ctx.net.send(1, own)
         else:
-            await ctx.recv(0, own, combine=combine)
+            await ctx.net.recv(0, own, combine=combine)
         return own
 
     functions = {"copy": lambda a, b: b, "sum": torch.add, "max": torch.maximum, "min": torch.minimum}
@@ -118,13 +119,13 @@ def test_what_arrives_is_combined_with_what_is_there(run_on, combine):
 def test_any_receives_the_message_that_came_first(run_on):
     async def program(ctx):
         if ctx.rank == 1:
-            await ctx.recv(0, tag=1)  # until that of rank 2 has come
+            await ctx.net.recv(0, tag=1)  # until that of rank 2 has come
         if ctx.rank:
-            await ctx.send(0, torch.tensor([ctx.rank]))
+            await ctx.net.send(0, torch.tensor([ctx.rank]))
             return None
-        first = await ctx.recv(ANY)
-        await ctx.send(1, torch.empty(0), tag=1)
-        return [first.source, (await ctx.recv(ANY)).source]
+        first = await ctx.net.recv(ANY)
+        await ctx.net.send(1, torch.empty(0), tag=1)
+        return [first.source, (await ctx.net.recv(ANY)).source]
 
     assert run_on(3, program)[0] == [2, 1]
 
@@ -132,14 +133,14 @@ def test_any_receives_the_message_that_came_first(run_on):
 def test_a_message_that_does_not_fit_is_named_and_the_next_can_be_received(run_on):
     async def program(ctx):
         if ctx.rank == 0:
-            await ctx.send(1, torch.ones(5000), tag=1)
-            await ctx.send(1, torch.tensor([7.0]), tag=2)
+            await ctx.net.send(1, torch.ones(5000), tag=1)
+            await ctx.net.send(1, torch.tensor([7.0]), tag=2)
             return None
         try:
-            await ctx.recv(0, torch.zeros(3), tag=1)
+            await ctx.net.recv(0, torch.zeros(3), tag=1)
         except MismatchError as error:
             text = str(error)
-        return [text, (await ctx.recv(0, tag=2)).tensor.item()]
+        return [text, (await ctx.net.recv(0, tag=2)).tensor.item()]
 
     text, value = run_on(2, program)[1]
     assert text == "rank 0 sent float32[5000], but rank 1 expected float32[3]"
@@ -151,20 +152,20 @@ def test_a_message_that_does_not_fit_is_named_and_the_next_can_be_received(run_o
 
 def test_a_started_coroutine_goes_on_while_its_rank_waits_for_others(run_on):
     async def relay(ctx):
-        message = await ctx.recv(0, tag=1)
-        await ctx.send(2, message.tensor * 2, tag=1)
+        message = await ctx.net.recv(0, tag=1)
+        await ctx.net.send(2, message.tensor * 2, tag=1)
         return "relayed"
 
     async def program(ctx):
         if ctx.rank == 0:
-            await ctx.send(1, torch.tensor([21.0]), tag=1)
+            await ctx.net.send(1, torch.tensor([21.0]), tag=1)
             return None
         if ctx.rank == 2:
-            message = await ctx.recv(1, tag=1)
-            await ctx.send(1, message.tensor, tag=2)
+            message = await ctx.net.recv(1, tag=1)
+            await ctx.net.send(1, message.tensor, tag=2)
             return None
         handle = ctx.start(relay(ctx))
-        answer = await ctx.recv(2, tag=2)  # comes only if the relay goes on meanwhile
+        answer = await ctx.net.recv(2, tag=2)  # comes only if the relay goes on meanwhile
         return [answer.tensor.item(), await handle, handle.done]
 
     assert run_on(3, program)[1] == [42, "relayed", True]
@@ -173,11 +174,14 @@ def test_a_started_coroutine_goes_on_while_its_rank_waits_for_others(run_on):
 def test_many_handles_are_under_way_at_once(run_on):
     async def program(ctx):
         receives = [
-            ctx.start(ctx.recv(peer, tag=tag)) for peer in ctx.peers if peer != ctx.rank for tag in range(5)
+            ctx.start(ctx.net.recv(peer, tag=tag))
+            for peer in range(ctx.net.size)
+            if peer != ctx.rank
+            for tag in range(5)
         ]
         sends = [
-            ctx.start(ctx.send(peer, torch.tensor([10.0 * ctx.rank + tag]), tag=tag))
-            for peer in reversed(ctx.peers)
+            ctx.start(ctx.net.send(peer, torch.tensor([10.0 * ctx.rank + tag]), tag=tag))
+            for peer in reversed(range(ctx.net.size))
             if peer != ctx.rank
             for tag in reversed(range(5))
         ]
@@ -209,7 +213,7 @@ def test_an_error_in_a_started_coroutine_that_nobody_awaits_is_raised_at_the_nex
     async def program(ctx):
         handle = ctx.start(fails(ctx))
         try:
-            await ctx.recv(1 - ctx.rank)  # which never comes
+            await ctx.net.recv(1 - ctx.rank)  # which never comes
         except LookupError as error:
             return [handle.done, str(error)]
 
@@ -223,7 +227,7 @@ def test_an_error_in_a_coroutine_that_fails_as_it_starts_is_raised_at_the_next_w
     async def program(ctx):
         ctx.start(fails_at_once(ctx))
         try:
-            await ctx.recv(1 - ctx.rank)
+            await ctx.net.recv(1 - ctx.rank)
         except LookupError as error:
             return str(error)
 
@@ -233,16 +237,16 @@ def test_an_error_in_a_coroutine_that_fails_as_it_starts_is_raised_at_the_next_w
 def test_a_rank_may_send_to_itself_between_its_programs(run_on):
     async def echo(ctx):
         for _ in range(3):
-            message = await ctx.recv(ctx.rank, tag=1)
-            await ctx.send(ctx.rank, message.tensor * 2, tag=2, version=message.version, note=message.note)
+            message = await ctx.net.recv(ctx.rank, tag=1)
+            await ctx.net.send(ctx.rank, message.tensor * 2, tag=2, header=message.header)
 
     async def program(ctx):
         ctx.start(echo(ctx))
         heard = []
         for i in range(3):
-            await ctx.send(ctx.rank, torch.full((5,), float(i)), tag=1, version=i, note=0.5)
-            message = await ctx.recv(ctx.rank, tag=2)
-            heard.append([message.source, message.version, message.note, message.tensor.sum().item()])
+            await ctx.net.send(ctx.rank, torch.full((5,), float(i)), tag=1, header=(i, 0.5))
+            message = await ctx.net.recv(ctx.rank, tag=2)
+            heard.append([message.source, *message.header, message.tensor.sum().item()])
         return [*heard, ctx.outcome.bytes_sent]
 
     for rank, heard in enumerate(run_on(2, program)):
@@ -251,9 +255,9 @@ def test_a_rank_may_send_to_itself_between_its_programs(run_on):
 
 def test_a_receive_from_any_rank_takes_messages_of_the_rank_itself(run_on):
     async def program(ctx):
-        await ctx.send(ctx.rank, torch.zeros(1), tag=7)
-        await ctx.send(1 - ctx.rank, torch.zeros(1), tag=7)
-        return sorted([(await ctx.recv(ANY, tag=7)).source for _ in range(2)])
+        await ctx.net.send(ctx.rank, torch.zeros(1), tag=7)
+        await ctx.net.send(1 - ctx.rank, torch.zeros(1), tag=7)
+        return sorted([(await ctx.net.recv(ANY, tag=7)).source for _ in range(2)])
 
     assert run_on(2, program) == [[0, 1], [0, 1]]
 
@@ -261,9 +265,9 @@ def test_a_receive_from_any_rank_takes_messages_of_the_rank_itself(run_on):
 def test_a_handle_may_be_awaited_again(run_on):
     async def program(ctx):
         if ctx.rank == 0:
-            await ctx.send(1, torch.tensor([3.0]))
+            await ctx.net.send(1, torch.tensor([3.0]))
             return None
-        handle = ctx.start(ctx.recv(0))
+        handle = ctx.start(ctx.net.recv(0))
         return [(await handle).tensor.item(), (await handle).tensor.item()]
 
     assert run_on(2, program)[1] == [3, 3]
@@ -272,9 +276,9 @@ def test_a_handle_may_be_awaited_again(run_on):
 def test_a_send_under_way_is_done_when_its_time_has_come(run_on):
     async def program(ctx):
         if ctx.rank:
-            await ctx.recv(0)
+            await ctx.net.recv(0)
             return None
-        handle = ctx.start(ctx.send(1, torch.ones(10)))
+        handle = ctx.start(ctx.net.send(1, torch.ones(10)))
         await ctx.sleep(0.05)
         return handle.done
 
@@ -284,13 +288,13 @@ def test_a_send_under_way_is_done_when_its_time_has_come(run_on):
 def test_first_gives_the_one_that_is_done_first(run_on):
     async def program(ctx):
         if ctx.rank == 1:
-            await ctx.recv(0, tag=1)  # until that of rank 2 has come
+            await ctx.net.recv(0, tag=1)  # until that of rank 2 has come
         if ctx.rank:
-            await ctx.send(0, torch.tensor([ctx.rank]))
+            await ctx.net.send(0, torch.tensor([ctx.rank]))
             return None
-        handles = [ctx.start(ctx.recv(1)), ctx.start(ctx.recv(2))]
+        handles = [ctx.start(ctx.net.recv(1)), ctx.start(ctx.net.recv(2))]
         winner = await ctx.first(handles)
-        await ctx.send(1, torch.empty(0), tag=1)
+        await ctx.net.send(1, torch.empty(0), tag=1)
         open_ones = [handle for handle in handles if not handle.done]
         last = await ctx.first(open_ones)
         return [handles.index(winner), (await winner).source, handles.index(last), (await last).source]
@@ -325,11 +329,11 @@ def test_time_never_runs_backwards(run_on):
     async def program(ctx):
         if ctx.rank:
             for _ in range(3):
-                await ctx.recv(0)
+                await ctx.net.recv(0)
             return None
         times = [ctx.now()]
         for _ in range(3):
-            handle = ctx.start(ctx.send(1, torch.ones(10)))
+            handle = ctx.start(ctx.net.send(1, torch.ones(10)))
             await ctx.sleep(0.02)
             times.append(ctx.now())
             await ctx.first([handle])
@@ -352,17 +356,17 @@ def test_sleep_takes_its_time(run_on):
 def test_a_coroutine_that_sleeps_is_woken_while_its_rank_waits_for_a_message(run_on):
     async def program(ctx):
         if ctx.rank:
-            await ctx.recv(0)
-            await ctx.send(0, torch.empty(0))
+            await ctx.net.recv(0)
+            await ctx.net.send(0, torch.empty(0))
             return None
 
         async def naps_often():
             for _ in range(20):
                 await ctx.sleep(0.002)
-            await ctx.send(1, torch.empty(0))
+            await ctx.net.send(1, torch.empty(0))
 
         ctx.start(naps_often())
-        await ctx.recv(1)  # comes only if the coroutine is woken meanwhile
+        await ctx.net.recv(1)  # comes only if the coroutine is woken meanwhile
         return "woken"
 
     assert run_on(2, program)[0] == "woken"
@@ -373,7 +377,7 @@ def test_a_coroutine_that_sleeps_is_woken_while_its_rank_waits_for_a_message(run
 
 def test_a_cancelled_receive_is_done_and_raises_where_it_is_awaited(run_on):
     async def program(ctx):
-        handle = ctx.start(ctx.recv(1 - ctx.rank))
+        handle = ctx.start(ctx.net.recv(1 - ctx.rank))
         handle.cancel()
         try:
             await handle
@@ -385,7 +389,7 @@ def test_a_cancelled_receive_is_done_and_raises_where_it_is_awaited(run_on):
 
 def test_a_program_may_end_with_a_cancelled_handle_that_nobody_awaits(run_on):
     async def program(ctx):
-        ctx.start(ctx.recv(1 - ctx.rank)).cancel()
+        ctx.start(ctx.net.recv(1 - ctx.rank)).cancel()
         return "well"
 
     assert run_on(2, program) == ["well", "well"]
@@ -394,13 +398,13 @@ def test_a_program_may_end_with_a_cancelled_handle_that_nobody_awaits(run_on):
 def test_a_cancelled_receive_takes_no_message(run_on):
     async def program(ctx):
         if ctx.rank == 0:
-            await ctx.recv(1, tag=1)
-            await ctx.send(1, torch.tensor([5.0]))
+            await ctx.net.recv(1, tag=1)
+            await ctx.net.send(1, torch.tensor([5.0]))
             return None
-        handle = ctx.start(ctx.recv(0))
+        handle = ctx.start(ctx.net.recv(0))
         handle.cancel()
-        await ctx.send(0, torch.empty(0), tag=1)
-        return (await ctx.recv(0)).tensor.item()
+        await ctx.net.send(0, torch.empty(0), tag=1)
+        return (await ctx.net.recv(0)).tensor.item()
 
     assert run_on(2, program)[1] == 5
 
@@ -422,7 +426,7 @@ def test_a_cancelled_coroutine_runs_its_finally_and_goes_no_further(run_on):
         async def waits():
             try:
                 notes.append("began")
-                await ctx.recv(1 - ctx.rank)
+                await ctx.net.recv(1 - ctx.rank)
                 notes.append("received")
             finally:
                 notes.append("cleaned up")
@@ -437,7 +441,7 @@ def test_a_cancelled_coroutine_runs_its_finally_and_goes_no_further(run_on):
 
 def test_whoever_awaits_a_handle_that_is_cancelled_learns_of_it(run_on):
     async def program(ctx):
-        handle = ctx.start(ctx.recv(1 - ctx.rank))
+        handle = ctx.start(ctx.net.recv(1 - ctx.rank))
 
         async def waits():
             try:
@@ -455,7 +459,7 @@ def test_whoever_awaits_a_handle_that_is_cancelled_learns_of_it(run_on):
 
 def test_first_of_handles_one_of_which_is_cancelled_gives_that_one(run_on):
     async def program(ctx):
-        handles = [ctx.start(ctx.recv(1 - ctx.rank)), ctx.start(ctx.recv(1 - ctx.rank, tag=1))]
+        handles = [ctx.start(ctx.net.recv(1 - ctx.rank)), ctx.start(ctx.net.recv(1 - ctx.rank, tag=1))]
 
         async def cancels():
             await ctx.sleep(0.01)
@@ -473,9 +477,9 @@ def test_a_half_sent_message_that_is_cancelled_arrives_whole(run_on):
     async def program(ctx):
         if ctx.rank:
             await ctx.sleep(0.05)
-            return (await ctx.recv(0)).tensor.min().item()
+            return (await ctx.net.recv(0)).tensor.min().item()
         tensor = torch.ones(1_000_000)  # larger than a ring
-        handle = ctx.start(ctx.send(1, tensor))
+        handle = ctx.start(ctx.net.send(1, tensor))
         handle.cancel()
         tensor.zero_()
         return handle.done
@@ -492,13 +496,14 @@ class Cancels:
     async def worker(self, ctx):
         async for batch in ctx.batches():
             if batch.step == 0:
-                first, expected = batch, (await ctx.compute(batch)).clone()
+                await ctx.model.compute(batch)
+                first, expected = batch, ctx.model.gradient.clone()
                 continue
-            handle = ctx.start(ctx.compute(batch))
+            handle = ctx.start(ctx.model.compute(batch))
             await ctx.sleep(0.005)
             handle.cancel()
-            again = await ctx.compute(first)
-            assert torch.equal(again, expected), "the cancelled computation went on in it"
+            await ctx.model.compute(first)
+            assert torch.equal(ctx.model.gradient, expected), "the cancelled computation went on in it"
 
 
 def slow_tanh():
@@ -524,7 +529,7 @@ def test_a_cancelled_gradient_does_not_disturb_the_next(world):
 
 def test_a_window_is_memory_that_all_ranks_see(run_on):
     async def program(ctx):
-        window = ctx.window("board", ctx.peers, rows=len(ctx.peers), like=torch.zeros(5))
+        window = ctx.net.window("board", rows=ctx.net.size, like=torch.zeros(5))
         window.tensor[ctx.rank] = ctx.rank + 1.0
         await window.barrier()
         return window.tensor.sum(1)
@@ -536,9 +541,9 @@ def test_a_window_is_memory_that_all_ranks_see(run_on):
 def test_windows_of_two_names_or_groups_are_two(run_on):
     async def program(ctx):
         like = torch.zeros(1)
-        both = ctx.window("a", (0, 1), rows=1, like=like)
-        other = ctx.window("b", (0, 1), rows=1, like=like)
-        own = ctx.window("a", (ctx.rank,), rows=1, like=like)
+        both = ctx.net.split((0, 1)).window("a", rows=1, like=like)
+        other = ctx.net.split((0, 1)).window("b", rows=1, like=like)
+        own = ctx.net.split((ctx.rank,)).window("a", rows=1, like=like)
         own.tensor.fill_(7.0 + ctx.rank)
         if ctx.rank == 0:
             both.tensor.fill_(1)
@@ -551,7 +556,7 @@ def test_windows_of_two_names_or_groups_are_two(run_on):
 
 def test_nobody_passes_a_barrier_before_the_last_has_come(run_on):
     async def program(ctx):
-        window = ctx.window("board", ctx.peers, rows=1, like=torch.zeros(len(ctx.peers), dtype=torch.int64))
+        window = ctx.net.window("board", rows=1, like=torch.zeros(ctx.net.size, dtype=torch.int64))
         seen = []
         for visit in range(1, 30):
             if ctx.rank == visit % 3:
@@ -567,7 +572,7 @@ def test_nobody_passes_a_barrier_before_the_last_has_come(run_on):
 @pytest.mark.parametrize("combine", ["sum", "max", "min"])
 def test_a_window_is_reduced_in_the_order_of_the_rows_given(run_on, combine):
     async def program(ctx):
-        window = ctx.window("board", ctx.peers, rows=3, like=torch.zeros(7))
+        window = ctx.net.window("board", rows=3, like=torch.zeros(7))
         window.tensor[ctx.rank] = numbers(7, seed=ctx.rank, dtype=torch.float32)
         await window.barrier()
         into = torch.zeros(4)
@@ -591,8 +596,8 @@ class Reports:
 
     async def worker(self, ctx):
         async for batch in ctx.batches():
-            await ctx.compute(batch)
-            ctx.report(squared=float(batch.step**2), loss=5.0)
+            await ctx.model.compute(batch)
+            ctx.log.report(squared=float(batch.step**2), loss=5.0)
 
 
 @pytest.mark.parametrize("world", WORLDS)
@@ -606,11 +611,11 @@ def test_what_a_strategy_reports_is_in_the_record_of_its_step(world):
 def test_bytes_and_messages_are_counted_where_they_are_sent(world):
     async def program(ctx):
         if ctx.rank == 0:
-            await ctx.send(1, torch.zeros(10))
-            await ctx.send(1, torch.zeros(0))
+            await ctx.net.send(1, torch.zeros(10))
+            await ctx.net.send(1, torch.zeros(0))
         else:
-            await ctx.recv(0)
-            await ctx.recv(0)
+            await ctx.net.recv(0)
+            await ctx.net.recv(0)
 
     run = pl.run_program(program, WORLDS[world](2))
     assert run.bytes_sent == [40, 0]

@@ -65,14 +65,17 @@ class Ends:
     def ways(self, rank, ranks):
         return RingWays(rank, ranks, self.memory, self.bells)
 
-    def send(self, source, to, tensor, tag=0, version=0):
+    def send(self, source, to, tensor, tag=0, numbers=()):
         """Begin to send; the operation goes on whenever another one of this object is awaited."""
-        operation = self.ports[source].send(self.waiter, to, tensor, tag, version)
+        operation = self.ports[source].send(self.waiter, to, tensor, tag, numbers)
         operation.poll()
         return self.waiter.start(operation)
 
     def post(self, rank, source, into=None, combine="copy", tag=0):
-        return self.ports[rank].recv(self.waiter, source, into, combine, tag)
+        """Ask for a message, as who awaits it does first."""
+        operation = self.ports[rank].recv(self.waiter, source, into, combine, tag)
+        operation.begin()
+        return operation
 
     def recv(self, rank, source, into=None, combine="copy", tag=0):
         return self.finish(self.post(rank, source, into, combine, tag))

@@ -40,7 +40,7 @@ class Chunk:
         data = bytearray(FIRST_BYTES if has_header else PREFIX_BYTES)
         pack_prefix(data, self.kind, self.run, self.number, self.taken)
         if has_header:
-            pack(memoryview(data), PREFIX_BYTES, self.tensor, tag=3, version=7, epoch=0)
+            pack(memoryview(data), PREFIX_BYTES, self.tensor, tag=3, epoch=0, numbers=(7,))
         return data
 
 
@@ -60,7 +60,7 @@ def state(arrivals):
 def test_a_first_chunk_brings_the_header(arrivals):
     kind, header, taken = offer(arrivals, Chunk(taken=5).prefix(), most=9)
     assert kind == FIRST
-    assert (header.shape, header.tag, header.version, taken) == ((10,), 3, 7, 5)
+    assert (header.shape, header.tag, header.numbers, taken) == ((10,), 3, (7,), 5)
 
 
 def test_a_message_comes_in_several_chunks(arrivals):

@@ -131,7 +131,7 @@ def test_random_traffic_takes_as_long_as_in_the_simulation(clock, seed):
     traffic = sorted((rng.uniform(0, 3), *rng.choice(ways), rng.randrange(3000)) for _ in range(16))
 
     async def receive(ctx, source, tag):
-        await ctx.recv(source, tag=tag)
+        await ctx.net.recv(source, tag=tag)
         return [tag, ctx.now()]
 
     async def program(ctx):
@@ -142,7 +142,7 @@ def test_random_traffic_takes_as_long_as_in_the_simulation(clock, seed):
         for tag, (start_s, source, to, nbytes) in enumerate(traffic):
             if source == ctx.rank:
                 await ctx.sleep(start_s - ctx.now())
-                ctx.start(ctx.send(to, of_bytes(nbytes), tag=tag))
+                ctx.start(ctx.net.send(to, of_bytes(nbytes), tag=tag))
         return [await handle for handle in handles]
 
     link = pl.Link(bandwidth=1 / PER_BYTE_S, latency=LATENCY_S)
@@ -256,7 +256,7 @@ def test_a_detached_send_arrives_whole_and_takes_its_time(clock):
     ends = EmulatedEnds(clock, seconds_per_byte=1e-6)
     tensor = of_bytes(3 * RING_BYTES)
     operation = ends.send(0, 1, tensor)
-    operation.detach()
+    operation.let_go()
     tensor.zero_()
     received = ends.post(1, 0)
     for _ in range(20):

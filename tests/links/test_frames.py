@@ -22,28 +22,28 @@ DTYPES = [
 ]
 
 
-def packed(tensor, tag=0, version=0, epoch=0, offset=0, note=0.0, begins_s=0.0, lent=None):
+def packed(tensor, tag=0, epoch=0, offset=0, numbers=(), begins_s=0.0, lent=None):
     target = memoryview(bytearray(HEADER_BYTES + offset))
-    return target, pack(target, offset, tensor, tag, version, epoch, note, begins_s, lent)
+    return target, pack(target, offset, tensor, tag, epoch, numbers, begins_s, lent)
 
 
 @given(
     dtype=st.sampled_from(DTYPES),
     shape=st.lists(st.integers(0, 2**14), max_size=4),
-    tag=st.integers(0, 2**32 - 1),
-    version=st.integers(-(2**63), 2**63 - 1),
+    tag=st.integers(0, 2**64 - 1),
     epoch=st.integers(0, 2**16 - 1),
     offset=st.integers(0, 100),
-    note=st.floats(allow_nan=False),
+    numbers=st.lists(st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False), max_size=4).map(tuple),
     begins_s=st.floats(0.0, allow_infinity=False),
     lent=st.none() | st.builds(Place, st.integers(0, 2**32 - 2), st.integers(0, 2**64 - 1)),
 )
-def test_a_header_says_what_was_packed(dtype, shape, tag, version, epoch, offset, note, begins_s, lent):
+def test_a_header_says_what_was_packed(dtype, shape, tag, epoch, offset, numbers, begins_s, lent):
     tensor = torch.empty(shape, dtype=dtype, device="meta")
-    target, nbytes = packed(tensor, tag, version, epoch, offset, note, begins_s, lent)
+    target, nbytes = packed(tensor, tag, epoch, offset, numbers, begins_s, lent)
     header = unpack(target, offset)
     size = tensor.numel() * dtype.itemsize
-    assert header == (dtype, tuple(shape), tag, version, size, epoch, note, begins_s, lent)
+    assert header == (dtype, tuple(shape), tag, size, epoch, numbers, begins_s, lent)
+    assert [type(number) for number in header.numbers] == [type(number) for number in numbers]
     assert nbytes == header.nbytes
 
 
@@ -57,7 +57,7 @@ def test_garbage_is_refused(data):
 
 @given(place=st.integers(0, HEADER_BYTES - 1), bit=st.integers(0, 7))
 def test_a_flipped_bit_is_refused_or_changes_only_what_the_header_cannot_check(place, bit):
-    target, _ = packed(torch.empty(3, 5), tag=9, version=4)
+    target, _ = packed(torch.empty(3, 5), tag=9, numbers=(4,))
     target[place] ^= 1 << bit
     try:
         header = unpack(target, 0)

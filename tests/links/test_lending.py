@@ -54,10 +54,10 @@ def ring_bytes(ends):
 
 def test_a_lent_message_is_read_where_it_lies(ends):
     tensor = ends.lent(LARGE)
-    sending = ends.send(0, 1, tensor, tag=3, version=12)
+    sending = ends.send(0, 1, tensor, tag=3, numbers=(12, 0.25))
     message = ends.recv(1, 0, tag=3)
     assert torch.equal(message.tensor, tensor)
-    assert (message.source, message.tag, message.version) == (0, 3, 12)
+    assert (message.source, message.tag, message.header) == (0, 3, (12, 0.25))
     assert message.tensor.data_ptr() != tensor.data_ptr(), "what is received is the receiver's own"
     assert ring_bytes(ends) == HEADER_BYTES
     assert sending.poll()
@@ -117,7 +117,7 @@ def test_lent_messages_keep_their_place_among_the_others(messages):
     assert all(operation.poll() for operation in sent)
 
 
-@pytest.mark.parametrize("how", ["cancel", "detach"])
+@pytest.mark.parametrize("how", ["cancel", "let_go"])
 def test_what_is_taken_back_before_it_is_read_arrives_as_it_was(ends, how):
     tensor = ends.lent(LARGE)
     expected = tensor.clone()
@@ -138,7 +138,7 @@ def test_several_messages_may_be_taken_back_before_the_first_is_read(ends):
     tensor = ends.lent(RING_BYTES // 8)
     for number in range(5):
         tensor.fill_(number)
-        ends.send(0, 1, tensor).detach()
+        ends.send(0, 1, tensor).let_go()
     tensor.fill_(99)
     last = ends.send(0, 1, tensor)
     assert [ends.recv(1, 0).tensor.unique().tolist() for _ in range(6)] == [[0], [1], [2], [3], [4], [99]]
@@ -159,7 +159,7 @@ def test_what_is_taken_back_while_it_is_read_is_read_to_its_end(ends):
         reader.start()
         time.sleep(chance.uniform(0.0, 0.002))
         met += not sending.poll()
-        while not sending.detach():
+        while not sending.let_go():
             time.sleep(1e-5)
         tensor.fill_(255)
         for rest in sending.waiter.running:
@@ -182,13 +182,13 @@ def test_what_is_being_read_cannot_be_taken_back(ends, monkeypatch):
     find, answers = ends.lending[1].find, []
 
     def find_slowly(source, header):
-        answers.append(sending.detach())  # the reader has begun, and has read nothing yet
+        answers.append(sending.let_go())  # the reader has begun, and has read nothing yet
         return find(source, header)
 
     monkeypatch.setattr(ends.lending[1], "find", find_slowly)
     assert torch.equal(ends.recv(1, 0).tensor, expected)
     assert answers == [False]
-    assert sending.detach()
+    assert sending.let_go()
 
 
 def test_who_cancels_what_a_stopped_reader_holds_hears_who_it_is(ends, monkeypatch):

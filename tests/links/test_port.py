@@ -61,10 +61,10 @@ def ends(of_ranks):
 def test_messages_of_any_size_arrive_whole(ends):
     for nbytes in SIZES:
         sent = pattern(nbytes)
-        operation = ends.send(0, 1, sent, tag=3, version=12)
+        operation = ends.send(0, 1, sent, tag=3, numbers=(12, 0.25))
         message = ends.recv(1, 0, tag=3)
         assert torch.equal(message.tensor, sent)
-        assert (message.source, message.tag, message.version) == (0, 3, 12)
+        assert (message.source, message.tag, message.header) == (0, 3, (12, 0.25))
         assert operation.poll()
 
 
@@ -313,8 +313,8 @@ def test_a_detached_send_arrives_whole_and_its_tensor_may_be_overwritten(ends):
     expected = tensor.clone()
     operation = ends.send(0, 1, tensor)
     behind = ends.send(0, 1, tensor)
-    operation.detach()
-    behind.detach()
+    operation.let_go()
+    behind.let_go()
     tensor.zero_()
     assert operation.done
     for _ in range(2):
@@ -324,7 +324,7 @@ def test_a_detached_send_arrives_whole_and_its_tensor_may_be_overwritten(ends):
 
 def test_to_detach_a_send_that_has_ended_changes_nothing(ends):
     operation = ends.send(0, 1, pattern(1000))
-    operation.detach()
+    operation.let_go()
     assert torch.equal(ends.recv(1, 0).tensor, pattern(1000))
     assert len(ends.sent) == 1
 

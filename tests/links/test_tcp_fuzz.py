@@ -55,7 +55,7 @@ class Attack:
         """The first chunk of a message, as it should be."""
         data = bytearray(FIRST_BYTES)
         pack_prefix(data, FIRST, self.run_id, 0, 0)
-        pack(memoryview(data), PREFIX_BYTES, tensor, tag=0, version=0, epoch=0)
+        pack(memoryview(data), PREFIX_BYTES, tensor, tag=0, epoch=0)
         return data
 
     def prefix(self, kind=FIRST, number=0, taken=0, run_id=None, count=4):

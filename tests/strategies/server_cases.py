@@ -143,20 +143,26 @@ class Ledger:
         return np.array([len(spans) for spans in spans_of(self.run, Kind.COMPUTE)])
 
 
-class Listening:
-    """A context that keeps what its rank asked to receive."""
+class Wrapped:
+    """Something with other attributes."""
 
-    def __init__(self, ctx, receipts):
-        self._ctx = ctx
-        self._receipts = receipts
+    def __init__(self, inner, **changes):
+        self._inner = inner
+        vars(self).update(changes)
 
     def __getattr__(self, name):
-        return getattr(self._ctx, name)
+        return getattr(self._inner, name)
 
-    def recv(self, source, into=None, **options):
-        receipt = self._ctx.recv(source, into, **options)
-        self._receipts.setdefault(self._ctx.rank, []).append(receipt)
+
+def keeping_receipts(ctx, receipts):
+    """A context whose net keeps what its rank asked to receive."""
+
+    def recv(source, into=None, **options):
+        receipt = ctx.net.recv(source, into, **options)
+        receipts.setdefault(ctx.rank, []).append(receipt)
         return receipt
+
+    return Wrapped(ctx, net=Wrapped(ctx.net, recv=recv))
 
 
 def listening(spec):
@@ -165,7 +171,7 @@ def listening(spec):
     strategy = parse(spec)
 
     async def worker(self, ctx):
-        await type(strategy).worker(self, Listening(ctx, receipts))
+        await type(strategy).worker(self, keeping_receipts(ctx, receipts))
 
     kind = type("Listened", (type(strategy),), {"worker": worker})
     return kind(**{f.name: getattr(strategy, f.name) for f in dataclasses.fields(strategy)}), receipts

@@ -61,7 +61,7 @@ class Scattered(Decentralized):
     """Peers begin with their ranks as parameters."""
 
     async def worker(self, ctx):
-        ctx.parameters.fill_(float(ctx.rank))
+        ctx.model.parameters.fill_(float(ctx.rank))
         await Decentralized.worker(self, ctx)
 
 

@@ -224,13 +224,13 @@ def test_the_samples_of_the_sparse_example_are_like_those_of_rcv1(example):
 
 async def claim_until_refused(ctx):
     """Updates that this rank was granted in each of some races for 50, and the number that all agree on."""
-    gate = ctx.window("gate", ctx.workers, rows=1, like=torch.zeros(1))
+    gate = ctx.net.window("gate", rows=1, like=torch.zeros(1))
     granted = []
     for race in range(20):
         place = SimpleNamespace(
             rank=ctx.rank,
             workers=ctx.workers,
-            window=lambda name, *a, race=race, **k: ctx.window(f"{name}{race}", *a, **k),
+            net=SimpleNamespace(window=lambda name, race=race, **k: ctx.net.window(f"{name}{race}", **k)),
         )
         tally = hogwild._Tally(place)
         await gate.barrier()

@@ -87,7 +87,7 @@ def test_a_worker_of_central_storage_holds_no_parameters_between_its_steps(monke
 
     class Watched(CentralStorage):
         async def worker(self, ctx):
-            flats[ctx.rank] = ctx.parameters
+            flats[ctx.rank] = ctx.model.parameters
             await super().worker(ctx)
 
     async def watched(ctx, shard=None, *, norm=None):

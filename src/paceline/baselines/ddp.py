@@ -30,7 +30,7 @@ import contextlib
 import importlib
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -42,9 +42,9 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 from paceline.baselines.collective_waits import find_collective_waits
 from paceline.baselines.pace import Pace
 from paceline.clusters.local.local import Local
-from paceline.clusters.process.context import LocalContext
+from paceline.clusters.process.context import ProcessContext
 from paceline.clusters.process.status_board import Status
-from paceline.context import Batch
+from paceline.context import Batch, Strategy
 from paceline.costs.link import Link
 from paceline.errors import ConfigurationError, DeadlineError, PeerLost, RunError
 from paceline.run import Progress, Run
@@ -113,17 +113,14 @@ def _meeting_point() -> Iterator[str]:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Ddp:
+class Ddp(Strategy):
     """Every worker wraps its model in DistributedDataParallel."""
 
     meeting_point: str
     deadline_s: float
     find_unused: bool
 
-    def roles(self, workers: int) -> Sequence[str]:
-        return ("worker",) * workers
-
-    async def worker(self, ctx: LocalContext) -> None:
+    async def worker(self, ctx: ProcessContext) -> None:
         with _named_losses(ctx, self.deadline_s):
             _join(ctx, self)
             trainer = _Trainer(ctx, find_unused=self.find_unused)
@@ -133,7 +130,7 @@ class Ddp:
                 trainer.step(batch)
 
 
-def _join(ctx: LocalContext, settings: Ddp) -> None:
+def _join(ctx: ProcessContext, settings: Ddp) -> None:
     dist: Any = importlib.import_module("torch.distributed")
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # one host: nothing needs to leave it
     dist.init_process_group(
@@ -145,7 +142,7 @@ def _join(ctx: LocalContext, settings: Ddp) -> None:
     )
 
 
-def _start_clocks(ctx: LocalContext) -> None:
+def _start_clocks(ctx: ProcessContext) -> None:
     """Let the run begin now, at one instant for all ranks: the monotonic clock is the machine's."""
     dist: Any = importlib.import_module("torch.distributed")
     dist.barrier()
@@ -157,12 +154,12 @@ def _start_clocks(ctx: LocalContext) -> None:
 class _Trainer:
     """A rank's model, optimizer and step."""
 
-    def __init__(self, ctx: LocalContext, *, find_unused: bool) -> None:
+    def __init__(self, ctx: ProcessContext, *, find_unused: bool) -> None:
         assert ctx.job.task is not None
         self._ctx = ctx
         self._task = ctx.job.task
         self._module = module = self._task.build_model(ctx.job.seed)
-        ctx.replica.module = module  # what is evaluated and brought home is DDP's
+        ctx.model.replica.module = module  # what is evaluated and brought home is DDP's
         self._model = nn.parallel.DistributedDataParallel(module, find_unused_parameters=find_unused)
         self._optimizer = self._task.build_optimizer(module)
         self._schedule = self._task.build_schedule(self._optimizer)
@@ -198,10 +195,10 @@ class _Trainer:
 
     def _forward(self, batch: Batch) -> Tensor:
         ctx = self._ctx
-        ctx.replica.reseed(batch.step)
+        ctx.model.replica.reseed(batch.step)
         # Who has no sample takes somebody's: DDP needs every rank in every step.
         indices = batch.indices if batch.count else batch.whole(batch.step)[:1]
-        inputs, target = ctx.samples.fetch(indices)
+        inputs, target = ctx.data.samples.fetch(indices)
         if not self._module.training:
             self._module.train()
         if self._has_buffers:
@@ -218,7 +215,7 @@ class _Trainer:
 
     def _backward(self, batch: Batch, loss: Tensor) -> None:
         if batch.count:
-            self._ctx.note_loss(batch, loss.item())
+            self._ctx.model.note_loss(batch, loss.item())
         scale = len(self._ctx.workers) * batch.weight
         self._optimizer.zero_grad()
         (loss if scale == 1.0 else loss * scale).backward()  # type: ignore[no-untyped-call]
@@ -238,7 +235,7 @@ class _Trainer:
 
 
 @contextlib.contextmanager
-def _named_losses(ctx: LocalContext, deadline_s: float) -> Iterator[None]:
+def _named_losses(ctx: ProcessContext, deadline_s: float) -> Iterator[None]:
     """Gloo says that a connection broke or that time is over; say who is lost, and what was waited for."""
     try:
         yield
@@ -248,7 +245,7 @@ def _named_losses(ctx: LocalContext, deadline_s: float) -> Iterator[None]:
         raise _cause(ctx, str(error), deadline_s) from error
 
 
-def _cause(ctx: LocalContext, text: str, deadline_s: float) -> RunError:
+def _cause(ctx: ProcessContext, text: str, deadline_s: float) -> RunError:
     operation = f"DistributedDataParallel in step {ctx.step}"
     if "timed out" in text.lower():
         return DeadlineError(ctx.rank, operation, "another rank", deadline_s)

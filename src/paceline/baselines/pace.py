@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from paceline.clusters.process.context import LocalContext
+from paceline.clusters.process.context import ProcessContext
 from paceline.trace import Kind
 
 __all__ = ["Pace"]
@@ -13,7 +13,7 @@ __all__ = ["Pace"]
 class Pace:
     """Knows how long this rank computed in a step, writes it down, and makes a straggler late by as much as it must."""
 
-    def __init__(self, ctx: LocalContext) -> None:
+    def __init__(self, ctx: ProcessContext) -> None:
         self._ctx = ctx
         self._factor = ctx.stragglers.factor(ctx.rank)
         self._delay = ctx.stragglers.delay_of(ctx.rank)

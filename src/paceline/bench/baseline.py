@@ -69,13 +69,13 @@ class Gloo:
         return tensor
 
     def _all_gather(self, ctx: Context, tensor: Tensor) -> Tensor:
-        self._group._allgather_base(tensor, collectives.own_chunk(ctx, tensor)).wait()
+        self._group._allgather_base(tensor, collectives.own_chunk(ctx.net, tensor)).wait()
         return tensor
 
     def _reduce_scatter(self, ctx: Context, tensor: Tensor) -> Tensor:
         dist: Any = importlib.import_module("torch.distributed")
         result = self._into(tensor)
-        own = collectives.own_chunk(ctx, result)
+        own = collectives.own_chunk(ctx.net, result)
         self._group._reduce_scatter_base(own, tensor, dist.ReduceScatterOptions()).wait()
         return result
 

@@ -51,10 +51,10 @@ def _chosen(cluster: Simulated, length: int, spec: Spec) -> str:
     """What `auto` means at this size: asked of the simulated world itself."""
     import torch
 
-    tensor = torch.empty(length, dtype=getattr(torch, spec.dtype), device="meta")
+    nbytes = length * getattr(torch, spec.dtype).itemsize
 
     async def ask(ctx: Context) -> str:
-        return choose_algorithm(ctx, tensor)
+        return choose_algorithm(ctx.net, nbytes)
 
     chosen: str = run_program(ask, cluster).results[0]
     return chosen

@@ -132,9 +132,9 @@ class _Size:
 async def _ping_pong(ctx: Context, tensor: Tensor) -> Tensor:
     """From rank 0 to rank 1 and back; the others wait."""
     if ctx.rank == 0:
-        await ctx.send(1, tensor)
-        await ctx.recv(1, tensor)
+        await ctx.net.send(1, tensor)
+        await ctx.net.recv(1, tensor)
     elif ctx.rank == 1:
-        await ctx.recv(0, tensor)
-        await ctx.send(0, tensor)
+        await ctx.net.recv(0, tensor)
+        await ctx.net.send(0, tensor)
     return tensor

@@ -54,11 +54,11 @@ class EmulatedPort(Port):
     # The port out
 
     def send(
-        self, waiter: Waiter, to: int, tensor: Tensor, tag: int, version: int, note: float = 0.0
+        self, waiter: Waiter, to: int, tensor: Tensor, tag: int, numbers: tuple[float, ...] = ()
     ) -> SendOperation:
         if to == self.rank:
-            return super().send(waiter, to, tensor, tag, version, note)
-        return PacedSend(waiter, self, self._way_out(to), to, tensor, tag, version, note)
+            return super().send(waiter, to, tensor, tag, numbers)
+        return PacedSend(waiter, self, self._way_out(to), to, tensor, tag, numbers)
 
     def begin(self, operation: PacedSend) -> None:
         """Give a message its turn in the port out, and let its bytes go."""
@@ -75,7 +75,7 @@ class EmulatedPort(Port):
     def recv(
         self, waiter: Waiter, source: int, into: Tensor | None, combine: Combine, tag: int
     ) -> RecvOperation:
-        return self._post(PacedRecv(waiter, self, source, into, combine, tag, self._on_received))
+        return PacedRecv(waiter, self, source, into, combine, tag, self._on_received)
 
     def pump(self, operation: RecvOperation) -> None:
         """Let everything land that has come, from whomever: it all takes the port's time. Deliver what is due."""
@@ -120,7 +120,7 @@ class EmulatedPort(Port):
 class PacedSend(SendOperation):
     """Done when the port out has carried it."""
 
-    __slots__ = ("_begun", "_port", "_written")
+    __slots__ = ("_port", "_written")
 
     def __init__(
         self,
@@ -130,20 +130,23 @@ class PacedSend(SendOperation):
         to: int,
         tensor: Tensor,
         tag: int,
-        version: int,
-        note: float,
+        numbers: tuple[float, ...],
     ) -> None:
-        super().__init__(waiter, outbox, to, tensor, tag, version, _nothing, note)
+        super().__init__(waiter, outbox, to, tensor, tag, numbers, _nothing)
         self._port = port
-        self._begun = self._written = False
+        self._written = False
         self.nbytes = self.tensor.nbytes
+
+    def begin(self) -> None:
+        self.begun = True
+        self._settle_tensor()
+        self._port.begin(self)
 
     def poll(self) -> bool:
         if self.done:
             return True
-        if not self._begun:
-            self._begun = True
-            self._port.begin(self)
+        if not self.begun:
+            self.begin()
         self._outbox.pump()
         if _clock() >= self.ended_s:
             if not self._written:  # the receiver does not read: no reason for the sender to wait
@@ -152,7 +155,7 @@ class PacedSend(SendOperation):
             self._port.end(self)
         return self.done
 
-    def detach(self) -> bool:
+    def let_go(self) -> bool:
         if not self.poll() and not self._written:
             self._outbox.detach(self)
             self._written = True
@@ -168,7 +171,7 @@ class PacedSend(SendOperation):
             return
         if self.sent >= 0:
             self._port.end(self)
-        if self._begun and not self._written:
+        if self.begun and not self._written:
             super().cancel()
         else:
             Operation.cancel(self)

@@ -15,9 +15,13 @@ __all__ = ["HEADER_BYTES", "Header", "Place", "dtype_name", "pack", "unpack"]
 HEADER_BYTES = 128
 _MAGIC = 0x504C  # "PL"
 _MAX_DIMENSIONS = 4
-# magic, epoch, dtype, dimensions, -, tag, lent memory, version, bytes, shape, note, when it begins to arrive, place, -
-_LAYOUT = struct.Struct("<HHBB2xIIqQ4qddQ40x")
+_MAX_NUMBERS = 4
+# magic, epoch, dtype, dimensions, which numbers there are, -, lent memory, -, tag, bytes, shape, the numbers, when it
+# begins to arrive, place, -
+_LAYOUT = struct.Struct("<HHBBBxI4xQQ4q4qdQ16x")
 assert _LAYOUT.size == HEADER_BYTES
+_BITS, _DOUBLE = struct.Struct("<q"), struct.Struct("<d")
+_WHOLE, _BROKEN = 1, 2  # two bits for each number: none, a whole one, or a broken one
 
 # The numbers are part of the format: append, never reorder.
 _DTYPES = (
@@ -48,10 +52,10 @@ class Header(NamedTuple):
     dtype: torch.dtype
     shape: tuple[int, ...]
     tag: int
-    version: int
     nbytes: int
     epoch: int
-    note: float = 0.0
+    numbers: tuple[float, ...] = ()
+    """The strategy's own."""
     begins_s: float = 0.0
     """When the message begins to arrive, on the monotonic clock: told only where a link is emulated."""
     lent: Place | None = None
@@ -63,9 +67,8 @@ def pack(
     offset: int,
     tensor: torch.Tensor,
     tag: int,
-    version: int,
     epoch: int,
-    note: float = 0.0,
+    numbers: tuple[float, ...] = (),
     begins_s: float = 0.0,
     lent: Place | None = None,
 ) -> int:
@@ -78,6 +81,7 @@ def pack(
         raise FrameError(f"a tensor of {len(shape)} dimensions cannot be sent; flatten it to at most 4")
     nbytes = tensor.numel() * _ITEM_BYTES[code]
     dimensions = (*shape, 0, 0, 0, 0)[:4]
+    kinds, slots = _encode(numbers) if numbers else (0, (0, 0, 0, 0))
     _LAYOUT.pack_into(
         target,
         offset,
@@ -85,12 +89,12 @@ def pack(
         epoch,
         code,
         len(shape),
-        tag & 0xFFFFFFFF,
+        kinds,
         lent.number + 1 if lent else 0,
-        version,
+        tag,
         nbytes,
         *dimensions,
-        note,
+        *slots,
         begins_s,
         lent.offset if lent else 0,
     )
@@ -99,9 +103,10 @@ def pack(
 
 def unpack(source: memoryview, offset: int) -> Header:
     """Read a header and check that it is one and agrees with itself."""
-    magic, epoch, code, dimensions, tag, number, version, nbytes, *shape, note, begins_s, place = (
-        _LAYOUT.unpack_from(source, offset)
+    magic, epoch, code, dimensions, kinds, number, tag, nbytes, *rest, begins_s, place = _LAYOUT.unpack_from(
+        source, offset
     )
+    shape, slots = rest[:4], rest[4:]
     if magic != _MAGIC or code >= len(_DTYPES) or dimensions > _MAX_DIMENSIONS:
         raise FrameError(f"not a frame: magic {magic:#06x}, dtype {code}, {dimensions} dimensions")
     count = 1
@@ -114,7 +119,36 @@ def unpack(source: memoryview, offset: int) -> Header:
     if not 0.0 <= begins_s < math.inf:
         raise FrameError(f"not a frame: begins to arrive at {begins_s} s")
     lent = Place(number - 1, place) if number else None
-    return Header(_DTYPES[code], tuple(shape[:dimensions]), tag, version, nbytes, epoch, note, begins_s, lent)
+    numbers = _decode(kinds, slots) if kinds else ()
+    return Header(_DTYPES[code], tuple(shape[:dimensions]), tag, nbytes, epoch, numbers, begins_s, lent)
+
+
+def _encode(numbers: tuple[float, ...]) -> tuple[int, list[int]]:
+    """Which numbers there are, and the bits of each."""
+    if len(numbers) > _MAX_NUMBERS:
+        raise FrameError(f"a header of {len(numbers)} numbers cannot be sent; {_MAX_NUMBERS} is the limit")
+    kinds, slots = 0, [0] * _MAX_NUMBERS
+    for place, number in enumerate(numbers):
+        if isinstance(number, int):
+            kinds |= _WHOLE << 2 * place
+            slots[place] = number
+        else:
+            kinds |= _BROKEN << 2 * place
+            slots[place] = _BITS.unpack(_DOUBLE.pack(number))[0]
+    return kinds, slots
+
+
+def _decode(kinds: int, slots: list[int]) -> tuple[float, ...]:
+    numbers: list[float] = []
+    for slot in slots:
+        kind, kinds = kinds & 3, kinds >> 2
+        if kind == _WHOLE:
+            numbers.append(slot)
+        elif kind == _BROKEN:
+            numbers.append(_DOUBLE.unpack(_BITS.pack(slot))[0])
+        else:
+            break
+    return tuple(numbers)
 
 
 def dtype_name(dtype: torch.dtype) -> str:

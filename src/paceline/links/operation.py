@@ -43,6 +43,10 @@ class Waiter(Protocol):
         """Poll the operation whenever this rank waits."""
         ...
 
+    def is_lost(self, rank: int) -> bool:
+        """Whether a rank is known to be gone."""
+        ...
+
 
 class Operation(Generic[T]):
     """Something that takes time. Serves as its own handle."""

@@ -66,42 +66,35 @@ class Port:
         self._kept: list[RecvOperation] = []
 
     def send(
-        self, waiter: Waiter, to: int, tensor: Tensor, tag: int, version: int, note: float = 0.0
+        self, waiter: Waiter, to: int, tensor: Tensor, tag: int, numbers: tuple[float, ...] = ()
     ) -> SendOperation:
         if to == self.rank:
-            return self._send_to_itself(waiter, tensor, tag, version, note)
-        way = self._way_out(to)
-        operation = SendOperation(waiter, way, to, tensor, tag, version, self._on_sent, note)
-        way.queue.append(operation)
-        return operation
+            return _OwnSend(waiter, self, tensor, tag, numbers)
+        return SendOperation(waiter, self._way_out(to), to, tensor, tag, numbers, self._on_sent)
 
-    def _send_to_itself(
-        self, waiter: Waiter, tensor: Tensor, tag: int, version: int, note: float
-    ) -> SendOperation:
+    def send_here(self, operation: SendOperation) -> None:
         """A message between two programs of this rank is a copy, and counts for nothing."""
-        letter = RecvOperation(waiter, self, self.rank, None, "copy", tag, self._keep)
+        tensor = operation.tensor
+        letter = RecvOperation(operation.waiter, self, self.rank, None, "copy", operation.tag, self._keep)
         letter.into = tensor.clone()
         letter.header = Header(
-            tensor.dtype, tuple(tensor.shape), tag, version, tensor.nbytes, epoch=0, note=note
+            tensor.dtype, tuple(tensor.shape), operation.tag, tensor.nbytes, 0, operation.numbers
         )
         letter.close()
         self._bells.ring(self.rank)  # the other program may have been polled already
-        operation = SendOperation(waiter, _NOWHERE, self.rank, tensor, tag, version, _nothing, note)
-        operation.close()
-        return operation
 
     def recv(
         self, waiter: Waiter, source: int, into: Tensor | None, combine: Combine, tag: int
     ) -> RecvOperation:
-        return self._post(RecvOperation(waiter, self, source, into, combine, tag, self._on_received))
+        return RecvOperation(waiter, self, source, into, combine, tag, self._on_received)
 
-    def _post(self, operation: RecvOperation) -> RecvOperation:
+    def post(self, operation: RecvOperation) -> None:
+        """Ask for a message: it may have come already."""
         for i, kept in enumerate(self._kept):
             if operation.wants(kept.source, kept.tag):
                 self._hand_over(self._kept.pop(i), operation)
-                return operation
+                return
         self._posted.append(operation)
-        return operation
 
     def pump(self, operation: RecvOperation) -> None:
         """Read until this operation is done or nothing more has come."""
@@ -194,6 +187,24 @@ class Port:
 
 _NOWHERE = SendQueue()
 """For messages that are done at once."""
+
+
+class _OwnSend(SendOperation):
+    """A message of this rank to itself: done as soon as it has begun."""
+
+    __slots__ = ("_port",)
+
+    def __init__(
+        self, waiter: Waiter, port: Port, tensor: Tensor, tag: int, numbers: tuple[float, ...]
+    ) -> None:
+        super().__init__(waiter, _NOWHERE, port.rank, tensor, tag, numbers, _nothing)
+        self._port = port
+
+    def poll(self) -> bool:
+        if not self.done:
+            self._port.send_here(self)
+            self.close()
+        return self.done
 
 
 def _nothing(_operation: object) -> None:

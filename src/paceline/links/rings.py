@@ -110,9 +110,8 @@ class Writer(SendQueue):
             self._head % RING_BYTES,
             operation.tensor,
             operation.tag,
-            operation.version,
             0,
-            operation.note,
+            operation.numbers,
             operation.begins_s,
             lent,
         )

@@ -139,9 +139,8 @@ class TcpWay(SendQueue):
             PREFIX_BYTES,
             operation.tensor,
             operation.tag,
-            operation.version,
             0,
-            operation.note,
+            operation.numbers,
             operation.begins_s,
         )
         if not self._send(STREAMED if is_streamed else FIRST, operation.address, n):

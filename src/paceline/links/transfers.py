@@ -16,7 +16,10 @@ from paceline.errors import FrameError, MismatchError, PeerLost
 from paceline.links.frames import Header, dtype_name
 from paceline.links.operation import Doing, Operation, Waiter
 
-__all__ = ["DetachOperation", "Inbox", "RecvOperation", "SendOperation", "SendQueue"]
+__all__ = ["TAG_MASK", "DetachOperation", "Inbox", "RecvOperation", "SendOperation", "SendQueue"]
+
+TAG_MASK = 2**32 - 1
+"""What of a message's tag its strategy gave. The bits above say of which group it is, and whether of a collective."""
 
 _clock = time.monotonic
 _MOMENT_S = 20e-6
@@ -29,6 +32,7 @@ class Inbox(Protocol):
     rank: int
     others: tuple[int, ...]
 
+    def post(self, operation: RecvOperation) -> None: ...
     def pump(self, operation: RecvOperation) -> None: ...
     def forget(self, operation: RecvOperation) -> None: ...
 
@@ -42,14 +46,14 @@ class SendOperation(Operation[None]):
         "address",
         "began_s",
         "begins_s",
+        "begun",
         "ended_s",
         "nbytes",
-        "note",
+        "numbers",
         "sent",
         "tag",
         "tensor",
         "to",
-        "version",
     )
 
     doing = Doing.send
@@ -61,34 +65,48 @@ class SendOperation(Operation[None]):
         to: int,
         tensor: Tensor,
         tag: int,
-        version: int,
+        numbers: tuple[float, ...],
         then: Callable[[SendOperation], None],
-        note: float = 0.0,
     ) -> None:
         super().__init__(waiter)
         self._outbox = outbox
         self._then = then
         self.to = to
-        self.tensor = tensor if tensor.is_contiguous() else tensor.contiguous()
-        self.address = self.tensor.data_ptr()
+        self.tensor = tensor
+        self.address = 0
         self.tag = tag
-        self.version = version
-        self.note = note
+        self.numbers = numbers
+        self.begun = False
         self.sent = -1  # bytes of the payload; -1: not even the header
         self.nbytes = 0
-        self.began_s = _clock()
+        self.began_s = 0.0
         self.begins_s = 0.0  # to arrive; told where a link is emulated
         self.ended_s = math.inf  # where a link is emulated: when its port has carried it
         self.result = None
 
+    def begin(self) -> None:
+        """Take its place in the queue: when it is awaited or started, not when it is made."""
+        self.begun = True
+        self.began_s = _clock()
+        self._settle_tensor()
+        self._outbox.queue.append(self)
+
+    def _settle_tensor(self) -> None:
+        if not self.tensor.is_contiguous():
+            self.tensor = self.tensor.contiguous()
+        self.address = self.tensor.data_ptr()
+
     def poll(self) -> bool:
         if not self.done:
+            if not self.begun:
+                self.begin()
             self._outbox.pump()
         return self.done
 
     def cancel(self) -> None:
         if not self.done:
-            self._withdraw()
+            if self.begun:
+                self._withdraw()
             super().cancel()
 
     def _withdraw(self) -> None:
@@ -99,7 +117,10 @@ class SendOperation(Operation[None]):
                 raise PeerLost(self.to, f"it has been reading one message for {_PATIENCE_S:g} s", str(self))
             time.sleep(_MOMENT_S)
 
-    def detach(self) -> bool:
+    def detach(self) -> DetachOperation:
+        return DetachOperation(self)
+
+    def let_go(self) -> bool:
         """Let what is not out yet go on from a copy; tell whether the tensor may be overwritten.
 
         It may not while the receiver is reading it where it lies: then ask again.
@@ -111,9 +132,9 @@ class SendOperation(Operation[None]):
     def copy(self) -> SendOperation:
         """The same message, as far on its way, from memory of its own."""
         own = self.tensor.clone()
-        twin = SendOperation(
-            self.waiter, self._outbox, self.to, own, self.tag, self.version, self._then, self.note
-        )
+        twin = SendOperation(self.waiter, self._outbox, self.to, own, self.tag, self.numbers, self._then)
+        twin.begun = True
+        twin._settle_tensor()
         twin.sent, twin.nbytes, twin.began_s = self.sent, self.nbytes, self.began_s
         twin.begins_s = self.begins_s
         return twin
@@ -133,18 +154,17 @@ class SendOperation(Operation[None]):
 class DetachOperation(Operation[None]):
     """Done when the tensor of a send may be overwritten: at the latest when its receiver is lost."""
 
-    __slots__ = ("_is_lost", "_sending")
+    __slots__ = ("_sending",)
 
     doing = Doing.send
 
-    def __init__(self, sending: SendOperation, is_lost: Callable[[int], bool]) -> None:
+    def __init__(self, sending: SendOperation) -> None:
         super().__init__(sending.waiter)
         self._sending = sending
-        self._is_lost = is_lost
         self.result = None
 
     def poll(self) -> bool:
-        self.done = self.done or self._sending.detach() or self._is_lost(self._sending.to)
+        self.done = self.done or self._sending.let_go() or self.waiter.is_lost(self._sending.to)
         return self.done
 
     def awaited(self) -> tuple[int, ...]:
@@ -197,11 +217,13 @@ class RecvOperation(Operation[Message]):
         "_inbox",
         "_then",
         "began_s",
+        "begun",
         "combine",
         "ended_s",
         "found_s",
         "header",
         "into",
+        "positions",
         "received",
         "source",
         "tag",
@@ -228,18 +250,31 @@ class RecvOperation(Operation[Message]):
         self.tag = tag
         self.received = 0
         self.header: Header | None = None
-        self.began_s = _clock()
+        self.begun = False
+        self.began_s = 0.0
+        self.positions: dict[int, int] | None = None
+        """By which the sender is called in the message. None: by its rank."""
         self.found_s = 0.0
         self.ended_s = math.inf  # where a link is emulated: when its port has carried it
 
+    def begin(self) -> None:
+        """Ask for its message: when it is awaited or started, not when it is made."""
+        self.begun = True
+        self.began_s = _clock()
+        self._inbox.post(self)
+
     def poll(self) -> bool:
         if not self.done:
-            self._inbox.pump(self)
+            if not self.begun:
+                self.begin()
+            if not self.done:
+                self._inbox.pump(self)
         return self.done
 
     def cancel(self) -> None:
         if not self.done:
-            self._inbox.forget(self)
+            if self.begun:
+                self._inbox.forget(self)
             super().cancel()
 
     def awaited(self) -> tuple[int, ...]:
@@ -267,7 +302,7 @@ class RecvOperation(Operation[Message]):
             sent = f"{dtype_name(header.dtype)}{list(header.shape)}"
             expected = f"{dtype_name(self.into.dtype)}{list(self.into.shape)}"
             error = MismatchError(source, sent, self._inbox.rank, expected)
-            self.fail(error.about(dtype_name(header.dtype), header.version))
+            self.fail(error.about(dtype_name(header.dtype), header.numbers))
         elif not self.into.is_contiguous():
             self.fail(FrameError("a tensor to receive into must be contiguous"))
 
@@ -279,6 +314,7 @@ class RecvOperation(Operation[Message]):
         """All of the message is in `into`."""
         assert self.header is not None
         assert self.into is not None
-        self.result = Message(self.source, self.header.tag, self.header.version, self.into, self.header.note)
+        source = self.source if self.positions is None else self.positions[self.source]
+        self.result = Message(source, self.header.tag & TAG_MASK, self.into, self.header.numbers)
         self.done = True
         self._then(self)

@@ -30,7 +30,7 @@ def _nothing(_bucket: int) -> None:
 class Replica:
     """A module whose trainable parameters are views of one flat tensor, and its gradients of another."""
 
-    _bucket_bytes = 0
+    _bucket_bytes = _released_bytes = 0
 
     def __init__(self, task: Task, module: nn.Module, *, seed: int = 0, rank: int = 0) -> None:
         self.task = task
@@ -76,6 +76,16 @@ class Replica:
         if gradient is not None:
             self.gradient = gradient
         self._bind_parameters()
+
+    def release(self) -> None:
+        """Give up the memory of the parameters, which nothing else may use: what they were is lost."""
+        storage = self.parameters.untyped_storage()
+        self._released_bytes = storage.nbytes()
+        storage.resize_(0)
+
+    def reclaim(self) -> None:
+        """Have memory for the parameters again."""
+        self.parameters.untyped_storage().resize_(self._released_bytes)
 
     def _bind_parameters(self) -> None:
         self._bind_module(self.parameters)
@@ -128,8 +138,10 @@ class Replica:
         samples: Samples,
         on_bucket: Callable[[int], None] = _nothing,
         checkpoint: Callable[[], None] | None = None,
+        *,
+        weight: float = 1.0,
     ) -> float:
-        """Fill `gradient` with the batch's mean gradient times its weight; return the mean loss.
+        """Fill `gradient` with the batch's mean gradient times a weight; return the mean loss.
 
         `on_bucket` is called with each bucket's number as it becomes ready, unless a value in it is not finite: then
         `not_finite` names the parameter. `checkpoint` is called before each layer and after each parameter's gradient,
@@ -138,7 +150,7 @@ class Replica:
         self.not_finite = None
         self._buffers_before = [buffer.clone() for buffer in self.buffers]
         self._on_bucket, self._checkpoint = on_bucket, checkpoint
-        self._weight = batch.weight
+        self._weight = weight
         self._waiting = [len(run) for run in self._buckets]
         self._fired = bytearray(len(self._trainable))
         if checkpoint is not None:

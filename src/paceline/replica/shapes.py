@@ -36,6 +36,12 @@ class ShapeReplica(Replica):
     def advance_schedule(self, updates: int) -> None:
         pass
 
+    def release(self) -> None:
+        pass
+
+    def reclaim(self) -> None:
+        pass
+
     def place(self, parameters: Tensor | None = None, gradient: Tensor | None = None) -> None:
         pass
 

@@ -64,7 +64,7 @@ ALIASES: Mapping[str, str] = {
 def parse(spec: str | Strategy) -> Strategy:
     """A strategy from words such as "all-reduce:algorithm=ring"; a strategy itself is returned as it is."""
     if not isinstance(spec, str):
-        if isinstance(spec, Strategy) and not isinstance(spec, type):
+        if callable(getattr(spec, "roles", None)) and not isinstance(spec, type):
             return spec
         raise ConfigurationError(
             "strategy",

@@ -11,20 +11,24 @@ Minibatch SGD", 2017; the sharded update is Rajbhandari et al., "ZeRO", 2020, st
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from paceline.collectives import ALGORITHMS, all_reduce, broadcast, choose_schedule, gradient_norm
-from paceline.context import BUCKET_BYTES, Context
+from paceline.collectives import (
+    ALGORITHMS,
+    all_reduce,
+    choose_algorithm,
+    gradient_norm,
+    reduce_own_shard,
+)
+from paceline.context import BUCKET_BYTES, Context, Strategy
 from paceline.errors import ConfigurationError, UnknownNameError
+from paceline.strategies.buffers import follow_buffers
 
 __all__ = ["AllReduce", "resolve_algorithm"]
 
-_MANY_RANKS = 64  # from there on the ring's latency, 2 (p - 1) a, counts for more than equal bits on one host
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class AllReduce:
+class AllReduce(Strategy):
     """Every worker averages every gradient, then all take the same step."""
 
     algorithm: str = field(
@@ -43,9 +47,6 @@ class AllReduce:
         if self.algorithm not in ALGORITHMS:
             raise UnknownNameError("algorithm", self.algorithm, ALGORITHMS)
 
-    def roles(self, workers: int) -> Sequence[str]:
-        return ("worker",) * workers
-
     async def worker(self, ctx: Context) -> None:
         algorithm = resolve_algorithm(ctx, self.algorithm)
         if algorithm == "shared":
@@ -54,44 +55,34 @@ class AllReduce:
             await self._pass_messages(ctx, algorithm)
 
     async def _pass_messages(self, ctx: Context, algorithm: str) -> None:
+        bucket_bytes = int(self.bucket_mb * 2**20)
         async for batch in ctx.batches():
-            await self._follow_buffers(ctx)
-            async for bucket in ctx.gradients(batch, bucket_bytes=int(self.bucket_mb * 2**20)):
-                await all_reduce(ctx, bucket, algorithm)
-            await ctx.apply()
+            await follow_buffers(ctx)
+            async for bucket in ctx.model.gradients(batch, weight=batch.weight, bucket_bytes=bucket_bytes):
+                await all_reduce(ctx.net, bucket, algorithm)
+            await ctx.model.apply()
 
     async def _share_memory(self, ctx: Context) -> None:
-        parameters = ctx.window("parameters", ctx.workers, rows=1, like=ctx.parameters)
-        gradients = ctx.window("gradients", ctx.workers, rows=len(ctx.workers), like=ctx.gradient)
-        if ctx.rank == ctx.workers[0]:
-            parameters.tensor[0].copy_(ctx.parameters)
-        ctx.place(parameters=parameters.tensor[0], gradient=gradients.tensor[ctx.rank])
-        shard = ctx.shards(len(ctx.workers))[ctx.rank]
-        # The ring's order: it ends at the shard's owner.
-        order = [*ctx.workers[ctx.rank + 1 :], *ctx.workers[: ctx.rank + 1]]
+        net, model = ctx.net, ctx.model
+        parameters = net.window("parameters", rows=1, like=model.parameters)
+        gradients = net.window("gradients", rows=net.size, like=model.gradient)
+        if net.rank == 0:
+            parameters.tensor[0].copy_(model.parameters)
+        model.place(parameters=parameters.tensor[0], gradient=gradients.tensor[net.rank])
+        shard = model.shards(net.size)[net.rank]
+        own = model.gradient[shard]
         await parameters.barrier()
         async for batch in ctx.batches():
-            await self._follow_buffers(ctx)
-            await ctx.compute(batch)
-            await gradients.barrier()
-            await gradients.reduce(shard, order, into=ctx.gradient[shard])
-            await ctx.apply(shard, norm=await gradient_norm(ctx, shard, ctx.workers))
+            await follow_buffers(ctx)
+            await model.compute(batch, weight=batch.weight)
+            await reduce_own_shard(net, gradients, shard, into=own)
+            await model.apply(shard, norm=await gradient_norm(net, own) if model.clips else None)
             await parameters.barrier()
-
-    async def _follow_buffers(self, ctx: Context) -> None:
-        """BatchNorm's statistics and the like are the first worker's."""
-        for tensor in ctx.buffers:
-            await broadcast(ctx, tensor, root=ctx.workers[0], group=ctx.workers)
 
 
 def resolve_algorithm(ctx: Context, algorithm: str) -> str:
-    """What "auto" means for a run: shared memory on one host, and elsewhere the ring, whose sums are the same bits."""
+    """What "auto" means for a run."""
     if algorithm != "auto":
         return algorithm
-    if ctx.windows_are_fast:
-        return "shared"
-    if 1 < len(set(ctx.hosts)) < len(ctx.workers):
-        return "hierarchical"
-    if len(ctx.workers) <= _MANY_RANKS:
-        return "ring"
-    return choose_schedule(len(ctx.workers), ctx.gradient.numel() * ctx.gradient.itemsize)
+    gradient = ctx.model.gradient
+    return choose_algorithm(ctx.net, gradient.numel() * gradient.itemsize, for_run=True)

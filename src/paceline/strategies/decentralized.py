@@ -33,7 +33,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from paceline.context import Context
+from paceline.context import Context, Strategy
 from paceline.errors import ConfigurationError, UnknownNameError
 from paceline.schedules.topologies import FAMILIES, Topology, build_topology
 from paceline.strategies.gossip.pairwise import Pairwise
@@ -46,7 +46,7 @@ _DEFAULT_WEIGHTS = "metropolis"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Decentralized:
+class Decentralized(Strategy):
     """Peers average their parameters with their neighbours' alone: D-PSGD and AD-PSGD."""
 
     expendable: ClassVar[tuple[str, ...]] = ("worker",)
@@ -120,15 +120,22 @@ class Decentralized:
         topology = self.build(len(ctx.workers))
         if self.mode == "async":
             peer: Pairwise | Synchronous = Pairwise(
-                ctx, topology, overlap=self.overlap, consensus_every=self.consensus_every
+                ctx,
+                topology,
+                overlap=self.overlap,
+                consensus_every=self.consensus_every,
+                evaluate_peers=self.evaluate_peers,
             )
         else:
             peer = Synchronous(
-                ctx, topology, order=self.order, overlap=self.overlap, consensus_every=self.consensus_every
+                ctx,
+                topology,
+                order=self.order,
+                overlap=self.overlap,
+                consensus_every=self.consensus_every,
+                evaluate_peers=self.evaluate_peers,
             )
         await peer.run()
-        if self.evaluate_peers:
-            ctx.note_own_metric()
 
 
 def _is_words(given: object) -> bool:

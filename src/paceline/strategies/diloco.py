@@ -10,11 +10,10 @@ inner optimizer, H is 500, and the outer learning rate and momentum are 0.7 and 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from paceline.collectives import ALGORITHMS, all_reduce
-from paceline.context import Context
+from paceline.context import Context, Strategy
 from paceline.errors import ConfigurationError, UnknownNameError
 from paceline.strategies.all_reduce import resolve_algorithm
 from paceline.strategies.local_sgd import check_period, take_local_steps
@@ -23,7 +22,7 @@ __all__ = ["DiLoCo"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class DiLoCo:
+class DiLoCo(Strategy):
     """Every worker takes many steps by itself, then all take an outer Nesterov step by their mean difference."""
 
     period: int = field(default=50, metadata={"help": "local steps between two outer steps (H)"})
@@ -43,19 +42,16 @@ class DiLoCo:
         if self.algorithm not in ALGORITHMS:
             raise UnknownNameError("algorithm", self.algorithm, ALGORITHMS)
 
-    def roles(self, workers: int) -> Sequence[str]:
-        return ("worker",) * workers
-
     async def worker(self, ctx: Context) -> None:
         algorithm = resolve_algorithm(ctx, self.algorithm)
-        before = ctx.parameters.clone()
+        before = ctx.model.parameters.clone()
         momentum = before.clone().zero_()
 
         async def outer_step() -> None:
-            difference = before - ctx.parameters
-            await all_reduce(ctx, difference, algorithm, op="mean")
+            difference = before - ctx.model.parameters
+            await all_reduce(ctx.net, difference, algorithm, op="mean")
             momentum.mul_(self.outer_momentum).add_(difference)
             step = difference.add_(momentum, alpha=self.outer_momentum)  # Nesterov looks one momentum ahead
-            ctx.parameters.copy_(before.sub_(step, alpha=self.outer_lr))
+            ctx.model.parameters.copy_(before.sub_(step, alpha=self.outer_lr))
 
         await take_local_steps(ctx, self.period, outer_step, algorithm)

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
-from paceline.context import Context
+from paceline.context import Context, Strategy
 from paceline.errors import ConfigurationError
 from paceline.replica.partitions import KINDS, Partition, PartitionFunction
 from paceline.strategies.federated.client import Client, LocalWork
@@ -32,7 +32,7 @@ __all__ = ["FedAvg"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class FedAvg:
+class FedAvg(Strategy):
     """Each round some clients train the server's model on their own data; the next is the mean of theirs."""
 
     expendable: ClassVar[tuple[str, ...]] = ("worker",)
@@ -93,7 +93,7 @@ class FedAvg:
         await Client(ctx, work, self.make_partition()).run()
 
     async def server(self, ctx: Context) -> None:
-        await FederatedServer(ctx, self.fraction, self.server_update(ctx.parameters)).run()
+        await FederatedServer(ctx, self.fraction, self.server_update(ctx.model.parameters)).run()
 
     # What variants decide
 

@@ -18,54 +18,49 @@ Source: Recht, Ré, Wright, Niu, "Hogwild!: A Lock-Free Approach to Parallelizin
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from paceline.context import Batch, Context
+from paceline.context import Batch, Context, Strategy
 from paceline.errors import ConfigurationError
 
 __all__ = ["Hogwild"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Hogwild:
+class Hogwild(Strategy):
     """Workers of one host update shared parameters without locks."""
-
-    def roles(self, workers: int) -> Sequence[str]:
-        return ("worker",) * workers
 
     async def worker(self, ctx: Context) -> None:
         _check(ctx)
-        shared = ctx.window("parameters", ctx.workers, rows=1, like=ctx.parameters)
+        shared = ctx.net.window("parameters", rows=1, like=ctx.model.parameters)
         if ctx.rank == ctx.workers[0]:
-            shared.tensor[0].copy_(ctx.parameters)
-        ctx.place(parameters=shared.tensor[0])
+            shared.tensor[0].copy_(ctx.model.parameters)
+        ctx.model.place(parameters=shared.tensor[0])
         tally = _Tally(ctx)
         await shared.barrier()
         async for batch in ctx.batches(endless=True):
             if not batch.count:
                 continue
             read = tally.version()
-            # As a batch of its own, not as a part of a larger one: its gradient is a plain mean.
-            await ctx.compute(replace(batch, total=batch.count))
+            loss = await ctx.model.compute(batch)
             version = tally.claim()
-            if version > ctx.steps:
+            if version > ctx.log.steps:
                 break
-            await _update(ctx, tally, batch, read, version)
+            await _update(ctx, tally, batch, loss, read, version)
         await shared.barrier()
         version = tally.settle() + ctx.rank + 1
-        if version <= ctx.steps:
+        if version <= ctx.log.steps:
             # What was read may count claims that were then given up.
-            await _update(ctx, tally, batch, min(read, version - 1), version)
+            await _update(ctx, tally, batch, loss, min(read, version - 1), version)
         await shared.barrier()
 
 
-async def _update(ctx: Context, tally: _Tally, batch: Batch, read: int, version: int) -> None:
+async def _update(ctx: Context, tally: _Tally, batch: Batch, loss: float, read: int, version: int) -> None:
     """Apply a gradient that was computed at version `read`; it makes the parameters' version number `version`."""
-    ctx.note_staleness(version - 1 - read)
-    await ctx.apply()
-    ctx.advance_schedule(tally.unseen())
-    ctx.record(version, loss=ctx.loss, samples=batch.count)
+    ctx.log.note_staleness(version - 1 - read)
+    await ctx.model.apply()
+    ctx.model.advance_schedule(tally.unseen())
+    ctx.log.record(version, loss=loss, samples=batch.count)
 
 
 class _Tally:
@@ -81,7 +76,7 @@ class _Tally:
 
         like = torch.zeros(1, dtype=torch.int64)
         # A row each, for rows lie in cache lines of their own.
-        self._counts = ctx.window("claims", ctx.workers, rows=len(ctx.workers), like=like).tensor
+        self._counts = ctx.net.window("claims", rows=len(ctx.workers), like=like).tensor
         self._own = self._counts[ctx.rank]
         self._seen = 0
 
@@ -106,11 +101,11 @@ class _Tally:
 
 
 def _check(ctx: Context) -> None:
-    hosts = len({ctx.hosts[rank] for rank in ctx.workers})
+    hosts = len({ctx.net.hosts[rank] for rank in ctx.workers})
     if hosts > 1:
         remedy = "use one host, or a strategy that passes messages, such as async"
         raise ConfigurationError("hosts", "must be 1: hogwild needs workers of one host", hosts, remedy)
-    samples = ctx.batch_of(ctx.workers[0], 0).total
+    samples = ctx.model.data.batch_of(ctx.workers[0], 0).total
     if samples < len(ctx.workers):
         bound = f"must be at least {len(ctx.workers)}: hogwild gives each worker a slice of its own"
         raise ConfigurationError("batch_size", bound, samples, "use fewer workers")

@@ -13,13 +13,14 @@ Linear Speedup Analysis of Communication Efficient Momentum SGD", ICML 2019; pos
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
-from paceline.collectives import ALGORITHMS, all_reduce, broadcast
-from paceline.context import Batch, Context
+from paceline.collectives import ALGORITHMS, all_reduce
+from paceline.context import Batch, Context, Strategy
 from paceline.errors import ConfigurationError, UnknownNameError
 from paceline.strategies.all_reduce import resolve_algorithm
+from paceline.strategies.buffers import follow_buffers
 
 __all__ = ["LocalSGD", "check_period", "take_local_steps"]
 
@@ -27,7 +28,7 @@ AVERAGES = ("parameters", "parameters+momentum")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class LocalSGD:
+class LocalSGD(Strategy):
     """Every worker takes several steps by itself, then all average their parameters."""
 
     period: int = field(default=8, metadata={"help": "local steps between two averages (H)"})
@@ -51,16 +52,13 @@ class LocalSGD:
         if self.algorithm not in ALGORITHMS:
             raise UnknownNameError("algorithm", self.algorithm, ALGORITHMS)
 
-    def roles(self, workers: int) -> Sequence[str]:
-        return ("worker",) * workers
-
     async def worker(self, ctx: Context) -> None:
         algorithm = resolve_algorithm(ctx, self.algorithm)
 
         async def average() -> None:
-            moments = ctx.moments if self.averages == "parameters+momentum" else ()
-            for tensor in (ctx.parameters, *moments):
-                await all_reduce(ctx, tensor, algorithm, op="mean")
+            moments = ctx.model.moments if self.averages == "parameters+momentum" else ()
+            for tensor in (ctx.model.parameters, *moments):
+                await all_reduce(ctx.net, tensor, algorithm, op="mean")
 
         await take_local_steps(ctx, self.period, average, algorithm, synchronous=self.post_local)
 
@@ -82,27 +80,21 @@ async def take_local_steps(
             await _local_step(ctx, batch)
             if local_steps % period == 0:
                 await meet()
-                await _follow_buffers(ctx)
-        await ctx.observe(batch.step)
+                await follow_buffers(ctx)
+        await ctx.log.observe(batch.step)
 
 
 async def _synchronous_step(ctx: Context, batch: Batch, algorithm: str) -> None:
-    async for bucket in ctx.gradients(batch):
-        await all_reduce(ctx, bucket, algorithm)
-    await ctx.apply()
-    await _follow_buffers(ctx)
+    async for bucket in ctx.model.gradients(batch, weight=batch.weight):
+        await all_reduce(ctx.net, bucket, algorithm)
+    await ctx.model.apply()
+    await follow_buffers(ctx)
 
 
 async def _local_step(ctx: Context, batch: Batch) -> None:
-    gradient = await ctx.compute(batch)
-    gradient.mul_(len(ctx.workers))
-    await ctx.apply()
-
-
-async def _follow_buffers(ctx: Context) -> None:
-    """BatchNorm's statistics and the like are the first worker's."""
-    for tensor in ctx.buffers:
-        await broadcast(ctx, tensor, root=ctx.workers[0], group=ctx.workers)
+    # The mean over workers counts, not the sum.
+    await ctx.model.compute(batch, weight=batch.weight * len(ctx.workers))
+    await ctx.model.apply()
 
 
 def check_period(period: object) -> None:

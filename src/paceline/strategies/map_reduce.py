@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from paceline.collectives import broadcast, reduce
-from paceline.context import Context
+from paceline.context import Context, Strategy
 
 __all__ = ["MapReduce"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class MapReduce:
+class MapReduce(Strategy):
     """A server broadcasts parameters, workers map batches to gradients, the server reduces and updates."""
 
     def roles(self, workers: int) -> Sequence[str]:
@@ -27,25 +27,25 @@ class MapReduce:
         async for _ in ctx.rounds():
             await self._broadcast(ctx)
             await self._follow_buffers(ctx)
-            ctx.gradient.zero_()
-            await reduce(ctx, ctx.gradient, root=ctx.rank, group=ctx.peers, algorithm="flat")
-            await ctx.apply()
+            ctx.model.gradient.zero_()
+            await reduce(ctx.net, ctx.model.gradient, root=ctx.rank, algorithm="flat")
+            await ctx.model.apply()
 
     async def worker(self, ctx: Context) -> None:
         async for batch in ctx.batches():
             await self._broadcast(ctx)
-            gradient = await ctx.compute(batch)
+            await ctx.model.compute(batch, weight=batch.weight)
             await self._follow_buffers(ctx)
-            await reduce(ctx, gradient, root=ctx.servers[0], group=ctx.peers, algorithm="flat")
+            await reduce(ctx.net, ctx.model.gradient, root=ctx.servers[0], algorithm="flat")
 
     async def _broadcast(self, ctx: Context) -> None:
-        for tensor in (ctx.parameters, *ctx.buffers):
-            await broadcast(ctx, tensor, root=ctx.servers[0], group=ctx.peers, algorithm="flat")
+        for tensor in (ctx.model.parameters, *ctx.model.buffers):
+            await broadcast(ctx.net, tensor, root=ctx.servers[0], algorithm="flat")
 
     async def _follow_buffers(self, ctx: Context) -> None:
         """BatchNorm's statistics and the like are the first worker's."""
-        for tensor in ctx.buffers:
+        for tensor in ctx.model.buffers:
             if ctx.role == "server":
-                await ctx.recv(ctx.workers[0], tensor)
+                await ctx.net.recv(ctx.workers[0], tensor)
             elif ctx.rank == ctx.workers[0]:
-                await ctx.send(ctx.servers[0], tensor)
+                await ctx.net.send(ctx.servers[0], tensor)

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from paceline.context import Context
+from paceline.context import Context, Strategy
 from paceline.errors import ConfigurationError, UnknownNameError
 from paceline.strategies.push_pull.policy import Policy
 from paceline.strategies.push_pull.server import Coordinator, Follower
@@ -32,7 +32,7 @@ PLACEMENTS = ("servers", "worker", "all")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ParameterServer:
+class ParameterServer(Strategy):
     """Workers push gradients to servers and pull parameters from them."""
 
     expendable: ClassVar[tuple[str, ...]] = ("worker",)
@@ -78,7 +78,7 @@ class ParameterServer:
 
     async def serving_worker(self, ctx: Context) -> None:
         """Both at once. The worker has a replica of its own, for the server's changes while it computes."""
-        working = ctx.start(self.worker(ctx.twin()))
+        working = ctx.start(self.worker(ctx.model.twin()))
         await self.server(ctx)
         await working
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from paceline.context import Context
+from paceline.context import Context, Strategy
 
 __all__ = ["Single"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Single:
+class Single(Strategy):
     """One process and no communication: the yardstick."""
 
     def roles(self, workers: int) -> Sequence[str]:
@@ -22,5 +22,5 @@ class Single:
 
     async def worker(self, ctx: Context) -> None:
         async for batch in ctx.batches():
-            await ctx.compute(batch)
-            await ctx.apply()
+            await ctx.model.compute(batch)
+            await ctx.model.apply()

@@ -85,10 +85,10 @@ def test_the_trace_shows_the_ports():
     async def program(ctx):
         await ctx.sleep(BEGINNING_S - ctx.now())
         if ctx.rank:
-            await ctx.send(0, torch.zeros(25_000))  # 8 ms
+            await ctx.net.send(0, torch.zeros(25_000))  # 8 ms
         else:
-            await ctx.recv(1)
-            await ctx.recv(2)
+            await ctx.net.recv(1)
+            await ctx.net.recv(2)
 
     trace = pl.run_program(program, pl.Local(workers=3, link=SLOW)).trace
     seconds = [[], []]
@@ -109,9 +109,9 @@ def test_the_trace_shows_the_ports():
 def test_what_a_rank_said_before_it_ended_still_arrives():
     async def program(ctx):
         if ctx.rank:
-            await ctx.send(0, torch.tensor([ctx.rank]))
+            await ctx.net.send(0, torch.tensor([ctx.rank]))
             return None
-        waiting = [ctx.start(ctx.recv(1)), ctx.start(ctx.recv(2))]
+        waiting = [ctx.start(ctx.net.recv(1)), ctx.start(ctx.net.recv(2))]
         await ctx.first(waiting)
         return sorted([(await handle).source for handle in waiting])
 
@@ -123,13 +123,13 @@ def test_a_message_under_way_may_take_longer_than_the_deadline(tmp_path):
 
     async def program(ctx):
         if ctx.rank:
-            handle = ctx.start(ctx.send(0, torch.zeros(25_000)))
+            handle = ctx.start(ctx.net.send(0, torch.zeros(25_000)))
             sent.touch()
             await handle
             return None
         while not sent.exists():  # nobody waits for a rank that has not begun: that would be another deadline
             await ctx.sleep(0.001)
-        return (await ctx.recv(ANY)).source
+        return (await ctx.net.recv(ANY)).source
 
     assert run_on(2, program, pl.Link(bandwidth="1Mbps"), deadline_s=0.3)[0] == 1  # 0.8 s
 
@@ -158,8 +158,8 @@ def test_a_name_that_is_no_link_is_answered_with_what_there_is():
 
 def test_ranks_of_an_emulated_link_are_hosts_of_their_own():
     async def program(ctx):
-        own = ctx.window("own", (ctx.rank,), rows=1, like=torch.zeros(2))
-        return [list(ctx.hosts), ctx.windows_are_fast, own.tensor.sum().item()]
+        own = ctx.net.split((ctx.rank,)).window("own", rows=1, like=torch.zeros(2))
+        return [list(ctx.net.hosts), ctx.net.shares_memory, own.tensor.sum().item()]
 
     assert run_on(2, program) == [[[0, 1], False, 0.0]] * 2
 

@@ -53,7 +53,7 @@ def test_a_worker_that_closes_its_files_and_lives_on_is_lost():
         if ctx.rank == 1:
             os.closerange(3, 1000)
             time.sleep(3600)
-        await ctx.recv(1)
+        await ctx.net.recv(1)
 
     with pytest.raises(PeerLost, match=r"rank 1 is lost \(it fell silent.*was still there, and was killed"):
         pl.run_program(program, pl.Local(workers=2))

@@ -37,10 +37,10 @@ def test_messages_of_all_sizes_pass_between_all_ranks(encrypt):
     async def program(ctx):
         found = []
         for count in (0, 1, 1000, LARGE):
-            for other in ctx.peers:
-                ctx.start(ctx.send(other, torch.full((count,), float(ctx.rank))))
-            for other in ctx.peers:
-                tensor = (await ctx.recv(other)).tensor
+            for other in range(ctx.net.size):
+                ctx.start(ctx.net.send(other, torch.full((count,), float(ctx.rank))))
+            for other in range(ctx.net.size):
+                tensor = (await ctx.net.recv(other)).tensor
                 found.append(len(tensor) == count and bool((tensor == other).all()))
         return all(found)
 
@@ -61,17 +61,17 @@ def test_collectives_pass_tcp():
 def test_any_hears_from_every_rank():
     async def program(ctx):
         if ctx.rank:
-            await ctx.send(0, torch.tensor([ctx.rank]))
+            await ctx.net.send(0, torch.tensor([ctx.rank]))
             return None
-        return sorted([(await ctx.recv(ANY)).source for _ in range(3)])
+        return sorted([(await ctx.net.recv(ANY)).source for _ in range(3)])
 
     assert run_on(4, program)[0] == [1, 2, 3]
 
 
 def test_large_messages_cross_without_a_deadlock():
     async def program(ctx):
-        handle = ctx.start(ctx.send(1 - ctx.rank, torch.full((LARGE,), float(ctx.rank))))
-        message = await ctx.recv(1 - ctx.rank)
+        handle = ctx.start(ctx.net.send(1 - ctx.rank, torch.full((LARGE,), float(ctx.rank))))
+        message = await ctx.net.recv(1 - ctx.rank)
         await handle
         return message.tensor.sum().item()
 
@@ -87,12 +87,12 @@ def test_a_large_message_goes_on_while_its_sender_computes():
 def test_who_sleeps_is_not_kept_awake_by_messages_that_it_does_not_ask_for():
     async def program(ctx):
         if ctx.rank == 0:
-            await ctx.send(1, torch.zeros(1000))
+            await ctx.net.send(1, torch.zeros(1000))
             return None
         bells, sleeps = ctx.board.bells, []
         sleep, bells.sleep = bells.sleep, lambda *args: (sleeps.append(args), sleep(*args))
         await ctx.sleep(0.5)
-        await ctx.recv(0)
+        await ctx.net.recv(0)
         return len(sleeps)
 
     assert run_on(2, program)[1] < 20
@@ -100,8 +100,8 @@ def test_who_sleeps_is_not_kept_awake_by_messages_that_it_does_not_ask_for():
 
 def test_every_rank_is_a_host_of_its_own():
     async def program(ctx):
-        own = ctx.window("own", (ctx.rank,), rows=1, like=torch.zeros(2))
-        return [list(ctx.hosts), ctx.windows_are_fast, own.tensor.sum().item()]
+        own = ctx.net.split((ctx.rank,)).window("own", rows=1, like=torch.zeros(2))
+        return [list(ctx.net.hosts), ctx.net.shares_memory, own.tensor.sum().item()]
 
     assert run_on(2, program) == [[[0, 1], False, 0.0]] * 2
 
@@ -109,10 +109,10 @@ def test_every_rank_is_a_host_of_its_own():
 def test_what_a_rank_said_before_it_ended_still_arrives():
     async def program(ctx):
         if ctx.rank:
-            await ctx.send(0, numbers(100_000))
+            await ctx.net.send(0, numbers(100_000))
             return None
         await ctx.sleep(0.5)
-        return [len((await ctx.recv(rank)).tensor) for rank in (1, 2)]
+        return [len((await ctx.net.recv(rank)).tensor) for rank in (1, 2)]
 
     assert run_on(3, program)[0] == [100_000, 100_000]
 
@@ -121,10 +121,10 @@ def test_a_rank_may_end_while_others_still_tell_it_what_they_have_consumed():
     async def program(ctx):
         if ctx.rank == 0:
             for _ in range(20):
-                await ctx.send(1, torch.zeros(WINDOW_BYTES // 8))
+                await ctx.net.send(1, torch.zeros(WINDOW_BYTES // 8))
         else:
             for _ in range(20):
-                await ctx.recv(0)
+                await ctx.net.recv(0)
             await ctx.sleep(0.3)
 
     run_on(2, program)
@@ -156,9 +156,9 @@ def test_a_rank_that_is_killed_is_named_with_what_others_waited_for():
 def test_a_rank_killed_in_the_middle_of_a_message_is_missed():
     async def program(ctx):
         if ctx.rank == 0:
-            await ctx.recv(1)
+            await ctx.net.recv(1)
         else:
-            ctx.start(ctx.send(0, torch.zeros(10 * LARGE)))
+            ctx.start(ctx.net.send(0, torch.zeros(10 * LARGE)))
             await ctx.sleep(0.05)
             os.kill(os.getpid(), signal.SIGKILL)
 
@@ -192,7 +192,7 @@ def test_a_rank_that_stops_is_named_when_the_deadline_has_passed():
 def test_a_send_to_one_who_does_not_read_meets_the_deadline():
     async def program(ctx):
         if ctx.rank == 0:
-            await ctx.send(1, torch.zeros(LARGE))
+            await ctx.net.send(1, torch.zeros(LARGE))
         else:
             await ctx.sleep(30)
 
@@ -203,7 +203,7 @@ def test_a_send_to_one_who_does_not_read_meets_the_deadline():
 def test_a_rank_that_waits_for_one_that_has_ended_is_told_so():
     async def program(ctx):
         if ctx.rank == 0:
-            await ctx.recv(1)
+            await ctx.net.recv(1)
 
     with pytest.raises(PeerLost, match=r"rank 1 is lost \(it has ended its program\).*receive from rank 1"):
         run_on(2, program)

@@ -17,9 +17,9 @@ def test_a_message_that_stops_half_way_is_named_though_its_receiver_has_other_th
 
     async def program(ctx):
         if ctx.rank == 1:
-            ctx.send(0, LARGE).poll()  # as much as fits into the ring, and no more
+            ctx.net.send(0, LARGE).poll()  # as much as fits into the ring, and no more
             time.sleep(3600)
-        arriving = ctx.start(ctx.recv(1))
+        arriving = ctx.start(ctx.net.recv(1))
         while not arriving.done:
             await ctx.sleep(0.01)
 
@@ -32,11 +32,11 @@ def test_a_message_that_goes_on_slowly_may_take_longer_than_the_deadline():
 
     async def program(ctx):
         if ctx.rank == 1:
-            sending = ctx.send(0, LARGE)
+            sending = ctx.net.send(0, LARGE)
             while not sending.poll():
                 time.sleep(0.8)
             return 0.0
-        return float((await ctx.recv(1)).tensor.sum())
+        return float((await ctx.net.recv(1)).tensor.sum())
 
     run = pl.run_program(program, pl.Local(workers=2, deadline_s=4.0))
     assert run.results[0] == LARGE.sum()

@@ -30,10 +30,10 @@ class Stepping:
 
     async def worker(self, ctx):
         async for batch in ctx.batches():
-            await ctx.compute(batch)
-            ctx.parameters.fill_(float(ctx.rank * (batch.step + 1)))
-            await ctx.observe(batch.step, force=self.every > 0 and (batch.step + 1) % self.every == 0)
-        ctx.note_own_metric()
+            await ctx.model.compute(batch)
+            ctx.model.parameters.fill_(float(ctx.rank * (batch.step + 1)))
+            is_due = self.every > 0 and (batch.step + 1) % self.every == 0
+            await ctx.log.observe(batch.step, force=is_due, own_metric=True)
 
 
 def distance(workers, step, parameters=37):
@@ -117,8 +117,8 @@ def test_without_mathematics_there_is_nothing_to_see():
 class Shapes(Stepping):
     async def worker(self, ctx):
         async for batch in ctx.batches():
-            await ctx.compute(batch)
-            await ctx.observe(batch.step)
+            await ctx.model.compute(batch)
+            await ctx.log.observe(batch.step)
 
 
 # Workers at their own pace
@@ -134,13 +134,13 @@ class OwnPace:
     async def worker(self, ctx):
         numbers = []
         async for batch in ctx.batches(endless=True):
-            await ctx.compute(batch)
-            number = ctx.count_update()
-            if number > ctx.steps:
+            loss = await ctx.model.compute(batch)
+            number = ctx.net.count()
+            if number > ctx.log.steps:
                 break
             numbers.append(number)
-            ctx.show(torch.full_like(ctx.parameters, float(number)))
-            ctx.record(number, loss=ctx.loss, samples=batch.count, force=number % 5 == 0)
+            ctx.log.show(torch.full_like(ctx.model.parameters, float(number)))
+            ctx.log.record(number, loss=loss, samples=batch.count, force=number % 5 == 0)
         return numbers
 
 
@@ -152,7 +152,7 @@ def test_every_update_has_a_number_of_its_own(world):
 
 def test_processes_that_race_for_numbers_get_each_once():
     async def count(ctx):
-        return [ctx.count_update() for _ in range(3000)]
+        return [ctx.net.count() for _ in range(3000)]
 
     counted = pl.run_program(count, pl.Local(workers=3)).results
     assert sorted(number for each in counted for number in each) == list(range(1, 9001))
@@ -179,11 +179,11 @@ class Mourning(Stepping):
 
     async def worker(self, ctx):
         async for batch in ctx.batches():
-            await ctx.compute(batch)
+            await ctx.model.compute(batch)
             if ctx.rank == len(ctx.workers) - 1 and batch.step == 2:
                 os.kill(os.getpid(), signal.SIGKILL)
-            ctx.parameters.fill_(float(ctx.rank * (batch.step + 1)))
-            await ctx.observe(batch.step, force=True)
+            ctx.model.parameters.fill_(float(ctx.rank * (batch.step + 1)))
+            await ctx.log.observe(batch.step, force=True)
 
 
 @pytest.mark.parametrize("link", ["shared-memory", pl.Link("100Mbps", "1ms")], ids=["memory", "emulated"])

@@ -19,7 +19,7 @@ def stuck(program, workers, **changes):
 
 def test_a_ring_of_receives_is_reported_as_who_waits_for_whom():
     async def program(ctx):
-        await ctx.recv((ctx.rank + 1) % len(ctx.peers))
+        await ctx.net.recv((ctx.rank + 1) % ctx.net.size)
 
     assert stuck(program, 3) == [
         "rank 0 (worker) waits in receive from rank 1",
@@ -31,14 +31,14 @@ def test_a_ring_of_receives_is_reported_as_who_waits_for_whom():
 def test_only_those_who_wait_are_reported():
     async def program(ctx):
         if ctx.rank == 1:
-            await ctx.recv(ANY)
+            await ctx.net.recv(ANY)
 
     assert stuck(program, 3) == ["rank 1 (worker) waits in receive from any rank"]
 
 
 def test_a_barrier_names_those_who_did_not_come():
     async def program(ctx):
-        window = ctx.window("board", ctx.peers, rows=1, like=torch.zeros(1))
+        window = ctx.net.window("board", rows=1, like=torch.zeros(1))
         if ctx.rank != 2:
             await window.barrier()
 
@@ -51,7 +51,7 @@ def test_a_barrier_names_those_who_did_not_come():
 def test_a_wait_for_one_of_several_names_them_all():
     async def program(ctx):
         if ctx.rank == 0:
-            await ctx.first([ctx.start(ctx.recv(1)), ctx.start(ctx.recv(2))])
+            await ctx.first([ctx.start(ctx.net.recv(1)), ctx.start(ctx.net.recv(2))])
 
     assert stuck(program, 3) == ["rank 0 (worker) waits in receive from rank 1 or receive from rank 2"]
 
@@ -59,7 +59,7 @@ def test_a_wait_for_one_of_several_names_them_all():
 def test_a_wait_for_a_coroutine_names_what_that_one_waits_for():
     async def program(ctx):
         async def waits():
-            await ctx.recv(1)
+            await ctx.net.recv(1)
 
         if ctx.rank == 0:
             await ctx.start(waits())
@@ -70,16 +70,16 @@ def test_a_wait_for_a_coroutine_names_what_that_one_waits_for():
 def test_a_message_of_another_tag_does_not_help():
     async def program(ctx):
         if ctx.rank:
-            await ctx.send(0, torch.ones(1), tag=4)
+            await ctx.net.send(0, torch.ones(1), tag=4)
         else:
-            await ctx.recv(1, tag=5)
+            await ctx.net.recv(1, tag=5)
 
     assert stuck(program, 2) == ["rank 0 (worker) waits in receive from rank 1"]
 
 
 def test_a_deadlock_of_many_is_reported_in_short():
     async def program(ctx):
-        await ctx.recv(ANY)
+        await ctx.net.recv(ANY)
 
     with pytest.raises(DeadlockError, match="… and 5 more"):
         pl.run_program(program, simulated(25))
@@ -145,7 +145,7 @@ def test_time_is_skipped_only_where_nothing_else_happens():
 def test_who_starts_a_program_goes_on_in_its_own_present():
     async def program(ctx):
         async def sends():
-            await ctx.send(1, torch.ones(1000))
+            await ctx.net.send(1, torch.ones(1000))
 
         if ctx.rank == 0:
             await ctx.sleep(1)  # until nothing else happens
@@ -153,7 +153,7 @@ def test_who_starts_a_program_goes_on_in_its_own_present():
             before_s = ctx.now()
             await sending
             return before_s, ctx.now()
-        await ctx.recv(0)
+        await ctx.net.recv(0)
         return None
 
     before_s, after_s = pl.run_program(program, simulated(2)).results[0]
@@ -169,11 +169,11 @@ def test_an_error_in_the_background_is_raised_in_a_send_however_short():
             await ctx.sleep(1)  # until nothing else happens
             ctx.start(fails())
             try:
-                await ctx.send(1, torch.ones(1))
+                await ctx.net.send(1, torch.ones(1))
             except LookupError:
                 return "in the send"
         else:
-            await ctx.recv(0)
+            await ctx.net.recv(0)
         return "later"
 
     assert pl.run_program(program, simulated(2)).results[0] == "in the send"

@@ -11,9 +11,9 @@ def heard(receives, senders=2):
     async def program(ctx):
         if ctx.rank:
             await ctx.sleep(ctx.rank)
-            await ctx.send(0, torch.full((1,), float(ctx.rank)))
+            await ctx.net.send(0, torch.full((1,), float(ctx.rank)))
             return None
-        handles = [ctx.start(ctx.recv(source)) for source in receives]
+        handles = [ctx.start(ctx.net.recv(source)) for source in receives]
         return [int((await handle).tensor) for handle in handles]
 
     return pl.run_program(program, simulated(1 + senders)).results[0]
@@ -35,12 +35,12 @@ def test_a_cancelled_receive_takes_no_message():
     async def program(ctx):
         if ctx.rank:
             await ctx.sleep(1)
-            await ctx.send(0, torch.ones(1))
-            await ctx.send(0, torch.full((1,), 2.0))
+            await ctx.net.send(0, torch.ones(1))
+            await ctx.net.send(0, torch.full((1,), 2.0))
             return None
-        alone = ctx.start(ctx.recv(1))
+        alone = ctx.start(ctx.net.recv(1))
         alone.cancel()
-        first, second, third = (ctx.start(ctx.recv(1)) for _ in range(3))
+        first, second, third = (ctx.start(ctx.net.recv(1)) for _ in range(3))
         second.cancel()
         return [int((await handle).tensor) for handle in (first, third)]
 
@@ -51,10 +51,10 @@ def test_messages_wait_for_who_comes_late_and_for_the_tag_that_is_asked_for():
     async def program(ctx):
         if ctx.rank:
             for tag in (7, 8, 7):
-                await ctx.send(0, torch.full((1,), float(10 * ctx.rank + tag)), tag=tag)
+                await ctx.net.send(0, torch.full((1,), float(10 * ctx.rank + tag)), tag=tag)
             return None
         await ctx.sleep(1)
         asked = [(2, 7), (ANY, 8), (ANY, 7), (1, 7), (2, 8), (2, 7)]
-        return [int((await ctx.recv(source, tag=tag)).tensor) for source, tag in asked]
+        return [int((await ctx.net.recv(source, tag=tag)).tensor) for source, tag in asked]
 
     assert pl.run_program(program, simulated(3)).results[0] == [27, 18, 17, 17, 28, 27]

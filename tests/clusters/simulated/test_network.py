@@ -26,9 +26,9 @@ def close(value):
 def test_a_message_takes_its_latency_and_its_bytes():
     async def program(ctx):
         if ctx.rank == 0:
-            await ctx.send(1, TENSOR)
+            await ctx.net.send(1, TENSOR)
             return ctx.now()
-        await ctx.recv(0)
+        await ctx.net.recv(0)
         return ctx.now()
 
     (sent_s, received_s), _ = seconds(program, 2)
@@ -39,9 +39,9 @@ def test_a_message_takes_its_latency_and_its_bytes():
 def test_a_message_without_bytes_takes_its_latency():
     async def program(ctx):
         if ctx.rank == 0:
-            await ctx.send(1, TENSOR[:0])
+            await ctx.net.send(1, TENSOR[:0])
         else:
-            await ctx.recv(0)
+            await ctx.net.recv(0)
         return ctx.now()
 
     assert seconds(program, 2)[0] == [0, close(A)]
@@ -50,9 +50,9 @@ def test_a_message_without_bytes_takes_its_latency():
 def test_an_ideal_link_costs_nothing():
     async def program(ctx):
         if ctx.rank == 0:
-            await ctx.send(1, TENSOR)
+            await ctx.net.send(1, TENSOR)
         else:
-            await ctx.recv(0)
+            await ctx.net.recv(0)
         return ctx.now()
 
     assert seconds(program, 2, link=pl.Link.ideal())[0] == [0, 0]
@@ -61,11 +61,11 @@ def test_an_ideal_link_costs_nothing():
 def test_messages_to_two_ranks_leave_one_after_the_other():
     async def program(ctx):
         if ctx.rank == 0:
-            handles = [ctx.start(ctx.send(to, TENSOR)) for to in (1, 2)]
+            handles = [ctx.start(ctx.net.send(to, TENSOR)) for to in (1, 2)]
             for handle in handles:
                 await handle
         else:
-            await ctx.recv(0)
+            await ctx.net.recv(0)
         return ctx.now()
 
     assert seconds(program, 3)[0] == [close(2 * N * B), close(A + N * B), close(A + 2 * N * B)]
@@ -74,11 +74,11 @@ def test_messages_to_two_ranks_leave_one_after_the_other():
 def test_messages_from_two_ranks_come_in_one_after_the_other():
     async def program(ctx):
         if ctx.rank:
-            await ctx.send(0, TENSOR)
+            await ctx.net.send(0, TENSOR)
             return ctx.now()
         times = []
         for source in (1, 2):
-            await ctx.recv(source)
+            await ctx.net.recv(source)
             times.append(ctx.now())
         return times
 
@@ -88,11 +88,11 @@ def test_messages_from_two_ranks_come_in_one_after_the_other():
 def test_a_message_never_overtakes_another_on_the_same_way():
     async def program(ctx):
         if ctx.rank == 0:
-            ctx.start(ctx.send(1, TENSOR, tag=1))
-            await ctx.start(ctx.send(1, TENSOR[:2] + 1, tag=2))  # has to wait for the port
-            await ctx.send(1, TENSOR[:2] + 2, tag=2)  # finds the port free, while the other is on its way
+            ctx.start(ctx.net.send(1, TENSOR, tag=1))
+            await ctx.start(ctx.net.send(1, TENSOR[:2] + 1, tag=2))  # has to wait for the port
+            await ctx.net.send(1, TENSOR[:2] + 2, tag=2)  # finds the port free, while the other is on its way
             return None
-        return [(await ctx.recv(0, tag=2)).tensor[0].item() for _ in range(2)]
+        return [(await ctx.net.recv(0, tag=2)).tensor[0].item() for _ in range(2)]
 
     assert seconds(program, 2)[0][1] == [1, 2]
 
@@ -100,17 +100,17 @@ def test_a_message_never_overtakes_another_on_the_same_way():
 def test_a_port_takes_in_what_comes_first_whoever_sends_it():
     async def program(ctx):
         if ctx.rank == 0:
-            ctx.start(ctx.send(1, TENSOR))
-            await ctx.send(2, TENSOR)  # leaves at N b, comes at N b + a
+            ctx.start(ctx.net.send(1, TENSOR))
+            await ctx.net.send(2, TENSOR)  # leaves at N b, comes at N b + a
         elif ctx.rank == 1:
-            await ctx.recv(0)
+            await ctx.net.recv(0)
         elif ctx.rank == 3:
             await ctx.sleep(1.5 * N * B)
-            await ctx.send(2, TENSOR)  # leaves at 1.5 N b, comes at 1.5 N b + a
+            await ctx.net.send(2, TENSOR)  # leaves at 1.5 N b, comes at 1.5 N b + a
         else:
-            await ctx.recv(0)
+            await ctx.net.recv(0)
             first_s = ctx.now()
-            await ctx.recv(3)
+            await ctx.net.recv(3)
             return [first_s, ctx.now()]
 
     assert seconds(program, 4)[0][2] == [close(2 * N * B + A), close(3 * N * B + A)]
@@ -118,8 +118,8 @@ def test_a_port_takes_in_what_comes_first_whoever_sends_it():
 
 def test_a_port_carries_in_and_out_at_once():
     async def program(ctx):
-        handle = ctx.start(ctx.send(1 - ctx.rank, TENSOR))
-        await ctx.recv(1 - ctx.rank)
+        handle = ctx.start(ctx.net.send(1 - ctx.rank, TENSOR))
+        await ctx.net.recv(1 - ctx.rank)
         await handle
         return ctx.now()
 
@@ -129,10 +129,10 @@ def test_a_port_carries_in_and_out_at_once():
 def test_a_message_that_has_come_costs_no_more_when_it_is_asked_for():
     async def program(ctx):
         if ctx.rank == 0:
-            await ctx.send(1, TENSOR)
+            await ctx.net.send(1, TENSOR)
             return None
         await ctx.sleep(1.0)
-        await ctx.recv(0)
+        await ctx.net.recv(0)
         return ctx.now()
 
     assert seconds(program, 2)[0][1] == 1
@@ -173,11 +173,11 @@ def test_ranks_of_one_host_talk_over_the_link_inside():
 
     async def program(ctx):
         if ctx.rank == 0:
-            await ctx.send(1, TENSOR)
-            await ctx.send(2, TENSOR)
+            await ctx.net.send(1, TENSOR)
+            await ctx.net.send(2, TENSOR)
         elif ctx.rank < 3:
-            await ctx.recv(0)
-        return [ctx.now(), ctx.hosts[ctx.rank]]
+            await ctx.net.recv(0)
+        return [ctx.now(), ctx.net.hosts[ctx.rank]]
 
     results, _ = seconds(program, 4, hosts=2, inside=inside)
     inside_s = 0.001 + N * B / 10
@@ -189,9 +189,9 @@ def test_every_second_of_a_message_is_in_the_trace():
     async def program(ctx):
         if ctx.rank == 0:
             await ctx.sleep(1.0)
-            await ctx.send(1, TENSOR)
+            await ctx.net.send(1, TENSOR)
         else:
-            await ctx.recv(0)
+            await ctx.net.recv(0)
 
     _, run = seconds(program, 2)
     sender, receiver = run.trace.spans

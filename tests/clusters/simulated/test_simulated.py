@@ -68,7 +68,7 @@ def test_without_a_compute_time_the_tasks_own_gradient_is_timed():
 
 def test_hosts_hold_neighbouring_ranks():
     async def program(ctx):
-        return list(ctx.hosts)
+        return list(ctx.net.hosts)
 
     assert pl.run_program(program, simulated(5, hosts=2)).results[0] == [0, 0, 0, 1, 1]
 

@@ -22,7 +22,7 @@ async def uneven_rings(ctx: Context) -> list[float]:
                 await all_reduce(ctx, data, "ring")
             else:
                 await pattern(ctx, data)
-            own = data[1003 * ctx.rank // len(ctx.peers)]
+            own = data[1003 * ctx.rank // ctx.net.size]
             seen += [ctx.now(), float(own)]
     return seen
 

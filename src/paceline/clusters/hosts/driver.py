@@ -14,7 +14,7 @@ from paceline.clusters.rank.observer import ParameterBoard
 from paceline.links.memory import SharedMemory
 
 if TYPE_CHECKING:
-    from paceline.clusters.process.context import LocalContext
+    from paceline.clusters.process.context import ProcessContext
 
 __all__ = ["HubDriver"]
 
@@ -37,6 +37,9 @@ class HubDriver:
     def give_up_on(self, rank: int) -> None:
         self.client.tell("lost", {"rank": rank})
 
+    def number_of(self, group: tuple[int, ...]) -> int:
+        return int(self.client.ask("group", {"members": list(group)}).values["number"])
+
     def memory(self, name: str, nbytes: int) -> SharedMemory:
         path = self.client.ask("memory", {"name": name}).values["path"]
         if not path:
@@ -48,7 +51,7 @@ class HubDriver:
         memory.close_fd()
         return memory
 
-    def parameter_board(self, context: LocalContext, like: Tensor) -> ParameterBoard:
+    def parameter_board(self, context: ProcessContext, like: Tensor) -> ParameterBoard:
         assert self._parameter_board is not None, "who only serves has nothing to show"
         self._parameter_board.open(context, like)
         return self._parameter_board

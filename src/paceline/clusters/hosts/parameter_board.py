@@ -17,7 +17,7 @@ from paceline.clusters.process.window import LINE_WORDS, BarrierOperation
 from paceline.trace import Kind
 
 if TYPE_CHECKING:
-    from paceline.clusters.process.context import LocalContext
+    from paceline.clusters.process.context import ProcessContext
 
 __all__ = ["HubParameterBoard"]
 
@@ -35,7 +35,7 @@ class HubParameterBoard:
         self._client = client
         self._board = board
         self._own: Tensor | None = None
-        self._context: LocalContext | None = None
+        self._context: ProcessContext | None = None
         self.group = tuple(range(workers))
         self.position = rank
         self.visits = 0
@@ -43,7 +43,7 @@ class HubParameterBoard:
         client.takers["arrive"] = self._note_arrival
         client.takers["row"] = self._give_row
 
-    def open(self, context: LocalContext, like: Tensor) -> None:
+    def open(self, context: ProcessContext, like: Tensor) -> None:
         """Have a row of this size and dtype."""
         self._context = context
         self._own = torch.zeros_like(like)

@@ -16,7 +16,7 @@ from paceline.clusters.hosts.table import Member, Table, whereabouts
 from paceline.clusters.job import Job
 from paceline.clusters.local.worker import drive, seed_chance
 from paceline.clusters.process.channel import Letter
-from paceline.clusters.process.context import LocalContext
+from paceline.clusters.process.context import ProcessContext
 from paceline.clusters.process.letters import write_error, write_outcome
 from paceline.clusters.process.status_board import StatusBoard
 from paceline.clusters.process.wiring import Wiring
@@ -87,7 +87,7 @@ class RankProcess:
     def _run(self, assignment: Assignment, table: Table, driver: HubDriver) -> None:
         """Write to the driver how it went, whatever it was."""
         rank, job, client = self._rank, assignment.job, driver.client
-        context: LocalContext | None = None
+        context: ProcessContext | None = None
         try:
             if job.task is not None:
                 # Torch imports it with the first optimizer, which takes seconds: not in the run's time.
@@ -107,7 +107,7 @@ class RankProcess:
             client.tell("error", write_error(rank, 0, RunError(f"rank {rank} was interrupted")))
             raise
 
-    def _open(self, assignment: Assignment, table: Table, driver: HubDriver) -> LocalContext:
+    def _open(self, assignment: Assignment, table: Table, driver: HubDriver) -> ProcessContext:
         """Join the ranks of this host by shared memory, and the others by TCP."""
         rank, job, endpoint = self._rank, assignment.job, self._endpoint
         bells = SocketBells(driver.memory("bells", Bells.nbytes(job.ranks)), 0, job.ranks, table.run_id.hex())
@@ -123,7 +123,7 @@ class RankProcess:
             is_strict=True,
             endpoint=endpoint,
         )
-        return LocalContext(
+        return ProcessContext(
             job,
             rank,
             driver=driver,

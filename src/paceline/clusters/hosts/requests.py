@@ -1,4 +1,4 @@
-"""What ranks of several hosts ask of the hub: a number for an update, the run's end, memory, each other's rows."""
+"""What ranks of several hosts ask of the hub: numbers for updates and groups, the run's end, memory, others' rows."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ class Requests:
         self._tell = tell
         self.hosts: Sequence[int] = ()
         self._updates = 0
+        self._groups: dict[tuple[int, ...], int] = {}
         self._paths: dict[tuple[int, str], str | None] = {}
         self._waiting: dict[tuple[int, str], list[tuple[Answer, dict[str, Any]]]] = {}
         self._ending: _Round | None = None
@@ -32,6 +33,7 @@ class Requests:
     def take(self, rank: int, letter: Letter, answer: Answer) -> None:
         words = {
             "count": self._count,
+            "group": self._number_group,
             "end_after": self._end_after,
             "last_step": self._noted_end,
             "memory": self._find_memory,
@@ -55,6 +57,10 @@ class Requests:
     def _count(self, rank: int, letter: Letter, answer: Answer) -> None:
         self._updates += 1
         answer({**letter.values, "count": self._updates})
+
+    def _number_group(self, rank: int, letter: Letter, answer: Answer) -> None:
+        members = tuple(letter.values["members"])
+        answer({**letter.values, "number": self._groups.setdefault(members, len(self._groups) + 1)})
 
     # The run's end
 
@@ -88,7 +94,7 @@ class Requests:
         for waiting, values in self._waiting.pop(key, []):
             waiting({**values, "path": path})
 
-    # The parameter_board
+    # The parameter board
 
     def _pass_on(self, rank: int, letter: Letter, answer: Answer) -> None:
         """Tell the other workers that one has come to a barrier."""

@@ -74,6 +74,7 @@ class Processes:
         self._channels: dict[int, Channel] = {}
         self._pids: dict[int, int] = {}
         self._windows: dict[str, SharedMemory] = {}
+        self._groups: dict[tuple[int, ...], int] = {}
 
     def __enter__(self) -> Processes:
         with contextlib.ExitStack() as stack:
@@ -207,6 +208,8 @@ class Processes:
                 self._seats[rank] = letter.values["seat"]
         elif letter.word == "window":
             self._give_window(rank, letter.values)
+        elif letter.word == "group":
+            self._number_group(rank, tuple(letter.values["members"]))
         elif letter.word == "done":
             self._roster.outcomes[rank] = read_outcome(letter.values, letter.blobs)
             self._set_status(rank, Status.FINISHED)
@@ -221,6 +224,11 @@ class Processes:
 
     def _life(self, rank: int) -> Life:
         return life_of(self._pids[rank]) if rank in self._pids else Life.GONE
+
+    def _number_group(self, rank: int, members: tuple[int, ...]) -> None:
+        """Every rank that asks for a group is told the same number."""
+        number = self._groups.setdefault(members, len(self._groups) + 1)
+        self._send(rank, "group", {"number": number})
 
     def _give_window(self, rank: int, wanted: dict[str, Any]) -> None:
         window = self._windows.get(wanted["name"])

@@ -16,7 +16,7 @@ import torch
 from paceline.clusters.job import Job
 from paceline.clusters.process import dump, payload
 from paceline.clusters.process.channel import Channel, ChannelClosed
-from paceline.clusters.process.context import LocalContext
+from paceline.clusters.process.context import ProcessContext
 from paceline.clusters.process.driver import LocalDriver
 from paceline.clusters.process.letters import write_error, write_outcome
 from paceline.clusters.process.wiring import TcpNetwork, open_control, over_emulated, over_memory, over_tcp
@@ -51,7 +51,7 @@ def main(channel: Channel) -> None:
     """Do what the first letter says, and write to the driver how it went."""
     letter = channel.receive()
     rank = letter.values["rank"]
-    context: LocalContext | None = None
+    context: ProcessContext | None = None
     try:
         _settle_in(letter.values)
         fuzz.begin(rank)
@@ -94,7 +94,7 @@ def drive(program: Awaitable[Any]) -> Any:
     raise RunError("a role program awaited something that is not of its context; use ctx.… operations only")
 
 
-def _prepare(channel: Channel, rank: int, payload_bytes: int, fds: list[int]) -> LocalContext:
+def _prepare(channel: Channel, rank: int, payload_bytes: int, fds: list[int]) -> ProcessContext:
     assignment_fd, control_fd, rings_fd = fds
     assignment: Assignment = payload.load(assignment_fd, payload_bytes)
     job = assignment.job
@@ -109,7 +109,7 @@ def _prepare(channel: Channel, rank: int, payload_bytes: int, fds: list[int]) ->
         wiring = over_emulated(rank, job.ranks, rings, board.bells, assignment.link)
     else:
         wiring = over_memory(rank, job.ranks, rings, board.bells, Lending(rank, driver.memory))
-    context = LocalContext(
+    context = ProcessContext(
         job,
         rank,
         driver=driver,

@@ -1,21 +1,20 @@
-"""A rank of the local world: a process that blocks while it waits, and never suspends its program."""
+"""A rank in a real process: it blocks while it waits, and never suspends its program."""
 
 from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import AsyncIterator, Awaitable, Coroutine, Sequence
+from collections.abc import Awaitable, Coroutine, Sequence
 from functools import cached_property
-from typing import Any, Self, TypeVar, cast
-
-from torch import Tensor
+from typing import Any, TypeVar, cast
 
 from paceline.clusters.job import Job
 from paceline.clusters.process.driver import Driver
+from paceline.clusters.process.learner import ProcessLearner
 from paceline.clusters.process.native import NativeGroups
+from paceline.clusters.process.net import ProcessNet
 from paceline.clusters.process.operations import (
     Background,
-    BucketOperation,
     ComputeOperation,
     FirstOperation,
     SleepOperation,
@@ -24,32 +23,33 @@ from paceline.clusters.process.status_board import Status
 from paceline.clusters.process.waits import Waits
 from paceline.clusters.process.window import LocalWindow
 from paceline.clusters.process.wiring import Wiring
-from paceline.clusters.rank.node import Node
+from paceline.clusters.rank.data import TrainingData
+from paceline.clusters.rank.groups import Groups
 from paceline.clusters.rank.observer import Observer
-from paceline.context import BUCKET_BYTES, Batch, Combine, Handle
+from paceline.clusters.rank.rank import Rank
+from paceline.context import Handle
 from paceline.costs.stragglers import Stragglers
-from paceline.errors import ConfigurationError
-from paceline.interpreter import interpret
 from paceline.links.emulated import EmulatedPort
 from paceline.links.operation import Operation
 from paceline.links.port import Port
-from paceline.links.transfers import DetachOperation, RecvOperation, SendOperation
+from paceline.links.transfers import RecvOperation, SendOperation
 from paceline.replica.batches import GlobalBatches, Samples
 from paceline.replica.replica import Replica
-from paceline.schedules.collective import Collective
 from paceline.trace import Kind
 
-__all__ = ["LocalContext"]
+__all__ = ["ProcessContext"]
 
 T = TypeVar("T")
 
 _NEGLIGIBLE_S = 2e-6  # shorter waits are not recorded
 
 
-class LocalContext(Node):
-    """What a strategy sees in a local worker process."""
+class ProcessContext(Rank):
+    """What a strategy sees in a process of its own."""
 
     in_background = False
+    model: ProcessLearner
+    net: ProcessNet
 
     def __init__(
         self,
@@ -62,25 +62,24 @@ class LocalContext(Node):
         deadline_s: float,
         store_path: str = "",
     ) -> None:
-        replica = (
-            Replica(job.task, job.task.build_model(job.seed), seed=job.seed, rank=rank) if job.task else None
-        )
-        super().__init__(job, rank, replica)
-        self.hosts = wiring.hosts
-        self.windows_are_fast = len(set(self.hosts)) == 1
-        self.recorder.host = self.hosts[rank]
+        super().__init__(job, rank)
+        hosts = wiring.hosts
+        self.recorder.host = hosts[rank]
         self.driver = driver
-        self.board = board = driver.board
+        self.board = driver.board
         self.stragglers = stragglers
-        self._native = NativeGroups(store_path, job.ranks, deadline_s)
+        self.native = NativeGroups(store_path, job.ranks, deadline_s)
         self._start_s = time.monotonic()
         self.wiring = wiring
         # A network moves messages while the processor computes.
-        self.computes_in_thread = len(set(self.hosts)) > 1
-        self._port = self._open_port()
-        # Shared with a twin, so that either lets both go on.
-        self.waits = Waits(rank, board, deadline_s, wiring.endpoint)
-        self._windows: dict[Any, LocalWindow] = {}
+        self.computes_in_thread = len(set(hosts)) > 1
+        # These are shared with a twin: so either lets both go on.
+        self.port = self._open_port()
+        self.waits = Waits(rank, self.board, deadline_s, wiring.endpoint)
+        self.windows: dict[Any, LocalWindow] = {}
+        self.groups = Groups(rank, hosts, driver.number_of)
+        self.net = ProcessNet(self, self.groups.everybody)
+        self.model = ProcessLearner(self, _replica(job, rank))
 
     def _open_port(self) -> Port:
         link, bells = self.wiring.emulated, self.board.bells
@@ -95,27 +94,21 @@ class LocalContext(Node):
     def now(self) -> float:
         return time.monotonic() - self._start_s
 
-    # What is learned
+    # What the run is
 
     @cached_property
-    def samples(self) -> Samples:
-        assert self.job.task is not None
-        return Samples(self.job.task.build_data())
-
-    @property
-    def training_samples(self) -> Samples:
-        return self.samples
+    def data(self) -> TrainingData:
+        task = self.job.task
+        assert task is not None
+        samples = Samples(task.build_data())
+        batches = GlobalBatches(samples.length, task.batch_size, self.job.seed)
+        return TrainingData(samples, batches, len(self.workers))
 
     @cached_property
     def test_samples(self) -> Samples | None:
         task = self.job.task
         test = task.build_test() if task is not None else None
         return Samples(test) if test is not None else None
-
-    @cached_property
-    def global_batches(self) -> GlobalBatches:
-        assert self.job.task is not None
-        return GlobalBatches(self.samples.length, self.job.task.batch_size, self.job.seed)
 
     @property
     def last_step(self) -> int:
@@ -124,72 +117,14 @@ class LocalContext(Node):
     def end_after(self, step: int) -> None:
         self.driver.end_after(step)
 
-    def count_update(self) -> int:
-        self.outcome.counted = self.driver.count_update()
-        return self.outcome.counted
-
     def is_lost(self, rank: int) -> bool:
         return self.board.status(rank) == Status.LOST
 
     def open_parameter_board(self) -> Observer:
-        parameter_board = self.driver.parameter_board(self, Observer.row(self.parameters))
+        parameter_board = self.driver.parameter_board(self, Observer.row(self.model.parameters))
         return Observer(parameter_board, self.rank, self.workers, self.is_lost)
 
-    def twin(self) -> Self:
-        other = super().twin()
-        other.in_background = other.computes_in_thread = True
-        return other
-
-    def compute(self, batch: Batch) -> ComputeOperation:
-        computation = ComputeOperation(self, batch)
-        if self.computes_in_thread:
-            computation.poll()
-        return computation
-
-    async def gradients(self, batch: Batch, *, bucket_bytes: int = BUCKET_BYTES) -> AsyncIterator[Tensor]:
-        self.replica.set_bucket_bytes(bucket_bytes)
-        computation = self.compute(batch)
-        order = self.replica.bucket_order()
-        if len(order) > 1:
-            self.start(computation)  # in a thread, so that backward goes on while the buckets travel
-            for number in order:
-                await BucketOperation(computation, number)
-                yield self.replica.bucket(number)
-            await computation
-        else:
-            await computation
-            yield self.replica.bucket(0)
-
-    async def apply(
-        self, shard: slice | None = None, *, norm: float | None = None, advance: bool = True
-    ) -> None:
-        start_s = self.now()
-        self.replica.apply(shard, norm, advance=advance)
-        self.span(Kind.UPDATE, start_s, self.now())
-
-    # How ranks talk
-
-    def send(
-        self, to: int, tensor: Tensor, *, tag: int = 0, version: int = 0, note: float = 0.0
-    ) -> SendOperation:
-        return self._port.send(self, to, tensor, tag, version, note)
-
-    def recv(
-        self, source: int, into: Tensor | None = None, *, combine: Combine = "copy", tag: int = 0
-    ) -> RecvOperation:
-        return self._port.recv(self, source, into, combine, tag)
-
-    def lend(self, *, parameters: bool = False, gradient: bool = False) -> None:
-        lending = self.wiring.lending
-        if lending is not None and self.parameters.is_cpu:
-            self.place(
-                parameters=lending.copy(self.parameters) if parameters else None,
-                gradient=lending.copy(self.gradient) if gradient else None,
-            )
-
-    def detach(self, sending: Handle[None]) -> DetachOperation:
-        assert isinstance(sending, SendOperation), "only a send can be detached"
-        return DetachOperation(sending, self.is_lost)
+    # How this rank waits
 
     def start(self, work: Awaitable[T]) -> Handle[T]:
         operation: Operation[T]
@@ -207,31 +142,6 @@ class LocalContext(Node):
     def sleep(self, seconds: float) -> SleepOperation:
         return SleepOperation(self, seconds)
 
-    def window(self, name: str, group: Sequence[int], *, rows: int, like: Tensor) -> LocalWindow:
-        if len({self.hosts[rank] for rank in group}) > 1:
-            bound = f"needs ranks that share memory, which those on {self.wiring.words} do not"
-            raise ConfigurationError("window", bound, name, 'use link="shared-memory" or pass messages')
-        key = (name, tuple(group), rows, like.numel(), like.dtype)
-        if key not in self._windows:
-            self._windows[key] = LocalWindow.open(self, name, group, rows, like)
-        return self._windows[key]
-
-    def execute(
-        self, collective: Collective, group: Sequence[int], data: Tensor, *, combine: Combine, tag: int
-    ) -> Awaitable[None]:
-        return interpret(self, collective, group, data, combine=combine, tag=tag)
-
-    async def native_all_reduce(self, tensor: Tensor, group: Sequence[int], op: str) -> None:
-        if self.wiring.is_strict:
-            remedy = 'torch.distributed does not pass it: use another algorithm, or link="shared-memory"'
-            bound = f"must not be native on {self.wiring.words}"
-            raise ConfigurationError("algorithm", bound, "native", remedy)
-        start_s = self.now()
-        self._native.all_reduce(tensor, self.rank, group, op)
-        self.span(Kind.RECEIVE, start_s, self.now(), nbytes=tensor.numel() * tensor.itemsize)
-
-    # How this rank waits
-
     def wait(self, operation: Operation[Any]) -> None:
         self.waits.until_done(operation, self.step)
 
@@ -247,12 +157,11 @@ class LocalContext(Node):
 
     def describe_links(self) -> list[str]:
         """For people who look into a run that stands still."""
-        return self._port.describe()
+        return self.port.describe()
 
     # Notes
 
-    def note_lost(self, rank: int) -> None:
-        super().note_lost(rank)
+    def go_on_without(self, rank: int) -> None:
         self.waits.do_without(rank)
         if not self.is_lost(rank):  # it is only late, but the run goes on without it
             self.driver.give_up_on(rank)
@@ -283,3 +192,9 @@ class LocalContext(Node):
         metric = record["metric"] if record["metric"] is not None else float("nan")
         samples = self.samples_by(record)
         self.board.write_report(record["step"], loss, samples, record["seconds"], metric)
+
+
+def _replica(job: Job, rank: int) -> Replica | None:
+    if job.task is None:
+        return None
+    return Replica(job.task, job.task.build_model(job.seed), seed=job.seed, rank=rank)

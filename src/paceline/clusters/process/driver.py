@@ -14,7 +14,7 @@ from paceline.clusters.rank.observer import ParameterBoard
 from paceline.links.memory import SharedMemory
 
 if TYPE_CHECKING:
-    from paceline.clusters.process.context import LocalContext
+    from paceline.clusters.process.context import ProcessContext
 
 __all__ = ["Driver", "LocalDriver"]
 
@@ -39,11 +39,15 @@ class Driver(Protocol):
         """Let the driver end a rank that the run goes on without, if it may."""
         ...
 
+    def number_of(self, group: tuple[int, ...]) -> int:
+        """The number of a group of ranks, from 1 on: the same to every rank that asks."""
+        ...
+
     def memory(self, name: str, nbytes: int) -> SharedMemory:
         """Memory that all ranks of this host find under this name. The first to ask has it made, of zeros."""
         ...
 
-    def parameter_board(self, context: LocalContext, like: Tensor) -> ParameterBoard:
+    def parameter_board(self, context: ProcessContext, like: Tensor) -> ParameterBoard:
         """Where the workers show rows of the size and dtype of `like` to the run."""
         ...
 
@@ -64,6 +68,10 @@ class LocalDriver:
     def give_up_on(self, rank: int) -> None:
         self._channel.send("lost", {"rank": rank})
 
+    def number_of(self, group: tuple[int, ...]) -> int:
+        self._channel.send("group", {"members": list(group)})
+        return int(self._channel.receive().values["number"])
+
     def memory(self, name: str, nbytes: int) -> SharedMemory:
         self._channel.send("window", {"name": name, "nbytes": nbytes})
         letter = self._channel.receive()
@@ -71,10 +79,9 @@ class LocalDriver:
         os.close(letter.fds[0])
         return memory
 
-    def parameter_board(self, context: LocalContext, like: Tensor) -> ParameterBoard:
-        # Not `context.window`: it is for the run to look at, even where a strategy's ranks share no memory.
-        window = LocalWindow.open(
-            context, "parameter_board", context.workers, rows=len(context.workers), like=like
-        )
+    def parameter_board(self, context: ProcessContext, like: Tensor) -> ParameterBoard:
+        # Not `net.window`: it is for the run to look at, even where a strategy's ranks share no memory.
+        workers = context.groups.find(context.workers)
+        window = LocalWindow.open(context, "parameter-board", workers, rows=workers.size, like=like)
         window.forgiving = True
         return window

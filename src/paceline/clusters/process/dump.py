@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
-    from paceline.clusters.process.context import LocalContext
+    from paceline.clusters.process.context import ProcessContext
 
 __all__ = ["VARIABLE", "begin"]
 
 VARIABLE = "PACELINE_DUMP"
 
 
-def begin(context: LocalContext) -> None:
+def begin(context: ProcessContext) -> None:
     """Listen for the signal, if the environment says so."""
     folder = os.environ.get(VARIABLE, "")
     if not folder:
@@ -29,7 +29,7 @@ def begin(context: LocalContext) -> None:
     faulthandler.register(signal.SIGUSR1, file=file, chain=True)
 
 
-def _write(context: LocalContext, file: TextIO) -> None:
+def _write(context: ProcessContext, file: TextIO) -> None:
     lines = [f"rank {context.rank} in step {context.step}: {context.board.activity(context.rank)}"]
     lines += [f"under way: {operation}" for operation in context.waits.under_way]
     lines += context.describe_links()

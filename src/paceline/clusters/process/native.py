@@ -27,8 +27,6 @@ class NativeGroups:
         options = dist.AllreduceOptions()
         options.reduceOp = {"max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}.get(op, dist.ReduceOp.SUM)
         self._group(rank, tuple(group)).allreduce([tensor], options).wait()
-        if op == "mean":
-            tensor.div_(len(group))
 
     def _group(self, rank: int, group: tuple[int, ...]) -> Any:
         if group not in self._groups:

@@ -9,15 +9,14 @@ from collections.abc import Callable, Coroutine, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from torch import Tensor
-
 from paceline.context import Batch
 from paceline.errors import Cancelled
 from paceline.links.operation import Doing, Operation
 from paceline.trace import Kind
 
 if TYPE_CHECKING:
-    from paceline.clusters.process.context import LocalContext
+    from paceline.clusters.process.context import ProcessContext
+    from paceline.clusters.process.learner import ProcessLearner
 
 __all__ = ["Background", "BucketOperation", "ComputeOperation", "FirstOperation", "SleepOperation"]
 
@@ -29,7 +28,7 @@ class Background(Operation[T]):
 
     __slots__ = ("_coroutine", "_current", "heard")
 
-    def __init__(self, waiter: LocalContext, coroutine: Coroutine[Any, None, T]) -> None:
+    def __init__(self, waiter: ProcessContext, coroutine: Coroutine[Any, None, T]) -> None:
         super().__init__(waiter)
         self.heard = False  # whether somebody awaits it, and so hears of its error
         self._coroutine = coroutine
@@ -87,7 +86,7 @@ class FirstOperation(Operation[Operation[Any]]):
 
     __slots__ = ("_handles",)
 
-    def __init__(self, waiter: LocalContext, handles: Sequence[Operation[Any]]) -> None:
+    def __init__(self, waiter: ProcessContext, handles: Sequence[Operation[Any]]) -> None:
         super().__init__(waiter)
         self._handles = handles
 
@@ -113,20 +112,24 @@ class FirstOperation(Operation[Operation[Any]]):
 
 
 class SleepOperation(Operation[None]):
-    """Done when its time has come."""
+    """Done when its time has come. It begins when it is first polled."""
 
-    __slots__ = ("_began_s", "_context", "_until_s")
+    __slots__ = ("_began_s", "_context", "_seconds", "_until_s")
 
     doing = Doing.sleep
 
-    def __init__(self, context: LocalContext, seconds: float) -> None:
+    def __init__(self, context: ProcessContext, seconds: float) -> None:
         super().__init__(context)
         self._context = context
-        self._began_s = context.now()
-        self._until_s = time.monotonic() + seconds
+        self._seconds = seconds
+        self._began_s = 0.0
+        self._until_s = math.inf
         self.result = None
 
     def poll(self) -> bool:
+        if self._until_s == math.inf:
+            self._began_s = self._context.now()
+            self._until_s = time.monotonic() + self._seconds
         if not self.done and time.monotonic() >= self._until_s:
             self.done = True
             self._context.span(Kind.SLEEP, self._began_s, self._context.now())
@@ -136,29 +139,32 @@ class SleepOperation(Operation[None]):
         return self._until_s
 
 
-class ComputeOperation(Operation[Tensor]):
-    """The gradient of one batch: in the foreground when awaited, in a thread when started.
+class ComputeOperation(Operation[float]):
+    """The gradient of one batch, and its loss: in the foreground when awaited, in a thread when started.
 
     Only a started computation can be cancelled, for only then is there somebody to cancel it.
     """
 
-    __slots__ = ("_batch", "_cancelled", "_context", "_started", "ready")
+    __slots__ = ("_batch", "_cancelled", "_context", "_learner", "_started", "_weight", "ready")
 
     doing = Doing.compute
 
     _threads: ThreadPoolExecutor | None = None
     _under_way: Future[None] | None = None
 
-    def __init__(self, context: LocalContext, batch: Batch) -> None:
+    def __init__(self, context: ProcessContext, learner: ProcessLearner, batch: Batch, weight: float) -> None:
         super().__init__(context)
         self._context = context
+        self._learner = learner
         self._batch = batch
+        self._weight = weight
         self._started = False
         self._cancelled = threading.Event()
         self.ready: set[int] = set()
 
-    def __await__(self) -> Generator[Operation[Any], None, Tensor]:
-        if not self._started and not self.waiter.in_background:
+    def __await__(self) -> Generator[Operation[Any], None, float]:
+        context = self._context
+        if not self._started and not context.in_background and not context.computes_in_thread:
             self._started = True
             if ComputeOperation._under_way is not None:
                 ComputeOperation._under_way.result()  # it may be cancelled, and not have stopped yet
@@ -196,23 +202,24 @@ class ComputeOperation(Operation[Tensor]):
             raise Cancelled
 
     def _run(self, checkpoint: Any = None) -> None:
-        context, batch = self._context, self._batch
+        context, learner, batch = self._context, self._learner, self._batch
+        replica = learner.replica
         start_s = context.now()
         kind = Kind.COMPUTE
         try:
             # Of the processor: a rank that waits for a core, which its neighbours have, is not slow by itself.
             processor_start_s = time.thread_time()
-            loss = context.replica.compute(batch, context.samples, self._on_bucket, checkpoint)
+            loss = replica.compute(
+                batch, context.data.samples, self._on_bucket, checkpoint, weight=self._weight
+            )
             self._dawdle(time.thread_time() - processor_start_s)
         except Cancelled:
             kind = Kind.CANCELLED
-            context.replica.undo_buffers()
+            replica.undo_buffers()
             raise
         finally:
             context.span(kind, start_s, context.now())
-        if batch.count:
-            context.note_loss(batch, loss)
-        self.result = context.gradient
+        self.result = learner.note_loss(batch, loss)
         self.done = True
 
     def _on_bucket(self, number: int) -> None:

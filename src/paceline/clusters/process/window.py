@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
 
+from paceline.clusters.rank.groups import Group
 from paceline.context import Combine
 from paceline.links.memory import CACHE_LINE, SharedMemory, aligned
 from paceline.links.operation import Doing, Operation
@@ -16,7 +16,7 @@ from paceline.replica.sums import BLOCK, combine_rows
 from paceline.trace import Kind
 
 if TYPE_CHECKING:
-    from paceline.clusters.process.context import LocalContext
+    from paceline.clusters.process.context import ProcessContext
 
 __all__ = ["LINE_WORDS", "BarrierOperation", "BarrierVisits", "LocalWindow"]
 
@@ -27,7 +27,7 @@ class LocalWindow:
     """A window of a local run."""
 
     def __init__(
-        self, context: LocalContext, group: Sequence[int], memory: SharedMemory, rows: int, like: Tensor
+        self, context: ProcessContext, group: Sequence[int], memory: SharedMemory, rows: int, like: Tensor
     ) -> None:
         self._context = context
         self.group = tuple(group)
@@ -44,15 +44,12 @@ class LocalWindow:
         self._block = torch.empty(BLOCK, dtype=like.dtype)
 
     @classmethod
-    def open(
-        cls, context: LocalContext, name: str, group: Sequence[int], rows: int, like: Tensor
-    ) -> LocalWindow:
+    def open(cls, context: ProcessContext, name: str, group: Group, rows: int, like: Tensor) -> LocalWindow:
         """Open the memory of this name; the first to ask has it made."""
         row_bytes = aligned(like.numel() * like.element_size())
-        nbytes = CACHE_LINE * len(group) + rows * row_bytes
-        members = zlib.crc32(repr(tuple(group)).encode())
-        memory = context.driver.memory(f"{name}-{members:08x}", nbytes)
-        return cls(context, group, memory, rows, like)
+        nbytes = CACHE_LINE * group.size + rows * row_bytes
+        memory = context.driver.memory(f"{name}-{group.number}", nbytes)
+        return cls(context, group.members, memory, rows, like)
 
     def row(self, number: int) -> Tensor:
         return self.tensor[number]
@@ -90,14 +87,20 @@ class BarrierOperation(Operation[None]):
 
     doing = Doing.barrier
 
-    def __init__(self, context: LocalContext, window: BarrierVisits, kind: Kind = Kind.WAIT) -> None:
+    def __init__(self, context: ProcessContext, window: BarrierVisits, kind: Kind = Kind.WAIT) -> None:
         super().__init__(context)
         self._kind = kind
         self._context = context
         self._window = window
-        self._began_s = context.now()
+        self._began_s = 0.0
         self._missing = -1
+        self._visit = 0
         self.result = None
+
+    def _arrive(self) -> None:
+        """When it is awaited or started, not when it is made."""
+        context, window = self._context, self._window
+        self._began_s = context.now()
         window.visits += 1
         self._visit = window.visits
         window.arrivals[window.position * LINE_WORDS] = self._visit
@@ -111,6 +114,8 @@ class BarrierOperation(Operation[None]):
                     context.board.bells.ring(rank)
 
     def poll(self) -> bool:
+        if not self._visit:
+            self._arrive()
         if not self.done and self._find_missing() < 0:
             self.done = True
             self._context.span(self._kind, self._began_s, self._context.now(), self._waited_for())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
@@ -11,35 +11,33 @@ import numpy as np
 from torch import Tensor
 
 from paceline.clusters.job import Job
-from paceline.clusters.rank.node import Node
+from paceline.clusters.rank.data import TrainingData
+from paceline.clusters.rank.groups import Groups
 from paceline.clusters.rank.observer import Observer
 from paceline.clusters.rank.pace import slowest
-from paceline.clusters.simulated.events import ComputeEvent, Timer
+from paceline.clusters.rank.rank import Rank
+from paceline.clusters.simulated.events import Timer
 from paceline.clusters.simulated.kernel import AnyOf, Event, Kernel, Process
-from paceline.clusters.simulated.messages import RecvEvent, SendEvent
+from paceline.clusters.simulated.learner import SimulatedLearner
+from paceline.clusters.simulated.net import SimulatedNet
 from paceline.clusters.simulated.network import Network
-from paceline.clusters.simulated.whole_collective import PartEvent, WholeCollective, suits
-from paceline.clusters.simulated.window import SimulatedWindow, View
-from paceline.context import BUCKET_BYTES, Batch, Combine, Handle
+from paceline.clusters.simulated.whole_collective import WholeCollective
+from paceline.clusters.simulated.window import SimulatedWindow
+from paceline.context import Batch, Handle
 from paceline.costs.stragglers import Stragglers
 from paceline.costs.times import Times
-from paceline.errors import ConfigurationError
-from paceline.interpreter import interpret
 from paceline.replica.batches import GlobalBatches, Samples
 from paceline.replica.replica import Replica
 from paceline.run import Progress
-from paceline.schedules.collective import Collective
 from paceline.trace import Kind
 from paceline.trace.spans import pack_span
 
-__all__ = ["SimulatedContext", "World"]
+__all__ = ["SharedData", "SimulatedContext", "World"]
 
 T = TypeVar("T")
 
-_FORWARD_SHARE = 1 / 3  # of a gradient's time: backward multiplies twice where forward does once
 _PROGRESS_S = 0.1
 _DRAWS = 32
-_UPDATE = int(Kind.UPDATE)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -53,13 +51,10 @@ class World:
     """Seconds of one gradient."""
     update_s: float
     stragglers: Stragglers
-    training_samples: Samples | None
+    data: SharedData | None
     samples: Samples | None
     """Those to compute with: none where no mathematics is done."""
     test_samples: Samples | None
-    global_batches: GlobalBatches | None
-    batches: dict[int, Batch] = field(default_factory=dict)
-    """Of each worker: the last that somebody asked for. Its server asks for the same one."""
     last_step: int
     updates: int = 0
     """Updates that ranks made at their own pace."""
@@ -71,12 +66,32 @@ class World:
     """Of each rank: how many it has ended."""
     whole_collectives: bool = True
     """Whether collectives of many ranks are timed as a whole."""
-    whole_collectives_under_way: dict[int, WholeCollective] = field(default_factory=dict)
-    windows: dict[tuple[str, tuple[int, ...]], SimulatedWindow] = field(default_factory=dict)
+    under_way: dict[int, WholeCollective] = field(default_factory=dict)
+    """Collectives to be timed as a whole that not all of their ranks have begun, by their tags."""
+    windows: dict[tuple[str, int], SimulatedWindow] = field(default_factory=dict)
+    groups: dict[tuple[int, ...], int] = field(default_factory=dict)
+    """The number of each group of ranks."""
     parameter_board: SimulatedWindow | None = None
 
+    def number_of(self, group: tuple[int, ...]) -> int:
+        return self.groups.setdefault(group, len(self.groups) + 1)
 
-class SimulatedContext(Node):
+
+class SharedData(TrainingData):
+    """All ranks have it together. A worker's server asks for the same batch as the worker: it is cut once."""
+
+    def __init__(self, samples: Samples, batches: GlobalBatches, workers: int) -> None:
+        super().__init__(samples, batches, workers)
+        self._last: dict[int, Batch] = {}
+
+    def batch_of(self, worker: int, step: int) -> Batch:
+        batch = self._last.get(worker)
+        if batch is None or batch.step != step:
+            batch = self._last[worker] = super().batch_of(worker, step)
+        return batch
+
+
+class SimulatedContext(Rank):
     """What a strategy sees in virtual time."""
 
     __slots__ = (
@@ -86,7 +101,7 @@ class SimulatedContext(Node):
         "blank_received",
         "box",
         "draw_compute_s",
-        "hosts",
+        "groups",
         "kernel",
         "network",
         "program",
@@ -95,15 +110,15 @@ class SimulatedContext(Node):
         "world",
     )
 
-    windows_are_fast = False
+    model: SimulatedLearner
+    net: SimulatedNet
     test_samples: Samples | None
 
     def __init__(self, world: World, job: Job, rank: int, replica: Replica | None) -> None:
-        super().__init__(job, rank, replica)
+        super().__init__(job, rank)
         self.world = world
         self.kernel = world.kernel
         self.network = world.network
-        self.hosts: Sequence[int] = world.hosts
         self.test_samples = world.test_samples
         self.program: Process[Any] | None = None
         """What runs in the foreground."""
@@ -120,90 +135,38 @@ class SimulatedContext(Node):
         self.blank_landing: Tensor | None = None
         self.draw_compute_s = _draw_compute_times(world, rank, self.delay_rng).__next__
         """How long this rank's next gradient takes."""
+        self.groups = Groups(rank, world.hosts, world.number_of)
+        self.net = SimulatedNet(self, self.groups.everybody)
+        self.model = SimulatedLearner(self, replica)
 
     def now(self) -> float:
         return self.kernel.now
 
-    # What is learned
+    # What the run is
 
     @property
-    def training_samples(self) -> Samples:
-        assert self.world.training_samples is not None
-        return self.world.training_samples
-
-    @property
-    def global_batches(self) -> GlobalBatches:
-        assert self.world.global_batches is not None
-        return self.world.global_batches
+    def data(self) -> SharedData:
+        assert self.world.data is not None
+        return self.world.data
 
     @property
     def last_step(self) -> int:
         return self.world.last_step
 
-    def batch_of(self, worker: int, step: int) -> Batch:
-        kept = self.world.batches
-        batch = kept.get(worker)
-        if batch is None or batch.step != step:
-            batch = kept[worker] = self.global_batches.slice(step, worker, len(self.workers))
-        return batch
-
     def end_after(self, step: int) -> None:
         self.world.last_step = min(self.world.last_step, step + 1)
-
-    def count_update(self) -> int:
-        self.world.updates += 1
-        return self.world.updates
 
     def open_parameter_board(self) -> Observer:
         world = self.world
         if world.parameter_board is None:
-            like = Observer.row(self.parameters)
+            like = Observer.row(self.model.parameters)
             world.parameter_board = SimulatedWindow(self.kernel, self.workers, len(self.workers), like)
         return Observer(world.parameter_board.seen_by(self), self.rank, self.workers, lambda _rank: False)
 
-    def compute(self, batch: Batch) -> ComputeEvent:
-        return ComputeEvent(self, batch)
+    def go_on_without(self, rank: int) -> None:
+        """Nothing is kept for it."""
 
-    async def gradients(self, batch: Batch, *, bucket_bytes: int = BUCKET_BYTES) -> AsyncIterator[Tensor]:
-        self.replica.set_bucket_bytes(bucket_bytes)
-        computation = ComputeEvent(self, batch)
-        self.start(computation)
-        start_s, ready = self.now(), _FORWARD_SHARE
-        for number, share in zip(self.replica.bucket_order(), self.replica.bucket_shares(), strict=True):
-            ready += share * (1 - _FORWARD_SHARE)
-            wait_s = start_s + ready * computation.seconds - self.now()
-            if number and wait_s > 0:
-                await Timer(self, wait_s)
-            elif not number:
-                await computation
-            yield self.replica.bucket(number)
-
-    async def apply(
-        self, shard: slice | None = None, *, norm: float | None = None, advance: bool = True
-    ) -> None:
-        start_s = self.kernel.now
-        self.replica.apply(shard, norm, advance=advance)
-        if self.world.update_s:
-            await Timer(self, self.world.update_s)
-        self.record_packed(pack_span(_UPDATE, start_s, self.kernel.now, -1, 0, self.step))
-
-    # How ranks talk
-
-    def send(
-        self, to: int, tensor: Tensor, *, tag: int = 0, version: int = 0, note: float = 0.0
-    ) -> SendEvent:
-        return SendEvent(self, to, tensor, tag, version, note)
-
-    def recv(
-        self, source: int, into: Tensor | None = None, *, combine: Combine = "copy", tag: int = 0
-    ) -> RecvEvent:
-        return RecvEvent(self, source, into, combine, tag)
-
-    def lend(self, *, parameters: bool = False, gradient: bool = False) -> None:
-        """Messages are copied when they are sent, and nothing is gained by lending here."""
-
-    async def detach(self, sending: Handle[None]) -> None:
-        """Its tensor may be overwritten: it was copied when it was sent."""
+    # How this rank waits
 
     def start(self, work: Awaitable[T]) -> Handle[T]:
         if isinstance(work, Event):
@@ -229,38 +192,6 @@ class SimulatedContext(Node):
         start_s = self.now()
         await Timer(self, seconds)
         self.span(Kind.SLEEP, start_s, self.now())
-
-    def window(self, name: str, group: Sequence[int], *, rows: int, like: Tensor) -> View:
-        if len({self.hosts[rank] for rank in group}) > 1:
-            raise ConfigurationError(
-                "window", "needs ranks of one host", name, "use hosts=1 or pass messages"
-            )
-        key = (name, tuple(group))
-        if key not in self.world.windows:
-            self.world.windows[key] = SimulatedWindow(self.kernel, group, rows, like)
-        return self.world.windows[key].seen_by(self)
-
-    def execute(
-        self, collective: Collective, group: Sequence[int], data: Tensor, *, combine: Combine, tag: int
-    ) -> Awaitable[None]:
-        world = self.world
-        if not world.whole_collectives or not suits(collective):
-            return interpret(self, collective, group, data, combine=combine, tag=tag)
-        meeting = world.whole_collectives_under_way.get(tag)
-        if meeting is None:
-            meeting = world.whole_collectives_under_way[tag] = WholeCollective(collective, group)
-        meeting.announced += 1
-        if meeting.announced == len(group):
-            del world.whole_collectives_under_way[tag]  # the tag may come again
-        return PartEvent(self, meeting, data, combine)
-
-    async def native_all_reduce(self, tensor: Tensor, group: Sequence[int], op: str) -> None:
-        raise ConfigurationError(
-            "algorithm",
-            "must not be native in a simulation",
-            "native",
-            "torch.distributed keeps no virtual time",
-        )
 
     def note_computing(self, kind: int, start_s: float) -> None:
         now_s, world = self.kernel.now, self.world

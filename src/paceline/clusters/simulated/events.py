@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from torch import Tensor
-
 from paceline.clusters.simulated.kernel import Event
 from paceline.context import Batch
 from paceline.trace import Kind
@@ -43,28 +41,29 @@ class Timer(Event[None]):
         return "sleep"
 
 
-class ComputeEvent(Event[Tensor]):
-    """A gradient: its mathematics happens at once, its time passes on the virtual clock."""
+class ComputeEvent(Event[float]):
+    """A gradient and its loss: the mathematics happens at once, its time passes on the virtual clock."""
 
-    __slots__ = ("_batch", "_context", "_start_s", "seconds")
+    __slots__ = ("_batch", "_context", "_start_s", "_weight", "seconds")
 
-    def __init__(self, context: SimulatedContext, batch: Batch) -> None:
+    def __init__(self, context: SimulatedContext, batch: Batch, weight: float) -> None:
         self.done = self.started = False
         self.error = self.waiter = None
         self._context = context
         self._batch = batch
+        self._weight = weight
 
     def start(self) -> None:
         context, batch = self._context, self._batch
         self._start_s = context.kernel.now
         self.seconds = context.draw_compute_s()
         if context.world.samples is not None:
-            loss = context.replica.compute(batch, context.world.samples)
-            if batch.count:
-                context.note_loss(batch, loss)
+            learner = context.model
+            loss = learner.replica.compute(batch, context.world.samples, weight=self._weight)
+            self.result = learner.note_loss(batch, loss)
         else:
             context.outcome.losses.append((batch.step, math.nan, batch.count))
-        self.result = context.replica.gradient
+            self.result = math.nan
         context.kernel.at(self._start_s + self.seconds, ComputeEvent._end, self)
 
     def _end(self) -> None:
@@ -75,7 +74,7 @@ class ComputeEvent(Event[Tensor]):
 
     def withdraw(self) -> None:
         if self._context.world.samples is not None:
-            self._context.replica.undo_buffers()
+            self._context.model.replica.undo_buffers()
         self._context.note_computing(_CANCELLED, self._start_s)
 
     def __str__(self) -> str:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from paceline.clusters.simulated.kernel import Event, Kernel, Waiter
 from paceline.context import ANY, Combine, Message
 from paceline.errors import MismatchError
+from paceline.links.transfers import TAG_MASK
 from paceline.replica.sums import combine_into
 from paceline.trace import Kind
 from paceline.trace.spans import pack_span, pack_two_spans
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     from paceline.clusters.simulated.context import SimulatedContext
 
-__all__ = ["Mailbox", "RecvEvent", "SendEvent"]
+__all__ = ["GroupRecvEvent", "Mailbox", "RecvEvent", "SendEvent"]
 
 # As plain numbers: a member of an enumeration takes longer to find.
 _SEND, _RECEIVE, _WAIT = int(Kind.SEND), int(Kind.RECEIVE), int(Kind.WAIT)
@@ -40,14 +41,13 @@ class SendEvent(Event[None]):
         "carry_s",
         "delivered_s",
         "ends_s",
+        "header",
         "nbytes",
-        "note",
         "source",
         "start_s",
         "tag",
         "tensor",
         "to",
-        "version",
     )
 
     # Set when it is sent.
@@ -63,7 +63,7 @@ class SendEvent(Event[None]):
     """When it is all there."""
 
     def __init__(
-        self, context: SimulatedContext, to: int, tensor: Tensor, tag: int, version: int, note: float
+        self, context: SimulatedContext, to: int, tensor: Tensor, tag: int, header: tuple[float, ...]
     ) -> None:
         self._ended = self.started = False
         self.error = self.waiter = self.result = None
@@ -78,8 +78,7 @@ class SendEvent(Event[None]):
             if tensor.is_meta:
                 context.blank, context.blank_nbytes = tensor, self.nbytes
         self.tag = tag
-        self.version = version
-        self.note = note
+        self.header = header
 
     def start(self) -> None:
         context, tensor = self._context, self.tensor
@@ -121,6 +120,9 @@ class SendEvent(Event[None]):
             yield self
         if self.error is not None:
             raise self.error
+
+    async def detach(self) -> None:
+        """Its tensor may be overwritten: it was copied when it was sent."""
 
     def park(self, waiter: Waiter) -> None:
         if self.waiter is None:
@@ -170,7 +172,7 @@ class RecvEvent(Event[Message]):
         else:
             context.record_packed(pack_span(_RECEIVE, began_s, now_s, source, nbytes, step))
         tensor = packet.tensor if self._into is None else self._combined(packet, self._into)
-        self.result = _new_tuple(Message, (source, packet.tag, packet.version, tensor, packet.note))
+        self.result = _new_tuple(Message, (source, self.tag, tensor, packet.header))
         kernel.finish(self)
 
     def _combined(self, packet: SendEvent, into: Tensor) -> Tensor:
@@ -190,10 +192,33 @@ class RecvEvent(Event[Message]):
         return f"receive from {'any rank' if self.source == ANY else f'rank {self.source}'}"
 
 
+class GroupRecvEvent(RecvEvent):
+    """In a group that is not everybody, where ranks are called by their positions."""
+
+    __slots__ = ("_positions",)
+
+    def __init__(
+        self,
+        context: SimulatedContext,
+        source: int,
+        into: Tensor | None,
+        combine: Combine,
+        tag: int,
+        positions: dict[int, int],
+    ) -> None:
+        super().__init__(context, source, into, combine, tag)
+        self._positions = positions
+
+    def receive(self, packet: SendEvent) -> None:
+        super().receive(packet)
+        source, tag, tensor, header = self.result
+        self.result = Message(self._positions[source], tag & TAG_MASK, tensor, header)
+
+
 def _mismatch(packet: SendEvent, receiver: int, into: Tensor) -> MismatchError:
     sent, expected = (f"{str(t.dtype).removeprefix('torch.')}{list(t.shape)}" for t in (packet.tensor, into))
     dtype = str(packet.tensor.dtype).removeprefix("torch.")
-    return MismatchError(packet.source, sent, receiver, expected).about(dtype, packet.version)
+    return MismatchError(packet.source, sent, receiver, expected).about(dtype, packet.header)
 
 
 class Mailbox:

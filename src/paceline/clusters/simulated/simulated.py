@@ -14,7 +14,7 @@ from paceline.clusters.checks import check_threads, check_workers, share_of_core
 from paceline.clusters.gc_pause import gc_paused
 from paceline.clusters.job import Job, Outcome
 from paceline.clusters.rank.failures import failure_of
-from paceline.clusters.simulated.context import SimulatedContext, World
+from paceline.clusters.simulated.context import SharedData, SimulatedContext, World
 from paceline.clusters.simulated.kernel import Kernel, Process
 from paceline.clusters.simulated.network import Disturbed, Network
 from paceline.costs import Link, times
@@ -97,6 +97,7 @@ class Simulated:
             processes.append(context.program)
         try:
             world.kernel.run(processes)
+            outcomes = [context.finish() for context in contexts]
         except (Exception, SystemExit, Cancelled) as error:
             for context, process in zip(contexts, processes, strict=True):
                 if process.error is error and not isinstance(error, Disturbed):
@@ -106,7 +107,8 @@ class Simulated:
             for process in processes:
                 process.cancel()  # after an error some may not have begun
             world.network.close()
-        outcomes = [context.finish() for context in contexts]
+            for context in contexts:
+                context.close()
         for outcome, process in zip(outcomes, processes, strict=True):
             outcome.result = process.result
         return outcomes
@@ -125,10 +127,9 @@ class Simulated:
             compute=self.compute or times.Constant(0.0),
             update_s=0.0,
             stragglers=self.stragglers,
-            training_samples=samples,
+            data=SharedData(samples, batches, job.workers) if samples and batches else None,
             samples=samples if real else None,
             test_samples=Samples(test) if test is not None else None,
-            global_batches=batches,
             last_step=job.steps,
             progress=progress,
             computing_s=[0.0] * job.ranks,

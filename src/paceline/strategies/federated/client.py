@@ -34,35 +34,35 @@ class Client:
     """One client. It keeps nothing from round to round but its data."""
 
     def __init__(self, ctx: Context, work: LocalWork, partition: Partition) -> None:
-        targets = ctx.targets if partition.needs_targets else ctx.sample_count
+        targets = ctx.model.data.targets if partition.needs_targets else ctx.model.data.sample_count
         self._ctx = ctx
         self._work = work
         self._own = partition.parts(targets, len(ctx.workers))[ctx.rank]
-        size = ctx.batch_of(ctx.rank, 0).total if work.batch is None else work.batch
+        size = ctx.model.data.batch_of(ctx.rank, 0).total if work.batch is None else work.batch
         self._batch_size = max(1, size or len(self._own))
         self._local_steps = 0
 
     async def run(self) -> None:
         async for step in self._ctx.rounds():
-            order = await self._ctx.recv(self._ctx.servers[0], tag=MODEL)
+            order = await self._ctx.net.recv(self._ctx.servers[0], tag=MODEL)
             if order.tensor.numel():
                 await self._take_part(step, order.tensor)
 
     async def _take_part(self, step: int, model: Tensor) -> None:
         ctx = self._ctx
-        for buffer in ctx.buffers:
-            await ctx.recv(ctx.servers[0], buffer, tag=MODEL)
+        for buffer in ctx.model.buffers:
+            await ctx.net.recv(ctx.servers[0], buffer, tag=MODEL)
         if self._drops_out():
-            await ctx.send(ctx.servers[0], model[:0], tag=ANSWER)
+            await ctx.net.send(ctx.servers[0], model[:0], tag=ANSWER)
             return
-        ctx.parameters.copy_(model)
-        ctx.reset_optimizer()
-        ctx.advance_schedule(step)  # the rate is the round's, throughout the round
+        ctx.model.parameters.copy_(model)
+        ctx.model.reset_optimizer()
+        ctx.model.advance_schedule(step)  # the rate is the round's, throughout the round
         loss = await self._train(model)
         samples = self._work.epochs * len(self._own)
-        await ctx.send(ctx.servers[0], ctx.parameters - model, tag=ANSWER, version=samples, note=loss)
-        for buffer in ctx.buffers:
-            await ctx.send(ctx.servers[0], buffer, tag=ANSWER)
+        await ctx.net.send(ctx.servers[0], ctx.model.parameters - model, tag=ANSWER, header=(samples, loss))
+        for buffer in ctx.model.buffers:
+            await ctx.net.send(ctx.servers[0], buffer, tag=ANSWER)
 
     def _drops_out(self) -> bool:
         """By chance, or because it has nothing to learn from."""
@@ -72,10 +72,9 @@ class Client:
         """The local epochs; their mean loss."""
         ctx, losses, counts = self._ctx, [], []
         for batch in self._batches():
-            gradient = await ctx.compute(batch)
-            self._work.adjust(gradient, ctx.parameters, model)
-            await ctx.apply(advance=False)
-            losses.append(ctx.loss)
+            losses.append(await ctx.model.compute(batch))
+            self._work.adjust(ctx.model.gradient, ctx.model.parameters, model)
+            await ctx.model.apply(advance=False)
             counts.append(batch.count)
         return float(np.average(losses, weights=counts))
 

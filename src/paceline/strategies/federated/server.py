@@ -46,12 +46,15 @@ class FederatedServer:
 
     async def _hand_out(self, sampled: Sequence[int]) -> None:
         """The model to those who are sampled. The others hear that they are not, so that they wait no longer."""
-        model, nothing = (self._ctx.parameters, *self._ctx.buffers), (self._ctx.parameters[:0],)
+        model, nothing = (
+            (self._ctx.model.parameters, *self._ctx.model.buffers),
+            (self._ctx.model.parameters[:0],),
+        )
         chosen = set(sampled)
         for client in tuple(self._alive):
             try:
                 for tensor in model if client in chosen else nothing:
-                    await self._ctx.send(client, tensor, tag=MODEL)
+                    await self._ctx.net.send(client, tensor, tag=MODEL)
             except PeerLost as loss:
                 self._go_on_without(loss)
 
@@ -59,24 +62,25 @@ class FederatedServer:
         if client not in self._alive:
             return
         try:
-            difference = await self._ctx.recv(client, tag=ANSWER)
+            difference = await self._ctx.net.recv(client, tag=ANSWER)
             if not difference.tensor.numel():
                 return  # it has dropped out
-            buffers = [(await self._ctx.recv(client, tag=ANSWER)).tensor for _ in self._ctx.buffers]
+            buffers = [(await self._ctx.net.recv(client, tag=ANSWER)).tensor for _ in self._ctx.model.buffers]
         except PeerLost as loss:
             self._go_on_without(loss)
         else:
-            answers.add(difference.tensor, buffers, difference.version, difference.note)
+            samples, mean_loss = difference.header
+            answers.add(difference.tensor, buffers, int(samples), mean_loss)
 
     def _go_on_without(self, loss: PeerLost) -> None:
         if self._alive == [loss.rank]:
             raise loss
         self._alive.remove(loss.rank)
-        self._ctx.note_lost(loss.rank)
+        self._ctx.log.note_lost(loss.rank)
 
     def _settle(self, step: int, answers: Answers) -> None:
         self._samples += answers.samples
-        self._ctx.report(loss=answers.loss, samples=self._samples, clients=answers.count)
+        self._ctx.log.report(loss=answers.loss, samples=self._samples, clients=answers.count)
         if answers.count:
             self._update(answers.mean_difference())
             answers.put_buffers()
@@ -90,7 +94,7 @@ class Answers:
 
     def __init__(self, ctx: Context) -> None:
         self._ctx = ctx
-        self._difference = ctx.gradient.zero_()
+        self._difference = ctx.model.gradient.zero_()
         self._buffers: list[Tensor] = []
         self._loss = 0.0
         self.samples = 0
@@ -116,5 +120,5 @@ class Answers:
         return self._difference.div_(self.samples)
 
     def put_buffers(self) -> None:
-        for own, total in zip(self._ctx.buffers, self._buffers, strict=True):
+        for own, total in zip(self._ctx.model.buffers, self._buffers, strict=True):
             own.copy_(total.div_(self.samples) if total.is_floating_point() else total)

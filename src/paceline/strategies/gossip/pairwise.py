@@ -17,12 +17,13 @@ holds by then. Who has ended answers until all its neighbours have said farewell
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from paceline.context import ANY, Batch, Context, Handle, Message
 from paceline.errors import Cancelled, ConfigurationError, DeadlineError, PeerLost
 from paceline.schedules.topologies import Topology
+from paceline.tensors import add, copy_of, overwrite
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -46,59 +47,66 @@ class _Offer:
 class Pairwise:
     """One peer's part."""
 
-    def __init__(self, ctx: Context, topology: Topology, *, overlap: bool, consensus_every: int) -> None:
+    def __init__(
+        self,
+        ctx: Context,
+        topology: Topology,
+        *,
+        overlap: bool,
+        consensus_every: int,
+        evaluate_peers: bool,
+    ) -> None:
         _check(ctx)
         self._ctx = ctx
         self._overlap = overlap
         self._consensus_every = consensus_every
+        self._evaluate_peers = evaluate_peers
         self._neighbours = list(topology.neighbours(ctx.rank))
-        self._held = _copy(ctx.parameters)
+        self._held = copy_of(ctx.model.parameters)
         self._offer: _Offer | None = None
         self._seen = 0  # updates of all peers, at this one's last
 
     async def run(self) -> None:
         ctx = self._ctx
-        ctx.show(self._held)
+        ctx.log.show(self._held)
         answering = ctx.start(self._answer_offers())
         async for batch in ctx.batches(endless=True):
             if batch.count and not await self._step(batch):
                 break
         await self._part()
         answering.cancel()
-        _overwrite(ctx.parameters, self._held)
-        await ctx.observe(ctx.steps - 1, force=True)
+        overwrite(ctx.model.parameters, self._held)
+        await ctx.log.observe(ctx.log.steps - 1, force=True, own_metric=self._evaluate_peers)
 
     async def _step(self, batch: Batch) -> bool:
         """One gradient, one exchange, one update; tell whether the run goes on."""
         ctx = self._ctx
-        _overwrite(ctx.parameters, self._held)
-        # As a batch of its own, not as a part of a larger one: its gradient is a plain mean.
-        gradient = ctx.start(ctx.compute(replace(batch, total=batch.count)))
+        overwrite(ctx.model.parameters, self._held)
+        gradient = ctx.start(ctx.model.compute(batch))
         if self._overlap:
             await self._exchange()
-            await gradient
+            loss = await gradient
         else:
-            await gradient
+            loss = await gradient
             await self._exchange()
-        number = ctx.count_update()
-        if number > ctx.steps:
+        number = ctx.net.count()
+        if number > ctx.log.steps:
             return False
-        await self._update(batch, number)
+        await self._update(batch, loss, number)
         return True
 
-    async def _update(self, batch: Batch, number: int) -> None:
+    async def _update(self, batch: Batch, loss: float, number: int) -> None:
         """Add the optimizer's step on the copy to what this peer holds; it is update `number` of all."""
         ctx = self._ctx
-        before = _copy(ctx.parameters)
-        await ctx.apply()
-        if not before.is_meta:
-            self._held.add_(ctx.parameters - before)
-        ctx.show(self._held)
+        before = copy_of(ctx.model.parameters)
+        await ctx.model.apply()
+        add(self._held, ctx.model.parameters, minus=before)
+        ctx.log.show(self._held)
         others, every = number - 1 - self._seen, self._consensus_every
-        ctx.note_staleness(others)
-        ctx.advance_schedule(others)
+        ctx.log.note_staleness(others)
+        ctx.model.advance_schedule(others)
         force = every > 0 and number // every > self._seen // every
-        ctx.record(number, loss=ctx.loss, samples=batch.count, force=force)
+        ctx.log.record(number, loss=loss, samples=batch.count, force=force)
         self._seen = number
 
     # Averaging
@@ -109,9 +117,9 @@ class Pairwise:
             return
         ctx = self._ctx
         to = self._neighbours[int(ctx.rng.integers(len(self._neighbours)))]
-        held = _copy(self._held)
-        self._offer = _Offer(to, held, ctx.start(ctx.recv(to, tag=_ANSWER)))
-        ctx.start(ctx.send(to, held, tag=_OFFER))
+        held = copy_of(self._held)
+        self._offer = _Offer(to, held, ctx.start(ctx.net.recv(to, tag=_ANSWER)))
+        ctx.start(ctx.net.send(to, held, tag=_OFFER))
         try:
             answer = await self._offer.answer
         except Cancelled:
@@ -128,7 +136,7 @@ class Pairwise:
         ctx = self._ctx
         while True:
             try:
-                message = await ctx.recv(ANY, tag=_OFFER)
+                message = await ctx.net.recv(ANY, tag=_OFFER)
             except PeerLost:
                 continue  # it died while it made an offer
             offer = self._offer
@@ -136,15 +144,14 @@ class Pairwise:
                 offer.answer.cancel()
                 self._move(offer.held, message.tensor)
                 continue
-            held = _copy(self._held)
+            held = copy_of(self._held)
             self._move(held, message.tensor)
             # Not awaited: who does not read its answer must not hold up the others.
-            ctx.start(ctx.send(message.source, held, tag=_ANSWER))
+            ctx.start(ctx.net.send(message.source, held, tag=_ANSWER))
 
     def _move(self, mine: Tensor, theirs: Tensor) -> None:
         """Half of the way from what this peer held to what the other did."""
-        if not mine.is_meta:
-            self._held.add_(theirs - mine, alpha=0.5)
+        add(self._held, theirs, minus=mine, weight=0.5)
 
     # Ending
 
@@ -153,14 +160,14 @@ class Pairwise:
         ctx = self._ctx
         neighbours = tuple(self._neighbours)
         for peer in neighbours:
-            ctx.start(ctx.send(peer, self._held[:0], tag=_FAREWELL))
+            ctx.start(ctx.net.send(peer, self._held[:0], tag=_FAREWELL))
         for peer in neighbours:
             await self._hear_farewell(peer)
 
     async def _hear_farewell(self, peer: int) -> None:
         while peer in self._neighbours:
             try:
-                await self._ctx.recv(peer, tag=_FAREWELL)
+                await self._ctx.net.recv(peer, tag=_FAREWELL)
                 return
             except PeerLost:
                 self._go_on_without(peer)
@@ -173,20 +180,11 @@ class Pairwise:
 
     def _go_on_without(self, rank: int) -> None:
         self._neighbours.remove(rank)
-        self._ctx.note_lost(rank)
-
-
-def _copy(tensor: Tensor) -> Tensor:
-    return tensor if tensor.is_meta else tensor.clone()
-
-
-def _overwrite(tensor: Tensor, by: Tensor) -> None:
-    if not tensor.is_meta:
-        tensor.copy_(by)
+        self._ctx.log.note_lost(rank)
 
 
 def _check(ctx: Context) -> None:
-    samples = ctx.batch_of(ctx.workers[0], 0).total
+    samples = ctx.model.data.batch_of(ctx.workers[0], 0).total
     if samples < len(ctx.workers):
         bound = f"must be at least {len(ctx.workers)}: mode async gives each peer a slice of its own"
         raise ConfigurationError("batch_size", bound, samples, "use fewer workers")

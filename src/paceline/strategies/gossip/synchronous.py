@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from paceline.context import Batch, Context, Handle, Message
 from paceline.errors import PeerLost
 from paceline.schedules.topologies import Topology
+from paceline.tensors import overwrite, spare_like, weigh
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -38,17 +39,25 @@ class Synchronous:
     """One peer's part."""
 
     def __init__(
-        self, ctx: Context, topology: Topology, *, order: str, overlap: bool, consensus_every: int
+        self,
+        ctx: Context,
+        topology: Topology,
+        *,
+        order: str,
+        overlap: bool,
+        consensus_every: int,
+        evaluate_peers: bool,
     ) -> None:
         self._ctx = ctx
         self._topology = topology
         self._adapts_first = order == "adapt-then-combine"
         self._overlap = overlap
         self._consensus_every = consensus_every
+        self._evaluate_peers = evaluate_peers
         self._neighbourhoods: dict[int, _Neighbourhood] = {}
         self._lost: set[int] = set()
         self._landings: list[Tensor] = []
-        self._mixed = self._new_tensor()
+        self._mixed = spare_like(ctx.model.parameters)
 
     async def run(self) -> None:
         every = self._consensus_every
@@ -57,30 +66,29 @@ class Synchronous:
                 await self._adapt_then_combine(batch)
             else:
                 await self._combine_then_adapt(batch)
-            await self._ctx.observe(batch.step, force=every > 0 and (batch.step + 1) % every == 0)
+            is_due = every > 0 and (batch.step + 1) % every == 0
+            await self._ctx.log.observe(batch.step, force=is_due, own_metric=self._evaluate_peers)
 
     async def _combine_then_adapt(self, batch: Batch) -> None:
         ctx = self._ctx
         if self._overlap:
             exchange = self._exchange(batch.step)
-            await self._compute(ctx.start(ctx.compute(batch)))
+            await ctx.start(self._gradient_of(batch))
         else:
-            await self._compute(ctx.compute(batch))
+            await self._gradient_of(batch)
             exchange = self._exchange(batch.step)
         # Only now may the parameters change: the gradient is that of the old ones.
         await self._combine(batch.step, *exchange)
-        await ctx.apply()
+        await ctx.model.apply()
 
     async def _adapt_then_combine(self, batch: Batch) -> None:
-        await self._compute(self._ctx.compute(batch))
-        await self._ctx.apply()
+        await self._gradient_of(batch)
+        await self._ctx.model.apply()
         await self._combine(batch.step, *self._exchange(batch.step))
 
-    async def _compute(self, gradient: Awaitable[Tensor]) -> None:
-        """A slice's gradient comes times its share of the batch: here the mean over peers counts, not the sum."""
-        tensor = await gradient
-        if not tensor.is_meta:
-            tensor.mul_(len(self._ctx.workers))
+    def _gradient_of(self, batch: Batch) -> Awaitable[float]:
+        """Of a slice, weighted so that the mean over peers is that of the whole batch."""
+        return self._ctx.model.compute(batch, weight=batch.weight * len(self._ctx.workers))
 
     def _neighbourhood(self, step: int) -> _Neighbourhood:
         place = step % self._topology.period
@@ -97,12 +105,12 @@ class Synchronous:
         """Begin to send to the neighbours of a step and to receive from them."""
         ctx, near = self._ctx, self._neighbourhood(step)
         receipts = [
-            (peer, ctx.start(ctx.recv(peer, self._landing(place), tag=_PARAMETERS)))
+            (peer, ctx.start(ctx.net.recv(peer, self._landing(place), tag=_PARAMETERS)))
             for place, peer in enumerate(near.sources)
             if peer not in self._lost
         ]
         sendings = [
-            ctx.start(ctx.send(peer, ctx.parameters, tag=_PARAMETERS))
+            ctx.start(ctx.net.send(peer, ctx.model.parameters, tag=_PARAMETERS))
             for peer in near.targets
             if peer not in self._lost
         ]
@@ -110,19 +118,14 @@ class Synchronous:
 
     def _landing(self, place: int) -> Tensor:
         while len(self._landings) <= place:
-            self._landings.append(self._new_tensor())
+            self._landings.append(spare_like(self._ctx.model.parameters))
         return self._landings[place]
-
-    def _new_tensor(self) -> Tensor:
-        """Like the parameters. Where no mathematics is done one tensor serves for all."""
-        parameters = self._ctx.parameters
-        return parameters if parameters.is_meta else parameters.new_empty(parameters.shape)
 
     async def _combine(
         self, step: int, receipts: Sequence[_Receipt], sendings: Sequence[Handle[None]]
     ) -> None:
         """Wait for the exchange, and replace the parameters by the weighted average."""
-        here = {self._ctx.rank: self._ctx.parameters}
+        here = {self._ctx.rank: self._ctx.model.parameters}
         for peer, receipt in receipts:
             message = await self._unless_lost(receipt)
             if message is not None:
@@ -137,7 +140,7 @@ class Synchronous:
         except PeerLost as loss:
             if loss.rank not in self._lost:
                 self._lost.add(loss.rank)
-                self._ctx.note_lost(loss.rank)
+                self._ctx.log.note_lost(loss.rank)
             return None
 
     def _weigh(self, step: int, here: dict[int, Tensor]) -> list[tuple[Tensor, float]]:
@@ -151,15 +154,9 @@ class Synchronous:
         ]
 
     def _average(self, terms: Sequence[tuple[Tensor, float]]) -> None:
-        import torch
-
-        if len(terms) == 1 or self._mixed.is_meta:
-            return
-        (first, weight), *rest = terms
-        torch.mul(first, weight, out=self._mixed)
-        for tensor, weight in rest:
-            self._mixed.add_(tensor, alpha=weight)
-        self._ctx.parameters.copy_(self._mixed)
+        if len(terms) > 1:
+            weigh(self._mixed, terms)
+            overwrite(self._ctx.model.parameters, self._mixed)
 
 
 _Receipt = tuple[int, Handle[Message]]

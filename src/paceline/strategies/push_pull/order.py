@@ -19,16 +19,22 @@ class Order:
     """The gradients of an update: worker and step of each. None: no update, just hand out."""
     recipients: list[int]
     version: int
+    """Of the parameters that are handed out."""
+    ends: bool
+    """Whether these are the run's last."""
     fetch: bool
+    """Whether the first server wants the others' shards then."""
 
     def pack(self) -> Tensor:
         import torch
 
         flat = [number for key in self.keys for number in key]
-        return torch.tensor([self.version, int(self.fetch), len(self.keys), *flat, *self.recipients])
+        flags = 2 * self.ends + self.fetch
+        return torch.tensor([self.version, flags, len(self.keys), *flat, *self.recipients])
 
     @classmethod
     def unpack(cls, tensor: Tensor) -> Order:
-        version, fetch, count, *rest = tensor.tolist()
+        version, flags, count, *rest = tensor.tolist()
         flat, recipients = rest[: 2 * count], rest[2 * count :]
-        return cls(list(zip(flat[::2], flat[1::2], strict=True)), recipients, version, bool(fetch))
+        keys = list(zip(flat[::2], flat[1::2], strict=True))
+        return cls(keys, recipients, version, bool(flags & 2), bool(flags & 1))

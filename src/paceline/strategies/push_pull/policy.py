@@ -6,17 +6,16 @@ from dataclasses import dataclass
 
 from paceline.errors import ConfigurationError
 
-__all__ = ["BUFFER", "ORDER", "PARAMETERS", "PUSH", "SHARD", "STOP", "Policy", "stamp", "unstamp"]
+__all__ = ["BUFFER", "ORDER", "PARAMETERS", "PUSH", "SHARD", "Policy"]
 
-# The tags of what ranks tell each other.
-PUSH = 1  # a worker's gradient, to every server its shard
-PARAMETERS = 2  # a server's shard, to a worker
+# The tags of what ranks tell each other, and the headers of these messages.
+PUSH = (
+    1  # a worker's gradient, to every server its shard: step, version, loss. Without a header: its farewell
+)
+PARAMETERS = 2  # a server's shard, to a worker: version, and whether to go on
 ORDER = 3  # which gradients make up an update, from the first server to the others
 SHARD = 4  # another server's shard, to the first one, when the run looks at the model
 BUFFER = 5  # the first worker's BatchNorm statistics and the like, to the first server
-
-STOP = -1
-"""The version of the last parameters that a worker gets."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,12 +45,3 @@ class Policy:
         if self.slack is not None and (not isinstance(self.slack, int) or self.slack < 0):
             remedy = "0 is bulk-synchronous"
             raise ConfigurationError("staleness", "must be a whole number of at least 0", self.slack, remedy)
-
-
-def stamp(step: int, version: int) -> int:
-    """A gradient's origin in one number: which batch it is of, and at which version of the parameters."""
-    return step << 32 | version
-
-
-def unstamp(number: int) -> tuple[int, int]:
-    return number >> 32, number & 0xFFFF_FFFF

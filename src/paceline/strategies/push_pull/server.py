@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Sequence
 from typing import TYPE_CHECKING
 
 from paceline.collectives import gradient_norm
-from paceline.context import ANY, Combine, Context, Handle, Message
+from paceline.context import ANY, Combine, Context, Message, Sending
 from paceline.errors import ConfigurationError, DeadlineError, MismatchError, PeerLost
 from paceline.strategies.push_pull.order import Order
 from paceline.strategies.push_pull.policy import (
@@ -16,12 +16,10 @@ from paceline.strategies.push_pull.policy import (
     PARAMETERS,
     PUSH,
     SHARD,
-    STOP,
     Policy,
-    unstamp,
 )
 from paceline.strategies.push_pull.push import Push, in_order
-from paceline.strategies.push_pull.shards import cut
+from paceline.tensors import cut, spare_like, weigh
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -35,52 +33,52 @@ class Server:
     def __init__(
         self, ctx: Context, servers: Sequence[int], policy: Policy, *, staleness_aware: bool = False
     ) -> None:
-        if len(servers) > ctx.parameters.numel():
-            bound = f"must be at most {ctx.parameters.numel()}, the number of parameters"
+        if len(servers) > ctx.model.parameters.numel():
+            bound = f"must be at most {ctx.model.parameters.numel()}, the number of parameters"
             raise ConfigurationError("servers", bound, len(servers))
         self.ctx = ctx
+        self.net, self.model = ctx.net, ctx.model
         self.servers = servers
         self.policy = policy
-        self._clips = ctx.clips
-        number, shards = servers.index(ctx.rank), ctx.shards(len(servers))
+        self._servers_net = ctx.net.split(servers) if ctx.model.clips else None
+        number, shards = servers.index(ctx.rank), ctx.model.shards(len(servers))
         self.shard = shards[number]
-        ctx.lend(parameters=True)
+        ctx.model.place(parameters="lent")
         # Cut once: a view of a tensor costs more than most of an update in a simulation.
-        self._parameters = cut(ctx.parameters, shards)[number]
-        self._gradient = cut(ctx.gradient, shards)[number]
+        self._parameters = cut(ctx.model.parameters, shards)[number]
+        self._gradient = cut(ctx.model.gradient, shards)[number]
         self._length = self.shard.stop - self.shard.start
-        self._is_blank = self._gradient.is_meta  # no mathematics is done
         self.version = 0
+        self.batch_of = ctx.model.data.batch_of
         # With the gradients of a whole global batch each is added to the others as it is received, rank by rank.
         self._adds_up = policy.takes_all(len(ctx.workers))
         # Whether each gradient is an update of its own, and comes when its turn is.
         self._sums_nothing = policy.k == 1 and ctx.rank == servers[0]
-        self._sending: list[Handle[None]] = []  # hand-outs that may not have ended
+        self._sending: list[Sending] = []  # hand-outs that may not have ended
         self._spare: list[Tensor] = []  # memory of gradients that have been summed
         self._farewells: set[int] = set()
         self._staleness_aware = staleness_aware
 
     def read(self, message: Message) -> Push | None:
         """The gradient that a worker has pushed. None: it said goodbye instead."""
-        source, _, origin, gradient, loss = message
-        if origin == STOP:
+        source, _, gradient, header = message
+        if not header:
             self._farewells.add(source)
             return None
-        step, version = unstamp(origin)
+        step, version, loss = header
         fits = gradient is self._gradient or gradient.shape == (self._length,)
         if not fits or version > self.version:
             sent = f"a gradient of shape {list(gradient.shape)} at version {version}"
             expected = f"one of shape [{self._length}] at a version up to {self.version}"
             raise MismatchError(source, sent, self.ctx.rank, expected)
-        return Push(source, step, version, loss, gradient, self.ctx.batch_of(source, step))
+        return Push(source, step, version, loss, gradient, self.batch_of(source, step))  # type: ignore[arg-type]
 
     def next_message(self, count: int = 0) -> Awaitable[Message]:
         """What a worker pushes next; `count` gradients have come for the same update."""
-        landing = None if self._is_blank else self._landing()
         if not self._adds_up:
-            return self.ctx.recv(ANY, landing, tag=PUSH)
+            return self.net.recv(ANY, self._landing(), tag=PUSH)
         combine: Combine = "sum" if count else "copy"
-        return self.ctx.recv(self.ctx.workers[count], landing, combine=combine, tag=PUSH)
+        return self.net.recv(self.ctx.workers[count], self._gradient, combine=combine, tag=PUSH)
 
     def discard(self, push: Push) -> None:
         """Its memory serves for another. New memory costs more than a copy: the system clears it, page by page."""
@@ -89,22 +87,21 @@ class Server:
 
     async def update(self, pushes: Sequence[Push]) -> None:
         """One step of the optimizer by the gradients' mean over samples, summed in the order of ranks."""
-        if not self._is_blank and not self._adds_up:
-            self._sum(pushes)
-        norm = await gradient_norm(self.ctx, self.shard, self.servers) if self._clips else None
+        if not self._adds_up:
+            self._sum(in_order(pushes))
+        norm = await gradient_norm(self._servers_net, self._gradient) if self._servers_net else None
         for sending in self._sending:
             if not sending.done:  # most have ended; the others get the parameters as they were
-                await self.ctx.detach(sending)
+                await sending.detach()
         self._sending.clear()
-        await self.ctx.apply(self.shard, norm=norm)
+        await self.model.apply(self.shard, norm=norm)
         self.version += 1
 
-    def hand_out(self, workers: Sequence[int], version: int) -> None:
+    def hand_out(self, workers: Sequence[int], version: int, *, ends: bool = False) -> None:
         """Send the shard to workers, and go on."""
-        ctx, shard = self.ctx, self._parameters
+        start, send, shard, header = self.ctx.start, self.net.send, self._parameters, (version, not ends)
         for worker in workers:
-            sending = ctx.start(ctx.send(worker, shard, tag=PARAMETERS, version=version))
-            self._sending.append(sending)
+            self._sending.append(start(send(worker, shard, tag=PARAMETERS, header=header)))  # type: ignore[arg-type]
 
     async def wait_for_farewells(self, workers: Sequence[int]) -> None:
         """What workers pushed before they heard of the end has to be taken off the link.
@@ -113,7 +110,7 @@ class Server:
         """
         while not self._farewells.issuperset(workers):
             try:
-                self.read(await self.ctx.recv(ANY, tag=PUSH))
+                self.read(await self.net.recv(ANY, tag=PUSH))
             except PeerLost as loss:
                 self._leave_behind([loss.rank])
             except DeadlineError:
@@ -129,22 +126,15 @@ class Server:
 
     def _landing(self) -> Tensor:
         """Where the next gradient is to go."""
-        if self._adds_up or self._sums_nothing:
+        if self._sums_nothing:
             return self._gradient
-        return self._spare.pop() if self._spare else self._gradient.new_empty(self._length)
+        return self._spare.pop() if self._spare else spare_like(self._gradient)
 
     def _sum(self, pushes: Sequence[Push]) -> None:
-        import torch
-
         samples = max(1, sum(push.batch.count for push in pushes))
-        total = self._gradient
-        for number, push in enumerate(in_order(pushes)):
-            # A gradient comes multiplied by its share of its global batch; here it counts by its samples.
-            weight = self._damping(push) * push.batch.total / samples
-            if number:
-                total.add_(push.gradient, alpha=weight)
-            else:
-                torch.mul(push.gradient, weight, out=total)
+        weights = [self._damping(push) * push.batch.count / samples for push in pushes]
+        weigh(self._gradient, [(push.gradient, weight) for push, weight in zip(pushes, weights, strict=True)])
+        for push in pushes:
             self.discard(push)
 
     def _damping(self, push: Push) -> float:
@@ -163,27 +153,27 @@ class Coordinator(Server):
         self._done = dict.fromkeys(ctx.workers, 0)  # gradients that each worker has pushed
         self._held: set[int] = set()  # workers that are too far ahead of the slowest to go on
         # BatchNorm's statistics and the like are the first worker's, which sends them along.
-        self._buffers, self._first_worker = ctx.buffers, ctx.workers[0]
+        self._buffers, self._first_worker = ctx.model.buffers, ctx.workers[0]
 
     async def run(self) -> None:
         ctx = self.ctx
         async for step in ctx.rounds():
             pushes = await self._collect()
             self._report(pushes)
-            ends = step + 1 >= ctx.steps
+            ends = step + 1 >= ctx.log.steps
             recipients = sorted(self._alive) if ends else self._who_goes_on(pushes)
-            version = STOP if ends else self.version + 1
-            inspects = ctx.inspects(step)
+            version = self.version + 1
+            inspects = ctx.log.inspects(step)
             if len(self.servers) > 1:
-                await self._tell_followers(pushes, recipients, version, fetch=inspects)
+                await self._tell_followers(pushes, recipients, version, ends=ends, fetch=inspects)
             await self.update(pushes)
-            self.hand_out(recipients, version)
+            self.hand_out(recipients, version, ends=ends)
             if inspects:
                 await self._fetch_shards()
         await self.wait_for_farewells(sorted(self._alive))
 
     def note_lost(self, rank: int) -> None:
-        self.ctx.note_lost(rank)
+        self.ctx.log.note_lost(rank)
 
     async def _collect(self) -> list[Push]:
         """The gradients of the next update."""
@@ -210,7 +200,7 @@ class Coordinator(Server):
 
     async def _take_buffers(self) -> None:
         for buffer in self._buffers:
-            await self.ctx.recv(self._first_worker, buffer, tag=BUFFER)
+            await self.net.recv(self._first_worker, buffer, tag=BUFFER)
 
     async def _go_on_without(self, loss: PeerLost) -> None:
         needed = self.policy.k if self.policy.waits else 1
@@ -238,30 +228,36 @@ class Coordinator(Server):
     async def _hand_out_everywhere(self, workers: Sequence[int]) -> None:
         """Without an update: the parameters as they are, from every server."""
         if len(self.servers) > 1:
-            await self._tell_followers([], workers, self.version, fetch=False)
+            await self._tell_followers([], workers, self.version)
         self.hand_out(workers, self.version)
 
     def _report(self, pushes: Sequence[Push]) -> None:
         loss, samples = 0.0, 0
         for push in in_order(pushes):
-            self.ctx.note_staleness(self.version - push.version)
+            self.ctx.log.note_staleness(self.version - push.version)
             if push.batch.count:  # the loss of an empty slice is not a number
                 loss += push.loss * push.batch.count
                 samples += push.batch.count
         self._samples += samples
-        self.ctx.report(loss=loss / samples if samples else math.nan, samples=self._samples)
+        self.ctx.log.report(loss=loss / samples if samples else math.nan, samples=self._samples)
 
     async def _tell_followers(
-        self, pushes: Sequence[Push], recipients: Sequence[int], version: int, *, fetch: bool
+        self,
+        pushes: Sequence[Push],
+        recipients: Sequence[int],
+        version: int,
+        *,
+        ends: bool = False,
+        fetch: bool = False,
     ) -> None:
-        order = Order([push.key for push in pushes], list(recipients), version, fetch).pack()
+        order = Order([push.key for push in pushes], list(recipients), version, ends, fetch).pack()
         for server in self.servers[1:]:
-            await self.ctx.send(server, order, tag=ORDER)
+            await self.net.send(server, order, tag=ORDER)
 
     async def _fetch_shards(self) -> None:
-        shards = self.ctx.shards(len(self.servers))
+        shards = self.model.shards(len(self.servers))
         for server, shard in zip(self.servers[1:], shards[1:], strict=True):
-            await self.ctx.recv(server, self.ctx.parameters[shard], tag=SHARD)
+            await self.net.recv(server, self.model.parameters[shard], tag=SHARD)
 
 
 class Follower(Server):
@@ -270,17 +266,17 @@ class Follower(Server):
     async def run(self) -> None:
         kept: dict[tuple[int, int], Push] = {}
         while True:
-            message = await self.ctx.recv(self.servers[0], tag=ORDER)
+            message = await self.net.recv(self.servers[0], tag=ORDER)
             order = Order.unpack(message.tensor)
             if order.keys:
                 await self.update([await self._find(n, key, kept) for n, key in enumerate(order.keys)])
             if self.policy.cancels:
                 for key in [key for key, push in kept.items() if push.version < self.version]:
                     self.discard(kept.pop(key))
-            self.hand_out(order.recipients, order.version)
+            self.hand_out(order.recipients, order.version, ends=order.ends)
             if order.fetch:
-                await self.ctx.send(self.servers[0], self.ctx.parameters[self.shard], tag=SHARD)
-            if order.version == STOP:
+                await self.net.send(self.servers[0], self.model.parameters[self.shard], tag=SHARD)
+            if order.ends:
                 await self.wait_for_farewells(order.recipients)
                 return
 

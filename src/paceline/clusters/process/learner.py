@@ -1,0 +1,62 @@
+"""The part of a context that learns, in a real process."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Literal
+
+from torch import Tensor
+
+from paceline.clusters.process.operations import BucketOperation, ComputeOperation
+from paceline.clusters.rank.learner import Learner
+from paceline.context import BUCKET_BYTES, Batch
+from paceline.trace import Kind
+
+if TYPE_CHECKING:
+    from paceline.clusters.process.context import ProcessContext
+
+__all__ = ["ProcessLearner"]
+
+
+class ProcessLearner(Learner["ProcessContext"]):
+    """It computes in the foreground, or in a thread where something else goes on meanwhile."""
+
+    __slots__ = ()
+
+    def compute(self, batch: Batch, *, weight: float = 1.0) -> ComputeOperation:
+        return ComputeOperation(self._ctx, self, batch, weight)
+
+    async def gradients(
+        self, batch: Batch, *, weight: float = 1.0, bucket_bytes: int = BUCKET_BYTES
+    ) -> AsyncIterator[Tensor]:
+        replica = self.replica
+        replica.set_bucket_bytes(bucket_bytes)
+        computation = self.compute(batch, weight=weight)
+        order = replica.bucket_order()
+        if len(order) > 1:
+            self._ctx.start(computation)  # in a thread, so that backward goes on while the buckets travel
+            for number in order:
+                await BucketOperation(computation, number)
+                yield replica.bucket(number)
+            await computation
+        else:
+            await computation
+            yield replica.bucket(0)
+
+    async def apply(
+        self, shard: slice | None = None, *, norm: float | None = None, advance: bool = True
+    ) -> None:
+        start_s = self._ctx.now()
+        self.replica.apply(shard, norm, advance=advance)
+        self._ctx.span(Kind.UPDATE, start_s, self._ctx.now())
+
+    def twin(self) -> ProcessContext:
+        other = super().twin()
+        other.in_background = other.computes_in_thread = True
+        return other
+
+    def _lent(self, present: Tensor, wanted: Tensor | Literal["lent"] | None) -> Tensor | None:
+        lending = self._ctx.wiring.lending
+        if isinstance(wanted, str) and lending is not None and present.is_cpu:
+            return lending.copy(present)
+        return super()._lent(present, wanted)

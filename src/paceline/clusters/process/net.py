@@ -1,0 +1,91 @@
+"""The part of a context that talks, in a real process."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Sequence
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from paceline.clusters.process.window import LocalWindow
+from paceline.clusters.rank.groups import Group
+from paceline.context import ANY, Combine
+from paceline.errors import ConfigurationError
+from paceline.interpreter import interpret
+from paceline.links.transfers import RecvOperation, SendOperation
+from paceline.schedules.collective import Collective
+from paceline.trace import Kind
+
+if TYPE_CHECKING:
+    from paceline.clusters.process.context import ProcessContext
+
+__all__ = ["ProcessNet"]
+
+
+class ProcessNet:
+    """A group of ranks, as one of them sees it. It satisfies `paceline.context.Net`."""
+
+    def __init__(self, context: ProcessContext, group: Group) -> None:
+        self._context = context
+        self._group = group
+        self._port = context.port
+        self._members = group.members
+        self._base = group.base
+        self.rank = group.rank
+        self.size = group.size
+        self.hosts = group.hosts
+
+    def seen_by(self, context: ProcessContext) -> ProcessNet:
+        """The same group, for another program of this rank."""
+        return ProcessNet(context, self._group)
+
+    @property
+    def shares_memory(self) -> bool:
+        return len(set(self.hosts)) == 1
+
+    def send(self, to: int, tensor: Tensor, *, tag: int = 0, header: tuple[float, ...] = ()) -> SendOperation:
+        return self._port.send(self._context, self._members[to], tensor, self._base | tag, header)
+
+    def recv(
+        self, source: int, into: Tensor | None = None, *, combine: Combine = "copy", tag: int = 0
+    ) -> RecvOperation:
+        member = ANY if source == ANY else self._members[source]
+        operation = self._port.recv(self._context, member, into, combine, self._base | tag)
+        operation.positions = self._group.positions
+        return operation
+
+    def execute(self, collective: Collective, data: Tensor, *, combine: Combine) -> Awaitable[None]:
+        if collective.algorithm == "native":
+            return self._execute_natively(data, combine)
+        tag = self._group.next_collective()
+        return interpret(self._context, self, collective, data, combine=combine, tag=tag)
+
+    async def _execute_natively(self, data: Tensor, combine: Combine) -> None:
+        context = self._context
+        wiring = context.wiring
+        if wiring.is_strict:
+            remedy = 'torch.distributed does not pass it: use another algorithm, or link="shared-memory"'
+            bound = f"must not be native on {wiring.words}"
+            raise ConfigurationError("algorithm", bound, "native", remedy)
+        start_s = context.now()
+        context.native.all_reduce(data, context.rank, self._members, combine)
+        context.span(Kind.RECEIVE, start_s, context.now(), nbytes=data.numel() * data.itemsize)
+
+    def window(self, name: str, *, rows: int, like: Tensor) -> LocalWindow:
+        context = self._context
+        if not self.shares_memory:
+            bound = f"needs ranks that share memory, which those on {context.wiring.words} do not"
+            raise ConfigurationError("window", bound, name, 'use link="shared-memory" or pass messages')
+        key = (name, self._group.number, rows, like.numel(), like.dtype)
+        if key not in context.windows:
+            context.windows[key] = LocalWindow.open(context, name, self._group, rows, like)
+        return context.windows[key]
+
+    def split(self, ranks: Sequence[int]) -> ProcessNet:
+        members = ranks if self._group.number == 0 else [self._members[rank] for rank in ranks]
+        return ProcessNet(self._context, self._context.groups.find(members))
+
+    def count(self) -> int:
+        outcome = self._context.outcome
+        outcome.counted = self._context.driver.count_update()
+        return outcome.counted

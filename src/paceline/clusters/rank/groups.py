@@ -1,0 +1,84 @@
+"""Groups of ranks, told apart by their members: each has a number that all ranks of the run agree on.
+
+A message's tag is made of that number, a mark of collectives, and what the strategy gave as the tag: so messages and
+collectives of one group never meet those of another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from paceline.errors import ConfigurationError
+
+__all__ = ["Group", "Groups"]
+
+_TAG_BITS = 32
+_COLLECTIVE = 1 << _TAG_BITS
+_MAX_GROUPS = 2**30
+
+
+class Group:
+    """One group, as one of its ranks knows it."""
+
+    __slots__ = ("_begun", "base", "hosts", "members", "number", "positions", "rank")
+
+    def __init__(self, number: int, members: Sequence[int], rank: int, hosts: Sequence[int]) -> None:
+        self.number = number
+        self.members = members
+        self.rank = members.index(rank)
+        """Its position in the group."""
+        self.hosts = hosts
+        self.base = number << _TAG_BITS + 1
+        """What is added to a tag of this group."""
+        self.positions = {member: position for position, member in enumerate(members)} if number else None
+        """Of each rank. None: a rank's position is its number."""
+        self._begun = 0
+
+    @property
+    def size(self) -> int:
+        return len(self.members)
+
+    def next_collective(self) -> int:
+        """A tag of its own for each collective, the same on every rank: several may be under way at once."""
+        self._begun += 1
+        return _COLLECTIVE | self._begun % _COLLECTIVE
+
+
+class Groups:
+    """The groups that one rank is in. `number_of` gives the number of a group: the same to every rank that asks."""
+
+    __slots__ = ("_found", "_hosts", "_number_of", "_rank", "everybody")
+
+    def __init__(self, rank: int, hosts: Sequence[int], number_of: Callable[[tuple[int, ...]], int]) -> None:
+        self._rank = rank
+        self._hosts = hosts
+        self._number_of = number_of
+        self.everybody = Group(0, range(len(hosts)), rank, hosts)
+        self._found: dict[Sequence[int], Group] = {self.everybody.members: self.everybody}
+
+    def find(self, members: Sequence[int]) -> Group:
+        """The group of these ranks, in this order."""
+        key = members if isinstance(members, range) else tuple(members)
+        group = self._found.get(key)
+        if group is None:
+            group = self._found[key] = self._found.get(tuple(key)) or self._make(tuple(key))
+            self._found[group.members] = group
+        return group
+
+    def _make(self, members: tuple[int, ...]) -> Group:
+        if members == tuple(self.everybody.members):
+            return self.everybody
+        self._check(members)
+        number = self._number_of(members)
+        assert 0 < number < _MAX_GROUPS, "a run has not so many groups"
+        return Group(number, members, self._rank, tuple(self._hosts[member] for member in members))
+
+    def _check(self, members: tuple[int, ...]) -> None:
+        ranks = self.everybody.size
+        if len(set(members)) != len(members):
+            raise ConfigurationError("group", "must name each rank once", members)
+        outside = [member for member in members if not 0 <= member < ranks]
+        if outside:
+            raise ConfigurationError("group", f"must name ranks 0 to {ranks - 1}", outside[0])
+        if self._rank not in members:
+            raise ConfigurationError("group", f"must contain the rank that calls, {self._rank}", members)

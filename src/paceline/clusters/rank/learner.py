@@ -1,0 +1,113 @@
+"""The part of a context that learns, as far as it is the same in every world. A world adds how it computes."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Sequence
+from typing import Any, Generic, Literal, TypeVar
+
+from torch import Tensor
+
+from paceline.clusters.rank.data import TrainingData
+from paceline.clusters.rank.rank import Rank
+from paceline.context import Batch
+from paceline.errors import ConfigurationError, GradientNotFiniteError, LossNotFiniteError
+from paceline.replica.replica import Replica
+
+__all__ = ["Learner"]
+
+R = TypeVar("R", bound=Rank)
+
+
+class Learner(Generic[R]):
+    """A rank's replica of the model. Its subclasses satisfy `paceline.context.Model`."""
+
+    __slots__ = ("_ctx", "_replica")
+
+    def __init__(self, ctx: R, replica: Replica | None) -> None:
+        self._ctx = ctx
+        self._replica = replica
+
+    @property
+    def replica(self) -> Replica:
+        if self._replica is None:
+            raise ConfigurationError(
+                "task", "is needed for batches, gradients and updates", None, "use pl.train"
+            )
+        return self._replica
+
+    @property
+    def data(self) -> TrainingData:
+        return self._ctx.data
+
+    @property
+    def parameters(self) -> Tensor:
+        return self.replica.parameters
+
+    @property
+    def gradient(self) -> Tensor:
+        return self.replica.gradient
+
+    @property
+    def buffers(self) -> Sequence[Tensor]:
+        return self.replica.buffers
+
+    @property
+    def moments(self) -> Sequence[Tensor]:
+        return self.replica.moments()
+
+    @property
+    def clips(self) -> bool:
+        return self.replica.task.clip_norm is not None
+
+    def advance_schedule(self, updates: int) -> None:
+        self.replica.advance_schedule(updates)
+
+    def reset_optimizer(self) -> None:
+        self.replica.reset_optimizer()
+
+    def shards(self, parts: int) -> Sequence[slice]:
+        return self.replica.shards(parts)
+
+    def place(
+        self,
+        *,
+        parameters: Tensor | Literal["lent"] | None = None,
+        gradient: Tensor | Literal["lent"] | None = None,
+    ) -> None:
+        self.replica.place(self._lent(self.parameters, parameters), self._lent(self.gradient, gradient))
+
+    def _lent(self, present: Tensor, wanted: Tensor | Literal["lent"] | None) -> Tensor | None:
+        """Where a tensor is to lie from now on. In most worlds there is no memory to lend: it stays where it is."""
+        return None if isinstance(wanted, str) else wanted
+
+    def release(self) -> None:
+        self.replica.release()
+
+    def reclaim(self) -> None:
+        self.replica.reclaim()
+
+    def twin(self) -> R:
+        _ = self._ctx.rng  # one stream for both
+        other = copy.copy(self._ctx)
+        other.model = type(self)(other, self.replica.twin())
+        other.net = self._ctx.net.seen_by(other)
+        self._ctx.twins.append(other)
+        return other
+
+    def note_loss(self, batch: Batch, loss: float) -> float:
+        """Write down how a computation ended; refuse it if its loss or its gradient is not finite."""
+        if not batch.count:
+            return math.nan
+        ctx, replica = self._ctx, self.replica
+        if not math.isfinite(loss):
+            raise LossNotFiniteError(ctx.rank, ctx.step, loss)
+        if replica.not_finite is not None:
+            raise GradientNotFiniteError(ctx.rank, ctx.step, replica.not_finite)
+        ctx.outcome.losses.append((batch.step, loss, batch.count))
+        return loss
+
+    def finish(self, mean: Tensor | None) -> dict[str, Any]:
+        """The state of the model, or of the workers' mean if given; empty where there is no task."""
+        return {} if self._replica is None else self._replica.state(mean)

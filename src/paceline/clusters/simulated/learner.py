@@ -1,0 +1,58 @@
+"""The part of a context that learns, in virtual time."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from paceline.clusters.rank.learner import Learner
+from paceline.clusters.simulated.events import ComputeEvent, Timer
+from paceline.context import BUCKET_BYTES, Batch
+from paceline.trace import Kind
+from paceline.trace.spans import pack_span
+
+if TYPE_CHECKING:
+    from paceline.clusters.simulated.context import SimulatedContext  # noqa: F401
+
+__all__ = ["SimulatedLearner"]
+
+_FORWARD_SHARE = 1 / 3  # of a gradient's time: backward multiplies twice where forward does once
+_UPDATE = int(Kind.UPDATE)
+
+
+class SimulatedLearner(Learner["SimulatedContext"]):
+    """The mathematics is real, or left out; the time is virtual."""
+
+    __slots__ = ()
+
+    def compute(self, batch: Batch, *, weight: float = 1.0) -> ComputeEvent:
+        return ComputeEvent(self._ctx, batch, weight)
+
+    async def gradients(
+        self, batch: Batch, *, weight: float = 1.0, bucket_bytes: int = BUCKET_BYTES
+    ) -> AsyncIterator[Tensor]:
+        ctx, replica = self._ctx, self.replica
+        replica.set_bucket_bytes(bucket_bytes)
+        computation = ComputeEvent(ctx, batch, weight)
+        ctx.start(computation)
+        start_s, ready = ctx.now(), _FORWARD_SHARE
+        for number, share in zip(replica.bucket_order(), replica.bucket_shares(), strict=True):
+            ready += share * (1 - _FORWARD_SHARE)
+            wait_s = start_s + ready * computation.seconds - ctx.now()
+            if number and wait_s > 0:
+                await Timer(ctx, wait_s)
+            elif not number:
+                await computation
+            yield replica.bucket(number)
+
+    async def apply(
+        self, shard: slice | None = None, *, norm: float | None = None, advance: bool = True
+    ) -> None:
+        ctx = self._ctx
+        start_s = ctx.kernel.now
+        self.replica.apply(shard, norm, advance=advance)
+        if ctx.world.update_s:
+            await Timer(ctx, ctx.world.update_s)
+        ctx.record_packed(pack_span(_UPDATE, start_s, ctx.kernel.now, -1, 0, ctx.step))

@@ -1,0 +1,107 @@
+"""The part of a context that talks, in virtual time."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Sequence
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from paceline.clusters.rank.groups import Group
+from paceline.clusters.simulated.messages import GroupRecvEvent, RecvEvent, SendEvent
+from paceline.clusters.simulated.whole_collective import PartEvent, WholeCollective, suits
+from paceline.clusters.simulated.window import SimulatedWindow, View
+from paceline.context import ANY, Combine
+from paceline.errors import ConfigurationError
+from paceline.interpreter import interpret
+from paceline.schedules.collective import Collective
+
+if TYPE_CHECKING:
+    from paceline.clusters.simulated.context import SimulatedContext
+
+__all__ = ["SimulatedGroupNet", "SimulatedNet"]
+
+
+class SimulatedNet:
+    """Everybody, as one of the ranks sees it. It satisfies `paceline.context.Net`."""
+
+    __slots__ = ("_base", "_context", "_group", "hosts", "rank", "size")
+
+    shares_memory = False
+
+    def __init__(self, context: SimulatedContext, group: Group) -> None:
+        self._context = context
+        self._group = group
+        self._base = group.base
+        self.rank = group.rank
+        self.size = group.size
+        self.hosts = group.hosts
+
+    def seen_by(self, context: SimulatedContext) -> SimulatedNet:
+        """The same group, for another program of this rank."""
+        return type(self)(context, self._group)
+
+    def send(self, to: int, tensor: Tensor, *, tag: int = 0, header: tuple[float, ...] = ()) -> SendEvent:
+        return SendEvent(self._context, to, tensor, tag, header)
+
+    def recv(
+        self, source: int, into: Tensor | None = None, *, combine: Combine = "copy", tag: int = 0
+    ) -> RecvEvent:
+        return RecvEvent(self._context, source, into, combine, tag)
+
+    def execute(self, collective: Collective, data: Tensor, *, combine: Combine) -> Awaitable[None]:
+        if collective.algorithm == "native":
+            bound, remedy = "must not be native in a simulation", "torch.distributed keeps no virtual time"
+            raise ConfigurationError("algorithm", bound, "native", remedy)
+        world, tag = self._context.world, self._group.next_collective()
+        if not world.whole_collectives or not suits(collective):
+            return interpret(self._context, self, collective, data, combine=combine, tag=tag)
+        key = self._base | tag
+        whole = world.under_way.get(key)
+        if whole is None:
+            whole = world.under_way[key] = WholeCollective(collective, self._group.members)
+        whole.announced += 1
+        if whole.announced == self.size:
+            del world.under_way[key]
+        return PartEvent(self._context, whole, data, combine)
+
+    def window(self, name: str, *, rows: int, like: Tensor) -> View:
+        if len(set(self.hosts)) > 1:
+            remedy = "use hosts=1 or pass messages"
+            raise ConfigurationError("window", "needs ranks of one host", name, remedy)
+        world, key = self._context.world, (name, self._group.number)
+        if key not in world.windows:
+            world.windows[key] = SimulatedWindow(world.kernel, self._group.members, rows, like)
+        return world.windows[key].seen_by(self._context)
+
+    def split(self, ranks: Sequence[int]) -> SimulatedNet:
+        return self._of(ranks)
+
+    def _of(self, members: Sequence[int]) -> SimulatedNet:
+        group = self._context.groups.find(members)
+        return (SimulatedGroupNet if group.number else SimulatedNet)(self._context, group)
+
+    def count(self) -> int:
+        world = self._context.world
+        world.updates += 1
+        return world.updates
+
+
+class SimulatedGroupNet(SimulatedNet):
+    """Some of the ranks, called by their positions."""
+
+    __slots__ = ()
+
+    def send(self, to: int, tensor: Tensor, *, tag: int = 0, header: tuple[float, ...] = ()) -> SendEvent:
+        return SendEvent(self._context, self._group.members[to], tensor, self._base | tag, header)
+
+    def recv(
+        self, source: int, into: Tensor | None = None, *, combine: Combine = "copy", tag: int = 0
+    ) -> RecvEvent:
+        group = self._group
+        member = ANY if source == ANY else group.members[source]
+        assert group.positions is not None
+        return GroupRecvEvent(self._context, member, into, combine, self._base | tag, group.positions)
+
+    def split(self, ranks: Sequence[int]) -> SimulatedNet:
+        return self._of([self._group.members[rank] for rank in ranks])

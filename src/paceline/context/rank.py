@@ -1,0 +1,95 @@
+"""`ctx` itself: who a rank is, its loop, how it waits; and what a strategy is."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, runtime_checkable
+
+from paceline.context.batch import Batch
+from paceline.context.handles import Handle
+from paceline.context.log import Log
+from paceline.context.model import Model
+from paceline.context.net import Net
+
+if TYPE_CHECKING:
+    import numpy as np
+
+__all__ = ["Context", "Program", "Strategy"]
+
+T = TypeVar("T")
+
+
+class Context(Protocol):
+    """One rank's view of its world."""
+
+    @property
+    def rank(self) -> int: ...
+    @property
+    def role(self) -> str: ...
+    @property
+    def workers(self) -> Sequence[int]:
+        """The ranks that compute gradients, in order."""
+        ...
+
+    @property
+    def servers(self) -> Sequence[int]:
+        """The ranks that only hold parameters. Empty in a peer-to-peer strategy."""
+        ...
+
+    @property
+    def rng(self) -> np.random.Generator:
+        """Chance, seeded by the run's seed and the rank: the same in every world."""
+        ...
+
+    @property
+    def model(self) -> Model: ...
+    @property
+    def net(self) -> Net: ...
+    @property
+    def log(self) -> Log: ...
+
+    def rounds(self) -> AsyncIterator[int]:
+        """The number of each step, until the run's last: the loop of a role that computes no gradients."""
+        ...
+
+    def batches(self, *, endless: bool = False) -> AsyncIterator[Batch]:
+        """This worker's slice of each global batch, one a step, until the run's last step.
+
+        `endless`: for workers that go at their own pace, until somebody tells them to stop.
+        """
+        ...
+
+    def start(self, work: Awaitable[T]) -> Handle[T]:
+        """Begin an operation, or a coroutine made of operations, and go on.
+
+        An error in such a coroutine is raised where it is awaited; if nobody awaits it, where the program waits next.
+        """
+        ...
+
+    def first(self, handles: Sequence[Handle[Any]]) -> Awaitable[Handle[Any]]:
+        """The first of the handles that is done: the leftmost, where several are."""
+        ...
+
+    def now(self) -> float:
+        """Seconds since the run began, on this world's clock."""
+        ...
+
+    def sleep(self, seconds: float) -> Awaitable[None]: ...
+
+
+@runtime_checkable
+class Strategy(Protocol):
+    """How workers cooperate. Each role that `roles` names is a method: `async def worker(self, ctx)`."""
+
+    expendable: ClassVar[Sequence[str]] = ()
+    """The roles of which the strategy can lose ranks and go on.
+
+    Who waits for such a rank gets `PeerLost`; the death of any other rank ends the run.
+    """
+
+    def roles(self, workers: int) -> Sequence[str]:
+        """The role of each rank. Workers come first: ranks 0 to `workers - 1`. Who only serves is a "server"."""
+        return ("worker",) * workers
+
+
+Program = Callable[[Context], Awaitable[None]]
