@@ -212,6 +212,15 @@ def test_a_newer_format_is_refused(run, tmp_path):
         pl.Run.load(tmp_path)
 
 
+def test_a_history_that_ends_after_a_whole_record_is_refused_too(run, tmp_path):
+    run.save(tmp_path)
+    path = tmp_path / "history.jsonl"
+    *kept, _ = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(kept))
+    with pytest.raises(ConfigurationError, match=r"history\.jsonl.* records, but the run has"):
+        pl.Run.load(tmp_path)
+
+
 @pytest.mark.parametrize("name", ["history.jsonl", "spans.npz", "model.safetensors"])
 @pytest.mark.parametrize("damage", ["cut", "gone"])
 def test_a_damaged_file_is_refused_by_name(run, tmp_path, name, damage):

@@ -34,6 +34,9 @@ __all__ = ["FORMAT", "RunFiles", "check_format", "read_run", "write_run"]
 FORMAT = 1
 """The version of the format that `write_run` writes. A newer one is refused, an older one is read."""
 
+_RECORDS = "records"
+"""How many the history has. Older runs do not say."""
+
 # More than any run has: a limit against files that were made to fill the memory.
 _MANIFEST_BYTES = 2**28
 _HISTORY_BYTES = 2**30
@@ -57,8 +60,9 @@ def write_run(files: RunFiles, folder: Path) -> None:
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
+    history = [json.dumps(record) + "\n" for record in files.history]
     with open(folder / "history.jsonl", "w", encoding="utf-8") as out:
-        out.writelines(json.dumps(record) + "\n" for record in files.history)
+        out.writelines(history)
     files.trace.save(folder / "trace.json")
     arrays: dict[str, Any] = files.trace.to_arrays()
     np.savez_compressed(folder / "spans.npz", **arrays)
@@ -66,7 +70,8 @@ def write_run(files: RunFiles, folder: Path) -> None:
         save_file({name: t.contiguous() for name, t in files.state.items()}, folder / "model.safetensors")
     except SafetensorError as error:
         raise OSError(None, f"model.safetensors: {error}") from error
-    text_of_all = json.dumps({"format": FORMAT, **files.manifest}, indent=1) + "\n"
+    manifest = {"format": FORMAT, **files.manifest, _RECORDS: len(history)}
+    text_of_all = json.dumps(manifest, indent=1) + "\n"
     (folder / "run.json").write_text(text_of_all, encoding="utf-8")
 
 
@@ -81,9 +86,12 @@ def read_run(folder: Folder) -> RunFiles:
         fields = Fields(parse_json(file.read()))
         version = fields.get("format", whole)
         manifest = {} if version > FORMAT else _manifest(fields)
+        records = fields.get(_RECORDS, optional(whole), None)
     check_format(folder, version, FORMAT)
     with folder.opened("history.jsonl", most_bytes=_HISTORY_BYTES) as file:
         history = [_record(line) for line in file]
+        if records is not None and len(history) != records:  # of a file that was cut off at the end of a line
+            raise ValueError(f"it has {len(history)} records, but the run has {records}")
     with folder.opened("spans.npz") as file:
         trace = _trace(file)
         _check_ranks(trace, len(manifest["bytes_sent"]))
