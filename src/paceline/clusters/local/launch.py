@@ -33,7 +33,7 @@ from paceline.links.bells import SocketBells
 from paceline.links.memory import SharedMemory
 from paceline.links.shared_memory import RingWays
 from paceline.run import Progress
-from paceline.task import user_code
+from paceline.user_code import user_code
 
 __all__ = ["Processes"]
 

@@ -26,7 +26,7 @@ from paceline.clusters.ray.placement import Placement
 from paceline.errors import DeadlineError, PeerLost, RunError
 from paceline.links.chunks import RUN_ID_BYTES
 from paceline.run import Progress
-from paceline.task import user_code
+from paceline.user_code import user_code
 
 if TYPE_CHECKING:
     from paceline.clusters.ray.ray import Ray
