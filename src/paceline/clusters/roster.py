@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from paceline.clusters.job import Job, Outcome
+from paceline.clusters.job import Job
+from paceline.clusters.outcome import Outcome
 from paceline.errors import PeerLost, RunError
 
 __all__ = ["Roster"]

@@ -14,7 +14,8 @@ from paceline.clusters.hosts.hub_socket import HubSocket
 from paceline.clusters.hosts.requests import Requests
 from paceline.clusters.hosts.table import Table, whereabouts
 from paceline.clusters.hosts.wire import ASKING, HEARING
-from paceline.clusters.job import Job, Outcome
+from paceline.clusters.job import Job
+from paceline.clusters.outcome import Outcome
 from paceline.clusters.process.blame import Life, explain
 from paceline.clusters.process.channel import Letter
 from paceline.clusters.process.letters import read_error, read_outcome, write_error, write_outcomes

@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from paceline.clusters.checks import check_deadline, check_real_stragglers, check_threads, thread_words
-from paceline.clusters.job import Job, Outcome
+from paceline.clusters.job import Job
 from paceline.clusters.launched.launchers import LaunchedProcess, read_place
+from paceline.clusters.outcome import Outcome
 from paceline.costs.stragglers import Stragglers
 from paceline.costs.times import Times
 from paceline.run import Progress

@@ -7,7 +7,7 @@ from dataclasses import fields
 from typing import Any
 
 from paceline import errors
-from paceline.clusters.job import Outcome
+from paceline.clusters.outcome import Outcome
 from paceline.clusters.process.channel import decode, encode
 from paceline.clusters.rank.failures import failure_of
 from paceline.errors import RunError

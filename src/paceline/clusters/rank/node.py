@@ -17,7 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from paceline.clusters.job import Job, Outcome
+from paceline.clusters.job import Job
+from paceline.clusters.outcome import Outcome
 from paceline.clusters.rank.observer import Observer
 from paceline.context import Batch
 from paceline.errors import ConfigurationError, GradientNotFiniteError, LossNotFiniteError

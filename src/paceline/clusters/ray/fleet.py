@@ -16,7 +16,8 @@ import numpy as np
 from paceline.clusters.hosts.hub import Hub
 from paceline.clusters.hosts.rank import Assignment
 from paceline.clusters.hosts.table import Member, Table, Whereabouts, check_versions, whereabouts
-from paceline.clusters.job import Job, Outcome
+from paceline.clusters.job import Job
+from paceline.clusters.outcome import Outcome
 from paceline.clusters.process import payload
 from paceline.clusters.process.letters import read_error
 from paceline.clusters.ray.actor import RankActor

@@ -12,7 +12,8 @@ import torch
 
 from paceline.clusters.checks import check_threads, check_workers, share_of_cores, thread_words
 from paceline.clusters.gc_pause import gc_paused
-from paceline.clusters.job import Job, Outcome
+from paceline.clusters.job import Job
+from paceline.clusters.outcome import Outcome
 from paceline.clusters.rank.failures import failure_of
 from paceline.clusters.simulated.context import SimulatedContext, World
 from paceline.clusters.simulated.kernel import Kernel, Process
