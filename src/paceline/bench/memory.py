@@ -70,7 +70,7 @@ def _copies(spec: Spec) -> int:
     ranks = range(spec.workers)
     plans = [spec.kind.collective(name, spec.workers) for name in _schedules(spec)]
     most = max((scratch_length(plan, rank, 1) for plan in plans for rank in ranks), default=0)
-    return max(most, 1 if spec.peer or "native" in spec.algorithms else 0)
+    return max(most, 1 if spec.baseline or "native" in spec.algorithms else 0)
 
 
 def _schedules(spec: Spec) -> list[str]:
