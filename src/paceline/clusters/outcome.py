@@ -143,7 +143,7 @@ def _bytes_by(outcomes: Sequence[Outcome], seconds: list[float]) -> list[int]:
             totals += totals_of_rank
     when_s, so_far = np.array(when, dtype=np.float64), np.array(totals, dtype=np.int64)
     how_much = np.diff(so_far, prepend=0)
-    how_much[first_of_rank] = so_far[first_of_rank]  # each rank begins at nothing
+    how_much[first_of_rank] = so_far[first_of_rank]  # each rank's count begins at 0
     order = np.argsort(when_s, kind="stable")
     running = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(how_much[order])])
     sent += running[np.searchsorted(when_s[order], seconds, side="right")]
@@ -174,7 +174,7 @@ def _numbers(job: Job, updates: Sequence[dict[str, Any]], outcomes: Sequence[Out
     if not lost:
         return range(1, len(updates) + 1)
     numbers = sorted(update["step"] for update in updates)
-    if not job.stop_at_target:  # the last record stands for what a lost rank did after it, too
+    if not job.stop_at_target:  # the last record also stands for later updates of a lost rank
         numbers[-1] = max(numbers[-1], min(job.steps, max(outcome.counted for outcome in outcomes)))
     missing = numbers[-1] - len(numbers)
     if missing:
@@ -187,7 +187,7 @@ def _losses(outcomes: Sequence[Outcome]) -> list[tuple[int, int]]:
     """Each lost rank once, with the step in which it was first missed; in the order of these steps."""
     missed = [(rank, step) for o in outcomes for rank, step in o.lost if rank != o.rank]
     missed.sort(key=lambda entry: entry[1])
-    # The driver's own note counts where nobody missed the rank: it died when all had been said.
+    # The driver's own note counts only where no rank missed it: such a rank died after its last message.
     noted = [(rank, step) for o in outcomes for rank, step in o.lost if rank == o.rank]
     first: dict[int, int] = {}
     for rank, step in (*missed, *noted):

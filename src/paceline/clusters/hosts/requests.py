@@ -16,7 +16,7 @@ Tell = Callable[..., None]
 
 
 class Requests:
-    """Open requests, and what is known to answer them by. A question is answered by a letter of the same word."""
+    """The open requests, and what is needed to answer them. The answer is a letter of the same word."""
 
     def __init__(self, job: Job, board: StatusBoard, tell: Tell) -> None:
         self._job = job
@@ -88,7 +88,7 @@ class Requests:
         for waiting, values in self._waiting.pop(key, []):
             waiting({**values, "path": path})
 
-    # The parameter_board
+    # The parameter board
 
     def _pass_on(self, rank: int, letter: Letter, answer: Answer) -> None:
         """Tell the other workers that one has come to a barrier."""

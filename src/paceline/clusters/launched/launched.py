@@ -21,7 +21,8 @@ __all__ = ["Launched"]
 class Launched:
     """The processes that were launched together with this one.
 
-    Rank and peers come from the environment. Every process calls `pl.train` alike, and gets the same run.
+    The environment says which rank this is and where the others are. Every process calls `pl.train` alike, and gets the
+    same run.
     """
 
     encrypt: bool | None = None

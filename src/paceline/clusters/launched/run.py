@@ -231,7 +231,7 @@ def _listen(place: LaunchedProcess) -> socket.socket:
 
 
 def _deafen(listener: socket.socket) -> None:
-    """Have the system drop who calls here from now on. The socket is the store's: to close it would upset that.
+    """Let the system drop new connections from now on. The socket is the store's, which would fail if it were closed.
 
     The store keeps whatever it is told, by anybody.
     """

@@ -1,4 +1,4 @@
-"""What a rank writes driver, as values of text and numbers beside blobs of bytes: nothing that has to be unpickled."""
+"""What a rank writes to its driver: texts, numbers and blobs of bytes. Nothing of it has to be unpickled."""
 
 from __future__ import annotations
 

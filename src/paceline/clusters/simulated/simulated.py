@@ -76,7 +76,7 @@ class Simulated:
     def run(self, job: Job, progress: Callable[[Progress], None] | None = None) -> list[Outcome]:
         threads = _set_threads(self.threads or share_of_cores(job.workers))
         try:
-            # The ranks compute in the caller's process, not at the expense of its chance.
+            # The ranks compute in the caller's process, and must leave its random numbers as they were.
             with gc_paused(), torch.random.fork_rng(devices=[]):
                 try:
                     return self._run(job, progress, whole_collectives=True)

@@ -45,15 +45,15 @@ class Server:
         number, shards = servers.index(ctx.rank), ctx.shards(len(servers))
         self.shard = shards[number]
         ctx.lend(parameters=True)
-        # Cut once: a view of a tensor costs more than most of an update in a simulation.
+        # Made once: in a simulation, making a view takes longer than most of an update does.
         self._parameters = cut(ctx.parameters, shards)[number]
         self._gradient = cut(ctx.gradient, shards)[number]
         self._length = self.shard.stop - self.shard.start
         self._is_blank = self._gradient.is_meta  # no mathematics is done
         self.version = 0
-        # With the gradients of a whole global batch each is added to the others as it is received, rank by rank.
+        # An update takes one gradient of every worker: each is added to the sum as it is received, in order of ranks.
         self._adds_up = policy.takes_all(len(ctx.workers))
-        # Whether each gradient is an update of its own, and comes when its turn is.
+        # Each gradient is one update, so it can be received straight into the gradient buffer.
         self._sums_nothing = policy.k == 1 and ctx.rank == servers[0]
         self._sending: list[Handle[None]] = []  # hand-outs that may not have ended
         self._spare: list[Tensor] = []  # memory of gradients that have been summed

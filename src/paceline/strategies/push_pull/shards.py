@@ -12,5 +12,5 @@ __all__ = ["cut"]
 
 
 def cut(tensor: Tensor, shards: Sequence[slice]) -> list[Tensor]:
-    """A view of each shard. Where one shard is all there is it is the tensor itself, which every rank knows again."""
+    """A view of each shard. A single shard is the tensor itself, which worlds recognise by identity."""
     return [tensor] if len(shards) == 1 else [tensor[shard] for shard in shards]
