@@ -49,7 +49,7 @@ def _parse() -> argparse.Namespace:
     listing = "\n".join(f"  {name:<13} {what}" for name, what in BENCHMARKS.items())
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks",
-        description=f"Measures Paceline against its peers.\n\n{listing}",
+        description=f"Measures Paceline against its baselines.\n\n{listing}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("names", nargs="*", metavar="name", help="which to run (default: all)")

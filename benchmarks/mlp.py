@@ -1,4 +1,4 @@
-"""The model, data and optimizer that we and the peers train alike."""
+"""The model, data and optimizer that we and the baselines train alike."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def make_optimizer(parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
 
 
 def make_data(workers: int) -> tuple[Tensor, Tensor]:
-    """Called in each worker, ours and the peers': also sets one thread a worker, however many cores there are."""
+    """Called in each worker, ours and the baselines': also sets one thread a worker, however many cores there are."""
     torch.set_num_threads(1)
     chance = torch.Generator().manual_seed(0)
     count = SAMPLES * workers * _STEPS_PER_EPOCH

@@ -1,8 +1,8 @@
 """Seconds in which 3 workers push a gradient of 4 MiB each and pull 4 MiB of parameters each, on one machine.
 
 Ours are the strategies `async` and `sync`, as `pl.train` runs them, through shared memory and over TCP on loopback, but
-that workers write their gradient instead of computing it. The peers are a parameter server on Gloo's `send` and `recv`,
-the one of Ray's documentation, and a leaner one on Ray. All have one server, which takes a plain SGD step with the
+that workers write their gradient instead of computing it. The baselines: a parameter server on Gloo's `send` and
+`recv`, that of Ray's documentation, and a leaner one on Ray. All have one server, which takes a plain SGD step with the
 gradient of each worker (async) or with the mean of all (sync); one thread a process. Ours weighs gradients by samples,
 updates by torch's optimizer, and keeps a history and a trace; Gloo's and the leaner one on Ray update by a pass or two
 over memory.

@@ -1,7 +1,7 @@
 """Seconds until 4 workers on a running Ray cluster have taken their first step, beyond what torch's own import takes.
 
 Ours is a whole run of one step, from before `pl.train` until it has returned: it joins the cluster of two hosts, takes
-its place, starts a process a rank, and ends them. The peers are 4 plain processes, started at once, that import torch:
+its place, starts a process a rank, and ends them. The baselines: 4 plain processes, started at once, that import torch:
 one kind does nothing else, the other builds an optimizer as well, for which torch imports its compiler. Every rank
 does that too. On a machine with fewer than 4 free cores all of them take turns, so that more is slower in proportion.
 """

@@ -59,8 +59,8 @@ def measure() -> Result:
         MESSAGES,
     )
     updates = _measure({"async": _simulate_async, "async, SimPy": _simulate_async_with_processes}, UPDATES)
-    ours, collective, peer, callbacks = ring
-    async_ours, async_peer = updates
+    ours, collective, simpy_ring, callbacks = ring
+    async_ours, async_simpy = updates
     return Result(
         title=(
             f"ring all-reduce of {VECTOR_BYTES:,} bytes on {RANKS} ranks (messages a second); "
@@ -69,10 +69,14 @@ def measure() -> Result:
         unit="1/s",
         rows=ring + updates,
         goals=[
-            Goal(what="ring, message by message / SimPy", rounds=compare(ours, peer), at_least=4),
+            Goal(what="ring, message by message / SimPy", rounds=compare(ours, simpy_ring), at_least=4),
             Goal(what="ring, message by message / SimPy with callbacks", rounds=compare(ours, callbacks)),
-            Goal(what="ring, collectives.all_reduce / SimPy", rounds=compare(collective, peer), at_least=4),
-            Goal(what="async / SimPy", rounds=compare(async_ours, async_peer)),
+            Goal(
+                what="ring, collectives.all_reduce / SimPy",
+                rounds=compare(collective, simpy_ring),
+                at_least=4,
+            ),
+            Goal(what="async / SimPy", rounds=compare(async_ours, async_simpy)),
             Goal(
                 what=f"async / {FAST_UPDATES:,} updates a second",
                 rounds=[rate / FAST_UPDATES for rate in async_ours.rounds],
@@ -146,7 +150,7 @@ def _simulate_async() -> float:
     return run.seconds
 
 
-# The peer
+# The baseline
 
 
 class Ports:

@@ -32,14 +32,14 @@ def measure() -> Result:
         spawned.append(_in_new_program("spawned"))
     cold = Row(what="ours, cold", rounds=[seconds[0] for seconds in ours])
     warm = Row(what="ours, warm", rounds=[seconds[1] for seconds in ours])
-    peer = Row(what="multiprocessing, spawn", rounds=[seconds[0] for seconds in spawned])
+    spawn = Row(what="multiprocessing, spawn", rounds=[seconds[0] for seconds in spawned])
     return Result(
         title=f"seconds until {WORKERS} workers can step",
         unit="s",
-        rows=[cold, warm, peer],
+        rows=[cold, warm, spawn],
         goals=[
-            Goal(what="ours, cold / spawn", rounds=compare(cold, peer), at_most=1 / 3),
-            Goal(what="ours, warm / spawn", rounds=compare(warm, peer), at_most=1 / 3),
+            Goal(what="ours, cold / spawn", rounds=compare(cold, spawn), at_most=1 / 3),
+            Goal(what="ours, warm / spawn", rounds=compare(warm, spawn), at_most=1 / 3),
         ],
     )
 

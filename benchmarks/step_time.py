@@ -14,7 +14,7 @@ from functools import partial
 
 import paceline as pl
 from benchmarks.mlp import SAMPLES, build_model, cross_entropy, make_data, make_optimizer
-from benchmarks.peers import ALONE, DDP, Peers
+from benchmarks.plain_torch import ALONE, DDP, PlainTorch
 from benchmarks.result import Goal, Result, Row, compare
 from benchmarks.rounds import rounds
 from paceline.trace import Kind
@@ -56,11 +56,11 @@ def step_seconds(run: pl.Run) -> float:
 
 def _measure_workers(workers: int, result: Result) -> None:
     runs: list[pl.Run] = []
-    with Peers(workers) as peers:
+    with PlainTorch(workers) as plain_torch:
         blocks: dict[str, Callable[[], float]] = {
             SHARED: lambda: _run_ours(workers, SHARED, runs),
-            DDP: lambda: _run_peers(peers, DDP),
-            ALONE: lambda: _run_peers(peers, ALONE),
+            DDP: lambda: _run_plain_torch(plain_torch, DDP),
+            ALONE: lambda: _run_plain_torch(plain_torch, ALONE),
             RING: lambda: _run_ours(workers, RING, []),
         }
         measured = _take_turns(blocks)
@@ -112,8 +112,8 @@ def _run_ours(workers: int, strategy: str, runs: list[pl.Run]) -> float:
     return step_seconds(run)
 
 
-def _run_peers(peers: Peers, kind: str) -> float:
-    return _typical(_common_steps(peers.run(kind, STEPS)))
+def _run_plain_torch(plain_torch: PlainTorch, kind: str) -> float:
+    return _typical(_common_steps(plain_torch.run(kind, STEPS)))
 
 
 def _common_steps(ends_s: list[list[float]]) -> list[float]:

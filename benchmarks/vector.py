@@ -1,4 +1,4 @@
-"""A model of 4 MiB: what we and the peers push and pull alike.
+"""A model of 4 MiB: what we and the baselines push and pull alike.
 
 Nothing is computed. The gradient is all ones, so what the parameters must be after any number of updates is known.
 """

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from paceline.errors import PacelineError
     from paceline.programs import run_program
     from paceline.run import Run
-    from paceline.task import Task, load_task
+    from paceline.task import Task
+    from paceline.task_files import load_task
     from paceline.training import train
 
 __version__ = "0.1.0"
@@ -53,7 +54,7 @@ _HOMES = {
     "Simulated": "paceline.clusters.simulated.simulated",
     "Task": "paceline.task",
     "compare": "paceline.comparison.compare",
-    "load_task": "paceline.task",
+    "load_task": "paceline.task_files",
     "run_program": "paceline.programs",
     "times": "paceline.costs",
     "train": "paceline.training",

@@ -6,8 +6,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-from paceline.clusters.job import Cluster, Job, trace_of
+from paceline.clusters.job import Cluster, Job
 from paceline.clusters.local.local import Local
+from paceline.clusters.outcome import trace_of
 from paceline.context import Context, Strategy
 from paceline.errors import ConfigurationError
 from paceline.forked import do_without_lost_threads

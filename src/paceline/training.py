@@ -9,8 +9,9 @@ from collections.abc import Callable
 
 import torch
 
-from paceline.clusters.job import Cluster, Job, assemble
+from paceline.clusters.job import Cluster, Job
 from paceline.clusters.local.local import Local
+from paceline.clusters.outcome import assemble
 from paceline.context import Strategy
 from paceline.errors import ConfigurationError
 from paceline.forked import do_without_lost_threads

@@ -1,4 +1,4 @@
-"""DistributedDataParallel as a peer: the weights of `single`, the same slowness, the same record, the same failures."""
+"""DistributedDataParallel as a baseline: weights of `single`, the same slowness, the same record, the same failures."""
 
 import gc
 import os
@@ -152,7 +152,7 @@ def test_a_delay_lengthens_the_computations_of_its_rank_and_the_waits_of_the_oth
 
 def test_delays_are_drawn_as_for_our_own_strategies():
     cluster = pl.Local(workers=2, delay=pl.times.Exponential(0.03))
-    ours, peer = (
+    ours, baseline = (
         seconds_of(run, Kind.COMPUTE)
         for run in (
             pl.train(a_task(), "all-reduce", cluster, steps=3, seed=4),
@@ -162,7 +162,7 @@ def test_delays_are_drawn_as_for_our_own_strategies():
     expected = [np.random.default_rng([4, rank, 2]) for rank in range(2)]
     at_least = np.array([sum(cluster.delay.draw(rng) for _ in range(3)) for rng in expected])
     assert (ours >= at_least).all()
-    assert (peer >= at_least).all()
+    assert (baseline >= at_least).all()
 
 
 # What goes wrong

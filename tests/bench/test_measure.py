@@ -43,7 +43,7 @@ def test_results_are_right_and_each_size_has_a_winner(all_reduce):
         assert name == quickest.algorithm
 
 
-def test_the_ratio_is_the_peers_time_over_ours(all_reduce):
+def test_the_ratio_is_the_baselines_time_over_ours(all_reduce):
     report, _ = all_reduce
     seconds = {(row.size_bytes, row.algorithm): row.seconds for row in report.rows}
     assert set(report.ratios) == {"ring", "tree"}
@@ -75,7 +75,7 @@ def test_the_report_is_json_with_rows_winners_ratios_fit_and_machine(all_reduce)
 
 
 @pytest.mark.parametrize("pattern", [name for name in PATTERNS if name != "all-reduce"])
-def test_every_pattern_is_right_by_ours_and_by_the_peer(pattern):
+def test_every_pattern_is_right_by_ours_and_by_the_baseline(pattern):
     report = measured(pattern, workers=3, against="gloo", repeat=2)
     assert report.mistake == ""
     assert {row.algorithm for row in report.rows} == {*PATTERNS[pattern].algorithms, "gloo"}

@@ -58,11 +58,11 @@ def test_a_wide_simulation_leaves_out_all_to_all_unless_it_is_named():
     assert "all-to-all" not in named.left_out
 
 
-def test_the_peer_is_timed_once_whether_it_is_named_or_not():
+def test_the_baseline_is_timed_once_whether_it_is_named_or_not():
     assert spec(algorithms=("ring",), against="gloo").cases == ("ring", "gloo")
     both = spec(algorithms=("ring", "native"), against="gloo")
     assert both.cases == ("ring", "native")
-    assert both.peer == "native"
+    assert both.baseline == "native"
 
 
 @pytest.mark.parametrize(

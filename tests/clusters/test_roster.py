@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from paceline.clusters.job import Job, Outcome
+from paceline.clusters.job import Job
+from paceline.clusters.outcome import Outcome
 from paceline.clusters.roster import Roster
 from paceline.errors import LossNotFiniteError, PeerLost
 

@@ -1,27 +1,27 @@
 import pytest
 
 import paceline as pl
-from paceline.comparison.baselines import PEERS, peer_trainers
+from paceline.comparison.baselines import BASELINES, baseline_trainers
 from paceline.errors import ConfigurationError, UnknownNameError
 
 
-@pytest.mark.parametrize("name", PEERS)
-def test_every_peer_trains_by_the_words_of_train(name):
-    assert callable(peer_trainers(name, pl.Local())[name])
+@pytest.mark.parametrize("name", BASELINES)
+def test_every_baseline_trains_by_the_words_of_train(name):
+    assert callable(baseline_trainers(name, pl.Local())[name])
 
 
-def test_no_peer_is_no_peer():
-    assert peer_trainers((), pl.Simulated(workers=2)) == {}
+def test_no_baseline_is_no_trainer():
+    assert baseline_trainers((), pl.Simulated(workers=2)) == {}
 
 
-def test_an_unknown_peer_is_refused():
+def test_an_unknown_baseline_is_refused():
     with pytest.raises(
         UnknownNameError, match="against must be one of ddp, but got 'dpd'; did you mean 'ddp'"
     ):
-        peer_trainers(["dpd"], pl.Local())
+        baseline_trainers(["dpd"], pl.Local())
 
 
 @pytest.mark.parametrize("cluster", [pl.Simulated(workers=2), pl.Local(workers=2, link=pl.Link("1Gbps"))])
-def test_a_peer_needs_real_workers_and_their_memory(cluster):
+def test_a_baseline_needs_real_workers_and_their_memory(cluster):
     with pytest.raises(ConfigurationError, match="against needs real workers and their shared memory"):
-        peer_trainers(["ddp"], cluster)
+        baseline_trainers(["ddp"], cluster)

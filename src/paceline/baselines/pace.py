@@ -1,4 +1,4 @@
-"""How fast a rank of a peer computes: as fast as it can, or slower, as the cluster says."""
+"""How fast a rank of a baseline computes: as fast as it can, or slower, as the cluster says."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The peer: Gloo by torch.distributed, in the very processes that run our own algorithms."""
+"""The baseline: Gloo by torch.distributed, in the very processes that run our own algorithms."""
 
 from __future__ import annotations
 

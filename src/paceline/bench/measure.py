@@ -65,7 +65,7 @@ def report_of(
     return Report(
         spec=spec,
         where=where,
-        rows=tuple(_with_ratios(rows, spec.peer)),
+        rows=tuple(_with_ratios(rows, spec.baseline)),
         fit=_fit(spec, results),
         mistake=_mistake(spec, rows, mistakes),
         machine=machine,
@@ -85,11 +85,11 @@ def _left_early(times: Sequence[Times]) -> int:
     )
 
 
-def _with_ratios(rows: Sequence[Row], peer: str | None) -> list[Row]:
-    peers = {row.size_bytes: row.seconds for row in rows if row.algorithm == peer}
+def _with_ratios(rows: Sequence[Row], baseline: str | None) -> list[Row]:
+    baseline_s = {row.size_bytes: row.seconds for row in rows if row.algorithm == baseline}
     return [
-        dataclasses.replace(row, peer_over_this=peers[row.size_bytes] / row.seconds)
-        if peers and row.algorithm != peer
+        dataclasses.replace(row, peer_over_this=baseline_s[row.size_bytes] / row.seconds)
+        if baseline_s and row.algorithm != baseline
         else row
         for row in rows
     ]

@@ -16,7 +16,7 @@ __all__ = ["available_bytes", "check_memory", "needed_bytes"]
 _PROCESS_BYTES = (
     16 * 2**20
 )  # what a worker does not share with the fork server: 8 MiB measured, and some room
-_RING_BYTES = 2**20
+_RING_BYTES = 2**22  # as links/rings.py has it, which imports torch
 
 
 def check_memory(spec: Spec, available: int | None) -> None:
@@ -70,7 +70,7 @@ def _copies(spec: Spec) -> int:
     ranks = range(spec.workers)
     plans = [spec.kind.collective(name, spec.workers) for name in _schedules(spec)]
     most = max((scratch_length(plan, rank, 1) for plan in plans for rank in ranks), default=0)
-    return max(most, 1 if spec.peer or "native" in spec.algorithms else 0)
+    return max(most, 1 if spec.baseline or "native" in spec.algorithms else 0)
 
 
 def _schedules(spec: Spec) -> list[str]:

@@ -76,15 +76,15 @@ def draw(report: Report) -> str:
 
 def _lines(report: Report, scale: float) -> Iterator[_Line]:
     for place, name in enumerate(report.spec.cases):
-        is_peer = name == report.spec.peer
+        is_baseline = name == report.spec.baseline
         rows = [row for row in report.rows if row.algorithm == name and not row.wrong]
         speeds = ((row.size_bytes, row.busbw_bytes_per_s / scale) for row in rows)
         yield _Line(
             name=name,
-            colour=svg.INK if is_peer else svg.COLOURS[place % len(svg.COLOURS)],
+            colour=svg.INK if is_baseline else svg.COLOURS[place % len(svg.COLOURS)],
             dash=svg.DASHES[place % len(svg.DASHES)],
             marker=_MARKERS[place % len(_MARKERS)],
-            hollow=is_peer or place >= len(_MARKERS),  # a second round of markers is hollow
+            hollow=is_baseline or place >= len(_MARKERS),  # a second round of markers is hollow
             points=tuple((size, speed) for size, speed in speeds if 0 < speed < math.inf),
         )
 

@@ -60,8 +60,8 @@ class Program:
             return call
 
         calls = {name: ours(name) for name in algorithms}
-        if self.spec.peer is not None and self.spec.peer not in calls:
-            calls[self.spec.peer] = Gloo(self.spec.pattern, self.store_path).run
+        if self.spec.baseline is not None and self.spec.baseline not in calls:
+            calls[self.spec.baseline] = Gloo(self.spec.pattern, self.store_path).run
         if pattern.sized and len(ctx.workers) > 1:
             calls[PING_PONG] = _ping_pong
         return calls

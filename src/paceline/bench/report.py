@@ -32,7 +32,7 @@ class Row:
     wrong: int = 0
     """Calls, warm-up included, after which some rank had a wrong result."""
     peer_over_this: float | None = None
-    """How many times as long the peer took."""
+    """How many times as long the baseline took. JSON has it under this name."""
 
 
 def make_row(spec: Spec, length: int, algorithm: str, times_s: Sequence[float], wrong: int = 0) -> Row:
@@ -76,7 +76,7 @@ class Report:
     spec: Spec
     where: str
     rows: tuple[Row, ...]
-    """By size, then in the order of the algorithms, the peer last."""
+    """By size, then in the order of the algorithms, the baseline last."""
     fit: Fit | None = None
     link: Link | None = None
     """What was simulated."""
@@ -86,7 +86,7 @@ class Report:
 
     @property
     def winners(self) -> dict[int, str]:
-        """The quickest algorithm at each size, among those whose results were right. The peer may win."""
+        """The quickest algorithm at each size, among those whose results were right. The baseline may win."""
         winners: dict[int, Row] = {}
         for row in self.rows:
             best = winners.get(row.size_bytes)
@@ -96,7 +96,7 @@ class Report:
 
     @property
     def ratios(self) -> dict[str, dict[int, float]]:
-        """How many times as long the peer took, by algorithm and size."""
+        """How many times as long the baseline took, by algorithm and size."""
         ratios: dict[str, dict[int, float]] = {}
         for row in self.rows:
             if row.peer_over_this is not None:
@@ -111,7 +111,7 @@ class Report:
             "workers": spec.workers,
             "dtype": spec.dtype,
             "algorithms": list(spec.algorithms),
-            "peer": spec.peer,
+            "peer": spec.baseline,
             "where": self.where,
             "simulated": spec.simulated,
             "rows": [_finite(dataclasses.asdict(row)) for row in self.rows],

@@ -9,12 +9,12 @@ from typing import Final
 from paceline.bench.patterns import PATTERNS, Pattern
 from paceline.errors import ConfigurationError, UnknownNameError
 
-__all__ = ["DTYPES", "PEERS", "Spec", "warm_up"]
+__all__ = ["BASELINES", "DTYPES", "Spec", "warm_up"]
 
 DTYPES: Final = {"float32": 4, "float64": 8, "bfloat16": 2, "float16": 2, "int64": 8}
 """Bytes of an element, by name: known without torch."""
 
-PEERS: Final = ("gloo",)
+BASELINES: Final = ("gloo",)
 _NOT_SIMULATED: Final = {
     "shared": "memory that ranks share moves no messages",
     "native": "torch.distributed keeps no virtual time",
@@ -61,15 +61,16 @@ class Spec:
         return DTYPES[self.dtype]
 
     @property
-    def peer(self) -> str | None:
+    def baseline(self) -> str | None:
         """The row that the others are compared with. `native` is Gloo already: it is not run twice."""
         return "native" if self.against == "gloo" and "native" in self.algorithms else self.against
 
     @property
     def cases(self) -> tuple[str, ...]:
         """What is timed at each size, in the order of the calls."""
-        peer = self.peer
-        return self.algorithms if peer is None or peer in self.algorithms else (*self.algorithms, peer)
+        if self.baseline is None or self.baseline in self.algorithms:
+            return self.algorithms
+        return (*self.algorithms, self.baseline)
 
     @property
     def lengths(self) -> tuple[int, ...]:
@@ -127,8 +128,8 @@ def _check_names(spec: Spec) -> None:
             raise UnknownNameError(f"--algorithms of {spec.pattern}", name, spec.kind.algorithms)
     if spec.dtype not in DTYPES:
         raise UnknownNameError("--dtype", spec.dtype, DTYPES)
-    if spec.against is not None and spec.against not in PEERS:
-        raise UnknownNameError("--against", spec.against, PEERS)
+    if spec.against is not None and spec.against not in BASELINES:
+        raise UnknownNameError("--against", spec.against, BASELINES)
 
 
 def _check_numbers(spec: Spec) -> None:

@@ -21,8 +21,8 @@ def facts(report: Report) -> dict[str, str]:
     """Lines by name: who won where, the link, the machine, and what was left out."""
     lines = {"fastest": _winners(report)}
     if report.spec.against is not None:
-        name, peer = report.spec.against, report.spec.peer
-        whose = f"{name}'s time" if name == peer else f"{name}'s time (the rows of {peer})"
+        name, baseline = report.spec.against, report.spec.baseline
+        whose = f"{name}'s time" if name == baseline else f"{name}'s time (the rows of {baseline})"
         lines["ratio"] = f"{whose} over ours, in the same run, calls interleaved: above 1 we win"
     if report.fit is not None:
         lines["link"] = _fit(report.fit)

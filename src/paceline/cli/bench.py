@@ -43,7 +43,8 @@ Factor = Annotated[float, Option("--factor", "-f", help="Each size is so many ti
 Dtype = Annotated[str, Option(help="float32, float64, bfloat16, float16 or int64.")]
 Repeat = Annotated[int | None, Option(help="Timed calls of each. Left out: 20 of small sizes to 5 of large.")]
 Against = Annotated[
-    str | None, Option(metavar="PEER", help="Time a peer between our calls, and print the ratio: gloo.")
+    str | None,
+    Option(metavar="BASELINE", help="Time a baseline between our calls, and print the ratio: gloo."),
 ]
 Plot = Annotated[Path | None, Option(metavar="FILE", help="Draw bus bandwidth over size, as SVG.")]
 
@@ -201,11 +202,11 @@ def _save_plot(report: Report, plot: Path) -> None:
 def _print_report(report: Report) -> None:
     from paceline.bench.words import bandwidth_unit, facts
 
-    sized, peer = report.spec.kind.sized, report.spec.against
+    sized, against = report.spec.kind.sized, report.spec.against
     typer.echo(report.spec.pattern + f" of {report.spec.dtype}" * sized + f" on {report.where}\n")
     unit, scale = bandwidth_unit(report)
     header = ["size"] * sized + ["algorithm", "time"] + [f"algbw {unit}", f"busbw {unit}"] * sized
-    header += [f"{peer}/this"] * bool(peer) + [""]
+    header += [f"{against}/this"] * bool(against) + [""]
     print_table(header, [_cells(row, report, scale) for row in report.rows])
     lines = facts(report)
     width = max(map(len, lines)) + 2
@@ -219,7 +220,7 @@ def _cells(row: Row, report: Report, scale: float) -> list[str]:
     bandwidths = [_three_digits(speed / scale) for speed in (row.algbw_bytes_per_s, row.busbw_bytes_per_s)]
     cells = [format_bytes(row.size_bytes)] * sized + [row.algorithm, format_seconds(row.seconds)]
     cells += bandwidths * sized
-    if report.spec.peer:
+    if report.spec.baseline:
         cells.append("" if row.peer_over_this is None else f"{row.peer_over_this:.2f}")
     verdict = f"WRONG in {row.wrong} calls" if row.wrong else "fastest" if row.algorithm == winner else ""
     return [*cells, verdict]

@@ -32,7 +32,7 @@ class ClusterWords:
     encrypt: bool | None = None
     threads: int | None = None
     emulates: bool = False
-    """Whether the command's real workers can do as if their links were slow."""
+    """Whether the command can emulate slow links between real workers."""
 
     def __post_init__(self) -> None:
         simulated = {"--compute": self.compute}

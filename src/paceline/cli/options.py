@@ -99,7 +99,10 @@ Repeat = Annotated[int, Option(help="Runs of each strategy, in rounds; round n h
 Target = Annotated[float | None, Option(help="The metric's value to reach, in place of the task's own.")]
 Against = Annotated[
     list[str] | None,
-    Option(metavar="PEER", help="A peer to stand against: ddp, PyTorch's DistributedDataParallel on Gloo."),
+    Option(
+        metavar="BASELINE",
+        help="A baseline to stand against: ddp, PyTorch's DistributedDataParallel on Gloo.",
+    ),
 ]
 Baseline = Annotated[
     bool, Option("--baseline/--no-baseline", help="Run `single` too, on one worker, for the speed-up.")

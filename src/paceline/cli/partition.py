@@ -73,7 +73,7 @@ def _draw(
     )
     from paceline.replica.batches import Samples
     from paceline.replica.partitions.facts import facts_of
-    from paceline.task import load_task
+    from paceline.task_files import load_task
 
     with exit_codes(failure=REFUSED):
         data = load_task(file).build_data()

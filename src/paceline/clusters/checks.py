@@ -40,7 +40,7 @@ def share_of_cores(workers: int) -> int:
 
 
 def thread_words(threads: int | None) -> list[str]:
-    """How a cluster tells what was asked for."""
+    """For a cluster's description; empty where nothing was asked for."""
     return [] if threads is None else [f"{threads} thread{'s' * (threads > 1)} a rank"]
 
 
@@ -50,7 +50,7 @@ def check_deadline(deadline_s: float) -> None:
 
 
 def check_real_stragglers(stragglers: Stragglers, ranks: int) -> None:
-    """Those of processes: they can be held up, but not hurried."""
+    """Real processes can be slowed down, but not sped up."""
     stragglers.check(ranks)
     for rank, factor in stragglers.slow.items():
         if factor < 1:

@@ -1,4 +1,4 @@
-"""Python's collector of cyclic garbage, at rest for a while."""
+"""Pauses Python's garbage collector for a while."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["gc_paused"]
 
 @contextmanager
 def gc_paused() -> Iterator[None]:
-    """For what makes many small objects and hardly any cycles: looking for those would take a good part of its time."""
+    """For code that makes many small objects and hardly any cycles: searching for them would take much of its time."""
     collecting = gc.isenabled()
     gc.disable()
     try:
@@ -23,7 +23,7 @@ def gc_paused() -> Iterator[None]:
 
 
 def _let_all_age() -> None:
-    """Make every object an old one. The collector would look through all young ones at once when it goes on."""
-    if not gc.get_freeze_count():  # else the caller's frozen ones would thaw
+    """Make every object an old one, or else the collector would go through all young ones when it resumes."""
+    if not gc.get_freeze_count():  # or else objects that the caller has frozen would thaw
         gc.freeze()
         gc.unfreeze()

@@ -1,26 +1,19 @@
-"""What a cluster is asked to do, and what each of its ranks brings back."""
+"""What a cluster is asked to do."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
-import numpy as np
-import torch
-from torch import Tensor, nn
-
-from paceline.clusters.gc_pause import gc_paused
 from paceline.context import Program, Strategy
-from paceline.environment import snapshot
-from paceline.run import Progress, Record, Run
+from paceline.run import Progress
 from paceline.task import Task
-from paceline.trace import Spans, Trace
 
-__all__ = ["Cluster", "Job", "Outcome", "assemble", "trace_of"]
+if TYPE_CHECKING:
+    from paceline.clusters.outcome import Outcome
 
-_log = logging.getLogger("paceline")
+__all__ = ["Cluster", "Job"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,47 +56,6 @@ class Job:
         return program
 
 
-@dataclass(slots=True, kw_only=True)
-class Outcome:
-    """What one rank brings back from a run."""
-
-    rank: int
-    records: list[dict[str, Any]] = field(default_factory=list)
-    """Of the reporter: a dictionary a step."""
-    updates: list[dict[str, Any]] = field(default_factory=list)
-    """Of a worker that updates the parameters at its own pace: a dictionary for each of its updates."""
-    counted: int = 0
-    """Of such a worker: how many updates of all ranks it had heard of in the end."""
-    metric: float | None = None
-    """Of the reporter, where workers update at their own pace: the final metric."""
-    reported: dict[str, float] = field(default_factory=dict)
-    """What it reported after its last record."""
-    own_metric: float | None = None
-    """Of a worker with parameters of its own: their metric at the end, if it was asked for."""
-    losses: list[tuple[int, float, int]] = field(default_factory=list)
-    """Of a worker: step, mean loss and samples of each batch."""
-    bytes_at: list[int] = field(default_factory=list)
-    """Bytes sent until the end of each step, of a rank that goes step by step with the run."""
-    bytes_over_time: list[tuple[float, int]] = field(default_factory=list)
-    """Seconds and bytes sent by then, of a rank that goes at its own pace."""
-    bytes_sent: int = 0
-    messages_sent: int = 0
-    staleness: dict[int, int] = field(default_factory=dict)
-    lost: list[tuple[int, int]] = field(default_factory=list)
-    """Ranks that the run went on without, and the step of each."""
-    threads: int = 0
-    """With how many it computed; 0 if it did not come back."""
-    seconds: float = 0.0
-    clock_residual_s: float = 0.0
-    """By how much its clock may differ at most from that of the other ranks."""
-    facts: dict[str, str] = field(default_factory=dict)
-    """What else the run's environment was: the hosts, how they were joined."""
-    spans: Spans | None = None
-    state: dict[str, Tensor] = field(default_factory=dict)
-    result: Any = None
-    """What the role program returned."""
-
-
 class Cluster(Protocol):
     """Where a job runs."""
 
@@ -111,149 +63,3 @@ class Cluster(Protocol):
     def workers(self) -> int: ...
 
     def run(self, job: Job, progress: Callable[[Progress], None] | None = None) -> list[Outcome]: ...
-
-
-@gc_paused()
-def assemble(job: Job, cluster: str, outcomes: Sequence[Outcome], module: nn.Module | None) -> Run:
-    """Put the outcomes of all ranks together."""
-    reporter = outcomes[job.reporter]
-    if any(outcome.updates for outcome in outcomes):
-        reporter.records = _merge_updates(job, outcomes, reporter)
-    if module is not None and reporter.state:
-        with torch.no_grad():
-            module.load_state_dict(reporter.state)
-    return Run(
-        strategy=job.name,
-        cluster=cluster,
-        seed=job.seed,
-        history=_history(outcomes, reporter),
-        trace=trace_of(outcomes),
-        seconds=reporter.records[-1]["seconds"] if reporter.records else max(o.seconds for o in outcomes),
-        bytes_sent=[o.bytes_sent for o in outcomes],
-        messages_sent=[o.messages_sent for o in outcomes],
-        staleness=_sum_histograms([o.staleness for o in outcomes]),
-        lost=_losses(outcomes),
-        peer_metrics={o.rank: o.own_metric for o in outcomes if o.own_metric is not None},
-        target=job.task.target if job.task else None,
-        environment={**snapshot(), "threads a rank": _threads(outcomes), **reporter.facts},
-        state=reporter.state,
-        trainable=[name for name, p in module.named_parameters() if p.requires_grad] if module else [],
-        module=module,
-    )
-
-
-def trace_of(outcomes: Sequence[Outcome]) -> Trace:
-    """The spans of all ranks that brought some back."""
-    spans = [outcome.spans for outcome in outcomes if outcome.spans is not None]
-    seconds = max(outcome.seconds for outcome in outcomes)
-    return Trace(spans, seconds, max(outcome.clock_residual_s for outcome in outcomes))
-
-
-def _history(outcomes: Sequence[Outcome], reporter: Outcome) -> list[Record]:
-    records = reporter.records
-    sent = _bytes_by(outcomes, [record["seconds"] for record in records])
-    if not all("loss" in record and "samples" in record for record in records):
-        records = [
-            noted | record
-            for noted, record in zip(_noted_by_workers(outcomes, len(records)), records, strict=True)
-        ]
-    return [
-        Record(r["step"], r["seconds"], r["loss"], r["metric"], r["samples"], nbytes, r["extra"])
-        for r, nbytes in zip(records, sent, strict=True)
-    ]
-
-
-def _noted_by_workers(outcomes: Sequence[Outcome], steps: int) -> Iterator[dict[str, Any]]:
-    """Mean loss, and samples so far, of each step: where the reporter does not know them."""
-    losses, samples, seen = [0.0] * steps, [0] * steps, 0
-    for outcome in outcomes:
-        for step, loss, count in outcome.losses:
-            if step < steps:
-                losses[step] += loss * count
-                samples[step] += count
-    for loss, count in zip(losses, samples, strict=True):
-        seen += count
-        yield {"loss": loss / count if count else float("nan"), "samples": seen}
-
-
-def _bytes_by(outcomes: Sequence[Outcome], seconds: list[float]) -> list[int]:
-    """Bytes that all ranks had sent by the end of each step, which was at `seconds`."""
-    sent = np.zeros(len(seconds), dtype=np.int64)
-    when: list[float] = []
-    totals: list[int] = []
-    first_of_rank: list[int] = []
-    for outcome in outcomes:
-        if outcome.bytes_at:
-            steps = np.minimum(np.arange(len(seconds)), len(outcome.bytes_at) - 1)
-            sent += np.array(outcome.bytes_at, dtype=np.int64)[steps]
-        elif outcome.bytes_over_time:
-            first_of_rank.append(len(when))
-            times_s, totals_of_rank = zip(*outcome.bytes_over_time, strict=True)
-            when += times_s
-            totals += totals_of_rank
-    when_s, so_far = np.array(when, dtype=np.float64), np.array(totals, dtype=np.int64)
-    how_much = np.diff(so_far, prepend=0)
-    how_much[first_of_rank] = so_far[first_of_rank]  # each rank begins at nothing
-    order = np.argsort(when_s, kind="stable")
-    running = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(how_much[order])])
-    sent += running[np.searchsorted(when_s[order], seconds, side="right")]
-    total: list[int] = sent.tolist()
-    return total
-
-
-def _merge_updates(job: Job, outcomes: Sequence[Outcome], reporter: Outcome) -> list[dict[str, Any]]:
-    """The updates of all ranks as one history: numbered in order of time, samples added up."""
-    updates = [update for outcome in outcomes for update in outcome.updates]
-    # At one moment of virtual time there may be several; their own count then tells which came first.
-    updates.sort(key=lambda update: (update["seconds"], update["step"]))
-    mean_samples = sum(update["samples"] for update in updates) / len(updates)
-    before, samples = 0, 0.0
-    for number, update in zip(_numbers(job, updates, outcomes), updates, strict=True):
-        # Updates without a record are those of a lost rank, which had as many samples as the others, or one more.
-        samples += update["samples"] + (number - before - 1) * mean_samples
-        update.update(step=number, samples=round(samples))
-        before = number
-    updates[-1]["metric"] = reporter.metric
-    updates[-1]["extra"] = updates[-1]["extra"] | reporter.reported
-    return updates
-
-
-def _numbers(job: Job, updates: Sequence[dict[str, Any]], outcomes: Sequence[Outcome]) -> Sequence[int]:
-    """The numbers of these updates. The records of a lost rank are lost with it; its updates count all the same."""
-    lost = ", ".join(str(rank) for rank, _ in _losses(outcomes))
-    if not lost:
-        return range(1, len(updates) + 1)
-    numbers = sorted(update["step"] for update in updates)
-    if not job.stop_at_target:  # the last record stands for what a lost rank did after it, too
-        numbers[-1] = max(numbers[-1], min(job.steps, max(outcome.counted for outcome in outcomes)))
-    missing = numbers[-1] - len(numbers)
-    if missing:
-        words = "%d of %d updates were made by rank %s, which is lost: they count, but history has no record of them"
-        _log.warning(words, missing, numbers[-1], lost)
-    return numbers
-
-
-def _losses(outcomes: Sequence[Outcome]) -> list[tuple[int, int]]:
-    """Each lost rank once, with the step in which it was first missed; in the order of these steps."""
-    missed = [(rank, step) for o in outcomes for rank, step in o.lost if rank != o.rank]
-    missed.sort(key=lambda entry: entry[1])
-    # The driver's own note counts where nobody missed the rank: it died when all had been said.
-    noted = [(rank, step) for o in outcomes for rank, step in o.lost if rank == o.rank]
-    first: dict[int, int] = {}
-    for rank, step in (*missed, *noted):
-        first.setdefault(rank, step)
-    return sorted(first.items(), key=lambda entry: entry[1])
-
-
-def _threads(outcomes: Sequence[Outcome]) -> str:
-    """One number if all ranks had as many, else a number for each rank that came back."""
-    counts = [str(outcome.threads) for outcome in outcomes if outcome.threads]
-    return counts[0] if len(set(counts)) == 1 else ", ".join(counts)
-
-
-def _sum_histograms(histograms: Sequence[dict[int, int]]) -> dict[int, int]:
-    total: dict[int, int] = {}
-    for histogram in histograms:
-        for key, count in histogram.items():
-            total[key] = total.get(key, 0) + count
-    return dict(sorted(total.items()))

@@ -1,8 +1,9 @@
-"""Which ranks of a run have ended, and how: what a driver decides by, whatever its ranks' letters come through."""
+"""Which ranks of a run have ended, and how. Every driver decides by it, however its ranks' letters reach it."""
 
 from __future__ import annotations
 
-from paceline.clusters.job import Job, Outcome
+from paceline.clusters.job import Job
+from paceline.clusters.outcome import Outcome
 from paceline.errors import PeerLost, RunError
 
 __all__ = ["Roster"]
@@ -55,7 +56,7 @@ class Roster:
 
     @property
     def others_may_say_more(self) -> bool:
-        """Whether the first failure is a loss, so that those who wait for the lost rank will say where they wait."""
+        """Whether the first failure is a lost rank: then ranks that wait for it will still say where they wait."""
         cause = next(iter(self.failures.values()))
         return isinstance(cause, PeerLost) and cause.rank not in self._losses
 

@@ -11,7 +11,8 @@ import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from paceline.clusters.job import Cluster, Job, Outcome
+from paceline.clusters.job import Cluster, Job
+from paceline.clusters.outcome import Outcome
 from paceline.clusters.simulated.simulated import Simulated
 from paceline.run import Progress
 

@@ -12,21 +12,21 @@ from paceline.errors import ConfigurationError, UnknownNameError
 if TYPE_CHECKING:
     from paceline.clusters.job import Cluster
 
-__all__ = ["PEERS", "peer_trainers"]
+__all__ = ["BASELINES", "baseline_trainers"]
 
-PEERS: Mapping[str, tuple[str, str]] = {"ddp": ("paceline.baselines.ddp", "train_with_ddp")}
+BASELINES: Mapping[str, tuple[str, str]] = {"ddp": ("paceline.baselines.ddp", "train_with_ddp")}
 """Name -> module and function, which takes the words of `pl.train`."""
 
 
-def peer_trainers(names: str | Sequence[str], cluster: Cluster) -> dict[str, Trainer]:
+def baseline_trainers(names: str | Sequence[str], cluster: Cluster) -> dict[str, Trainer]:
     """What trains as each of these baselines does."""
     chosen = [names] if isinstance(names, str) else list(names)
-    unknown = next((name for name in chosen if name not in PEERS), None)
+    unknown = next((name for name in chosen if name not in BASELINES), None)
     if unknown is not None:
-        raise UnknownNameError("against", str(unknown), PEERS)
+        raise UnknownNameError("against", str(unknown), BASELINES)
     if chosen:
         _check_cluster(cluster)
-    return {name: getattr(importlib.import_module(PEERS[name][0]), PEERS[name][1]) for name in chosen}
+    return {name: getattr(importlib.import_module(BASELINES[name][0]), BASELINES[name][1]) for name in chosen}
 
 
 def _check_cluster(cluster: Cluster) -> None:

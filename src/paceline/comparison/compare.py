@@ -10,11 +10,11 @@ from typing import Any
 from paceline.clusters.job import Cluster
 from paceline.clusters.local.local import Local
 from paceline.comparison.alone import as_seen_alone
-from paceline.comparison.baselines import peer_trainers
+from paceline.comparison.baselines import baseline_trainers
 from paceline.comparison.budget import batches_per_step
 from paceline.comparison.comparison import Comparison
 from paceline.comparison.contender import Contender, Trainer, Watcher
-from paceline.comparison.entry import BASELINE
+from paceline.comparison.entry import YARDSTICK
 from paceline.comparison.names import named_strategies
 from paceline.context import Strategy
 from paceline.errors import ConfigurationError
@@ -53,8 +53,8 @@ def compare(
     `single` is run too, on one worker, for the others' speed-up, unless `baseline` is false. In a simulation with a
     given `compute` its gradients take as many times as long as there are workers, for they are of whole batches.
 
-    `against` names peers: "ddp" is PyTorch's DistributedDataParallel. `target` replaces the task's. Runs go on after
-    they have reached it, so that they can be compared to the end, unless `stop_at_target` is given. The metric is
+    `against` names baselines: "ddp" is PyTorch's DistributedDataParallel. `target` replaces the task's. Runs go on
+    after they have reached it, so that they can be compared to the end, unless `stop_at_target` is given. The metric is
     evaluated about 40 times a run by default.
 
     Everything is checked before the first run. A strategy that fails then does not end the comparison.
@@ -65,11 +65,11 @@ def compare(
     aimed = _with_target(task, target, where)
     _check_rounds(repeat, seed, evaluate_every)
     named = named_strategies(strategies, where.workers)
-    if baseline and BASELINE not in named:
-        named = {BASELINE: BASELINE, **named}
-    peers = peer_trainers(against, where)
+    if baseline and YARDSTICK not in named:
+        named = {YARDSTICK: YARDSTICK, **named}
+    baselines = baseline_trainers(against, where)
     words = {"evaluate_every": evaluate_every, "stop_at_target": stop_at_target}
-    contenders = _contenders(aimed, named, peers, where, steps, epochs, words)
+    contenders = _contenders(aimed, named, baselines, where, steps, epochs, words)
     for number in range(1, repeat + 1):
         for contender in (contender for contender in contenders if contender.error is None):
             contender.run(aimed, where, seed=seed + number - 1, round=number, rounds=repeat, watch=progress)
@@ -79,20 +79,20 @@ def compare(
 def _contenders(
     task: Task,
     named: dict[str, str | Strategy],
-    peers: dict[str, Trainer],
+    baselines: dict[str, Trainer],
     cluster: Cluster,
     steps: int | None,
     epochs: float | None,
     words: dict[str, Any],
 ) -> list[Contender]:
     count = count_steps(task, steps, epochs)
-    lengths = dict.fromkeys((*named, *peers), count) | (
+    lengths = dict.fromkeys((*named, *baselines), count) | (
         {} if steps else _lengths(task, named, cluster, count)
     )
-    trainers = {name: _trainer(strategy, alone=name == BASELINE) for name, strategy in named.items()} | peers
+    ours = {name: _trainer(strategy, alone=name == YARDSTICK) for name, strategy in named.items()}
     return [
         Contender(name=name, train=trainer, words=_words(task, lengths[name], words))
-        for name, trainer in trainers.items()
+        for name, trainer in (ours | baselines).items()
     ]
 
 

@@ -10,9 +10,9 @@ from paceline.errors import ConfigurationError
 if TYPE_CHECKING:
     from paceline.run import Run
 
-__all__ = ["BASELINE", "Entry"]
+__all__ = ["YARDSTICK", "Entry"]
 
-BASELINE = "single"
+YARDSTICK = "single"
 """The strategy that the others' speed-up is over. It runs on one worker, whatever the cluster's size."""
 
 

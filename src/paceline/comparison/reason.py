@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from paceline.comparison.entry import BASELINE
+from paceline.comparison.entry import YARDSTICK
 from paceline.comparison.table import Row
 from paceline.diagnosis.diagnose import Diagnosis
 from paceline.trace.spans import Kind
@@ -77,7 +77,7 @@ def _waiting(winner: Seen, others: Sequence[Seen]) -> str | None:
 
 
 def _instead(winner: Seen, rank: int) -> str:
-    if winner.run.strategy == BASELINE:
+    if winner.run.strategy == YARDSTICK:
         return f"{winner.name} has one worker, and waits for nobody"
     discarded = winner.discards(rank)
     if discarded > 1 - _MUCH:

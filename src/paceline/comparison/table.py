@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from paceline.comparison.entry import BASELINE, Entry
+from paceline.comparison.entry import YARDSTICK, Entry
 from paceline.costs.units import format_bytes, format_seconds
 from paceline.tables import NOTHING
 
@@ -59,7 +59,7 @@ class Row:
 def rows(entries: Sequence[Entry]) -> list[Row]:
     """A row an entry, in the same order."""
     table = [_row(entry) for entry in entries]
-    alone = [row for row, entry in zip(table, entries, strict=True) if entry.strategy == BASELINE]
+    alone = [row for row, entry in zip(table, entries, strict=True) if entry.strategy == YARDSTICK]
     return [replace(row, speed_up=_speed_up(row, alone[0])) if alone else row for row in table]
 
 

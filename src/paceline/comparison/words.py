@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from paceline.comparison.entry import BASELINE, Entry
+from paceline.comparison.entry import YARDSTICK, Entry
 from paceline.comparison.reason import Seen, reason
 from paceline.comparison.table import Row, brief, rows
 from paceline.comparison.verdict import order, within_spread
@@ -31,7 +31,7 @@ def summary(entries: Sequence[Entry]) -> list[str]:
         said = [sentence for seen in looked.values() for sentence in sentences(seen.diagnosis)]
     said += _missed(table)
     if any(row.speed_up is not None for row in table[1:]):
-        said.append(f"Speed-up is over {BASELINE}: one worker, which takes the whole batch of every step.")
+        said.append(f"Speed-up is over {YARDSTICK}: one worker, which takes the whole batch of every step.")
     return said + [f"{row.name} failed: {brief(row.error)}" for row in table if row.error is not None]
 
 

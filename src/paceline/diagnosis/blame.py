@@ -2,7 +2,7 @@
 
 Where rank 1 waits for a server, the server for rank 3, and rank 3 computes, both waits are rank 3's doing.
 `trace.waits` charges a rank with those that waited for it directly; here every second of waiting is charged to who is
-at the chain's end. Where that one evaluates, nobody is to blame; where a chain bites its tail, or its end communicates,
+at the chain's end. Where that one evaluates, nobody is to blame; where a chain is a circle, or its end communicates,
 the links are.
 """
 
@@ -78,7 +78,7 @@ def _cells(spans: Sequence[Spans], seconds: float) -> tuple[NDArray[np.float64],
     """Moments of the run, and how many seconds each stands for."""
     most = min(_MOST_CELLS, max(_FEWEST_CELLS, _MOST_STATES // len(spans)))
     if 2 * sum(len(each) for each in spans) > most:
-        # Not in the middle of each: steps of equal length would be met at a few of their phases only.
+        # Not in the middle of each piece: where all steps are equal, that would hit only a few phases of a step.
         numbers = np.arange(most)
         return (numbers + (numbers + 0.5) * _GOLDEN % 1) * (seconds / most), np.full(most, seconds / most)
     times = [each.array[name] for each in spans for name in ("start_s", "end_s")]
@@ -104,7 +104,7 @@ def _awaited(spans: Spans, moments: NDArray[np.float64], place: dict[int, int]) 
 
 
 def _ends_of_chains(awaited: NDArray[np.intp]) -> NDArray[np.intp]:
-    """Whom each rank waits for in the end. In a chain that bites its tail, one of those in it."""
+    """Whom each rank waits for in the end. Where the chain is a circle, one of those in it."""
     ends = awaited
     for _ in range(math.ceil(math.log2(max(2, len(awaited)))) + 1):
         ends = np.take_along_axis(ends, ends, axis=0)

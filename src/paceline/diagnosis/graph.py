@@ -52,7 +52,7 @@ def _add_activities(graph: Graph, activities: Activities, messages: Messages) ->
             graph.computations.append((rank, begin))
         elif what != What.WORK:
             end = graph.add()
-            # A message that was there already takes only the taking.
+            # A message that was there already costs only the time to take it.
             graph.after(begin, end, row_work_s if what == What.RECEIPT and not waited[row] else 0.0)
         nodes.begin.append(begin)
         nodes.end.append(end)

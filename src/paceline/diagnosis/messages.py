@@ -31,7 +31,7 @@ class Messages:
     carry_s: Floats
     """How much of that it keeps the receiver busy."""
     late_s: Floats
-    """How much later it came than that and the messages before it explain. 0 where nobody was waiting for it."""
+    """How much later it was than its travel and the messages before it explain. 0 where nobody was waiting for it."""
     sending_s: Floats
     """What the send took by itself, where it had to wait until its receiver began to take it. Else NaN."""
 

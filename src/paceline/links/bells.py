@@ -1,7 +1,7 @@
 """One word a rank by which others wake it when there is news for it, so that a rank has one thing to sleep on.
 
-Who waits says so first (`listen`), then looks for news, and sleeps only if there are none. Who has news writes them
-first, then looks whether anybody listens. So one of the two always sees the other, and no news are slept over.
+Who waits says so first (`listen`), then looks for news, and sleeps only if there is none. Who has news writes it
+first, then looks whether anybody listens. So one of the two always sees the other, and no news is missed.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ __all__ = ["Callers"]
 
 _EVENT = struct.Struct("<HI")  # what happened, and to which connection: its file
 _FAILED = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
-_REFUSED = zmq.EVENT_HANDSHAKE_FAILED_AUTH  # by their credentials: whoever refused them knows
+_REFUSED = zmq.EVENT_HANDSHAKE_FAILED_AUTH  # for their credentials: the gate that refused them has noted it
 _EVENTS = _FAILED | _REFUSED | zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_SUCCEEDED
 _numbers = itertools.count()
 

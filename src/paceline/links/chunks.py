@@ -33,8 +33,8 @@ __all__ = [
 CHUNK_BYTES = 2**18
 WINDOW_BYTES = 2**22
 """What may be under way or unread between two ranks, one way."""
-# Of a message: its first chunk, another; and none: only how much was consumed. Then, of a stream (see streams.py): its
-# offer, and a message whose payload it carries.
+# The kinds of chunks: a message's first one; a later one; no message, only how much was consumed; the offer of a stream
+# (see streams.py); and a message whose payload comes by the stream.
 FIRST, MORE, TAKEN, OFFER, STREAMED = 1, 2, 3, 4, 5
 RUN_ID_BYTES = 16
 _MAGIC = b"PLT1"

@@ -71,7 +71,7 @@ class Gate:
         self._known.set()
 
     def guard(self, socket: zmq.Socket[bytes]) -> Intake:
-        """Take only the run's own at this socket, which is not bound yet, nor has anybody been admitted.
+        """Take only the run's own processes at this socket. To be called before it is bound, and before `admit`.
 
         Returns what is known of the socket's connections. Each is known before anything that it brings is handed over.
         """
@@ -88,7 +88,7 @@ class Gate:
         return intake
 
     def introduce(self, socket: zmq.Socket[bytes], name: str, server_key: bytes) -> None:
-        """Be let in under a name where this socket, which is not connected yet, connects to."""
+        """Give a socket, before it connects, what it needs to be let in under a name."""
         if self._encrypt:
             socket.curve_publickey, socket.curve_secretkey = self.keys
             socket.curve_serverkey = server_key
@@ -122,7 +122,7 @@ class Gate:
         while closing not in (news := dict(poller.poll(_PATIENCE_MS if told_s < math.inf else None))):
             # First who has come, then who may come in: a connection is known before it brings anything.
             if sum(callers.hear() for callers in self._callers) and told_s == math.inf:
-                # Not at once: when a run ends, its own may leave from the door; then this gate closes soon, too.
+                # Not at once: when a run ends, its ranks may leave before they are let in; this gate closes soon then.
                 told_s = time.monotonic() + _PATIENCE_MS * 1e-3
             if requests in news:
                 self._answer(requests)

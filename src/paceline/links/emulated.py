@@ -1,4 +1,4 @@
-"""A slow network on one host: real messages, which are done when the link that they are said to take has carried them.
+"""A slow network on one host: real messages, each of which is done when the emulated link would have carried it.
 
 Each rank has one port out and one port in. A message starts when its sender's port out is free, keeps that port busy
 for n x seconds-per-byte, begins to arrive one latency later, and keeps its receiver's port in busy as long; ports in
@@ -162,11 +162,11 @@ class PacedSend(SendOperation):
         return True
 
     def close(self) -> None:
-        """All of it is out: its port has not carried it, for all that."""
+        """All of its bytes are out. But its port may not have carried it yet."""
         self._written = True
 
     def cancel(self) -> None:
-        """A message that has begun takes its time on the link all the same."""
+        """A message that has begun still takes its time on the link."""
         if self.done:
             return
         if self.sent >= 0:

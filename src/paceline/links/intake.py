@@ -1,8 +1,8 @@
 """How much each connection to a socket has brought that ZeroMQ has not handed over: who brings too much is cut off.
 
 ZeroMQ limits the size of a part, and how many messages wait to be read. But it hands a message over only with its last
-part, and does not limit how many parts come before: one that never ends would take all memory. How much a connection
-has brought, the system knows.
+part, and does not limit how many parts come before: one that never ends would take all memory. The system knows how
+much a connection has brought.
 """
 
 from __future__ import annotations
@@ -25,14 +25,15 @@ _SEAL_BYTES = 33  # what encryption adds to a part: a word, a nonce, flags and a
 
 
 class Intake:
-    """The connections to one bound socket. They are told of by one thread, and what they bring is taken by another."""
+    """The connections to one bound socket. One thread reports them, another takes what they bring."""
 
     def __init__(self, *, encrypt: bool) -> None:
         self._seal_bytes = _SEAL_BYTES if encrypt else 0
         self._connections: dict[int, _Connection] = {}
 
     def opened(self, fd: int) -> None:
-        self._connections[fd] = _Connection()  # the last one with this number may still be taken from
+        # A new object: an older connection with this number may still be read from.
+        self._connections[fd] = _Connection()
 
     def closed(self, fd: int) -> None:
         self._connections.pop(fd, None)

@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class Doing(IntEnum):
-    """What a rank is in, for the status board, where each has one word to say it."""
+    """What a rank is doing: one number, which it writes on the status board."""
 
     working = 0
     send = 1

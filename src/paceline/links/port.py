@@ -99,12 +99,12 @@ class Port:
     def pump(self, operation: RecvOperation) -> None:
         """Read until this operation is done or nothing more has come."""
         if operation.source == self.rank:
-            return  # what comes from here is handed over at once
+            return  # a message of this rank to itself is handed over at once
         if operation.source != ANY:
             self._pump_source(operation.source, operation)
             return
         for _ in self.others:
-            self._turn.rotate(-1)  # every rank is first in its turn, or a busy one would starve the others
+            self._turn.rotate(-1)  # take turns in who is read first, or a busy rank would starve the others
             self._pump_source(self._turn[-1], operation)
             if operation.done or operation.source != ANY:
                 return

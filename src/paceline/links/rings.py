@@ -23,8 +23,8 @@ __all__ = ["CHANNEL_BYTES", "Reader", "Writer"]
 RING_BYTES = 2**22  # measured: the best of 1 to 8 MiB, with two and four ranks on two cores
 PIECE_BYTES = 2**19
 CHANNEL_BYTES = 2 * CACHE_LINE + RING_BYTES
-# The writer's words and the reader's, in a cache line each: how many bytes were ever written, and ever read; and where
-# the lent message ends that the writer last asked to have back, and that the reader last began to read.
+# Two cache lines. The writer's: how many bytes it has ever written; the end of the lent message that it last asked to
+# have back. The reader's: how many bytes it has ever read; the end of the lent message that it last began to read.
 _HEAD, _TAKEN_BACK = 0, 1
 _TAIL, _TAKEN = CACHE_LINE // 8, CACHE_LINE // 8 + 1
 _DATA = 2 * CACHE_LINE
@@ -75,7 +75,8 @@ class Writer(SendQueue):
         end, words = self._lent_end, self._words
         if words[_TAKEN_BACK] != end:
             words[_TAKEN_BACK] = end
-            with self._bells.fence:  # between telling and looking, as in `Reader._take`: one sees the other
+            # `Reader._take` has a fence too: so at least one of the two sees the other's word.
+            with self._bells.fence:
                 pass
         if words[_TAKEN] == end and words[_TAIL] < end:
             return False
@@ -124,7 +125,7 @@ class Writer(SendQueue):
     def _place(self, operation: SendOperation) -> Place | None:
         """Where a message can be read that is not to go through the ring."""
         if self._lending is None or self._words[_TAIL] < self._words[_TAKEN_BACK]:
-            return None  # one word tells what was taken back: none is lent until the reader is past that one
+            return None  # there is one word for taking back: lend no other message until the reader is past that one
         return self._lending.place(operation)
 
     def _is_read(self, operation: SendOperation) -> bool:
@@ -223,7 +224,7 @@ class Reader:
         if self._words[_TAKEN_BACK] != self._tail:
             return True
         self._words[_TAKEN] = 0
-        self._bells.ring(self._source)  # it may be waiting for this
+        self._bells.ring(self._source)  # the writer may be waiting for this
         return False
 
     def _read_lent(self, operation: RecvOperation, header: Header) -> None:

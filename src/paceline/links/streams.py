@@ -25,8 +25,8 @@ _TICKET_BYTES = 32
 _OFFER = struct.Struct(f"<H{_TICKET_BYTES}s")  # port, ticket
 OFFER_BYTES = _OFFER.size
 _CONNECT_S = 5.0
-_PATIENCE_S = 10.0  # with one who comes and does not show a ticket
-_MOST_CALLERS = 64  # without a ticket at a time
+_PATIENCE_S = 10.0  # how long a caller may take to show a ticket
+_MOST_CALLERS = 64  # at a time, that have not shown a ticket
 _BACKLOG = 1024  # all ranks of a run may come at once
 _ON_READABLE = select.EPOLLIN | select.EPOLLONESHOT
 _ON_WRITABLE = select.EPOLLOUT | select.EPOLLONESHOT
@@ -92,7 +92,7 @@ class Streams:
         watch: select.epoll,
         refuse: Callable[[str, str], None],
     ) -> None:
-        """It listens at `host`, of which the gate's socket is, too. `watch` is what the rank sleeps on."""
+        """It listens at `host`, as the gate's socket does. `watch` is what the rank sleeps on."""
         self._host = host
         self._ports = ports
         self._watch = watch

@@ -69,7 +69,7 @@ class TcpEndpoint:
             raise
         self._sign = int(self._inbox.get(zmq.FD))
         self._watch.register(self._sign, select.EPOLLIN)
-        self._empty = False  # whether there is nothing left to take unless ZeroMQ has given a sign since
+        self._empty = False  # whether all was taken: then there is more only if ZeroMQ signals it
         self._has_news = False  # since its rank last went to sleep
         if not encrypt:
             self.streams = Streams(_host(self.seat.address), ports, self._watch, self._refuse)
@@ -99,7 +99,7 @@ class TcpEndpoint:
 
     def drain(self) -> bool:
         """Take all that has come and give it to its ways; tell whether there was anything."""
-        # To ask the system is three times as quick as to ask ZeroMQ, whose sign is for news alone.
+        # Asking the system is three times as quick as asking ZeroMQ. But ZeroMQ signals only what is new: see `_empty`.
         signs = {fd for fd, _ in self._watch.poll(0)}
         came = bool(signs - {self._sign})
         if self.streams is not None and came:

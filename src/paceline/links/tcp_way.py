@@ -66,9 +66,9 @@ class Endpoint(Protocol):
 class TcpWay(SendQueue):
     """What is under way between two ranks. Its socket is opened when there is something to send.
 
-    A message goes in chunks. A rank sends no more than the window ahead of what the other has consumed; each chunk
-    tells how much that is the other way, and where there is nothing to send, a chunk of its own does. Where nothing is
-    encrypted a large payload goes by a stream instead, for which the system's own buffers are the window.
+    A message goes in chunks. A rank is never further ahead of what the other has consumed than the window. Each chunk
+    tells how much its sender has consumed; a rank that has nothing to send tells it by a chunk without a message. Where
+    nothing is encrypted a large payload goes by a stream instead, for which the system's own buffers are the window.
     """
 
     __slots__ = (

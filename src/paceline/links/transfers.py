@@ -110,7 +110,7 @@ class SendOperation(Operation[None]):
             super().cancel()
 
     def _withdraw(self) -> None:
-        """Nobody may find half a message, or one that is overwritten while it is read."""
+        """A receiver must never see half a message, or one that changes while it is read."""
         until_s = _clock() + _PATIENCE_S
         while not self._outbox.withdraw(self):
             if _clock() > until_s:

@@ -1,6 +1,6 @@
 """Sleeping until one of several files can be read, for times shorter than a millisecond too.
 
-Python's own `select.poll` counts in milliseconds. Off Linux it has to do (untested).
+Python's own `select.poll` counts in milliseconds. It is used where the system is not Linux (untested).
 """
 
 from __future__ import annotations

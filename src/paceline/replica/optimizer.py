@@ -57,7 +57,7 @@ class FlatOptimizer:
         if self._clip_norm is not None:
             if norm is None:
                 norm = float(torch.linalg.vector_norm(self._gradient))
-            # The small number is torch.nn.utils.clip_grad_norm_'s, whose results are to be met exactly.
+            # The small number is that of torch.nn.utils.clip_grad_norm_: results must be equal to the last bit.
             if norm + 1e-6 > self._clip_norm:
                 self._gradient.mul_(self._clip_norm / (norm + 1e-6))
         self.optimizer.step()
@@ -80,7 +80,7 @@ class FlatOptimizer:
         if self._scheduler is None:
             return
         with warnings.catch_warnings():
-            # Torch misses the updates of its own optimizer. They were made elsewhere.
+            # Torch warns that its optimizer has made no updates. They were made elsewhere.
             warnings.filterwarnings("ignore", message="Detected call of `lr_scheduler.step")
             for _ in range(updates):
                 self._scheduler.step()

@@ -51,7 +51,7 @@ class ShapeReplica(Replica):
         return self._shards[parts]
 
     def moments(self) -> Sequence[Tensor]:
-        """Their shapes, so that who sends them is charged for it. An update is what makes them, of meta tensors too."""
+        """Their shapes, so that sending them costs time. The optimizer makes them in its first update."""
         if self._moments is None:
             optimizer = self._optimizer(None)
             optimizer.optimizer.step()

@@ -77,7 +77,7 @@ class ParameterServer(Strategy):
         await part(ctx, servers, policy, staleness_aware=self.staleness_aware).run()
 
     async def serving_worker(self, ctx: Context) -> None:
-        """Both at once. The worker has a replica of its own, for the server's changes while it computes."""
+        """Both at once. The worker has its own replica, because the server's parameters change while it computes."""
         working = ctx.start(self.worker(ctx.model.twin()))
         await self.server(ctx)
         await working

@@ -16,7 +16,8 @@ from paceline.clusters.hosts.hub import Hub
 from paceline.clusters.hosts.hub_client import HubClient
 from paceline.clusters.hosts.table import Member, Table, whereabouts
 from paceline.clusters.hosts.wire import write_letter
-from paceline.clusters.job import Job, Outcome
+from paceline.clusters.job import Job
+from paceline.clusters.outcome import Outcome
 from paceline.clusters.process.letters import read_outcomes, write_outcome
 from paceline.clusters.process.status_board import Status, StatusBoard
 from paceline.errors import PacelineError, PeerLost, RunError

@@ -1,8 +1,9 @@
-"""The clocks of several hosts, made one: how far each is ahead of the hub's, by asking it the time to and fro.
+"""The clocks of several hosts, made one: how far each is ahead of the hub's, found by asking for the time.
 
-A host's answer came from somewhere between question and answer; the middle is off by half the time that both took at
-most, less what the way takes at least. So the quickest of several exchanges tells the most. Asked again at the end, the
-clocks also tell how much faster one went than the other. Source: Cristian, "Probabilistic clock synchronization", 1989.
+A host reads its clock at some moment between the hub's question and the arrival of the answer. The hub takes it for the
+middle, and is wrong by at most half of the exchange. So the quickest of several exchanges tells the most. Asked
+again at the end, the clocks also tell how much faster one went than the other. Source: Cristian, "Probabilistic clock
+synchronization", 1989.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ class Clock:
             return 1.0
         theirs_s = self.end.answer_s - self.start.answer_s
         gained_s = self.end.offset_s - self.start.offset_s
-        # What is less than the readings' own error is no gain.
+        # A correction smaller than the readings' own error is no gain.
         if theirs_s <= 0 or abs(gained_s) <= self.start.residual_s + self.end.residual_s:
             return 1.0
         return 1.0 - gained_s / theirs_s

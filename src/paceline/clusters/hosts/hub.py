@@ -14,7 +14,8 @@ from paceline.clusters.hosts.hub_socket import HubSocket
 from paceline.clusters.hosts.requests import Requests
 from paceline.clusters.hosts.table import Table, whereabouts
 from paceline.clusters.hosts.wire import ASKING, HEARING
-from paceline.clusters.job import Job, Outcome
+from paceline.clusters.job import Job
+from paceline.clusters.outcome import Outcome
 from paceline.clusters.process.blame import Life, explain
 from paceline.clusters.process.channel import Letter
 from paceline.clusters.process.letters import read_error, read_outcome, write_error, write_outcomes
@@ -41,7 +42,7 @@ class Launcher(Protocol):
 
 
 class Hub:
-    """The middle of the run. It is in the driver; ranks reach it by their lines."""
+    """The middle of the run. It is in the driver; each rank reaches it by a `HubClient`."""
 
     def __init__(
         self,
@@ -69,11 +70,11 @@ class Hub:
         self._heard_s: dict[int, float] = {}
         self._hearing: set[int] = set()
         self._leaving_s: dict[int, float] = {}
-        """Of ranks that say they have told how they ended: when anything that they tell last came."""
+        """For each rank that says it has told how it ended: when something of that last arrived."""
         self._gone: set[int] = set()
-        """Ranks that have heard what was said in parting."""
+        """Ranks that have heard the hub's last letter."""
         self._ears: dict[int, tuple[int, float]] = {}
-        """How much of a letter each rank had heard when it last said so, and since when it says the same."""
+        """How much of a letter each rank says it has heard, and since when that has not changed."""
         self._requests = Requests(job, self._board, self._tell)
 
     def stop(self) -> None:
@@ -132,9 +133,9 @@ class Hub:
             self._tell(rank, "part", values, blobs)
 
     def _see_off(self) -> None:
-        """Wait for the ranks to hear what was said in parting, as long as they get on with it.
+        """Wait until the ranks have heard the hub's last letter, as long as they make progress.
 
-        Who closes a connection by which something still comes takes back what the other side has not read.
+        Closing a connection on which data still arrives discards what the other side has not read.
         """
         since_s = time.monotonic()
         # The outcomes of all ranks take their time.
@@ -161,7 +162,7 @@ class Hub:
 
     def _wait_until_ready(self) -> None:
         deadline_s = time.monotonic() + max(self._deadline_s, 60.0)
-        # Whose thread has not been heard yet cannot hear either: ZeroMQ drops what is for nobody.
+        # A rank whose thread has not been heard is not connected yet: ZeroMQ would drop a message to it.
         while not self._roster.all_ready or len(self._hearing) < self._job.ranks:
             self._step()
             if time.monotonic() > deadline_s:

@@ -35,7 +35,7 @@ def patience_s(deadline_s: float) -> float:
 
 
 class HubClient:
-    """One rank's end. `on_letter` hears in the thread what the client itself does not know how to take."""
+    """One rank's end. `takers` are called in the thread, with letters that the client itself does not handle."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class HubClient:
         self.cut = False
         """Whether the hub has not been heard for so long that it is taken for lost."""
         self.takers: dict[str, Callable[[Letter], tuple[dict[str, Any], Sequence[Any]] | None]] = {}
-        """What to do with letters of other words. What it returns is answered."""
+        """By a letter's word: who is called with it. What the call returns is sent back as the answer."""
         self._thread = threading.Thread(target=self._listen, name="hub-client", daemon=True)
         self._thread.start()
 
@@ -93,9 +93,9 @@ class HubClient:
         return self._start_s
 
     def wait_to_part(self) -> Letter | None:
-        """Until nobody needs this process any more; what the hub says in parting, if it is still there.
+        """Wait until nobody needs this process any more; return the hub's last letter, if the hub is still there.
 
-        The hub hears that this rank waits for nothing else: it does not wait in turn for a letter that was lost.
+        The hub is told that this rank waits for nothing else, so that it does not wait for a letter that was lost.
         """
         self._leaves = True
         while not self._parted.wait(BEAT_S) and not self.cut:

@@ -1,4 +1,4 @@
-"""The hub's socket: letters of the run's ranks come in by it, and nobody can make it keep more than that takes."""
+"""The hub's socket: it takes letters of the run's ranks, and nobody can make it use more memory than these need."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ __all__ = ["Arrival", "HubSocket"]
 
 _log = logging.getLogger("paceline")
 
-_HELD_BYTES = 2**23  # of a connection, not handed over: the 16 pieces that may wait unread are a mebibyte
-_LOOK_S = 0.1  # so much more can come at most before it is seen
+# Most that a connection may have brought and ZeroMQ not handed over. The 16 pieces that may wait unread are 1 MiB.
+_HELD_BYTES = 2**23
+_LOOK_S = 0.1  # how often that is checked
 
 
 class Arrival(NamedTuple):
@@ -107,7 +108,7 @@ class HubSocket:
 
 
 def _rank_of(sender: bytes, name: str) -> int:
-    """The rank by its credentials, with which what it calls itself must agree."""
+    """The rank that the sender's credentials name. What the sender calls itself must agree."""
     if sender not in (ASKING + name.encode(), HEARING + name.encode()) or not name.isdigit():
         raise FrameError(f"its credentials say {name!r}")
     return int(name)

@@ -16,7 +16,7 @@ Tell = Callable[..., None]
 
 
 class Requests:
-    """Open requests, and what is known to answer them by. A question is answered by a letter of the same word."""
+    """The open requests, and what is needed to answer them. The answer is a letter of the same word."""
 
     def __init__(self, job: Job, board: StatusBoard, tell: Tell) -> None:
         self._job = job

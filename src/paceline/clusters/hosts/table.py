@@ -45,7 +45,7 @@ def whereabouts() -> Whereabouts:
 
 
 def _identity() -> str:
-    """Of this boot of this machine, as seen from this process's network, processes and user."""
+    """Stands for this boot of this machine, and for the namespaces and the user that this process runs in."""
     facts = [platform.node(), getpass.getuser() if os.name != "posix" else str(os.getuid())]
     for path in ("/proc/sys/kernel/random/boot_id", "/proc/self/ns/net", "/proc/self/ns/pid"):
         try:

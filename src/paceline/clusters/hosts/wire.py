@@ -22,12 +22,12 @@ ASKING, HEARING = b"ask-", b"hear-"
 """A rank has two sockets to the hub: one by which its program asks, one by which a thread hears."""
 
 LETTER_BYTES = 2**36
-"""The most that a letter may hold. The largest bring a rank's outcome, with the model's weights: these are eight
-thousand million in float64, with whose gradient and optimizer state no host has had room for more."""
+"""The most that a letter may hold. The largest hold a rank's outcome with the model's weights. There is room for
+eight thousand million weights in float64: with gradient and optimizer state, no host has memory for more."""
 
 _PIECE_BYTES = 2**16  # a stranger can make a socket keep so much for each connection
 _SEAL_BYTES = 64  # what encryption adds to a message: 33, and some room
-_UNREAD_PIECES = 16  # of one sender; what is more stays with it
+_UNREAD_PIECES = 16  # of one sender; further ones wait at the sender
 _MAGIC = b"PLL1"
 _PREFIX = struct.Struct(
     "<4sQQQ"
@@ -35,7 +35,7 @@ _PREFIX = struct.Struct(
 
 
 def limit_intake(socket: zmq.Socket[bytes]) -> None:
-    """Let a socket, which is not bound or connected yet, take pieces and nothing larger, and few that nobody reads."""
+    """Limit a socket, before it is bound or connected, to messages of a piece's size and to a few unread ones."""
     socket.maxmsgsize = _PREFIX.size + _PIECE_BYTES + _SEAL_BYTES
     socket.rcvhwm = _UNREAD_PIECES
 
@@ -117,7 +117,7 @@ class LetterReader:
         section = self._sections[-1]
         if len(section) + len(body) > self._lengths[len(self._sections) - 1]:
             raise FrameError("a piece of a wrong length")
-        section += body  # it grows as it comes, whatever the sender says is still to come
+        section += body  # memory grows with what has come, not with what the sender announces
         self.offset += len(body)
         if self.offset == self._claim[0]:
             self._read_head()

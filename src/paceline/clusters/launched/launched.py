@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from paceline.clusters.checks import check_deadline, check_real_stragglers, check_threads, thread_words
-from paceline.clusters.job import Job, Outcome
+from paceline.clusters.job import Job
 from paceline.clusters.launched.launchers import LaunchedProcess, read_place
+from paceline.clusters.outcome import Outcome
 from paceline.costs.stragglers import Stragglers
 from paceline.costs.times import Times
 from paceline.run import Progress
@@ -20,7 +21,8 @@ __all__ = ["Launched"]
 class Launched:
     """The processes that were launched together with this one.
 
-    Rank and peers come from the environment. Every process calls `pl.train` alike, and gets the same run.
+    The environment says which rank this is and where the others are. Every process calls `pl.train` alike, and gets the
+    same run.
     """
 
     encrypt: bool | None = None

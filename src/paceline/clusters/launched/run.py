@@ -24,8 +24,9 @@ import msgpack
 from paceline.clusters.hosts.hub import Hub
 from paceline.clusters.hosts.rank import Assignment, RankProcess
 from paceline.clusters.hosts.table import Member, Table, Whereabouts, check_versions, whereabouts
-from paceline.clusters.job import Job, Outcome
+from paceline.clusters.job import Job
 from paceline.clusters.launched.launchers import LaunchedProcess
+from paceline.clusters.outcome import Outcome
 from paceline.clusters.process.letters import read_error, read_outcomes
 from paceline.errors import ConfigurationError, DeadlineError, PeerLost
 from paceline.links.chunks import RUN_ID_BYTES
@@ -230,7 +231,7 @@ def _listen(place: LaunchedProcess) -> socket.socket:
 
 
 def _deafen(listener: socket.socket) -> None:
-    """Have the system drop who calls here from now on. The socket is the store's: to close it would upset that.
+    """Let the system drop new connections from now on. The socket is the store's, which would fail if it were closed.
 
     The store keeps whatever it is told, by anybody.
     """

@@ -3,8 +3,8 @@
 It lives as long as its driver, and its workers die with it. It never runs a torch operation itself, so that no thread
 pool exists that a fork would break.
 
-A server answers one question after the other. One whose answer was not waited for to its end (Ctrl-C, a server that is
-stopped) is out of step with its driver, so it is killed, and the next run starts another.
+A server answers one question after the other. If its driver gives up waiting for an answer (Ctrl-C, a server that is
+stopped), the two are out of step: the server is killed, and the next run starts another.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Ending:
     """By the server, because it did not end by itself."""
 
     def in_words(self, step: int, when: str) -> str:
-        """For people. It ended in this step, or later; `when` it stopped talking to us."""
+        """For people: it ended in this step or later. `when` says when it was last heard."""
         if self.was_killed:
             return (
                 f"it fell silent in step {step} or later, {when}; its process was still there, and was killed"
@@ -199,7 +199,7 @@ def _forget_in_child() -> None:
     """A forked child starts a server of its own. The lock may have been held by a thread that is not in the child."""
     server, ForkServer._current, ForkServer._lock = ForkServer._current, None, threading.Lock()
     if server is not None:
-        # Not known here. But without one Popen would warn of a process that it leaves running.
+        # The true one is not known here. Without any, Popen would warn of a process that is still running.
         server._process.returncode = 0
 
 

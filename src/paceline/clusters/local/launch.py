@@ -14,17 +14,18 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
 
-from paceline.clusters.job import Job, Outcome
+from paceline.clusters.job import Job
 from paceline.clusters.local.forkserver import ForkServer
 from paceline.clusters.local.interrupts import interrupts_heard, interrupts_kept
 from paceline.clusters.local.open_files import enough_open_files
 from paceline.clusters.local.worker import Assignment
+from paceline.clusters.outcome import Outcome
 from paceline.clusters.process.blame import Life, explain, life_of
 from paceline.clusters.process.channel import Channel, ChannelClosed, ChannelStalled, Letter
 from paceline.clusters.process.letters import read_error, read_outcome
 from paceline.clusters.process.payload import Packed
 from paceline.clusters.process.status_board import Status, StatusBoard
-from paceline.clusters.process.wiring import TcpNetwork, open_control
+from paceline.clusters.process.wiring import TcpNetwork, open_status_board
 from paceline.clusters.roster import Roster
 from paceline.costs.link import Link
 from paceline.costs.stragglers import Stragglers
@@ -33,7 +34,7 @@ from paceline.links.bells import SocketBells
 from paceline.links.memory import SharedMemory
 from paceline.links.shared_memory import RingWays
 from paceline.run import Progress
-from paceline.task import user_code
+from paceline.user_code import user_code
 
 __all__ = ["Processes"]
 
@@ -104,7 +105,7 @@ class Processes:
         stack.callback(self._memory.close_fd)
         self._rings = SharedMemory.create("rings", RingWays.nbytes(ranks))
         stack.callback(self._rings.close_fd)
-        self._board = open_control(self._memory, ranks, self._network)
+        self._board = open_status_board(self._memory, ranks, self._network)
         if isinstance(self._board.bells, SocketBells):
             stack.callback(self._board.bells.close)
         self._board.last_step = self._job.steps
@@ -112,7 +113,7 @@ class Processes:
         self._server = ForkServer.get()
 
     def _end_workers(self) -> None:
-        """Kill first. Who has written its last letter has nothing left to do."""
+        """Kill first: a rank that has written its last letter has nothing left to do."""
         self._server.end(list(self._pids.values()))
         for channel in self._channels.values():
             channel.close()
@@ -120,7 +121,7 @@ class Processes:
             window.close_fd()
 
     def _let_go(self) -> None:
-        """Whoever keeps an error keeps this object, by the error's traceback. Each mapping holds a descriptor."""
+        """Drop everything now: an error's traceback keeps this object, and each mapping holds a descriptor."""
         vars(self).clear()
 
     def work(self, progress: Callable[[Progress], None] | None) -> list[Outcome]:
@@ -185,7 +186,7 @@ class Processes:
         except ChannelStalled as stalled:
             self._note_silence(rank, stalled)
         except ChannelClosed:
-            pass  # whoever listens to it will hear that, after the letters that it had written before
+            pass  # whoever reads from it will notice that, after the letters that it had written before
 
     def _listen(self, timeout_s: float) -> None:
         with interrupts_heard():

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from paceline.clusters.checks import check_threads, check_workers, share_of_cores, thread_words
-from paceline.clusters.job import Job, Outcome
+from paceline.clusters.job import Job
+from paceline.clusters.outcome import Outcome
 from paceline.costs.link import Link
 from paceline.costs.stragglers import Stragglers
 from paceline.costs.times import Times

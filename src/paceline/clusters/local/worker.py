@@ -1,4 +1,4 @@
-"""The life of a local worker process, from its fork to its last letter driver."""
+"""The life of a local worker process, from its fork to its last letter to the driver."""
 
 from __future__ import annotations
 
@@ -19,7 +19,13 @@ from paceline.clusters.process.channel import Channel, ChannelClosed
 from paceline.clusters.process.context import ProcessContext
 from paceline.clusters.process.driver import LocalDriver
 from paceline.clusters.process.letters import write_error, write_outcome
-from paceline.clusters.process.wiring import TcpNetwork, open_control, over_emulated, over_memory, over_tcp
+from paceline.clusters.process.wiring import (
+    TcpNetwork,
+    open_status_board,
+    over_emulated,
+    over_memory,
+    over_tcp,
+)
 from paceline.costs.link import Link
 from paceline.costs.stragglers import Stragglers
 from paceline.errors import Cancelled, RunError
@@ -95,13 +101,13 @@ def drive(program: Awaitable[Any]) -> Any:
 
 
 def _prepare(channel: Channel, rank: int, payload_bytes: int, fds: list[int]) -> ProcessContext:
-    assignment_fd, control_fd, rings_fd = fds
+    assignment_fd, board_fd, rings_fd = fds
     assignment: Assignment = payload.load(assignment_fd, payload_bytes)
     job = assignment.job
     torch.set_num_threads(assignment.threads)
     seed_chance(job.seed, rank)
     rings = SharedMemory.attach(rings_fd)
-    board = open_control(SharedMemory.attach(control_fd), job.ranks, assignment.network)
+    board = open_status_board(SharedMemory.attach(board_fd), job.ranks, assignment.network)
     driver = LocalDriver(board, channel)
     if assignment.network is not None:
         wiring = over_tcp(assignment.network, rank, board)
@@ -118,7 +124,7 @@ def _prepare(channel: Channel, rank: int, payload_bytes: int, fds: list[int]) ->
         deadline_s=assignment.deadline_s,
         store_path=assignment.store_path,
     )
-    for fd in (assignment_fd, rings_fd):  # the board's is for its lock
+    for fd in (assignment_fd, rings_fd):  # the board's stays open: it is needed for the lock
         os.close(fd)
     return context
 

@@ -44,7 +44,7 @@ def life_of(pid: int) -> Life:
 
 
 def explain(error: DeadlineError, board: StatusBoard, life: Callable[[int], Life]) -> DeadlineError:
-    """The error of the rank that waits for the one that does nothing, and what is known of that one."""
+    """The same error, but about the end of the chain: who waits for the rank at fault, and what is known of it."""
     if not 0 <= error.rank < board.ranks:
         return error
     chain = _chain(error.rank, board, life)
@@ -80,7 +80,7 @@ def _awaited_by(rank: int, board: StatusBoard) -> Sequence[int]:
 
 
 def _ends_the_chain(rank: int, board: StatusBoard, life: Callable[[int], Life]) -> bool:
-    """Whether nobody has to be looked for behind a rank: it cannot go on, or waits for nobody."""
+    """Whether the chain ends at this rank: it cannot go on, or it waits for nobody."""
     return life(rank) in _CANNOT_GO_ON or not _waits(rank, board)
 
 
@@ -95,7 +95,7 @@ def _waits(rank: int, board: StatusBoard) -> bool:
 
 
 def _innocence(rank: int, board: StatusBoard, life: Callable[[int], Life]) -> tuple[int, int, float]:
-    """Smallest for the likeliest cause: who cannot go on, then who waits for nobody, and does so the longest."""
+    """Smallest for the likeliest cause: who cannot go on, then who has waited for nobody the longest."""
     state = life(rank)
     order = _CANNOT_GO_ON.index(state) if state in _CANNOT_GO_ON else len(_CANNOT_GO_ON)
     return order, int(_waits(rank, board)), board.activity(rank).since_s

@@ -46,7 +46,7 @@ class Channel:
     """One end of a launch channel."""
 
     def __init__(self, endpoint: socket.socket, patience_s: float | None = None) -> None:
-        """`patience_s`: how long the other end may let a letter wait that is half written or half read."""
+        """`patience_s`: how long the other end may pause in the middle of a letter, writing or reading it."""
         self.socket = endpoint
         endpoint.settimeout(patience_s)
         _open.add(self)
@@ -74,7 +74,7 @@ class Channel:
             prefix, fds = self._receive_prefix()
             word, values, lengths, count = json.loads(self._receive_exactly(_PREFIX.unpack(prefix)[0]))
             blobs = [self._receive_exactly(n) for n in lengths]
-        if len(fds) < count:  # the kernel keeps those back for which there is no room, and says nothing
+        if len(fds) < count:  # the kernel silently drops descriptors that this process has no room for
             for fd in fds:
                 os.close(fd)
             raise OSError(errno.EMFILE, f"{os.strerror(errno.EMFILE)} (raise the limit: ulimit -n)")
@@ -84,7 +84,7 @@ class Channel:
         self.socket.close()
 
     def _send_all(self, view: memoryview) -> None:
-        while view:  # not `sendall`: its patience is for all bytes together
+        while view:  # not `sendall`: its timeout is for all bytes together
             view = view[self.socket.send(view) :]
 
     def _receive_prefix(self) -> tuple[bytes, list[int]]:
@@ -109,7 +109,7 @@ class Channel:
 
     @contextmanager
     def _other_end_named(self, where: str) -> Iterator[None]:
-        """Say of the other end what the socket's errors mean."""
+        """Turn the socket's errors into what they say about the other end."""
         try:
             yield
         except (BrokenPipeError, ConnectionResetError) as error:
@@ -118,7 +118,7 @@ class Channel:
             raise ChannelStalled(f"{where}, for {self.socket.gettimeout():g} s") from error
 
 
-# A child that a user forks has copies of these sockets. As long as it has, nobody sees that this process has ended.
+# A child that the user forks inherits these sockets. While it keeps them, nobody sees that this process has ended.
 _open: weakref.WeakSet[Channel] = weakref.WeakSet()
 
 

@@ -1,4 +1,4 @@
-"""Where a rank turns to for what it cannot know or make alone: its driver, or what stands for it on this host."""
+"""What a real rank asks of its driver, because it cannot know or make it by itself."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Driver(Protocol):
         ...
 
     def give_up_on(self, rank: int) -> None:
-        """Let the driver end a rank that the run goes on without, if it may."""
+        """Ask the driver to end a rank, if the run may go on without it."""
         ...
 
     def number_of(self, group: tuple[int, ...]) -> int:
@@ -53,7 +53,7 @@ class Driver(Protocol):
 
 
 class LocalDriver:
-    """The driver is on this host: most is words of memory that it shares with the ranks."""
+    """A driver on this host: it answers most of this through memory that it shares with the ranks."""
 
     def __init__(self, board: StatusBoard, channel: Channel) -> None:
         self.board = board
@@ -80,7 +80,7 @@ class LocalDriver:
         return memory
 
     def parameter_board(self, context: ProcessContext, like: Tensor) -> ParameterBoard:
-        # Not `net.window`: it is for the run to look at, even where a strategy's ranks share no memory.
+        # Not `net.window`: the run looks at this one even where a strategy's ranks share no memory.
         workers = context.groups.find(context.workers)
         window = LocalWindow.open(context, "parameter-board", workers, rows=workers.size, like=like)
         window.forgiving = True

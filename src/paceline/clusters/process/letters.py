@@ -1,4 +1,4 @@
-"""What a rank writes driver, as values of text and numbers beside blobs of bytes: nothing that has to be unpickled."""
+"""What a rank writes to its driver: texts, numbers and blobs of bytes. Nothing of it has to be unpickled."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import fields
 from typing import Any
 
 from paceline import errors
-from paceline.clusters.job import Outcome
+from paceline.clusters.outcome import Outcome
 from paceline.clusters.process.channel import decode, encode
 from paceline.clusters.rank.failures import failure_of
 from paceline.errors import RunError

@@ -207,7 +207,7 @@ class ComputeOperation(Operation[float]):
         start_s = context.now()
         kind = Kind.COMPUTE
         try:
-            # Of the processor: a rank that waits for a core, which its neighbours have, is not slow by itself.
+            # Processor time: a rank that waits for a core is not slow by itself.
             processor_start_s = time.thread_time()
             loss = replica.compute(
                 batch, context.data.samples, self._on_bucket, checkpoint, weight=self._weight
@@ -223,7 +223,7 @@ class ComputeOperation(Operation[float]):
         self.done = True
 
     def _on_bucket(self, number: int) -> None:
-        if not self._is_straggler():  # a straggler's buckets are not ready before it has dawdled
+        if not self._is_straggler():  # a straggler's buckets are not ready before its delay has passed
             self.ready.add(number)
             self._context.wake()
 

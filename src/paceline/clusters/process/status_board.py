@@ -21,7 +21,7 @@ _LINE_WORDS = CACHE_LINE // 8
 _STOP, _PROGRESS, _UPDATES = 0, 1, 6
 # A rank's line: its status is the driver's to write, the rest its own.
 _STATUS, _STEP, _COMPUTING_NS, _COMPUTATIONS, _DOING, _SINCE_NS = range(6)
-_NOBODY, _SEVERAL = 0, 0xFFFF  # instead of a rank plus one
+_NOBODY, _SEVERAL = 0, 0xFFFF  # in the place of a rank, which is written plus one
 _REPORT = struct.Struct("<qdqdd")  # step, loss, samples, seconds, metric
 
 
@@ -49,7 +49,7 @@ class StatusBoard:
     """A line for the run, a line of status a rank, a bell a rank."""
 
     def __init__(self, memory: SharedMemory, ranks: int, bells: Bells | None = None) -> None:
-        """`bells`: of another kind than those that are here, or elsewhere."""
+        """`bells`: given where they are of another kind, or in other memory."""
         self._memory = memory
         self._words = memory.words(0, _LINE_WORDS * (1 + ranks))
         self._report = memory.view[8 : 8 + _REPORT.size]
@@ -62,7 +62,7 @@ class StatusBoard:
 
     @staticmethod
     def bells_at(ranks: int) -> int:
-        """Where in its memory there is room for the bells."""
+        """Where in the board's memory the bells are."""
         return CACHE_LINE * (1 + ranks)
 
     @property
@@ -89,7 +89,7 @@ class StatusBoard:
     def note_doing(self, rank: int, doing: Doing, awaited: Sequence[int] = ()) -> None:
         """Say what this rank does from now on, and whom it waits for."""
         line, first = _LINE_WORDS * (1 + rank), awaited[0] + 1 if awaited else _NOBODY
-        # Who waits at a barrier waits for each of those that are missing: the first will do.
+        # At a barrier a rank waits for all that are missing: to name the first is enough.
         several = len(awaited) > 1 and doing is not Doing.barrier
         self._words[line + _SINCE_NS] = time.monotonic_ns()
         self._words[line + _DOING] = doing | (_SEVERAL if several else first) << 8
@@ -119,7 +119,7 @@ class StatusBoard:
         self._words[line + _COMPUTATIONS] += ended
 
     def slowest(self, workers: int) -> tuple[int | None, float]:
-        """Which of the first ranks, the workers, computes the slowest, and how many times as long as the others."""
+        """The worker that computes the slowest, and how many times as long as the others it takes."""
         lines = [_LINE_WORDS * (1 + rank) for rank in range(workers)]
         return slowest(
             [self._words[n + _COMPUTING_NS] * 1e-9 for n in lines],
@@ -127,7 +127,7 @@ class StatusBoard:
         )
 
     def read_own(self, rank: int) -> dict[str, Any]:
-        """What a rank itself writes here, for a copy of these words on another host."""
+        """The words that a rank itself writes, to be copied to another host."""
         line = _LINE_WORDS * (1 + rank)
         own = list(self._words[line + _STEP : line + _SINCE_NS + 1])
         own[-1] = time.monotonic_ns() - own[-1]  # another host has another clock
@@ -142,7 +142,7 @@ class StatusBoard:
             self.write_report(*values["report"])
 
     def write_report(self, step: int, loss: float, samples: int, seconds: float, metric: float) -> None:
-        """For the driver's progress display, which can bear a torn value now and then."""
+        """For the driver's progress display, which may show a torn value now and then."""
         _REPORT.pack_into(self._report, 0, step, loss, samples, seconds, metric)
 
     def show(self, progress: Callable[[Progress], None], workers: int) -> None:

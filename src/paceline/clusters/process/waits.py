@@ -21,8 +21,8 @@ from paceline.links.tcp import TcpEndpoint
 __all__ = ["Waits"]
 
 _SPIN_S = 50e-6  # about what it costs to sleep and be woken; longer would starve ranks that share this core
-_LAST_WORDS_S = 2.0  # how long a network is silent at most on which there is still something under way
-_PATIENCE_S = 0.5  # how long a rank sleeps at most before it looks whether the others are still there
+_LAST_WORDS_S = 2.0  # after a silence of this length nothing more is on its way in the network
+_PATIENCE_S = 0.5  # a rank that sleeps checks this often that the others are still there
 
 
 class Waits:
@@ -31,7 +31,7 @@ class Waits:
     def __init__(
         self, rank: int, board: StatusBoard, deadline_s: float, endpoint: TcpEndpoint | None = None
     ) -> None:
-        """`endpoint`: by which messages come later than the word that their sender has ended."""
+        """`endpoint`: of a network, where a message may arrive after the news that its sender has ended."""
         self._rank = rank
         self._endpoint = endpoint
         self._ended_s: dict[int, float] = {}  # since when a rank is known to have ended
@@ -39,7 +39,7 @@ class Waits:
         self._bells = board.bells
         self._deadline_s = deadline_s
         self._running: list[Operation[Any]] = []
-        self._patience: dict[Operation[Any], _Patience] = {}  # with what was started, and has begun to come
+        self._patience: dict[Operation[Any], _Patience] = {}  # for what was started and has begun to arrive
         self._known_lost: set[int] = set()
         self._step = 0
         self._spin_s = _SPIN_S if board.ranks <= len(os.sched_getaffinity(0)) else 0.0
@@ -50,7 +50,7 @@ class Waits:
         return self._running
 
     def do_without(self, rank: int) -> None:
-        """What is meant for a rank need not reach it."""
+        """Do not wait until messages to this rank are delivered: the run goes on without it."""
         self._known_lost.add(rank)
 
     def begin(self, operation: Operation[Any]) -> None:
@@ -76,17 +76,16 @@ class Waits:
                 self._board.note_doing(self._rank, operation.doing, awaited)
             self._check_others(operation)
             self._check_background()
+            # A wait for nobody may be long: a long computation is no failure.
             if patience.is_over(operation) and awaited and operation.due_s() == math.inf:
-                raise self._deadline_error(
-                    operation
-                )  # who waits for nobody may: a long computation is no failure
+                raise self._deadline_error(operation)
             self._bells.sleep(self._rank, self._until_next_timer(operation, patience.left_s()))
 
     def settle(self, step: int) -> None:
         """At the end of the program: let what is still under way come to its end."""
         for operation in list(self._running):
             if operation.awaited() and set(operation.awaited()) <= self._known_lost:
-                continue  # what was meant for the lost is lost too
+                continue  # messages to lost ranks are lost too
             if not operation.done:
                 self.until_done(operation, step)
             if not isinstance(operation.error, Cancelled):
@@ -112,7 +111,7 @@ class Waits:
 
     @staticmethod
     def _raise_unheard(ended: Sequence[Operation[Any]]) -> None:
-        """The error of a background program ends this one too, or it might wait for what never comes."""
+        """Raise a background program's error here: this program may be waiting for what that one will never do."""
         for operation in ended:
             if _failed_unheard(operation):
                 operation.take()
@@ -124,22 +123,23 @@ class Waits:
     def _check_others(self, operation: Operation[Any]) -> None:
         awaited = operation.awaited()
         gone = [rank for rank in awaited if self._board.status(rank) != Status.RUNNING]
-        # A rank that ended well may have left what is being waited for; the poll comes after its last word.
+        # A rank that ended well may have sent this message before it ended. So poll once more, now that it has ended.
         if not gone or self._poll(operation):
             return
-        gone = [rank for rank in gone if rank in operation.awaited()]  # a barrier may do without the lost
-        # Who waits for any of several hears of each loss once, and may then wait for the rest.
+        # The poll may have changed that: a barrier may go on without lost ranks.
+        gone = [rank for rank in gone if rank in operation.awaited()]
+        # A wait for any of several ranks is told of each loss once; the program may then wait for the others.
         known = self._known_lost if len(awaited) > 1 else set()
         lost = [r for r in gone if self._board.status(r) == Status.LOST and r not in known]
         if lost or (len(gone) == len(awaited) and self._hopes_for_nothing(operation, gone)):
             rank = (lost or gone)[0]
             self._known_lost.add(rank)
-            operation.cancel()  # or else it would take a message that somebody else is meant to get
+            operation.cancel()  # or else it would take a message that is meant for a later receive
             reason = "" if lost else "it has ended its program"
             raise PeerLost(rank, reason, f"rank {self._rank} was waiting in {operation} in step {self._step}")
 
     def _check_background(self) -> None:
-        """Nothing that was started may stop half-way, whatever else goes on."""
+        """Raise if something that was started has begun to arrive, and then made no progress for too long."""
         self._tell_background_of_losses()
         for other in self._running:
             if other.progress() and not other.done:
@@ -152,7 +152,7 @@ class Waits:
             }
 
     def _tell_background_of_losses(self) -> None:
-        """A background program too must not wait for one that is gone: for the rest of its last message, say."""
+        """Raise PeerLost in background programs that wait for lost ranks alone: for the rest of a last message, say."""
         for other in self._running:
             awaited = other.awaited() if isinstance(other, Background) else ()
             if awaited and all(self._board.status(rank) == Status.LOST for rank in awaited):
@@ -180,11 +180,12 @@ class Waits:
         error = DeadlineError(
             self._rank, f"{operation} in step {self._step}", f"rank {ranks}", self._deadline_s
         )
-        return explain(error, self._board, lambda _rank: Life.ASLEEP)  # the driver knows more
+        # Only the driver knows how the processes are.
+        return explain(error, self._board, lambda _rank: Life.ASLEEP)
 
 
 class _Patience:
-    """How long a wait may still last. What goes on, however slowly, may last."""
+    """How long a wait may still last. Any progress gives it the whole time again."""
 
     __slots__ = ("_deadline_s", "_progress", "_until_s")
 
@@ -201,7 +202,7 @@ class _Patience:
         return time.monotonic() >= self._until_s
 
     def left_s(self) -> float:
-        """Until somebody should look again."""
+        """Seconds until it is time to look again."""
         left_s = self._until_s - time.monotonic()
         return min(left_s, _PATIENCE_S) if left_s > 0 else _PATIENCE_S
 

@@ -58,7 +58,7 @@ class LocalWindow:
         return BarrierOperation(self._context, self)
 
     def pause(self) -> BarrierOperation:
-        """A barrier whose wait is for the measurement's sake."""
+        """A barrier that is part of measuring: its wait is not the run's time."""
         return BarrierOperation(self._context, self, Kind.EVALUATE)
 
     async def reduce(
@@ -122,7 +122,7 @@ class BarrierOperation(Operation[None]):
         return self.done
 
     def _waited_for(self) -> int:
-        """The rank that came last. Who slept saw only the first of those who were missing; the last one says so."""
+        """The rank that came last. It says so itself: who slept saw only the first of those that were missing."""
         arrivals, group = self._window.arrivals, self._window.group
         last = [i for i in range(len(group)) if arrivals[i * LINE_WORDS + 1] == self._visit]
         position = last[0] if last else self._missing

@@ -14,12 +14,12 @@ from paceline.links.port import Ways
 from paceline.links.shared_memory import RingWays
 from paceline.links.tcp import TcpEndpoint, TcpWays
 
-__all__ = ["TcpNetwork", "Wiring", "open_control", "over_emulated", "over_memory", "over_tcp"]
+__all__ = ["TcpNetwork", "Wiring", "open_status_board", "over_emulated", "over_memory", "over_tcp"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TcpNetwork:
-    """What the ranks of one run share who talk over TCP."""
+    """What the ranks of a run share that talk over TCP."""
 
     run_id: bytes
     token: bytes
@@ -43,15 +43,15 @@ class Wiring:
     hosts: Sequence[int]
     """The host of each rank. Those of one host share memory."""
     words: str
-    """What it is, for people."""
+    """What connects them, for people."""
     lending: Lending | None = None
-    """Where ranks share memory: what of it messages are read from where they lie."""
+    """Memory of this rank from which others read messages without a copy. None: it shares no memory."""
     emulated: Link | None = None
     """Messages take as long as this link would."""
     is_strict: bool = False
-    """Whether nothing may go past it: what is slow or secret on purpose would not be."""
+    """Whether ranks may use no other way: a shortcut would avoid the emulated delay, or the encryption."""
     endpoint: TcpEndpoint | None = None
-    """Where there is one: its messages may arrive after their sender has ended."""
+    """This rank's sockets, over TCP. Messages may then arrive after their sender has ended."""
 
 
 def over_memory(rank: int, ranks: int, rings: SharedMemory, bells: Bells, lending: Lending) -> Wiring:
@@ -61,13 +61,13 @@ def over_memory(rank: int, ranks: int, rings: SharedMemory, bells: Bells, lendin
 
 
 def over_emulated(rank: int, ranks: int, rings: SharedMemory, bells: Bells, link: Link) -> Wiring:
-    """All ranks on this host, each as if on one of its own."""
+    """All ranks on this host, each as if on a host of its own."""
     ways = RingWays(rank, ranks, rings, bells)
     return Wiring(ways=ways, hosts=range(ranks), words="an emulated link", emulated=link, is_strict=True)
 
 
 def over_tcp(network: TcpNetwork, rank: int, board: StatusBoard) -> Wiring:
-    """Each rank as if on a host of its own. `board` is what `open_control` gave for the same network."""
+    """Each rank as if on a host of its own. `board` is what `open_status_board` gave for the same network."""
     endpoint = network.open(rank)
     assert isinstance(board.bells, SocketBells)
     board.bells.watch(rank, endpoint)
@@ -80,8 +80,8 @@ def over_tcp(network: TcpNetwork, rank: int, board: StatusBoard) -> Wiring:
     )
 
 
-def open_control(memory: SharedMemory, ranks: int, network: TcpNetwork | None) -> StatusBoard:
-    """The status board in this memory. Over a network, who sleeps there watches its socket too."""
+def open_status_board(memory: SharedMemory, ranks: int, network: TcpNetwork | None) -> StatusBoard:
+    """The status board in this memory. Over a network, a rank that sleeps watches its sockets too."""
     if network is None:
         return StatusBoard(memory, ranks)
     bells = SocketBells(memory, StatusBoard.bells_at(ranks), ranks, network.run_id.hex())

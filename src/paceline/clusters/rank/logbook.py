@@ -12,7 +12,7 @@ from paceline.clusters.rank.observer import Observer
 from paceline.trace import Kind
 
 if TYPE_CHECKING:
-    from paceline.clusters.job import Outcome
+    from paceline.clusters.outcome import Outcome
     from paceline.clusters.rank.rank import Rank
 
 __all__ = ["Logbook"]
@@ -139,7 +139,7 @@ class Logbook:
         return self._observer
 
     def _look(self, step: int) -> None:
-        """All workers have stopped after this step, so that this may be the run's last."""
+        """All workers have stopped after this step, so it can be made the run's last."""
         start_s = self._rank.now()
         self.report(consensus=self.observer.distance())
         self._leave_out(start_s)
@@ -172,7 +172,7 @@ class Logbook:
         return value
 
     def _leave_out(self, start_s: float) -> None:
-        """What has happened since then was for the measurement's sake, and is no time of the run's."""
+        """Take the time since then off the run's clock: it was spent on measuring."""
         end_s = self._rank.now()
         self._evaluation_s += end_s - start_s
         self._rank.span(Kind.EVALUATE, start_s, end_s)

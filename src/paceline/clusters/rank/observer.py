@@ -51,7 +51,7 @@ class Observer:
 
     @staticmethod
     def row(parameters: Tensor) -> Tensor:
-        """A row of the parameter_board has the size and dtype of this."""
+        """A row of the parameter board has the size and dtype of this."""
         return parameters.new_empty(parameters.numel() + 1)
 
     def show(self, parameters: Tensor) -> None:

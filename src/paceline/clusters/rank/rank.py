@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from paceline.clusters.job import Job, Outcome
+from paceline.clusters.job import Job
+from paceline.clusters.outcome import Outcome
 from paceline.clusters.rank.data import TrainingData
 from paceline.clusters.rank.logbook import Logbook
 from paceline.clusters.rank.observer import Observer

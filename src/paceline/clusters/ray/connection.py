@@ -131,7 +131,7 @@ def _start(ray: Any, ranks: int, resources: Mapping[str, float], stack: contextl
 
 @contextlib.contextmanager
 def _environment(**words: str) -> Iterator[None]:
-    """Words of the environment that are not set yet, for the time of a block."""
+    """Set variables of the environment for the time of a block, but only those that are not set yet."""
     ours = {name: word for name, word in words.items() if name not in os.environ}
     os.environ.update(ours)
     try:
@@ -209,7 +209,7 @@ def _introduce(address: str) -> None:
     raylet = importlib.import_module("ray._raylet")
     services = importlib.import_module("ray._private.services")
     with contextlib.suppress(ImportError, AttributeError), _quiet():
-        # As `init` would: a token that is there is used, though nobody said so.
+        # As `init` does: a token that is found is used, even if nobody asked for it.
         setup = importlib.import_module("ray._private.authentication.authentication_token_setup")
         setup.maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
     nodes = {node.hex() for node in raylet.GcsClient(address=address).get_all_node_info(timeout=_ANSWER_S)}

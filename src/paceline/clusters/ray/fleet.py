@@ -16,7 +16,8 @@ import numpy as np
 from paceline.clusters.hosts.hub import Hub
 from paceline.clusters.hosts.rank import Assignment
 from paceline.clusters.hosts.table import Member, Table, Whereabouts, check_versions, whereabouts
-from paceline.clusters.job import Job, Outcome
+from paceline.clusters.job import Job
+from paceline.clusters.outcome import Outcome
 from paceline.clusters.process import payload
 from paceline.clusters.process.letters import read_error
 from paceline.clusters.ray.actor import RankActor
@@ -26,7 +27,7 @@ from paceline.clusters.ray.placement import Placement
 from paceline.errors import DeadlineError, PeerLost, RunError
 from paceline.links.chunks import RUN_ID_BYTES
 from paceline.run import Progress
-from paceline.task import user_code
+from paceline.user_code import user_code
 
 if TYPE_CHECKING:
     from paceline.clusters.ray.ray import Ray
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["Fleet"]
 
 _LOOPBACK = "127.0.0.1"
-_ENDED_S = 10.0  # how long the word of a process that has ended may be on its way
+_ENDED_S = 10.0  # how long Ray may take to say that a process has ended
 _START_S = 60.0  # the least that processes are given to start: a busy host takes its time to load torch
 
 
@@ -106,7 +107,7 @@ class Fleet:
             remote = self._ray.remote(RankActor)
             for options in self._placement.options():
                 self._actors.append(remote.options(**options, max_restarts=0, max_task_retries=0).remote())
-            # The class leaves this process with the first of its actors.
+            # Ray pickles the class when it starts the first actor: wait for that inside this block.
             answers = self._ask(range(self.ranks), "versions")
         _check(answers)
 
@@ -234,7 +235,7 @@ def _check(answers: Sequence[tuple[str, int, dict[str, str | None]]]) -> None:
 
 
 def how_it_ended(error: Exception) -> str:
-    """In a client, of what Ray says in many."""
+    """In one line, what Ray says in many."""
     text = str(error)
     if "node has died" in text or "node died" in text or "node was terminated" in text:
         return "its host left the Ray cluster"

@@ -100,7 +100,7 @@ class Placement:
             time.sleep(0.02)
 
     def _is_free(self) -> bool:
-        """Whether the hosts have back what the group held: a next run that came before would be placed lopsidedly."""
+        """Whether the hosts have back what the group held: a run that starts before that would be placed unevenly."""
         ray = import_ray()
         if ray.util.placement_group_table(self._group).get("state") != "REMOVED":
             return False

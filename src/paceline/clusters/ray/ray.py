@@ -15,7 +15,8 @@ from paceline.clusters.checks import (
     check_workers,
     thread_words,
 )
-from paceline.clusters.job import Job, Outcome
+from paceline.clusters.job import Job
+from paceline.clusters.outcome import Outcome
 from paceline.costs.stragglers import Stragglers
 from paceline.costs.times import Times
 from paceline.errors import ConfigurationError

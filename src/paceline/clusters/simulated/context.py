@@ -216,5 +216,5 @@ def _draw_compute_times(world: World, rank: int, rng: np.random.Generator) -> It
     if delay is not None:
         while True:
             yield compute.draw(rng) * factor + delay.draw(rng)
-    while True:  # many at a time are the same numbers, and cost as much as a few one by one
+    while True:  # drawing many at once gives the same numbers, for the price of a few single draws
         yield from (compute.sample(rng, _DRAWS) * factor).tolist()

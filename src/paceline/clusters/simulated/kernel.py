@@ -26,7 +26,7 @@ class Event(Generic[T]):
     result: T
     error: BaseException | None
     waiter: Waiter | list[Waiter] | None
-    """Who waits for it: hardly ever several, so that a list for one would be a waste."""
+    """Who waits for it. A list only if there are several, which is rare."""
 
     def __init__(self) -> None:
         self.done = self.started = False
@@ -103,7 +103,7 @@ class Process(Event[T]):
             self.error = error
             if self.name:
                 self.done = True
-                raise  # it ends the simulation; an error of a nameless one is its parent's
+                raise  # it ends the simulation; a process without a name passes its error to its parent
             if self.waiter is None and self.parent is not None:
                 self.parent.interrupt(error)
             self.kernel.finish(self)
@@ -120,7 +120,7 @@ class Process(Event[T]):
     def interrupt(self, error: BaseException) -> None:
         """Raise an error where this process is parked, or would park next."""
         self._interruption = error
-        self.kernel.unskippable += 1  # it must park there
+        self.kernel.unskippable += 1  # it must park, so that the error can be raised there
         if self.parked is not None:
             self.parked.cancel()
 
@@ -139,7 +139,7 @@ class Process(Event[T]):
 
 
 class AnyOf(Event[None]):
-    """Done when one of several is. It is itself what those wake, so that the later ones find nobody to disturb."""
+    """Done when one of several is. The first of them finishes it; the others find it done and do nothing."""
 
     __slots__ = ("_events", "kernel")
 
@@ -178,13 +178,13 @@ class Kernel:
     def __init__(self) -> None:
         self.now = 0.0
         self.unskippable = 0
-        """Reasons not to skip time: a process that starts another has itself to go on in the present, say."""
+        """How many reasons there are not to skip time: a process that starts another must itself go on now, say."""
         self.ready: deque[Waiter] = deque()
         self._heap: list[_Call] = []
         self._latest: _Call | None = None
-        """The call that was asked for last stays out of the heap: often it is the next, and then never goes in."""
+        """The call that was asked for last. It is kept out of the heap, because often it is the next to be made."""
         self._count = itertools.count().__next__
-        """Gives the next number. Of calls of equal time the one that was asked for first has the lowest."""
+        """Gives the next number: calls of equal time are made in the order of their numbers."""
 
     def at(self, time_s: float, action: Callable[[Any], None], argument: Any) -> None:
         """Call `action(argument)` at a time. Calls of equal time come in the order in which they were asked for."""
@@ -193,7 +193,7 @@ class Kernel:
         self._latest = (time_s, self._count(), action, argument)
 
     def skip_to(self, time_s: float) -> bool:
-        """Let a process that would only wait go on at once, at a later time, if nothing else happens until then."""
+        """Move the clock on at once if nothing else happens until then: who only waits need not park."""
         if self.ready or self.unskippable:
             return False
         heap, latest = self._heap, self._latest

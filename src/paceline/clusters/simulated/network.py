@@ -36,7 +36,7 @@ class Ports:
         self.instant_s = -1.0
         """When messages last arrived."""
         self.arrived: SendEvent | list[SendEvent] | None = None
-        """Which did then, in their order: hardly ever several."""
+        """Those that arrived then, in their order: hardly ever several."""
 
 
 class Network:
@@ -49,8 +49,8 @@ class Network:
         self.ports = [Ports(box.deliver) for box in self.boxes]
         self.under_way = 0
         """Messages that have not reached their port in."""
-        self._reserved_until_s = self._last_meeting_ends_s = 0.0
-        self._meetings = 0
+        self._reserved_until_s = self._last_collective_ends_s = 0.0
+        self._whole_collectives = 0
         self._hosts = hosts
         self._between = (link.latency_s, link.seconds_per_byte)
         self._inside = (inside.latency_s, inside.seconds_per_byte)
@@ -63,7 +63,7 @@ class Network:
         return self._inside
 
     def close(self) -> None:
-        """Forget the last messages. They know their network, and only the collector would clear it away with them."""
+        """Forget the last messages. They refer to this network: only the garbage collector could free such a cycle."""
         self.ports.clear()
 
     def post(self, packet: SendEvent) -> None:
@@ -91,15 +91,15 @@ class Network:
 
     def reserve(self) -> None:
         """From now on a collective is to be timed as a whole: other messages would disturb it."""
-        self._meetings += 1
+        self._whole_collectives += 1
         self._reserved_until_s = math.inf
 
     def release(self, at_s: float) -> None:
-        """It will have ended by then."""
-        self._meetings -= 1
-        self._last_meeting_ends_s = max(self._last_meeting_ends_s, at_s)
-        if not self._meetings:
-            self._reserved_until_s = self._last_meeting_ends_s
+        """The collective will have ended at `at_s`."""
+        self._whole_collectives -= 1
+        self._last_collective_ends_s = max(self._last_collective_ends_s, at_s)
+        if not self._whole_collectives:
+            self._reserved_until_s = self._last_collective_ends_s
 
     def latencies(self, group: np.ndarray) -> LinkCost:
         """From each rank of a group to each other, as the timer of schedules takes it."""
@@ -137,10 +137,10 @@ class Network:
         self.kernel.at(delivered_s, into.deliver, packet)
 
     def _arrive_together(self, packet: SendEvent, into: Ports) -> None:
-        """Of messages that arrive at one instant those of lower ranks go first, whoever happened to be asked first."""
+        """Of messages that arrive at one instant those of lower ranks go first, whichever was handled first."""
         assert into.arrived is not None
         together = into.arrived if isinstance(into.arrived, list) else [into.arrived]
-        free_s = together[0].begins_s  # when the port had a turn for the first of them
+        free_s = together[0].begins_s  # when the port was free for the first of them
         into.arrived = together = sorted([*together, packet], key=lambda each: (each.start_s, each.source))
         for each in together:
             each.begins_s = free_s

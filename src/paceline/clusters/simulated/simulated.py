@@ -12,7 +12,8 @@ import torch
 
 from paceline.clusters.checks import check_threads, check_workers, share_of_cores, thread_words
 from paceline.clusters.gc_pause import gc_paused
-from paceline.clusters.job import Job, Outcome
+from paceline.clusters.job import Job
+from paceline.clusters.outcome import Outcome
 from paceline.clusters.rank.failures import failure_of
 from paceline.clusters.simulated.context import SharedData, SimulatedContext, World
 from paceline.clusters.simulated.kernel import Kernel, Process
@@ -75,7 +76,7 @@ class Simulated:
     def run(self, job: Job, progress: Callable[[Progress], None] | None = None) -> list[Outcome]:
         threads = _set_threads(self.threads or share_of_cores(job.workers))
         try:
-            # The ranks compute in the caller's process, not at the expense of its chance.
+            # The ranks compute in the caller's process, and must leave its random numbers as they were.
             with gc_paused(), torch.random.fork_rng(devices=[]):
                 try:
                     return self._run(job, progress, whole_collectives=True)

@@ -37,21 +37,21 @@ _ROUNDING = 1e-9
 
 
 def suits(collective: Collective) -> bool:
-    """Rings have so many messages that it pays, and no rank can end one before the last rank has come."""
+    """Rings only: they have so many messages that it pays, and no rank can end one before all have come."""
     return collective.size >= MANY and collective.algorithm == "ring"
 
 
 class PartEvent(Event[None]):
-    """One rank's part in a meeting."""
+    """One rank's part in a collective that is timed as a whole."""
 
-    __slots__ = ("arrival_s", "combine", "context", "data", "meeting")
+    __slots__ = ("arrival_s", "combine", "context", "data", "whole")
 
     def __init__(
-        self, context: SimulatedContext, meeting: WholeCollective, data: Tensor, combine: Combine
+        self, context: SimulatedContext, whole: WholeCollective, data: Tensor, combine: Combine
     ) -> None:
         super().__init__()
         self.context = context
-        self.meeting = meeting
+        self.whole = whole
         self.data = data
         self.combine = combine
         self.arrival_s = 0.0
@@ -59,10 +59,10 @@ class PartEvent(Event[None]):
 
     def start(self) -> None:
         self.arrival_s = self.context.now()
-        self.meeting.join(self)
+        self.whole.join(self)
 
     def __str__(self) -> str:
-        return f"{self.meeting.collective.goal} for rank {', '.join(map(str, self.meeting.missing()[:10]))}"
+        return f"{self.whole.collective.goal} for rank {', '.join(map(str, self.whole.missing()[:10]))}"
 
 
 class WholeCollective:
@@ -107,7 +107,7 @@ class WholeCollective:
         arrivals_s = np.array([event.arrival_s for event in events])
         in_free_s = np.array([network.ports[rank].in_free_s for rank in self.group])
         group = np.array(self.group)
-        # The messages of before must have come when a rank's left neighbour, the only one to send to it, begins.
+        # Only its left neighbour sends to a rank. Earlier messages must have come before that neighbour begins.
         latency_s = [network.cost(left, rank)[0] for left, rank in zip(np.roll(group, 1), group, strict=True)]
         if np.any(np.roll(arrivals_s, 1) + latency_s < in_free_s - _ROUNDING * (1 + in_free_s)):
             raise Disturbed

@@ -50,7 +50,7 @@ class View:
         return BarrierEvent(self._window, self._context)
 
     def pause(self) -> BarrierEvent:
-        """A barrier whose wait is for the measurement's sake: it takes no virtual time."""
+        """A barrier that is part of measuring: it takes no virtual time."""
         return BarrierEvent(self._window, self._context)
 
     async def reduce(

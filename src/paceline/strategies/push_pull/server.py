@@ -44,15 +44,15 @@ class Server:
         number, shards = servers.index(ctx.rank), ctx.model.shards(len(servers))
         self.shard = shards[number]
         ctx.model.place(parameters="lent")
-        # Cut once: a view of a tensor costs more than most of an update in a simulation.
+        # Made once: in a simulation, making a view takes longer than most of an update does.
         self._parameters = cut(ctx.model.parameters, shards)[number]
         self._gradient = cut(ctx.model.gradient, shards)[number]
         self._length = self.shard.stop - self.shard.start
         self.version = 0
         self.batch_of = ctx.model.data.batch_of
-        # With the gradients of a whole global batch each is added to the others as it is received, rank by rank.
+        # An update takes one gradient of every worker: each is added to the sum as it is received, in order of ranks.
         self._adds_up = policy.takes_all(len(ctx.workers))
-        # Whether each gradient is an update of its own, and comes when its turn is.
+        # Each gradient is one update, so it can be received straight into the gradient buffer.
         self._sums_nothing = policy.k == 1 and ctx.rank == servers[0]
         self._sending: list[Sending] = []  # hand-outs that may not have ended
         self._spare: list[Tensor] = []  # memory of gradients that have been summed
@@ -106,7 +106,8 @@ class Server:
     async def wait_for_farewells(self, workers: Sequence[int]) -> None:
         """What workers pushed before they heard of the end has to be taken off the link.
 
-        All updates are done. Who does not come to its farewell is left behind: the model is not lost for it.
+        All updates are done. A worker that does not say goodbye in time is left behind: that is no reason to lose the
+        model.
         """
         while not self._farewells.issuperset(workers):
             try:

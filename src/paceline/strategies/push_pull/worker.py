@@ -19,7 +19,7 @@ Door: TypeAlias = "tuple[int, Tensor | None]"
 
 
 class Worker:
-    """One worker's side of the bargain."""
+    """One worker's part."""
 
     def __init__(self, ctx: Context, servers: Sequence[int], policy: Policy) -> None:
         self._ctx = ctx
@@ -29,10 +29,9 @@ class Worker:
         self._adds_up = policy.takes_all(len(ctx.workers))
         self._shards = ctx.model.shards(len(servers))
         if policy.waits and not policy.cancels:
-            ctx.model.place(
-                gradient="lent"
-            )  # who has pushed has nothing to do until the servers have read it
-        # Cut once: a view of a tensor costs more than all else that a push takes in a simulation.
+            # Who has pushed has nothing to do until the servers have read it.
+            ctx.model.place(gradient="lent")
+        # Made once: in a simulation, making a view takes longer than all the rest of a push.
         self._routes = list(zip(servers, cut(ctx.model.gradient, self._shards), strict=True))
         self._buffers = ctx.model.buffers if ctx.rank == ctx.workers[0] else ()
 

@@ -21,17 +21,18 @@ from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.mlp import SAMPLES, build_model, cross_entropy, make_data, make_optimizer
 
-__all__ = ["ALONE", "DDP", "Peers"]
+__all__ = ["ALONE", "DDP", "PlainTorch"]
 
 DDP, ALONE = "ddp", "alone"
 
 
-class Peers:
+class PlainTorch:
     """As many processes as workers, each with a model for DDP and one for itself."""
 
     def __init__(self, workers: int) -> None:
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["benchmarks.peers"])  # so that they start in a second, not in ten
+        # So that they start in a second, not in ten.
+        context.set_forkserver_preload(["benchmarks.plain_torch"])
         self._folder = tempfile.TemporaryDirectory()
         meeting_point = str(Path(self._folder.name) / "store")
         self._pipes: list[Connection] = []
@@ -50,7 +51,7 @@ class Peers:
             pipe.send((kind, steps))
         return [pipe.recv() for pipe in self._pipes]
 
-    def __enter__(self) -> Peers:
+    def __enter__(self) -> PlainTorch:
         return self
 
     def __exit__(
