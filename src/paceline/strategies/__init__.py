@@ -90,16 +90,23 @@ def register(name: str, strategy_class: type[Any]) -> None:
     notebook's cell does that is run twice. An installed package needs no call if it has an entry point of the group
     `paceline.strategies`; a name that is registered goes before an entry point.
     """
-    _check_name(name)
-    _check_class("strategy_class", strategy_class)
-    _check_free(name, strategy_class)
-    STRATEGIES[name] = strategy_class
+    _add("name", name, "strategy_class", strategy_class)
 
 
-def _check_name(name: object) -> None:
+def _add(name_argument: str, name: str, class_argument: str, kind: type[Any]) -> None:
+    _check_name(name_argument, name)
+    _check_class(class_argument, kind)
+    taken = STRATEGIES.get(ALIASES.get(name, name))
+    if taken is not None and _path(taken) != _path(kind):
+        bound = f"must not be taken already, and {_path(taken)} has it"
+        raise ConfigurationError(name_argument, bound, name, f"choose another for {_path(kind)}")
+    STRATEGIES[name] = kind
+
+
+def _check_name(argument: str, name: object) -> None:
     if not isinstance(name, str) or not re.fullmatch(r"[^\s:,=]+", name):
         bound = "must be a word without blanks, colons, commas and equals signs"
-        raise ConfigurationError("name", bound, name, 'choose one such as "my-strategy"')
+        raise ConfigurationError(argument, bound, name, 'choose one such as "my-strategy"')
 
 
 def _check_class(argument: str, kind: object) -> None:
@@ -111,14 +118,6 @@ def _check_class(argument: str, kind: object) -> None:
     if not callable(getattr(kind, "roles", None)):
         remedy = "give it one that returns the role of each rank, as paceline.context.Strategy says"
         raise ConfigurationError(argument, "must have a method roles(workers)", kind, remedy)
-
-
-def _check_free(name: str, kind: type[Any]) -> None:
-    owner = ALIASES.get(name, name)
-    taken = STRATEGIES.get(owner)
-    if taken is not None and _path(taken) != _path(kind):
-        bound = f"must be free, but it is the name of {_path(taken)}"
-        raise ConfigurationError("name", bound, name, f"choose another for {_path(kind)}")
 
 
 def _path(kind: type[Any]) -> str:
@@ -150,23 +149,17 @@ def _entry_points() -> EntryPoints:
 
 def _load(name: str) -> None:
     points = tuple(_entry_points().select(name=name))
+    packages = ", ".join(sorted(map(_package, points)))
     if len(points) != 1:
-        packages = ", ".join(sorted(map(_package, points)))
-        raise ConfigurationError(
-            f"strategy {name}", "must be of one package", packages, "uninstall the others"
-        )
+        raise ConfigurationError(f"strategy {name}", "must be of one package", packages, "keep one of them")
     (point,) = points
+    argument = f"strategy {name} of the package {packages}"
     try:
         kind = point.load()
     except Exception as error:
-        raise ConfigurationError(
-            f"strategy {name} of the package {_package(point)}",
-            f"must be importable, which fails with {type(error).__name__}: {error}",
-            point.value,
-            "repair or uninstall the package",
-        ) from error
-    _check_class(f"strategy {name} of the package {_package(point)}", kind)
-    register(name, kind)
+        bound, got = f"must be importable from {point.value}", f"{type(error).__name__}: {error}"
+        raise ConfigurationError(argument, bound, got, "repair or uninstall the package") from error
+    _add(f"the name of the {argument}", name, argument, kind)
 
 
 def _package(point: EntryPoint) -> str:
@@ -179,7 +172,7 @@ def _find(name: str) -> type[Any]:
     if name not in STRATEGIES:
         names = _entry_points().names
         if name not in names:
-            raise UnknownNameError("strategy", name, (*STRATEGIES, *ALIASES, *names))
+            raise UnknownNameError("strategy", name, {*STRATEGIES, *ALIASES, *names})
         _load(name)
     return STRATEGIES[name]
 

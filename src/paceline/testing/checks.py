@@ -80,7 +80,7 @@ def check_weights_of_single(
 def check_batch_norm(spec: Spec, world: str, workers: int) -> None:
     """Each worker normalises by its own slice, and the first worker's statistics are kept, as in DDP."""
     task = batch_norm_task()
-    slices = list(parse(spec).roles(workers)).count("worker")
+    slices = sum(role != "server" for role in parse(spec).roles(workers))
     weights, statistics = train_plainly(task, workers=slices)
     run = pl.train(task, spec, WORLDS[world](workers), steps=STEPS)
     torch.testing.assert_close(run.parameters, weights, rtol=0, atol=1e-12)

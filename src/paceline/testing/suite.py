@@ -10,7 +10,6 @@ import pytest
 import torch
 
 import paceline as pl
-from paceline.clusters.job import Cluster
 from paceline.errors import ConfigurationError
 from paceline.testing import checks
 from paceline.testing.tasks import (
@@ -23,7 +22,7 @@ from paceline.testing.tasks import (
     make_task,
     odd_task,
 )
-from paceline.testing.worlds import WORLDS, local, simulated
+from paceline.testing.worlds import WORLDS, simulated
 
 __all__ = ["StrategySuite"]
 
@@ -54,6 +53,9 @@ class StrategySuite:
     """Whether the weights depend on the task and the seed alone. Set False, and `synchronous` too, if they depend on
     which worker is quicker."""
 
+    fewest_workers: ClassVar[int] = 1
+    """The fewest workers that the strategy takes. What is about fewer is skipped."""
+
     __test__ = False  # of a subclass only
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -71,23 +73,24 @@ class StrategySuite:
     @pytest.mark.parametrize("case", CASES)
     def test_every_task_in_simulation(self, case: str, workers: int) -> None:
         for optimizer in OPTIMIZERS if case in ABOUT_UPDATES else ["momentum"]:
-            self._check_weights(simulated(workers), case, optimizer)
+            self._check_weights("simulated", workers, case, optimizer)
 
     @pytest.mark.parametrize(("workers", "case", "optimizer"), _IN_PROCESSES)
     def test_every_task_in_processes(self, workers: int, case: str, optimizer: str) -> None:
-        self._check_weights(local(workers), case, optimizer)
+        self._check_weights("local", workers, case, optimizer)
 
     @pytest.mark.parametrize("workers", WORKERS)
     @pytest.mark.parametrize("optimizer", OPTIMIZERS)
     def test_single_precision(self, optimizer: str, workers: int) -> None:
-        self._check_weights(simulated(workers), "batch-not-divisible", optimizer, torch.float32)
+        self._check_weights("simulated", workers, "batch-not-divisible", optimizer, torch.float32)
 
     @pytest.mark.parametrize(("world", "workers"), _WITH_BATCH_NORM)
     def test_batch_norm(self, world: str, workers: int) -> None:
+        self._skip_if_too_few(workers)
         if self.synchronous:
             checks.check_batch_norm(self.spec, world, workers)
         else:
-            checks.check_trains(self.spec, WORLDS[world](workers), batch_norm_task())
+            checks.check_trains(self.spec, WORLDS[world](workers), batch_norm_task(of_any_batch=True))
 
     @pytest.mark.parametrize(("workers", "dtype"), [(2, torch.float32), (3, torch.float64)], ids=str)
     def test_both_worlds(self, workers: int, dtype: torch.dtype) -> None:
@@ -120,15 +123,22 @@ class StrategySuite:
             checks.check_every_sample_is_counted_once(run)
             checks.check_losses_are_those_of_single(run)
 
+    def _skip_if_too_few(self, workers: int) -> None:
+        if workers < self.fewest_workers:
+            pytest.skip(f"{self.spec} takes at least {self.fewest_workers} workers")
+
     def _check_weights(
-        self, cluster: Cluster, case: str, optimizer: str, dtype: torch.dtype = torch.float64
+        self, world: str, workers: int, case: str, optimizer: str, dtype: torch.dtype = torch.float64
     ) -> None:
+        self._skip_if_too_few(workers)
+        cluster = WORLDS[world](workers)
         if self.synchronous:
             checks.check_weights_of_single(self.spec, cluster, case, optimizer, dtype)
         else:
             checks.check_trains(self.spec, cluster, make_task(case, optimizer, dtype))
 
     def _check_both_worlds(self, workers: int, task: pl.Task) -> None:
+        self._skip_if_too_few(workers)
         if self.reproducible:
             checks.check_both_worlds_give_the_same_bits(self.spec, workers, task)
         else:

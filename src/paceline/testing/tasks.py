@@ -157,12 +157,20 @@ def _normalised() -> nn.Module:
     ).double()
 
 
-def batch_norm_task() -> pl.Task:
-    """A model with BatchNorm.
+def _normalised_over_positions() -> nn.Module:
+    """Each channel has two values of each sample: so BatchNorm takes a batch of a single sample, too."""
+    return nn.Sequential(
+        nn.Linear(4, 6), nn.Unflatten(1, (3, 2)), nn.BatchNorm1d(3), nn.Flatten(), nn.Linear(6, 2)
+    ).double()
 
-    Steps have 11, 11 and 8 samples: uneven slices, but none of a single sample, which BatchNorm refuses.
+
+def batch_norm_task(*, of_any_batch: bool = False) -> pl.Task:
+    """A model with BatchNorm, which refuses batches of a single sample unless it is made for batches of any size.
+
+    Steps have 11, 11 and 8 samples: slices of up to 4 workers are uneven, and none is of a single sample.
     """
-    return make_task(optimizer="momentum", model=_normalised, data=samples(30), batch_size=11)
+    model = _normalised_over_positions if of_any_batch else _normalised
+    return make_task(optimizer="momentum", model=model, data=samples(30), batch_size=11)
 
 
 def odd_task(dtype: torch.dtype, **changes: Any) -> pl.Task:

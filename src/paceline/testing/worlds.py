@@ -12,12 +12,7 @@ from typing import Any
 import paceline as pl
 from paceline.clusters.job import Cluster
 
-__all__ = ["WORLDS", "local", "simulated"]
-
-
-def local(workers: int) -> pl.Local:
-    """Processes of this machine."""
-    return pl.Local(workers=workers, threads=1)
+__all__ = ["WORLDS", "simulated"]
 
 
 def simulated(workers: int, **changes: Any) -> pl.Simulated:
@@ -26,4 +21,7 @@ def simulated(workers: int, **changes: Any) -> pl.Simulated:
     return pl.Simulated(workers=workers, **(given | changes))
 
 
-WORLDS: Mapping[str, Callable[[int], Cluster]] = {"local": local, "simulated": simulated}
+WORLDS: Mapping[str, Callable[[int], Cluster]] = {
+    "local": lambda workers: pl.Local(workers=workers, threads=1),
+    "simulated": simulated,
+}
