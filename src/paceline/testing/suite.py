@@ -54,20 +54,14 @@ class StrategySuite:
     which worker is quicker."""
 
     fewest_workers: ClassVar[int] = 1
-    """The fewest workers that the strategy takes. What is about fewer is skipped."""
+    """The fewest workers that the strategy takes, at most 3. What is about fewer is skipped."""
 
     __test__ = False  # of a subclass only
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         cls.__test__ = True
-        spec = getattr(cls, "spec", None)
-        if not isinstance(spec, str) or not spec:
-            bound = "must be a strategy in words"
-            raise ConfigurationError(f"{cls.__name__}.spec", bound, spec, 'write spec = "mine:k=2", say')
-        if cls.synchronous and not cls.reproducible:
-            bound = "must be False where reproducible is False"
-            raise ConfigurationError(f"{cls.__name__}.synchronous", bound, True, "set synchronous = False")
+        _check_settings(cls)
 
     @pytest.mark.parametrize("workers", WORKERS)
     @pytest.mark.parametrize("case", CASES)
@@ -144,3 +138,16 @@ class StrategySuite:
         else:
             for world in WORLDS.values():
                 checks.check_trains(self.spec, world(workers), task)
+
+
+def _check_settings(suite: type[StrategySuite]) -> None:
+    spec, name = getattr(suite, "spec", None), suite.__name__
+    if not isinstance(spec, str) or not spec:
+        remedy = 'write spec = "mine:k=2", say'
+        raise ConfigurationError(f"{name}.spec", "must be a strategy in words", spec, remedy)
+    if suite.synchronous and not suite.reproducible:
+        bound = "must be False where reproducible is False"
+        raise ConfigurationError(f"{name}.synchronous", bound, True, "set synchronous = False")
+    if suite.fewest_workers not in (1, 2, 3):
+        remedy = "choose parameters with which it takes 3 workers"
+        raise ConfigurationError(f"{name}.fewest_workers", "must be 1, 2 or 3", suite.fewest_workers, remedy)
