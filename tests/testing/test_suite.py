@@ -50,7 +50,19 @@ for spec in ("mine:k=2", "here"):
 """
 
 TESTS = """
+from dataclasses import dataclass
+import paceline as pl
+from paceline.strategies.all_reduce import AllReduce
 from paceline.testing import StrategySuite
+
+@dataclass(frozen=True, kw_only=True)
+class Here(AllReduce):
+    algorithm: str = "ring"
+
+pl.register("here", Here)
+
+class TestHere(StrategySuite):
+    spec = "here"
 
 class TestMine(StrategySuite):
     spec = "mine:k=2"
@@ -59,10 +71,11 @@ class TestWrong(StrategySuite):
     spec = "wrong"
 """
 
+IN_PROCESSES = "test_every_task_in_processes[2-batch-not-divisible-momentum]"
 FEW = [
     "test_every_task_in_simulation[plain-1]",
     "test_every_task_in_simulation[tied-weights-3]",
-    "test_every_task_in_processes[2-batch-not-divisible-momentum]",
+    IN_PROCESSES,
     "test_batch_norm[simulated-3]",
     "test_both_worlds_clip_alike",
     "test_the_same_seed_gives_the_same_course",
@@ -79,13 +92,14 @@ pytestmark = pytest.mark.xdist_group("outside")  # one process of pytest makes w
 def folder(tmp_path_factory):
     made = tmp_path_factory.mktemp("outside")
     entry_points = {"mine": "outside_of_the_tree:Mine", "wrong": "outside_of_the_tree:Wrong"}
-    install(made, entry_points, outside_of_the_tree=MODULE, test_mine=TESTS)
+    install(made / "installed", entry_points, outside_of_the_tree=MODULE)
+    (made / "test_mine.py").write_text(TESTS)
     return made
 
 
 def python(folder, *words):
     """Python where that package and this one are installed, and this tree's tests are not."""
-    path = os.pathsep.join([str(folder), str(Path(pl.__file__).parents[1])])
+    path = os.pathsep.join([str(folder / "installed"), str(Path(pl.__file__).parents[1])])
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     return subprocess.run(
         [sys.executable, *words],
@@ -102,7 +116,10 @@ def python(folder, *words):
 def outcomes(folder):
     """What became of each of the few cases of a suite."""
     cases = [f"test_mine.py::{suite}::{case}" for suite in ("TestMine", "TestWrong") for case in FEW]
-    done = python(folder, "-m", "pytest", "-v", "-p", "no:cacheprovider", *cases)
+    cases.append(f"test_mine.py::TestHere::{IN_PROCESSES}")
+    # In this mode, and with -P, no other process can import the test file.
+    options = ("-v", "-p", "no:cacheprovider", "--import-mode=importlib")
+    done = python(folder, "-P", "-m", "pytest", *options, *cases)
     found = re.findall(r"^test_mine\.py::(\w+)::(\S+) (\w+)", done.stdout, re.MULTILINE)
     assert len(found) == len(cases), done.stdout + done.stderr
     return lambda suite, outcome: {case for name, case, became in found if (name, became) == (suite, outcome)}
@@ -126,11 +143,15 @@ def test_a_right_strategy_of_another_package_passes_the_suite(outcomes):
     assert outcomes("TestMine", "PASSED") == set(FEW)
 
 
+def test_a_strategy_of_the_test_file_itself_passes_in_processes(outcomes):
+    assert outcomes("TestHere", "PASSED") == {IN_PROCESSES}
+
+
 def test_a_wrong_strategy_of_another_package_fails_the_suite(outcomes):
     """Alone its worker is right, and it takes the same course each time: the rest is found out."""
     assert outcomes("TestWrong", "FAILED") == {
         "test_every_task_in_simulation[tied-weights-3]",
-        "test_every_task_in_processes[2-batch-not-divisible-momentum]",
+        IN_PROCESSES,
         "test_batch_norm[simulated-3]",
         "test_the_history_adds_up[simulated]",
     }

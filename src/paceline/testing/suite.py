@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import sys
 from pathlib import Path
 from typing import Any, ClassVar
 
+import cloudpickle
 import pytest
 import torch
 
@@ -62,6 +64,8 @@ class StrategySuite:
         super().__init_subclass__(**options)
         cls.__test__ = True
         _check_settings(cls)
+        # A strategy may be defined in the test file, which other processes cannot always import.
+        cloudpickle.register_pickle_by_value(sys.modules[cls.__module__])
 
     @pytest.mark.parametrize("workers", WORKERS)
     @pytest.mark.parametrize("case", CASES)
