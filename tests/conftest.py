@@ -11,6 +11,8 @@ from clusters.namespaces import can_make_hosts, one_machine, several_hosts
 # Before torch is imported. Models here are small: threads that wait for each other would take most of the cores' time.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+pytest.register_assert_rewrite("paceline.testing.checks")  # a check that fails shows its values
+
 hypothesis.settings.register_profile("paceline", deadline=None)  # a busy machine is slow: that proves nothing
 hypothesis.settings.load_profile("paceline")
 

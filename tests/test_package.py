@@ -24,7 +24,7 @@ def test_every_public_name_resolves_and_says_what_it_is(name):
 
 def test_all_is_complete():
     promised = {"Link", "Local", "PacelineError", "Run", "Simulated", "Task", "load_task", "times", "train"}
-    promised |= {"Comparison", "compare"}
+    promised |= {"Comparison", "compare", "register"}
     assert promised <= set(paceline.__all__)
     assert set(paceline.__all__) - {"collectives"} == set(paceline._HOMES)
 
@@ -51,6 +51,13 @@ def test_an_unknown_name_is_an_attribute_error():
 )
 def test_torch_is_imported_late(statement):
     assert "torch" not in modules_after(statement)
+
+
+@pytest.mark.parametrize(
+    "statement", ["from paceline.strategies import parse; parse('sync')", "import paceline.cli"]
+)
+def test_entry_points_are_looked_at_late(statement):
+    assert "importlib.metadata" not in modules_after(statement)
 
 
 def test_training_imports_neither_pages_nor_comparisons():

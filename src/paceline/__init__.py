@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from paceline.errors import PacelineError
     from paceline.programs import run_program
     from paceline.run import Run
+    from paceline.strategies import register
     from paceline.task import Task
     from paceline.task_files import load_task
     from paceline.training import train
@@ -38,6 +39,7 @@ __all__ = [
     "collectives",
     "compare",
     "load_task",
+    "register",
     "run_program",
     "times",
     "train",
@@ -55,6 +57,7 @@ _HOMES = {
     "Task": "paceline.task",
     "compare": "paceline.comparison.compare",
     "load_task": "paceline.task_files",
+    "register": "paceline.strategies",
     "run_program": "paceline.programs",
     "times": "paceline.costs",
     "train": "paceline.training",

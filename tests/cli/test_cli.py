@@ -7,9 +7,11 @@ import sys
 import time
 
 import pytest
+from outside import install
 from processes import PATIENCE_S
 from typer.testing import CliRunner
 
+from paceline import strategies
 from paceline.cli import app
 
 TASK = """
@@ -386,3 +388,40 @@ def test_strategies_as_json_name_parameters_and_defaults():
     assert algorithm["default"] == "auto"
     assert algorithm["help"]
     assert all(one["summary"] for one in listed.values())
+
+
+def test_a_missing_strategy_is_listed_with_the_reason(tmp_path, monkeypatch):
+    install(tmp_path, {"mine": "nowhere_at_all:Mine"})
+    monkeypatch.syspath_prepend(tmp_path)
+    result = invoke("strategies")
+    assert result.exit_code == 0
+    (line,) = (line for line in result.stdout.splitlines() if line.startswith("mine "))
+    assert "Missing: strategy mine of the package sample must be importable" in line
+    listed = {one["name"]: one for one in json.loads(invoke("strategies", "--json").stdout)}
+    assert "No module named 'nowhere_at_all'" in listed["mine"]["summary"]
+
+
+REGISTERS = """
+from dataclasses import dataclass
+import paceline as pl
+from paceline.strategies.all_reduce import AllReduce
+
+@dataclass(frozen=True, kw_only=True)
+class Mine(AllReduce):
+    algorithm: str = "ring"
+
+pl.register("mine-in-a-file", Mine)
+"""
+
+
+@pytest.mark.parametrize(
+    "words", [("train", "--strategy", "mine-in-a-file"), ("compare", "--strategies", "mine-in-a-file")]
+)
+def test_a_task_file_may_register_a_strategy(small, words, monkeypatch):
+    monkeypatch.setattr(strategies, "STRATEGIES", dict(strategies.STRATEGIES))
+    with open(small, "a") as file:
+        file.write(REGISTERS)
+    simulated = ("--simulate", "--compute", "constant:seconds=10ms")
+    result = invoke(words[0], small, *words[1:], "--steps", "2", *simulated)
+    assert result.exit_code == 0, result.stderr
+    assert "mine-in-a-file" in result.stdout

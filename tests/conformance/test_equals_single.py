@@ -20,24 +20,15 @@ from conformance.cases import (
 from tasks import WORLDS, simulated
 
 import paceline as pl
-
-ABOUT_UPDATES = ("fewer-samples-than-workers", "param-groups", "clipping", "schedule")
-"""The cases that may go well with one optimizer and wrong with another."""
-
-
-def assert_close(got, expected):
-    if expected.dtype == torch.float64:
-        torch.testing.assert_close(got, expected, rtol=0, atol=1e-12)
-    else:
-        assert got.dtype == expected.dtype
-        assert torch.linalg.vector_norm(got - expected) <= 1e-5 * torch.linalg.vector_norm(expected)
+from paceline.testing.checks import check_close, check_weights_of_single
+from paceline.testing.tasks import ABOUT_UPDATES
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("case", CASES)
 def test_single_gives_the_weights_of_a_plain_pytorch_loop(case, optimizer):
     expected, _ = train_plainly(make_task(case, optimizer))
-    assert_close(single(case, optimizer).parameters, expected)
+    check_close(single(case, optimizer).parameters, expected)
 
 
 @pytest.mark.parametrize(
@@ -46,8 +37,7 @@ def test_single_gives_the_weights_of_a_plain_pytorch_loop(case, optimizer):
 def test_a_synchronous_strategy_gives_the_weights_of_single_in_simulation(case, spec, workers):
     optimizers = OPTIMIZERS if case in ABOUT_UPDATES else ["momentum"]
     for optimizer in optimizers:
-        run = pl.train(make_task(case, optimizer), spec, simulated(workers), steps=STEPS)
-        assert_close(run.parameters, single(case, optimizer).parameters)
+        check_weights_of_single(spec, simulated(workers), case, optimizer)
 
 
 @pytest.mark.parametrize(
@@ -55,25 +45,19 @@ def test_a_synchronous_strategy_gives_the_weights_of_single_in_simulation(case, 
     one_in(3, in_turn(itertools.product(SYNCHRONOUS, WORKERS), CASES, [*OPTIMIZERS, "momentum"])),
 )
 def test_a_synchronous_strategy_gives_the_weights_of_single_in_processes(spec, workers, case, optimizer):
-    run = pl.train(make_task(case, optimizer), spec, pl.Local(workers=workers), steps=STEPS)
-    assert_close(run.parameters, single(case, optimizer).parameters)
+    check_weights_of_single(spec, pl.Local(workers=workers), case, optimizer)
 
 
 @pytest.mark.parametrize("spec", one_in(3, zip(SYNCHRONOUS)))
 def test_fewer_samples_than_processes_give_the_weights_of_single(spec):
-    case = "fewer-samples-than-workers"
-    run = pl.train(make_task(case, "momentum"), spec, pl.Local(workers=3), steps=STEPS)
-    assert_close(run.parameters, single(case, "momentum").parameters)
+    check_weights_of_single(spec, pl.Local(workers=3), "fewer-samples-than-workers", "momentum")
 
 
 @pytest.mark.parametrize(
     ("optimizer", "spec", "workers"), one_in(7, itertools.product(OPTIMIZERS, SYNCHRONOUS, WORKERS))
 )
 def test_single_precision_agrees_to_five_digits(optimizer, spec, workers):
-    run = pl.train(
-        make_task("batch-not-divisible", optimizer, torch.float32), spec, simulated(workers), steps=STEPS
-    )
-    assert_close(run.parameters, single("batch-not-divisible", optimizer, torch.float32).parameters)
+    check_weights_of_single(spec, simulated(workers), "batch-not-divisible", optimizer, torch.float32)
 
 
 @pytest.mark.parametrize(
@@ -82,15 +66,12 @@ def test_single_precision_agrees_to_five_digits(optimizer, spec, workers):
 )
 def test_averages_after_every_step_give_the_weights_of_single_if_updates_are_linear(case, spec, workers):
     for optimizer in ("sgd", "momentum"):
-        run = pl.train(make_task(case, optimizer), spec, simulated(workers), steps=STEPS)
-        assert_close(run.parameters, single(case, optimizer).parameters)
+        check_weights_of_single(spec, simulated(workers), case, optimizer)
 
 
 @pytest.mark.parametrize("spec", LINEAR)
 def test_averages_after_every_step_give_the_weights_of_single_in_processes(spec):
-    case = "fewer-samples-than-workers"
-    run = pl.train(make_task(case, "momentum"), spec, pl.Local(workers=3), steps=STEPS)
-    assert_close(run.parameters, single(case, "momentum").parameters)
+    check_weights_of_single(spec, pl.Local(workers=3), "fewer-samples-than-workers", "momentum")
 
 
 @pytest.mark.parametrize("spec", LINEAR)

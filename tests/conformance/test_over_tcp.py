@@ -8,6 +8,7 @@ from tasks import a_wide_task, simulated
 import paceline as pl
 from paceline.errors import ConfigurationError
 from paceline.links.tcp_way import STREAM_BYTES
+from paceline.testing.checks import check_trains
 
 CASE = "batch-not-divisible"
 
@@ -20,9 +21,7 @@ def train(spec, **changes):
 
 @pytest.mark.parametrize("spec", one_in(3, zip(PASSING_MESSAGES)))
 def test_a_strategy_runs_over_tcp(spec):
-    run = train(spec)
-    assert run.steps == STEPS
-    assert torch.isfinite(run.parameters).all()
+    run = check_trains(spec, pl.Local(workers=3, link="tcp", threads=1), make_task(CASE, "momentum"))
     if spec in REPRODUCIBLE or spec == "single":
         virtual = pl.train(make_task(CASE, "momentum"), spec, simulated(3), steps=STEPS)
         assert torch.equal(run.parameters, virtual.parameters), "not the same bits as in simulation"

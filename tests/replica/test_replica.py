@@ -61,7 +61,7 @@ class TwoBuckets(nn.Module):
 def test_the_gradient_is_the_mean_over_the_slice_times_its_weight(model, count, total):
     replica, batch = a_replica(model), a_batch(count, total)
     replica.gradient.fill_(1e9)  # what was there before does not count
-    loss = replica.compute(batch, DATA)
+    loss = replica.compute(batch, DATA, weight=batch.weight)
     expected, expected_loss = gradient_of_torch(replica, batch)
     torch.testing.assert_close(replica.gradient, expected, rtol=0, atol=1e-15)
     assert loss == pytest.approx(expected_loss, abs=1e-15)

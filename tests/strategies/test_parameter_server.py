@@ -26,7 +26,6 @@ from paceline.errors import ConfigurationError, UnknownNameError
 from paceline.strategies import STRATEGIES, parse
 from paceline.strategies.async_sgd import Async
 from paceline.strategies.parameter_server import ParameterServer
-from paceline.strategies.push_pull.policy import STOP
 from paceline.trace import Kind
 
 STEPS = 20
@@ -101,8 +100,9 @@ def test_the_versions_that_a_worker_pulls_only_grow(spec, servers):
     strategy, receipts = listening(with_servers(spec, servers))
     pl.train(a_task(), strategy, free(4), steps=STEPS, seed=3)
     for rank, server in itertools.product(range(4), range(4, 4 + servers)):
-        versions = [each.result.version for each in receipts[rank] if each.result.source == server]
-        assert versions[-1] == STOP
+        headers = [each.result.header for each in receipts[rank] if each.result.source == server]
+        versions = [version for version, _ in headers]
+        assert [goes_on for _, goes_on in headers] == [True] * (len(headers) - 1) + [False]
         assert versions[:-1] == sorted(versions[:-1])
         assert max(versions) <= STEPS
         if not spec.startswith("k-batch-async"):  # whose workers may pull twice between two updates

@@ -9,7 +9,7 @@ from strategies.server_cases import VARIANTS
 from tasks import WORLDS, a_task, simulated
 
 import paceline as pl
-from paceline.clusters.simulated.context import SimulatedContext
+from paceline.clusters.simulated.learner import SimulatedLearner
 from paceline.strategies import STRATEGIES, parse
 from paceline.strategies.central_storage import CentralStorage
 
@@ -83,18 +83,18 @@ def test_an_unknown_placement_is_refused_with_the_known_ones():
 
 
 def test_a_worker_of_central_storage_holds_no_parameters_between_its_steps(monkeypatch):
-    flats, held, apply = {}, [], SimulatedContext.apply
+    flats, held, apply = {}, [], SimulatedLearner.apply
 
     class Watched(CentralStorage):
         async def worker(self, ctx):
             flats[ctx.rank] = ctx.model.parameters
             await super().worker(ctx)
 
-    async def watched(ctx, shard=None, *, norm=None):
-        held.append([flats[rank].untyped_storage().nbytes() for rank in ctx.workers])
-        await apply(ctx, shard, norm=norm)
+    async def watched(model, shard=None, *, norm=None):
+        held.append([flats[rank].untyped_storage().nbytes() for rank in range(3)])
+        await apply(model, shard, norm=norm)
 
-    monkeypatch.setattr(SimulatedContext, "apply", watched)
+    monkeypatch.setattr(SimulatedLearner, "apply", watched)
     # Every worker has pushed when an update happens, and none has the next parameters yet.
     run = pl.train(a_task(), Watched(), simulated(3), steps=STEPS)
     assert held == [[0, 0, 0]] * STEPS

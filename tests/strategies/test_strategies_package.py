@@ -114,3 +114,20 @@ def test_dashes_and_underscores_are_one_in_keys(sample, monkeypatch):
 
     monkeypatch.setattr(strategies, "STRATEGIES", {"long": Long})
     assert parse("long:two-words=5") == Long(5)
+
+
+def test_a_value_is_converted_also_where_annotations_are_types(monkeypatch):
+    kind = dataclasses.make_dataclass(
+        "Real", [("k", int, 1), ("share", float | None, None)], namespace={"roles": Sample.roles}
+    )
+    monkeypatch.setattr(strategies, "STRATEGIES", {"real": kind})
+    assert parse("real:k=2,share=0.5") == kind(2, 0.5)
+
+
+def test_a_parameter_without_a_default_must_be_given(monkeypatch):
+    kind = dataclasses.make_dataclass("Real", [("k", int)], namespace={"roles": Sample.roles})
+    monkeypatch.setattr(strategies, "STRATEGIES", {"real": kind})
+    with pytest.raises(
+        ConfigurationError, match=r"real:k must be given a value, but got 'real'; write real:k="
+    ):
+        parse("real")

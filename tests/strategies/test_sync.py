@@ -3,11 +3,11 @@
 import pytest
 import torch
 from conformance.cases import CASES, OPTIMIZERS, STEPS, make_task, single, train_plainly
-from conformance.test_batch_norm import task_with_batch_norm
 from strategies.server_cases import EXPONENTIAL, PARETO, free, spans_of
 from tasks import WORLDS, a_task
 
 import paceline as pl
+from paceline.testing.tasks import batch_norm_task
 from paceline.trace import Kind
 
 WORKERS = 4
@@ -67,7 +67,7 @@ def test_several_servers_give_the_weights_of_single_whatever_the_task(case, serv
 @pytest.mark.parametrize("world", WORLDS)
 @pytest.mark.parametrize("servers", [1, 2])
 def test_batch_norm_learns_as_in_a_loop_over_the_slices(servers, world):
-    task = task_with_batch_norm()
+    task = batch_norm_task()
     weights, statistics = train_plainly(task, workers=3)
     run = pl.train(task, f"sync:servers={servers}", WORLDS[world](3), steps=STEPS)
     torch.testing.assert_close(run.parameters, weights, rtol=0, atol=1e-12)

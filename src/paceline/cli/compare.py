@@ -97,11 +97,11 @@ def compare(
 
 def _split(strategies: str) -> list[str]:
     from paceline.comparison.names import split_strategies
-    from paceline.strategies import parse
+    from paceline.strategies import is_known, parse
 
     named = split_strategies(strategies, "--strategies")
-    for strategy in named:
-        parse(strategy)  # an unknown one is refused before torch and the task are loaded
+    for strategy in filter(is_known, named):  # the task's file may register a name that is not known yet
+        parse(strategy)  # a wrong parameter is refused before torch and the task are loaded
     return named
 
 

@@ -20,12 +20,17 @@ def strategies(
 ) -> None:
     """List the strategies: name, what each does, its parameters with their defaults."""
     with exit_codes():
-        from paceline.strategies import ALIASES, STRATEGIES
+        from paceline.strategies import ALIASES, STRATEGIES, load_entry_points
 
+        missing = load_entry_points()
         described = [_described(name, kind) for name, kind in STRATEGIES.items()]
         described += [
             {"name": name, "summary": f"Another name of {known}.", "parameters": []}
             for name, known in ALIASES.items()
+        ]
+        described += [
+            {"name": name, "summary": f"Missing: {error}", "parameters": []}
+            for name, error in missing.items()
         ]
         if as_json:
             typer.echo(json.dumps(described, indent=2, default=str))

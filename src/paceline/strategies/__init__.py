@@ -1,10 +1,16 @@
-"""One file per algorithm, named as the literature names it. The table below is the only list of them."""
+"""One file per algorithm, named as the literature names it. The table below is the only list of them.
+
+Strategies of other packages come into the same table: by `register`, or by an entry point of the group
+`paceline.strategies`. Entry points are looked at only when a name is asked for that the table has not, or when all
+are listed.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from paceline.context import Strategy
 from paceline.errors import ConfigurationError, UnknownNameError
@@ -28,9 +34,21 @@ from paceline.strategies.single import Single
 from paceline.strategies.ssp import StaleSynchronous
 from paceline.strategies.sync import Sync
 
-__all__ = ["ALIASES", "STRATEGIES", "describe", "parse"]
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint, EntryPoints
 
-STRATEGIES: Mapping[str, type[Any]] = {
+__all__ = [
+    "ALIASES",
+    "ENTRY_POINTS",
+    "STRATEGIES",
+    "describe",
+    "is_known",
+    "load_entry_points",
+    "parse",
+    "register",
+]
+
+STRATEGIES: dict[str, type[Any]] = {
     "single": Single,
     "map-reduce": MapReduce,
     "all-reduce": AllReduce,
@@ -61,6 +79,104 @@ ALIASES: Mapping[str, str] = {
 """Names that TensorFlow users know, of strategies that have another name here."""
 
 
+ENTRY_POINTS = "paceline.strategies"
+"""The group of entry points by which an installed package makes its strategies known."""
+
+
+def register(name: str, strategy_class: type[Any]) -> None:
+    """Make a strategy known in this process: after `register("mine", Mine)` there is `pl.train(task, "mine:k=2")`.
+
+    The class is a dataclass with a method `roles`, and its fields are the parameters. It may be registered again, as a
+    notebook's cell does that is run twice. An installed package needs no call if it has an entry point of the group
+    `paceline.strategies`; a name that is registered goes before an entry point.
+    """
+    _add("name", name, "strategy_class", strategy_class)
+
+
+def _add(name_argument: str, name: str, class_argument: str, kind: type[Any]) -> None:
+    _check_name(name_argument, name)
+    _check_class(class_argument, kind)
+    taken = STRATEGIES.get(ALIASES.get(name, name))
+    if taken is not None and _path(taken) != _path(kind):
+        bound = f"must not be taken already, and {_path(taken)} has it"
+        raise ConfigurationError(name_argument, bound, name, f"choose another for {_path(kind)}")
+    STRATEGIES[name] = kind
+
+
+def _check_name(argument: str, name: object) -> None:
+    if not isinstance(name, str) or not re.fullmatch(r"[^\s:,=]+", name):
+        bound = "must be a word without blanks, colons, commas and equals signs"
+        raise ConfigurationError(argument, bound, name, 'choose one such as "my-strategy"')
+
+
+def _check_class(argument: str, kind: object) -> None:
+    if not isinstance(kind, type):
+        raise ConfigurationError(argument, "must be a class", kind, "give the class, not an object of it")
+    if not dataclasses.is_dataclass(kind):
+        remedy = "put @dataclass(frozen=True, kw_only=True) before it"
+        raise ConfigurationError(argument, "must be a dataclass", kind, remedy)
+    if not callable(getattr(kind, "roles", None)):
+        remedy = "give it one that returns the role of each rank, as paceline.context.Strategy says"
+        raise ConfigurationError(argument, "must have a method roles(workers)", kind, remedy)
+
+
+def _path(kind: type[Any]) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def is_known(spec: str) -> bool:
+    """Whether the name in a strategy's words is in the table or has an entry point."""
+    name = spec.partition(":")[0]
+    return name in STRATEGIES or name in ALIASES or name in _entry_points().names
+
+
+def load_entry_points() -> dict[str, ConfigurationError]:
+    """Put the strategies of all entry points into the table. Returns why some of them are not there, by name."""
+    missing = {}
+    for name in sorted(_entry_points().names):
+        try:
+            _load(name)
+        except ConfigurationError as error:
+            missing[name] = error
+    return missing
+
+
+def _entry_points() -> EntryPoints:
+    from importlib.metadata import entry_points  # it takes long to import
+
+    return entry_points(group=ENTRY_POINTS)
+
+
+def _load(name: str) -> None:
+    points = tuple(_entry_points().select(name=name))
+    packages = ", ".join(sorted(map(_package, points)))
+    if len(points) != 1:
+        raise ConfigurationError(f"strategy {name}", "must be of one package", packages, "keep one of them")
+    (point,) = points
+    argument = f"strategy {name} of the package {packages}"
+    try:
+        kind = point.load()
+    except Exception as error:
+        bound, got = f"must be importable from {point.value}", f"{type(error).__name__}: {error}"
+        raise ConfigurationError(argument, bound, got, "repair or uninstall the package") from error
+    _add(f"the name of the {argument}", name, argument, kind)
+
+
+def _package(point: EntryPoint) -> str:
+    return point.dist.name if point.dist is not None else "(unknown)"
+
+
+def _find(name: str) -> type[Any]:
+    """The class of a name, which may be that of an entry point."""
+    name = ALIASES.get(name, name)
+    if name not in STRATEGIES:
+        names = _entry_points().names
+        if name not in names:
+            raise UnknownNameError("strategy", name, {*STRATEGIES, *ALIASES, *names})
+        _load(name)
+    return STRATEGIES[name]
+
+
 def parse(spec: str | Strategy) -> Strategy:
     """A strategy from words such as "all-reduce:algorithm=ring"; a strategy itself is returned as it is."""
     if not isinstance(spec, str):
@@ -73,11 +189,9 @@ def parse(spec: str | Strategy) -> Strategy:
             "see paceline strategies",
         )
     name, _, rest = spec.partition(":")
+    kind = _find(name)
     name = ALIASES.get(name, name)
-    if name not in STRATEGIES:
-        raise UnknownNameError("strategy", name, (*STRATEGIES, *ALIASES))
-    kind = STRATEGIES[name]
-    fields = {field.name: field for field in dataclasses.fields(kind)}
+    fields = {field.name: field for field in dataclasses.fields(kind) if field.init}
     values: dict[str, Any] = {}
     for item in filter(None, rest.split(",")):
         key, equals, text = item.partition("=")
@@ -87,8 +201,15 @@ def parse(spec: str | Strategy) -> Strategy:
         if not equals:
             raise ConfigurationError(f"{name}:{key}", "must be given a value", item, f"write {name}:{key}=…")
         values[key] = _convert(f"{name}:{key}", fields[key], text.strip())
+    for key, field in fields.items():
+        if key not in values and not _has_default(field):
+            raise ConfigurationError(f"{name}:{key}", "must be given a value", spec, f"write {name}:{key}=…")
     strategy: Strategy = kind(**values)
     return strategy
+
+
+def _has_default(field: dataclasses.Field[Any]) -> bool:
+    return field.default is not dataclasses.MISSING or field.default_factory is not dataclasses.MISSING
 
 
 def describe(strategy: Strategy) -> str:
@@ -114,7 +235,9 @@ _TRUE, _FALSE = ("true", "yes", "1"), ("false", "no", "0")
 
 def _convert(argument: str, field: dataclasses.Field[Any], text: str) -> Any:
     """A text as the field's annotated type: int, float, bool or str, each also optional."""
-    wanted = str(field.type).removesuffix("| None").strip()
+    # Annotations are text only where a module has `from __future__ import annotations`.
+    annotated = field.type.__name__ if isinstance(field.type, type) else str(field.type)
+    wanted = annotated.removesuffix("| None").strip()
     try:
         if wanted == "bool":
             if text.lower() not in _TRUE + _FALSE:
@@ -122,6 +245,6 @@ def _convert(argument: str, field: dataclasses.Field[Any], text: str) -> Any:
             return text.lower() in _TRUE
         return {"int": int, "float": float}.get(wanted, str)(text)
     except ValueError:
-        raise ConfigurationError(
-            argument, f"must be of type {wanted}", text, f"the default is {field.default!r}"
-        ) from None
+        default = field.default is not dataclasses.MISSING
+        remedy = f"the default is {field.default!r}" if default else ""
+        raise ConfigurationError(argument, f"must be of type {wanted}", text, remedy) from None

@@ -1,0 +1,157 @@
+"""The suite of one strategy, as a class that pytest collects."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from pathlib import Path
+from typing import Any, ClassVar
+
+import cloudpickle
+import pytest
+import torch
+
+import paceline as pl
+from paceline.errors import ConfigurationError
+from paceline.testing import checks
+from paceline.testing.tasks import (
+    ABOUT_UPDATES,
+    CASES,
+    OPTIMIZERS,
+    WORKERS,
+    batch_norm_task,
+    in_turn,
+    make_task,
+    odd_task,
+)
+from paceline.testing.worlds import WORLDS, simulated
+
+__all__ = ["StrategySuite"]
+
+# Processes take their time: they get each case and each optimizer once or twice, on 1 to 4 workers in turn.
+_IN_PROCESSES = in_turn(zip(WORKERS * 3), CASES, OPTIMIZERS)
+_WITH_BATCH_NORM = [*itertools.product(["simulated"], WORKERS), ("local", 2), ("local", 3)]
+
+
+class StrategySuite:
+    """Subclass it in a test file, with a name that begins with `Test`, and set `spec`.
+
+    The strategy is trained on 1 to 4 workers, in simulation and in processes. The tasks have uneven batches, frozen,
+    unused and tied layers, parameter groups, clipping, schedules, BatchNorm, and several optimizers.
+
+    - A synchronous strategy, which is the default, gives the weights of `single`.
+    - A reproducible strategy gives the same bits in processes and in simulation. Stragglers change no bit of them.
+    - Every strategy takes all its steps and ends with finite weights. Its history adds up. Two simulations with the
+      same seed take the same course, byte for byte, and another seed takes another.
+    """
+
+    spec: ClassVar[str]
+    """The strategy in words, such as "mine:k=2". Its name is registered, or is that of an entry point."""
+
+    synchronous: ClassVar[bool] = True
+    """Whether it gives the weights of `single`. Set False for averages of models, for instance."""
+
+    reproducible: ClassVar[bool] = True
+    """Whether the weights depend on the task and the seed alone. Set False, and `synchronous` too, if they depend on
+    which worker is quicker."""
+
+    fewest_workers: ClassVar[int] = 1
+    """The fewest workers that the strategy takes, at most 3. What is about fewer is skipped."""
+
+    __test__ = False  # of a subclass only
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        cls.__test__ = True
+        _check_settings(cls)
+        # A strategy may be defined in the test file, which other processes cannot always import.
+        cloudpickle.register_pickle_by_value(sys.modules[cls.__module__])
+
+    @pytest.mark.parametrize("workers", WORKERS)
+    @pytest.mark.parametrize("case", CASES)
+    def test_every_task_in_simulation(self, case: str, workers: int) -> None:
+        for optimizer in OPTIMIZERS if case in ABOUT_UPDATES else ["momentum"]:
+            self._check_weights("simulated", workers, case, optimizer)
+
+    @pytest.mark.parametrize(("workers", "case", "optimizer"), _IN_PROCESSES)
+    def test_every_task_in_processes(self, workers: int, case: str, optimizer: str) -> None:
+        self._check_weights("local", workers, case, optimizer)
+
+    @pytest.mark.parametrize("workers", WORKERS)
+    @pytest.mark.parametrize("optimizer", OPTIMIZERS)
+    def test_single_precision(self, optimizer: str, workers: int) -> None:
+        self._check_weights("simulated", workers, "batch-not-divisible", optimizer, torch.float32)
+
+    @pytest.mark.parametrize(("world", "workers"), _WITH_BATCH_NORM)
+    def test_batch_norm(self, world: str, workers: int) -> None:
+        self._skip_if_too_few(workers)
+        if self.synchronous:
+            checks.check_batch_norm(self.spec, world, workers)
+        else:
+            checks.check_trains(self.spec, WORLDS[world](workers), batch_norm_task(of_any_batch=True))
+
+    @pytest.mark.parametrize(("workers", "dtype"), [(2, torch.float32), (3, torch.float64)], ids=str)
+    def test_both_worlds(self, workers: int, dtype: torch.dtype) -> None:
+        self._check_both_worlds(workers, odd_task(dtype))
+
+    def test_both_worlds_clip_alike(self) -> None:
+        self._check_both_worlds(3, odd_task(torch.float32, clip_norm=0.1))
+
+    def test_stragglers(self) -> None:
+        if self.reproducible:
+            checks.check_stragglers_change_no_bit(self.spec)
+        else:
+            checks.check_trains(self.spec, simulated(3, slow={0: 4.0}), make_task())
+
+    def test_the_same_seed_gives_the_same_course(self, tmp_path: Path) -> None:
+        checks.check_the_same_seed_gives_the_same_course(self.spec, tmp_path)
+
+    def test_another_seed_gives_another_course(self, tmp_path: Path) -> None:
+        checks.check_another_seed_gives_another_course(self.spec, tmp_path)
+
+    @pytest.mark.parametrize("world", WORLDS)
+    def test_the_history_adds_up(self, world: str) -> None:
+        run = checks.train_for_history(self.spec, world)
+        checks.check_steps_count_up(run)
+        checks.check_seconds_never_decrease(run)
+        checks.check_samples_and_bytes_never_decrease(run)
+        checks.check_no_metric(run)
+        checks.check_every_update_has_its_gradients(run)
+        if self.synchronous:
+            checks.check_every_sample_is_counted_once(run)
+            checks.check_losses_are_those_of_single(run)
+
+    def _skip_if_too_few(self, workers: int) -> None:
+        if workers < self.fewest_workers:
+            pytest.skip(f"{self.spec} takes at least {self.fewest_workers} workers")
+
+    def _check_weights(
+        self, world: str, workers: int, case: str, optimizer: str, dtype: torch.dtype = torch.float64
+    ) -> None:
+        self._skip_if_too_few(workers)
+        cluster = WORLDS[world](workers)
+        if self.synchronous:
+            checks.check_weights_of_single(self.spec, cluster, case, optimizer, dtype)
+        else:
+            checks.check_trains(self.spec, cluster, make_task(case, optimizer, dtype))
+
+    def _check_both_worlds(self, workers: int, task: pl.Task) -> None:
+        self._skip_if_too_few(workers)
+        if self.reproducible:
+            checks.check_both_worlds_give_the_same_bits(self.spec, workers, task)
+        else:
+            for world in WORLDS.values():
+                checks.check_trains(self.spec, world(workers), task)
+
+
+def _check_settings(suite: type[StrategySuite]) -> None:
+    spec, name = getattr(suite, "spec", None), suite.__name__
+    if not isinstance(spec, str) or not spec:
+        remedy = 'write spec = "mine:k=2", say'
+        raise ConfigurationError(f"{name}.spec", "must be a strategy in words", spec, remedy)
+    if suite.synchronous and not suite.reproducible:
+        bound = "must be False where reproducible is False"
+        raise ConfigurationError(f"{name}.synchronous", bound, True, "set synchronous = False")
+    if suite.fewest_workers not in (1, 2, 3):
+        remedy = "choose parameters with which it takes 3 workers"
+        raise ConfigurationError(f"{name}.fewest_workers", "must be 1, 2 or 3", suite.fewest_workers, remedy)
