@@ -1,0 +1,156 @@
+"""What a strategy may ask of its world stays small, and means the same in every world."""
+
+import pytest
+import torch
+from tasks import a_task, simulated
+
+import paceline as pl
+from paceline.context import Context, Log, Model, Net, Strategy
+
+MOST = {Context: 14, Model: 20, Net: 10, Log: 8}
+
+CLUSTERS = {
+    "shared memory": lambda workers: pl.Local(workers=workers, threads=1),
+    "tcp": lambda workers: pl.Local(workers=workers, threads=1, link="tcp"),
+    "an emulated link": lambda workers: pl.Local(workers=workers, threads=1, link=pl.Link("1Gbps", "1ms")),
+    "simulated": simulated,
+}
+
+
+def members(protocol):
+    return sorted(name for name in vars(protocol) if not name.startswith("_"))
+
+
+@pytest.mark.parametrize("protocol", MOST, ids=lambda protocol: protocol.__name__)
+def test_each_part_is_small(protocol):
+    assert len(members(protocol)) <= MOST[protocol], members(protocol)
+
+
+@pytest.fixture(params=CLUSTERS)
+def run_on(request):
+    return lambda workers, program: pl.run_program(program, CLUSTERS[request.param](workers)).results
+
+
+def test_who_asks_first_gets_the_first_message_whenever_the_question_was_made(run_on):
+    async def program(ctx):
+        if ctx.rank == 0:
+            for number in (1.0, 2.0):
+                await ctx.net.send(1, torch.tensor([number]))
+            return None
+        made_first, made_second = ctx.net.recv(0), ctx.net.recv(0)
+        return [(await made_second).tensor.item(), (await made_first).tensor.item()]
+
+    assert run_on(2, program)[1] == [1.0, 2.0]
+
+
+def test_messages_go_in_the_order_in_which_they_are_awaited_or_started(run_on):
+    async def program(ctx):
+        if ctx.rank == 0:
+            made = [ctx.net.send(1, torch.tensor([float(number)])) for number in range(4)]
+            started = [ctx.start(made[3]), ctx.start(made[1])]
+            await made[2]
+            await made[0]
+            for handle in started:
+                await handle
+            return None
+        return [(await ctx.net.recv(0)).tensor.item() for _ in range(4)]
+
+    assert run_on(2, program)[1] == [3.0, 1.0, 2.0, 0.0]
+
+
+def test_what_is_neither_awaited_nor_started_never_happens(run_on):
+    async def program(ctx):
+        if ctx.rank == 0:
+            ctx.net.send(1, torch.tensor([1.0]))
+            await ctx.net.send(1, torch.tensor([2.0]))
+            return None
+        ctx.net.recv(0)
+        return (await ctx.net.recv(0)).tensor.item()
+
+    assert run_on(2, program)[1] == 2.0
+
+
+def test_a_message_is_of_the_tensor_as_it_is_when_it_begins(run_on):
+    async def program(ctx):
+        if ctx.rank == 0:
+            tensor = torch.tensor([1.0])
+            sending = ctx.net.send(1, tensor)
+            tensor.fill_(2.0)
+            await sending
+            return None
+        return (await ctx.net.recv(0)).tensor.item()
+
+    assert run_on(2, program)[1] == 2.0
+
+
+@pytest.mark.parametrize("world", ["shared memory", "simulated"])
+def test_a_barrier_counts_when_it_is_awaited(world):
+    async def program(ctx):
+        window = ctx.net.window("board", rows=ctx.net.size, like=torch.zeros(1))
+        unused = window.barrier()
+        window.tensor[ctx.rank] = 1.0
+        await window.barrier()
+        return [window.tensor.sum().item(), unused.done]
+
+    assert pl.run_program(program, CLUSTERS[world](3)).results == [[3.0, False]] * 3
+
+
+class MakesTwice(Strategy):
+    """A gradient that is made and not awaited leaves no trace."""
+
+    async def worker(self, ctx):
+        async for batch in ctx.batches():
+            ctx.model.compute(batch)
+            await ctx.sleep(0.01)
+            assert not ctx.model.gradient.any() or batch.step > 0
+            await ctx.model.compute(batch, weight=batch.weight)
+            await ctx.model.apply()
+
+
+@pytest.mark.parametrize("world", CLUSTERS)
+def test_a_gradient_is_computed_when_it_is_awaited(world):
+    run = pl.train(a_task(), MakesTwice(), CLUSTERS[world](1), steps=2)
+    assert torch.equal(run.parameters, pl.train(a_task(), "single", simulated(1), steps=2).parameters)
+    assert len(run.trace.spans[0].of(0)) == 2
+
+
+@pytest.mark.parametrize("world", CLUSTERS)
+def test_a_gradient_is_the_plain_mean_unless_a_weight_is_given(world):
+    class Weighs(Strategy):
+        async def worker(self, ctx):
+            async for batch in ctx.batches():
+                await ctx.model.compute(batch)
+                plain = ctx.model.gradient.clone()
+                await ctx.model.compute(batch, weight=0.25)
+                assert torch.equal(ctx.model.gradient, plain * 0.25)
+
+    pl.train(a_task(), Weighs(), CLUSTERS[world](2), steps=1)
+
+
+def test_who_sends_in_a_part_of_the_net_is_called_by_its_position(run_on):
+    async def program(ctx):
+        if ctx.rank == 1:
+            return None
+        net = ctx.net.split((2, 0))
+        if net.rank == 0:
+            await net.send(1, torch.tensor([5.0]), tag=3, header=(7,))
+            return None
+        message = await net.recv(0, tag=3)
+        return [message.source, message.tag, message.tensor.item(), *message.header]
+
+    assert run_on(3, program)[0] == [0, 3, 5.0, 7]
+
+
+def test_a_message_of_one_net_is_not_taken_for_one_of_another(run_on):
+    async def program(ctx):
+        if ctx.rank == 2:
+            return None
+        pair = ctx.net.split((0, 1))
+        if ctx.rank == 0:
+            await ctx.net.send(1, torch.tensor([1.0]), tag=4)
+            await pair.send(1, torch.tensor([2.0]), tag=4)
+            return None
+        in_pair = (await pair.recv(0, tag=4)).tensor.item()
+        return [in_pair, (await ctx.net.recv(0, tag=4)).tensor.item()]
+
+    assert run_on(3, program)[1] == [2.0, 1.0]
