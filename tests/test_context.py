@@ -1,11 +1,17 @@
 """What a strategy may ask of its world stays small, and means the same in every world."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from tasks import a_task, simulated
 
 import paceline as pl
+from paceline.clusters.simulated import simulated as simulated_cluster
 from paceline.context import Context, Log, Model, Net, Strategy
+from paceline.costs.prices import Measured
+from paceline.strategies.fedavg import FedAvg
+from paceline.trace import Kind
 
 MOST = {Context: 14, Model: 20, Net: 10, Log: 8}
 
@@ -154,3 +160,32 @@ def test_a_message_of_one_net_is_not_taken_for_one_of_another(run_on):
         return [in_pair, (await ctx.net.recv(0, tag=4)).tensor.item()]
 
     assert run_on(3, program)[1] == [2.0, 1.0]
+
+
+@pytest.mark.parametrize("world", CLUSTERS)
+def test_micro_batches_add_up_to_their_batch(world):
+    class InParts(Strategy):
+        async def worker(self, ctx):
+            async for batch in ctx.batches():
+                for start in range(0, batch.count, 3):
+                    micro = replace(batch, start=start, count=min(3, batch.count - start))
+                    await ctx.model.compute(micro, weight=micro.weight, accumulate=start > 0)
+                await ctx.model.apply()
+
+    whole = pl.train(a_task(), "single", simulated(1), steps=3).parameters
+    parts = pl.train(a_task(), InParts(), CLUSTERS[world](1), steps=3).parameters
+    torch.testing.assert_close(parts, whole, rtol=0, atol=1e-14)
+
+
+def test_a_client_costs_what_it_computes_where_gradients_are_measured(monkeypatch):
+    def parts(targets, clients, seed):
+        return [range(2), range(2, 24)]
+
+    price = Measured(fixed_s=0.5, per_sample_s=0.25)
+    monkeypatch.setattr(simulated_cluster, "_measure", lambda *_: price)
+    run = pl.train(a_task(), FedAvg(partition=parts, batch=0), pl.Simulated(workers=2, threads=1), steps=2)
+    spans = [run.trace.spans[rank].of(Kind.COMPUTE) for rank in range(2)]
+    assert [(each["end_s"] - each["start_s"]).tolist() for each in spans] == [
+        pytest.approx([1.0] * 2),
+        pytest.approx([6.0] * 2),
+    ]

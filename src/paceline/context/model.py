@@ -66,8 +66,11 @@ class Model(Protocol):
         """Whether the task clips gradients by their global norm."""
         ...
 
-    def compute(self, batch: Batch, *, weight: float = 1.0) -> Awaitable[float]:
-        """The mean gradient of a batch, times a weight: fills `gradient`, and gives the mean loss."""
+    def compute(self, batch: Batch, *, weight: float = 1.0, accumulate: bool = False) -> Awaitable[float]:
+        """The mean gradient of a batch, times a weight: fills `gradient`, and gives the mean loss.
+
+        With `accumulate` it is added to what is there: so micro-batches make up a batch.
+        """
         ...
 
     def gradients(

@@ -49,7 +49,7 @@ class Replica:
         self.set_bucket_bytes(BUCKET_BYTES)
         self._on_bucket: Callable[[int], None] = _nothing
         self._checkpoint: Callable[[], None] | None = None
-        self._weight = 1.0
+        self._weight, self._accumulates = 1.0, False
         self._waiting: list[int] = []
         self._fired = bytearray(len(self._trainable))
         self.not_finite: str | None = None
@@ -140,8 +140,9 @@ class Replica:
         checkpoint: Callable[[], None] | None = None,
         *,
         weight: float = 1.0,
+        accumulate: bool = False,
     ) -> float:
-        """Fill `gradient` with the batch's mean gradient times a weight; return the mean loss.
+        """Fill `gradient` with the batch's mean gradient times a weight, or add that to it; return the mean loss.
 
         `on_bucket` is called with each bucket's number as it becomes ready, unless a value in it is not finite: then
         `not_finite` names the parameter. `checkpoint` is called before each layer and after each parameter's gradient,
@@ -150,13 +151,13 @@ class Replica:
         self.not_finite = None
         self._buffers_before = [buffer.clone() for buffer in self.buffers]
         self._on_bucket, self._checkpoint = on_bucket, checkpoint
-        self._weight = weight
+        self._weight, self._accumulates = weight, accumulate
         self._waiting = [len(run) for run in self._buckets]
         self._fired = bytearray(len(self._trainable))
         if checkpoint is not None:
             self._watch_layers()
         try:
-            loss = self._forward_backward(batch, samples) if batch.count else 0.0
+            loss = self._backward(self._forward(batch, samples)) if batch.count else 0.0
         except BaseException:
             for parameter in self._trainable:
                 parameter.grad = None
@@ -175,12 +176,15 @@ class Replica:
         for buffer, before in zip(self.buffers, self._buffers_before, strict=True):
             buffer.copy_(before)
 
-    def _forward_backward(self, batch: Batch, samples: Samples) -> float:
+    def _forward(self, batch: Batch, samples: Samples) -> Tensor:
         self.reseed(batch.step)
         inputs, target = samples.fetch(batch.indices)
         if not self.module.training:
             self.module.train()
         loss: Tensor = self.task.loss(self.module(*inputs), target)
+        return loss
+
+    def _backward(self, loss: Tensor) -> float:
         loss.backward()  # type: ignore[no-untyped-call]
         return loss.item()
 
@@ -201,8 +205,10 @@ class Replica:
             view.add_(gradient, alpha=self._weight)
             self._check(range(number, number + 1))
             return
-        # One pass over memory instead of zeroing, accumulating and scaling.
-        torch.mul(gradient, self._weight, out=view)
+        if self._accumulates:
+            view.add_(gradient, alpha=self._weight)
+        else:  # one pass over memory instead of zeroing, accumulating and scaling
+            torch.mul(gradient, self._weight, out=view)
         self._mark_ready(number)
         if self._checkpoint is not None:
             self._checkpoint()
@@ -233,7 +239,8 @@ class Replica:
             return
         for number in reversed(range(len(self._fired))):
             if not self._fired[number]:
-                self._gradient_views[number].zero_()
+                if not self._accumulates:
+                    self._gradient_views[number].zero_()
                 self._mark_ready(number)
 
     def _watch_layers(self) -> None:

@@ -23,8 +23,8 @@ class ProcessLearner(Learner["ProcessContext"]):
 
     __slots__ = ()
 
-    def compute(self, batch: Batch, *, weight: float = 1.0) -> ComputeOperation:
-        return ComputeOperation(self._ctx, self, batch, weight)
+    def compute(self, batch: Batch, *, weight: float = 1.0, accumulate: bool = False) -> ComputeOperation:
+        return ComputeOperation(self._ctx, self, batch, weight, accumulate=accumulate)
 
     async def gradients(
         self, batch: Batch, *, weight: float = 1.0, bucket_bytes: int = BUCKET_BYTES

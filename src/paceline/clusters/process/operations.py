@@ -145,19 +145,27 @@ class ComputeOperation(Operation[float]):
     Only a started computation can be cancelled, for only then is there somebody to cancel it.
     """
 
-    __slots__ = ("_batch", "_cancelled", "_context", "_learner", "_started", "_weight", "ready")
+    __slots__ = ("_batch", "_cancelled", "_context", "_how", "_learner", "_started", "ready")
 
     doing = Doing.compute
 
     _threads: ThreadPoolExecutor | None = None
     _under_way: Future[None] | None = None
 
-    def __init__(self, context: ProcessContext, learner: ProcessLearner, batch: Batch, weight: float) -> None:
+    def __init__(
+        self,
+        context: ProcessContext,
+        learner: ProcessLearner,
+        batch: Batch,
+        weight: float,
+        *,
+        accumulate: bool,
+    ) -> None:
         super().__init__(context)
         self._context = context
         self._learner = learner
         self._batch = batch
-        self._weight = weight
+        self._how: dict[str, Any] = {"weight": weight, "accumulate": accumulate}
         self._started = False
         self._cancelled = threading.Event()
         self.ready: set[int] = set()
@@ -209,9 +217,7 @@ class ComputeOperation(Operation[float]):
         try:
             # Processor time: a rank that waits for a core is not slow by itself.
             processor_start_s = time.thread_time()
-            loss = replica.compute(
-                batch, context.data.samples, self._on_bucket, checkpoint, weight=self._weight
-            )
+            loss = replica.compute(batch, context.data.samples, self._on_bucket, checkpoint, **self._how)
             self._dawdle(time.thread_time() - processor_start_s)
         except Cancelled:
             kind = Kind.CANCELLED

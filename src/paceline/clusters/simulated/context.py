@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
-import numpy as np
 from torch import Tensor
 
 from paceline.clusters.job import Job
@@ -24,8 +23,8 @@ from paceline.clusters.simulated.network import Network
 from paceline.clusters.simulated.whole_collective import WholeCollective
 from paceline.clusters.simulated.window import SimulatedWindow
 from paceline.context import Batch, Handle
+from paceline.costs.prices import Pricing
 from paceline.costs.stragglers import Stragglers
-from paceline.costs.times import Times
 from paceline.replica.batches import GlobalBatches, Samples
 from paceline.replica.replica import Replica
 from paceline.run import Progress
@@ -37,7 +36,6 @@ __all__ = ["SharedData", "SimulatedContext", "World"]
 T = TypeVar("T")
 
 _PROGRESS_S = 0.1
-_DRAWS = 32
 
 
 @dataclass(slots=True, kw_only=True)
@@ -47,9 +45,8 @@ class World:
     kernel: Kernel
     network: Network
     hosts: tuple[int, ...]
-    compute: Times
-    """Seconds of one gradient."""
-    update_s: float
+    pricing: Pricing
+    """What computations cost."""
     stragglers: Stragglers
     data: SharedData | None
     samples: Samples | None
@@ -100,10 +97,10 @@ class SimulatedContext(Rank):
         "blank_nbytes",
         "blank_received",
         "box",
-        "draw_compute_s",
         "groups",
         "kernel",
         "network",
+        "price",
         "program",
         "record_packed",
         "test_samples",
@@ -133,8 +130,8 @@ class SimulatedContext(Rank):
         self.blank_received: Tensor | None = None
         """The tensor without data that was last received, and which fitted the one it was received into."""
         self.blank_landing: Tensor | None = None
-        self.draw_compute_s = _draw_compute_times(world, rank, self.delay_rng).__next__
-        """How long this rank's next gradient takes."""
+        self.price = world.pricing.of_rank(rank, world.stragglers, self.delay_rng)
+        """What this rank's computations cost."""
         self.groups = Groups(rank, world.hosts, world.number_of)
         self.net = SimulatedNet(self, self.groups.everybody)
         self.model = SimulatedLearner(self, replica)
@@ -209,12 +206,3 @@ class SimulatedContext(Rank):
         loss = record.get("loss", losses[-1][1] if losses else float("nan"))
         so_far = (record["step"], world.last_step, loss, self.samples_by(record), record["seconds"])
         world.progress(Progress(*so_far, record["metric"], *slowest(world.computing_s, world.computations)))
-
-
-def _draw_compute_times(world: World, rank: int, rng: np.random.Generator) -> Iterator[float]:
-    compute, factor, delay = world.compute, world.stragglers.factor(rank), world.stragglers.delay_of(rank)
-    if delay is not None:
-        while True:
-            yield compute.draw(rng) * factor + delay.draw(rng)
-    while True:  # drawing many at once gives the same numbers, for the price of a few single draws
-        yield from (compute.sample(rng, _DRAWS) * factor).tolist()

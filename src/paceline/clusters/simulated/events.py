@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from paceline.clusters.simulated.kernel import Event
 from paceline.context import Batch
+from paceline.costs.prices import Work
 from paceline.trace import Kind
 
 if TYPE_CHECKING:
@@ -44,22 +45,27 @@ class Timer(Event[None]):
 class ComputeEvent(Event[float]):
     """A gradient and its loss: the mathematics happens at once, its time passes on the virtual clock."""
 
-    __slots__ = ("_batch", "_context", "_start_s", "_weight", "seconds")
+    __slots__ = ("_accumulates", "_batch", "_context", "_start_s", "_weight", "seconds")
 
-    def __init__(self, context: SimulatedContext, batch: Batch, weight: float) -> None:
+    def __init__(
+        self, context: SimulatedContext, batch: Batch, weight: float, *, accumulate: bool = False
+    ) -> None:
         self.done = self.started = False
         self.error = self.waiter = None
         self._context = context
         self._batch = batch
         self._weight = weight
+        self._accumulates = accumulate
 
     def start(self) -> None:
         context, batch = self._context, self._batch
         self._start_s = context.kernel.now
-        self.seconds = context.draw_compute_s()
+        self.seconds = context.price.seconds(Work.GRADIENT, 0, batch.count)
         if context.world.samples is not None:
             learner = context.model
-            loss = learner.replica.compute(batch, context.world.samples, weight=self._weight)
+            loss = learner.replica.compute(
+                batch, context.world.samples, weight=self._weight, accumulate=self._accumulates
+            )
             self.result = learner.note_loss(batch, loss)
         else:
             context.outcome.losses.append((batch.step, math.nan, batch.count))

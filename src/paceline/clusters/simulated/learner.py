@@ -10,6 +10,7 @@ from torch import Tensor
 from paceline.clusters.rank.learner import Learner
 from paceline.clusters.simulated.events import ComputeEvent, Timer
 from paceline.context import BUCKET_BYTES, Batch
+from paceline.costs.prices import Work
 from paceline.trace import Kind
 from paceline.trace.spans import pack_span
 
@@ -27,8 +28,8 @@ class SimulatedLearner(Learner["SimulatedContext"]):
 
     __slots__ = ()
 
-    def compute(self, batch: Batch, *, weight: float = 1.0) -> ComputeEvent:
-        return ComputeEvent(self._ctx, batch, weight)
+    def compute(self, batch: Batch, *, weight: float = 1.0, accumulate: bool = False) -> ComputeEvent:
+        return ComputeEvent(self._ctx, batch, weight, accumulate=accumulate)
 
     async def gradients(
         self, batch: Batch, *, weight: float = 1.0, bucket_bytes: int = BUCKET_BYTES
@@ -53,6 +54,7 @@ class SimulatedLearner(Learner["SimulatedContext"]):
         ctx = self._ctx
         start_s = ctx.kernel.now
         self.replica.apply(shard, norm, advance=advance)
-        if ctx.world.update_s:
-            await Timer(ctx, ctx.world.update_s)
+        update_s = ctx.price.seconds(Work.UPDATE, 0, 0)
+        if update_s:
+            await Timer(ctx, update_s)
         ctx.record_packed(pack_span(_UPDATE, start_s, ctx.kernel.now, -1, 0, ctx.step))

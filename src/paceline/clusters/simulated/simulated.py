@@ -18,7 +18,8 @@ from paceline.clusters.rank.failures import failure_of
 from paceline.clusters.simulated.context import SharedData, SimulatedContext, World
 from paceline.clusters.simulated.kernel import Kernel, Process
 from paceline.clusters.simulated.network import Disturbed, Network
-from paceline.costs import Link, times
+from paceline.costs import Link
+from paceline.costs.prices import Given, Measured, Pricing, fit
 from paceline.costs.stragglers import Stragglers
 from paceline.costs.times import Times
 from paceline.errors import Cancelled, ConfigurationError, UnknownNameError
@@ -39,7 +40,7 @@ class Simulated:
 
     workers: int = 4
     compute: Times | None = None
-    """Seconds of one gradient. None: the task's own gradient, timed here once."""
+    """Seconds of one gradient, of whatever size. None: what the task's own gradients take here, by their samples."""
     link: Link = field(default_factory=lambda: Link("10Gbps", "50us"))
     math: str = "real"
     slow: Mapping[int, float] = field(default_factory=dict)
@@ -125,8 +126,7 @@ class Simulated:
             kernel=kernel,
             network=Network(kernel, hosts, self.link, self.inside),
             hosts=hosts,
-            compute=self.compute or times.Constant(0.0),
-            update_s=0.0,
+            pricing=self._pricing(job, samples, batches),
             stragglers=self.stragglers,
             data=SharedData(samples, batches, job.workers) if samples and batches else None,
             samples=samples if real else None,
@@ -136,10 +136,14 @@ class Simulated:
             computing_s=[0.0] * job.ranks,
             computations=[0] * job.ranks,
         )
-        if self.compute is None and job.task is not None and samples is not None and batches is not None:
-            compute_s, world.update_s = _measure(job, samples, batches)
-            world.compute = times.Constant(compute_s)
         return world
+
+    def _pricing(self, job: Job, samples: Samples | None, batches: GlobalBatches | None) -> Pricing:
+        if self.compute is not None:
+            return Given(self.compute)
+        if samples is None or batches is None:
+            return Measured(0.0, 0.0)
+        return _measure(job, samples, batches)
 
     def _replicas(self, job: Job) -> list[tuple[int, Replica | None]]:
         task = job.task
@@ -173,18 +177,24 @@ def _set_threads(count: int) -> int:
     return before
 
 
-def _measure(job: Job, samples: Samples, batches: GlobalBatches) -> tuple[float, float]:
-    """Seconds of one worker's gradient and of one update, on this machine: the median of a few."""
+def _measure(job: Job, samples: Samples, batches: GlobalBatches) -> Measured:
+    """What gradients and updates cost on this machine: of one worker's slice, and of a batch of another size."""
     assert job.task is not None
     module: Any = job.task.model
     replica = Replica(job.task, copy.deepcopy(module), seed=job.seed)
-    batch = batches.slice(0, 0, job.workers)
-    compute_s, update_s = [], []
+    own = batches.slice(0, 0, job.workers)
+    other = batches.slice(0, 0, 1 if job.workers > 1 else 2)
+    own_s = _median_s(lambda: replica.compute(own, samples))
+    other_s = _median_s(lambda: replica.compute(other, samples))
+    fixed_s, per_sample_s = fit((own.count, other.count), (own_s, other_s))
+    return Measured(fixed_s, per_sample_s, _median_s(replica.apply))
+
+
+def _median_s(work: Callable[[], object]) -> float:
+    """Seconds of a piece of work: the median of a few."""
+    taken_s = []
     for _ in range(7):
         start_s = time.perf_counter()
-        replica.compute(batch, samples)
-        middle_s = time.perf_counter()
-        replica.apply()
-        compute_s.append(middle_s - start_s)
-        update_s.append(time.perf_counter() - middle_s)
-    return sorted(compute_s)[3], sorted(update_s)[3]
+        work()
+        taken_s.append(time.perf_counter() - start_s)
+    return sorted(taken_s)[3]

@@ -1,0 +1,50 @@
+import numpy as np
+import pytest
+
+from paceline.costs import times
+from paceline.costs.prices import Given, Measured, Work, fit
+from paceline.costs.stragglers import Stragglers
+
+EVEN = Stragglers(slow={}, delay=None)
+
+
+def price(pricing, rank=0, stragglers=EVEN):
+    return pricing.of_rank(rank, stragglers, np.random.default_rng(3))
+
+
+def test_what_is_given_is_a_draw_for_each_gradient_whatever_its_samples():
+    distribution = times.Exponential(0.01)
+    drawn = price(Given(distribution))
+    expected = distribution.sample(np.random.default_rng(3), 3)
+    assert [drawn.seconds(Work.GRADIENT, 0, samples) for samples in (1, 100, 7)] == expected.tolist()
+    assert drawn.seconds(Work.UPDATE, 0, 0) == 0.0
+
+
+def test_what_is_measured_grows_with_the_samples():
+    measured = price(Measured(0.25, 0.5, update_s=0.125))
+    assert [measured.seconds(Work.GRADIENT, 0, samples) for samples in (0, 1, 4)] == [0.25, 0.75, 2.25]
+    assert measured.seconds(Work.UPDATE, 0, 0) == 0.125
+
+
+@pytest.mark.parametrize("pricing", [Given(times.Constant(1.0)), Measured(0.5, 0.25)])
+def test_a_slow_rank_takes_as_many_times_as_long_and_a_delay_comes_on_top(pricing):
+    stragglers = Stragglers(slow={1: 3.0}, delay={1: times.Constant(0.5)})
+    assert price(pricing, 0, stragglers).seconds(Work.GRADIENT, 0, 2) == 1.0
+    assert price(pricing, 1, stragglers).seconds(Work.GRADIENT, 0, 2) == 3.5
+
+
+@pytest.mark.parametrize(
+    ("samples", "seconds", "expected"),
+    [
+        ((2, 10), (1.0, 3.0), (0.5, 0.25)),
+        ((10, 2), (3.0, 1.0), (0.5, 0.25)),
+        ((4, 8), (1.0, 0.5), (1.0, 0.0)),  # more samples in less time: chance
+        ((4, 8), (1.0, 9.0), (0.0, 0.25)),  # nothing fixed is left
+        ((0, 4), (0.5, 2.5), (0.5, 0.5)),
+        ((3, 3), (1.0, 1.0), (1.0, 0.0)),
+    ],
+)
+def test_the_first_measurement_is_met_and_nothing_is_below_zero(samples, seconds, expected):
+    fixed_s, per_sample_s = fit(samples, seconds)
+    assert (fixed_s, per_sample_s) == pytest.approx(expected)
+    assert fixed_s + per_sample_s * samples[0] == pytest.approx(seconds[0])
