@@ -29,10 +29,10 @@ def predict(spec: Spec, cluster: Simulated, on_size: Callable[[int], None] | Non
             on_size(place)
         for name in spec.algorithms:
             meant = _chosen(cluster, length, spec) if name == "auto" else name
-            seconds = _seconds(spec, meant, length, cluster.link)
+            seconds = _seconds(spec, meant, length, cluster.between)
             rows.append(make_row(spec, length, name, [seconds]))
     where = f"{spec.workers} simulated workers, link {cluster.link}"
-    return Report(spec=spec, where=where, rows=tuple(rows), link=cluster.link, machine=machine_facts())
+    return Report(spec=spec, where=where, rows=tuple(rows), link=cluster.between, machine=machine_facts())
 
 
 def _seconds(spec: Spec, algorithm: str, length: int, link: Link) -> float:

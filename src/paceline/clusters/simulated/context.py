@@ -23,6 +23,7 @@ from paceline.clusters.simulated.network import Network
 from paceline.clusters.simulated.whole_collective import WholeCollective
 from paceline.clusters.simulated.window import SimulatedWindow
 from paceline.context import Batch, Handle
+from paceline.costs.link import Link
 from paceline.costs.prices import Pricing
 from paceline.costs.stragglers import Stragglers
 from paceline.replica.batches import GlobalBatches, Samples
@@ -45,6 +46,10 @@ class World:
     kernel: Kernel
     network: Network
     hosts: tuple[int, ...]
+    memory: Link
+    """What the reads and barriers of a window cost."""
+    shares_memory: bool
+    """Whether ranks talk through the memory of one host."""
     pricing: Pricing
     """What computations cost."""
     stragglers: Stragglers

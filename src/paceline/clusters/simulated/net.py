@@ -27,8 +27,6 @@ class SimulatedNet:
 
     __slots__ = ("_base", "_context", "_group", "hosts", "rank", "size")
 
-    shares_memory = False
-
     def __init__(self, context: SimulatedContext, group: Group) -> None:
         self._context = context
         self._group = group
@@ -36,6 +34,10 @@ class SimulatedNet:
         self.rank = group.rank
         self.size = group.size
         self.hosts = group.hosts
+
+    @property
+    def shares_memory(self) -> bool:
+        return self._context.world.shares_memory
 
     def seen_by(self, context: SimulatedContext) -> SimulatedNet:
         """The same group, for another program of this rank."""
@@ -71,7 +73,7 @@ class SimulatedNet:
             raise ConfigurationError("window", "needs ranks of one host", name, remedy)
         world, key = self._context.world, (name, self._group.number)
         if key not in world.windows:
-            world.windows[key] = SimulatedWindow(world.kernel, self._group.members, rows, like)
+            world.windows[key] = SimulatedWindow(world.kernel, self._group.members, rows, like, world.memory)
         return world.windows[key].seen_by(self._context)
 
     def split(self, ranks: Sequence[int]) -> SimulatedNet:

@@ -31,6 +31,7 @@ from paceline.run import Progress
 __all__ = ["Simulated"]
 
 MATHS = ("real", "none")
+SHARED_MEMORY = "shared-memory"
 MAX_WORKERS = 1_000_000
 
 
@@ -41,14 +42,17 @@ class Simulated:
     workers: int = 4
     compute: Times | None = None
     """Seconds of one gradient, of whatever size. None: what the task's own gradients take here, by their samples."""
-    link: Link = field(default_factory=lambda: Link("10Gbps", "50us"))
+    link: Link | str = field(default_factory=lambda: Link("10Gbps", "50us"))
+    """Between hosts; or between all ranks, where there is one. "shared-memory": they talk as those of `pl.Local` do."""
     math: str = "real"
     slow: Mapping[int, float] = field(default_factory=dict)
     delay: Times | Mapping[int, Times] | None = None
     hosts: int = 1
     """Ranks are spread over so many hosts, in order."""
     inside: Link = field(default_factory=lambda: Link("100Gbps", "1us"))
-    """Between ranks of one host, where there are several hosts. With one host, `link` is between all ranks."""
+    """The memory of a host: between its ranks, where there are several hosts or the link is shared memory. Reads of a
+    window take its bandwidth, barriers its latency. With one host and a `pl.Link`, that link is between all ranks, and
+    windows cost nothing."""
     threads: int | None = None
     """With how many threads each rank computes, which can change the last bits of sums. None: as `pl.Local`."""
 
@@ -63,12 +67,21 @@ class Simulated:
         if self.compute is None and self.math == "none":
             remedy = "write compute=pl.times.Constant(0.01), say"
             raise ConfigurationError("compute", 'must be given with math="none"', None, remedy)
-        for name, link in (("link", self.link), ("inside", self.inside)):
-            if not isinstance(link, Link):
-                raise ConfigurationError(name, "must be a pl.Link", link, 'write pl.Link("10Gbps", "50us")')
+        remedy = 'write pl.Link("10Gbps", "50us")'
+        if not isinstance(self.link, Link) and self.link != SHARED_MEMORY:
+            raise ConfigurationError("link", 'must be a pl.Link or "shared-memory"', self.link, remedy)
+        if not isinstance(self.inside, Link):
+            raise ConfigurationError("inside", "must be a pl.Link", self.inside, remedy)
+        if self.link == SHARED_MEMORY and self.hosts != 1:
+            raise ConfigurationError("hosts", 'must be 1 with link="shared-memory"', self.hosts)
         if not isinstance(self.hosts, int) or not 1 <= self.hosts <= self.workers:
             raise ConfigurationError("hosts", f"must be a whole number from 1 to {self.workers}", self.hosts)
         self.stragglers.check(self.workers)
+
+    @property
+    def between(self) -> Link:
+        """What messages cost between ranks that are not said to be of one host."""
+        return self.link if isinstance(self.link, Link) else self.inside
 
     @property
     def stragglers(self) -> Stragglers:
@@ -124,8 +137,10 @@ class Simulated:
         batches = GlobalBatches(samples.length, task.batch_size, job.seed) if task and samples else None
         world = World(
             kernel=kernel,
-            network=Network(kernel, hosts, self.link, self.inside),
+            network=Network(kernel, hosts, self.between, self.inside),
             hosts=hosts,
+            memory=Link.ideal() if self.hosts == 1 and isinstance(self.link, Link) else self.inside,
+            shares_memory=self.link == SHARED_MEMORY,
             pricing=self._pricing(job, samples, batches),
             stragglers=self.stragglers,
             data=SharedData(samples, batches, job.workers) if samples and batches else None,
@@ -159,7 +174,8 @@ class Simulated:
         ]
 
     def __str__(self) -> str:
-        words = [f"{self.workers} simulated workers", f"link {self.link}"]
+        link = f"shared memory {self.inside}" if self.link == SHARED_MEMORY else f"link {self.link}"
+        words = [f"{self.workers} simulated workers", link]
         words.append(f"compute {self.compute}" if self.compute else "compute as measured here")
         if self.hosts > 1:
             words.append(f"{self.hosts} hosts, inside {self.inside}")

@@ -1,4 +1,4 @@
-"""A window of the simulated world: one host's memory, which costs no time to read."""
+"""A window of the simulated world: one host's memory. Reading it takes time by its bytes, a barrier its latency."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from paceline.clusters.simulated.events import Timer
 from paceline.clusters.simulated.kernel import Event, Kernel
 from paceline.context import Combine
+from paceline.costs.link import Link
 from paceline.links.memory import aligned
 from paceline.replica.sums import BLOCK, combine_rows
 from paceline.trace import Kind
@@ -23,8 +25,12 @@ __all__ = ["SimulatedWindow", "View"]
 class SimulatedWindow:
     """The memory itself. Each rank sees it through a `View`."""
 
-    def __init__(self, kernel: Kernel, group: Sequence[int], rows: int, like: Tensor) -> None:
+    def __init__(
+        self, kernel: Kernel, group: Sequence[int], rows: int, like: Tensor, memory: Link | None = None
+    ) -> None:
+        """`memory`: what its reads and barriers cost. None: nothing, for it is there to measure."""
         self.kernel = kernel
+        self.memory = Link.ideal() if memory is None else memory
         self.group = tuple(group)
         stride = aligned(like.numel() * like.itemsize) // like.itemsize
         self.tensor = torch.zeros(rows, stride, dtype=like.dtype, device=like.device)[:, : like.numel()]
@@ -56,8 +62,15 @@ class View:
     async def reduce(
         self, columns: slice, rows: Sequence[int], into: Tensor, combine: Combine = "sum"
     ) -> None:
+        context = self._context
+        start_s = context.now()
         if not into.is_meta:
             combine_rows([self.tensor[row, columns] for row in rows], into, self._window.block, combine)
+        nbytes = into.numel() * into.itemsize * (len(rows) - 1)
+        read_s = nbytes * self._window.memory.seconds_per_byte
+        if read_s:
+            await Timer(context, read_s)
+        context.span(Kind.RECEIVE, start_s, context.now(), nbytes=nbytes)
 
 
 class BarrierEvent(Event[None]):
@@ -78,8 +91,12 @@ class BarrierEvent(Event[None]):
         window.waiting.append(self)
         if len(window.waiting) == len(window.group):
             come, window.waiting = window.waiting, []
+            kernel, latency_s = window.kernel, window.memory.latency_s
             for event in come:
-                event._end(self._context.rank)
+                if latency_s:
+                    kernel.at(kernel.now + latency_s, event._end, self._context.rank)
+                else:
+                    event._end(self._context.rank)
 
     def _end(self, last: int) -> None:
         if self._began_s < self._window.kernel.now:
