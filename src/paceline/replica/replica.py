@@ -13,14 +13,13 @@ from paceline.context import BUCKET_BYTES, Batch
 from paceline.errors import RunError
 from paceline.replica.batches import Samples
 from paceline.replica.buffers import FlatBuffers
+from paceline.replica.evaluation import Metric, evaluate
 from paceline.replica.finite import is_finite, last_not_finite
 from paceline.replica.layout import Layout, flatten
 from paceline.replica.optimizer import FlatOptimizer, works_elementwise
 from paceline.task import Task
 
 __all__ = ["Replica"]
-
-_EVALUATION_BATCH = 1024
 
 
 def _nothing(_bucket: int) -> None:
@@ -293,29 +292,10 @@ class Replica:
 
     # Evaluation
 
-    @torch.no_grad()
-    def evaluate(
-        self,
-        samples: Samples,
-        metric: Callable[[Tensor, Tensor], float],
-        parameters: Tensor | None = None,
-    ) -> float:
+    def evaluate(self, samples: Samples, metric: Metric, parameters: Tensor | None = None) -> float:
         """The metric over all samples, with the module in evaluation mode; of other parameters if given."""
         with self._holding(parameters):
-            return self._evaluate(samples, metric)
-
-    def _evaluate(self, samples: Samples, metric: Callable[[Tensor, Tensor], float]) -> float:
-        modes = [(layer, layer.training) for layer in self.module.modules()]
-        self.module.eval()
-        outputs, targets = [], []
-        for indices in samples.ranges(_EVALUATION_BATCH):
-            inputs, target = samples.fetch(indices)
-            outputs.append(self.module(*inputs))
-            targets.append(target)
-        # Layer by layer: the user may have some in evaluation mode all the time.
-        for layer, training in modes:
-            layer.training = training
-        return float(metric(torch.cat(outputs), torch.cat(targets)))
+            return evaluate(self.module, samples, metric)
 
     def state(self, parameters: Tensor | None = None) -> dict[str, Tensor]:
         """A copy of the module's state, apart from any shared memory; with other parameters if given.

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor, nn
 
 from paceline.context import Batch
 from paceline.replica.batches import Samples
+from paceline.replica.evaluation import Metric
 from paceline.replica.replica import Replica
 from paceline.task import Task
 
@@ -58,12 +59,7 @@ class ShapeReplica(Replica):
             self._moments = optimizer.moments()
         return self._moments
 
-    def evaluate(
-        self,
-        samples: Samples,
-        metric: Callable[[Tensor, Tensor], float],
-        parameters: Tensor | None = None,
-    ) -> float:
+    def evaluate(self, samples: Samples, metric: Metric, parameters: Tensor | None = None) -> float:
         return float("nan")
 
     def state(self, parameters: Tensor | None = None) -> dict[str, Tensor]:

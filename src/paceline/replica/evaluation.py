@@ -1,0 +1,34 @@
+"""What a module achieves on samples that it does not learn from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from paceline.replica.batches import Samples
+
+__all__ = ["Metric", "evaluate"]
+
+Metric: TypeAlias = Callable[[Tensor, Tensor], float]
+"""Of outputs and targets."""
+
+_BATCH = 1024
+
+
+@torch.no_grad()
+def evaluate(module: nn.Module, samples: Samples, metric: Metric) -> float:
+    """The metric over all samples, with the module in evaluation mode for as long as it takes."""
+    modes = [(layer, layer.training) for layer in module.modules()]
+    module.eval()
+    outputs, targets = [], []
+    for indices in samples.ranges(_BATCH):
+        inputs, target = samples.fetch(indices)
+        outputs.append(module(*inputs))
+        targets.append(target)
+    # Layer by layer: the user may have some in evaluation mode all the time.
+    for layer, training in modes:
+        layer.training = training
+    return float(metric(torch.cat(outputs), torch.cat(targets)))
