@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import os
 import pty
@@ -373,13 +374,34 @@ def read_all(descriptor):
 # Strategies
 
 
-def test_strategies_are_listed_with_what_they_do_and_their_parameters():
+def test_strategies_are_listed_by_family_a_line_each():
     result = invoke("strategies")
     assert result.exit_code == 0
     lines = result.stdout.splitlines()
-    assert lines[0].split() == ["strategy", "what", "it", "does", "parameters"]
-    assert {"single", "map-reduce", "all-reduce"} <= {line.split()[0] for line in lines[1:]}
-    assert "algorithm=auto" in result.stdout
+    assert all(len(line) <= 100 for line in lines)
+    listed = [line.split()[0] for line in lines if line.startswith("  ")]
+    assert sorted(listed) == sorted([*strategies.STRATEGIES, *strategies.ALIASES])
+    assert lines[0] == "one worker:"
+    assert "…" not in result.stdout, "a summary of the tree fits"
+
+
+@pytest.mark.parametrize("name", [*strategies.STRATEGIES, "mirrored"])
+def test_a_strategy_has_a_page_that_tells_all(name):
+    result = invoke("strategies", name)
+    assert result.exit_code == 0
+    known = strategies.ALIASES.get(name, name)
+    lines = result.stdout.splitlines()
+    assert lines[0] == known
+    assert "When:" in lines
+    for field in dataclasses.fields(strategies.STRATEGIES[known]):
+        assert any(line.strip().startswith(f"{field.name}=") for line in lines)
+    assert all(len(line) <= 124 for line in lines), "a docstring's line, indented"
+
+
+def test_an_unknown_strategy_has_no_page():
+    result = invoke("strategies", "k-sink")
+    assert result.exit_code == 2
+    assert "k-sync" in result.stderr
 
 
 def test_strategies_as_json_name_parameters_and_defaults():

@@ -42,6 +42,7 @@ __all__ = [
     "ENTRY_POINTS",
     "STRATEGIES",
     "describe",
+    "find",
     "is_known",
     "load_entry_points",
     "parse",
@@ -166,7 +167,7 @@ def _package(point: EntryPoint) -> str:
     return point.dist.name if point.dist is not None else "(unknown)"
 
 
-def _find(name: str) -> type[Any]:
+def find(name: str) -> type[Any]:
     """The class of a name, which may be that of an entry point."""
     name = ALIASES.get(name, name)
     if name not in STRATEGIES:
@@ -189,7 +190,7 @@ def parse(spec: str | Strategy) -> Strategy:
             "see paceline strategies",
         )
     name, _, rest = spec.partition(":")
-    kind = _find(name)
+    kind = find(name)
     name = ALIASES.get(name, name)
     fields = {field.name: field for field in dataclasses.fields(kind) if field.init}
     values: dict[str, Any] = {}

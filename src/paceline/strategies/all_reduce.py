@@ -4,6 +4,7 @@ With `algorithm="shared"` the parameters exist once per host, in memory that all
 updates one shard of them. Both ways sum in the same order, so they give the same bits (but for the norm that a task
 clips by, and where gradients come in several buckets).
 
+When: The default: equal workers, any size of model. One slow worker slows everybody.
 Cost, n bytes and p workers: 2 n (p - 1)/p sent by each (ring); n (p - 1)/p read by each (shared).
 Sources: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms", 2009; Goyal et al., "Accurate, Large
 Minibatch SGD", 2017; the sharded update is Rajbhandari et al., "ZeRO", 2020, stage 1.

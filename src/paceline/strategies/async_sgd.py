@@ -1,5 +1,6 @@
 """Asynchronous SGD: every gradient is an update, at whatever version of the parameters it was computed.
 
+When: Throughput matters more than staleness; workers uneven.
 Cost: E[X]/P seconds an update; mean staleness P - 1. Also: Dean et al., "Large Scale Distributed Deep Networks",
 2012.
 Source: Dutta, Joshi, Ghosh, Dube, Nagpurkar, "Slow and Stale Gradients Can Win the Race", 2018.

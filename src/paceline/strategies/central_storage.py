@@ -4,6 +4,7 @@ The mathematics is that of `sync`. Between its push and the next parameters a wo
 model's state (parameters and what the optimizer remembers) exists once, wherever the server is. With
 `placement="worker"` that is the first worker's memory, as on the CPU of one machine with several accelerators.
 
+When: Workers with little memory beside one that has much.
 Cost: as `sync`; memory for parameters at the workers only while they compute.
 Source: TensorFlow's CentralStorageStrategy ("Distributed training with TensorFlow").
 """

@@ -17,6 +17,7 @@ The learning-rate schedule goes by the updates of all, as the peer last saw them
   others' weights doubly stochastic, so their mean is kept from then on; what the lost one held leaves the mean with it.
   Its slices of the data are not trained on any more. The first peer keeps the record, and its death ends the run.
 
+When: High latency or many peers: a step costs a peer the same whatever their number.
 Cost, n bytes, degree d: d n sent by each peer and step, d n b + a seconds (`sync`), whatever the number of peers; with
 `overlap` only what exceeds the gradient's. `async`: 2 (a + n b) an exchange, about 2 n bytes sent a step.
 Sources: Lian et al., "Can Decentralized Algorithms Outperform Centralized Algorithms?", NIPS 2017 (D-PSGD); Lian,
@@ -47,7 +48,7 @@ _DEFAULT_WEIGHTS = "metropolis"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Decentralized(Strategy):
-    """Peers average their parameters with their neighbours' alone: D-PSGD and AD-PSGD."""
+    """Peers average parameters with their neighbours alone: D-PSGD and AD-PSGD."""
 
     expendable: ClassVar[tuple[str, ...]] = ("worker",)
 

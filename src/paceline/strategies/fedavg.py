@@ -6,6 +6,7 @@ the task. The task's learning-rate schedule goes by rounds, and holds still with
 which is the same as models where server_lr is 1. Buffers (BatchNorm's statistics and the like) are averaged too; those
 of whole numbers are the first client's. A client that drops out, or dies, does not count.
 
+When: Data that must stay where it is: many clients, few of them at a time.
 Cost, n bytes, c clients a round: c n bytes out of the server's port and c n into it, a round.
 Source: McMahan, Moore, Ramage, Hampson, Agüera y Arcas, "Communication-Efficient Learning of Deep Networks from
 Decentralized Data", AISTATS 2017. With one full-batch step of every client it is gradient descent.
@@ -33,7 +34,7 @@ __all__ = ["FedAvg"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FedAvg(Strategy):
-    """Each round some clients train the server's model on their own data; the next is the mean of theirs."""
+    """Clients train the server's model on their own data; the next is their mean."""
 
     expendable: ClassVar[tuple[str, ...]] = ("worker",)
 

@@ -3,6 +3,7 @@
 The server adds the clients' mean difference to a velocity, which fades by `momentum` each round, and moves by that.
 With momentum=0 it is `fedavg`. Its cost is that of `fedavg`.
 
+When: As fedavg, where rounds point in different directions: momentum smooths them.
 Source: Hsu, Qi, Brown, "Measuring the Effects of Non-Identical Data Distribution for Federated Visual Classification",
 2019.
 """

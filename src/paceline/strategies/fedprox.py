@@ -3,6 +3,7 @@
 A client minimises its loss plus mu/2 times the squared distance of its parameters from the round's model: mu times the
 difference of the two is added to its gradient. With mu=0 it is `fedavg`. Its cost is that of `fedavg`.
 
+When: As fedavg, where clients' data differ much: they drift less.
 Source: Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith, "Federated Optimization in Heterogeneous Networks", MLSys 2020.
 """
 
@@ -23,7 +24,7 @@ __all__ = ["FedProx"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FedProx(FedAvg):
-    """Federated averaging whose clients are pulled back towards the round's model."""
+    """Federated averaging whose clients are held near the round's model."""
 
     mu: float = field(default=0.1, metadata={"help": "weight of the pull towards the round's model"})
 

@@ -12,6 +12,7 @@ sparse they seldom meet, and what is lost is noise.
 - Staleness counts the updates that others began between a worker's read (the start of its computation) and its write.
 - The first worker evaluates while the others go on, so that its time counts. BatchNorm's statistics are its own.
 
+When: Sparse gradients on one machine, where updates seldom touch the same parameters.
 Cost, n bytes: no messages; each update reads and writes n bytes of shared memory.
 Source: Recht, Ré, Wright, Niu, "Hogwild!: A Lock-Free Approach to Parallelizing Stochastic Gradient Descent", 2011.
 """

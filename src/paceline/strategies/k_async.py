@@ -1,5 +1,6 @@
 """K-asynchronous SGD: an update takes the first K workers' gradients, at whatever versions they hold; the others go on.
 
+When: Between sync and async: less stale than async.
 Cost: Between K E[X]/P and E[X_{K:P}] seconds an update; mean staleness (P - K)/K.
 Source: Dutta, Joshi, Ghosh, Dube, Nagpurkar, "Slow and Stale Gradients Can Win the Race", 2018.
 """
@@ -16,7 +17,7 @@ __all__ = ["KAsync"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KAsync(ParameterServer):
-    """An update takes the first k workers' gradients, however stale; the others go on computing."""
+    """An update takes the first k workers' gradients, however stale; the others go on."""
 
     k: int = field(default=1, metadata={"help": "workers whose gradients make up an update"})
 

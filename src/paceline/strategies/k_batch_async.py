@@ -1,6 +1,7 @@
 """K-batch-asynchronous SGD: an update takes the next K mini-batches, whoever gives them; a worker pulls at once and
 goes on.
 
+When: As k-async, where workers also differ in speed.
 Cost: K E[X]/P seconds an update; mean staleness (P - 1)/K.
 Source: Dutta, Joshi, Ghosh, Dube, Nagpurkar, "Slow and Stale Gradients Can Win the Race", 2018.
 """
@@ -17,7 +18,7 @@ __all__ = ["KBatchAsync"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KBatchAsync(ParameterServer):
-    """An update takes the next k mini-batches, however stale; a worker never waits for an update."""
+    """An update takes the next k mini-batches, however stale; no worker ever waits."""
 
     k: int = field(default=1, metadata={"help": "mini-batches whose gradients make up an update"})
 

@@ -1,6 +1,7 @@
 """K-batch-synchronous SGD: an update takes the first K mini-batches, of which a fast worker may give several; the rest
 are cancelled.
 
+When: Speeds that vary from batch to batch, and no wish for stale gradients.
 Cost: K E[X]/P seconds an update for exponential times. Staleness 0.
 Source: Dutta, Joshi, Ghosh, Dube, Nagpurkar, "Slow and Stale Gradients Can Win the Race", 2018.
 """
@@ -17,7 +18,7 @@ __all__ = ["KBatchSync"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KBatchSync(ParameterServer):
-    """An update takes the first k mini-batches at its version; a fast worker may give several."""
+    """An update takes the first k mini-batches; a fast worker may give several."""
 
     k: int = field(default=1, metadata={"help": "mini-batches whose gradients make up an update"})
 

@@ -1,5 +1,6 @@
 """K-synchronous SGD: an update takes the first K workers' gradients and cancels the others.
 
+When: A few stragglers, and no wish for stale gradients.
 Cost: E[X_{K:P}] seconds an update; P - K computations are thrown away each time. Staleness 0.
 Source: Dutta, Joshi, Ghosh, Dube, Nagpurkar, "Slow and Stale Gradients Can Win the Race", 2018.
 """
@@ -16,7 +17,7 @@ __all__ = ["KSync"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KSync(ParameterServer):
-    """An update takes the first k workers' gradients; the others' computations are cancelled."""
+    """An update takes the first k workers' gradients and cancels the others."""
 
     k: int = field(default=1, metadata={"help": "workers whose gradients make up an update"})
 

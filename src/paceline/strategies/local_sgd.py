@@ -4,6 +4,7 @@ A step is one local step of every worker, on its slice of the step's batch. A sl
 number of workers, so that the workers' mean gradient is the batch's: with H = 1 and an optimizer whose update is linear
 in the gradient (SGD, with or without momentum) it is `all-reduce`.
 
+When: A slow network: communicate once in H steps. H too large costs accuracy.
 Cost, n bytes and p workers: 2 n (p - 1)/p sent by each worker (ring) every H steps. With constant times, a the time of
 an average by that of a local step: (1 + a)/(1 + a/H) times as quick as averaging every step.
 Sources: Stich, "Local SGD Converges Fast and Communicates Little", ICLR 2019; averaged momentum: Yu, Jin, Yang, "On the
@@ -29,7 +30,7 @@ AVERAGES = ("parameters", "parameters+momentum")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LocalSGD(Strategy):
-    """Every worker takes several steps by itself, then all average their parameters."""
+    """Workers take several steps by themselves, then average their parameters."""
 
     period: int = field(default=8, metadata={"help": "local steps between two averages (H)"})
     averages: str = field(

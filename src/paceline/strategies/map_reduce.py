@@ -1,6 +1,7 @@
 """Gradient descent by map and reduce: a server broadcasts the parameters, each worker maps its slice of the batch to a
 gradient, the server reduces these to their sum and updates.
 
+When: Few workers or small models; to see what a central server costs.
 Cost, n bytes and p workers: the server's port carries p n out and p n in, so a step communicates for 2 p n b + 2 a.
 Source: Chu, Kim, Lin, Yu, Bradski, Ng, Olukotun, "Map-Reduce for Machine Learning on Multicore", NIPS 2006.
 """
@@ -18,7 +19,7 @@ __all__ = ["MapReduce"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MapReduce(Strategy):
-    """A server broadcasts parameters, workers map batches to gradients, the server reduces and updates."""
+    """A server broadcasts parameters, workers compute gradients, the server reduces them."""
 
     def roles(self, workers: int) -> Sequence[str]:
         return (*("worker",) * workers, "server")

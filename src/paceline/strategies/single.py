@@ -1,6 +1,8 @@
 """One process, no communication: plain mini-batch SGD, the yardstick of all other strategies.
 
 Whatever the cluster's size, one worker runs and takes the whole batch.
+
+When: As the yardstick of all others, and for models that one worker trains quickly.
 """
 
 from __future__ import annotations

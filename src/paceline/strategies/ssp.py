@@ -1,5 +1,6 @@
 """Stale synchronous parallel: asynchronous, but no worker may be more than a bound of gradients ahead of the slowest.
 
+When: Stragglers that come and go, with a bound on how far they fall behind.
 Cost: as `async` while workers keep pace; a worker that is always slow sets everyone's long-run rate, for any bound.
 Source: Ho et al., "More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server", NIPS 2013.
 """
@@ -16,7 +17,7 @@ __all__ = ["StaleSynchronous"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StaleSynchronous(ParameterServer):
-    """Asynchronous, but no worker gets more than a bound of gradients ahead of the slowest."""
+    """Asynchronous, but no worker gets too far ahead of the slowest."""
 
     staleness: int = field(default=3, metadata={"help": "how far ahead of the slowest a worker may begin"})
 

@@ -1,5 +1,6 @@
 """Synchronous parameter server: every update waits for the gradient of every worker.
 
+When: Equal workers and a server with a fast port; as the yardstick of the parameter servers.
 Cost: The slowest worker sets the pace: E[X_{P:P}] seconds an update.
 Source: Dutta, Joshi, Ghosh, Dube, Nagpurkar, "Slow and Stale Gradients Can Win the Race", 2018.
 """
