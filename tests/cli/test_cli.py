@@ -417,7 +417,7 @@ def test_a_missing_strategy_is_listed_with_the_reason(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     result = invoke("strategies")
     assert result.exit_code == 0
-    (line,) = (line for line in result.stdout.splitlines() if line.startswith("mine "))
+    (line,) = (line for line in result.stdout.splitlines() if line.startswith("  mine "))
     assert "Missing: strategy mine of the package sample must be importable" in line
     listed = {one["name"]: one for one in json.loads(invoke("strategies", "--json").stdout)}
     assert "No module named 'nowhere_at_all'" in listed["mine"]["summary"]

@@ -83,7 +83,9 @@ def _list(described: list[dict[str, Any]]) -> Iterator[str]:
         width = max(len(one["name"]) for one in members)
         yield f"{family}:"
         for one in members:
-            summary = textwrap.shorten(one["summary"], _COLUMNS - width - 4, placeholder=" …")
+            summary = one["summary"]
+            if not summary.startswith("Missing"):  # why is told in full
+                summary = textwrap.shorten(summary, _COLUMNS - width - 4, placeholder=" …")
             yield f"  {one['name']:{width}}  {summary}"
         yield ""
     yield "paceline strategies NAME tells all about one of them."

@@ -19,7 +19,7 @@ __all__ = ["MapReduce"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MapReduce(Strategy):
-    """A server broadcasts parameters, workers compute gradients, the server reduces them."""
+    """A server broadcasts parameters, and reduces the gradients of the workers."""
 
     def roles(self, workers: int) -> Sequence[str]:
         return (*("worker",) * workers, "server")
