@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from paceline.task_files import load_task
     from paceline.training import train
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = [
     "Comparison",
     "Launched",
