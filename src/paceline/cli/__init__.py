@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from paceline.cli import bench, compare, partition, report, strategies, topology, train
+from paceline.cli import bench, check, compare, new, partition, report, strategies, topology, train
 from paceline.cli.options import Version
 from paceline.cli.ray import CommandWithRay
 
@@ -16,6 +16,8 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.command("new")(new.new)
+app.command("check")(check.check)
 app.command("train", cls=CommandWithRay)(train.train)
 app.command("compare", cls=CommandWithRay)(compare.compare)
 app.command("report")(report.report)
