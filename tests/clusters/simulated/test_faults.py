@@ -10,6 +10,7 @@ from paceline.collectives import all_reduce
 from paceline.context import ANY, Strategy
 from paceline.errors import ConfigurationError, DeadlockError, PeerLost
 from paceline.faults import Kill
+from paceline.trace import Kind
 
 LINK = pl.Link("8bps", "1s")  # a byte a second
 ONE, FIVE = torch.zeros(1, dtype=torch.uint8), torch.zeros(5, dtype=torch.uint8)
@@ -27,9 +28,9 @@ class Crew(Strategy):
         return await self._function(ctx)
 
 
-def run(function, *faults, workers=2, **changes):
+def run(function, *faults, workers=2, steps=0, **changes):
     cluster = simulated(workers, faults=faults, **({"link": LINK} | changes))
-    return cluster.run(Job(strategy=Crew(function), roles=("worker",) * workers, seed=0))
+    return cluster.run(Job(strategy=Crew(function), roles=("worker",) * workers, seed=0, steps=steps))
 
 
 def results(function, *faults, **changes):
@@ -89,8 +90,7 @@ def test_a_rank_dies_as_it_begins_its_step():
         async for step in ctx.rounds():
             begun.append((ctx.rank, step))
 
-    job = Job(strategy=Crew(program), roles=("worker",) * 2, seed=0, steps=4)
-    outcomes = simulated(2, faults=[Kill(1, step=2)]).run(job)
+    outcomes = run(program, Kill(1, step=2), steps=4)
     assert begun == [(0, step) for step in range(4)] + [(1, 0), (1, 1)]
     assert outcomes[1].lost == [(1, 2)]
 
@@ -213,15 +213,15 @@ def test_who_waits_for_any_hears_of_each_loss_once_and_may_wait_on():
     assert results(program, Kill(1, at=2), Kill(2, at=3), workers=4)[0] == ([1, 2], 3)
 
 
-def test_who_waits_for_any_while_two_die_at_one_instant_hears_of_both():
+@pytest.mark.parametrize("when", [{"at": 2}, {"step": 0}], ids=str)
+def test_who_waits_for_any_while_two_die_at_one_instant_hears_of_both(when):
     async def program(ctx):
-        if ctx.rank in (1, 2):
-            await forever(ctx)
-        if ctx.rank == 3:
-            return await ctx.sleep(10)
-        return [await lost_in(ctx.net.recv(ANY)) for _ in range(2)]
+        if ctx.rank == 0:
+            return [await lost_in(ctx.net.recv(ANY)) for _ in range(2)]
+        async for _ in ctx.rounds():
+            await ctx.sleep(10)
 
-    assert results(program, Kill(1, at=2), Kill(2, at=2), workers=4)[0] == [1, 2]
+    assert results(program, Kill(1, **when), Kill(2, **when), workers=4, steps=1)[0] == [1, 2]
 
 
 def test_who_waits_for_any_when_all_are_lost_hears_it_each_time():
@@ -374,10 +374,11 @@ def test_the_same_faults_give_the_same_trace():
             await lost_in(ctx.net.recv(ANY))
 
     def trace():
-        job = Job(strategy=Crew(program), roles=("worker",) * 3, seed=0, steps=4)
-        return simulated(3, link=LINK, faults=[Kill(1, step=2)]).run(job)[0].spans
+        return run(program, Kill(1, step=2), workers=3, steps=4)[0].spans
 
-    assert list(trace().rows()) == list(trace().rows())
+    spans = trace()
+    assert len(spans.of(Kind.RECEIVE)) == 6
+    assert spans == trace()
 
 
 # What is refused
