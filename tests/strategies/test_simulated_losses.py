@@ -102,6 +102,14 @@ def test_pairwise_peers_go_on_without_the_dead(topology, caplog):
     assert f"{FATAL_STEP} of 300 updates were made by rank 4, which is lost" in caplog.text
 
 
+def test_the_last_updates_count_though_the_peer_that_made_them_is_lost():
+    # The second peer has made the last updates, and waits for the slow ones to end, when it dies.
+    spec = "decentralized:mode=async,topology=complete"
+    run = train(spec, Kill(1, at="230ms"), steps=20, slow={0: 8.0, 2: 8.0})
+    assert [rank for rank, _ in run.lost] == [1]
+    assert (run.steps, len(run.history)) == (20, 4)
+
+
 @pytest.mark.parametrize("mode", ["sync", "async"])
 def test_two_deaths_leave_the_other_peers(mode):
     faults = (Kill(1, step=FATAL_STEP), Kill(3, step=FATAL_STEP + 6))

@@ -154,6 +154,23 @@ def test_a_message_that_waits_for_its_senders_port_dies_with_the_sender():
     assert results(program, Kill(1, at=3), workers=3) == [(1, 3), None, 1]
 
 
+def test_a_message_that_never_left_takes_nobody_elses_turn():
+    async def program(ctx):
+        if ctx.rank == 0:
+            await ctx.net.recv(3)
+            return ctx.now()
+        if ctx.rank == 1:
+            ctx.start(ctx.net.send(2, FIVE))
+            ctx.start(ctx.net.send(0, FIVE))
+            await forever(ctx)
+        if ctx.rank == 3:
+            await ctx.sleep(6.5)
+            await ctx.net.send(0, ONE)
+        return None
+
+    assert results(program, Kill(1, at=3), workers=4)[0] == 8.5
+
+
 def test_messages_of_others_arrive_after_one_that_was_cut_off():
     async def program(ctx):
         if ctx.rank == 0:
