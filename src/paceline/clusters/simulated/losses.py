@@ -54,6 +54,10 @@ class Losses:
                 self._contexts[fault.rank].fatal_steps.add(fault.step)
         return self._contexts
 
+    def forget_contexts(self) -> None:
+        """At the end of the run. They know this object, and only Python's collector would clear them away with it."""
+        self._contexts = []
+
     def is_lost(self, rank: int) -> bool:
         return rank in self._reasons
 
@@ -137,8 +141,7 @@ class MortalContext(SimulatedContext):
         for process in self.processes:
             process.close()
         self.processes.clear()
-        for each in (self, *self.twins):
-            del each._losses
+        self._losses.forget_contexts()
         super().close()
 
     # Hearing of others that died
