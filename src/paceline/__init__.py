@@ -9,7 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from paceline import collectives
+    from paceline import collectives, faults
     from paceline.clusters.launched.launched import Launched
     from paceline.clusters.local.local import Local
     from paceline.clusters.ray.ray import Ray
@@ -38,6 +38,7 @@ __all__ = [
     "Task",
     "collectives",
     "compare",
+    "faults",
     "load_task",
     "register",
     "run_program",
@@ -65,8 +66,8 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name == "collectives":
-        return importlib.import_module("paceline.collectives")
+    if name in ("collectives", "faults"):
+        return importlib.import_module(f"paceline.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'paceline' has no attribute {name!r}")
     value = getattr(importlib.import_module(_HOMES[name]), name)

@@ -8,40 +8,15 @@ import numpy as np
 import pytest
 import torch
 from conformance.cases import in_turn, one_in
-from tasks import a_task, samples
+from deaths import BATCH, deadly, numbered_samples
+from tasks import a_task
 from torch import nn
 
 import paceline as pl
 from paceline.errors import PeerLost
-from paceline.replica.batches import GlobalBatches
 from paceline.strategies.decentralized import Decentralized
 
-SAMPLES, BATCH = 60, 20
 FATAL_STEP = 7
-
-
-def numbered_samples():
-    inputs, targets = samples(SAMPLES)
-    return inputs, torch.cat([torch.arange(float(SAMPLES), dtype=torch.float64)[:, None], targets], dim=1)
-
-
-def deadly(deaths, workers):
-    """A loss that kills each of some ranks in a step of its own: {rank: step}.
-
-    A rank is known by the samples that it alone sees in that step.
-    """
-    batches = GlobalBatches(SAMPLES, BATCH, seed=0)
-    fatal = {(step, int(batches.slice(step, rank, workers).indices[0])) for rank, step in deaths.items()}
-    step = -1
-
-    def loss(output, target):
-        nonlocal step
-        step += 1
-        if any((step, int(number)) in fatal for number in target[:, 0]):
-            os.kill(os.getpid(), signal.SIGKILL)
-        return nn.functional.mse_loss(output, target[:, 1:])
-
-    return loss
 
 
 LARGE = {

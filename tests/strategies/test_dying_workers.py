@@ -1,33 +1,11 @@
 """The parameter server and federated averaging go on without workers that die, as long as enough are left."""
 
-import os
-import signal
-
 import pytest
-import torch
+from deaths import deadly_once
 from tasks import a_task
 
 import paceline as pl
 from paceline.errors import PeerLost
-
-
-def deadly_once(flag):
-    """A loss that kills the first process that comes to its eighth batch."""
-    calls = 0
-
-    def loss(output, target):
-        nonlocal calls
-        calls += 1
-        if calls == 8:
-            try:
-                flag.touch(exist_ok=False)
-            except FileExistsError:
-                pass
-            else:
-                os.kill(os.getpid(), signal.SIGKILL)
-        return torch.nn.functional.mse_loss(output, target)
-
-    return loss
 
 
 def train(spec, flag, workers=3):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
@@ -163,7 +163,11 @@ class SimulatedContext(Rank):
         if world.parameter_board is None:
             like = Observer.row(self.model.parameters)
             world.parameter_board = SimulatedWindow(self.kernel, self.workers, len(self.workers), like)
-        return Observer(world.parameter_board.seen_by(self), self.rank, self.workers, lambda _rank: False)
+        return Observer(world.parameter_board.seen_by(self), self.rank, self.workers, self.is_lost)
+
+    def is_lost(self, rank: int) -> bool:
+        """Where there are no faults, no rank is."""
+        return False
 
     def go_on_without(self, rank: int) -> None:
         """Nothing is kept for it."""
@@ -176,11 +180,14 @@ class SimulatedContext(Rank):
                 work.started = True
                 work.start()
             return work
-        process: Process[T] = Process(self.kernel, cast(Any, work), parent=self.program)
+        process: Process[T] = self.new_process(cast(Any, work))
         self.kernel.unskippable += 1
         process.resume()
         self.kernel.unskippable -= 1
         return process
+
+    def new_process(self, coroutine: Coroutine[Any, None, T], name: str = "") -> Process[T]:
+        return Process(self.kernel, coroutine, name, self.program)
 
     async def first(self, handles: Sequence[Handle[Any]]) -> Handle[Any]:
         events = cast(Sequence[Event[Any]], handles)

@@ -141,18 +141,18 @@ class Process(Event[T]):
 class AnyOf(Event[None]):
     """Done when one of several is. The first of them finishes it; the others find it done and do nothing."""
 
-    __slots__ = ("_events", "kernel")
+    __slots__ = ("events", "kernel")
 
     name = ""
 
     def __init__(self, kernel: Kernel, events: Sequence[Event[Any]]) -> None:
         super().__init__()
         self.kernel = kernel
-        self._events = events
+        self.events = events
         self.result = None
 
     def start(self) -> None:
-        for event in self._events:
+        for event in self.events:
             event.park(self)
 
     def resume(self) -> None:
@@ -160,7 +160,7 @@ class AnyOf(Event[None]):
             self.kernel.finish(self)
 
     def __str__(self) -> str:
-        return " or ".join(str(event) for event in self._events)
+        return " or ".join(str(event) for event in self.events)
 
 
 Waiter: TypeAlias = "Process[Any] | AnyOf"

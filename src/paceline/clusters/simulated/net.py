@@ -84,9 +84,10 @@ class SimulatedNet:
         return (SimulatedGroupNet if group.number else SimulatedNet)(self._context, group)
 
     def count(self) -> int:
-        world = self._context.world
+        world, outcome = self._context.world, self._context.outcome
         world.updates += 1
-        return world.updates
+        outcome.counted = world.updates
+        return outcome.counted
 
 
 class SimulatedGroupNet(SimulatedNet):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,12 +17,15 @@ from paceline.clusters.outcome import Outcome
 from paceline.clusters.rank.failures import failure_of
 from paceline.clusters.simulated.context import SharedData, SimulatedContext, World
 from paceline.clusters.simulated.kernel import Kernel, Process
+from paceline.clusters.simulated.losses import Losses
+from paceline.clusters.simulated.lossy_network import LossyNetwork
 from paceline.clusters.simulated.network import Disturbed, Network
 from paceline.costs import Link
 from paceline.costs.prices import Given, Measured, Pricing, fit
 from paceline.costs.stragglers import Stragglers
 from paceline.costs.times import Times
 from paceline.errors import Cancelled, ConfigurationError, UnknownNameError
+from paceline.faults import Kill
 from paceline.replica.batches import GlobalBatches, Samples
 from paceline.replica.replica import Replica
 from paceline.replica.shapes import ShapeReplica
@@ -55,6 +58,8 @@ class Simulated:
     windows cost nothing."""
     threads: int | None = None
     """With how many threads each rank computes, which can change the last bits of sums. None: as `pl.Local`."""
+    faults: Sequence[Kill] = ()
+    """What goes wrong, and when."""
 
     def __post_init__(self) -> None:
         check_workers(self.workers, at_most=MAX_WORKERS)
@@ -77,6 +82,8 @@ class Simulated:
         if not isinstance(self.hosts, int) or not 1 <= self.hosts <= self.workers:
             raise ConfigurationError("hosts", f"must be a whole number from 1 to {self.workers}", self.hosts)
         self.stragglers.check(self.workers)
+        _check_faults(self.faults)
+        object.__setattr__(self, "faults", tuple(self.faults))
 
     @property
     def between(self) -> Link:
@@ -88,12 +95,14 @@ class Simulated:
         return Stragglers(slow=self.slow, delay=self.delay)
 
     def run(self, job: Job, progress: Callable[[Progress], None] | None = None) -> list[Outcome]:
+        self._check_faulty_ranks(job)
         threads = _set_threads(self.threads or share_of_cores(job.workers))
         try:
             # The ranks compute in the caller's process, and must leave its random numbers as they were.
             with gc_paused(), torch.random.fork_rng(devices=[]):
                 try:
-                    return self._run(job, progress, whole_collectives=True)
+                    # A rank that dies in a collective disturbs it in any case.
+                    return self._run(job, progress, whole_collectives=not self.faults)
                 except Disturbed:
                     return self._run(job, progress, whole_collectives=False)
         finally:
@@ -104,11 +113,11 @@ class Simulated:
     ) -> list[Outcome]:
         world = self._world(job, progress)
         world.whole_collectives = whole_collectives
-        contexts = [SimulatedContext(world, job, rank, replica) for rank, replica in self._replicas(job)]
+        contexts = self._contexts(job, world)
         processes: list[Process[Any]] = []
         for context in contexts:
             program: Any = job.program(context.rank)(context)
-            context.program = Process(world.kernel, program, f"rank {context.rank} ({context.role})")
+            context.program = context.new_process(program, f"rank {context.rank} ({context.role})")
             processes.append(context.program)
         try:
             world.kernel.run(processes)
@@ -137,7 +146,7 @@ class Simulated:
         batches = GlobalBatches(samples.length, task.batch_size, job.seed) if task and samples else None
         world = World(
             kernel=kernel,
-            network=Network(kernel, hosts, self.between, self.inside),
+            network=(LossyNetwork if self.faults else Network)(kernel, hosts, self.between, self.inside),
             hosts=hosts,
             memory=Link.ideal() if self.hosts == 1 and isinstance(self.link, Link) else self.inside,
             shares_memory=self.link == SHARED_MEMORY,
@@ -159,6 +168,18 @@ class Simulated:
         if samples is None or batches is None:
             return Measured(0.0, 0.0)
         return _measure(job, samples, batches)
+
+    def _contexts(self, job: Job, world: World) -> Sequence[SimulatedContext]:
+        if self.faults:
+            return Losses(world, job, self.faults).contexts(self._replicas(job))
+        return [SimulatedContext(world, job, rank, replica) for rank, replica in self._replicas(job)]
+
+    def _check_faulty_ranks(self, job: Job) -> None:
+        ranks = max(job.ranks, self.workers)  # a strategy that uses fewer is spared the others' faults
+        for fault in self.faults:
+            if fault.rank >= ranks:
+                remedy = f"this run has {ranks} rank{'s' if ranks > 1 else ''}"
+                raise ConfigurationError("faults", f"must name ranks 0 to {ranks - 1}", fault.rank, remedy)
 
     def _replicas(self, job: Job) -> list[tuple[int, Replica | None]]:
         task = job.task
@@ -183,7 +204,14 @@ class Simulated:
         if self.delay is not None:
             words.append(f"delay {self.delay}")
         words += thread_words(self.threads)
+        words += [str(fault) for fault in self.faults]
         return ", ".join(words)
+
+
+def _check_faults(faults: object) -> None:
+    if not isinstance(faults, Sequence) or not all(isinstance(fault, Kill) for fault in faults):
+        remedy = "write faults=(pl.faults.Kill(1, step=3),)"
+        raise ConfigurationError("faults", "must be a sequence of pl.faults", faults, remedy)
 
 
 def _set_threads(count: int) -> int:

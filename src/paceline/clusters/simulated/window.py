@@ -36,6 +36,34 @@ class SimulatedWindow:
         self.tensor = torch.zeros(rows, stride, dtype=like.dtype, device=like.device)[:, : like.numel()]
         self.block = torch.empty(BLOCK, dtype=like.dtype, device=like.device)
         self.waiting: list[BarrierEvent] = []
+        self.expected = len(self.group)
+        """How many ranks a barrier waits for."""
+        self._absent: set[int] = set()
+
+    def do_without(self, rank: int) -> None:
+        """From now on barriers do not wait for this rank."""
+        if rank in self._absent or rank not in self.group:
+            return
+        self._absent.add(rank)
+        self.expected -= 1
+        self.waiting = [event for event in self.waiting if event.rank != rank]
+        self.release(rank)
+
+    def release(self, last: int) -> None:
+        """Let those who wait go on if all have come; `last` was the last to come."""
+        if len(self.waiting) == self.expected:
+            come, self.waiting = self.waiting, []
+            latency_s = self.memory.latency_s
+            for event in come:
+                if latency_s:
+                    self.kernel.at(self.kernel.now + latency_s, event.end, last)
+                else:
+                    event.end(last)
+
+    def missing(self) -> list[int]:
+        """Who has not come to the barrier that others wait at."""
+        here = {event.rank for event in self.waiting}
+        return [rank for rank in self.group if rank not in here and rank not in self._absent]
 
     def seen_by(self, context: SimulatedContext) -> View:
         return View(self, context)
@@ -76,12 +104,13 @@ class View:
 class BarrierEvent(Event[None]):
     """Done when every rank of the window has come to it."""
 
-    __slots__ = ("_began_s", "_context", "_window")
+    __slots__ = ("_began_s", "_context", "_window", "rank")
 
     def __init__(self, window: SimulatedWindow, context: SimulatedContext) -> None:
         super().__init__()
         self._window = window
         self._context = context
+        self.rank = context.rank
         self._began_s = 0.0
         self.result = None
 
@@ -89,21 +118,17 @@ class BarrierEvent(Event[None]):
         window = self._window
         self._began_s = window.kernel.now
         window.waiting.append(self)
-        if len(window.waiting) == len(window.group):
-            come, window.waiting = window.waiting, []
-            kernel, latency_s = window.kernel, window.memory.latency_s
-            for event in come:
-                if latency_s:
-                    kernel.at(kernel.now + latency_s, event._end, self._context.rank)
-                else:
-                    event._end(self._context.rank)
+        window.release(self.rank)
 
-    def _end(self, last: int) -> None:
+    def missing(self) -> list[int]:
+        return self._window.missing()
+
+    def end(self, last: int) -> None:
+        if self.done:  # cancelled meanwhile
+            return
         if self._began_s < self._window.kernel.now:
             self._context.span(Kind.WAIT, self._began_s, self._window.kernel.now, last)
         self._window.kernel.finish(self)
 
     def __str__(self) -> str:
-        here = {event._context.rank for event in self._window.waiting}
-        missing = [str(rank) for rank in self._window.group if rank not in here]
-        return f"barrier for rank {', '.join(missing)}"
+        return f"barrier for rank {', '.join(map(str, self.missing()))}"

@@ -1,0 +1,237 @@
+"""Ranks that die in virtual time, and the others who hear of it, as they do in real worlds.
+
+Who waits for a lost rank alone gets `PeerLost`. A program that waits for any of several ranks gets it once for each
+loss, and may then wait on; a background program gets it when all that it waits for are lost. The news takes no time,
+but comes after the last message of the lost rank.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from typing import Any, NoReturn, TypeVar
+
+from paceline.clusters.job import Job
+from paceline.clusters.outcome import Outcome
+from paceline.clusters.rank.observer import Observer
+from paceline.clusters.simulated.context import SimulatedContext, World
+from paceline.clusters.simulated.kernel import AnyOf, Event, Process
+from paceline.clusters.simulated.lossy_network import LossyNetwork
+from paceline.clusters.simulated.messages import RecvEvent
+from paceline.clusters.simulated.window import BarrierEvent
+from paceline.context import ANY, Batch
+from paceline.errors import PeerLost
+from paceline.faults import Kill
+from paceline.replica.replica import Replica
+
+__all__ = ["Losses", "MortalContext"]
+
+T = TypeVar("T")
+
+
+class Losses:
+    """Which ranks are lost, and what the others know of it."""
+
+    def __init__(self, world: World, job: Job, faults: Sequence[Kill]) -> None:
+        assert isinstance(world.network, LossyNetwork)
+        self._world = world
+        self._kernel = world.kernel
+        self._network = world.network
+        self._job = job
+        self._faults = [fault for fault in faults if fault.rank < job.ranks]
+        self._contexts: list[MortalContext] = []
+        self._reasons: dict[int, str] = {}
+        """Why each lost rank is."""
+
+    def contexts(self, replicas: Sequence[tuple[int, Replica | None]]) -> list[MortalContext]:
+        """The ranks of the run. From now on they die when their time comes."""
+        self._contexts = [MortalContext(self, self._world, self._job, *each) for each in replicas]
+        for fault in self._faults:
+            if fault.at_s is not None:
+                self._kernel.at(fault.at_s, self._strike, fault.rank)
+            else:
+                assert fault.step is not None
+                self._contexts[fault.rank].fatal_steps.add(fault.step)
+        return self._contexts
+
+    def forget_contexts(self) -> None:
+        """At the end of the run. They know this object, and only Python's collector would clear them away with it."""
+        self._contexts = []
+
+    def is_lost(self, rank: int) -> bool:
+        return rank in self._reasons
+
+    def kill(self, rank: int) -> None:
+        """A rank stops. The run ends, or goes on without it if it may."""
+        context = self._contexts[rank]
+        self._reasons[rank] = reason = f"killed by pl.faults in step {context.step}"
+        for process in context.processes:
+            process.stop()
+        if not self._job.can_lose(rank):
+            # Not raised here: the strategy of a rank that dies in its own step could catch it.
+            self._kernel.at(self._kernel.now, _end_the_run, PeerLost(rank, reason))
+            return
+        if self._world.parameter_board is not None:
+            self._world.parameter_board.do_without(rank)
+        self._network.silence(rank, lambda to: self._contexts[to].hear_of_loss(rank))
+
+    def do_without_the_lost(self) -> None:
+        """At the parameter board, which may have been opened after they died."""
+        assert self._world.parameter_board is not None
+        for rank in self._reasons:
+            self._world.parameter_board.do_without(rank)
+
+    def error(self, lost: int, context: MortalContext, waits_in: Event[Any]) -> PeerLost:
+        where = f"rank {context.rank} was waiting in {waits_in} in step {context.step}"
+        return PeerLost(lost, self._reasons[lost], where)
+
+    def _strike(self, rank: int) -> None:
+        """The time of a rank has come. If all have ended before, the run's clock stays where they ended."""
+        programs = [context.processes[0] for context in self._contexts]
+        if all(program.done for program in programs):
+            self._kernel.now = max(program.ended_s for program in programs)
+        elif not programs[rank].done:
+            self.kill(rank)
+
+
+def _end_the_run(loss: PeerLost) -> NoReturn:
+    raise loss
+
+
+class MortalContext(SimulatedContext):
+    """A rank that may die, among others that may."""
+
+    __slots__ = ("_heard", "_known", "_losses", "fatal_steps", "processes")
+
+    def __init__(self, losses: Losses, world: World, job: Job, rank: int, replica: Replica | None) -> None:
+        super().__init__(world, job, rank, replica)
+        self._losses = losses
+        self._heard: set[int] = set()
+        """Lost ranks of which no message will come any more."""
+        self._known: set[int] = set()
+        """Those of them that the program has been told of, or does without."""
+        self.fatal_steps: set[int] = set()
+        self.processes: list[MortalProcess[Any]] = []
+        """The program, and those that it started in the background."""
+
+    # Dying
+
+    async def rounds(self) -> AsyncIterator[int]:
+        async for step in super().rounds():
+            await self._live_to(step)
+            yield step
+
+    async def batches(self, *, endless: bool = False) -> AsyncIterator[Batch]:
+        async for batch in super().batches(endless=endless):
+            if endless:
+                await self._live_to(batch.step)
+            yield batch
+
+    async def _live_to(self, step: int) -> None:
+        if step in self.fatal_steps:
+            self._losses.kill(self.rank)
+            await Event[None]()  # it never happens
+
+    def finish(self) -> Outcome:
+        if self.is_lost(self.rank):  # what it had written down is lost with it
+            return Outcome(rank=self.rank, lost=[(self.rank, self.step)])
+        return super().finish()
+
+    def close(self) -> None:
+        for process in self.processes:
+            process.close()
+        self.processes.clear()
+        self._losses.forget_contexts()
+        super().close()
+
+    # Hearing of others that died
+
+    def is_lost(self, rank: int) -> bool:
+        return self._losses.is_lost(rank)
+
+    def hear_of_loss(self, rank: int) -> None:
+        self._heard.add(rank)
+        for process in tuple(self.processes):
+            self.check(process)
+
+    def go_on_without(self, rank: int) -> None:
+        self._known.add(rank)
+
+    def open_parameter_board(self) -> Observer:
+        observer = super().open_parameter_board()
+        self._losses.do_without_the_lost()
+        return observer
+
+    def new_process(self, coroutine: Coroutine[Any, None, T], name: str = "") -> Process[T]:
+        process = MortalProcess(self, coroutine, name)
+        # In place, for a twin has the same list.
+        self.processes[:] = [each for each in self.processes if each.name or not each.done]
+        self.processes.append(process)
+        return process
+
+    def check(self, process: MortalProcess[Any]) -> None:
+        """Raise PeerLost in a program that is parked, if it waits for a rank that is lost."""
+        event = process.parked
+        if not self._heard or process.done or event is None or event.done:
+            return
+        lost = self._lost_of(event, in_background=not process.name)
+        if lost is not None:
+            self._known.add(lost)
+            process.throw(self._losses.error(lost, self, event))
+
+    def _lost_of(self, event: Event[Any], *, in_background: bool) -> int | None:
+        """The lost rank that a wait is to be told of."""
+        awaited = self._awaited(event)
+        lost = [rank for rank in awaited if rank in self._heard]
+        news = [rank for rank in lost if rank not in self._known]
+        if isinstance(event, BarrierEvent) or len(lost) == len(awaited):
+            news = news or lost  # it waits in vain
+        elif in_background:
+            return None
+        return news[0] if news else None
+
+    def _awaited(self, event: Event[Any]) -> Sequence[int]:
+        """For which ranks it waits."""
+        if isinstance(event, RecvEvent):
+            others = [rank for rank in range(self.job.ranks) if rank != self.rank]
+            return others if event.source == ANY else [event.source]
+        if isinstance(event, AnyOf):
+            return list(dict.fromkeys(rank for each in event.events for rank in self._awaited(each)))
+        if isinstance(event, Process):
+            return self._awaited(event.parked) if event.parked is not None else []
+        return event.missing() if isinstance(event, BarrierEvent) else []
+
+
+class MortalProcess(Process[T]):
+    """A program of a rank that may die."""
+
+    __slots__ = ("_context", "ended_s")
+
+    def __init__(self, context: MortalContext, coroutine: Coroutine[Any, None, T], name: str) -> None:
+        super().__init__(context.kernel, coroutine, name, context.program)
+        self._context = context
+        self.ended_s = 0.0
+
+    def resume(self) -> None:
+        if not self.done:
+            super().resume()
+            self.ended_s = self.kernel.now
+            self._context.check(self)
+
+    def stop(self) -> None:
+        """Never go on again. Nobody hears of it."""
+        if not self.done:
+            self.result = None  # type: ignore[assignment]
+            self.done = True
+
+    def throw(self, error: BaseException) -> None:
+        """Raise an error where this program is parked."""
+        assert self.parked is not None
+        self._interruption = error
+        self.parked.cancel()
+
+    def close(self) -> None:
+        """At the end of the run. A dead program may object to being closed: nobody is interested any more."""
+        with contextlib.suppress(Exception):
+            self._coroutine.close()
+        del self._context
