@@ -1,15 +1,14 @@
-"""Messages of the simulated world: sending one, receiving one, and where they lie in between.
+"""Messages of the simulated world: sending one, and receiving one.
 
 A simulation is mostly this, so what every message passes is written flat: a call costs as much as the work in it.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
 from collections.abc import Generator
 from typing import TYPE_CHECKING
 
-from paceline.clusters.simulated.kernel import Event, Kernel, Waiter
+from paceline.clusters.simulated.kernel import Event, Waiter
 from paceline.context import ANY, Combine, Message
 from paceline.errors import MismatchError
 from paceline.links.transfers import TAG_MASK
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 
     from paceline.clusters.simulated.context import SimulatedContext
 
-__all__ = ["GroupRecvEvent", "Mailbox", "RecvEvent", "SendEvent"]
+__all__ = ["GroupRecvEvent", "RecvEvent", "SendEvent"]
 
 # As plain numbers: a member of an enumeration takes longer to find.
 _SEND, _RECEIVE, _WAIT = int(Kind.SEND), int(Kind.RECEIVE), int(Kind.WAIT)
@@ -219,90 +218,3 @@ def _mismatch(packet: SendEvent, receiver: int, into: Tensor) -> MismatchError:
     sent, expected = (f"{str(t.dtype).removeprefix('torch.')}{list(t.shape)}" for t in (packet.tensor, into))
     dtype = str(packet.tensor.dtype).removeprefix("torch.")
     return MismatchError(packet.source, sent, receiver, expected).about(dtype, packet.header)
-
-
-class Mailbox:
-    """What has come for a rank and is not yet received, and who waits for what has not come."""
-
-    __slots__ = ("_alone", "_by_source", "_by_tag", "_kernel", "_unreceived", "_waiting")
-
-    def __init__(self, kernel: Kernel) -> None:
-        self._kernel = kernel
-        self._unreceived = 0
-        # Both hold every packet that nobody has received: in the order of arrival, of one tag or of one source too.
-        self._by_tag: dict[int, OrderedDict[SendEvent, None]] = {}
-        self._by_source: dict[tuple[int, int], deque[SendEvent]] = {}
-        # Several waiters are rare: a single one is kept apart from the list.
-        self._alone: RecvEvent | None = None
-        self._waiting: dict[tuple[int, int], deque[RecvEvent]] = {}
-
-    def deliver(self, packet: SendEvent) -> None:
-        if packet.delivered_s > self._kernel.now:  # another that arrived at the same instant went first
-            self._kernel.at(packet.delivered_s, self.deliver, packet)
-            return
-        event = self._alone
-        if event is not None and event.tag == packet.tag and event.source in (ANY, packet.source):
-            self._alone = None
-            event.receive(packet)
-        elif self._waiting and (event := self._next_waiting(packet.source, packet.tag)):
-            event.receive(packet)
-        else:
-            self._keep(packet)
-
-    def ask(self, event: RecvEvent) -> None:
-        """Give the event its message, or let it wait for one."""
-        packet = self._take(event.source, event.tag) if self._unreceived else None
-        if packet is not None:
-            event.receive(packet)
-        elif self._alone is None and not self._waiting:
-            self._alone = event
-        else:
-            if self._alone is not None:
-                self._line_up(self._alone)
-                self._alone = None
-            self._line_up(event)
-
-    def forget(self, event: RecvEvent) -> None:
-        if event is self._alone:
-            self._alone = None
-        else:
-            self._leave(self._waiting[event.source, event.tag], event)
-
-    def _line_up(self, event: RecvEvent) -> None:
-        self._waiting.setdefault((event.source, event.tag), deque()).append(event)
-
-    def _leave(self, queue: deque[RecvEvent], event: RecvEvent) -> None:
-        queue.remove(event)
-        if not queue:
-            del self._waiting[event.source, event.tag]
-
-    def _next_waiting(self, source: int, tag: int) -> RecvEvent | None:
-        """Who waits for this very source goes before who waits for any."""
-        queue = self._waiting.get((source, tag)) or self._waiting.get((ANY, tag))
-        if queue is None:
-            return None
-        event = queue[0]
-        self._leave(queue, event)
-        return event
-
-    def _keep(self, packet: SendEvent) -> None:
-        self._unreceived += 1
-        self._by_tag.setdefault(packet.tag, OrderedDict())[packet] = None
-        self._by_source.setdefault((packet.source, packet.tag), deque()).append(packet)
-
-    def _take(self, source: int, tag: int) -> SendEvent | None:
-        """Remove the packet that came first, of all or of one source's."""
-        packets = self._by_tag.get(tag)
-        if not packets:
-            return None
-        if source == ANY:
-            packet, _ = packets.popitem(last=False)
-            self._by_source[packet.source, tag].popleft()  # the first of all is the first of its source
-        else:
-            queue = self._by_source.get((source, tag))
-            if not queue:
-                return None
-            packet = queue.popleft()
-            del packets[packet]
-        self._unreceived -= 1
-        return packet

@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from paceline.clusters.simulated.kernel import Kernel
-from paceline.clusters.simulated.messages import Mailbox, SendEvent
+from paceline.clusters.simulated.mailbox import Mailbox
+from paceline.clusters.simulated.messages import SendEvent
 from paceline.costs import Link
 from paceline.schedules.network import LinkCost
 
