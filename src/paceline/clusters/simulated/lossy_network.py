@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from paceline.clusters.simulated.kernel import Kernel
-from paceline.clusters.simulated.messages import Mailbox, SendEvent
+from paceline.clusters.simulated.mailbox import Mailbox
+from paceline.clusters.simulated.messages import SendEvent
 from paceline.clusters.simulated.network import Network
 from paceline.costs import Link
 
