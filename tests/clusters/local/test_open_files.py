@@ -57,3 +57,16 @@ def test_files_that_run_out_anywhere_in_a_run_are_named_and_none_is_left(
         assert file_descriptors() == before
         assert workers() == []
     assert 4 < refused < 9, "with little room it is refused, with enough it runs"
+
+
+def test_files_with_numbers_above_the_limit_take_no_room(room_for, file_descriptors):
+    pl.train(a_task(), "all-reduce", pl.Local(workers=2), steps=1)
+    high = [os.dup2(0, number) for number in range(500, 600)]
+    try:
+        before = file_descriptors()
+        room_for(60)
+        pl.train(a_task(), "all-reduce", pl.Local(workers=2), steps=1)
+        assert file_descriptors() == before
+    finally:
+        for fd in high:
+            os.close(fd)
