@@ -23,8 +23,9 @@ from benchmarks.mlp import SAMPLES, build_model, cross_entropy, make_optimizer
 from benchmarks.result import Goal, Result, Row
 from benchmarks.rounds import rounds
 from paceline.replica import replica as replicas
-from paceline.replica.batches import GlobalBatches, Samples
+from paceline.replica.batches import GlobalBatches
 from paceline.replica.replica import Replica
+from paceline.replica.samples import Samples
 
 __all__ = ["measure"]
 

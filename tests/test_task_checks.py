@@ -37,7 +37,7 @@ class Endless(Dataset):
         ("model", nn.ReLU()),
         ("model", nn.Linear(3, 1).requires_grad_(False)),
         ("model", nn.LazyLinear(1)),
-        ("loss", None),
+        ("loss", "mse"),
         ("loss", nn.MSELoss),
         ("loss", nn.Linear(1, 1)),
         ("optimizer", "sgd"),

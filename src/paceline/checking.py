@@ -11,9 +11,10 @@ from torch import nn
 
 from paceline.costs.prices import Measured, fit
 from paceline.errors import LossNotFiniteError, RunError
-from paceline.replica.batches import GlobalBatches, Samples
+from paceline.replica.batches import GlobalBatches
 from paceline.replica.optimizer import works_elementwise
 from paceline.replica.replica import Replica
+from paceline.replica.samples import Samples
 from paceline.task import Task
 from paceline.user_code import user_code
 

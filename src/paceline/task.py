@@ -43,8 +43,8 @@ class Task:
 
     model: nn.Module | Callable[[], nn.Module]
     data: Data | Callable[[], Data] = field(repr=False)
-    loss: Callable[[Any, Any], Tensor]
-    """Of outputs and targets: the mean over their samples."""
+    loss: Callable[[Any, Any], Tensor] | None = None
+    """Of outputs and targets: the mean over their samples. None: the model returns its own, as `loss`."""
     optimizer: Callable[[Any], Optimizer]
     """Given the trainable parameters, which also answer as the module does: see `Parameters`."""
     batch_size: int

@@ -84,6 +84,8 @@ def check_model(model: object, *, built: bool = False) -> None:
 def check_loss(loss: object) -> None:
     from torch import nn
 
+    if loss is None:
+        return
     require(callable(loss), "loss", "must be callable", loss, "give a function (output, target) -> scalar")
     is_class = isinstance(loss, type) and issubclass(loss, nn.Module)
     require(not is_class, "loss", "must be an instance, not a class", loss, "add () after its name")

@@ -15,7 +15,7 @@ from paceline.clusters.outcome import assemble
 from paceline.context import Strategy
 from paceline.errors import ConfigurationError
 from paceline.forked import do_without_lost_threads
-from paceline.replica.batches import Samples
+from paceline.replica.samples import Samples
 from paceline.run import Progress, Run
 from paceline.strategies import describe, parse
 from paceline.task import Task

@@ -1,21 +1,9 @@
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.utils.data import Dataset, TensorDataset
 
-from paceline.errors import ConfigurationError
-from paceline.replica.batches import GlobalBatches, Samples
-
-
-class Squares(Dataset):
-    def __len__(self):
-        return 5
-
-    def __getitem__(self, index):
-        assert type(index) is int
-        return torch.tensor([float(index)]), torch.tensor(index**2)
+from paceline.replica.batches import GlobalBatches
 
 
 @given(
@@ -66,38 +54,3 @@ def test_steps_may_be_asked_for_in_any_order():
 def test_a_batch_larger_than_the_data_is_all_of_it():
     batches = GlobalBatches(10, 64, seed=0)
     assert (batches.batch_size, batches.steps_per_epoch, len(batches.indices(0))) == (10, 1, 10)
-
-
-@pytest.mark.parametrize("wrap", [tuple, lambda tensors: TensorDataset(*tensors)], ids=["tuple", "dataset"])
-def test_tensors_are_fetched_as_inputs_and_a_target(wrap):
-    left, right, target = torch.arange(6.0), torch.arange(12).view(6, 2), torch.arange(6)
-    inputs, fetched = Samples(wrap((left, right, target))).fetch(np.array([4, 1]))
-    assert [part.tolist() for part in inputs] == [[4, 1], [[8, 9], [2, 3]]]
-    assert fetched.tolist() == [4, 1]
-
-
-def test_a_datasets_samples_are_collated():
-    inputs, target = Samples(Squares()).fetch(np.array([3, 0]))
-    assert inputs[0].tolist() == [[3], [0]]
-    assert target.tolist() == [9, 0]
-
-
-def test_a_dataset_without_targets_is_refused():
-    with pytest.raises(ConfigurationError, match="inputs and then a target"):
-        Samples(TensorDataset(torch.arange(3))).fetch(np.array([0]))
-
-
-@given(st.integers(1, 40), st.integers(1, 50))
-def test_ranges_cover_all_samples_in_order(length, size):
-    ranges = Samples((torch.zeros(length), torch.zeros(length))).ranges(size)
-    assert np.concatenate(ranges).tolist() == list(range(length))
-    assert all(len(part) <= size for part in ranges)
-
-
-@pytest.mark.parametrize(
-    "data", [Squares(), (torch.zeros(5, 1), torch.arange(5) ** 2)], ids=["dataset", "tensors"]
-)
-def test_targets_are_of_every_sample_and_one_array_however_often_they_are_asked_for(data):
-    samples = Samples(data)
-    assert samples.targets().tolist() == [0, 1, 4, 9, 16]
-    assert samples.targets() is samples.targets()

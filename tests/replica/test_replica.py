@@ -7,9 +7,9 @@ from torch.utils.checkpoint import checkpoint as recompute
 
 from paceline.context import Batch
 from paceline.errors import Cancelled, RunError
-from paceline.replica.batches import Samples
 from paceline.replica.layout import BUCKET_BYTES
 from paceline.replica.replica import Replica
+from paceline.replica.samples import Samples
 from paceline.replica.shapes import ShapeReplica
 
 DATA = Samples(samples())
@@ -27,7 +27,7 @@ def a_replica(model=perceptron, **changes):
 def gradient_of_torch(replica, batch):
     """The mean gradient by plain autograd, times the batch's weight."""
     model = replica.task.build_model(0)
-    inputs, target = DATA.fetch(batch.indices)
+    *inputs, target = DATA.fetch(batch.indices)
     loss = replica.task.loss(model(*inputs), target)
     loss.backward()
     flat = [(torch.zeros_like(p) if p.grad is None else p.grad).reshape(-1) for p in model.parameters()]

@@ -9,7 +9,8 @@ from tasks import numbers
 from torch import nn
 
 import paceline as pl
-from paceline.replica.batches import GlobalBatches, Samples
+from paceline.replica.batches import GlobalBatches
+from paceline.replica.samples import Samples
 
 
 def labelled(count=60, **changes):
@@ -53,7 +54,7 @@ class PlainWorkers:
             for parameter in model.parameters():
                 parameter.grad = torch.zeros_like(parameter)
             if batch.count:
-                inputs, target = self.data.fetch(batch.indices)
+                *inputs, target = self.data.fetch(batch.indices)
                 weight = self.workers * batch.count / batch.total
                 (self.task.loss(model(*inputs), target) * weight).backward()
             optimizer.step()
@@ -85,7 +86,7 @@ def train_one_client(task, model, numbers_of_samples, steps, *, rate=1.0, proxim
     optimizer = task.build_optimizer(client)
     for group in optimizer.param_groups:
         group["lr"] *= rate
-    inputs, target = Samples(task.build_data()).fetch(np.asarray(numbers_of_samples))
+    *inputs, target = Samples(task.build_data()).fetch(np.asarray(numbers_of_samples))
     for _ in range(steps):
         optimizer.zero_grad()
         distance = nn.utils.parameters_to_vector(client.parameters()) - before

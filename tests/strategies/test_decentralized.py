@@ -14,7 +14,8 @@ from torch import nn
 
 import paceline as pl
 from paceline.errors import ConfigurationError, WorkerError
-from paceline.replica.batches import GlobalBatches, Samples
+from paceline.replica.batches import GlobalBatches
+from paceline.replica.samples import Samples
 from paceline.schedules.topologies import build_topology
 from paceline.strategies import describe, parse
 from paceline.strategies.decentralized import Decentralized
@@ -50,7 +51,7 @@ def train_plainly(task, topology, order, workers, steps=STEPS, seed=0):
             for parameter in model.parameters():
                 parameter.grad = torch.zeros_like(parameter)
             if batch.count:
-                inputs, target = data.fetch(batch.indices)
+                *inputs, target = data.fetch(batch.indices)
                 (task.loss(model(*inputs), target) * (workers * batch.count / batch.total)).backward()
         for act in (adapt, lambda step=step: combine(step))[:: 1 if order == "adapt-then-combine" else -1]:
             act()

@@ -47,6 +47,7 @@ from paceline.clusters.process.status_board import Status
 from paceline.context import Batch, Strategy
 from paceline.costs.link import Link
 from paceline.errors import ConfigurationError, DeadlineError, PeerLost, RunError
+from paceline.replica.calls import loss_of
 from paceline.run import Progress, Run
 from paceline.task import Task
 from paceline.trace import Kind
@@ -198,14 +199,13 @@ class _Trainer:
         ctx.model.replica.reseed(batch.step)
         # Who has no sample takes somebody's: DDP needs every rank in every step.
         indices = batch.indices if batch.count else batch.whole(batch.step)[:1]
-        inputs, target = ctx.data.samples.fetch(indices)
+        content = ctx.data.samples.fetch(indices)
         if not self._module.training:
             self._module.train()
         if self._has_buffers:
             self._pace.note_progress()
             self._pace.end()
-        loss: Tensor = self._task.loss(self._model(*inputs), target)
-        return loss
+        return loss_of(self._task, self._model, content)
 
     def _after_buffers(self, module: nn.Module, _inputs: Any) -> None:
         """DDP has just broadcast the first rank's buffers: that was no computing, so a slow rank is no slower at it."""

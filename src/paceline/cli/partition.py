@@ -71,8 +71,8 @@ def _draw(
     chosen = Partition(
         kind=kind, alpha=alpha, shards_per_client=shards_per_client, allow_empty=allow_empty, seed=seed
     )
-    from paceline.replica.batches import Samples
     from paceline.replica.partitions.facts import facts_of
+    from paceline.replica.samples import Samples
     from paceline.task_files import load_task
 
     with exit_codes(failure=REFUSED):

@@ -14,7 +14,7 @@ from paceline.context import Strategy
 from paceline.costs import times
 from paceline.costs.link import Link
 from paceline.errors import TaskError
-from paceline.replica.batches import Samples
+from paceline.replica.samples import Samples
 from paceline.task import Task
 from paceline.training import train
 

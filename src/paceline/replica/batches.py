@@ -1,21 +1,14 @@
-"""Which samples make up the global batch of a step, and how they are fetched."""
+"""Which samples make up the global batch of a step."""
 
 from __future__ import annotations
 
-import itertools
 import math
-from typing import Any, cast
 
 import numpy as np
-import torch
-from torch import Tensor
-from torch.utils.data import Dataset, TensorDataset, default_collate
 
 from paceline.context import Batch
-from paceline.errors import ConfigurationError
-from paceline.schedules.steps import chunk_bounds
 
-__all__ = ["GlobalBatches", "Samples"]
+__all__ = ["GlobalBatches"]
 
 
 _KEPT_ORDERS = 16
@@ -54,45 +47,3 @@ class GlobalBatches:
                 self._orders.pop(min(self._orders))
             self._orders[epoch] = order
         return order
-
-
-class Samples:
-    """A task's data: fetches the samples of given numbers as the model's inputs and the target."""
-
-    def __init__(self, data: tuple[Tensor, ...] | Dataset[Any]) -> None:
-        if isinstance(data, TensorDataset):
-            data = data.tensors
-        self._tensors = data if isinstance(data, tuple) else None
-        self._dataset = None if isinstance(data, tuple) else data
-        self.length = len(data[0]) if isinstance(data, tuple) else len(cast(Any, data))
-        self._targets: np.ndarray | None = None
-
-    def fetch(self, indices: np.ndarray) -> tuple[list[Tensor], Any]:
-        if self._tensors is not None:
-            chosen = torch.from_numpy(indices)
-            columns = [tensor.index_select(0, chosen) for tensor in self._tensors]
-        else:
-            dataset = cast(Any, self._dataset)
-            columns = default_collate([dataset[int(i)] for i in indices])
-        if not isinstance(columns, (list, tuple)) or len(columns) < 2:
-            raise ConfigurationError(
-                "data", "must yield the model's inputs and then a target", type(columns).__name__
-            )
-        return list(columns[:-1]), columns[-1]
-
-    def targets(self) -> np.ndarray:
-        """The target of every sample: one array, however often it is asked for."""
-        if self._targets is None:
-            self._targets = self._read_targets()
-        return self._targets
-
-    def _read_targets(self) -> np.ndarray:
-        if self._tensors is not None:
-            return self._tensors[-1].numpy(force=True)
-        dataset = cast(Any, self._dataset)
-        return np.array([np.asarray(dataset[i][-1]) for i in range(self.length)])
-
-    def ranges(self, size: int) -> list[np.ndarray]:
-        """All sample numbers in order, in pieces of at most `size`."""
-        bounds = chunk_bounds(self.length, max(1, math.ceil(self.length / size)))
-        return [np.arange(a, b) for a, b in itertools.pairwise(bounds)]

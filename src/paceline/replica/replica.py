@@ -11,12 +11,13 @@ from torch import Tensor, nn
 
 from paceline.context import BUCKET_BYTES, Batch
 from paceline.errors import RunError
-from paceline.replica.batches import Samples
 from paceline.replica.buffers import FlatBuffers
+from paceline.replica.calls import loss_of
 from paceline.replica.evaluation import Metric, evaluate
 from paceline.replica.finite import is_finite, last_not_finite
 from paceline.replica.layout import Layout, flatten
 from paceline.replica.optimizer import FlatOptimizer, works_elementwise
+from paceline.replica.samples import Samples
 from paceline.task import Task
 
 __all__ = ["Replica"]
@@ -177,11 +178,10 @@ class Replica:
 
     def _forward(self, batch: Batch, samples: Samples) -> Tensor:
         self.reseed(batch.step)
-        inputs, target = samples.fetch(batch.indices)
+        content = samples.fetch(batch.indices)
         if not self.module.training:
             self.module.train()
-        loss: Tensor = self.task.loss(self.module(*inputs), target)
-        return loss
+        return loss_of(self.task, self.module, content)
 
     def _backward(self, loss: Tensor) -> float:
         loss.backward()  # type: ignore[no-untyped-call]
@@ -295,7 +295,7 @@ class Replica:
     def evaluate(self, samples: Samples, metric: Metric, parameters: Tensor | None = None) -> float:
         """The metric over all samples, with the module in evaluation mode; of other parameters if given."""
         with self._holding(parameters):
-            return evaluate(self.module, samples, metric)
+            return evaluate(self.task, self.module, samples, metric)
 
     def state(self, parameters: Tensor | None = None) -> dict[str, Tensor]:
         """A copy of the module's state, apart from any shared memory; with other parameters if given.

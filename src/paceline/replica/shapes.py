@@ -8,9 +8,9 @@ from typing import Any
 from torch import Tensor, nn
 
 from paceline.context import Batch
-from paceline.replica.batches import Samples
 from paceline.replica.evaluation import Metric
 from paceline.replica.replica import Replica
+from paceline.replica.samples import Samples
 from paceline.task import Task
 
 __all__ = ["ShapeReplica"]

@@ -8,7 +8,9 @@ import torch
 from torch import Tensor, nn
 
 import paceline as pl
-from paceline.replica.batches import GlobalBatches, Samples
+from paceline.replica.batches import GlobalBatches
+from paceline.replica.calls import loss_of
+from paceline.replica.samples import Samples
 from paceline.testing.tasks import make_task
 from paceline.testing.worlds import simulated
 
@@ -45,8 +47,7 @@ def train_plainly(
                 buffer.copy_(before[name])
             part = batches.slice(step, worker, workers).indices
             if len(part):
-                inputs, target = data.fetch(part)
-                loss = task.loss(model(*inputs), target) * (len(part) / len(whole))
+                loss = loss_of(task, model, data.fetch(part)) * (len(part) / len(whole))
                 loss.backward()  # type: ignore[no-untyped-call]
         if task.clip_norm is not None:
             nn.utils.clip_grad_norm_(model.parameters(), task.clip_norm)

@@ -33,8 +33,9 @@ from paceline.links.emulated import EmulatedPort
 from paceline.links.operation import Operation
 from paceline.links.port import Port
 from paceline.links.transfers import RecvOperation, SendOperation
-from paceline.replica.batches import GlobalBatches, Samples
+from paceline.replica.batches import GlobalBatches
 from paceline.replica.replica import Replica
+from paceline.replica.samples import Samples
 from paceline.trace import Kind
 
 __all__ = ["ProcessContext"]

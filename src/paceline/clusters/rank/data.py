@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from paceline.context import Batch
-from paceline.replica.batches import GlobalBatches, Samples
+from paceline.replica.batches import GlobalBatches
+from paceline.replica.samples import Samples
 
 __all__ = ["TrainingData"]
 

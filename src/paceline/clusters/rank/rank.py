@@ -18,7 +18,7 @@ from paceline.clusters.rank.data import TrainingData
 from paceline.clusters.rank.logbook import Logbook
 from paceline.clusters.rank.observer import Observer
 from paceline.context import Batch
-from paceline.replica.batches import Samples
+from paceline.replica.samples import Samples
 from paceline.trace import Kind, Recorder
 from paceline.trace.spans import pack_span
 

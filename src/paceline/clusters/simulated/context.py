@@ -26,8 +26,9 @@ from paceline.context import Batch, Handle
 from paceline.costs.link import Link
 from paceline.costs.prices import Pricing
 from paceline.costs.stragglers import Stragglers
-from paceline.replica.batches import GlobalBatches, Samples
+from paceline.replica.batches import GlobalBatches
 from paceline.replica.replica import Replica
+from paceline.replica.samples import Samples
 from paceline.run import Progress
 from paceline.trace import Kind
 from paceline.trace.spans import pack_span

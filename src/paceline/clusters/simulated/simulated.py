@@ -26,8 +26,9 @@ from paceline.costs.stragglers import Stragglers
 from paceline.costs.times import Times
 from paceline.errors import Cancelled, ConfigurationError, UnknownNameError
 from paceline.faults import Kill
-from paceline.replica.batches import GlobalBatches, Samples
+from paceline.replica.batches import GlobalBatches
 from paceline.replica.replica import Replica
+from paceline.replica.samples import Samples
 from paceline.replica.shapes import ShapeReplica
 from paceline.run import Progress
 
