@@ -134,9 +134,10 @@ def test_a_strategy_of_another_package_trains_in_both_worlds(folder):
 
 def test_a_strategy_of_another_package_is_listed(folder):
     done = python(folder, "-m", "paceline", "strategies")
-    (line,) = (line for line in done.stdout.splitlines() if line.startswith("mine "))
+    (line,) = (line for line in done.stdout.splitlines() if line.startswith("  mine "))
     assert "All-reduce with another default." in line
-    assert "k=1" in line
+    page = python(folder, "-m", "paceline", "strategies", "mine")
+    assert "k=1" in page.stdout
 
 
 def test_a_right_strategy_of_another_package_passes_the_suite(outcomes):

@@ -10,7 +10,6 @@ import typer
 
 from paceline.cli.failures import exit_codes
 from paceline.cli.options import File, Seed, Workers
-from paceline.costs.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from paceline.checking import Checked
@@ -30,6 +29,8 @@ def check(file: File, workers: Workers = 4, seed: Seed = 0) -> None:
 
 
 def _lines(file: str, found: Checked, workers: int) -> Iterator[str]:
+    from paceline.costs.units import format_bytes, format_seconds  # it brings numpy
+
     slice_ = -(-found.batch_size // workers)
     rows = {
         "parameters": f"{found.parameters:,}, {found.trainable:,} of them trained; {format_bytes(found.model_bytes)}",
