@@ -174,7 +174,7 @@ def _with_stragglers(rng: random.Random, case: Case) -> Case:
 
 
 def _with_fault(rng: random.Random, case: Case) -> Case:
-    """A run with a fault lasts a second or more, so that the fault meets it."""
+    """A run with a fault lasts a second or more, so that the fault meets it. A federated round is many gradients."""
     kind = rng.choice(["kill"] * 5 + ["pause"] * 5 + ["stop"])
     since = rng.choice(["launch", "running", "running"])
     seconds = {"kill": 0.0, "pause": rng.choice([0.02, 0.2, 1.0]), "stop": 0.0}[kind]
@@ -184,7 +184,7 @@ def _with_fault(rng: random.Random, case: Case) -> Case:
     if kind == "stop":
         # Processes have a minute to start, whatever the deadline. Nobody waits for a rank that is alone.
         fault = dataclasses.replace(fault, since="running", seconds=2.0 if alone else 40.0)
-    steps = rng.randint(60, 100) if case.hidden <= 20_000 else 20
+    steps = rng.randint(60, 100) if case.hidden <= 20_000 and case.word not in FEDERATED else 20
     deadline_s, busy = (5.0, 0) if kind == "stop" else (60.0, case.busy)
     return dataclasses.replace(
         case,

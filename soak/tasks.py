@@ -42,8 +42,11 @@ def _numbers(rows: int, columns: int, seed: int, dtype: torch.dtype) -> Tensor:
 
 
 def _model(hidden: int, batch_norm: bool, dtype: torch.dtype) -> nn.Module:
+    # BatchNorm takes a bias before it away again: its gradient would be rounding noise, which Adam scales up to steps.
     norm = [nn.BatchNorm1d(hidden)] if batch_norm else []
-    return nn.Sequential(nn.Linear(4, hidden), *norm, nn.Tanh(), nn.Linear(hidden, 2)).to(dtype)
+    return nn.Sequential(
+        nn.Linear(4, hidden, bias=not batch_norm), *norm, nn.Tanh(), nn.Linear(hidden, 2)
+    ).to(dtype)
 
 
 def _optimizer(name: str, rate: float, parameters: list[Tensor]) -> torch.optim.Optimizer:
