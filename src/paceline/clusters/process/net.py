@@ -57,8 +57,8 @@ class ProcessNet:
     def execute(self, collective: Collective, data: Tensor, *, combine: Combine) -> Awaitable[None]:
         if collective.algorithm == "native":
             return self._execute_natively(data, combine)
-        tag = self._group.next_collective()
-        return interpret(self._context, self, collective, data, combine=combine, tag=tag)
+        next_tag = self._group.next_collective
+        return interpret(self._context, self, collective, data, combine=combine, next_tag=next_tag)
 
     async def _execute_natively(self, data: Tensor, combine: Combine) -> None:
         context = self._context
