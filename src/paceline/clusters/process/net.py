@@ -12,7 +12,8 @@ from paceline.clusters.rank.groups import Group
 from paceline.context import ANY, Combine
 from paceline.errors import ConfigurationError
 from paceline.interpreter import interpret
-from paceline.links.transfers import RecvOperation, SendOperation
+from paceline.links.receiving import RecvOperation
+from paceline.links.sending import SendOperation
 from paceline.schedules.collective import Collective
 from paceline.trace import Kind
 
