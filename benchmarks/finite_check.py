@@ -24,6 +24,7 @@ from benchmarks.result import Goal, Result, Row
 from benchmarks.rounds import rounds
 from paceline.replica import replica as replicas
 from paceline.replica.batches import GlobalBatches
+from paceline.replica.finite import is_finite
 from paceline.replica.replica import Replica
 from paceline.replica.samples import Samples
 
@@ -78,7 +79,7 @@ def _step(training: Training, take: Callable[[], float]) -> tuple[float, float]:
 @contextmanager
 def _timed_checks() -> Iterator[Callable[[], float]]:
     """Time every check; what is yielded tells the seconds since it was last asked."""
-    plain, spent_s = replicas.is_finite, 0.0
+    plain, spent_s = is_finite, 0.0
 
     def timed(tensor: Tensor) -> bool:
         nonlocal spent_s
@@ -92,11 +93,11 @@ def _timed_checks() -> Iterator[Callable[[], float]]:
         seconds, spent_s = spent_s, 0.0
         return seconds
 
-    replicas.is_finite = timed
+    replicas.is_finite = timed  # type: ignore[attr-defined]  # where the replica looks it up
     try:
         yield take
     finally:
-        replicas.is_finite = plain
+        replicas.is_finite = plain  # type: ignore[attr-defined]
 
 
 def _result(

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
 
-from torch import Tensor
 from torch.nn.functional import mse_loss
 
 import paceline as pl
@@ -34,7 +33,7 @@ from benchmarks.vector import (
     make_data,
     make_optimizer,
 )
-from paceline.context import Batch, Context
+from paceline.context import Batch, Context, Model
 from paceline.strategies.async_sgd import Async
 from paceline.strategies.sync import Sync
 
@@ -89,16 +88,26 @@ def _ray_blocks(stack: contextlib.ExitStack, result: Result) -> dict[tuple[str, 
     }
 
 
-class _Effortless:
-    """A worker's context that has its gradient at once."""
+class _EffortlessModel:
+    """A worker's model whose gradient, all ones, is there at once."""
 
-    loss = 0.0
+    def __init__(self, model: Model) -> None:
+        self._model = model
+
+    async def compute(self, batch: Batch, *, weight: float = 1.0) -> float:
+        self._model.gradient.fill_(weight)
+        return 0.0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+
+class _Effortless:
+    """A worker's context with such a model."""
 
     def __init__(self, ctx: Context) -> None:
         self._ctx = ctx
-
-    async def compute(self, batch: Batch) -> Tensor:
-        return self._ctx.model.gradient.fill_(batch.weight)
+        self.model = _EffortlessModel(ctx.model)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._ctx, name)

@@ -38,7 +38,7 @@ class RayServer:
             include_dashboard=False,
             logging_level=logging.ERROR,
         )
-        self._actors = {
+        self._actors: dict[bool, tuple[Any, list[Any]]] = {
             is_lean: (ray.remote(server).remote(), [ray.remote(worker).remote() for _ in range(WORKERS)])
             for is_lean, server, worker in (
                 (False, _DocumentedServer, _DocumentedWorker),

@@ -30,20 +30,20 @@ EMPTY = "<!doctype html><html data-ready=yes><title>empty</title><p>empty</p></h
 
 
 def measure() -> Result:
-    chromium = find_chromium()
+    chromium = find_chromium()  # type: ignore[no-untyped-call]
     if chromium is None:
         return _result([], 0, ["a report in Chromium: as root on Debian, apt-get install chromium"])
     with tempfile.TemporaryDirectory() as folder:
         report, empty = Path(folder, "report.html"), Path(folder, "empty.html")
         write_page(report, [_entry(strategy) for strategy in STRATEGIES], title="50,000 spans")
         empty.write_text(EMPTY, encoding="utf-8")
-        browser = Chromium(chromium)
+        browser = Chromium(chromium)  # type: ignore[no-untyped-call]
         try:
             seconds = [
                 (_opening_s(browser, report), _opening_s(browser, empty)) for _ in rounds(ROUNDS, LIMIT_S)
             ]
         finally:
-            browser.close()
+            browser.close()  # type: ignore[no-untyped-call]
         return _result(seconds, report.stat().st_size, [])
 
 
@@ -87,7 +87,7 @@ def _run(strategy: str, steps: int) -> pl.Run:
 
 
 def _opening_s(browser: Chromium, path: Path) -> float:
-    page = browser.page(path)
+    page = browser.page(path)  # type: ignore[no-untyped-call]
     try:
         seconds: float = page.opening_s
         return seconds

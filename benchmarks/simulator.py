@@ -11,22 +11,22 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from typing import Any
 
 import numpy as np
 import simpy
 import torch
-from paceline.clusters.rank.node import DELAY_STREAM
 from torch import nn
 
 import paceline as pl
 from benchmarks.result import Goal, Result, Row, compare
 from benchmarks.rounds import rounds
 from paceline.clusters.job import Job
+from paceline.clusters.rank.rank import DELAY_STREAM
 from paceline.clusters.simulated.simulated import Simulated
 from paceline.collectives import all_reduce
-from paceline.context import Context
+from paceline.context import Context, Strategy
 from paceline.costs import Link, times
 
 __all__ = ["measure"]
@@ -106,11 +106,8 @@ def _timed(run: Callable[[], float], count: int, rates: list[float]) -> float:
 # Ours
 
 
-class Ring:
+class Ring(Strategy):
     """The messages of a ring all-reduce, without the sums: virtual time does not ask what is in a message."""
-
-    def roles(self, workers: int) -> Sequence[str]:
-        return ("worker",) * workers
 
     async def worker(self, ctx: Context) -> None:
         chunk = torch.empty(CHUNK_BYTES // 4, device="meta")

@@ -8,7 +8,6 @@ same, but they differ by more than 2 % for other reasons.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from typing import Any
 
 import paceline as pl
@@ -17,6 +16,7 @@ from benchmarks.rounds import rounds
 from benchmarks.step_time import step_seconds, train
 from paceline.clusters.job import Job
 from paceline.clusters.local.local import Local
+from paceline.context import Strategy
 from paceline.trace import Kind, Recorder
 
 __all__ = ["measure"]
@@ -54,11 +54,8 @@ def _spans_per_step(run: pl.Run) -> float:
     return max(len(spans) for spans in run.trace.spans) / run.steps
 
 
-class Probe:
+class Probe(Strategy):
     """A role program that does nothing but record spans. Its context's own methods are no part of the Context seam."""
-
-    def roles(self, workers: int) -> Sequence[str]:
-        return ("worker",) * workers
 
     async def worker(self, ctx: Any) -> float:
         start_s = time.perf_counter()

@@ -8,8 +8,10 @@ from tasks import a_task, simulated
 
 import paceline as pl
 from paceline.clusters.simulated import simulated as simulated_cluster
+from paceline.clusters.simulated.whole_collective import MANY
 from paceline.context import Context, Log, Model, Net, Strategy
 from paceline.costs.prices import Measured
+from paceline.schedules.collective import Collective
 from paceline.strategies.fedavg import FedAvg
 from paceline.trace import Kind
 
@@ -87,6 +89,29 @@ def test_a_message_is_of_the_tensor_as_it_is_when_it_begins(run_on):
         return (await ctx.net.recv(0)).tensor.item()
 
     assert run_on(2, program)[1] == 2.0
+
+
+async def makes_rings_in_its_own_order(ctx):
+    """The first rank makes two rings, the others make them the other way round; all await them in one order."""
+    ring = Collective("all-reduce", "ring", ctx.net.size)
+    ones, tens = torch.tensor([1.0]), torch.tensor([10.0])
+    if ctx.rank == 0:
+        of_ones = ctx.net.execute(ring, ones, combine="sum")
+        of_tens = ctx.net.execute(ring, tens, combine="sum")
+    else:
+        of_tens = ctx.net.execute(ring, tens, combine="sum")
+        of_ones = ctx.net.execute(ring, ones, combine="sum")
+    await of_ones
+    await of_tens
+    return [ones.item(), tens.item()]
+
+
+def test_collectives_of_ranks_belong_together_in_the_order_in_which_they_begin(run_on):
+    assert run_on(3, makes_rings_in_its_own_order) == [[3.0, 30.0]] * 3
+
+
+def test_collectives_that_are_timed_as_a_whole_do_so_too():
+    assert pl.run_program(makes_rings_in_its_own_order, simulated(MANY)).results == [[MANY, 10 * MANY]] * MANY
 
 
 @pytest.mark.parametrize("world", ["shared memory", "simulated"])

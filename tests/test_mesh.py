@@ -39,7 +39,7 @@ def along(rank, axis, axes):
 
 
 async def sums_along(ctx, axes):
-    """All axes at once: the sum of 4 to the rank's coordinate along each, and the first rank's number."""
+    """All axes at once: the sum of the ranks along each, how many they are, and the first of them."""
     mesh, found = Mesh(ctx.net, **axes), []
     nets = [mesh[axis] for axis in axes]
     tensors = [torch.tensor([float(ctx.rank), 1.0]) for _ in nets]
@@ -61,7 +61,7 @@ def test_collectives_along_each_axis_of_a_mesh_do_not_disturb_each_other(shape):
     axes = SHAPES[shape]
     ranks = math.prod(axes.values())
     results = pl.run_program(lambda ctx: sums_along(ctx, axes), simulated(ranks)).results
-    for rank in {0, 1, ranks // 2, ranks - 1} & set(range(ranks)):
+    for rank in range(0, ranks, max(1, ranks // 40)):
         members = [along(rank, axis, axes) for axis in axes]
         assert results[rank] == [[sum(group), len(group), group[0]] for group in members]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from paceline.context import Combine, Context, Net
@@ -17,9 +18,19 @@ __all__ = ["interpret"]
 
 
 async def interpret(
-    ctx: Context, net: Net, collective: Collective, data: Tensor, *, combine: Combine, tag: int
+    ctx: Context,
+    net: Net,
+    collective: Collective,
+    data: Tensor,
+    *,
+    combine: Combine,
+    next_tag: Callable[[], int],
 ) -> None:
-    """Run this rank's part of a collective, message by message. `data` must be flat and contiguous."""
+    """Run this rank's part of a collective, message by message. `data` must be flat and contiguous.
+
+    It takes its tag when it begins, not when it is made: collectives are counted in the order in which they begin.
+    """
+    tag = next_tag()
     rank, length = net.rank, data.numel()
     header = (length,)
     extra = scratch_length(collective, rank, length)

@@ -9,7 +9,7 @@ from tasks import simulated
 import paceline as pl
 from paceline.context import ANY
 from paceline.errors import Cancelled, MismatchError
-from paceline.links import emulated, transfers
+from paceline.links import emulated, receiving, sending
 from paceline.links.emulated import EmulatedPort
 from paceline.links.port import Port
 from paceline.links.rings import RING_BYTES
@@ -60,7 +60,8 @@ class EmulatedEnds(Ends):
 def clock(monkeypatch):
     clock = Clock()
     monkeypatch.setattr(emulated, "_clock", clock)
-    monkeypatch.setattr(transfers, "_clock", clock)
+    for module in (receiving, sending):
+        monkeypatch.setattr(module, "_clock", clock)
     return clock
 
 

@@ -12,7 +12,7 @@ from links.ends import Ends, Waiter, shared
 from processes import PATIENCE_S
 
 from paceline.errors import FrameError, PeerLost
-from paceline.links import rings, transfers
+from paceline.links import rings
 from paceline.links.frames import HEADER_BYTES, Place
 from paceline.links.lending import LEAST_BYTES, Lending
 from paceline.links.rings import RING_BYTES
@@ -192,7 +192,7 @@ def test_what_is_being_read_cannot_be_taken_back(ends, monkeypatch):
 
 
 def test_who_cancels_what_a_stopped_reader_holds_hears_who_it_is(ends, monkeypatch):
-    monkeypatch.setattr(transfers, "_PATIENCE_S", 0.01)
+    monkeypatch.setattr("paceline.links.sending._PATIENCE_S", 0.01)
     sending = ends.send(0, 1, ends.lent(LARGE))
 
     def stop(source, header):

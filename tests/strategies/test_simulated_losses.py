@@ -13,6 +13,7 @@ from torch import nn
 import paceline as pl
 from paceline.errors import PeerLost
 from paceline.faults import Kill
+from paceline.strategies import STRATEGIES
 from paceline.strategies.decentralized import Decentralized
 
 FATAL_STEP = 7
@@ -20,6 +21,7 @@ FATAL_STEP = 7
 SURVIVING_SERVERS = [
     "async",
     "async:servers=2",
+    "async:placement=worker",
     "k-async:k=2",
     "k-batch-async:k=2",
     "k-sync:k=2",
@@ -27,7 +29,11 @@ SURVIVING_SERVERS = [
     "ssp:staleness=1",
     "fedavg:batch=4",
     "fedavgm:batch=4,fraction=0.6",
+    "fedprox:batch=4",
+    "fedadam:batch=4",
 ]
+
+NEEDING_ALL = ["sync", "central-storage", "k-sync:k=3", "all-reduce", "map-reduce", "local-sgd", "hogwild"]
 
 
 def train(spec, *faults, workers=3, steps=60, task=None, **changes):
@@ -49,7 +55,12 @@ def test_a_server_goes_on_without_a_worker_and_its_record_names_rank_and_step(sp
     assert np.isfinite([record.loss for record in run.history]).all()
 
 
-@pytest.mark.parametrize("spec", ["sync", "k-sync:k=3", "all-reduce", "map-reduce", "local-sgd", "hogwild"])
+def test_every_strategy_with_expendable_ranks_is_among_those_that_are_tried_here():
+    tried = {spec.partition(":")[0] for spec in (*SURVIVING_SERVERS, *NEEDING_ALL)} | {"decentralized"}
+    assert {name for name, kind in STRATEGIES.items() if kind.expendable} <= tried
+
+
+@pytest.mark.parametrize("spec", NEEDING_ALL)
 def test_the_run_ends_where_too_few_are_left(spec):
     with pytest.raises(PeerLost, match=rf"rank 1 is lost \(killed by pl\.faults in step {FATAL_STEP}\)"):
         train(spec, Kill(1, step=FATAL_STEP))

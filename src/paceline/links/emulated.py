@@ -20,7 +20,8 @@ from paceline.links.bells import Bells
 from paceline.links.frames import Header
 from paceline.links.operation import Operation, Waiter
 from paceline.links.port import Port, Ways
-from paceline.links.transfers import RecvOperation, SendOperation, SendQueue
+from paceline.links.receiving import RecvOperation
+from paceline.links.sending import SendOperation, SendQueue
 
 __all__ = ["EmulatedPort", "PacedRecv", "PacedSend"]
 

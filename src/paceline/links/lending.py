@@ -9,7 +9,7 @@ from torch import Tensor
 from paceline.errors import FrameError
 from paceline.links.frames import Header, Place
 from paceline.links.memory import SharedMemory
-from paceline.links.transfers import SendOperation
+from paceline.links.sending import SendOperation
 
 __all__ = ["LEAST_BYTES", "Lending"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from paceline.links.port import WayIn, Ways
-from paceline.links.transfers import SendQueue
+from paceline.links.sending import SendQueue
 
 __all__ = ["MixedWays"]
 

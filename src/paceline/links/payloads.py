@@ -6,7 +6,7 @@ import ctypes
 
 import torch
 
-from paceline.links.transfers import RecvOperation
+from paceline.links.receiving import RecvOperation
 from paceline.replica.sums import combine_into
 
 __all__ = ["combine_next", "memory_at"]

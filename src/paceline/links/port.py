@@ -12,7 +12,8 @@ from paceline.context import ANY, Combine
 from paceline.links.bells import Bells
 from paceline.links.frames import Header
 from paceline.links.operation import Waiter
-from paceline.links.transfers import RecvOperation, SendOperation, SendQueue
+from paceline.links.receiving import RecvOperation
+from paceline.links.sending import SendOperation, SendQueue
 from paceline.replica.sums import combine_into
 
 __all__ = ["Port", "WayIn", "Ways"]

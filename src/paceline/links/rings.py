@@ -15,7 +15,8 @@ from paceline.links.bells import Bells
 from paceline.links.frames import HEADER_BYTES, Header, Place, pack, unpack
 from paceline.links.lending import Lending
 from paceline.links.memory import CACHE_LINE, SharedMemory
-from paceline.links.transfers import RecvOperation, SendOperation, SendQueue
+from paceline.links.receiving import RecvOperation
+from paceline.links.sending import SendOperation, SendQueue
 from paceline.replica.sums import combine_into
 
 __all__ = ["CHANNEL_BYTES", "Reader", "Writer"]

@@ -25,8 +25,9 @@ from paceline.links.chunks import (
 )
 from paceline.links.frames import Header, pack
 from paceline.links.payloads import combine_next, memory_at
+from paceline.links.receiving import RecvOperation
+from paceline.links.sending import SendOperation, SendQueue
 from paceline.links.streams import Stream, Streams
-from paceline.links.transfers import RecvOperation, SendOperation, SendQueue
 
 __all__ = ["Endpoint", "TcpWay"]
 

@@ -27,7 +27,8 @@ class MapReduce(Strategy):
     async def server(self, ctx: Context) -> None:
         async for _ in ctx.rounds():
             await self._broadcast(ctx)
-            await self._follow_buffers(ctx)
+            for buffer in ctx.model.buffers:  # BatchNorm's statistics and the like are the first worker's
+                await ctx.net.recv(ctx.workers[0], buffer)
             ctx.model.gradient.zero_()
             await reduce(ctx.net, ctx.model.gradient, root=ctx.rank, algorithm="flat")
             await ctx.model.apply()
@@ -36,17 +37,10 @@ class MapReduce(Strategy):
         async for batch in ctx.batches():
             await self._broadcast(ctx)
             await ctx.model.compute(batch, weight=batch.weight)
-            await self._follow_buffers(ctx)
+            for buffer in ctx.model.buffers if ctx.rank == ctx.workers[0] else ():
+                await ctx.net.send(ctx.servers[0], buffer)
             await reduce(ctx.net, ctx.model.gradient, root=ctx.servers[0], algorithm="flat")
 
     async def _broadcast(self, ctx: Context) -> None:
         for tensor in (ctx.model.parameters, *ctx.model.buffers):
             await broadcast(ctx.net, tensor, root=ctx.servers[0], algorithm="flat")
-
-    async def _follow_buffers(self, ctx: Context) -> None:
-        """BatchNorm's statistics and the like are the first worker's."""
-        for tensor in ctx.model.buffers:
-            if ctx.role == "server":
-                await ctx.net.recv(ctx.workers[0], tensor)
-            elif ctx.rank == ctx.workers[0]:
-                await ctx.net.send(ctx.servers[0], tensor)

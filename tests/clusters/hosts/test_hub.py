@@ -192,7 +192,7 @@ def test_garbage_and_a_false_name_are_refused_and_logged_once(ends: Ends, caplog
         ends.gates[0].introduce(liar, "0", ends.hub.seat.public_key)
         liar.connect(ends.hub.seat.address)
         for _ in range(50):
-            for piece in write_letter("count", {"question": 1}):
+            for piece in write_letter("count", {"request": 1}):
                 liar.send(piece)
         wait_until(lambda: len(caplog.records) == 2, "both are refused")
         assert ends.clients[1].ask("count").values["count"] == 1

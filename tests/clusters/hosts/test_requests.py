@@ -59,7 +59,7 @@ def desk() -> Iterator[Desk]:
 
 def test_no_two_updates_have_the_same_number(desk: Desk):
     for rank in (2, 0, 2):
-        desk.take(rank, "count", question=1)
+        desk.take(rank, "count", request=1)
     assert [values["count"] for _, values, _ in desk.answers] == [1, 2, 3]
 
 
@@ -74,7 +74,7 @@ def test_memory_is_made_once_a_host_and_those_who_come_early_wait_for_it(desk: D
 
 
 def test_the_run_ends_for_everybody_before_the_one_who_asked_goes_on(desk: Desk):
-    desk.take(0, "end_after", step=11, question=1)
+    desk.take(0, "end_after", step=11, request=1)
     assert [(rank, values["last_step"]) for rank, _, values in desk.told] == [(r, 12) for r in range(4)]
     for rank in (0, 1, 3):
         desk.take(rank, "last_step", last_step=12)
@@ -84,7 +84,7 @@ def test_the_run_ends_for_everybody_before_the_one_who_asked_goes_on(desk: Desk)
 
 
 def test_nobody_waits_for_the_answer_of_one_who_is_lost(desk: Desk):
-    desk.take(0, "end_after", step=11, question=1)
+    desk.take(0, "end_after", step=11, request=1)
     for rank in (0, 1, 3):
         desk.take(rank, "last_step", last_step=12)
     desk.lose(2)
@@ -98,7 +98,7 @@ def test_an_end_that_is_later_than_one_already_set_changes_nothing(desk: Desk):
 
 def test_rows_come_in_order_of_rank_without_those_of_the_lost(desk: Desk):
     desk.lose(1)
-    desk.take(0, "rows", question=1)
+    desk.take(0, "rows", request=1)
     assert [rank for rank, word, _ in desk.told if word == "row"] == [0, 2, 3]
     for rank in (3, 0, 2):
         desk.take(rank, "row", [bytearray([rank])])

@@ -16,7 +16,7 @@ LINK = pl.Link("8bps", "1s")  # a byte a second
 ONE, FIVE = torch.zeros(1, dtype=torch.uint8), torch.zeros(5, dtype=torch.uint8)
 
 
-class Crew(Strategy):
+class Programs(Strategy):
     """Every rank runs one function, and all but the first may die."""
 
     expendable = ("worker",)
@@ -30,7 +30,7 @@ class Crew(Strategy):
 
 def run(function, *faults, workers=2, steps=0, **changes):
     cluster = simulated(workers, faults=faults, **({"link": LINK} | changes))
-    return cluster.run(Job(strategy=Crew(function), roles=("worker",) * workers, seed=0, steps=steps))
+    return cluster.run(Job(strategy=Programs(function), roles=("worker",) * workers, seed=0, steps=steps))
 
 
 def results(function, *faults, **changes):
@@ -420,7 +420,7 @@ def test_a_strategy_that_uses_fewer_ranks_is_spared_the_faults_of_the_others():
         return ctx.rank
 
     cluster = simulated(4, faults=[Kill(3, at=0)])
-    assert cluster.run(Job(strategy=Crew(program), roles=("worker",), seed=0))[0].result == 0
+    assert cluster.run(Job(strategy=Programs(program), roles=("worker",), seed=0))[0].result == 0
 
 
 def test_the_cluster_says_its_faults():

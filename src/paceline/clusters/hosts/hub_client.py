@@ -73,12 +73,12 @@ class HubClient:
     def ask(self, word: str, values: dict[str, Any] | None = None) -> Letter:
         """Tell, and wait for the answer."""
         self._requests += 1
-        self.tell(word, {**(values or {}), "question": self._requests})
+        self.tell(word, {**(values or {}), "request": self._requests})
         deadline_s = time.monotonic() + self._deadline_s
         while True:
             letter = self._asks.receive() if self._asks.has_news(BEAT_S) else None
-            # It may be the late answer to an earlier question.
-            if letter is not None and letter.values.get("question") == self._requests:
+            # It may be the late answer to an earlier request.
+            if letter is not None and letter.values.get("request") == self._requests:
                 return letter
             self.check()
             if time.monotonic() > deadline_s:

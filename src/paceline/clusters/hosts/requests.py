@@ -8,6 +8,7 @@ from typing import Any
 from paceline.clusters.job import Job
 from paceline.clusters.process.channel import Letter
 from paceline.clusters.process.status_board import Status, StatusBoard
+from paceline.clusters.rank.groups import GroupNumbers
 
 __all__ = ["Requests"]
 
@@ -24,7 +25,7 @@ class Requests:
         self._tell = tell
         self.hosts: Sequence[int] = ()
         self._updates = 0
-        self._groups: dict[tuple[int, ...], int] = {}
+        self._groups = GroupNumbers()
         self._paths: dict[tuple[int, str], str | None] = {}
         self._waiting: dict[tuple[int, str], list[tuple[Answer, dict[str, Any]]]] = {}
         self._ending: _Round | None = None
@@ -59,8 +60,7 @@ class Requests:
         answer({**letter.values, "count": self._updates})
 
     def _number_group(self, rank: int, letter: Letter, answer: Answer) -> None:
-        members = tuple(letter.values["members"])
-        answer({**letter.values, "number": self._groups.setdefault(members, len(self._groups) + 1)})
+        answer({**letter.values, "number": self._groups.number_of(tuple(letter.values["members"]))})
 
     # The run's end
 

@@ -26,6 +26,7 @@ from paceline.clusters.process.letters import read_error, read_outcome
 from paceline.clusters.process.payload import Packed
 from paceline.clusters.process.status_board import Status, StatusBoard
 from paceline.clusters.process.wiring import TcpNetwork, open_status_board
+from paceline.clusters.rank.groups import GroupNumbers
 from paceline.clusters.roster import Roster
 from paceline.costs.link import Link
 from paceline.costs.stragglers import Stragglers
@@ -75,7 +76,7 @@ class Processes:
         self._channels: dict[int, Channel] = {}
         self._pids: dict[int, int] = {}
         self._windows: dict[str, SharedMemory] = {}
-        self._groups: dict[tuple[int, ...], int] = {}
+        self._groups = GroupNumbers()
 
     def __enter__(self) -> Processes:
         with contextlib.ExitStack() as stack:
@@ -210,7 +211,8 @@ class Processes:
         elif letter.word == "window":
             self._give_window(rank, letter.values)
         elif letter.word == "group":
-            self._number_group(rank, tuple(letter.values["members"]))
+            number = self._groups.number_of(tuple(letter.values["members"]))
+            self._send(rank, "group", {"number": number})
         elif letter.word == "done":
             self._roster.outcomes[rank] = read_outcome(letter.values, letter.blobs)
             self._set_status(rank, Status.FINISHED)
@@ -225,11 +227,6 @@ class Processes:
 
     def _life(self, rank: int) -> Life:
         return life_of(self._pids[rank]) if rank in self._pids else Life.GONE
-
-    def _number_group(self, rank: int, members: tuple[int, ...]) -> None:
-        """Every rank that asks for a group is told the same number."""
-        number = self._groups.setdefault(members, len(self._groups) + 1)
-        self._send(rank, "group", {"number": number})
 
     def _give_window(self, rank: int, wanted: dict[str, Any]) -> None:
         window = self._windows.get(wanted["name"])

@@ -32,7 +32,8 @@ from paceline.costs.stragglers import Stragglers
 from paceline.links.emulated import EmulatedPort
 from paceline.links.operation import Operation
 from paceline.links.port import Port
-from paceline.links.transfers import RecvOperation, SendOperation
+from paceline.links.receiving import RecvOperation
+from paceline.links.sending import SendOperation
 from paceline.replica.batches import GlobalBatches
 from paceline.replica.replica import Replica
 from paceline.replica.samples import Samples

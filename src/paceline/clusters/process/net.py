@@ -12,7 +12,8 @@ from paceline.clusters.rank.groups import Group
 from paceline.context import ANY, Combine
 from paceline.errors import ConfigurationError
 from paceline.interpreter import interpret
-from paceline.links.transfers import RecvOperation, SendOperation
+from paceline.links.receiving import RecvOperation
+from paceline.links.sending import SendOperation
 from paceline.schedules.collective import Collective
 from paceline.trace import Kind
 
@@ -57,8 +58,8 @@ class ProcessNet:
     def execute(self, collective: Collective, data: Tensor, *, combine: Combine) -> Awaitable[None]:
         if collective.algorithm == "native":
             return self._execute_natively(data, combine)
-        tag = self._group.next_collective()
-        return interpret(self._context, self, collective, data, combine=combine, tag=tag)
+        next_tag = self._group.next_collective
+        return interpret(self._context, self, collective, data, combine=combine, next_tag=next_tag)
 
     async def _execute_natively(self, data: Tensor, combine: Combine) -> None:
         context = self._context

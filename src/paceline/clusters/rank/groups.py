@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from paceline.errors import ConfigurationError
 
-__all__ = ["Group", "Groups"]
+__all__ = ["Group", "GroupNumbers", "Groups"]
 
 _TAG_BITS = 32
 _COLLECTIVE = 1 << _TAG_BITS
@@ -42,6 +42,19 @@ class Group:
         """A tag of its own for each collective, the same on every rank: several may be under way at once."""
         self._begun += 1
         return _COLLECTIVE | self._begun % _COLLECTIVE
+
+
+class GroupNumbers:
+    """The number of each group of ranks. Whoever knows the whole run hands them out: everybody is 0."""
+
+    __slots__ = ("_numbers",)
+
+    def __init__(self) -> None:
+        self._numbers: dict[tuple[int, ...], int] = {}
+
+    def number_of(self, members: tuple[int, ...]) -> int:
+        """The same to every rank that asks."""
+        return self._numbers.setdefault(members, len(self._numbers) + 1)
 
 
 class Groups:

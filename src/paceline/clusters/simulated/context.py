@@ -11,7 +11,7 @@ from torch import Tensor
 
 from paceline.clusters.job import Job
 from paceline.clusters.rank.data import TrainingData
-from paceline.clusters.rank.groups import Groups
+from paceline.clusters.rank.groups import GroupNumbers, Groups
 from paceline.clusters.rank.observer import Observer
 from paceline.clusters.rank.pace import slowest
 from paceline.clusters.rank.rank import Rank
@@ -72,12 +72,8 @@ class World:
     under_way: dict[int, WholeCollective] = field(default_factory=dict)
     """Collectives to be timed as a whole that not all of their ranks have begun, by their tags."""
     windows: dict[tuple[str, int], SimulatedWindow] = field(default_factory=dict)
-    groups: dict[tuple[int, ...], int] = field(default_factory=dict)
-    """The number of each group of ranks."""
+    groups: GroupNumbers = field(default_factory=GroupNumbers)
     parameter_board: SimulatedWindow | None = None
-
-    def number_of(self, group: tuple[int, ...]) -> int:
-        return self.groups.setdefault(group, len(self.groups) + 1)
 
 
 class SharedData(TrainingData):
@@ -138,7 +134,7 @@ class SimulatedContext(Rank):
         self.blank_landing: Tensor | None = None
         self.price = world.pricing.of_rank(rank, world.stragglers, self.delay_rng)
         """What this rank's computations cost."""
-        self.groups = Groups(rank, world.hosts, world.number_of)
+        self.groups = Groups(rank, world.hosts, world.groups.number_of)
         self.net = SimulatedNet(self, self.groups.everybody)
         self.model = SimulatedLearner(self, replica)
 

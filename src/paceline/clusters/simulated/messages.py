@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from paceline.clusters.simulated.kernel import Event, Waiter
 from paceline.context import ANY, Combine, Message
 from paceline.errors import MismatchError
-from paceline.links.transfers import TAG_MASK
+from paceline.links.receiving import TAG_MASK
 from paceline.replica.sums import combine_into
 from paceline.trace import Kind
 from paceline.trace.spans import pack_span, pack_two_spans

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from paceline.clusters.rank.groups import Group
 from paceline.clusters.simulated.messages import GroupRecvEvent, RecvEvent, SendEvent
-from paceline.clusters.simulated.whole_collective import PartEvent, WholeCollective, suits
+from paceline.clusters.simulated.whole_collective import PartEvent, suits
 from paceline.clusters.simulated.window import SimulatedWindow, View
 from paceline.context import ANY, Combine
 from paceline.errors import ConfigurationError
@@ -55,17 +55,10 @@ class SimulatedNet:
         if collective.algorithm == "native":
             bound, remedy = "must not be native in a simulation", "torch.distributed keeps no virtual time"
             raise ConfigurationError("algorithm", bound, "native", remedy)
-        world, tag = self._context.world, self._group.next_collective()
-        if not world.whole_collectives or not suits(collective):
-            return interpret(self._context, self, collective, data, combine=combine, tag=tag)
-        key = self._base | tag
-        whole = world.under_way.get(key)
-        if whole is None:
-            whole = world.under_way[key] = WholeCollective(collective, self._group.members)
-        whole.announced += 1
-        if whole.announced == self.size:
-            del world.under_way[key]
-        return PartEvent(self._context, whole, data, combine)
+        if self._context.world.whole_collectives and suits(collective):
+            return PartEvent(self._context, self._group, collective, data, combine)
+        next_tag = self._group.next_collective
+        return interpret(self._context, self, collective, data, combine=combine, next_tag=next_tag)
 
     def window(self, name: str, *, rows: int, like: Tensor) -> View:
         if len(set(self.hosts)) > 1:

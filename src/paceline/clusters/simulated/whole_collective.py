@@ -26,6 +26,7 @@ from paceline.schedules.timing import time_schedule
 from paceline.trace import Kind
 
 if TYPE_CHECKING:
+    from paceline.clusters.rank.groups import Group
     from paceline.clusters.simulated.context import SimulatedContext
 
 __all__ = ["MANY", "PartEvent", "WholeCollective", "suits"]
@@ -44,25 +45,41 @@ def suits(collective: Collective) -> bool:
 class PartEvent(Event[None]):
     """One rank's part in a collective that is timed as a whole."""
 
-    __slots__ = ("arrival_s", "combine", "context", "data", "whole")
+    __slots__ = ("_group", "_whole", "arrival_s", "collective", "combine", "context", "data")
+
+    _whole: WholeCollective
 
     def __init__(
-        self, context: SimulatedContext, whole: WholeCollective, data: Tensor, combine: Combine
+        self,
+        context: SimulatedContext,
+        group: Group,
+        collective: Collective,
+        data: Tensor,
+        combine: Combine,
     ) -> None:
         super().__init__()
         self.context = context
-        self.whole = whole
+        self._group = group
+        self.collective = collective
         self.data = data
         self.combine = combine
         self.arrival_s = 0.0
         self.result = None
 
     def start(self) -> None:
+        """Counted now, not when it is made: the ranks' parts belong together in the order in which they begin."""
+        group, under_way = self._group, self.context.world.under_way
+        key = group.base | group.next_collective()
+        if key not in under_way:
+            under_way[key] = WholeCollective(self.collective, group.members)
+        self._whole = under_way[key]
         self.arrival_s = self.context.now()
-        self.whole.join(self)
+        self._whole.join(self)
+        if self._whole.is_complete:
+            del under_way[key]
 
     def __str__(self) -> str:
-        return f"{self.whole.collective.goal} for rank {', '.join(map(str, self.whole.missing()[:10]))}"
+        return f"{self.collective.goal} for rank {', '.join(map(str, self._whole.missing()[:10]))}"
 
 
 class WholeCollective:
@@ -71,9 +88,11 @@ class WholeCollective:
     def __init__(self, collective: Collective, group: Sequence[int]) -> None:
         self.collective = collective
         self.group = group
-        self.announced = 0
-        """Ranks that have made their event."""
         self._events: dict[int, PartEvent] = {}
+
+    @property
+    def is_complete(self) -> bool:
+        return len(self._events) == len(self.group)
 
     def missing(self) -> list[int]:
         return [rank for rank in self.group if rank not in self._events]
@@ -85,7 +104,7 @@ class WholeCollective:
         if not self._events:
             network.reserve()
         self._events[event.context.rank] = event
-        if len(self._events) == len(self.group):
+        if self.is_complete:
             self._hold([self._events[rank] for rank in self.group])
 
     def _hold(self, events: list[PartEvent]) -> None:

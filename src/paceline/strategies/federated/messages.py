@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["ANSWER", "MODEL", "Adjust", "Update"]
 
 MODEL = 1  # from the server
-ANSWER = 2  # from a client: its version is the number of samples it went through, its note their mean loss
+ANSWER = 2  # from a client; its header: the samples that it went through, and their mean loss
 
 Adjust = Callable[["Tensor", "Tensor", "Tensor"], None]
 """Changes a client's gradient before it is applied; of that, its parameters, and the round's model."""

@@ -1,0 +1,144 @@
+"""A tensor on its way in: the operation that `recv` of any link returns."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from paceline.context import ANY, Combine, Message
+from paceline.errors import FrameError, MismatchError
+from paceline.links.frames import Header, dtype_name
+from paceline.links.operation import Doing, Operation, Waiter
+
+__all__ = ["TAG_MASK", "Inbox", "RecvOperation"]
+
+TAG_MASK = 2**32 - 1
+"""What of a message's tag its strategy gave. The bits above say of which group it is, and whether of a collective."""
+
+_clock = time.monotonic
+
+
+class Inbox(Protocol):
+    """Where a receive operation is posted."""
+
+    rank: int
+    others: tuple[int, ...]
+
+    def post(self, operation: RecvOperation) -> None: ...
+    def pump(self, operation: RecvOperation) -> None: ...
+    def forget(self, operation: RecvOperation) -> None: ...
+
+
+class RecvOperation(Operation[Message]):
+    """One tensor on its way in."""
+
+    __slots__ = (
+        "_inbox",
+        "_then",
+        "began_s",
+        "begun",
+        "combine",
+        "ended_s",
+        "found_s",
+        "header",
+        "into",
+        "positions",
+        "received",
+        "source",
+        "tag",
+    )
+
+    doing = Doing.receive
+
+    def __init__(
+        self,
+        waiter: Waiter,
+        inbox: Inbox,
+        source: int,
+        into: Tensor | None,
+        combine: Combine,
+        tag: int,
+        then: Callable[[RecvOperation], None],
+    ) -> None:
+        super().__init__(waiter)
+        self._inbox = inbox
+        self._then = then
+        self.source = source
+        self.into = into
+        self.combine: str = combine
+        self.tag = tag
+        self.received = 0
+        self.header: Header | None = None
+        self.begun = False
+        self.began_s = 0.0
+        self.positions: dict[int, int] | None = None
+        """By which the sender is called in the message. None: by its rank."""
+        self.found_s = 0.0
+        self.ended_s = math.inf  # where a link is emulated: when its port has carried it
+
+    def begin(self) -> None:
+        """Ask for its message: when it is awaited or started, not when it is made."""
+        self.begun = True
+        self.began_s = _clock()
+        self._inbox.post(self)
+
+    def poll(self) -> bool:
+        if not self.done:
+            if not self.begun:
+                self.begin()
+            if not self.done:
+                self._inbox.pump(self)
+        return self.done
+
+    def cancel(self) -> None:
+        if not self.done:
+            if self.begun:
+                self._inbox.forget(self)
+            super().cancel()
+
+    def awaited(self) -> tuple[int, ...]:
+        return (self.source,) if self.source != ANY else self._inbox.others
+
+    def progress(self) -> int:
+        return 0 if self.header is None else 1 + self.received
+
+    def __str__(self) -> str:
+        return f"receive from {'any rank' if self.source == ANY else f'rank {self.source}'}"
+
+    def wants(self, source: int, tag: int) -> bool:
+        """Whether a message of this tag from this rank is one that this operation waits for."""
+        return self.tag == tag and self.source in (source, ANY)
+
+    def open(self, source: int, header: Header) -> None:
+        """A message for this operation has been found: check that it fits."""
+        self.source = source
+        self.header = header
+        self.found_s = _clock()
+        if self.into is None:
+            self.into = torch.empty(header.shape, dtype=header.dtype)
+            self.combine = "copy"
+        elif self.into.dtype != header.dtype or self.into.shape != header.shape:
+            sent = f"{dtype_name(header.dtype)}{list(header.shape)}"
+            expected = f"{dtype_name(self.into.dtype)}{list(self.into.shape)}"
+            error = MismatchError(source, sent, self._inbox.rank, expected)
+            self.fail(error.about(dtype_name(header.dtype), header.numbers))
+        elif not self.into.is_contiguous():
+            self.fail(FrameError("a tensor to receive into must be contiguous"))
+
+    def fail(self, error: BaseException) -> None:
+        self.error = error
+        self.done = True
+
+    def close(self) -> None:
+        """All of the message is in `into`."""
+        assert self.header is not None
+        assert self.into is not None
+        source = self.source if self.positions is None else self.positions[self.source]
+        self.result = Message(source, self.header.tag & TAG_MASK, self.into, self.header.numbers)
+        self.done = True
+        self._then(self)
