@@ -32,6 +32,7 @@ check: $(STAMP)
 
 docs: $(STAMP)
 	@$(VENV)/bin/python docs/gallery.py
+	@$(VENV)/bin/python docs/words.py
 
 bench: $(STAMP) $(RAY)
 	@$(VENV)/bin/python -m benchmarks

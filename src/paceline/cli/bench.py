@@ -128,10 +128,10 @@ def _check_plot(plot: Path | None, spec: Spec) -> None:
 def _benched(spec: Spec, words: ClusterWords, quiet: bool) -> Report:
     from paceline.bench.measure import measure
     from paceline.bench.memory import check_memory
-    from paceline.environment import available_bytes
     from paceline.bench.predict import predict
     from paceline.clusters.local.local import Local
     from paceline.clusters.simulated.simulated import Simulated
+    from paceline.environment import available_bytes
 
     cluster = words.cluster()
     if isinstance(cluster, Local):

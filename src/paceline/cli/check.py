@@ -11,7 +11,6 @@ import typer
 from paceline.cli.failures import REFUSED, exit_codes
 from paceline.cli.options import File, Quiet, Seed, Workers
 from paceline.cli.progress import shown_name
-from paceline.costs.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from paceline.checking import Checked
@@ -52,6 +51,8 @@ def _lines(file: str, found: Checked, workers: int) -> Iterator[str]:
 
 
 def _rows(found: Checked) -> dict[str, str]:
+    from paceline.costs.units import format_bytes, format_seconds
+
     frozen = found.parameters - found.trainable
     whole, own = found.batch_size, found.slice_size
     metric = "none, so that there is no target" if found.metric is None else f"{found.metric:.4g} untrained"
