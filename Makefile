@@ -16,12 +16,12 @@ demo: $(STAMP)
 PYTEST = PYTHONDONTWRITEBYTECODE= $(VENV)/bin/python -m pytest --numprocesses $(PROCESSES) --dist loadgroup
 
 test: $(STAMP) $(RAY)
-	@.ci/chromium
+	@.ci/debian
 	@$(PYTEST) -m "not slow"
 
 # What `make test` leaves out: tests that take long, or say once more what quicker ones say.
 test-all: $(STAMP) $(RAY)
-	@.ci/chromium
+	@.ci/debian
 	@$(PYTEST) -m slow
 
 check: $(STAMP)
@@ -32,6 +32,7 @@ check: $(STAMP)
 
 docs: $(STAMP)
 	@$(VENV)/bin/python docs/gallery.py
+	@$(VENV)/bin/python docs/words.py
 
 bench: $(STAMP) $(RAY)
 	@$(VENV)/bin/python -m benchmarks

@@ -1,6 +1,7 @@
-"""The gallery in docs/ is what its script makes of the strategies as they are."""
+"""Pages that scripts make are what they make of the tree as it is; links lead somewhere."""
 
 import importlib.util
+import re
 import sys
 from pathlib import Path
 
@@ -9,14 +10,20 @@ import pytest
 from paceline.strategies import STRATEGIES
 
 DOCS = Path(__file__).parents[1] / "docs"
+PAGES = sorted([*DOCS.parent.glob("*.md"), *DOCS.rglob("*.md")])
+
+
+def script(name):
+    """A script of docs/, as a module."""
+    spec = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)  # where dataclasses look for it
+    spec.loader.exec_module(module)
+    return module
 
 
 @pytest.fixture(scope="module")
 def gallery():
-    spec = importlib.util.spec_from_file_location("gallery", DOCS / "gallery.py")
-    module = sys.modules["gallery"] = importlib.util.module_from_spec(spec)  # where dataclasses look for it
-    spec.loader.exec_module(module)
-    return module
+    return script("gallery")
 
 
 def test_every_strategy_has_a_scene(gallery):
@@ -33,3 +40,14 @@ def test_a_page_is_up_to_date(name, gallery):
 def test_a_picture_is_up_to_date(name, gallery):
     drawn = gallery.picture(gallery.SCENES[name])
     assert (DOCS / "gallery" / f"{name}.svg").read_text() == drawn, "run make docs"
+
+
+def test_the_words_of_other_systems_are_those_of_the_table():
+    assert (DOCS / "words.md").read_text() == script("words").page(), "run make docs"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(DOCS.parent)))
+def test_links_to_files_lead_to_files(page):
+    links = re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text())
+    missing = [link for link in links if "://" not in link and not (page.parent / link).exists()]
+    assert missing == []

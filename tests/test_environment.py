@@ -6,7 +6,7 @@ import sys
 import torch
 
 import paceline
-from paceline.environment import snapshot
+from paceline.environment import available_bytes, snapshot
 
 
 def test_the_facts_are_those_of_this_process():
@@ -41,3 +41,7 @@ def test_the_facts_need_no_torch():
         "import sys\nfrom paceline.environment import snapshot\nsnapshot()\nprint('torch' in sys.modules)"
     )
     assert command_of("-c", statement) == "False"
+
+
+def test_this_machine_has_memory():
+    assert available_bytes() > 0

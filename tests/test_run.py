@@ -50,6 +50,13 @@ def history_of(*metrics, losses=(1.0,)):
 # What a run says
 
 
+def test_a_run_is_printed_as_one_line(run):
+    told = f"<Run of all-reduce:algorithm=ring on {run.cluster}: 4 steps in "
+    assert str(run).startswith(told)
+    assert f"loss {run.loss:.4g}, metric {run.metric:.4g}>" in repr(run)
+    assert str(history_of(None, losses=(math.nan,))) == "<Run of single on somewhere: 1 step in 2 s>"
+
+
 def test_a_record_is_readable_as_a_mapping():
     record = Record(1, 0.5, 2.0, None, 8, 100, {"staleness": 3.0})
     assert dict(record) == {

@@ -10,7 +10,7 @@ import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-__all__ = ["snapshot"]
+__all__ = ["available_bytes", "snapshot"]
 
 
 def snapshot() -> dict[str, str]:
@@ -59,3 +59,27 @@ def _command() -> str:
     if words and Path(words[0]).name == "paceline":
         return shlex.join(["paceline", *words[1:]])
     return shlex.join(["python", *words])
+
+
+def available_bytes() -> int | None:
+    """Memory that a program can have without swapping: of the machine, or of the container if that is less."""
+    known = [size for size in (_machine_bytes(), _container_bytes()) if size is not None]
+    return min(known, default=None)
+
+
+def _machine_bytes() -> int | None:
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return None
+    found = [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
+    return found[0] if found else None
+
+
+def _container_bytes() -> int | None:
+    """The container's limit. What of it is used cannot be told: files in its cache count, and can be dropped."""
+    try:
+        limit = Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii").strip()
+    except OSError:
+        return None
+    return None if limit == "max" else int(limit)

@@ -74,9 +74,9 @@ class Record:
         yield from self.extra
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, repr=False)
 class Run:
-    """What happened."""
+    """What happened. Printed, it is one line."""
 
     strategy: str
     cluster: str
@@ -101,6 +101,14 @@ class Run:
     trainable: list[str] = field(default_factory=list, repr=False)
     """The names of the trainable parameters, in the order of registration."""
     module: nn.Module | None = field(default=None, repr=False)
+
+    def __repr__(self) -> str:
+        from paceline.costs.units import format_seconds
+
+        figures = {"loss": self.loss, "metric": self.metric}
+        known = [f", {name} {value:.4g}" for name, value in figures.items() if finite(value) is not None]
+        steps = f"{self.steps:,} step{'s' * (self.steps != 1)} in {format_seconds(self.seconds)}"
+        return f"<Run of {self.strategy} on {self.cluster}: {steps}{''.join(known)}>"
 
     @property
     def model(self) -> nn.Module:

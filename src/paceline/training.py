@@ -17,7 +17,7 @@ from paceline.errors import ConfigurationError
 from paceline.forked import do_without_lost_threads
 from paceline.replica.samples import Samples
 from paceline.run import Progress, Run
-from paceline.strategies import describe, parse
+from paceline.strategies import describe, parse, spell
 from paceline.task import Task
 
 __all__ = ["check_seed", "count_steps", "train"]
@@ -58,7 +58,7 @@ def train(
         strategy=chosen,
         roles=_roles(chosen, where),
         seed=seed,
-        name=strategy if isinstance(strategy, str) else describe(chosen),
+        name=spell(strategy) if isinstance(strategy, str) else describe(chosen),
         task=dataclasses.replace(task, model=module),
         steps=count,
         evaluate_every=_check_evaluate_every(task, evaluate_every, count),

@@ -1,5 +1,7 @@
 from cli.test_cli import invoke
 
+from paceline.strategies import STRATEGIES
+
 
 def test_a_task_is_built_tried_and_described(tmp_path):
     file = tmp_path / "mine.py"
@@ -7,12 +9,38 @@ def test_a_task_is_built_tried_and_described(tmp_path):
     result = invoke("check", str(file), "--workers", "4")
     assert result.exit_code == 0, result.stderr
     told = dict(line.split("  ", 1) for line in result.stdout.splitlines() if "  " in line)
-    assert told["parameters"].strip().startswith("1,539, 1,539 of them trained")
+    assert told["parameters"].strip().startswith("1,539, all trained")
     assert told["samples"].strip() == "3,000, 600 for tests"
     assert "of a batch of 64" in told["a gradient"]
-    assert "of a slice of 16" in told["a gradient"]
-    assert "it can be trained with every strategy" in result.stdout
-    assert f"next: paceline train {file}" in result.stdout
+    assert "of a worker's slice of 16" in told["a gradient"]
+    assert "activations" in result.stdout
+    assert (
+        f"{len(STRATEGIES)} of {len(STRATEGIES)} strategies tried on 4 simulated workers work"
+        in result.stdout
+    )
+
+
+def test_the_commands_it_ends_with_can_be_typed(tmp_path):
+    file = tmp_path / "mine.py"
+    invoke("new", str(file))
+    *_, train, compare = invoke("check", str(file), "--workers", "2").stdout.splitlines()
+    simulated = ("--simulate", "--compute", "const:1ms", "--steps", "2", "--quiet")
+    for line in (train, compare):
+        words = line.partition("paceline ")[2].split()
+        result = invoke(*words, *simulated)
+        assert result.exit_code == 0, result.stderr
+
+
+def test_no_line_is_wider_than_100_columns(tmp_path):
+    file = tmp_path / "mine.py"
+    invoke("new", str(file))
+    file.write_text(
+        file.read_text().replace("nn.ReLU()", "nn.BatchNorm1d(64)").replace("batch_size=64", "batch_size=4")
+    )
+    result = invoke("check", str(file))
+    assert "Expected more than 1 value per channel" in " ".join(result.stdout.split())
+    assert max(len(line) for line in result.stdout.splitlines() if str(file) not in line) <= 100
+    assert f"mend the first of these, then try again: paceline check {file}" in result.stdout
 
 
 def test_an_error_of_the_task_is_shown_with_its_line(tmp_path):

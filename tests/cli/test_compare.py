@@ -126,7 +126,7 @@ def test_a_strategy_that_fails_is_told_and_the_others_are_reported(small, tmp_pa
         (("--strategies", "sync", "--against", "dpd"), "against must be one of ddp"),
         (("--strategies", "sync", "--repeat", "0"), "repeat must be"),
         (("--strategies", "sync", "--steps", "2", "--epochs", "2"), "--steps excludes --epochs"),
-        (("--strategies", "sync", "--simulate", "--against", "ddp"), "against needs real workers"),
+        (("--strategies", "sync", "--simulate", "--against", "ddp"), "against needs local workers"),
         (("--strategies", "sync", "--compute", "exp:mean=1ms"), "--compute needs --simulate"),
         (("--strategies", "sync,sync"), "must each be given once"),
     ],

@@ -114,7 +114,7 @@ def test_a_loss_that_is_not_finite_is_told_in_its_row():
         ({"evaluate_every": 0}, ConfigurationError, "evaluate_every must be"),
         ({"target": float("nan")}, ConfigurationError, "target must be a finite number"),
         ({"against": "dpd"}, UnknownNameError, "against must be one of ddp"),
-        ({"against": "ddp"}, ConfigurationError, "against needs real workers"),
+        ({"against": "ddp"}, ConfigurationError, "against needs local workers"),
         ({"cluster": 3}, ConfigurationError, "cluster must be a cluster"),
         ({"task": 3}, ConfigurationError, "task must be a pl.Task"),
     ],

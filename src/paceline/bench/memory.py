@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from paceline.bench.spec import Spec
 from paceline.costs.units import format_bytes
 from paceline.errors import ConfigurationError
@@ -11,7 +9,7 @@ from paceline.schedules import COLLECTIVES
 from paceline.schedules.collective import scratch_length
 from paceline.schedules.steps import Send
 
-__all__ = ["available_bytes", "check_memory", "needed_bytes"]
+__all__ = ["check_memory", "needed_bytes"]
 
 _PROCESS_BYTES = (
     16 * 2**20
@@ -55,12 +53,6 @@ def needed_bytes(spec: Spec, lengths: list[int] | tuple[int, ...]) -> int:
     return tensors + windows + _rings(spec) + spec.workers * _PROCESS_BYTES
 
 
-def available_bytes() -> int | None:
-    """Memory that a program can have without swapping: of the machine, or of the container if that is less."""
-    known = [size for size in (_machine_bytes(), _container_bytes()) if size is not None]
-    return min(known, default=None)
-
-
 def _uses_windows(spec: Spec) -> bool:
     return spec.pattern == "all-reduce" and not {"shared", "auto"}.isdisjoint(spec.algorithms)
 
@@ -88,21 +80,3 @@ def _rings(spec: Spec) -> int:
         if isinstance(step, Send)
     }
     return len(pairs) * _RING_BYTES
-
-
-def _machine_bytes() -> int | None:
-    try:
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-    except OSError:
-        return None
-    found = [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
-    return found[0] if found else None
-
-
-def _container_bytes() -> int | None:
-    """The container's limit. What of it is used cannot be told: files in its cache count, and can be dropped."""
-    try:
-        limit = Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii").strip()
-    except OSError:
-        return None
-    return None if limit == "max" else int(limit)

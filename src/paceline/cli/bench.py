@@ -41,7 +41,7 @@ Begin = Annotated[str, Option("--begin", "-b", metavar="BYTES", help="The smalle
 End = Annotated[str, Option("--end", "-e", metavar="BYTES", help="The largest size.")]
 Factor = Annotated[float, Option("--factor", "-f", help="Each size is so many times the one before.")]
 Dtype = Annotated[str, Option(help="float32, float64, bfloat16, float16 or int64.")]
-Repeat = Annotated[int | None, Option(help="Timed calls of each. Left out: 20 of small sizes to 5 of large.")]
+Repeat = Annotated[int | None, Option(help="Timed calls of each. Left out: 40 of small sizes to 5 of large.")]
 Against = Annotated[
     str | None,
     Option(metavar="BASELINE", help="Time a baseline between our calls, and print the ratio: gloo."),
@@ -127,10 +127,11 @@ def _check_plot(plot: Path | None, spec: Spec) -> None:
 
 def _benched(spec: Spec, words: ClusterWords, quiet: bool) -> Report:
     from paceline.bench.measure import measure
-    from paceline.bench.memory import available_bytes, check_memory
+    from paceline.bench.memory import check_memory
     from paceline.bench.predict import predict
     from paceline.clusters.local.local import Local
     from paceline.clusters.simulated.simulated import Simulated
+    from paceline.environment import available_bytes
 
     cluster = words.cluster()
     if isinstance(cluster, Local):

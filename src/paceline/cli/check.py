@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from paceline.cli.failures import exit_codes
-from paceline.cli.options import File, Seed, Workers
+from paceline.cli.failures import REFUSED, exit_codes
+from paceline.cli.options import File, Quiet, Seed, Workers
+from paceline.cli.progress import shown_name
 
 if TYPE_CHECKING:
     from paceline.checking import Checked
@@ -19,38 +20,71 @@ __all__ = ["check"]
 _COLUMNS = 100
 
 
-def check(file: File, workers: Workers = 4, seed: Seed = 0) -> None:
-    """Build the task of a file, run one batch, and say what was found."""
+def check(file: File, workers: Workers = 4, seed: Seed = 0, quiet: Quiet = False) -> None:
+    """Build the task of a file, run one batch and a step of each strategy, and say what was found."""
     with exit_codes():
         from paceline.checking import check_task
         from paceline.task_files import load_task
 
-        typer.echo("\n".join(_lines(file, check_task(load_task(file), workers=workers, seed=seed), workers)))
+        with exit_codes(failure=REFUSED):
+            task = load_task(file)
+        with shown_name("trying", quiet=quiet) as show:
+            found = check_task(task, workers=workers, seed=seed, progress=show)
+        typer.echo("\n".join(_lines(file, found, workers)))
 
 
 def _lines(file: str, found: Checked, workers: int) -> Iterator[str]:
-    from paceline.costs.units import format_bytes, format_seconds  # it brings numpy
+    rows = _rows(found)
+    width = max(map(len, rows)) + 2
+    for name, text in rows.items():
+        yield from _wrapped(text, f"{name:{width}}", " " * width)
+    yield ""
+    for finding in found.findings:
+        yield from _wrapped(f"{finding.strategies}: {finding.why}", "- ", "  ")
+    yield from _wrapped(_tried(found, workers), "", "")
+    yield ""
+    if found.trainable_here:
+        yield f"next: paceline train {file} --workers {workers}"
+        yield f"or:   paceline compare {file} --strategies all-reduce,async --workers {workers}"
+    else:
+        yield f"mend the first of these, then try again: paceline check {file}"
 
-    slice_ = -(-found.batch_size // workers)
-    rows = {
-        "parameters": f"{found.parameters:,}, {found.trainable:,} of them trained; {format_bytes(found.model_bytes)}",
+
+def _rows(found: Checked) -> dict[str, str]:
+    from paceline.costs.units import format_bytes, format_seconds
+
+    frozen = found.parameters - found.trainable
+    whole, own = found.batch_size, found.slice_size
+    metric = "none, so that there is no target" if found.metric is None else f"{found.metric:.4g} untrained"
+    memory = ", ".join(f"{name} {format_bytes(size)}" for name, size in found.memory.items())
+    return {
+        "parameters": f"{found.parameters:,}, {f'{frozen:,} of them frozen' if frozen else 'all trained'}; "
+        + format_bytes(found.model_bytes),
         "samples": f"{found.samples:,}"
         + (f", {found.test_samples:,} for tests" if found.test_samples else ""),
         "first loss": f"{found.loss:.4g}",
-        "metric": "none: no target can be reached"
-        if found.metric is None
-        else f"{found.metric:.4g} untrained",
-        "a gradient": f"{format_seconds(found.gradient_s(found.batch_size))} of a batch of {found.batch_size}, "
-        f"{format_seconds(found.gradient_s(slice_))} of a slice of {slice_}",
+        "metric": metric,
+        "a gradient": f"{format_seconds(found.gradient_s(whole))} of a batch of {whole:,}, "
+        f"{format_seconds(found.gradient_s(own))} of a worker's slice of {own:,}, "
+        f"with {found.threads} thread{'s' * (found.threads > 1)}",
         "an update": format_seconds(found.price.update_s),
-        "memory": f"{format_bytes(found.peak_bytes)} a worker for parameters, gradients and optimizer state; "
-        "activations come on top",
+        "memory": f"{format_bytes(sum(found.memory.values()))} a worker: {memory}",
     }
-    width = max(map(len, rows))
-    yield from (f"{name:{width}}  {text}" for name, text in rows.items())
-    yield ""
-    for finding in found.findings:
-        text = f"{finding.strategies}: {finding.why}"
-        yield from textwrap.wrap(text, _COLUMNS, initial_indent="- ", subsequent_indent="  ")
-    yield "it can be trained with every strategy" if not found.findings else ""
-    yield f"next: paceline train {file} --workers {workers}, or paceline compare {file}"
+
+
+def _tried(found: Checked, workers: int) -> str:
+    """How far the trial went."""
+    trials = found.trials
+    where = f"on {workers} simulated workers"
+    if not trials.works and not trials.failures:
+        return f"No strategy was tried: there is no memory for {workers + 1} copies of the model here."
+    text = f"{len(trials.works)} of {len(trials.works) + len(trials.failures)} strategies tried {where} work."
+    if trials.untried:
+        text += f" Not tried, for want of time: {', '.join(trials.untried)}."
+    return text
+
+
+def _wrapped(text: str, first: str, later: str) -> list[str]:
+    return textwrap.wrap(
+        text, _COLUMNS, initial_indent=first, subsequent_indent=later, break_on_hyphens=False
+    )

@@ -55,7 +55,7 @@ def compare(
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Train the task of a file with several strategies, and say which one wins and why."""
+    """Train the task of a file with several strategies, as `train` does, and say which one wins and why."""
     with exit_codes():
         check_length(steps, epochs)
         if out is not None:

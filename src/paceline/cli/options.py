@@ -8,7 +8,7 @@ from typing import Annotated
 from typer import Argument, Exit, Option, echo
 
 _SIMULATED = "Simulated workers"
-_LINKS = "Links, simulated or (not in bench) emulated between real workers"
+_LINKS = "Links"
 
 
 def _print_version(wanted: bool) -> None:
@@ -47,7 +47,7 @@ Deadline = Annotated[
 Threads = Annotated[
     int | None,
     Option(
-        help="With how many threads each rank computes. Left out: the cores, shared out among the workers."
+        help="With how many threads each rank computes. Left out: its host's cores, shared out among the workers."
     ),
 ]
 
@@ -58,7 +58,7 @@ Link = Annotated[
     str | None,
     Option(
         metavar="KIND",
-        help="How real workers talk: shared-memory (the default) or tcp.",
+        help="How local workers talk: shared-memory (the default) or tcp.",
         rich_help_panel=_LINKS,
     ),
 ]
@@ -77,8 +77,11 @@ Ray = Annotated[
         help="Train on a Ray cluster: auto, or the host:port of one. Without an address: a private Ray, here.",
     ),
 ]
-Bandwidth = Annotated[str | None, Option(help="Of each link, such as 1Gbps.", rich_help_panel=_LINKS)]
-Latency = Annotated[str | None, Option(help="Of each link, such as 50us.", rich_help_panel=_LINKS)]
+_KINDS = "Simulated, or (by train and compare) emulated between local workers."
+Bandwidth = Annotated[
+    str | None, Option(help=f"Of each link, such as 1Gbps. {_KINDS}", rich_help_panel=_LINKS)
+]
+Latency = Annotated[str | None, Option(help=f"Of each link, such as 50us. {_KINDS}", rich_help_panel=_LINKS)]
 Compute = Annotated[
     str | None,
     Option(
@@ -101,7 +104,7 @@ Against = Annotated[
     list[str] | None,
     Option(
         metavar="BASELINE",
-        help="A baseline to stand against: ddp, PyTorch's DistributedDataParallel on Gloo.",
+        help="A baseline to stand against, on local workers: ddp, PyTorch's DistributedDataParallel on Gloo.",
     ),
 ]
 Baseline = Annotated[

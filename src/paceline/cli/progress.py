@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from paceline.comparison.contender import Stage
     from paceline.run import Progress, Run
 
-__all__ = ["shown_comparison", "shown_progress"]
+__all__ = ["shown_comparison", "shown_name", "shown_progress"]
 
 SECONDS_BETWEEN_LINES = 2.0
 
@@ -36,6 +36,18 @@ def shown_comparison(*, quiet: bool) -> AbstractContextManager[ShowStage | None]
     if quiet:
         return nullcontext()
     return _bar_each() if sys.stderr.isatty() else nullcontext(_lines_of_each())
+
+
+@contextmanager
+def shown_name(doing: str, *, quiet: bool) -> Iterator[Callable[[str], None]]:
+    """What is to be called with the name of what is done next. It is seen on a terminal alone, until the next."""
+    if quiet or not sys.stderr.isatty():
+        yield lambda name: None
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status(doing) as status:
+        yield lambda name: status.update(f"{doing} {name}")
 
 
 def _lines(name: str = "") -> Show:

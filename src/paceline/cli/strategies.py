@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import json
+import re
 import textwrap
 from collections.abc import Iterator
 from typing import Annotated, Any
@@ -16,6 +17,7 @@ from paceline.cli.failures import exit_codes
 __all__ = ["strategies"]
 
 _COLUMNS = 100
+_HEADINGS = {"when": "When", "cost": "Cost", "source": "Paper"}
 
 
 def strategies(
@@ -25,8 +27,9 @@ def strategies(
     """List the strategies, by family; or tell what one does, when to use it, its cost, parameters and paper."""
     with exit_codes():
         if name is not None:
+            name = name.partition(":")[0]  # also as it stands in a command, with parameters
             one = _described(name)
-            typer.echo(json.dumps(one, indent=2, default=str) if as_json else "\n".join(_page(one)))
+            typer.echo(json.dumps(one, indent=2, default=str) if as_json else "\n".join(_page(one, name)))
             return
         described = list(_all())
         if as_json:
@@ -38,11 +41,14 @@ def strategies(
 def _all() -> Iterator[dict[str, Any]]:
     from paceline.strategies import ALIASES, STRATEGIES, load_entry_points
     from paceline.strategies.pages import OTHERS
+    from paceline.strategies.words import WORDS
 
     missing = load_entry_points()
     yield from (_described(name) for name in STRATEGIES)
-    for name, known in ALIASES.items():
-        yield _bare(name, f"Another name of {known}.", "other names")
+    for word in WORDS:
+        for name in word.names:
+            if name in ALIASES:
+                yield _bare(name, f"{word.ours}, which {word.system} calls {word.thing}.", "other names")
     for name, error in missing.items():
         yield _bare(name, f"Missing: {error}", OTHERS)
 
@@ -88,22 +94,34 @@ def _list(described: list[dict[str, Any]]) -> Iterator[str]:
                 summary = textwrap.shorten(summary, _COLUMNS - width - 4, placeholder=" …")
             yield f"  {one['name']:{width}}  {summary}"
         yield ""
-    yield "paceline strategies NAME tells all about one of them."
+    yield "paceline strategies NAME tells what it does, when to use it, its cost, its paper and its parameters."
 
 
-def _page(one: dict[str, Any]) -> Iterator[str]:
-    yield one["name"]
+def _page(one: dict[str, Any], asked: str) -> Iterator[str]:
+    yield one["name"] if asked == one["name"] else f"{one['name']} (another name of it: {asked})"
     yield ""
     for paragraph in one["what"].split("\n\n"):
-        yield from paragraph.splitlines()
+        for item in re.split(r"\n(?=- )", paragraph):
+            yield from _wrapped(item, later="  " if item.startswith("- ") else "")
         yield ""
-    for heading in ("when", "cost", "source"):
+    for heading, name in _HEADINGS.items():
         if heading in one:
-            yield f"{heading.capitalize()}:"
-            yield from (f"  {line}" for line in one[heading].splitlines())
+            yield f"{name}:"
+            yield from _wrapped(one[heading], "  ")
             yield ""
     if one["parameters"]:
         yield f"Parameters, as in {one['name']}:{one['parameters'][0]['name']}=…:"
         for each in one["parameters"]:
-            text = f"{each['name']}={each['default']}  {each['help']}"
-            yield from textwrap.wrap(text, _COLUMNS, initial_indent="  ", subsequent_indent="      ")
+            yield from _wrapped(f"{each['name']}={each['default']}  {each['help']}", "  ", "      ")
+
+
+def _wrapped(text: str, first: str = "", later: str | None = None) -> list[str]:
+    """One paragraph, however its lines were broken."""
+    return textwrap.wrap(
+        " ".join(text.splitlines()),
+        _COLUMNS,
+        initial_indent=first,
+        subsequent_indent=first if later is None else later,
+        break_on_hyphens=False,
+        break_long_words=False,
+    )

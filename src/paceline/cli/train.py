@@ -49,7 +49,7 @@ def train(
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Train the task of a file with one strategy, on local workers or on simulated ones."""
+    """Train the task of a file with one strategy: on local workers, on Ray (--ray), or simulated (--simulate)."""
     with exit_codes():
         check_length(steps, epochs)
         if out is not None:

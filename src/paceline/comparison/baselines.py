@@ -33,7 +33,7 @@ def _check_cluster(cluster: Cluster) -> None:
     from paceline.clusters.local.local import Local
 
     if not isinstance(cluster, Local) or not isinstance(cluster.link, str):
-        remedy = "leave against out, or use pl.Local without an emulated link"
+        remedy = "leave against out, or use pl.Local(workers=…)"
         raise ConfigurationError(
-            "against", "needs real workers and their shared memory", str(cluster), remedy
+            "against", "needs local workers, without an emulated link", str(cluster), remedy
         )

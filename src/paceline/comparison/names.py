@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from paceline.context import Strategy
 from paceline.errors import ConfigurationError
-from paceline.strategies import describe, parse
+from paceline.strategies import describe, parse, spell
 
 __all__ = ["named_strategies", "split_strategies"]
 
@@ -51,7 +51,7 @@ def named_strategies(
     for strategy in strategies:
         parsed = parse(strategy)
         parsed.roles(workers)
-        name = strategy if isinstance(strategy, str) else describe(parsed)
+        name = spell(strategy) if isinstance(strategy, str) else describe(parsed)
         if name in named:
             raise ConfigurationError(
                 "strategies", "must each be given once", name, "use repeat for several runs"

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from paceline.context import Strategy
@@ -33,6 +32,7 @@ from paceline.strategies.map_reduce import MapReduce
 from paceline.strategies.single import Single
 from paceline.strategies.ssp import StaleSynchronous
 from paceline.strategies.sync import Sync
+from paceline.strategies.words import ALIASES, answer
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint, EntryPoints
@@ -47,6 +47,7 @@ __all__ = [
     "load_entry_points",
     "parse",
     "register",
+    "spell",
 ]
 
 STRATEGIES: dict[str, type[Any]] = {
@@ -70,15 +71,6 @@ STRATEGIES: dict[str, type[Any]] = {
     "fedavgm": FedAvgM,
     "fedadam": FedAdam,
 }
-
-ALIASES: Mapping[str, str] = {
-    "one-device": "single",
-    "mirrored": "all-reduce",
-    "multi-worker-mirrored": "all-reduce",
-    "parameter-server": "async",
-}
-"""Names that TensorFlow users know, of strategies that have another name here."""
-
 
 ENTRY_POINTS = "paceline.strategies"
 """The group of entry points by which an installed package makes its strategies known."""
@@ -173,9 +165,15 @@ def find(name: str) -> type[Any]:
     if name not in STRATEGIES:
         names = _entry_points().names
         if name not in names:
-            raise UnknownNameError("strategy", name, {*STRATEGIES, *ALIASES, *names})
+            raise answer(name) or UnknownNameError("strategy", name, {*STRATEGIES, *ALIASES, *names})
         _load(name)
     return STRATEGIES[name]
+
+
+def spell(spec: str) -> str:
+    """The words of a strategy with our name for it, where they have another system's."""
+    name, colon, rest = spec.partition(":")
+    return f"{ALIASES.get(name, name)}{colon}{rest}"
 
 
 def parse(spec: str | Strategy) -> Strategy:

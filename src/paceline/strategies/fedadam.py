@@ -2,9 +2,10 @@
 
 Per parameter, d the mean difference: m = beta1 m + (1 - beta1) d; v = beta2 v + (1 - beta2) d^2, from tau^2 on; the
 server moves by server_lr m / (sqrt(v) + tau). There is no correction of bias. The smaller tau, the more adaptive; what
-is best depends on the sizes of differences, so that server_lr needs tuning. Its cost is that of `fedavg`.
+is best depends on the sizes of differences, so that server_lr needs tuning.
 
 When: As fedavg, for models that Adam trains better than SGD.
+Cost: That of fedavg.
 Source: Reddi, Charles, Zaheer, Garrett, Rush, Konečný, Kumar, McMahan, "Adaptive Federated Optimization", ICLR 2021,
 algorithm 2.
 """

@@ -1,9 +1,10 @@
 """FedAvgM: federated averaging whose server has momentum.
 
 The server adds the clients' mean difference to a velocity, which fades by `momentum` each round, and moves by that.
-With momentum=0 it is `fedavg`. Its cost is that of `fedavg`.
+With momentum=0 it is `fedavg`.
 
 When: As fedavg, where rounds point in different directions: momentum smooths them.
+Cost: That of fedavg.
 Source: Hsu, Qi, Brown, "Measuring the Effects of Non-Identical Data Distribution for Federated Visual Classification",
 2019.
 """

@@ -1,9 +1,10 @@
 """FedProx: federated averaging whose clients are held near the round's model by a proximal term.
 
 A client minimises its loss plus mu/2 times the squared distance of its parameters from the round's model: mu times the
-difference of the two is added to its gradient. With mu=0 it is `fedavg`. Its cost is that of `fedavg`.
+difference of the two is added to its gradient. With mu=0 it is `fedavg`.
 
 When: As fedavg, where clients' data differ much: they drift less.
+Cost: That of fedavg.
 Source: Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith, "Federated Optimization in Heterogeneous Networks", MLSys 2020.
 """
 

@@ -7,16 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["FAMILIES", "OTHERS", "Page", "family_of", "page_of"]
+__all__ = ["FAMILIES", "OTHERS", "SYNCHRONOUS", "Page", "family_of", "page_of"]
+
+SYNCHRONOUS = ("map-reduce", "all-reduce", "sync", "central-storage")
+"""Those whose every update is of the whole batch."""
 
 FAMILIES: Mapping[str, tuple[str, ...]] = {
     "one worker": ("single",),
-    "synchronous: every update is that of one worker with the whole batch": (
-        "map-reduce",
-        "all-reduce",
-        "sync",
-        "central-storage",
-    ),
+    "synchronous: every update is that of one worker with the whole batch": SYNCHRONOUS,
     "parameter servers that do not wait for everybody": (
         "k-sync",
         "k-batch-sync",

@@ -3,6 +3,8 @@
 Whatever the cluster's size, one worker runs and takes the whole batch.
 
 When: As the yardstick of all others, and for models that one worker trains quickly.
+Cost: A gradient of the whole batch and an update a step. Nothing is sent.
+Source: Robbins and Monro, "A Stochastic Approximation Method", 1951.
 """
 
 from __future__ import annotations

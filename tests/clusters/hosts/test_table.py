@@ -38,6 +38,31 @@ def test_a_member_travels_as_plain_values():
     assert Member.from_values(msgpack.unpackb(msgpack.packb(member.to_values()))) == member
 
 
+def bound(host: str, *cores: int) -> Member:
+    return Member(seat=SEAT, where=replace(whereabouts(), host=host, cores=cores))
+
+
+def threads(*members: Member, workers: int) -> list[int]:
+    table = Table(run_id=b"r" * 16, token=b"", encrypt=False, hub=SEAT, members=members)
+    return [table.threads_of(rank, workers) for rank in range(len(members))]
+
+
+def test_workers_of_a_host_share_its_cores_and_a_server_takes_as_many():
+    everybody = [bound("a", *range(98))] * 50
+    assert threads(*everybody, workers=49) == [2] * 50
+    assert threads(bound("a", 0, 1, 2), bound("b", 0, 1, 2, 3), bound("a", 0, 1, 2), workers=3) == [1, 4, 1]
+
+
+def test_a_rank_that_its_launcher_has_bound_uses_all_cores_it_was_given():
+    halves = [bound("a", *range(16)), bound("a", *range(16, 32))]
+    assert threads(*halves, workers=2) == [16, 16]
+    assert threads(*halves, *halves, workers=4) == [8, 8, 8, 8]
+
+
+def test_there_is_a_thread_at_least():
+    assert threads(*[bound("a", 0)] * 3, workers=3) == [1, 1, 1]
+
+
 def test_everybody_is_let_in_by_name_the_hub_too():
     assert set(a_table("a", "b").keys) == {"0", "1", "hub"}
 

@@ -27,7 +27,14 @@ def test_torchruns_words_are_understood():
 def test_processes_of_one_host_need_no_address():
     place = read_place(MPIRUN)
     assert (place.launcher, place.rank, place.ranks) == ("mpirun", 1, 3)
-    assert (place.address, place.port, place.store_is_there) == ("127.0.0.1", 29500, False)
+    assert (place.address, place.store_is_there) == ("127.0.0.1", False)
+
+
+def test_jobs_of_mpirun_on_one_host_meet_at_different_ports():
+    ports = [read_place(MPIRUN | {"PMIX_NAMESPACE": str(640942081 + (i << 16))}).port for i in range(4)]
+    assert len(set(ports)) == 4
+    assert all(29500 <= port < 30500 for port in ports)
+    assert read_place(MPIRUN | {"MASTER_PORT": "41000"}).port == 41000
 
 
 def test_processes_of_several_hosts_must_know_where_to_meet():

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 import torch
 
-from paceline.clusters.checks import share_of_cores
 from paceline.clusters.hosts.driver import HubDriver
 from paceline.clusters.hosts.hub_client import HubClient
 from paceline.clusters.hosts.table import Member, Table, whereabouts
@@ -77,7 +76,7 @@ class RankProcess:
             self._rank, board, endpoint.context, endpoint.gate, table.hub, deadline_s=assignment.deadline_s
         )
         try:
-            with _threads(assignment.threads or share_of_cores(_neighbours(self._rank, table, job))):
+            with _threads(assignment.threads or table.threads_of(self._rank, job.workers)):
                 self._run(assignment, table, HubDriver(self._rank, job.workers, board, client))
             return client.wait_to_part()
         finally:
@@ -131,11 +130,6 @@ class RankProcess:
             stragglers=assignment.stragglers,
             deadline_s=assignment.deadline_s,
         )
-
-
-def _neighbours(rank: int, table: Table, job: Job) -> int:
-    """How many workers the rank's host has."""
-    return sum(table.hosts[worker] == table.hosts[rank] for worker in range(job.workers))
 
 
 @contextlib.contextmanager

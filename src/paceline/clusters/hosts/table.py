@@ -7,8 +7,10 @@ import hashlib
 import os
 import platform
 import socket
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,7 @@ from paceline.environment import snapshot
 from paceline.errors import RunError
 from paceline.links.seats import Seat
 
-__all__ = ["Member", "Table", "Whereabouts", "check_versions", "whereabouts"]
+__all__ = ["Member", "Table", "Whereabouts", "check_versions", "read_whereabouts", "whereabouts"]
 
 _VERSIONS = ("python", "torch", "paceline")
 
@@ -31,6 +33,8 @@ class Whereabouts:
     host_name: str
     pid: int
     versions: Mapping[str, str]
+    cores: tuple[int, ...] = ()
+    """Those that the process may use: a launcher may have bound it to some of its host's."""
 
 
 def whereabouts() -> Whereabouts:
@@ -41,7 +45,13 @@ def whereabouts() -> Whereabouts:
         host_name=socket.gethostname(),
         pid=os.getpid(),
         versions={name: facts[name] for name in _VERSIONS},
+        cores=tuple(sorted(os.sched_getaffinity(0))),
     )
+
+
+def read_whereabouts(values: Mapping[str, Any]) -> Whereabouts:
+    """From what msgpack gives, which has lists in place of tuples."""
+    return Whereabouts(**{**values, "cores": tuple(values["cores"])})
 
 
 def _identity() -> str:
@@ -68,7 +78,7 @@ class Member:
 
     @classmethod
     def from_values(cls, values: Mapping[str, Any]) -> Member:
-        return cls(seat=Seat(**values["seat"]), where=Whereabouts(**values["where"]))
+        return cls(seat=Seat(**values["seat"]), where=read_whereabouts(values["where"]))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,6 +111,15 @@ class Table:
             places.setdefault(host, []).append(rank)
         hosts = "; ".join(f"{self.name_of(ranks[0])}: {_numbers(ranks)}" for ranks in places.values())
         return {"hosts": hosts, "link": "encrypted TCP" if self.encrypt else "TCP, not encrypted"}
+
+    def threads_of(self, rank: int, workers: int) -> int:
+        """A rank's share of its host's cores: each is shared out among the workers that may use it.
+
+        Servers mostly wait, and do not count.
+        """
+        near = [self.members[i].where.cores for i in range(workers) if self.hosts[i] == self.hosts[rank]]
+        users = Counter(core for cores in near for core in cores)
+        return max(1, int(sum(Fraction(1, max(1, users[core])) for core in self.members[rank].where.cores)))
 
     def name_of(self, rank: int) -> str:
         """A rank's host, for people."""

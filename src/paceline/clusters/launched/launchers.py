@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -11,6 +12,7 @@ from paceline.errors import ConfigurationError
 __all__ = ["LaunchedProcess", "read_place"]
 
 DEFAULT_PORT = 29500  # PyTorch's
+_PORTS = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +47,7 @@ def read_place(environment: Mapping[str, str]) -> LaunchedProcess:
                 rank=_number(environment, rank, at_least=0, below=_number(environment, ranks, at_least=1)),
                 ranks=_number(environment, ranks, at_least=1),
                 address=_address(environment, launcher, environment.get(ranks) == environment.get(local)),
-                port=_port(environment),
+                port=_port(environment, launcher),
                 store_is_there=environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
             )
     words = "; ".join(f"{launcher}: {rank}, {ranks}" for launcher, (rank, ranks, _) in _WORDS.items())
@@ -71,12 +73,14 @@ def first_node(nodes: str) -> str:
     return name + re.split(r"[-,\]]", rest, maxsplit=1)[0] if bracket == "[" else name
 
 
-def _port(environment: Mapping[str, str]) -> int:
+def _port(environment: Mapping[str, str], launcher: str) -> int:
+    """Jobs that share a host should not meet each other: each has a port of its own, as far as there are enough."""
     if environment.get("MASTER_PORT"):
         return _number(environment, "MASTER_PORT", at_least=1, below=65536)
+    if launcher == "mpirun":  # Open MPI's name of the job
+        return DEFAULT_PORT + zlib.crc32(environment.get("PMIX_NAMESPACE", "").encode()) % _PORTS
     job = environment.get("SLURM_JOB_ID", "")
-    # Jobs that share a node should not meet each other.
-    return DEFAULT_PORT + (int(job) % 1000 if job.isdigit() else 0)
+    return DEFAULT_PORT + (int(job) % _PORTS if job.isdigit() else 0)
 
 
 def _number(environment: Mapping[str, str], word: str, *, at_least: int, below: int | None = None) -> int:

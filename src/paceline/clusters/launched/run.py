@@ -23,7 +23,7 @@ import msgpack
 
 from paceline.clusters.hosts.hub import Hub
 from paceline.clusters.hosts.rank import Assignment, RankProcess
-from paceline.clusters.hosts.table import Member, Table, Whereabouts, check_versions, whereabouts
+from paceline.clusters.hosts.table import Member, Table, check_versions, read_whereabouts, whereabouts
 from paceline.clusters.job import Job
 from paceline.clusters.launched.launchers import LaunchedProcess
 from paceline.clusters.outcome import Outcome
@@ -64,7 +64,7 @@ class LaunchedRun:
         rank, meeting = self._place.rank, self._meeting
         where = meeting.exchange("where", {**_values(whereabouts()), "address": _own_address(self._place)})
         meeting.close_door()
-        places = [Whereabouts(**{k: v for k, v in each.items() if k != "address"}) for each in where]
+        places = [read_whereabouts({k: v for k, v in each.items() if k != "address"}) for each in where]
         check_versions(places, places[0].versions)
         spans_hosts = len({place.host for place in places}) > 1
         encrypt = spans_hosts if self._cluster.encrypt is None else self._cluster.encrypt

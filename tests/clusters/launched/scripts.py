@@ -1,0 +1,84 @@
+"""A script that a launcher starts in every process, its task, and what its processes write down."""
+
+from __future__ import annotations
+
+import json
+import socket
+from pathlib import Path
+
+import paceline as pl
+
+__all__ = ["free_port", "said", "the_task", "write_scripts"]
+
+TASK = """
+import os, signal
+import torch
+import paceline as pl
+
+def data():
+    generator = torch.Generator().manual_seed(5)
+    inputs = torch.randn(60, 6, dtype=torch.float64, generator=generator)
+    return inputs, inputs @ torch.arange(6.0, dtype=torch.float64)
+
+def loss(outputs, targets):
+    if "DIES" in os.environ and os.environ["DIES"] == f"{pl.Launched().place.rank} at {loss.calls}":
+        os.kill(os.getpid(), signal.SIGKILL)
+    loss.calls += 1
+    return torch.nn.functional.mse_loss(outputs.squeeze(-1), targets)
+loss.calls = 0
+
+def task():
+    return pl.Task(
+        model=lambda: torch.nn.Linear(6, 1, dtype=torch.float64),
+        data=data,
+        loss=loss,
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.02, momentum=0.9),
+        batch_size=12,
+    )
+"""
+
+SCRIPT = """
+import json, os, sys
+import torch
+import paceline as pl
+from the_task import task
+
+if __name__ == "__main__":
+    where, strategies = sys.argv[1], sys.argv[2:]
+    rank = pl.Launched().place.rank
+    for number, strategy in enumerate(strategies):
+        try:
+            run = pl.train(task(), strategy, pl.Launched(deadline_s=20.0, threads=1), steps=8)
+        except pl.PacelineError as error:
+            said = {"error": f"{type(error).__name__}: {error}"}
+        else:
+            said = {
+                "parameters": run.parameters.tolist(), "steps": run.steps, "staleness": sum(run.staleness.values()),
+                "bytes": run.bytes_sent, "environment": run.environment, "spans": [len(s) for s in run.trace.spans],
+            }
+        with open(f"{where}/{number}-{rank}.json", "w") as file:
+            json.dump(said, file)
+"""
+
+
+def write_scripts(folder: Path) -> Path:
+    """`train.py FOLDER STRATEGY…` trains with each strategy, and every rank writes to the folder how it went."""
+    (folder / "the_task.py").write_text(TASK)
+    (folder / "train.py").write_text(SCRIPT)
+    return folder
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def said(folder: Path, number: int, ranks: int) -> list[dict[str, object]]:
+    return [json.loads((folder / f"{number}-{rank}.json").read_text()) for rank in range(ranks)]
+
+
+def the_task() -> pl.Task:
+    names: dict[str, object] = {}
+    exec(TASK, names)
+    return names["task"]()  # type: ignore[operator, no-any-return]
