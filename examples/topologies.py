@@ -78,7 +78,7 @@ def train(
         task,
         strategy,
         cluster,
-        epochs=epochs * times,
+        epochs=epochs,
         evaluate_every=EVALUATE_EVERY * times,
         seed=seed,
         stop_at_target=stop,
@@ -95,7 +95,8 @@ def train_all(cluster: pl.Local | pl.Simulated, *, stop: bool = False) -> Runs:
 
 def at_target(run: pl.Run) -> Record | None:
     """The record of the step that reached the target."""
-    return next((r for r in run.history if r.metric is not None and r.metric >= run.target), None)
+    looks = (record for record in run.history if record.metric is not None)
+    return next((look for look in looks if look.seconds == run.seconds_to_target), None)
 
 
 def smooth_losses(run: pl.Run, window: int) -> list[float]:

@@ -51,7 +51,7 @@ def history_of(*metrics, losses=(1.0,)):
 
 
 def test_a_record_is_readable_as_a_mapping():
-    record = Record(1, 0.5, 2.0, None, 8, 100, {"staleness": 3.0})
+    record = Record(1, 0.5, 2.0, None, 8, 100, {"staleness": 3.0}, 0.25)
     assert dict(record) == {
         "step": 1,
         "seconds": 0.5,
@@ -59,6 +59,7 @@ def test_a_record_is_readable_as_a_mapping():
         "metric": None,
         "samples": 8,
         "bytes": 100,
+        "epoch": 0.25,
         "staleness": 3.0,
     }
     assert record["loss"] == record.loss

@@ -61,6 +61,8 @@ class Record:
     """Bytes sent so far, over all ranks."""
     extra: dict[str, float] = field(default_factory=dict)
     """What the strategy reported besides."""
+    epoch: float | None = None
+    """Passes over the data so far: samples seen by samples there are. None in runs that older versions saved."""
 
     def __getitem__(self, key: str) -> Any:
         if key in self.extra:
@@ -129,6 +131,11 @@ class Run:
         return self.history[-1].step if self.history else 0
 
     @property
+    def epochs(self) -> float | None:
+        """Passes over the data: samples seen by samples there are."""
+        return self.history[-1].epoch if self.history else None
+
+    @property
     def step_seconds(self) -> float:
         """Mean seconds a step."""
         return self.seconds / self.steps if self.steps else math.nan
@@ -168,6 +175,7 @@ class Run:
             "steps": self.steps,
             "step_seconds": finite(self.step_seconds),
             "samples": last.samples if last else 0,
+            "epochs": self.epochs,
             "loss": finite(self.loss),
             "metric": finite(self.metric),
             "target": self.target,

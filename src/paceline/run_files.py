@@ -150,6 +150,7 @@ def _record(line: bytes) -> dict[str, Any]:
         "samples": fields.get("samples", whole),
         "bytes": fields.get("bytes", whole),
         "extra": fields.get("extra", mapping_of(text, number), {}),
+        "epoch": fields.get("epoch", optional(number), None),
     }
 
 

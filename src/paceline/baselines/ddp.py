@@ -41,6 +41,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 
 from paceline.baselines.collective_waits import find_collective_waits
 from paceline.baselines.pace import Pace
+from paceline.budget import count_whole_batches
 from paceline.clusters.local.local import Local
 from paceline.clusters.process.context import ProcessContext
 from paceline.clusters.process.status_board import Status
@@ -82,8 +83,7 @@ def train_with_ddp(
             task,
             Ddp(meeting_point=path, deadline_s=where.deadline_s, find_unused=find_unused_parameters),
             where,
-            steps=steps,
-            epochs=epochs,
+            steps=count_whole_batches(task, steps=steps, epochs=epochs),
             seed=seed,
             evaluate_every=evaluate_every,
             stop_at_target=stop_at_target,

@@ -45,6 +45,8 @@ class Outcome:
     """Bytes sent until the end of each step, of a rank that goes step by step with the run."""
     bytes_over_time: list[tuple[float, int]] = field(default_factory=list)
     """Seconds and bytes sent by then, of a rank that goes at its own pace."""
+    samples_per_epoch: int = 0
+    """Of one pass over the training data; 0 of a rank that never looked at them."""
     bytes_sent: int = 0
     messages_sent: int = 0
     staleness: dict[int, int] = field(default_factory=dict)
@@ -107,9 +109,12 @@ def _history(outcomes: Sequence[Outcome], reporter: Outcome) -> list[Record]:
             noted | record
             for noted, record in zip(_noted_by_workers(outcomes, len(records)), records, strict=True)
         ]
+    one_pass = max(outcome.samples_per_epoch for outcome in outcomes)
+    seen = [record["samples"] for record in records]
+    epochs = [samples / one_pass for samples in seen] if one_pass else [None] * len(seen)
     return [
-        Record(r["step"], r["seconds"], r["loss"], r["metric"], r["samples"], nbytes, r["extra"])
-        for r, nbytes in zip(records, sent, strict=True)
+        Record(r["step"], r["seconds"], r["loss"], r["metric"], r["samples"], nbytes, r["extra"], epoch)
+        for r, nbytes, epoch in zip(records, sent, epochs, strict=True)
     ]
 
 

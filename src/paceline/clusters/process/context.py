@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any, TypeVar, cast
 
 from paceline.clusters.job import Job
+from paceline.clusters.outcome import Outcome
 from paceline.clusters.process.driver import Driver
 from paceline.clusters.process.learner import ProcessLearner
 from paceline.clusters.process.native import NativeGroups
@@ -158,6 +159,11 @@ class ProcessContext(Rank):
     def describe_links(self) -> list[str]:
         """For people who look into a run that stands still."""
         return self.port.describe()
+
+    def finish(self) -> Outcome:
+        if "data" in vars(self):  # a server may never have asked for them
+            self.outcome.samples_per_epoch = self.data.samples_per_epoch
+        return super().finish()
 
     # Notes
 
