@@ -20,7 +20,6 @@ from torch import nn
 
 import paceline as pl
 from paceline.cli.table import print_table
-from paceline.run import Record
 
 PEERS = 8
 STRATEGIES = (
@@ -93,12 +92,6 @@ def train_all(cluster: pl.Local | pl.Simulated, *, stop: bool = False) -> Runs:
     return runs
 
 
-def at_target(run: pl.Run) -> Record | None:
-    """The record of the step that reached the target."""
-    looks = (record for record in run.history if record.metric is not None)
-    return next((look for look in looks if look.seconds == run.seconds_to_target), None)
-
-
 def smooth_losses(run: pl.Run, window: int) -> list[float]:
     """Of each step the mean of the last few."""
     losses = [record.loss for record in run.history]
@@ -116,7 +109,7 @@ def print_runs(title: str, runs: Runs, seconds: Sequence[float], megabytes: Sequ
     header = ("", "ms a batch", "batches to 97 %", "seconds to 97 %", "MB to 97 %", "consensus")
     rows = []
     for strategy, run in runs.items():
-        times, found = updates_a_batch(strategy), at_target(run)
+        times, found = updates_a_batch(strategy), run.record_at_target
         reached = (
             (f"{found.step / times:.0f}", f"{found.seconds:.2f}", f"{found.bytes / 1e6:.0f}")
             if found
@@ -146,7 +139,7 @@ def verdict(runs: Runs) -> list[str]:
     """By the clock and by bytes: who was first at the target, and who did worse than all-reduce."""
     lines = []
     for name, unit, scale in (("seconds", "s", 1.0), ("bytes", "MB", 1e6)):
-        found = {s: record[name] / scale for s, run in runs.items() if (record := at_target(run))}
+        found = {s: record[name] / scale for s, run in runs.items() if (record := run.record_at_target)}
         by_all = found.get(STRATEGIES[0])
         if by_all is None:
             continue

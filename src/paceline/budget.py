@@ -131,6 +131,7 @@ class _Simulations:
             test=None,
             metric=None,
             target=None,
+            better=None,
         )
         self._job = Job(strategy=strategy, roles=roles, seed=seed, task=self._task)
 

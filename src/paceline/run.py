@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline.errors import ConfigurationError
+from paceline.metrics import HIGHER, reaches
 from paceline.reading import Folder
 from paceline.run_files import FORMAT, RunFiles, read_run, write_run
 from paceline.trace import Trace
@@ -96,6 +97,10 @@ class Run:
     peer_metrics: dict[int, float] = field(default_factory=dict)
     """Of each worker with parameters of its own: their metric at the end, if the strategy was asked for it."""
     target: float | None = None
+    better: str = HIGHER
+    """Which way the metric is better: "higher" or "lower"."""
+    fingerprint: dict[str, str] = field(default_factory=dict)
+    """What was learned: model, samples, batch size, loss, metric and target. Only runs of one task are compared."""
     environment: dict[str, str] = field(default_factory=dict)
     """Versions, machine and command that the run was made with; see `environment.snapshot`."""
     state: dict[str, Tensor] = field(default_factory=dict, repr=False)
@@ -154,10 +159,13 @@ class Run:
     @property
     def seconds_to_target(self) -> float | None:
         """When the metric was first seen at its target; None if never."""
-        if self.target is None:
-            return None
-        hits = (r.seconds for r in self.history if r.metric is not None and r.metric >= self.target)
-        return next(hits, None)
+        record = self.record_at_target
+        return None if record is None else record.seconds
+
+    @property
+    def record_at_target(self) -> Record | None:
+        """The first step after which the metric was seen at its target; None if there is none."""
+        return next((r for r in self.history if reaches(r.metric, self.target, self.better)), None)
 
     @property
     def reached_target(self) -> bool:
@@ -179,6 +187,7 @@ class Run:
             "loss": finite(self.loss),
             "metric": finite(self.metric),
             "target": self.target,
+            "better": self.better,
             "reached_target": self.reached_target,
             "seconds_to_target": self.seconds_to_target,
             "bytes_sent": self.bytes_sent,
@@ -197,7 +206,12 @@ class Run:
 
         An older run in the directory is replaced: whole, or, if that fails, not at all. Other files there stay.
         """
-        manifest = {**self.as_dict(), "trainable": self.trainable, "environment": self.environment}
+        manifest = {
+            **self.as_dict(),
+            "trainable": self.trainable,
+            "fingerprint": self.fingerprint,
+            "environment": self.environment,
+        }
         history = ({**dataclasses.asdict(r), "loss": finite(r.loss)} for r in self.history)
         files = RunFiles(manifest=manifest, history=history, trace=self.trace, state=self.state)
         write_folder(directory, lambda folder: write_run(files, folder))

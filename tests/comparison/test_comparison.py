@@ -1,3 +1,4 @@
+import dataclasses
 import json
 
 import pytest
@@ -30,6 +31,41 @@ def test_the_table_is_a_sequence_of_rows_and_prints_as_a_table(found):
 def test_the_winner_is_the_first_to_reach_the_target(found):
     assert found.winner == "sync"
     assert found.summary[0].startswith("sync wins")
+
+
+def test_runs_of_different_tasks_have_no_winner(found):
+    single, sync, *_ = found.entries
+    run = sync.runs[0]
+    larger = dataclasses.replace(run, fingerprint=run.fingerprint | {"samples": "96"})
+    mixed = pl.Comparison(entries=(single, entry(larger, name="sync")))
+    assert mixed.winner is None
+    assert mixed.differences == ["samples 24 (single) and 96 (sync)"]
+    assert mixed.summary[0] == (
+        "Nobody wins: these runs did not learn the same: samples 24 (single) and 96 (sync)."
+    )
+    assert [row.speed_up for row in mixed.table] == [None, None]
+    assert mixed.as_dict()["differences"] == mixed.differences
+    assert not any("wins" in sentence for sentence in mixed.summary[1:])
+
+
+def test_the_lower_loss_comes_nearest():
+    runs = [
+        with_figures(run_of(name), metrics=metrics, target=0.1, better="lower")
+        for name, metrics in {"sync": (0.9, 0.5), "async": (0.9, 0.3)}.items()
+    ]
+    found = pl.Comparison(entries=tuple(entry(run) for run in runs))
+    assert found.winner is None
+    assert found.summary[0] == "Nobody reaches 0.1; async comes nearest, with 0.3000."
+
+
+def test_the_first_to_be_low_enough_wins():
+    runs = [
+        with_figures(run_of(name), metrics=metrics, target=0.5, better="lower")
+        for name, metrics in {"sync": (0.9, 0.5), "async": (0.4, 0.3)}.items()
+    ]
+    found = pl.Comparison(entries=tuple(entry(run) for run in runs))
+    assert found.winner == "async"
+    assert [row.seconds_to_target for row in found.table] == [2.0, 1.0]
 
 
 def test_failed_entries_are_listed(found):

@@ -14,6 +14,8 @@ from torch import Tensor, nn
 from paceline.clusters.gc_pause import gc_paused
 from paceline.clusters.job import Job
 from paceline.environment import snapshot
+from paceline.fingerprint import fingerprint
+from paceline.metrics import HIGHER, better_of
 from paceline.run import Record, Run
 from paceline.trace import Spans, Trace
 
@@ -47,6 +49,8 @@ class Outcome:
     """Seconds and bytes sent by then, of a rank that goes at its own pace."""
     samples_per_epoch: int = 0
     """Of one pass over the training data; 0 of a rank that never looked at them."""
+    test_samples: int = 0
+    """Of the reporter, where it evaluated."""
     bytes_sent: int = 0
     messages_sent: int = 0
     staleness: dict[int, int] = field(default_factory=dict)
@@ -87,11 +91,20 @@ def assemble(job: Job, cluster: str, outcomes: Sequence[Outcome], module: nn.Mod
         lost=_losses(outcomes),
         peer_metrics={o.rank: o.own_metric for o in outcomes if o.own_metric is not None},
         target=job.task.target if job.task else None,
+        better=better_of(job.task.metric, job.task.better) if job.task else HIGHER,
+        fingerprint=_fingerprint(job, outcomes, module),
         environment={**snapshot(), "threads a rank": _threads(outcomes), **reporter.facts},
         state=reporter.state,
         trainable=[name for name, p in module.named_parameters() if p.requires_grad] if module else [],
         module=module,
     )
+
+
+def _fingerprint(job: Job, outcomes: Sequence[Outcome], module: nn.Module | None) -> dict[str, str]:
+    if job.task is None or module is None:
+        return {}
+    samples = max(outcome.samples_per_epoch for outcome in outcomes)
+    return fingerprint(job.task, module, samples=samples, test_samples=outcomes[job.reporter].test_samples)
 
 
 def trace_of(outcomes: Sequence[Outcome]) -> Trace:

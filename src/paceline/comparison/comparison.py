@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, overload
 
-from paceline.comparison.entry import Entry
+from paceline.comparison.entry import Entry, what_differs
 from paceline.comparison.saved import save_entries
 from paceline.comparison.table import Row, cells, columns, rows
 from paceline.comparison.verdict import order
@@ -70,10 +70,15 @@ class Comparison:
     def winner(self) -> str | None:
         """The entry that reached the target first or, without a target, took the most samples a second.
 
-        None if no entry did.
+        None if no entry did, and where the entries did not learn the same.
         """
         best = order(self.table)
-        return best[0].name if best else None
+        return best[0].name if best and not self.differences else None
+
+    @property
+    def differences(self) -> list[str]:
+        """In what the entries did not learn the same, such as "samples 512 (async) and 1,024 (sync)"."""
+        return what_differs(self.entries)
 
     @property
     def summary(self) -> list[str]:
@@ -90,6 +95,7 @@ class Comparison:
         return {
             "entries": [finite(dataclasses.asdict(row)) for row in self.table],
             "winner": self.winner,
+            "differences": self.differences,
             "summary": self.summary,
         }
 

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeAlias
-
 import torch
-from torch import Tensor, nn
+from torch import nn
 
+from paceline.metrics import Metric, value_of
 from paceline.replica.batches import Samples
 
 __all__ = ["Metric", "evaluate"]
-
-Metric: TypeAlias = Callable[[Tensor, Tensor], float]
-"""Of outputs and targets."""
 
 _BATCH = 1024
 
@@ -31,4 +26,4 @@ def evaluate(module: nn.Module, samples: Samples, metric: Metric) -> float:
     # Layer by layer: the user may have some in evaluation mode all the time.
     for layer, training in modes:
         layer.training = training
-    return float(metric(torch.cat(outputs), torch.cat(targets)))
+    return value_of(metric, torch.cat(outputs), torch.cat(targets))
