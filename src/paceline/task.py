@@ -7,12 +7,11 @@ under the same seed, so that all ranks hold the same model and the same data. To
 from __future__ import annotations
 
 import copy
-import random
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from paceline.chance import seeded
 from paceline.metrics import METRIC_NAMES, Metric, better_of, metric_named, reaches
 from paceline.task_checks import (
     check_better,
@@ -81,7 +80,7 @@ class Task:
         """The model as this seed initialises it. A model given as an instance is copied, never touched."""
         from torch import nn
 
-        with _seeded(seed), user_code("the model could not be built"):
+        with seeded(seed), user_code("the model could not be built"):
             model = copy.deepcopy(self.model) if isinstance(self.model, nn.Module) else self.model()
         check_model(model, built=True)
         return model
@@ -151,30 +150,12 @@ class Parameters(list[Any]):
         return getattr(self._module, name)
 
 
-@contextmanager
-def _seeded(seed: int) -> Iterator[None]:
-    """Chance as this seed has it, whichever generator the user's code draws from; undone afterwards."""
-    import numpy as np
-    import torch
-
-    python, legacy = random.getstate(), np.random.get_state()
-    with torch.random.fork_rng():
-        try:
-            torch.manual_seed(seed)
-            random.seed(seed)
-            np.random.seed(seed % 2**32)
-            yield
-        finally:
-            random.setstate(python)
-            np.random.set_state(legacy)
-
-
 def _build_data(argument: str, given: Any) -> Data:
     from torch.utils.data import TensorDataset
 
     if is_factory(given):
         # A constant seed: the data of a task is the same on every rank and in every run.
-        with _seeded(0), user_code(f"the {argument} could not be built"):
+        with seeded(0), user_code(f"the {argument} could not be built"):
             given = given()
         check_data(argument, given)
     # Tensors take the fast path, whichever way they were wrapped.

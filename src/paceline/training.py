@@ -16,6 +16,7 @@ from paceline.clusters.outcome import assemble
 from paceline.context import Strategy
 from paceline.errors import ConfigurationError
 from paceline.forked import do_without_lost_threads
+from paceline.replica.autocast import in_force, suspended
 from paceline.run import Progress, Run
 from paceline.strategies import describe, parse
 from paceline.task import Task
@@ -68,8 +69,11 @@ def train(
         steps=count,
         evaluate_every=_check_evaluate_every(task, evaluate_every, count),
         stop_at_target=stop_at_target,
+        autocast=in_force(),
     )
-    run = assemble(job, str(where), where.run(job, progress), module)
+    with suspended():
+        outcomes = where.run(job, progress)
+    run = assemble(job, str(where), outcomes, module)
     if epochs is not None and not stop_at_target:
         _compare_length(run, epochs)
     return run

@@ -48,6 +48,7 @@ from paceline.clusters.process.status_board import Status
 from paceline.context import Batch, Strategy
 from paceline.costs.link import Link
 from paceline.errors import ConfigurationError, DeadlineError, PeerLost, RunError
+from paceline.replica.autocast import computing
 from paceline.run import Progress, Run
 from paceline.task import Task
 from paceline.trace import Kind
@@ -195,7 +196,7 @@ class _Trainer:
 
     def _forward(self, batch: Batch) -> Tensor:
         ctx = self._ctx
-        ctx.model.replica.reseed(batch.step)
+        ctx.model.replica.reseed(batch.step, ctx.data.samples)
         # Who has no sample takes somebody's: DDP needs every rank in every step.
         indices = batch.indices if batch.count else batch.whole(batch.step)[:1]
         inputs, target = ctx.data.samples.fetch(indices)
@@ -204,7 +205,8 @@ class _Trainer:
         if self._has_buffers:
             self._pace.note_progress()
             self._pace.end()
-        loss: Tensor = self._task.loss(self._model(*inputs), target)
+        with computing(ctx.job.autocast):
+            loss: Tensor = self._task.loss(self._model(*inputs), target)
         return loss
 
     def _after_buffers(self, module: nn.Module, _inputs: Any) -> None:

@@ -93,7 +93,12 @@ def assemble(job: Job, cluster: str, outcomes: Sequence[Outcome], module: nn.Mod
         target=job.task.target if job.task else None,
         better=better_of(job.task.metric, job.task.better) if job.task else HIGHER,
         fingerprint=_fingerprint(job, outcomes, module),
-        environment={**snapshot(), "threads a rank": _threads(outcomes), **reporter.facts},
+        environment={
+            **snapshot(),
+            "threads a rank": _threads(outcomes),
+            **({"autocast": ", ".join(map(str, job.autocast))} if job.autocast else {}),
+            **reporter.facts,
+        },
         state=reporter.state,
         trainable=[name for name, p in module.named_parameters() if p.requires_grad] if module else [],
         module=module,

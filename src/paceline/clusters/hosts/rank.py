@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
+from paceline.chance import kept
 from paceline.clusters.checks import share_of_cores
 from paceline.clusters.hosts.driver import HubDriver
 from paceline.clusters.hosts.hub_client import HubClient
@@ -77,7 +78,8 @@ class RankProcess:
             self._rank, board, endpoint.context, endpoint.gate, table.hub, deadline_s=assignment.deadline_s
         )
         try:
-            with _threads(assignment.threads or share_of_cores(_neighbours(self._rank, table, job))):
+            threads = assignment.threads or share_of_cores(_neighbours(self._rank, table, job))
+            with _threads(threads), kept():
                 self._run(assignment, table, HubDriver(self._rank, job.workers, board, client))
             return client.wait_to_part()
         finally:

@@ -203,4 +203,5 @@ class ProcessContext(Rank):
 def _replica(job: Job, rank: int) -> Replica | None:
     if job.task is None:
         return None
-    return Replica(job.task, job.task.build_model(job.seed), seed=job.seed, rank=rank)
+    module = job.task.build_model(job.seed)
+    return Replica(job.task, module, seed=job.seed, rank=rank, autocast=job.autocast)
