@@ -13,6 +13,7 @@ from paceline.errors import ConfigurationError
 from paceline.metrics import HIGHER, reaches
 from paceline.reading import Folder
 from paceline.run_files import FORMAT, RunFiles, read_run, write_run
+from paceline.run_words import as_html, as_text, in_short
 from paceline.trace import Trace
 from paceline.writing import finite, write_folder
 
@@ -77,9 +78,9 @@ class Record:
         yield from self.extra
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, repr=False)
 class Run:
-    """What happened."""
+    """What happened. As text it is five lines; a notebook shows a table and curves."""
 
     strategy: str
     cluster: str
@@ -170,6 +171,15 @@ class Run:
     @property
     def reached_target(self) -> bool:
         return self.seconds_to_target is not None
+
+    def __repr__(self) -> str:
+        return in_short(self)
+
+    def __str__(self) -> str:
+        return as_text(self)
+
+    def _repr_html_(self) -> str:
+        return as_html(self)
 
     def as_dict(self) -> dict[str, Any]:
         """The run in figures, ready for JSON."""

@@ -1,5 +1,6 @@
 import dataclasses
 import json
+from xml.etree import ElementTree
 
 import pytest
 from chosen_runs import entry, run_of, with_figures
@@ -74,6 +75,32 @@ def test_failed_entries_are_listed(found):
 
 def test_as_text_it_is_its_table_and_its_summary(found):
     assert str(found).splitlines() == [*str(found.table).splitlines(), "", *found.summary]
+
+
+def test_in_a_list_it_is_one_line(found):
+    assert repr([found]) == "[<Comparison of single, sync, two, hogwild: sync wins>]"
+    nobody = pl.Comparison(entries=(Entry(name="sync", error="why"),))
+    assert repr(nobody) == "<Comparison of sync: nobody wins>"
+
+
+def test_a_notebook_shows_table_curves_and_sentences(found):
+    root = ElementTree.fromstring(f"<div>{found._repr_html_()}</div>")
+    cells = [cell.text or "" for cell in root.iter("td")]
+    assert cells == [text for row in found.table.cells for text in row]
+    assert [each.text for each in root.iter("li")] == found.summary
+    names = [each.text for each in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert names[-3:] == ["single", "sync", "two"]
+    assert found.table._repr_html_() in found._repr_html_()
+
+
+def test_a_notebook_shows_the_loss_where_there_is_no_metric():
+    runs = [with_figures(run_of(name), metrics=(None, None)) for name in ("sync", "async")]
+    shown = pl.Comparison(entries=tuple(entry(run) for run in runs))._repr_html_()
+    assert "<title>loss</title>" in shown
+
+
+def test_a_comparison_of_failures_has_no_curve():
+    assert "<svg" not in pl.Comparison(entries=(Entry(name="sync", error="why"),))._repr_html_()
 
 
 def test_figures_are_ready_for_json(found):
