@@ -52,7 +52,7 @@ def train(strategy: str, rate: float, seed: int) -> pl.Run | None:
         return run(
             task,
             cluster=CLUSTER,
-            epochs=EPOCHS * smaller,
+            epochs=EPOCHS,
             seed=seed,
             evaluate_every=EVALUATE_EVERY * smaller,
             stop_at_target=True,

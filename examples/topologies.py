@@ -20,7 +20,6 @@ from torch import nn
 
 import paceline as pl
 from paceline.cli.table import print_table
-from paceline.run import Record
 
 PEERS = 8
 STRATEGIES = (
@@ -78,7 +77,7 @@ def train(
         task,
         strategy,
         cluster,
-        epochs=epochs * times,
+        epochs=epochs,
         evaluate_every=EVALUATE_EVERY * times,
         seed=seed,
         stop_at_target=stop,
@@ -91,11 +90,6 @@ def train_all(cluster: pl.Local | pl.Simulated, *, stop: bool = False) -> Runs:
         print(f"{cluster}: {strategy}", file=sys.stderr)
         runs[strategy] = train(strategy, cluster, stop=stop)
     return runs
-
-
-def at_target(run: pl.Run) -> Record | None:
-    """The record of the step that reached the target."""
-    return next((r for r in run.history if r.metric is not None and r.metric >= run.target), None)
 
 
 def smooth_losses(run: pl.Run, window: int) -> list[float]:
@@ -115,7 +109,7 @@ def print_runs(title: str, runs: Runs, seconds: Sequence[float], megabytes: Sequ
     header = ("", "ms a batch", "batches to 97 %", "seconds to 97 %", "MB to 97 %", "consensus")
     rows = []
     for strategy, run in runs.items():
-        times, found = updates_a_batch(strategy), at_target(run)
+        times, found = updates_a_batch(strategy), run.record_at_target
         reached = (
             (f"{found.step / times:.0f}", f"{found.seconds:.2f}", f"{found.bytes / 1e6:.0f}")
             if found
@@ -145,7 +139,7 @@ def verdict(runs: Runs) -> list[str]:
     """By the clock and by bytes: who was first at the target, and who did worse than all-reduce."""
     lines = []
     for name, unit, scale in (("seconds", "s", 1.0), ("bytes", "MB", 1e6)):
-        found = {s: record[name] / scale for s, run in runs.items() if (record := at_target(run))}
+        found = {s: record[name] / scale for s, run in runs.items() if (record := run.record_at_target)}
         by_all = found.get(STRATEGIES[0])
         if by_all is None:
             continue

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from disks import files_of_at_most
-from tasks import a_task, samples, simulated
+from tasks import WORLDS, a_task, samples, simulated
 from torch import nn
 
 import paceline as pl
@@ -28,7 +28,7 @@ def run():
     return pl.train(measured_task(), "all-reduce:algorithm=ring", simulated(2), steps=4, seed=3)
 
 
-def history_of(*metrics, losses=(1.0,)):
+def history_of(*metrics, losses=(1.0,), **changes):
     records = [
         Record(i + 1, 0.5 * (i + 1), losses[i % len(losses)], metric, 8 * (i + 1), 100 * (i + 1))
         for i, metric in enumerate(metrics)
@@ -43,22 +43,15 @@ def history_of(*metrics, losses=(1.0,)):
         bytes_sent=[],
         messages_sent=[],
         staleness={},
-        target=0.9,
+        **({"target": 0.9} | changes),
     )
 
 
 # What a run says
 
 
-def test_a_run_is_printed_as_one_line(run):
-    told = f"<Run of all-reduce:algorithm=ring on {run.cluster}: 4 steps in "
-    assert str(run).startswith(told)
-    assert f"loss {run.loss:.4g}, metric {run.metric:.4g}>" in repr(run)
-    assert str(history_of(None, losses=(math.nan,))) == "<Run of single on somewhere: 1 step in 2 s>"
-
-
 def test_a_record_is_readable_as_a_mapping():
-    record = Record(1, 0.5, 2.0, None, 8, 100, {"staleness": 3.0})
+    record = Record(1, 0.5, 2.0, None, 8, 100, {"staleness": 3.0}, 0.25)
     assert dict(record) == {
         "step": 1,
         "seconds": 0.5,
@@ -66,6 +59,7 @@ def test_a_record_is_readable_as_a_mapping():
         "metric": None,
         "samples": 8,
         "bytes": 100,
+        "epoch": 0.25,
         "staleness": 3.0,
     }
     assert record["loss"] == record.loss
@@ -95,6 +89,19 @@ def test_the_target_is_reached_when_the_metric_first_comes_up_to_it():
     assert run.reached_target
     assert run.seconds_to_target == 1.5
     assert run.metric == 0.3
+
+
+def test_where_lower_is_better_the_target_is_reached_when_the_metric_comes_down_to_it():
+    run = history_of(None, 1.5, 0.9, 0.95, better="lower")
+    assert run.record_at_target.step == 3
+    assert run.seconds_to_target == 1.5
+    assert not history_of(1.5, 0.91, better="lower").reached_target
+
+
+def test_epochs_are_those_of_the_last_step(run):
+    assert run.epochs == run.history[-1].epoch == 4 * 8 / 24
+    assert [record.epoch for record in run.history] == [record.samples / 24 for record in run.history]
+    assert history_of().epochs is None
 
 
 def test_a_target_that_is_missed_has_no_time():
@@ -140,6 +147,20 @@ def test_what_is_saved_can_be_loaded(run, tmp_path):
     assert loaded.as_dict() == run.as_dict()
 
 
+def test_a_run_knows_what_it_learned(run):
+    known = {
+        key: run.fingerprint[key] for key in ("samples", "test samples", "batch size", "metric", "target")
+    }
+    assert list(known.values()) == ["24", "6", "8", "distance", "-10"]
+
+
+@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("spec", ["sync", "hogwild", "fedavg", "local-sgd"])
+def test_every_strategy_and_world_learns_the_same(run, spec, world):
+    other = pl.train(measured_task(), spec, WORLDS[world](2), steps=2)
+    assert other.fingerprint == run.fingerprint
+
+
 def test_a_run_knows_what_it_was_made_with(run):
     assert run.environment["torch"] == torch.__version__
     assert run.environment["command"]
@@ -148,9 +169,15 @@ def test_a_run_knows_what_it_was_made_with(run):
 def test_a_run_saved_before_runs_knew_that_can_be_loaded(run, tmp_path):
     run.save(tmp_path)
     manifest = json.loads((tmp_path / "run.json").read_text())
-    del manifest["environment"]
+    for key in ("environment", "fingerprint", "better"):
+        del manifest[key]
     (tmp_path / "run.json").write_text(json.dumps(manifest))
-    assert pl.Run.load(tmp_path).environment == {}
+    lines = [json.loads(line) for line in (tmp_path / "history.jsonl").read_text().splitlines()]
+    history = [json.dumps({key: value for key, value in line.items() if key != "epoch"}) for line in lines]
+    (tmp_path / "history.jsonl").write_text("\n".join(history))
+    loaded = pl.Run.load(tmp_path)
+    assert (loaded.environment, loaded.fingerprint, loaded.better) == ({}, {}, "higher")
+    assert loaded.epochs is None
 
 
 def test_with_the_task_the_model_is_loaded_too(run, tmp_path):

@@ -108,6 +108,8 @@ WRONG = {
     "lost": [[1, 2, 3]],
     "peer_metrics": {"0": "high"},
     "target": "high",
+    "better": "up",
+    "fingerprint": {"samples": 24},
     "environment": {"torch": 2},
     "trainable": [1],
     "format": True,
@@ -138,6 +140,7 @@ def test_a_value_of_another_kind_is_refused_by_its_key(saved, key):
         {"metric": []},
         {"samples": -1},
         {"extra": {"a": None}},
+        {"epoch": "one"},
     ],
     ids=lambda change: next(iter(change)),
 )

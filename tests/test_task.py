@@ -13,7 +13,7 @@ from torch.utils.data import Dataset, TensorDataset
 
 import paceline
 from paceline.errors import ConfigurationError, TaskError
-from paceline.task import Parameters, Task, accuracy
+from paceline.task import Parameters, Task
 
 PACKAGE = Path(paceline.__file__).parent
 
@@ -145,7 +145,7 @@ def test_a_data_factory_that_makes_nothing_useful_is_refused():
 
 def test_a_data_factory_that_fails_is_a_task_error():
     with pytest.raises(TaskError, match="the test could not be built"):
-        a_task(test=lambda: 1 / 0, metric=accuracy).build_test()
+        a_task(test=lambda: 1 / 0, metric="accuracy").build_test()
 
 
 def test_a_task_without_test_data_builds_none():
@@ -230,20 +230,29 @@ def test_a_task_without_a_schedule_builds_none():
 # The metric
 
 
-def test_accuracy_is_the_share_of_largest_outputs_that_the_targets_name():
-    outputs = torch.tensor([[1.0, 2.0], [3.0, 0.0], [0.0, 1.0], [0.0, 1.0]])
-    task = a_task(metric="accuracy", test=(torch.zeros(4), torch.zeros(4)))
-    assert task.metric_function()(outputs, torch.tensor([1, 0, 0, 1])) == 0.75
-
-
-@pytest.mark.parametrize(("outputs", "targets"), [((4, 1), (4,)), ((4, 3), (4, 1)), ((4,), (4,)), ((), ())])
-def test_accuracy_refuses_shapes_that_would_broadcast(outputs, targets):
-    with pytest.raises(ConfigurationError, match="metric 'accuracy' needs"):
-        accuracy(torch.zeros(outputs), torch.zeros(targets))
-
-
 def test_a_task_without_a_metric_has_no_metric_function():
     assert a_task().metric_function() is None
+
+
+@pytest.mark.parametrize(
+    ("words", "value", "reached"),
+    [
+        ({"metric": "accuracy"}, 0.6, True),
+        ({"metric": "accuracy"}, 0.4, False),
+        ({"metric": "loss"}, 0.6, False),
+        ({"metric": "loss"}, 0.4, True),
+        ({"metric": "loss", "better": "higher"}, 0.6, True),
+        ({"metric": lambda outputs, targets: 0.0, "better": "lower"}, 0.4, True),
+        ({"metric": "accuracy"}, None, False),
+    ],
+)
+def test_a_target_is_reached_from_the_side_that_is_worse(words, value, reached):
+    task = a_task(test=(torch.zeros(4), torch.zeros(4)), target=0.5, **words)
+    assert task.reaches_target(value) is reached
+
+
+def test_no_target_is_never_reached():
+    assert not a_task().reaches_target(1.0)
 
 
 def test_importing_the_module_does_not_import_torch():

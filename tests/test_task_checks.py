@@ -6,7 +6,6 @@ from torch import nn
 from torch.utils.data import Dataset, IterableDataset
 
 from paceline.errors import ConfigurationError, UnknownNameError
-from paceline.task import accuracy
 
 
 class Stream(IterableDataset):
@@ -81,7 +80,7 @@ def test_a_target_needs_a_metric():
 @pytest.mark.parametrize("target", [float("nan"), True, "0.9"])
 def test_a_target_is_a_finite_number(target):
     with pytest.raises(ConfigurationError, match="target must be a finite number"):
-        a_task(target=target, metric=accuracy, test=(torch.zeros(1), torch.zeros(1)))
+        a_task(target=target, metric="accuracy", test=(torch.zeros(1), torch.zeros(1)))
 
 
 def test_an_unknown_metric_is_refused_with_the_nearest_name():
@@ -92,3 +91,14 @@ def test_an_unknown_metric_is_refused_with_the_nearest_name():
 def test_a_metric_that_is_neither_name_nor_callable_is_refused():
     with pytest.raises(ConfigurationError, match="metric must be a name or a callable"):
         a_task(metric=3, test=(torch.zeros(1), torch.zeros(1)))
+
+
+@pytest.mark.parametrize("better", ["up", "Higher", True, 1])
+def test_a_metric_is_better_higher_or_lower(better):
+    with pytest.raises(ConfigurationError, match='better must be "higher" or "lower"'):
+        a_task(metric="accuracy", better=better, test=(torch.zeros(1), torch.zeros(1)))
+
+
+def test_which_way_is_better_needs_a_metric():
+    with pytest.raises(ConfigurationError, match="metric must be given with better"):
+        a_task(better="lower")

@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline.errors import ConfigurationError
+from paceline.metrics import HIGHER, reaches
 from paceline.reading import Folder
 from paceline.run_files import FORMAT, RunFiles, read_run, write_run
+from paceline.run_words import as_html, as_text, in_short
 from paceline.trace import Trace
 from paceline.writing import finite, write_folder
 
@@ -61,6 +63,8 @@ class Record:
     """Bytes sent so far, over all ranks."""
     extra: dict[str, float] = field(default_factory=dict)
     """What the strategy reported besides."""
+    epoch: float | None = None
+    """Passes over the data so far: samples seen by samples there are. None in runs that older versions saved."""
 
     def __getitem__(self, key: str) -> Any:
         if key in self.extra:
@@ -76,7 +80,7 @@ class Record:
 
 @dataclass(slots=True, kw_only=True, repr=False)
 class Run:
-    """What happened. Printed, it is one line."""
+    """What happened. As text it is five lines; a notebook shows a table and curves."""
 
     strategy: str
     cluster: str
@@ -94,6 +98,10 @@ class Run:
     peer_metrics: dict[int, float] = field(default_factory=dict)
     """Of each worker with parameters of its own: their metric at the end, if the strategy was asked for it."""
     target: float | None = None
+    better: str = HIGHER
+    """Which way the metric is better: "higher" or "lower"."""
+    fingerprint: dict[str, str] = field(default_factory=dict)
+    """What was learned: model, samples, batch size, loss, metric and target. Only runs of one task are compared."""
     environment: dict[str, str] = field(default_factory=dict)
     """Versions, machine and command that the run was made with; see `environment.snapshot`."""
     state: dict[str, Tensor] = field(default_factory=dict, repr=False)
@@ -101,14 +109,6 @@ class Run:
     trainable: list[str] = field(default_factory=list, repr=False)
     """The names of the trainable parameters, in the order of registration."""
     module: nn.Module | None = field(default=None, repr=False)
-
-    def __repr__(self) -> str:
-        from paceline.costs.units import format_seconds
-
-        figures = {"loss": self.loss, "metric": self.metric}
-        known = [f", {name} {value:.4g}" for name, value in figures.items() if finite(value) is not None]
-        steps = f"{self.steps:,} step{'s' * (self.steps != 1)} in {format_seconds(self.seconds)}"
-        return f"<Run of {self.strategy} on {self.cluster}: {steps}{''.join(known)}>"
 
     @property
     def model(self) -> nn.Module:
@@ -137,6 +137,11 @@ class Run:
         return self.history[-1].step if self.history else 0
 
     @property
+    def epochs(self) -> float | None:
+        """Passes over the data: samples seen by samples there are."""
+        return self.history[-1].epoch if self.history else None
+
+    @property
     def step_seconds(self) -> float:
         """Mean seconds a step."""
         return self.seconds / self.steps if self.steps else math.nan
@@ -155,14 +160,26 @@ class Run:
     @property
     def seconds_to_target(self) -> float | None:
         """When the metric was first seen at its target; None if never."""
-        if self.target is None:
-            return None
-        hits = (r.seconds for r in self.history if r.metric is not None and r.metric >= self.target)
-        return next(hits, None)
+        record = self.record_at_target
+        return None if record is None else record.seconds
+
+    @property
+    def record_at_target(self) -> Record | None:
+        """The first step after which the metric was seen at its target; None if there is none."""
+        return next((r for r in self.history if reaches(r.metric, self.target, self.better)), None)
 
     @property
     def reached_target(self) -> bool:
         return self.seconds_to_target is not None
+
+    def __repr__(self) -> str:
+        return in_short(self)
+
+    def __str__(self) -> str:
+        return as_text(self)
+
+    def _repr_html_(self) -> str:
+        return as_html(self)
 
     def as_dict(self) -> dict[str, Any]:
         """The run in figures, ready for JSON."""
@@ -176,9 +193,11 @@ class Run:
             "steps": self.steps,
             "step_seconds": finite(self.step_seconds),
             "samples": last.samples if last else 0,
+            "epochs": self.epochs,
             "loss": finite(self.loss),
             "metric": finite(self.metric),
             "target": self.target,
+            "better": self.better,
             "reached_target": self.reached_target,
             "seconds_to_target": self.seconds_to_target,
             "bytes_sent": self.bytes_sent,
@@ -197,7 +216,12 @@ class Run:
 
         An older run in the directory is replaced: whole, or, if that fails, not at all. Other files there stay.
         """
-        manifest = {**self.as_dict(), "trainable": self.trainable, "environment": self.environment}
+        manifest = {
+            **self.as_dict(),
+            "trainable": self.trainable,
+            "fingerprint": self.fingerprint,
+            "environment": self.environment,
+        }
         history = ({**dataclasses.asdict(r), "loss": finite(r.loss)} for r in self.history)
         files = RunFiles(manifest=manifest, history=history, trace=self.trace, state=self.state)
         write_folder(directory, lambda folder: write_run(files, folder))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import numpy as np
 
 from paceline.errors import ConfigurationError
+from paceline.metrics import HIGHER, LOWER
 from paceline.reading import (
     Fields,
     Folder,
@@ -119,9 +120,17 @@ def _manifest(fields: Fields) -> dict[str, Any]:
         "lost": fields.get("lost", list_of(_pair)),
         "peer_metrics": fields.get("peer_metrics", mapping_of(_rank, number), {}),
         "target": fields.get("target", optional(number)),
+        "better": fields.get("better", _better, HIGHER),
+        "fingerprint": fields.get("fingerprint", mapping_of(text, text), {}),
         "environment": fields.get("environment", mapping_of(text, text), {}),
         "trainable": fields.get("trainable", list_of(_name)),
     }
+
+
+def _better(value: object) -> str:
+    if value not in (HIGHER, LOWER):
+        raise ValueError(f"must be {HIGHER} or {LOWER}, but got {value!r}"[:200])
+    return text(value)
 
 
 def _rank(key: object) -> int:
@@ -150,6 +159,7 @@ def _record(line: bytes) -> dict[str, Any]:
         "samples": fields.get("samples", whole),
         "bytes": fields.get("bytes", whole),
         "extra": fields.get("extra", mapping_of(text, number), {}),
+        "epoch": fields.get("epoch", optional(number), None),
     }
 
 

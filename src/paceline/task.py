@@ -7,13 +7,14 @@ under the same seed, so that all ranks hold the same model and the same data. To
 from __future__ import annotations
 
 import copy
-import random
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from paceline.chance import seeded
+from paceline.metrics import METRIC_NAMES, Metric, better_of, metric_named, reaches
 from paceline.task_checks import (
+    check_better,
     check_data,
     check_loss,
     check_metric,
@@ -31,10 +32,9 @@ if TYPE_CHECKING:
     from torch.optim.lr_scheduler import LRScheduler
     from torch.utils.data import Dataset
 
-__all__ = ["Parameters", "Task", "accuracy"]
+__all__ = ["Parameters", "Task"]
 
 Data: TypeAlias = "Dataset[Any] | tuple[Tensor, ...]"
-Metric: TypeAlias = "Callable[[Tensor, Tensor], float]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -51,9 +51,11 @@ class Task:
     """Samples of one step, over all workers."""
     test: Data | Callable[[], Data] | None = field(default=None, repr=False)
     metric: str | Metric | None = None
-    """Of the outputs and targets of all test samples; higher is better."""
+    """Of the outputs and targets of all test samples: a function, or accuracy, loss, perplexity, mae, mse or rmse."""
     target: float | None = None
     """The metric's value that counts as reached."""
+    better: str | None = None
+    """Which way the metric is better: "higher" or "lower". None: as its name says; see `metrics.better_of`."""
     clip_norm: float | None = None
     """The bound on the gradient's global norm."""
     schedule: Callable[[Optimizer], LRScheduler] | None = None
@@ -71,13 +73,14 @@ class Task:
         if self.test is not None and not is_factory(self.test):
             check_data("test", self.test)
         check_numbers(self.batch_size, self.clip_norm, self.target)
-        check_metric(self.metric, self.test, self.target, _METRICS)
+        check_metric(self.metric, self.test, self.target, METRIC_NAMES)
+        check_better(self.better, self.metric)
 
     def build_model(self, seed: int) -> nn.Module:
         """The model as this seed initialises it. A model given as an instance is copied, never touched."""
         from torch import nn
 
-        with _seeded(seed), user_code("the model could not be built"):
+        with seeded(seed), user_code("the model could not be built"):
             model = copy.deepcopy(self.model) if isinstance(self.model, nn.Module) else self.model()
         check_model(model, built=True)
         return model
@@ -121,7 +124,11 @@ class Task:
 
     def metric_function(self) -> Metric | None:
         """The metric as a callable of outputs and targets, or None where the task has none."""
-        return _METRICS[self.metric] if isinstance(self.metric, str) else self.metric
+        return metric_named(self.metric, self.loss) if isinstance(self.metric, str) else self.metric
+
+    def reaches_target(self, metric: float | None) -> bool:
+        """Whether the metric is as good as the target, the way in which it is better. Not where there is no target."""
+        return reaches(metric, self.target, better_of(self.metric, self.better))
 
 
 class Parameters(list[Any]):
@@ -143,43 +150,12 @@ class Parameters(list[Any]):
         return getattr(self._module, name)
 
 
-def accuracy(outputs: Tensor, targets: Tensor) -> float:
-    """The share of samples whose largest output is the one that the target names."""
-    # Otherwise (n, 1) targets would broadcast to n² comparisons, and a single output would always be right.
-    fits = outputs.ndim > 0 and outputs.shape[-1] > 1 and outputs.shape[:-1] == targets.shape
-    bound = "needs outputs of shape (…, classes), with 2 classes or more, and targets of shape (…)"
-    shapes = f"{tuple(outputs.shape)} and {tuple(targets.shape)}"
-    require(fits, "metric 'accuracy'", bound, shapes, "give a metric of your own")
-    return float((outputs.argmax(-1) == targets).double().mean())
-
-
-_METRICS: Mapping[str, Metric] = {"accuracy": accuracy}
-
-
-@contextmanager
-def _seeded(seed: int) -> Iterator[None]:
-    """Chance as this seed has it, whichever generator the user's code draws from; undone afterwards."""
-    import numpy as np
-    import torch
-
-    python, legacy = random.getstate(), np.random.get_state()
-    with torch.random.fork_rng():
-        try:
-            torch.manual_seed(seed)
-            random.seed(seed)
-            np.random.seed(seed % 2**32)
-            yield
-        finally:
-            random.setstate(python)
-            np.random.set_state(legacy)
-
-
 def _build_data(argument: str, given: Any) -> Data:
     from torch.utils.data import TensorDataset
 
     if is_factory(given):
         # A constant seed: the data of a task is the same on every rank and in every run.
-        with _seeded(0), user_code(f"the {argument} could not be built"):
+        with seeded(0), user_code(f"the {argument} could not be built"):
             given = given()
         check_data(argument, given)
     # Tensors take the fast path, whichever way they were wrapped.

@@ -10,6 +10,7 @@ from typing import Any
 from paceline.errors import ConfigurationError, UnknownNameError
 
 __all__ = [
+    "check_better",
     "check_data",
     "check_loss",
     "check_metric",
@@ -62,6 +63,13 @@ def check_metric(metric: object, test: object, target: float | None, names: Coll
     known = metric is None or isinstance(metric, str) or callable(metric)
     remedy = "give 'accuracy' or a callable (outputs, targets) -> float"
     require(known, "metric", "must be a name or a callable", metric, remedy)
+
+
+def check_better(better: object, metric: object) -> None:
+    known = better in (None, "higher", "lower")
+    require(known, "better", 'must be "higher" or "lower"', better, "it says which way the metric is better")
+    aims = better is None or metric is not None
+    require(aims, "metric", "must be given with better", metric, "add metric=… or drop better")
 
 
 def check_model(model: object, *, built: bool = False) -> None:

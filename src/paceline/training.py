@@ -4,26 +4,29 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import math
+import logging
 from collections.abc import Callable
 
 import torch
 
+from paceline.budget import count_updates
 from paceline.clusters.job import Cluster, Job
 from paceline.clusters.local.local import Local
 from paceline.clusters.outcome import assemble
 from paceline.context import Strategy
 from paceline.errors import ConfigurationError
 from paceline.forked import do_without_lost_threads
-from paceline.replica.samples import Samples
+from paceline.replica.autocast import in_force, suspended
 from paceline.run import Progress, Run
 from paceline.strategies import describe, parse, spell
 from paceline.task import Task
 
-__all__ = ["check_seed", "count_steps", "train"]
+__all__ = ["check_seed", "roles_of", "train"]
 
-DEFAULT_EPOCHS = 10
+_log = logging.getLogger("paceline")
+
 EVALUATIONS = 20
+_MUCH = 0.1
 
 
 def train(
@@ -40,9 +43,10 @@ def train(
 ) -> Run:
     """Train a task's model with a strategy on a cluster.
 
-    The run is `steps` updates long, or `epochs` passes over the data (10 if neither is given). The metric is evaluated
-    every `evaluate_every` steps (about 20 times a run by default) and at the end; with `stop_at_target` the run ends at
-    the step after the one that reached the task's target. `progress` is called about ten times a second.
+    The run is `steps` updates long, or `epochs` passes over the data (10 if neither is given), counted in samples: an
+    update of some strategies takes a part of a batch, or several passes, and a run has at least one. The metric is
+    evaluated every `evaluate_every` steps (about 20 times a run by default) and at the end; with `stop_at_target` the
+    run ends at the step after the one that reached the task's target. `progress` is called about ten times a second.
     """
     if not isinstance(task, Task):
         raise ConfigurationError("task", "must be a pl.Task", task, "see pl.load_task for tasks in files")
@@ -51,23 +55,31 @@ def train(
     where: Cluster = Local() if cluster is None else cluster
     if not hasattr(where, "run"):
         raise ConfigurationError("cluster", "must be a cluster", where, "such as pl.Local(workers=4)")
-    count = count_steps(task, steps, epochs)
+    check_seed(seed)
+    roles = roles_of(chosen, where)
+    count = count_updates(task, chosen, roles, steps=steps, epochs=epochs, seed=seed)
     with _device(where):
-        module = task.build_model(check_seed(seed))
+        module = task.build_model(seed)
     job = Job(
         strategy=chosen,
-        roles=_roles(chosen, where),
+        roles=roles,
         seed=seed,
         name=spell(strategy) if isinstance(strategy, str) else describe(chosen),
         task=dataclasses.replace(task, model=module),
         steps=count,
         evaluate_every=_check_evaluate_every(task, evaluate_every, count),
         stop_at_target=stop_at_target,
+        autocast=in_force(),
     )
-    return assemble(job, str(where), where.run(job, progress), module)
+    with suspended():
+        outcomes = where.run(job, progress)
+    run = assemble(job, str(where), outcomes, module)
+    if epochs is not None and not stop_at_target:
+        _compare_length(run, epochs)
+    return run
 
 
-def _roles(strategy: Strategy, cluster: Cluster) -> tuple[str, ...]:
+def roles_of(strategy: Strategy, cluster: Cluster) -> tuple[str, ...]:
     """The role of each rank. Where the number of processes is given, as many are workers as leaves enough to serve."""
     processes: int | None = getattr(cluster, "ranks", None)
     if processes is None:
@@ -81,26 +93,20 @@ def _roles(strategy: Strategy, cluster: Cluster) -> tuple[str, ...]:
     raise ConfigurationError("processes", bound, processes, "launch more")
 
 
+def _compare_length(run: Run, epochs: float) -> None:
+    """Say so where a run saw many more samples than it was asked for, or many fewer."""
+    seen = run.epochs
+    if seen is not None and abs(seen - epochs) > max(_MUCH * epochs, seen / run.steps):
+        _log.warning(
+            "%s saw its samples %.3g times in %d updates, not %g times", run.strategy, seen, run.steps, epochs
+        )
+
+
 def _device(cluster: Cluster) -> contextlib.AbstractContextManager[object]:
     """Where no mathematics is done, a model needs no memory."""
     if getattr(cluster, "math", "real") == "none":
         return torch.device("meta")
     return contextlib.nullcontext()
-
-
-def count_steps(task: Task, steps: int | None, epochs: float | None) -> int:
-    """How many updates a run is long."""
-    if steps is not None and epochs is not None:
-        raise ConfigurationError("steps", "must not be given together with epochs", steps, "give one of them")
-    if steps is not None:
-        if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
-            raise ConfigurationError("steps", "must be a whole number of at least 1", steps)
-        return steps
-    passes = DEFAULT_EPOCHS if epochs is None else epochs
-    if not isinstance(passes, (int, float)) or not 0 < passes < math.inf:
-        raise ConfigurationError("epochs", "must be above 0", epochs)
-    length = Samples(task.build_data()).length
-    return math.ceil(passes * math.ceil(length / min(task.batch_size, length)))
 
 
 def check_seed(seed: int) -> int:

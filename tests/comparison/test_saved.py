@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import os
 
@@ -50,6 +51,21 @@ def test_runs_on_other_clusters_of_the_same_size_say_which(runs, tmp_path):
     run_of("sync", slow={3: 4.0}).save(tmp_path / "slow")
     names = [each.name for each in load_entries([tmp_path / "even", tmp_path / "slow"])]
     assert names[1] == f"sync, {run_of('sync', slow={3: 4.0}).cluster}"
+
+
+def test_runs_of_other_tasks_are_no_repeats(runs, tmp_path):
+    run = runs["sync"]
+    other = dataclasses.replace(run, fingerprint=run.fingerprint | {"samples": "7"})
+    for name, each in {"one": run, "other": other, "again": run}.items():
+        each.save(tmp_path / name)
+    loaded = load_entries(tmp_path / name for name in ("one", "other", "again"))
+    assert summary_of(loaded) == [("sync, task 1", 2, None), ("sync, task 2", 1, None)]
+
+
+def test_a_run_that_does_not_say_what_it_learned_goes_with_the_others(runs, tmp_path):
+    for name, each in {"new": runs["sync"], "old": dataclasses.replace(runs["sync"], fingerprint={})}.items():
+        each.save(tmp_path / name)
+    assert summary_of(load_entries([tmp_path / "old", tmp_path / "new"])) == [("sync", 2, None)]
 
 
 def test_a_failed_entry_that_succeeded_elsewhere_has_not_failed(runs, tmp_path):

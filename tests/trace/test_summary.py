@@ -1,4 +1,5 @@
 import json
+from xml.etree import ElementTree
 
 import pytest
 from hypothesis import given, settings
@@ -87,6 +88,33 @@ def test_rare_parts_have_a_column_only_if_some_rank_has_them() -> None:
     assert "cancelled" in table
     assert "sleep" in table
     assert "evaluate" not in table
+
+
+def test_in_a_list_a_summary_is_one_line() -> None:
+    shares = "compute 60%, communicate 10%, update 2%, idle 28%"
+    assert repr([two_workers_and_a_server()]) == f"[<Summary of 3 ranks, 10 s: {shares}>]"
+
+
+def test_a_notebook_shows_a_table_and_a_bar_a_rank() -> None:
+    root = ElementTree.fromstring(f"<div>{two_workers_and_a_server()._repr_html_()}</div>")
+    assert [cell.text for cell in root.iter("th")] == [
+        "rank",
+        "role",
+        "compute",
+        "communicate",
+        "update",
+        "idle",
+    ]
+    rows = [[cell.text for cell in row] for row in root.iter("tr")][1:]
+    assert [row[0] for row in rows] == ["0", "1", "2", "mean"]
+    assert rows[0][2] == "4.000  40.0%"
+    bars = [each.text for each in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert bars[1:4] == ["rank 0", "rank 1", "rank 2"]
+
+
+def test_of_a_thousand_ranks_a_notebook_shows_some() -> None:
+    shown = Trace([spans(r) for r in range(1000)], 1.0).summary()._repr_html_()
+    assert shown.count("<tr>") < 50
 
 
 def test_chance_is_no_straggler() -> None:

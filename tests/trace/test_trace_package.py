@@ -24,6 +24,7 @@ def test_importing_it_never_needs_torch() -> None:
     allowed = (
         "paceline.costs.units",
         "paceline.errors",
+        "paceline.markup",
         "paceline.reading",
         "paceline.svg",
         "paceline.trace",

@@ -41,12 +41,14 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 
 from paceline.baselines.collective_waits import find_collective_waits
 from paceline.baselines.pace import Pace
+from paceline.budget import count_whole_batches
 from paceline.clusters.local.local import Local
 from paceline.clusters.process.context import ProcessContext
 from paceline.clusters.process.status_board import Status
 from paceline.context import Batch, Strategy
 from paceline.costs.link import Link
 from paceline.errors import ConfigurationError, DeadlineError, PeerLost, RunError
+from paceline.replica.autocast import computing
 from paceline.replica.calls import loss_of
 from paceline.run import Progress, Run
 from paceline.task import Task
@@ -83,8 +85,7 @@ def train_with_ddp(
             task,
             Ddp(meeting_point=path, deadline_s=where.deadline_s, find_unused=find_unused_parameters),
             where,
-            steps=steps,
-            epochs=epochs,
+            steps=count_whole_batches(task, steps=steps, epochs=epochs),
             seed=seed,
             evaluate_every=evaluate_every,
             stop_at_target=stop_at_target,
@@ -196,7 +197,7 @@ class _Trainer:
 
     def _forward(self, batch: Batch) -> Tensor:
         ctx = self._ctx
-        ctx.model.replica.reseed(batch.step)
+        ctx.model.replica.reseed(batch.step, ctx.data.samples)
         # Who has no sample takes somebody's: DDP needs every rank in every step.
         indices = batch.indices if batch.count else batch.whole(batch.step)[:1]
         content = ctx.data.samples.fetch(indices)
@@ -205,7 +206,8 @@ class _Trainer:
         if self._has_buffers:
             self._pace.note_progress()
             self._pace.end()
-        return loss_of(self._task, self._model, content)
+        with computing(ctx.job.autocast):
+            return loss_of(self._task, self._model, content)
 
     def _after_buffers(self, module: nn.Module, _inputs: Any) -> None:
         """DDP has just broadcast the first rank's buffers: that was no computing, so a slow rank is no slower at it."""

@@ -2,37 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from paceline.run import Run
-    from paceline.task import Task
 
 __all__ = ["result_text"]
 
 
-def result_text(run: Run, task: Task) -> str:
+def result_text(run: Run) -> str:
     """Strategy, seconds, steps, loss, metric, target and shares of time, one a line; then who is slow."""
-    from paceline.costs.units import format_seconds
+    from paceline.run_words import aligned, as_lines
 
-    lines = {
-        "strategy": f"{run.strategy} on {run.cluster}",
-        "seconds": f"{run.seconds:.3f} ({format_seconds(run.step_seconds)} a step)",
-        "steps": f"{run.steps}",
-    }
-    if math.isfinite(run.loss):
-        lines["loss"] = f"{run.loss:.6g}"
-    if run.metric is not None:
-        lines[_metric_name(task)] = f"{run.metric:.4f}"
-    if run.target is not None:
-        reached_s = run.seconds_to_target
-        when = "not reached" if reached_s is None else f"reached after {format_seconds(reached_s)}"
-        lines["target"] = f"{run.target:g} {when}"
-    lines["time"] = _shares(run)
-    width = max(map(len, lines)) + 2
-    told = [f"{name:<{width}}{value}" for name, value in lines.items()]
-    return "\n".join([*told, *_diagnosis(run)])
+    return "\n".join([aligned(as_lines(run)), *_diagnosis(run)])
 
 
 def _diagnosis(run: Run) -> list[str]:
@@ -42,13 +24,3 @@ def _diagnosis(run: Run) -> list[str]:
 
     found = diagnose(run)
     return ["", *sentences(found)] if found.compute is not None else []
-
-
-def _metric_name(task: Task) -> str:
-    return task.metric if isinstance(task.metric, str) else getattr(task.metric, "__name__", "metric")
-
-
-def _shares(run: Run) -> str:
-    summary = run.trace.summary()
-    shares = {"compute": "computing", "communicate": "communicating", "update": "updating", "idle": "idle"}
-    return ", ".join(f"{word} {summary.share(part):.0%}" for part, word in shares.items())

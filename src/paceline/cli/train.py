@@ -20,7 +20,6 @@ from paceline.errors import ConfigurationError, RunError
 
 if TYPE_CHECKING:
     from paceline.run import Progress, Run
-    from paceline.task import Task
 
 __all__ = ["check_length", "train"]
 
@@ -71,10 +70,10 @@ def train(
             emulates=True,
         )
         options_of_train = {"steps": steps, "epochs": epochs, "seed": seed, "stop_at_target": stop_at_target}
-        task, run = _trained(file, strategy, words, quiet, board, options_of_train)
+        run = _trained(file, strategy, words, quiet, board, options_of_train)
         if out is not None:
             _save(run, out)
-        typer.echo(json.dumps(_figures(run)) if as_json else result_text(run, task))
+        typer.echo(json.dumps(_figures(run)) if as_json else result_text(run))
 
 
 def check_length(steps: int | None, epochs: int | None) -> None:
@@ -91,7 +90,7 @@ def _trained(
     quiet: bool,
     board: Board | None,
     options_of_train: dict[str, Any],
-) -> tuple[Task, Run]:
+) -> Run:
     import paceline as pl
 
     cluster = words.cluster()
@@ -110,7 +109,7 @@ def _trained(
         run = pl.train(task, strategy, cluster, progress=show if watchers else None, **options_of_train)
         if page is not None:
             page.write(run)
-        return task, run
+        return run
 
 
 def _figures(run: Run) -> dict[str, Any]:

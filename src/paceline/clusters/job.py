@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from paceline.context import Program, Strategy
+from paceline.replica.autocast import Autocast
 from paceline.run import Progress
 from paceline.task import Task
 
@@ -30,6 +31,8 @@ class Job:
     steps: int = 0
     evaluate_every: int = 0
     stop_at_target: bool = False
+    autocast: tuple[Autocast, ...] = ()
+    """What the model is computed under."""
     workers: int = field(init=False)
     """Ranks that compute gradients: all but those that only serve."""
 

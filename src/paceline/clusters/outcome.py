@@ -14,6 +14,8 @@ from torch import Tensor, nn
 from paceline.clusters.gc_pause import gc_paused
 from paceline.clusters.job import Job
 from paceline.environment import snapshot
+from paceline.fingerprint import fingerprint
+from paceline.metrics import HIGHER, better_of
 from paceline.run import Record, Run
 from paceline.trace import Spans, Trace
 
@@ -45,6 +47,10 @@ class Outcome:
     """Bytes sent until the end of each step, of a rank that goes step by step with the run."""
     bytes_over_time: list[tuple[float, int]] = field(default_factory=list)
     """Seconds and bytes sent by then, of a rank that goes at its own pace."""
+    samples_per_epoch: int = 0
+    """Of one pass over the training data; 0 of a rank that never looked at them."""
+    test_samples: int = 0
+    """Of the reporter, where it evaluated."""
     bytes_sent: int = 0
     messages_sent: int = 0
     staleness: dict[int, int] = field(default_factory=dict)
@@ -85,11 +91,25 @@ def assemble(job: Job, cluster: str, outcomes: Sequence[Outcome], module: nn.Mod
         lost=_losses(outcomes),
         peer_metrics={o.rank: o.own_metric for o in outcomes if o.own_metric is not None},
         target=job.task.target if job.task else None,
-        environment={**snapshot(), "threads a rank": _threads(outcomes), **reporter.facts},
+        better=better_of(job.task.metric, job.task.better) if job.task else HIGHER,
+        fingerprint=_fingerprint(job, outcomes, module),
+        environment={
+            **snapshot(),
+            "threads a rank": _threads(outcomes),
+            **({"autocast": ", ".join(map(str, job.autocast))} if job.autocast else {}),
+            **reporter.facts,
+        },
         state=reporter.state,
         trainable=[name for name, p in module.named_parameters() if p.requires_grad] if module else [],
         module=module,
     )
+
+
+def _fingerprint(job: Job, outcomes: Sequence[Outcome], module: nn.Module | None) -> dict[str, str]:
+    if job.task is None or module is None:
+        return {}
+    samples = max(outcome.samples_per_epoch for outcome in outcomes)
+    return fingerprint(job.task, module, samples=samples, test_samples=outcomes[job.reporter].test_samples)
 
 
 def trace_of(outcomes: Sequence[Outcome]) -> Trace:
@@ -107,9 +127,12 @@ def _history(outcomes: Sequence[Outcome], reporter: Outcome) -> list[Record]:
             noted | record
             for noted, record in zip(_noted_by_workers(outcomes, len(records)), records, strict=True)
         ]
+    one_pass = max(outcome.samples_per_epoch for outcome in outcomes)
+    seen = [record["samples"] for record in records]
+    epochs = [samples / one_pass for samples in seen] if one_pass else [None] * len(seen)
     return [
-        Record(r["step"], r["seconds"], r["loss"], r["metric"], r["samples"], nbytes, r["extra"])
-        for r, nbytes in zip(records, sent, strict=True)
+        Record(r["step"], r["seconds"], r["loss"], r["metric"], r["samples"], nbytes, r["extra"], epoch)
+        for r, nbytes, epoch in zip(records, sent, epochs, strict=True)
     ]
 
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Sequence
 from typing import Any
 
+from paceline.budget import check_length, count_updates, count_whole_batches
 from paceline.clusters.job import Cluster
 from paceline.clusters.local.local import Local
 from paceline.comparison.alone import as_seen_alone
 from paceline.comparison.baselines import baseline_trainers
-from paceline.comparison.budget import batches_per_step
 from paceline.comparison.comparison import Comparison
 from paceline.comparison.contender import Contender, Trainer, Watcher
 from paceline.comparison.entry import YARDSTICK
@@ -19,8 +18,9 @@ from paceline.comparison.names import named_strategies
 from paceline.context import Strategy
 from paceline.errors import ConfigurationError
 from paceline.run import Run
+from paceline.strategies import parse
 from paceline.task import Task
-from paceline.training import check_seed, count_steps, train
+from paceline.training import check_seed, roles_of, train
 
 __all__ = ["compare"]
 
@@ -46,8 +46,8 @@ def compare(
 ) -> Comparison:
     """Train a task with several strategies on one cluster, each from the same seed and start.
 
-    Each run is `epochs` passes over the data long (10 if neither is given), counted in samples, so that a strategy
-    whose updates take fewer samples makes more of them; or each is `steps` updates long. With `repeat`, round n of
+    Each run is `epochs` passes over the data long (10 if neither is given), as of `pl.train`, so that a strategy whose
+    updates take fewer samples makes more of them; or each is `steps` updates long. With `repeat`, round n of
     every strategy has the seed `seed + n - 1`, and no round begins before the one before is complete.
 
     `single` is run too, on one worker, for the others' speed-up, unless `baseline` is false. In a simulation with a
@@ -69,7 +69,7 @@ def compare(
         named = {YARDSTICK: YARDSTICK, **named}
     baselines = baseline_trainers(against, where)
     words = {"evaluate_every": evaluate_every, "stop_at_target": stop_at_target}
-    contenders = _contenders(aimed, named, baselines, where, steps, epochs, words)
+    contenders = _contenders(aimed, named, baselines, where, steps, epochs, seed, words)
     for number in range(1, repeat + 1):
         for contender in (contender for contender in contenders if contender.error is None):
             contender.run(aimed, where, seed=seed + number - 1, round=number, rounds=repeat, watch=progress)
@@ -83,12 +83,11 @@ def _contenders(
     cluster: Cluster,
     steps: int | None,
     epochs: float | None,
+    seed: int,
     words: dict[str, Any],
 ) -> list[Contender]:
-    count = count_steps(task, steps, epochs)
-    lengths = dict.fromkeys((*named, *baselines), count) | (
-        {} if steps else _lengths(task, named, cluster, count)
-    )
+    check_length(steps, epochs)
+    lengths = _lengths(task, named, baselines, cluster, steps, epochs, seed)
     ours = {name: _trainer(strategy, alone=name == YARDSTICK) for name, strategy in named.items()}
     return [
         Contender(name=name, train=trainer, words=_words(task, lengths[name], words))
@@ -103,12 +102,24 @@ def _trainer(strategy: str | Strategy, *, alone: bool) -> Trainer:
     return train_with_it
 
 
-def _lengths(task: Task, named: dict[str, str | Strategy], cluster: Cluster, count: int) -> dict[str, int]:
-    """The steps of each strategy that take as many samples as `count` global batches."""
-    # Built once: a factory may read gigabytes.
-    built = dataclasses.replace(task, data=task.build_data(), test=None, metric=None, target=None)
-    shares = {name: batches_per_step(built, strategy, cluster.workers) for name, strategy in named.items()}
-    return {name: max(1, math.ceil(count / share)) for name, share in shares.items()}
+def _lengths(
+    task: Task,
+    named: dict[str, str | Strategy],
+    baselines: dict[str, Trainer],
+    cluster: Cluster,
+    steps: int | None,
+    epochs: float | None,
+    seed: int,
+) -> dict[str, int]:
+    """The updates of each. Of baselines, each takes a whole batch."""
+    if steps is None:  # built once: a factory may read gigabytes
+        task = dataclasses.replace(task, data=task.build_data())
+    lengths = {}
+    for name, words in named.items():
+        strategy = parse(words)
+        roles = roles_of(strategy, cluster)
+        lengths[name] = count_updates(task, strategy, roles, steps=steps, epochs=epochs, seed=seed)
+    return lengths | {name: count_whole_batches(task, steps=steps, epochs=epochs) for name in baselines}
 
 
 def _words(task: Task, steps: int, words: dict[str, Any]) -> dict[str, Any]:

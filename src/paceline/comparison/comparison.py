@@ -8,11 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, overload
 
-from paceline.comparison.entry import Entry
+from paceline import markup
+from paceline.comparison.entry import Entry, what_differs
 from paceline.comparison.saved import save_entries
 from paceline.comparison.table import Row, cells, columns, rows
 from paceline.comparison.verdict import order
 from paceline.comparison.words import summary
+from paceline.costs.units import format_seconds
+from paceline.run_words import metric_name
 from paceline.tables import plain_table
 from paceline.writing import finite
 
@@ -53,10 +56,13 @@ class Table(Sequence[Row]):
 
     __repr__ = __str__
 
+    def _repr_html_(self) -> str:
+        return markup.table(self.header, self.cells)
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Comparison:
-    """What `pl.compare` found. As text it is its table and its summary."""
+    """What `pl.compare` found. As text it is its table and its summary; a notebook shows curves too."""
 
     entries: tuple[Entry, ...]
     """One for each strategy, in the order in which they ran."""
@@ -70,10 +76,15 @@ class Comparison:
     def winner(self) -> str | None:
         """The entry that reached the target first or, without a target, took the most samples a second.
 
-        None if no entry did.
+        None if no entry did, and where the entries did not learn the same.
         """
         best = order(self.table)
-        return best[0].name if best else None
+        return best[0].name if best and not self.differences else None
+
+    @property
+    def differences(self) -> list[str]:
+        """In what the entries did not learn the same, such as "samples 512 (async) and 1,024 (sync)"."""
+        return what_differs(self.entries)
 
     @property
     def summary(self) -> list[str]:
@@ -90,6 +101,7 @@ class Comparison:
         return {
             "entries": [finite(dataclasses.asdict(row)) for row in self.table],
             "winner": self.winner,
+            "differences": self.differences,
             "summary": self.summary,
         }
 
@@ -103,5 +115,31 @@ class Comparison:
         """Save every run in a directory of its own, and comparison.json, which `paceline report` reads."""
         save_entries(self.entries, Path(directory))
 
+    def __repr__(self) -> str:
+        names = ", ".join(entry.name for entry in self.entries)
+        return f"<Comparison of {names}: {f'{self.winner} wins' if self.winner else 'nobody wins'}>"
+
     def __str__(self) -> str:
         return "\n".join([str(self.table), "", *self.summary])
+
+    def _repr_html_(self) -> str:
+        table = self.table
+        return markup.table(table.header, table.cells) + _curves(self.entries) + markup.items(self.summary)
+
+
+def _curves(entries: Sequence[Entry]) -> str:
+    """The metric of each entry's typical run or, where there is none, the loss."""
+    runs = [(entry.name, entry.typical) for entry in entries if entry.runs]
+    if not runs:
+        return ""
+    looks = any(run.metric is not None for _, run in runs)
+    lines = [
+        markup.Line(
+            name,
+            [record.seconds for record in run.history],
+            [record.metric if looks else record.loss for record in run.history],
+        )
+        for name, run in runs
+    ]
+    title = metric_name(runs[0][1]) if looks else "loss"
+    return markup.chart(title, lines, format_seconds(max(run.seconds for _, run in runs)))

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from paceline.errors import ConfigurationError
+from paceline.fingerprint import differences
 
 if TYPE_CHECKING:
     from paceline.run import Run
 
-__all__ = ["YARDSTICK", "Entry"]
+__all__ = ["YARDSTICK", "Entry", "what_differs"]
 
 YARDSTICK = "single"
 """The strategy that the others' speed-up is over. It runs on one worker, whatever the cluster's size."""
@@ -42,6 +44,11 @@ class Entry:
         """The run to look at where one has to stand for all: that of the middle time."""
         ordered = sorted(self.runs, key=_time_s)
         return ordered[(len(ordered) - 1) // 2]
+
+
+def what_differs(entries: Sequence[Entry]) -> list[str]:
+    """In what the entries did not learn the same; empty if they did, as far as they know."""
+    return differences({entry.name: [run.fingerprint for run in entry.runs] for entry in entries})
 
 
 def _time_s(run: Run) -> float:

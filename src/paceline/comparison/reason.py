@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -113,5 +112,5 @@ def _pace(winner: Seen, loser: Seen) -> str | None:
 
 
 def _samples_to_target(run: Run) -> int | None:
-    target = math.inf if run.target is None else run.target
-    return next((r.samples for r in run.history if r.metric is not None and r.metric >= target), None)
+    record = run.record_at_target
+    return None if record is None else record.samples

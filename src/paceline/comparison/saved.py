@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from paceline.comparison.entry import Entry
+from paceline.fingerprint import differences
 from paceline.reading import Fields, Folder, list_of, optional, parse_json, text, whole
 from paceline.run import Run
 from paceline.run_files import check_format
@@ -20,6 +21,9 @@ FORMAT = 1
 """The version of comparison.json. A newer one is refused."""
 _LIST = "comparison.json"
 _LIST_BYTES = 2**28
+
+_Key = tuple[str, int, str]
+"""Strategy, workers, and what else the cluster is."""
 
 
 def save_entries(entries: Sequence[Entry], directory: Path) -> None:
@@ -45,8 +49,9 @@ def _as_file_name(name: str) -> str:
 def load_entries(directories: Iterable[Path]) -> list[Entry]:
     """The runs in some directories, of a run or of a whole comparison each, grouped into entries.
 
-    Runs of one strategy on one cluster are repeats. Where a strategy ran on several clusters, the entries' names say
-    on how many workers or, if that does not tell them apart, on which cluster.
+    Runs of one strategy and one task on one cluster are repeats. Where a strategy ran on several clusters, the entries'
+    names say on how many workers or, if that does not tell them apart, on which cluster; and where runs learned
+    different things, which of these tasks it was, in the order in which they were found.
     """
     runs: list[Run] = []
     failed: list[Entry] = []
@@ -54,10 +59,14 @@ def load_entries(directories: Iterable[Path]) -> list[Entry]:
         for found in _load(Path(directory)):
             runs.extend([found] if isinstance(found, Run) else [])
             failed.extend([found] if isinstance(found, Entry) else [])
-    groups: dict[tuple[str, int, str], list[Run]] = {}
+    groups: list[dict[_Key, list[Run]]] = []
     for run in runs:
-        groups.setdefault(_group(run), []).append(run)
-    done = [Entry(name=_name(key, groups), runs=tuple(same)) for key, same in groups.items()]
+        _of_its_task(run, groups).setdefault(_group(run), []).append(run)
+    done = [
+        Entry(name=_name(key, same) + (f", task {number}" if len(groups) > 1 else ""), runs=tuple(repeats))
+        for number, same in enumerate(groups, start=1)
+        for key, repeats in same.items()
+    ]
     names = {entry.name for entry in done}
     return done + [entry for entry in failed if entry.name not in names]
 
@@ -103,13 +112,24 @@ def _item(value: object) -> _Item:
     )
 
 
-def _group(run: Run) -> tuple[str, int, str]:
-    """Strategy, workers, and what else the cluster is. `single` has one worker on every cluster."""
+def _of_its_task(run: Run, groups: list[dict[_Key, list[Run]]]) -> dict[_Key, list[Run]]:
+    """The runs that learned the same, by their keys."""
+    for group in groups:
+        if not differences(
+            {"": [run.fingerprint, *(each.fingerprint for same in group.values() for each in same)]}
+        ):
+            return group
+    groups.append({})
+    return groups[-1]
+
+
+def _group(run: Run) -> _Key:
+    """`single` has one worker on every cluster."""
     workers = sum(each.role != "server" for each in run.trace.spans)
     return run.strategy, workers, run.cluster.lstrip("0123456789")
 
 
-def _name(key: tuple[str, int, str], groups: Iterable[tuple[str, int, str]]) -> str:
+def _name(key: _Key, groups: Iterable[_Key]) -> str:
     strategy, workers, cluster = key
     same = [other for other in groups if other[0] == strategy]
     if len(same) == 1:

@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from paceline.comparison.entry import YARDSTICK, Entry
+from paceline.comparison.entry import YARDSTICK, Entry, what_differs
 from paceline.costs.units import format_bytes, format_seconds
+from paceline.metrics import HIGHER
 from paceline.tables import NOTHING
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ class Row:
     name: str
     target: float | None = None
     """The metric's value that was aimed at."""
+    better: str = HIGHER
+    """Which way the metric is better: "higher" or "lower"."""
     seconds: float | None = None
     """Of the whole run."""
     seconds_to_target: float | None = None
@@ -57,8 +60,10 @@ class Row:
 
 
 def rows(entries: Sequence[Entry]) -> list[Row]:
-    """A row an entry, in the same order."""
+    """A row an entry, in the same order. There is no speed-up over a run that learned something else."""
     table = [_row(entry) for entry in entries]
+    if what_differs(entries):
+        return table
     alone = [row for row, entry in zip(table, entries, strict=True) if entry.strategy == YARDSTICK]
     return [replace(row, speed_up=_speed_up(row, alone[0])) if alone else row for row in table]
 
@@ -96,6 +101,7 @@ def _row(entry: Entry) -> Row:
     return Row(
         name=entry.name,
         target=target,
+        better=runs[0].better,
         seconds=_median(seconds),
         seconds_to_target=_median(to_target),
         spread=(min(times), max(times)) if len(runs) > 1 else None,

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from paceline.comparison.entry import YARDSTICK, Entry
+from paceline.comparison.entry import YARDSTICK, Entry, what_differs
 from paceline.comparison.reason import Seen, reason
 from paceline.comparison.table import Row, brief, rows
 from paceline.comparison.verdict import order, within_spread
 from paceline.costs.units import format_seconds
 from paceline.diagnosis.diagnose import diagnose
 from paceline.diagnosis.words import sentences
+from paceline.metrics import LOWER
 
 __all__ = ["summary"]
 
@@ -23,7 +24,11 @@ def summary(entries: Sequence[Entry]) -> list[str]:
         for entry, row in zip(entries, table, strict=True)
         if entry.runs
     }
-    if len(looked) > 1:
+    differing = what_differs(entries)
+    if differing:
+        said = [f"Nobody wins: these runs did not learn the same: {'; '.join(differing)}."]
+        said += _slow_rank(list(looked.values()))
+    elif len(looked) > 1:
         ranked = [looked.pop(row.name) for row in order(table)]
         rest = list(looked.values())
         said = _verdict(ranked, rest, table) + _slow_rank([*ranked, *rest])
@@ -69,7 +74,8 @@ def _nearest(table: Sequence[Row]) -> str:
     tried = [row for row in table if row.metric is not None and row.target is not None]
     if not tried:
         return "Nobody wins: there is nothing to judge by."
-    best = max(tried, key=lambda row: row.metric or 0.0)
+    nearest = min if tried[0].better == LOWER else max
+    best = nearest(tried, key=lambda row: row.metric or 0.0)
     return f"Nobody reaches {best.target:g}; {best.name} comes nearest, with {best.metric:.4f}."
 
 

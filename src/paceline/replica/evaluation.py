@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeAlias
-
 import torch
-from torch import Tensor, nn
+from torch import nn
 
+from paceline.metrics import Metric, value_of
 from paceline.replica.calls import outputs_of, target_of
 from paceline.replica.samples import Samples
 from paceline.task import Task
 
 __all__ = ["Metric", "evaluate"]
-
-Metric: TypeAlias = Callable[[Tensor, Tensor], float]
-"""Of outputs and targets."""
 
 _BATCH = 1024
 
@@ -33,4 +28,4 @@ def evaluate(task: Task, module: nn.Module, samples: Samples, metric: Metric) ->
     # Layer by layer: the user may have some in evaluation mode all the time.
     for layer, training in modes:
         layer.training = training
-    return float(metric(torch.cat(outputs), torch.cat(targets)))
+    return value_of(metric, torch.cat(outputs), torch.cat(targets))

@@ -9,8 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from paceline.chance import seed_all
 from paceline.context import BUCKET_BYTES, Batch
 from paceline.errors import RunError
+from paceline.replica.autocast import Autocast, computing
 from paceline.replica.buffers import FlatBuffers
 from paceline.replica.calls import loss_of
 from paceline.replica.evaluation import Metric, evaluate
@@ -32,10 +34,19 @@ class Replica:
 
     _bucket_bytes = _released_bytes = 0
 
-    def __init__(self, task: Task, module: nn.Module, *, seed: int = 0, rank: int = 0) -> None:
+    def __init__(
+        self,
+        task: Task,
+        module: nn.Module,
+        *,
+        seed: int = 0,
+        rank: int = 0,
+        autocast: tuple[Autocast, ...] = (),
+    ) -> None:
         self.task = task
         self.module = module
-        self._identity = {"seed": seed, "rank": rank}
+        self._identity: dict[str, Any] = {"seed": seed, "rank": rank, "autocast": autocast}
+        self._autocast = autocast
         self._seed = (seed * 1_000_003 + rank) * 1_000_003 % 2**63  # torch takes 64 bits, and a step is added
         self._trainable = [p for p in module.parameters() if p.requires_grad]
         self.layout = Layout.of(module)
@@ -167,9 +178,12 @@ class Replica:
         self._finish_unused()
         return loss
 
-    def reseed(self, step: int) -> None:
-        """A seed of its own for each rank and step, so that dropout is the same in every world."""
-        torch.default_generator.manual_seed(self._seed + step)
+    def reseed(self, step: int, samples: Samples) -> None:
+        """A seed of its own for each rank and step, so that dropout and datasets draw the same in every world."""
+        if samples.draws:
+            seed_all(self._seed + step)
+        else:
+            torch.default_generator.manual_seed(self._seed + step)
 
     def undo_buffers(self) -> None:
         """Put BatchNorm's statistics and the like back to what they were: the last batch was cancelled."""
@@ -177,11 +191,12 @@ class Replica:
             buffer.copy_(before)
 
     def _forward(self, batch: Batch, samples: Samples) -> Tensor:
-        self.reseed(batch.step)
+        self.reseed(batch.step, samples)
         content = samples.fetch(batch.indices)
         if not self.module.training:
             self.module.train()
-        return loss_of(self.task, self.module, content)
+        with computing(self._autocast):
+            return loss_of(self.task, self.module, content)
 
     def _backward(self, loss: Tensor) -> float:
         loss.backward()  # type: ignore[no-untyped-call]
@@ -294,7 +309,9 @@ class Replica:
 
     def evaluate(self, samples: Samples, metric: Metric, parameters: Tensor | None = None) -> float:
         """The metric over all samples, with the module in evaluation mode; of other parameters if given."""
-        with self._holding(parameters):
+        if samples.draws:
+            seed_all(self._identity["seed"])  # the same test samples every time
+        with self._holding(parameters), computing(self._autocast):
             return evaluate(self.task, self.module, samples, metric)
 
     def state(self, parameters: Tensor | None = None) -> dict[str, Tensor]:

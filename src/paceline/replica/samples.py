@@ -26,6 +26,8 @@ class Samples:
         self._tensors = data if isinstance(data, tuple) else None
         self._dataset = None if isinstance(data, tuple) else data
         self.length = len(data[0]) if isinstance(data, tuple) else len(cast(Any, data))
+        self.draws = self._tensors is None
+        """Whether fetching runs code of the user's, which may draw random numbers."""
         self._targets: np.ndarray | None = None
 
     def fetch(self, indices: np.ndarray) -> Any:

@@ -62,6 +62,7 @@ def _run(run: Run, summary: Summary, ranks: Sequence[int], limit: int) -> dict[s
         "seed": run.seed,
         "steps": run.steps,
         "target": run.target,
+        "better": run.better,
         "loss": loss_curves(run.history),
         "metric": curve(run.history, lambda record: record.metric),
         "consensus": curve(run.history, lambda record: record.extra.get("consensus")),

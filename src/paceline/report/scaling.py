@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from statistics import median
 from typing import Any
 
-from paceline.comparison.entry import Entry
+from paceline.comparison.entry import Entry, what_differs
 from paceline.run import Run
 
 __all__ = ["scaling", "worker_count"]
@@ -21,8 +21,10 @@ def scaling(entries: Sequence[Entry]) -> dict[str, Any] | None:
     """A line for each strategy that was run with at least two numbers of workers; None if there is no such strategy.
 
     The speed is samples a second, the median of the repeats. It is divided by that of one worker or, if none ran alone,
-    by that of the strategy's own smallest number of workers.
+    by that of the strategy's own smallest number of workers. Runs that learned different things have no such line.
     """
+    if what_differs(entries):
+        return None
     speeds = _speeds(entries)
     lines = {name: by_workers for name, by_workers in speeds.items() if len(by_workers) > 1}
     if not lines:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from paceline import markup
 from paceline.costs.units import format_seconds
 from paceline.trace.spans import Spans
 from paceline.trace.timeline import Timeline, sweep
@@ -50,7 +51,7 @@ class RankSummary:
         return self.part_s(part) / self.seconds if self.seconds else 0.0
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class Summary:
     """How all ranks spent the run. Shares are means over the workers, or over all ranks if there is none."""
 
@@ -95,6 +96,17 @@ class Summary:
             "waits": waits,
             "stragglers": [straggler._asdict() for straggler in self.stragglers],
         }
+
+    def __repr__(self) -> str:
+        shares = ", ".join(f"{part} {self.share(part):.0%}" for part in PART_NAMES[:_ALWAYS_SHOWN])
+        return f"<Summary of {len(self.ranks)} ranks, {format_seconds(self.seconds)}: {shares}>"
+
+    def _repr_html_(self) -> str:
+        shown, head, *rows = _texts(self, _unit(self.seconds)[1])
+        ranks = self.ranks[:_ROWS_SHOWN]
+        shares = [[rank.share(part) for part in shown] for rank in ranks]
+        picture = markup.bars("shares of the time", [f"rank {each.rank}" for each in ranks], shares, shown)
+        return markup.table(head, rows) + picture
 
     def __str__(self) -> str:
         count = len(self.ranks)
@@ -162,6 +174,13 @@ def _unit(seconds: float) -> tuple[str, float]:
 
 def _table(summary: Summary, scale: float) -> list[str]:
     """A head, a row a rank, and the mean; every column as wide as its widest cell."""
+    _, *rows = _texts(summary, scale)
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+
+
+def _texts(summary: Summary, scale: float) -> list[list[str]]:
+    """The parts that are shown; and then a head, a row a rank, and the mean."""
     rare = PART_NAMES[_ALWAYS_SHOWN:]
     shown = [*PART_NAMES[:_ALWAYS_SHOWN], *(p for p in rare if any(r.part_s(p) for r in summary.ranks))]
     rows = [["rank", "role", *shown]]
@@ -170,5 +189,4 @@ def _table(summary: Summary, scale: float) -> list[str]:
         rows.append([str(rank.rank), rank.role, *cells])
     workers = any(rank.role != "server" for rank in summary.ranks)
     rows.append(["mean", "worker" if workers else "all", *(f"{summary.share(p):.1%}" for p in shown)])
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+    return [shown, *rows]

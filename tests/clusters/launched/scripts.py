@@ -6,6 +6,8 @@ import json
 import socket
 from pathlib import Path
 
+import torch
+
 import paceline as pl
 
 __all__ = ["free_port", "said", "the_task", "write_scripts"]
@@ -27,10 +29,10 @@ def loss(outputs, targets):
     return torch.nn.functional.mse_loss(outputs.squeeze(-1), targets)
 loss.calls = 0
 
-def task():
+def task(dtype=torch.float64):
     return pl.Task(
-        model=lambda: torch.nn.Linear(6, 1, dtype=torch.float64),
-        data=data,
+        model=lambda: torch.nn.Linear(6, 1, dtype=dtype),
+        data=tuple(tensor.to(dtype) for tensor in data()),
         loss=loss,
         optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.02, momentum=0.9),
         batch_size=12,
@@ -47,8 +49,12 @@ if __name__ == "__main__":
     where, strategies = sys.argv[1], sys.argv[2:]
     rank = pl.Launched().place.rank
     for number, strategy in enumerate(strategies):
+        way, _, strategy = strategy.rpartition(" ")
+        length = {"epochs": 2} if way == "epochs" else {"steps": 8}
+        what = task(torch.float32) if way == "autocast" else task()
         try:
-            run = pl.train(task(), strategy, pl.Launched(deadline_s=20.0, threads=1), steps=8)
+            with torch.autocast("cpu", torch.bfloat16, enabled=way == "autocast"):
+                run = pl.train(what, strategy, pl.Launched(deadline_s=20.0, threads=1), **length)
         except pl.PacelineError as error:
             said = {"error": f"{type(error).__name__}: {error}"}
         else:
@@ -78,7 +84,7 @@ def said(folder: Path, number: int, ranks: int) -> list[dict[str, object]]:
     return [json.loads((folder / f"{number}-{rank}.json").read_text()) for rank in range(ranks)]
 
 
-def the_task() -> pl.Task:
+def the_task(*dtype: torch.dtype) -> pl.Task:
     names: dict[str, object] = {}
     exec(TASK, names)
-    return names["task"]()  # type: ignore[operator, no-any-return]
+    return names["task"](*dtype)  # type: ignore[operator, no-any-return]

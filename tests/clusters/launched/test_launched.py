@@ -17,10 +17,11 @@ from processes import PATIENCE_S
 import paceline as pl
 from paceline.clusters.job import Job
 from paceline.errors import ConfigurationError, PacelineError
-from paceline.training import _roles
+from paceline.training import roles_of
 
 pytestmark = pytest.mark.xdist_group("launched")  # one launch of torchrun for all
 
+AUTOCAST, EPOCHS = "autocast all-reduce", "epochs async"
 SYNCHRONOUS = ("all-reduce:algorithm=ring", "all-reduce", "sync", "local-sgd:period=2", "decentralized")
 
 
@@ -71,7 +72,13 @@ def by_torchrun(folder: Path) -> Path:
     torchrun = str(Path(sys.executable).with_name("torchrun"))
     words = [torchrun, "--nproc-per-node", "3", "--master-port", str(free_port()), "train.py", str(folder)]
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
-    subprocess.run([*words, *SYNCHRONOUS, "async"], cwd=folder, env=env, check=True, timeout=4 * PATIENCE_S)
+    subprocess.run(
+        [*words, *SYNCHRONOUS, "async", AUTOCAST, EPOCHS],
+        cwd=folder,
+        env=env,
+        check=True,
+        timeout=4 * PATIENCE_S,
+    )
     return folder
 
 
@@ -93,6 +100,20 @@ def test_every_process_gets_the_same_run_with_the_trace_of_all(by_torchrun: Path
     assert runs[0]["staleness"] == 8
     assert len(runs[2]["spans"]) == 3  # type: ignore[arg-type]
     assert all(runs[2]["spans"])  # type: ignore[call-overload]
+
+
+def test_autocast_around_the_script_holds_in_every_process(by_torchrun: Path):
+    with torch.autocast("cpu", torch.bfloat16):
+        expected = pl.train(the_task(torch.float32), "all-reduce", pl.Local(workers=3, threads=1), steps=8)
+    for run in said(by_torchrun, len(SYNCHRONOUS) + 1, ranks=3):
+        assert torch.equal(torch.tensor(run["parameters"], dtype=torch.float32), expected.parameters)
+        assert run["environment"]["autocast"] == "cpu bfloat16"  # type: ignore[index]
+
+
+def test_every_process_counts_the_same_updates_of_an_epoch(by_torchrun: Path):
+    """Of 60 samples in batches of 12, by two workers and a server."""
+    runs = said(by_torchrun, len(SYNCHRONOUS) + 2, ranks=3)
+    assert [run["steps"] for run in runs] == [2 * 5 * 2] * 3
 
 
 def test_the_run_says_where_its_ranks_were_and_how_they_talked(by_torchrun: Path):
@@ -165,7 +186,7 @@ def test_a_strategys_servers_come_out_of_the_processes(
     from paceline.strategies import parse
 
     chosen = parse(strategy)
-    job = Job(strategy=chosen, roles=_roles(chosen, pl.Launched()), seed=0)
+    job = Job(strategy=chosen, roles=roles_of(chosen, pl.Launched()), seed=0)
     assert (job.ranks, job.workers) == (processes, workers)
 
 

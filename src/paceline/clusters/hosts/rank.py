@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
+from paceline.chance import kept
 from paceline.clusters.hosts.driver import HubDriver
 from paceline.clusters.hosts.hub_client import HubClient
 from paceline.clusters.hosts.table import Member, Table, whereabouts
@@ -76,7 +77,8 @@ class RankProcess:
             self._rank, board, endpoint.context, endpoint.gate, table.hub, deadline_s=assignment.deadline_s
         )
         try:
-            with _threads(assignment.threads or table.threads_of(self._rank, job.workers)):
+            threads = assignment.threads or table.threads_of(self._rank, job.workers)
+            with _threads(threads), kept():
                 self._run(assignment, table, HubDriver(self._rank, job.workers, board, client))
             return client.wait_to_part()
         finally:

@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any, TypeVar, cast
 
 from paceline.clusters.job import Job
+from paceline.clusters.outcome import Outcome
 from paceline.clusters.process.driver import Driver
 from paceline.clusters.process.learner import ProcessLearner
 from paceline.clusters.process.native import NativeGroups
@@ -161,6 +162,11 @@ class ProcessContext(Rank):
         """For people who look into a run that stands still."""
         return self.port.describe()
 
+    def finish(self) -> Outcome:
+        if "data" in vars(self):  # a server may never have asked for them
+            self.outcome.samples_per_epoch = self.data.samples_per_epoch
+        return super().finish()
+
     # Notes
 
     def go_on_without(self, rank: int) -> None:
@@ -199,4 +205,5 @@ class ProcessContext(Rank):
 def _replica(job: Job, rank: int) -> Replica | None:
     if job.task is None:
         return None
-    return Replica(job.task, job.task.build_model(job.seed), seed=job.seed, rank=rank)
+    module = job.task.build_model(job.seed)
+    return Replica(job.task, module, seed=job.seed, rank=rank, autocast=job.autocast)

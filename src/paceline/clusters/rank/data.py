@@ -24,6 +24,12 @@ class TrainingData:
         return self.samples.length
 
     @property
+    def samples_per_epoch(self) -> int:
+        """Samples of one pass over the data: those of all its global batches."""
+        last = self.batches.steps_per_epoch - 1
+        return last * self.batches.batch_size + self.batches.slice(last, 0, 1).total
+
+    @property
     def targets(self) -> np.ndarray:
         return self.samples.targets()
 

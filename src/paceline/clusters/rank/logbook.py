@@ -165,6 +165,7 @@ class Logbook:
         assert rank.job.task is not None
         metric = rank.job.task.metric_function()
         assert metric is not None
+        rank.outcome.test_samples = rank.test_samples.length
         start_s = rank.now()
         parameters = None if own else self._mean()
         value: float = rank.model.replica.evaluate(rank.test_samples, metric, parameters)
@@ -183,5 +184,4 @@ class Logbook:
 
     def _reaches_target(self, metric: float) -> bool:
         job = self._rank.job
-        target = job.task.target if job.task else None
-        return job.stop_at_target and target is not None and metric >= target
+        return job.stop_at_target and job.task is not None and job.task.reaches_target(metric)

@@ -10,6 +10,7 @@ from typing import Any, TypeVar, cast
 from torch import Tensor
 
 from paceline.clusters.job import Job
+from paceline.clusters.outcome import Outcome
 from paceline.clusters.rank.data import TrainingData
 from paceline.clusters.rank.groups import GroupNumbers, Groups
 from paceline.clusters.rank.observer import Observer
@@ -151,6 +152,11 @@ class SimulatedContext(Rank):
     @property
     def last_step(self) -> int:
         return self.world.last_step
+
+    def finish(self) -> Outcome:
+        if self.world.data is not None:
+            self.outcome.samples_per_epoch = self.world.data.samples_per_epoch
+        return super().finish()
 
     def end_after(self, step: int) -> None:
         self.world.last_step = min(self.world.last_step, step + 1)

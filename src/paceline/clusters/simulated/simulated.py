@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from paceline.chance import seeded
 from paceline.clusters.checks import check_threads, check_workers, share_of_cores, thread_words
 from paceline.clusters.gc_pause import gc_paused
 from paceline.clusters.job import Job
@@ -100,7 +101,7 @@ class Simulated:
         threads = _set_threads(self.threads or share_of_cores(job.workers))
         try:
             # The ranks compute in the caller's process, and must leave its random numbers as they were.
-            with gc_paused(), torch.random.fork_rng(devices=[]):
+            with gc_paused(), seeded(job.seed):
                 try:
                     # A rank that dies in a collective disturbs it in any case.
                     return self._run(job, progress, whole_collectives=not self.faults)
@@ -191,7 +192,7 @@ class Simulated:
             shapes = ShapeReplica(task, module.to("meta"), seed=job.seed)
             return [(rank, shapes) for rank in range(job.ranks)]
         return [
-            (rank, Replica(task, copy.deepcopy(module), seed=job.seed, rank=rank))
+            (rank, Replica(task, copy.deepcopy(module), seed=job.seed, rank=rank, autocast=job.autocast))
             for rank in range(job.ranks)
         ]
 
@@ -226,7 +227,7 @@ def _measure(job: Job, samples: Samples, batches: GlobalBatches) -> Measured:
     """What gradients and updates cost on this machine: of one worker's slice, and of a batch of another size."""
     assert job.task is not None
     module: Any = job.task.model
-    replica = Replica(job.task, copy.deepcopy(module), seed=job.seed)
+    replica = Replica(job.task, copy.deepcopy(module), seed=job.seed, autocast=job.autocast)
     own = batches.slice(0, 0, job.workers)
     other = batches.slice(0, 0, 1 if job.workers > 1 else 2)
     own_s = _median_s(lambda: replica.compute(own, samples))

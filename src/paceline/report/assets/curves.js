@@ -23,7 +23,9 @@ class Curves {
       byId(name).hidden = !this.charts.some((each) => each.name === name);
     }
     const targets = this.targets().map(formatNumber);
-    explain(byId("metric"), targets.length ? `dotted: the target, ${targets.join(" and ")}` : "");
+    const direction = this.runs.some((run) => run.better === "lower") ? "; lower is better" : "";
+    const target = targets.length ? `dotted: the target, ${targets.join(" and ")}` : "";
+    explain(byId("metric"), (target + direction).replace(/^; /, ""));
     explain(byId("consensus"), "root of the workers' mean squared distance from their mean");
     this.makeControls();
     this.makeLegend();

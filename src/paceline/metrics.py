@@ -1,0 +1,169 @@
+"""Metrics: those that have a name, which way each is better, and what may go wrong where one is computed.
+
+A metric is a function of the outputs and targets of all test samples. Torch is not imported here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from paceline.errors import ConfigurationError, PacelineError
+from paceline.task_checks import require
+from paceline.user_code import user_traceback
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = [
+    "HIGHER",
+    "LOWER",
+    "METRIC_NAMES",
+    "Better",
+    "Metric",
+    "accuracy",
+    "better_of",
+    "mae",
+    "metric_named",
+    "mse",
+    "name_of",
+    "reaches",
+    "rmse",
+    "value_of",
+]
+
+Metric: TypeAlias = "Callable[[Tensor, Tensor], float]"
+Better: TypeAlias = Literal["higher", "lower"]
+HIGHER: Better = "higher"
+LOWER: Better = "lower"
+
+_LOWER_WORDS = ("loss", "perplexity", "error", "rmse", "mse", "mae")
+"""A metric whose name has one of these is better the lower it is, unless the task says otherwise."""
+
+
+# Named metrics
+
+
+def accuracy(outputs: Tensor, targets: Tensor) -> float:
+    """The share of samples whose largest output is the one that the target names."""
+    # Otherwise (n, 1) targets would broadcast to n² comparisons, and a single output would always be right.
+    fits = outputs.ndim > 0 and outputs.shape[-1] > 1 and outputs.shape[:-1] == targets.shape
+    bound = "needs outputs of shape (…, classes), with 2 classes or more, and targets of shape (…)"
+    require(fits, "metric 'accuracy'", bound, _shapes(outputs, targets), "give a metric of your own")
+    return float((outputs.argmax(-1) == targets).double().mean())
+
+
+def mse(outputs: Tensor, targets: Tensor) -> float:
+    """The mean squared difference."""
+    return float(_differences("mse", outputs, targets).square().mean())
+
+
+def rmse(outputs: Tensor, targets: Tensor) -> float:
+    """The root of the mean squared difference."""
+    return math.sqrt(float(_differences("rmse", outputs, targets).square().mean()))
+
+
+def mae(outputs: Tensor, targets: Tensor) -> float:
+    """The mean absolute difference."""
+    return float(_differences("mae", outputs, targets).abs().mean())
+
+
+def _differences(name: str, outputs: Tensor, targets: Tensor) -> Tensor:
+    remedy = "otherwise each output would be compared with every target; squeeze or unsqueeze one of them"
+    bound = "needs outputs and targets of one shape"
+    require(outputs.shape == targets.shape, f"metric {name!r}", bound, _shapes(outputs, targets), remedy)
+    return outputs.double() - targets.double()
+
+
+def _shapes(outputs: Tensor, targets: Tensor) -> str:
+    return f"{tuple(outputs.shape)} and {tuple(targets.shape)}"
+
+
+_METRICS: Mapping[str, Metric] = {"accuracy": accuracy, "mae": mae, "mse": mse, "rmse": rmse}
+METRIC_NAMES = (*_METRICS, "loss", "perplexity")
+"""What a task's metric may be called by."""
+
+
+def metric_named(name: str, loss: Callable[[Any, Any], Any] | None) -> Metric:
+    """The metric of this name; `loss` is the task's, of which two of them are made."""
+    if name in _METRICS:
+        return _METRICS[name]
+    if loss is None:
+        remedy = "give Task(loss=…), or a metric of your own"
+        raise ConfigurationError("metric", f"needs a loss of the task's own to be {name!r}", None, remedy)
+    return partial(_perplexity if name == "perplexity" else _loss, loss)
+
+
+def _loss(loss: Callable[[Any, Any], Any], outputs: Tensor, targets: Tensor) -> float:
+    return float(loss(outputs, targets))
+
+
+def _perplexity(loss: Callable[[Any, Any], Any], outputs: Tensor, targets: Tensor) -> float:
+    try:
+        return math.exp(float(loss(outputs, targets)))
+    except OverflowError:
+        return math.inf
+
+
+# Which way is better
+
+
+def name_of(function: Any) -> str:
+    """What a function, an object that can be called or a name is called; empty where there is nothing."""
+    while isinstance(function, partial):
+        function = function.func
+    if function is None or isinstance(function, str):
+        return function or ""
+    return str(getattr(function, "__name__", type(function).__name__))
+
+
+def better_of(metric: Any, said: str | None = None) -> Better:
+    """Which way a metric is better: as the task says, or the metric itself, or its name; higher if none does."""
+    if said is not None:
+        return LOWER if said == LOWER else HIGHER
+    own = getattr(metric, "higher_is_better", None)  # as torchmetrics has it
+    if isinstance(own, bool):
+        return HIGHER if own else LOWER
+    name = name_of(metric).lower()
+    return LOWER if any(word in name for word in _LOWER_WORDS) else HIGHER
+
+
+def reaches(value: float | None, target: float | None, better: str) -> bool:
+    """Whether a metric's value is as good as its target."""
+    if value is None or target is None:
+        return False
+    return value <= target if better == LOWER else value >= target
+
+
+# What may go wrong
+
+
+def value_of(metric: Metric, outputs: Any, targets: Any) -> float:
+    """The metric's value. What it cannot take, and what is no number, is refused with the argument's name."""
+    try:
+        value = metric(outputs, targets)
+    except PacelineError:
+        raise
+    except Exception as error:
+        found = f"outputs {_look(outputs)} and targets {_look(targets)}"
+        remedy = f"it failed:\n{user_traceback(error)}"
+        bound = "must take the outputs and targets of the test samples"
+        raise ConfigurationError(f"metric {name_of(metric)!r}", bound, found, remedy) from None
+    try:
+        return float(value)
+    except (TypeError, ValueError, RuntimeError):
+        remedy = "return a float, or a tensor of one element"
+        raise ConfigurationError(
+            f"metric {name_of(metric)!r}", "must return one number", _look(value), remedy
+        ) from None
+
+
+def _look(value: Any) -> str:
+    """A value in a few words."""
+    if hasattr(value, "shape") and hasattr(value, "dtype"):
+        return f"of shape {tuple(value.shape)} and {value.dtype}"
+    if isinstance(value, Mapping):
+        return f"of type {type(value).__name__} with {', '.join(map(str, value))}"
+    return f"of type {type(value).__name__}"

@@ -1,0 +1,69 @@
+"""What a dataset draws is the same in every world: set by seed, rank and step."""
+
+import random
+
+import numpy as np
+import pytest
+import torch
+from tasks import WORLDS, a_task, samples
+from torch.utils.data import Dataset
+
+import paceline as pl
+from paceline.chance import kept, seed_all
+
+
+class Noisy(Dataset):
+    """Samples that are changed a little whenever they are fetched."""
+
+    def __init__(self, *kinds):
+        self.inputs, self.targets = samples()
+        self.kinds = kinds
+
+    def __len__(self):
+        return len(self.inputs)
+
+    def __getitem__(self, number):
+        draws = {"python": random.random, "numpy": np.random.rand, "torch": lambda: torch.rand(1).item()}
+        noise = sum(draws[kind]() for kind in self.kinds)
+        return self.inputs[number] + noise, self.targets[number]
+
+
+def trained(world, *kinds, seed=0, **changes):
+    return pl.train(a_task(data=Noisy(*kinds), **changes), "all-reduce", WORLDS[world](2), steps=4, seed=seed)
+
+
+@pytest.mark.parametrize("kind", ["python", "numpy", "torch"])
+def test_a_simulation_draws_what_processes_draw(kind):
+    local, virtual = (trained(world, kind) for world in WORLDS)
+    assert torch.equal(local.parameters, virtual.parameters)
+    assert not torch.equal(trained("simulated").parameters, virtual.parameters)
+
+
+@pytest.mark.parametrize("kind", ["python", "numpy", "torch"])
+def test_two_simulations_draw_the_same_whatever_was_drawn_before(kind):
+    with kept():
+        seed_all(1)
+        first = trained("simulated", kind)
+        seed_all(2)
+        assert torch.equal(trained("simulated", kind).parameters, first.parameters)
+
+
+def test_the_callers_chance_is_left_as_it_was():
+    with kept():
+        seed_all(5)
+        expected = random.random(), np.random.rand(), torch.rand(1).item()
+        seed_all(5)
+        trained("simulated", "python", "numpy", "torch", test=Noisy("numpy"), metric="mse")
+        assert (random.random(), np.random.rand(), torch.rand(1).item()) == expected
+
+
+@pytest.mark.parametrize("kind", ["python", "numpy", "torch"])
+def test_every_evaluation_draws_the_same_test_samples(kind):
+    """Of a model that does not learn: only other samples could change its metric."""
+    still = {
+        "optimizer": lambda params: torch.optim.SGD(params, lr=0.0),
+        "metric": "mse",
+        "test": Noisy(kind),
+    }
+    found = {record.metric for world in WORLDS for record in trained(world, **still).history}
+    assert len(found) == 1
