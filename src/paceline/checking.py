@@ -40,7 +40,8 @@ class Checked:
     trainable: int
     model_bytes: int
     """Of parameters and buffers: what a message of all parameters is long, at most."""
-    samples: int
+    samples: int | None
+    """None: a stream, whose end is not known."""
     test_samples: int | None
     batch_size: int
     loss: float
@@ -60,15 +61,14 @@ class Checked:
 def check_task(task: Task, *, workers: int = 4, seed: int = 0) -> Checked:
     """Build everything, compute one batch and update once. Raises what training would raise."""
     module = task.build_model(seed)
-    samples = Samples(task.build_data())
-    test = task.build_test()
-    batches = GlobalBatches(samples.length, task.batch_size, seed)
+    samples, test = Samples.of(task, seed), Samples.of_test(task)
+    batches = GlobalBatches.of(task, samples, seed)
     replica = Replica(task, module, seed=seed)
     whole, half = batches.slice(0, 0, 1), batches.slice(0, 0, 2)
     loss = _first_loss(replica, samples, batches)
     metric = None
     if test is not None and (function := task.metric_function()) is not None:
-        metric = replica.evaluate(Samples(test), function)
+        metric = replica.evaluate(test, function)
     whole_s = _median_s(lambda: replica.compute(whole, samples))
     half_s = _median_s(lambda: replica.compute(half, samples))
     fixed_s, per_sample_s = fit((whole.count, half.count), (whole_s, half_s))
@@ -79,8 +79,8 @@ def check_task(task: Task, *, workers: int = 4, seed: int = 0) -> Checked:
         parameters=sum(p.numel() for p in module.parameters()),
         trainable=replica.parameters.numel(),
         model_bytes=sum(t.nbytes for t in (*module.parameters(), *module.buffers())),
-        samples=samples.length,
-        test_samples=Samples(test).length if test is not None else None,
+        samples=None if samples.is_stream else samples.length,
+        test_samples=test.length if test is not None else None,
         batch_size=whole.count,
         loss=loss,
         metric=metric,

@@ -15,6 +15,7 @@ from paceline.clusters.outcome import assemble
 from paceline.context import Strategy
 from paceline.errors import ConfigurationError
 from paceline.forked import do_without_lost_threads
+from paceline.replica.batches import GlobalBatches
 from paceline.replica.samples import Samples
 from paceline.run import Progress, Run
 from paceline.strategies import describe, parse
@@ -99,8 +100,10 @@ def count_steps(task: Task, steps: int | None, epochs: float | None) -> int:
     passes = DEFAULT_EPOCHS if epochs is None else epochs
     if not isinstance(passes, (int, float)) or not 0 < passes < math.inf:
         raise ConfigurationError("epochs", "must be above 0", epochs)
-    length = Samples(task.build_data()).length
-    return math.ceil(passes * math.ceil(length / min(task.batch_size, length)))
+    samples = Samples.of(task)
+    if samples.is_stream:
+        return math.ceil(passes * samples.length / task.batch_size)
+    return math.ceil(passes * GlobalBatches.of(task, samples, 0).steps_per_epoch)
 
 
 def check_seed(seed: int) -> int:

@@ -34,7 +34,7 @@ def _lines(file: str, found: Checked, workers: int) -> Iterator[str]:
     slice_ = -(-found.batch_size // workers)
     rows = {
         "parameters": f"{found.parameters:,}, {found.trainable:,} of them trained; {format_bytes(found.model_bytes)}",
-        "samples": f"{found.samples:,}"
+        "samples": (f"{found.samples:,}" if found.samples is not None else "a stream: give --steps")
         + (f", {found.test_samples:,} for tests" if found.test_samples else ""),
         "first loss": f"{found.loss:.4g}",
         "metric": "none: no target can be reached"

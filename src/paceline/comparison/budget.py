@@ -7,13 +7,12 @@ without mathematics, so that no strategy needs to be known here.
 
 from __future__ import annotations
 
-import math
-
 from paceline.clusters.simulated.simulated import Simulated
 from paceline.context import Strategy
 from paceline.costs import times
 from paceline.costs.link import Link
 from paceline.errors import TaskError
+from paceline.replica.batches import GlobalBatches
 from paceline.replica.samples import Samples
 from paceline.task import Task
 from paceline.training import train
@@ -34,7 +33,8 @@ def batches_per_step(task: Task, strategy: str | Strategy, workers: int) -> floa
         raise
     except Exception:  # it may be unable to run in virtual time, and yet run well elsewhere
         return 1.0
-    length = Samples(task.build_data()).length
-    batch = length / math.ceil(length / min(task.batch_size, length))
+    samples = Samples.of(task)
+    batches = GlobalBatches.of(task, samples, 0)
+    batch = task.batch_size if samples.is_stream else batches.samples_per_epoch / batches.steps_per_epoch
     found = run.history[-1].samples / run.steps / batch if run.history else 0.0
     return 1.0 if found <= 0 or abs(found - 1) < _SAME else found

@@ -17,7 +17,7 @@ from paceline.replica.evaluation import Metric, evaluate
 from paceline.replica.finite import is_finite, last_not_finite
 from paceline.replica.layout import Layout, flatten
 from paceline.replica.optimizer import FlatOptimizer, works_elementwise
-from paceline.replica.samples import Samples
+from paceline.replica.samples import Samples, Source
 from paceline.task import Task
 
 __all__ = ["Replica"]
@@ -135,7 +135,7 @@ class Replica:
     def compute(
         self,
         batch: Batch,
-        samples: Samples,
+        samples: Source,
         on_bucket: Callable[[int], None] = _nothing,
         checkpoint: Callable[[], None] | None = None,
         *,
@@ -176,9 +176,14 @@ class Replica:
         for buffer, before in zip(self.buffers, self._buffers_before, strict=True):
             buffer.copy_(before)
 
-    def _forward(self, batch: Batch, samples: Samples) -> Tensor:
+    def fetch(self, batch: Batch, samples: Source) -> Any:
+        """The samples of a batch. What the model draws next is set by rank and step, whoever fetched them."""
+        content = samples.content(batch, self._seed + batch.step)
         self.reseed(batch.step)
-        content = samples.fetch(batch.indices)
+        return content
+
+    def _forward(self, batch: Batch, samples: Source) -> Tensor:
+        content = self.fetch(batch, samples)
         if not self.module.training:
             self.module.train()
         return loss_of(self.task, self.module, content)

@@ -101,15 +101,13 @@ class ProcessContext(Rank):
     def data(self) -> TrainingData:
         task = self.job.task
         assert task is not None
-        samples = Samples(task.build_data())
-        batches = GlobalBatches(samples.length, task.batch_size, self.job.seed)
+        samples = Samples.of(task, self.job.seed)
+        batches = GlobalBatches.of(task, samples, self.job.seed)
         return TrainingData(samples, batches, len(self.workers))
 
     @cached_property
     def test_samples(self) -> Samples | None:
-        task = self.job.task
-        test = task.build_test() if task is not None else None
-        return Samples(test) if test is not None else None
+        return Samples.of_test(self.job.task) if self.job.task is not None else None
 
     @property
     def last_step(self) -> int:
