@@ -9,11 +9,16 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 
-__all__ = ["chance_kept", "fetch_seed", "seed_all"]
+__all__ = ["chance_kept", "fetch_seed", "rank_seed", "seed_all"]
+
+
+def rank_seed(seed: int, rank: int) -> int:
+    """What the seeds of a rank's steps begin at: the step is added. Torch takes 64 bits."""
+    return (seed * 1_000_003 + rank) * 1_000_003 % 2**63
 
 
 def seed_all(number: int) -> None:
-    """Let all that is drawn from now on be set by a number below 2**63."""
+    """Let all that is drawn from now on be set by a number."""
     torch.default_generator.manual_seed(number)
     random.seed(number)
     np.random.seed(number % 2**32)

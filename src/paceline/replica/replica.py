@@ -13,6 +13,7 @@ from paceline.context import BUCKET_BYTES, Batch
 from paceline.errors import RunError
 from paceline.replica.buffers import FlatBuffers
 from paceline.replica.calls import loss_of
+from paceline.replica.chance import rank_seed
 from paceline.replica.evaluation import Metric, evaluate
 from paceline.replica.finite import is_finite, last_not_finite
 from paceline.replica.layout import Layout, flatten
@@ -36,7 +37,7 @@ class Replica:
         self.task = task
         self.module = module
         self._identity = {"seed": seed, "rank": rank}
-        self._seed = (seed * 1_000_003 + rank) * 1_000_003 % 2**63  # torch takes 64 bits, and a step is added
+        self._seed = rank_seed(seed, rank)
         self._trainable = [p for p in module.parameters() if p.requires_grad]
         self.layout = Layout.of(module)
         device = self._trainable[0].device

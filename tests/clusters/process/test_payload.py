@@ -144,7 +144,8 @@ def test_large_copies_are_said_once(monkeypatch, caplog):
     payload._say_what_is_copied.cache_clear()
     with caplog.at_level(logging.WARNING, logger="paceline"):
         for _ in range(2):
-            size([np.zeros(2_000_000, dtype=np.uint8), list(range(400_000))])
+            packed = payload.Packed([np.zeros(2_000_000, dtype=np.uint8), list(range(400_000))])
+            packed.say_what_is_copied()
     (record,) = caplog.records
     assert "1.907 MiB of tensors and arrays" in record.getMessage()
     assert "numpy.load" in record.getMessage()

@@ -134,6 +134,9 @@ class Packed:
         self._pickler = _Pickler(file, files=files)
         self._pickler.dump(value)
         self._pickled = file.getbuffer()
+
+    def say_what_is_copied(self) -> None:
+        """Tell the user if it is much."""
         _say_what_is_copied(self._pickler.end, len(self._pickled))
 
     def store(self) -> SharedMemory:

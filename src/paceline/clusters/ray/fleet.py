@@ -18,8 +18,8 @@ from paceline.clusters.hosts.rank import Assignment
 from paceline.clusters.hosts.table import Member, Table, Whereabouts, check_versions, whereabouts
 from paceline.clusters.job import Job
 from paceline.clusters.outcome import Outcome
-from paceline.clusters.process import payload
 from paceline.clusters.process.letters import read_error
+from paceline.clusters.process.payload import Packed
 from paceline.clusters.ray.actor import RankActor
 from paceline.clusters.ray.code import own_modules, own_path, travelling_by_value
 from paceline.clusters.ray.connection import connected, import_ray
@@ -121,9 +121,11 @@ class Fleet:
         )
         with user_code("the task cannot be sent to worker processes"), travelling_by_value(sorted(missing)):
             # A host of its own may not have the files that this one has mapped.
-            packed = payload.store(assignment, files=not spans_hosts)
-        packed.close_fd()
-        stored = self._ray.put(np.frombuffer(packed.view, dtype=np.uint8))
+            packed = Packed(assignment, files=not spans_hosts)
+        packed.say_what_is_copied()
+        memory = packed.store()
+        memory.close_fd()
+        stored = self._ray.put(np.frombuffer(memory.view, dtype=np.uint8))
         leaders = {self._places[actor].host: actor for actor in reversed(chosen)}
         answers = self._ask(list(leaders.values()), "keep", [(stored,)] * len(leaders))
         found = dict(zip(leaders, answers, strict=True))
