@@ -15,7 +15,7 @@ that the model does not take are left out; a tensor that it does not take is ref
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -65,23 +65,24 @@ def target_of(batch: Any) -> Any:
 
 def _arguments(module: nn.Module, batch: Mapping[str, Any], *, with_target: bool) -> dict[str, Any]:
     """The entries of a batch by the names that the model knows them by."""
-    target, taken = _target_name(batch), _taken(_forward_of(module))
+    target, (taken, takes_any) = _target_name(batch), _taken(_forward_of(module))
     given = dict(batch)
     if target is not None:
         value = given.pop(target)
         if with_target:
-            given["labels" if taken and target not in taken and "labels" in taken else target] = value
-    if taken is None:
-        return given
+            given["labels" if target not in taken and "labels" in taken else target] = value
+    return given if takes_any else _known(given, taken)
+
+
+def _known(given: dict[str, Any], taken: Collection[str]) -> dict[str, Any]:
     from torch import Tensor
 
-    strange = [name for name in given if name not in taken]
-    refused = [name for name in strange if isinstance(given[name], Tensor)]
+    refused = [name for name, value in given.items() if name not in taken and isinstance(value, Tensor)]
     if refused:
         bound = f"must have only entries that the model takes: {', '.join(sorted(taken))}"
         remedy = "leave the others out of the dataset, or of what collate=… makes of it"
         raise ConfigurationError("data", bound, ", ".join(refused), remedy)
-    return {name: value for name, value in given.items() if name not in strange}
+    return {name: value for name, value in given.items() if name in taken}
 
 
 def _forward_of(module: nn.Module) -> Callable[..., Any]:
@@ -91,12 +92,11 @@ def _forward_of(module: nn.Module) -> Callable[..., Any]:
 
 
 @lru_cache(maxsize=64)
-def _taken(forward: Callable[..., Any]) -> frozenset[str] | None:
-    """The names of a function's arguments; None where it takes any."""
+def _taken(forward: Callable[..., Any]) -> tuple[frozenset[str], bool]:
+    """The names of a method's arguments, and whether it takes any others."""
     arguments = list(inspect.signature(forward).parameters.values())[1:]
-    if any(argument.kind is argument.VAR_KEYWORD for argument in arguments):
-        return None
-    return frozenset(argument.name for argument in arguments)
+    takes_any = any(argument.kind is argument.VAR_KEYWORD for argument in arguments)
+    return frozenset(argument.name for argument in arguments), takes_any
 
 
 def _own_loss(outputs: Any) -> Any:
