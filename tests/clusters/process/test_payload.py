@@ -1,9 +1,13 @@
 import logging
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from tasks import a_task, samples
+from torch.utils.data import Dataset
 
+import paceline as pl
 from paceline.clusters.process import payload
 
 LARGE = 300_000  # numbers of 8 bytes: enough to be looked for in files
@@ -149,3 +153,23 @@ def test_large_copies_are_said_once(monkeypatch, caplog):
     (record,) = caplog.records
     assert "1.907 MiB of tensors and arrays" in record.getMessage()
     assert "numpy.load" in record.getMessage()
+
+
+class Mapped(Dataset):
+    """Its samples can be had only where its file is mapped."""
+
+    def __init__(self, path):
+        self.numbers = np.memmap(path, dtype=np.int64, mode="r")
+
+    def __len__(self):
+        return 24
+
+    def __getitem__(self, index):
+        assert self.numbers.filename in Path("/proc/self/maps").read_text()
+        assert self.numbers[index] == index
+        return tuple(tensor[index] for tensor in samples())
+
+
+def test_the_workers_of_a_run_map_the_file_that_a_dataset_has_mapped(path):
+    run = pl.train(a_task(data=Mapped(path), loaders=1), "all-reduce", pl.Local(workers=2), steps=3)
+    assert run.steps == 3
