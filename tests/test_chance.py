@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from paceline.chance import kept, seed_all, seeded
+from paceline.chance import fetch_seed, kept, rank_seed, seed_all, seeded
 
 
 def draw():
@@ -48,3 +48,13 @@ def test_within_a_seed_chance_is_the_seeds():
         first = draw()
     with seeded(4):
         assert draw() == first
+
+
+def test_every_rank_step_and_purpose_has_a_seed_of_its_own_that_torch_takes():
+    numbers = [
+        rank_seed(seed, rank) + step for seed in (0, 2**32 - 1) for rank in range(9) for step in range(9)
+    ]
+    numbers += [fetch_seed(number) for number in numbers]
+    assert len(set(numbers)) == len(numbers)
+    for number in numbers:
+        seed_all(number)

@@ -21,7 +21,6 @@ from torch import Tensor, nn
 
 from paceline.clusters.job import Job
 from paceline.clusters.outcome import assemble
-from paceline.clusters.rank.data import TrainingData
 from paceline.clusters.simulated.simulated import Simulated
 from paceline.context import Strategy
 from paceline.costs import times
@@ -100,16 +99,19 @@ class _Passes:
     def __init__(self, task: Task) -> None:
         # Built once: a factory may read gigabytes.
         self.task = dataclasses.replace(task, data=task.build_data())
-        samples = Samples(self.task.build_data())
-        self._batches = GlobalBatches(samples.length, task.batch_size, 0)
+        samples = Samples.of(self.task)
+        self._batches = GlobalBatches.of(self.task, samples, 0)
         self.batch_size = self._batches.batch_size
-        self.length = TrainingData(samples, self._batches, 1).samples_per_epoch
+        self._is_stream = samples.is_stream
+        self.length = samples.length if self._is_stream else self._batches.samples_per_epoch
 
     def samples(self, epochs: float | None) -> float:
         return (DEFAULT_EPOCHS if epochs is None else epochs) * self.length
 
     def batches(self, samples: float) -> float:
         """How many global batches have so many samples. The last of a pass may be smaller than the others."""
+        if self._is_stream:
+            return samples / self.batch_size
         passes, rest = divmod(samples, self.length)
         steps, size = self._batches.steps_per_epoch, self.batch_size
         full = (steps - 1) * size

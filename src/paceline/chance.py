@@ -9,7 +9,17 @@ import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = ["kept", "seed_all", "seeded"]
+__all__ = ["fetch_seed", "kept", "rank_seed", "seed_all", "seeded"]
+
+
+def rank_seed(seed: int, rank: int) -> int:
+    """What the seeds of a rank's steps begin at: the step is added. Torch takes 64 bits."""
+    return (seed * 1_000_003 + rank) * 1_000_003 % 2**63
+
+
+def fetch_seed(number: int) -> int:
+    """Samples are fetched by another seed than the model computes by, or a dropout would repeat an augmentation."""
+    return (number + 2**62) % 2**63
 
 
 def seed_all(seed: int) -> None:

@@ -7,7 +7,7 @@ under the same seed, so that all ranks hold the same model and the same data. To
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -21,35 +21,56 @@ from paceline.task_checks import (
     check_model,
     check_numbers,
     is_factory,
+    is_stream,
     require,
     steps_alone,
 )
+from paceline.task_data import Repeated, as_tensors, check_batching, check_stream, settled
 from paceline.user_code import user_code
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
     from torch.optim import Optimizer
     from torch.optim.lr_scheduler import LRScheduler
-    from torch.utils.data import Dataset
+    from torch.utils.data import DataLoader, Dataset
 
 __all__ = ["Parameters", "Task"]
 
-Data: TypeAlias = "Dataset[Any] | tuple[Tensor, ...]"
+Data: TypeAlias = "Dataset[Any] | tuple[Tensor, ...] | Iterable[Any]"
+Collate: TypeAlias = Callable[[list[Any]], Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Task:
-    """What is learned. In a tuple of tensors the last is the target and the others are the model's inputs."""
+    """What is learned. In a tuple of tensors the last is the target and the others are the model's inputs.
+
+    Of a DataLoader the dataset is taken, and what is not given here: batch size, collate function, order, drop_last
+    and the number of its processes.
+    """
 
     model: nn.Module | Callable[[], nn.Module]
-    data: Data | Callable[[], Data] = field(repr=False)
+    data: Data | Callable[[], Data] | DataLoader[Any] = field(repr=False)
     loss: Callable[[Any, Any], Tensor] | None = None
     """Of outputs and targets: the mean over their samples. None: the model returns its own, as `loss`."""
     optimizer: Callable[[Any], Optimizer]
     """Given the trainable parameters, which also answer as the module does: see `Parameters`."""
-    batch_size: int
-    """Samples of one step, over all workers."""
-    test: Data | Callable[[], Data] | None = field(default=None, repr=False)
+    batch_size: int = 0
+    """Samples of one step, over all workers. It may be left out where the data is a DataLoader."""
+    collate: Collate | None = None
+    """Makes one batch of a list of samples. None: as a DataLoader does."""
+    sampler: Sequence[float] | Any = field(default=None, repr=False)
+    """A weight for each sample, or a WeightedRandomSampler: each sample of a batch is drawn by these."""
+    shuffle: bool | None = None
+    """False: in the dataset's own order. True or None: in another order every epoch."""
+    drop_last: bool = False
+    """Whether the last samples of an epoch that do not fill a batch are left out."""
+    loaders: int | None = None
+    """Processes of each worker that fetch samples while it computes. None: as the DataLoader has them, or none."""
+    prefetch: int = 2
+    """Batches that the loaders of a worker keep ready."""
+    test: Data | Callable[[], Data] | DataLoader[Any] | None = field(default=None, repr=False)
+    test_collate: Collate | None = None
+    """The same for test samples. None: as `collate`."""
     metric: str | Metric | None = None
     """Of the outputs and targets of all test samples: a function, or accuracy, loss, perplexity, mae, mse or rmse."""
     target: float | None = None
@@ -62,6 +83,8 @@ class Task:
     """Stepped once an update."""
 
     def __post_init__(self) -> None:
+        for name, value in settled(self).items():
+            object.__setattr__(self, name, value)
         check_model(self.model)
         check_loss(self.loss)
         remedy = "give what makes one, such as lambda params: torch.optim.SGD(params, lr=0.1)"
@@ -73,6 +96,7 @@ class Task:
         if self.test is not None and not is_factory(self.test):
             check_data("test", self.test)
         check_numbers(self.batch_size, self.clip_norm, self.target)
+        check_batching(self)
         check_metric(self.metric, self.test, self.target, METRIC_NAMES)
         check_better(self.better, self.metric)
 
@@ -86,8 +110,11 @@ class Task:
         return model
 
     def build_data(self) -> Data:
-        """The training samples: a tuple of tensors, or a map-style dataset."""
-        return _build_data("data", self.data)
+        """The training samples: a tuple of tensors, a map-style dataset, or a stream."""
+        data = _build_data("data", self.data)
+        if is_stream(data):
+            check_stream(self)
+        return data
 
     def build_test(self) -> Data | None:
         """The test samples, or None where the task has none."""
@@ -154,12 +181,15 @@ def _build_data(argument: str, given: Any) -> Data:
     from torch.utils.data import TensorDataset
 
     if is_factory(given):
+        factory = given
         # A constant seed: the data of a task is the same on every rank and in every run.
         with seeded(0), user_code(f"the {argument} could not be built"):
-            given = given()
+            given = factory()
+        if hasattr(type(given), "__next__"):  # such as a generator: it is begun anew for every pass
+            given = Repeated(factory)
         check_data(argument, given)
     # Tensors take the fast path, whichever way they were wrapped.
     if type(given) is TensorDataset and len(given.tensors) > 1:
         return given.tensors
-    built: Data = given
+    built: Data = as_tensors(given) if isinstance(given, tuple) else given
     return built

@@ -17,6 +17,7 @@ __all__ = [
     "check_model",
     "check_numbers",
     "is_factory",
+    "is_stream",
     "require",
     "steps_alone",
 ]
@@ -32,8 +33,17 @@ def _is_finite(value: object) -> bool:
 
 
 def is_factory(given: object) -> bool:
-    # A dataset may be callable too: what can be indexed is data. A class cannot, so it is a factory.
-    return callable(given) and not hasattr(type(given), "__getitem__")
+    # A dataset may be callable too: what can be indexed or iterated is data. A class cannot, so it is a factory.
+    return callable(given) and not any(hasattr(type(given), name) for name in ("__getitem__", "__iter__"))
+
+
+def is_stream(data: object) -> bool:
+    """Whether samples come one after the other, and cannot be asked for by number."""
+    from torch.utils.data import IterableDataset
+
+    if isinstance(data, IterableDataset):  # torch gives it a __getitem__, which raises
+        return True
+    return hasattr(type(data), "__iter__") and not hasattr(type(data), "__getitem__")
 
 
 def steps_alone(stepper: Any) -> bool:
@@ -44,7 +54,7 @@ def steps_alone(stepper: Any) -> bool:
 
 def check_numbers(batch_size: object, clip_norm: float | None, target: float | None) -> None:
     counts = isinstance(batch_size, int) and _is_finite(batch_size) and batch_size > 0
-    remedy = "it counts the samples of one step, over all workers"
+    remedy = "it counts the samples of one step, over all workers; only a DataLoader brings its own"
     require(counts, "batch_size", "must be an int of at least 1", batch_size, remedy)
     clips = clip_norm is None or (_is_finite(clip_norm) and clip_norm > 0)
     require(clips, "clip_norm", "must be finite and above 0", clip_norm, "leave it out for none")
@@ -103,14 +113,18 @@ def check_loss(loss: object) -> None:
 
 def check_data(argument: str, data: Any) -> None:
     from torch import Tensor
-    from torch.utils.data import IterableDataset
 
+    _check_kind(argument, data)
     tensors = isinstance(data, tuple | list) and bool(data) and all(isinstance(part, Tensor) for part in data)
     if isinstance(data, tuple) or tensors:
         size = _check_tensors(argument, data)
+    elif is_stream(data):
+        remedy = "make a list of its samples, which must come to an end"
+        require(argument != "test", argument, "must not be a stream", type(data).__name__, remedy)
+        return
     else:
-        bound = "must be a tuple of tensors, a map-style Dataset, or a factory of either"
-        mapped = hasattr(data, "__getitem__") and not isinstance(data, IterableDataset | Tensor | dict | str)
+        bound = "must be a tuple of tensors, a map-style Dataset, a stream, or a factory of one"
+        mapped = hasattr(data, "__getitem__") and not isinstance(data, Tensor)
         require(mapped, argument, bound, data, "a Dataset needs __getitem__ and __len__")
         try:
             size = len(data)
@@ -119,15 +133,44 @@ def check_data(argument: str, data: Any) -> None:
     require(size > 0, argument, "must hold at least one sample", size, "look at how it is loaded")
 
 
-def _check_tensors(argument: str, tensors: Any) -> int:
-    from torch import Tensor
+def _check_kind(argument: str, data: object) -> None:
+    """Refuse what can be indexed or iterated and yet is no data."""
+    from torch.utils.data import DataLoader
 
+    remedy = "give the function that makes it, which is called for every pass: data=make_samples"
+    used_up = hasattr(type(data), "__next__")
+    require(not used_up, argument, "must not be an iterator, which has one pass only", data, remedy)
+    remedy = "return its dataset, and give batch_size, collate and the like to the task"
+    made = isinstance(data, DataLoader)
+    require(not made, argument, "must not be a DataLoader that a factory makes", data, remedy)
+    remedy = "give a tuple of tensors, or a list of samples"
+    other = isinstance(data, dict | str | bytes | set | frozenset)
+    require(not other, argument, "must be samples in an order", type(data).__name__, remedy)
+
+
+def _check_tensors(argument: str, tensors: Any) -> int:
     kinds = f"{type(tensors).__name__} of {', '.join(type(part).__name__ for part in tensors)}"
-    usable = isinstance(tensors, tuple) and all(isinstance(part, Tensor) and part.ndim for part in tensors)
+    usable = isinstance(tensors, tuple) and all(_is_column(part) for part in tensors)
     remedy = "use torch.as_tensor, and () around them"
-    require(usable, argument, "must be a tuple of tensors, each with a dimension of samples", kinds, remedy)
+    bound = "must be a tuple of tensors or numeric arrays, each with a dimension of samples"
+    require(usable, argument, bound, kinds, remedy)
     require(len(tensors) > 1, argument, "must be two tensors or more", kinds, "give inputs, then the target")
     sizes = [len(part) for part in tensors]
     bound = "must be tensors of equal first dimension"
     require(len(set(sizes)) == 1, argument, bound, sizes, "each holds one entry a sample")
     return sizes[0]
+
+
+def _is_column(part: Any) -> bool:
+    import numpy as np
+    import torch
+
+    if not isinstance(part, torch.Tensor | np.ndarray) or not part.ndim:
+        return False
+    if isinstance(part, np.ndarray):
+        try:
+            torch.from_numpy(np.empty(0, part.dtype))
+        except TypeError:  # texts, objects, records
+            return False
+        return all(stride >= 0 for stride in part.strides)
+    return True

@@ -21,7 +21,7 @@ from tasks import WORLDS, simulated
 
 import paceline as pl
 from paceline.testing.checks import check_close, check_weights_of_single
-from paceline.testing.tasks import ABOUT_UPDATES
+from paceline.testing.tasks import ABOUT_UPDATES, stream_task
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
@@ -46,6 +46,19 @@ def test_a_synchronous_strategy_gives_the_weights_of_single_in_simulation(case, 
 )
 def test_a_synchronous_strategy_gives_the_weights_of_single_in_processes(spec, workers, case, optimizer):
     check_weights_of_single(spec, pl.Local(workers=workers), case, optimizer)
+
+
+STREAMED = [
+    *itertools.product(SYNCHRONOUS, WORKERS, ["simulated"]),
+    *itertools.product(SYNCHRONOUS, [3], ["local"]),
+]
+
+
+@pytest.mark.parametrize(("spec", "workers", "world"), one_in(5, STREAMED))
+def test_a_synchronous_strategy_gives_the_weights_of_single_on_a_stream(spec, workers, world):
+    expected = pl.train(stream_task(), "single", simulated(1), steps=9)
+    run = pl.train(stream_task(), spec, WORLDS[world](workers), steps=9)
+    check_close(run.parameters, expected.parameters)
 
 
 @pytest.mark.parametrize("spec", one_in(3, zip(SYNCHRONOUS)))
@@ -81,7 +94,10 @@ def test_averages_after_every_step_differ_from_single_if_updates_are_not_linear(
     assert not torch.allclose(run.parameters, single(case, optimizer).parameters, rtol=0, atol=1e-4)
 
 
-@pytest.mark.parametrize("case", ["clipping", "schedule", "param-groups", "frozen-layer", "tied-weights"])
+@pytest.mark.parametrize(
+    "case",
+    ["clipping", "schedule", "param-groups", "dictionaries", "weights", "frozen-layer", "tied-weights"],
+)
 def test_the_case_makes_a_difference(case):
     changed, plain = single(case).parameters, single().parameters
     assert changed.shape != plain.shape or not torch.allclose(changed, plain, rtol=0, atol=1e-6)

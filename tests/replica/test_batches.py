@@ -2,8 +2,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tasks import a_task, samples
+from torch.utils.data import WeightedRandomSampler
 
 from paceline.replica.batches import GlobalBatches
+from paceline.replica.samples import Samples
 
 
 @given(
@@ -54,3 +57,46 @@ def test_steps_may_be_asked_for_in_any_order():
 def test_a_batch_larger_than_the_data_is_all_of_it():
     batches = GlobalBatches(10, 64, seed=0)
     assert (batches.batch_size, batches.steps_per_epoch, len(batches.indices(0))) == (10, 1, 10)
+
+
+@given(length=st.integers(1, 60), batch_size=st.integers(1, 70))
+def test_without_the_last_batch_all_are_full(length, batch_size):
+    batches = GlobalBatches(length, batch_size, seed=0, drop_last=True)
+    sizes = {batches.slice(step, 0, 1).count for step in range(3 * batches.steps_per_epoch)}
+    assert sizes == {batches.batch_size}
+    assert batches.samples_per_epoch == length - length % batches.batch_size
+
+
+@given(length=st.integers(1, 60), batch_size=st.integers(1, 70))
+def test_an_epoch_has_the_samples_of_its_batches(length, batch_size):
+    batches = GlobalBatches(length, batch_size, seed=0)
+    counts = [batches.slice(step, 0, 1).count for step in range(batches.steps_per_epoch)]
+    assert sum(counts) == batches.samples_per_epoch == length
+
+
+def of(**changes):
+    task = a_task(**changes)
+    return GlobalBatches.of(task, Samples.of(task), seed=0)
+
+
+def test_a_task_is_shuffled_unless_it_says_otherwise():
+    in_order = list(range(8))
+    assert of().indices(0).tolist() == GlobalBatches(24, 8, seed=0).indices(0).tolist() != in_order
+    assert of(shuffle=False).indices(0).tolist() == in_order
+    assert of(shuffle=False).indices(3).tolist() == in_order
+
+
+def test_a_tasks_weights_set_how_often_a_sample_comes():
+    assert set(of(sampler=[0] * 20 + [1] * 4).indices(5)) <= {20, 21, 22, 23}
+
+
+def test_a_sampler_of_torch_says_how_long_an_epoch_is():
+    batches = of(sampler=WeightedRandomSampler([1.0] * 24, num_samples=50), drop_last=True)
+    assert batches.steps_per_epoch == 6
+
+
+def test_a_streams_batches_follow_each_other_without_a_break():
+    batches = of(data=lambda: (pair for pair in zip(*samples(), strict=True)))
+    assert batches.indices(4).tolist() == list(range(32, 40))
+    parts = [batches.slice(4, worker, 3) for worker in range(3)]
+    assert [(part.start, part.count, part.total) for part in parts] == [(0, 3, 8), (3, 3, 8), (6, 2, 8)]

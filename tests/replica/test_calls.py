@@ -1,13 +1,14 @@
-from collections import namedtuple
+from collections import OrderedDict, namedtuple
 from types import SimpleNamespace
 
 import pytest
 import torch
+from tasks import WORLDS, sgd, simulated
 from torch import nn
 
 import paceline as pl
 from paceline.errors import ConfigurationError
-from paceline.replica.calls import TARGETS, loss_of, outputs_of, target_of
+from paceline.replica.calls import TARGETS, loss_of, outputs_of, predictions_of, target_of
 
 Pair = namedtuple("Pair", ["image", "label"])
 X, Y = torch.arange(6.0).view(3, 2), torch.tensor([[1.0], [2.0], [3.0]])
@@ -76,3 +77,93 @@ def test_a_dictionarys_target_has_a_name_that_people_use(name):
 def test_a_batch_without_a_target_is_all_input():
     assert torch.equal(outputs_of(task(), Summed(), X), X.sum(1, keepdim=True))
     assert target_of(X) is None
+
+
+class Classifier(nn.Module):
+    """What models of Hugging Face look like: named arguments, and an output that is a dictionary with attributes."""
+
+    def __init__(self, **_options):
+        super().__init__()
+        self.head = nn.Linear(2, 1)
+
+    def forward(self, input_values, attention_mask=None, labels=None):
+        self.given = {"input_values": input_values, "attention_mask": attention_mask, "labels": labels}
+        logits = self.head(input_values)
+        loss = None if labels is None else nn.functional.mse_loss(logits, labels)
+        return ModelOutput(loss=loss, logits=logits)
+
+
+class Open(Classifier):
+    def forward(self, input_values, labels=None, **others):
+        self.others = sorted(others)
+        return super().forward(input_values, None, labels)
+
+
+class ModelOutput(OrderedDict):
+    def __getattr__(self, name):
+        return self[name]
+
+
+@pytest.mark.parametrize("model", [Classifier, Open])
+@pytest.mark.parametrize("name", ["label", "label_ids", "labels"])
+def test_a_model_that_takes_labels_gets_the_target_by_that_name(name, model):
+    module = model()
+    loss = loss_of(task(loss=None), module, {"input_values": X, name: Y})
+    assert loss.item() == nn.functional.mse_loss(module.head(X), Y).item()
+    assert module.given["labels"] is Y
+
+
+def test_texts_that_a_model_does_not_take_are_left_out():
+    module = Classifier()
+    outputs_of(task(loss=None), module, {"text": ["a", "b", "c"], "input_values": X, "labels": Y})
+    assert module.given["input_values"] is X
+
+
+def test_a_tensor_that_a_model_does_not_take_is_refused_by_name():
+    with pytest.raises(ConfigurationError, match="input_values, labels, but got 'idx, token_type_ids'"):
+        outputs_of(task(loss=None), Classifier(), {"input_values": X, "idx": X, "token_type_ids": X})
+
+
+def test_a_model_that_takes_anything_gets_everything():
+    module = Open()
+    outputs_of(task(loss=None), module, {"input_values": X, "idx": X, "text": ["a"], "label": Y})
+    assert module.others == ["idx", "text"]
+
+
+def test_the_predictions_of_outputs_are_their_logits():
+    assert predictions_of(Classifier()(X)).shape == (3, 1)
+    assert predictions_of(SimpleNamespace(logits=X)) is X
+    assert predictions_of({"logits": X, "loss": 0}) is X
+    assert predictions_of(X) is X
+    assert predictions_of({"scores": X}) == {"scores": X}
+
+
+@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("spec", ["single", "all-reduce", "async"])
+def test_a_model_with_a_loss_of_its_own_and_rows_of_a_dataset_go_in_unchanged(spec, world):
+    rows = [
+        {"input_values": x, "label": y, "text": str(n)} for n, (x, y) in enumerate(zip(X, Y, strict=True))
+    ]
+    given = pl.Task(model=Classifier(), data=rows, optimizer=sgd, batch_size=3)
+    run = pl.train(given, spec, WORLDS[world](2), steps=3)
+    assert len(run.history) == 3
+    if spec == "all-reduce":
+        expected = pl.train(given, "single", simulated(1), steps=3)
+        torch.testing.assert_close(run.parameters, expected.parameters)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("world", WORLDS)
+def test_a_model_and_a_dataset_of_hugging_face_go_in_unchanged(world):
+    transformers, datasets = pytest.importorskip("transformers"), pytest.importorskip("datasets")
+    sizes = {"hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = transformers.BertConfig(vocab_size=20, num_labels=2, **sizes)
+    rows = {"text": list("abcdef"), "input_ids": [[n, 1, 2] for n in range(6)], "label": [0, 1] * 3}
+    given = pl.Task(
+        model=transformers.BertForSequenceClassification(config).eval(),
+        data=datasets.Dataset.from_dict(rows).with_format("torch"),
+        optimizer=sgd,
+        batch_size=6,
+    )
+    run = pl.train(given, "all-reduce", WORLDS[world](2), steps=2)
+    assert run.history[-1].loss == pytest.approx(0.7, abs=0.3)

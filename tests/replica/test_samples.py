@@ -1,10 +1,16 @@
+import random
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.utils.data import Dataset, TensorDataset
+from tasks import a_task
+from tasks import samples as tasks_samples
+from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
+from paceline.context import Batch
+from paceline.errors import ConfigurationError
 from paceline.replica.samples import Samples
 
 
@@ -45,3 +51,122 @@ def test_targets_are_of_every_sample_and_one_array_however_often_they_are_asked_
     samples = Samples(data)
     assert samples.targets().tolist() == [0, 1, 4, 9, 16]
     assert samples.targets() is samples.targets()
+
+
+def batch_of(*numbers):
+    indices = np.array(numbers)
+    return Batch(3, 0, len(indices), len(indices), lambda _step: indices)
+
+
+class Rows(Dataset):
+    """Lists of different lengths, asked for several at a time."""
+
+    def __len__(self):
+        return 9
+
+    def __getitem__(self, index):
+        raise AssertionError("one by one")
+
+    def __getitems__(self, indices):
+        if 8 in indices:
+            raise ValueError("not there")
+        return [[index] * index for index in indices]
+
+
+def test_a_collate_function_makes_the_batch():
+    assert Samples(Rows(), collate=lambda rows: [len(row) for row in rows]).fetch(np.array([2, 5])) == [2, 5]
+
+
+def test_a_collate_function_is_given_the_samples_of_tensors_too():
+    data = (torch.arange(4.0), torch.arange(4))
+    assert Samples(data, collate=len).fetch(np.array([1, 2, 3])) == 3
+
+
+def test_a_sample_that_fails_is_named():
+    class Broken(Squares):
+        def __getitem__(self, index):
+            return 1 / (3 - index)
+
+    with pytest.raises(ZeroDivisionError) as caught:
+        Samples(Broken()).fetch(np.array([1, 3, 2]))
+    assert caught.value.__notes__ == ["in sample 3 of the data"]
+
+
+def test_samples_that_fail_together_are_named():
+    with pytest.raises(ValueError, match="not there") as caught:
+        Samples(Rows(), collate=list).fetch(np.array([1, 8, 2]))
+    assert caught.value.__notes__ == ["in samples 1, 8, 2 of the data"]
+
+
+def test_a_collate_function_that_fails_names_the_samples():
+    with pytest.raises(ZeroDivisionError) as caught:
+        Samples(Squares(), collate=lambda rows: 1 / 0).fetch(np.array([3, 1, 4, 0, 2, 3, 1, 4, 0, 2]))
+    assert caught.value.__notes__ == ["while samples 3, 1, 4, 0, 2, 3, 1, 4 and 2 more became one batch"]
+
+
+def test_samples_of_different_sizes_are_told_what_would_join_them():
+    rows = [(torch.zeros(n + 1), torch.zeros(1)) for n in range(3)]
+    with pytest.raises(RuntimeError) as caught:
+        Samples(rows).fetch(np.array([0, 2]))
+    assert "Task(collate=…)" in caught.value.__notes__[0]
+
+
+class Noise(Dataset):
+    """Draws its samples from every generator there is."""
+
+    def __len__(self):
+        return 5
+
+    def __getitem__(self, index):
+        return torch.tensor([index, random.random(), np.random.rand(), torch.rand(1).item()])
+
+
+def test_a_batch_is_set_by_its_number_alone():
+    samples = Samples(Noise())
+    first = samples.content(batch_of(1, 2), 77)
+    after = random.random(), np.random.rand()
+    random.random()
+    assert torch.equal(samples.content(batch_of(1, 2), 77), first)
+    assert (random.random(), np.random.rand()) == after
+    assert torch.equal(samples.load(np.array([1, 2]), 77), first)
+    assert not torch.equal(samples.content(batch_of(1, 2), 78), first)
+
+
+def test_what_a_model_draws_after_a_batch_does_not_repeat_the_batch():
+    content = Samples(Noise()).content(batch_of(1), 77)
+    assert content[0, 1].item() != pytest.approx(random.random())
+
+
+def test_plain_tensors_leave_chance_alone():
+    random.seed(1)
+    expected = random.random()
+    random.seed(1)
+    Samples((torch.zeros(5), torch.zeros(5))).content(batch_of(1, 2), 77)
+    assert random.random() == expected
+
+
+def test_a_stream_is_read_by_position():
+    samples = Samples.of(a_task(data=lambda: iter(zip(*tasks_samples(), strict=True)), batch_size=5))
+    inputs, targets = samples.fetch(np.array([25, 26]))
+    assert torch.equal(inputs, tasks_samples()[0][1:3])
+    assert torch.equal(targets, tasks_samples()[1][1:3])
+
+
+def test_a_stream_has_no_length_unless_it_says_so():
+    class Sized(IterableDataset):
+        def __iter__(self):
+            return iter([])
+
+        def __len__(self):
+            return 7
+
+    with pytest.raises(ConfigurationError, match="must have a length") as caught:
+        _ = Samples.of(a_task(data=lambda: iter([1]))).length
+    assert "steps=" in caught.value.remedy
+    assert Samples.of(a_task(data=Sized())).length == 7
+
+
+@pytest.mark.parametrize("what", [lambda samples: samples.count, lambda samples: samples.targets()])
+def test_a_stream_cannot_be_parted_by_sample_numbers(what):
+    with pytest.raises(ConfigurationError, match="asked for by number"):
+        what(Samples.of(a_task(data=lambda: iter([1]))))

@@ -27,6 +27,7 @@ Source: Li et al., "PyTorch Distributed: Experiences on Accelerating Data Parall
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import importlib
 import os
 import time
@@ -197,10 +198,9 @@ class _Trainer:
 
     def _forward(self, batch: Batch) -> Tensor:
         ctx = self._ctx
-        ctx.model.replica.reseed(batch.step, ctx.data.samples)
         # Who has no sample takes somebody's: DDP needs every rank in every step.
-        indices = batch.indices if batch.count else batch.whole(batch.step)[:1]
-        content = ctx.data.samples.fetch(indices)
+        chosen = batch if batch.count else dataclasses.replace(batch, start=0, count=1)
+        content = ctx.model.replica.fetch(chosen, ctx.data.source)
         if not self._module.training:
             self._module.train()
         if self._has_buffers:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import dataclasses
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -20,6 +21,7 @@ from paceline.costs.prices import Measured, fit
 from paceline.environment import available_bytes
 from paceline.errors import LossNotFiniteError, RunError
 from paceline.replica.batches import GlobalBatches
+from paceline.replica.calls import target_of
 from paceline.replica.replica import Replica
 from paceline.replica.samples import Samples
 from paceline.strategies import STRATEGIES
@@ -41,7 +43,8 @@ class Checked:
     trainable: int
     model_bytes: int
     """Of parameters and buffers: what a message of all parameters is long, at most."""
-    samples: int
+    samples: int | None
+    """None: a stream, whose end is not known."""
     test_samples: int | None
     batch_size: int
     slice_size: int
@@ -79,10 +82,11 @@ def check_task(
     """
     check_workers(workers, MAX_WORKERS)
     check_seed(seed)
-    module, data, test = task.build_model(seed), task.build_data(), task.build_test()
+    module, data = task.build_model(seed), task.build_data()
     untrained = copy.deepcopy(module)
-    samples, held_out = Samples(data), None if test is None else Samples(test)
-    batches = GlobalBatches(samples.length, task.batch_size, seed)
+    built = dataclasses.replace(task, data=data)  # once: a factory may read gigabytes
+    samples, held_out = Samples.of(built, seed), Samples.of_test(task)
+    batches = GlobalBatches.of(built, samples, seed)
     whole, own = batches.slice(0, 0, 1), batches.slice(0, 0, workers)
     replica = Replica(task, module, seed=seed)
     with _threads(threads := share_of_cores(workers)):
@@ -90,7 +94,7 @@ def check_task(
         metric = _metric(task, replica, held_out)
         price = _price(replica, samples, batches)
         memory = _memory(replica, samples, whole, own.count)
-    _, targets = samples.fetch(whole.indices)
+    targets = target_of(samples.fetch(whole.indices))
     trials = Trials({}, (), tuple(STRATEGIES))
     # A simulation holds the models of all ranks: of the workers, and of a server.
     if (workers + 1) * sum(memory.values()) < (available_bytes() or math.inf) / 2:
@@ -102,7 +106,7 @@ def check_task(
         parameters=sum(p.numel() for p in module.parameters()),
         trainable=replica.parameters.numel(),
         model_bytes=sum(t.nbytes for t in (*module.parameters(), *module.buffers())),
-        samples=samples.length,
+        samples=None if samples.is_stream else samples.length,
         test_samples=None if held_out is None else held_out.length,
         batch_size=whole.count,
         slice_size=own.count,

@@ -8,7 +8,7 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from torch import nn
 from torch.utils.data import Subset
@@ -21,6 +21,7 @@ from paceline.errors import PacelineError, TaskError
 from paceline.replica.samples import Samples
 from paceline.strategies import STRATEGIES
 from paceline.task import Data, Task
+from paceline.task_checks import is_stream
 from paceline.training import train
 from paceline.user_code import user_code
 
@@ -91,16 +92,27 @@ def try_strategies(
 
 def _small(task: Task, module: nn.Module, data: Data, workers: int) -> Task:
     """The task with two batches: a whole one, and the last of an epoch, which may be smaller. It is not evaluated."""
+    changed: dict[str, Any] = {
+        "model": lambda: copy.deepcopy(module),
+        "sampler": None,
+        "loaders": 0,
+        "test": None,
+        "metric": None,
+        "target": None,
+        "better": None,
+    }
+    if is_stream(data):
+        return dataclasses.replace(task, **changed)
     length = Samples(data).length
     last = length % task.batch_size or task.batch_size
     # One for each client of a federated strategy, at least.
     count = min(length, last + task.batch_size * max(1, math.ceil((workers - last) / task.batch_size)))
     kept: Any = (
-        tuple(part[:count] for part in data) if isinstance(data, tuple) else Subset(data, range(count))
+        tuple(part[:count] for part in data)
+        if isinstance(data, tuple)
+        else Subset(cast(Any, data), range(count))
     )
-    return dataclasses.replace(
-        task, model=lambda: copy.deepcopy(module), data=kept, test=None, metric=None, target=None
-    )
+    return dataclasses.replace(task, data=kept, **changed)
 
 
 def _reason(error: PacelineError) -> str:

@@ -60,7 +60,7 @@ def _rows(found: Checked) -> dict[str, str]:
     return {
         "parameters": f"{found.parameters:,}, {f'{frozen:,} of them frozen' if frozen else 'all trained'}; "
         + format_bytes(found.model_bytes),
-        "samples": f"{found.samples:,}"
+        "samples": (f"{found.samples:,}" if found.samples is not None else "a stream: give --steps")
         + (f", {found.test_samples:,} for tests" if found.test_samples else ""),
         "first loss": f"{found.loss:.4g}",
         "metric": metric,

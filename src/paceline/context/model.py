@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Iterator, Sequence
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from paceline.context.batch import Batch
@@ -32,6 +32,13 @@ class Data(Protocol):
 
     def batch_of(self, worker: int, step: int) -> Batch:
         """Any worker's slice of the global batch of a step: every rank knows them all."""
+        ...
+
+    def ahead(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        """The same batches, of which the next may be fetched already while the last one is computed.
+
+        `ctx.batches` does so itself: this is for a program that makes batches of its own.
+        """
         ...
 
 

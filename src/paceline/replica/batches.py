@@ -3,28 +3,54 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from paceline.context import Batch
+from paceline.replica.orders import Order, Sequential, Weighted, shuffled
+from paceline.task_data import weights_of
 
-__all__ = ["GlobalBatches"]
+if TYPE_CHECKING:
+    from paceline.replica.samples import Samples
+    from paceline.task import Task
 
-
-_KEPT_ORDERS = 16
+__all__ = ["GlobalBatches", "StreamBatches"]
 
 
 class GlobalBatches:
     """The global batches of a run: set by the seed and the batch size alone, whatever the number of workers."""
 
-    def __init__(self, length: int, batch_size: int, seed: int) -> None:
-        self.length = length
+    def __init__(
+        self,
+        length: int,
+        batch_size: int,
+        seed: int,
+        *,
+        order: Order | None = None,
+        drop_last: bool = False,
+    ) -> None:
+        """Of `length` samples, shuffled unless another order is given. `drop_last`: no smaller batch ends an epoch."""
+        self._order = shuffled(length, seed) if order is None else order
+        length = self._order.length
         self.batch_size = min(batch_size, length)
-        self.seed = seed
-        self.steps_per_epoch = math.ceil(length / self.batch_size)
+        self.steps_per_epoch = length // self.batch_size if drop_last else math.ceil(length / self.batch_size)
         # The last batch of an epoch may be smaller.
-        self._last_size = length - (self.steps_per_epoch - 1) * self.batch_size
-        self._orders: dict[int, np.ndarray] = {}
+        self._last_size = min(self.batch_size, length - (self.steps_per_epoch - 1) * self.batch_size)
+        self.samples_per_epoch = (self.steps_per_epoch - 1) * self.batch_size + self._last_size
+
+    @staticmethod
+    def of(task: Task, samples: Samples, seed: int) -> GlobalBatches:
+        """Those of a task's samples, in the order that it asks for."""
+        if samples.is_stream:
+            return StreamBatches(task.batch_size)
+        length = samples.length
+        order: Order | None = None
+        if task.sampler is not None:
+            order = Weighted(*weights_of(task.sampler, length), seed)
+        elif task.shuffle is False:
+            order = Sequential(length)
+        return GlobalBatches(length, task.batch_size, seed, order=order, drop_last=task.drop_last)
 
     def slice(self, step: int, worker: int, workers: int) -> Batch:
         """Worker number `worker`'s nearly equal part of the batch of `step`. May be empty."""
@@ -36,14 +62,17 @@ class GlobalBatches:
 
     def indices(self, step: int) -> np.ndarray:
         epoch, position = divmod(step, self.steps_per_epoch)
-        return self._order(epoch)[position * self.batch_size : (position + 1) * self.batch_size]
+        start = position * self.batch_size
+        return self._order.numbers(epoch, start, start + self.batch_size)
 
-    def _order(self, epoch: int) -> np.ndarray:
-        order = self._orders.get(epoch)
-        if order is None:
-            order = np.random.default_rng([self.seed, epoch]).permutation(self.length)
-            # Asynchronous workers may be in different epochs; some orders are kept for them.
-            if len(self._orders) >= _KEPT_ORDERS:
-                self._orders.pop(min(self._orders))
-            self._orders[epoch] = order
-        return order
+
+class StreamBatches(GlobalBatches):
+    """Those of a stream: sample i is of batch i // batch size, for the passes over it follow without a break."""
+
+    def __init__(self, batch_size: int) -> None:
+        self.batch_size = self._last_size = batch_size
+        self.steps_per_epoch = 1
+        self.samples_per_epoch = 0
+
+    def indices(self, step: int) -> np.ndarray:
+        return np.arange(step * self.batch_size, (step + 1) * self.batch_size)

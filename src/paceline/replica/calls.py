@@ -7,12 +7,16 @@
 | a dictionary, and the task has none | `model(**all)` | the same |
 | anything else | `model(batch)` | none |
 
-Without a loss in the task, the model returns its own: as the attribute or the key `loss` of what it returns.
+Without a loss in the task, the model returns its own: as the attribute or the key `loss` of what it returns. A model
+that takes `labels` gets its target by that name, whatever the data calls it. Texts and other entries without numbers
+that the model does not take are left out; a tensor that it does not take is refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Callable, Collection, Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from paceline.errors import ConfigurationError
@@ -22,9 +26,9 @@ if TYPE_CHECKING:
 
     from paceline.task import Task
 
-__all__ = ["TARGETS", "loss_of", "outputs_of", "target_of"]
+__all__ = ["TARGETS", "loss_of", "outputs_of", "predictions_of", "target_of"]
 
-TARGETS = ("labels", "label", "targets", "target", "y")
+TARGETS = ("labels", "label", "label_ids", "targets", "target", "y")
 """The names by which a dictionary's target is known; the first that is there counts."""
 
 
@@ -38,11 +42,17 @@ def loss_of(task: Task, module: nn.Module, batch: Any) -> Tensor:
 def outputs_of(task: Task, module: nn.Module, batch: Any) -> Any:
     """What the model makes of a batch."""
     if isinstance(batch, Mapping):
-        hidden = None if task.loss is None else _target_name(batch)
-        return module(**{name: value for name, value in batch.items() if name != hidden})
+        return module(**_arguments(module, batch, with_target=task.loss is None))
     if isinstance(batch, tuple | list):
         return module(*(batch[:-1] if len(batch) > 1 else batch))
     return module(batch)
+
+
+def predictions_of(outputs: Any) -> Any:
+    """What a metric is given of a model's outputs: their attribute or key `logits`, or else all of them."""
+    if isinstance(outputs, Mapping):
+        return outputs.get("logits", outputs)
+    return getattr(outputs, "logits", outputs)
 
 
 def target_of(batch: Any) -> Any:
@@ -51,6 +61,42 @@ def target_of(batch: Any) -> Any:
         name = _target_name(batch)
         return None if name is None else batch[name]
     return batch[-1] if isinstance(batch, tuple | list) and len(batch) > 1 else None
+
+
+def _arguments(module: nn.Module, batch: Mapping[str, Any], *, with_target: bool) -> dict[str, Any]:
+    """The entries of a batch by the names that the model knows them by."""
+    target, (taken, takes_any) = _target_name(batch), _taken(_forward_of(module))
+    given = dict(batch)
+    if target is not None:
+        value = given.pop(target)
+        if with_target:
+            given["labels" if target not in taken and "labels" in taken else target] = value
+    return given if takes_any else _known(given, taken)
+
+
+def _known(given: dict[str, Any], taken: Collection[str]) -> dict[str, Any]:
+    from torch import Tensor
+
+    refused = [name for name, value in given.items() if name not in taken and isinstance(value, Tensor)]
+    if refused:
+        bound = f"must have only entries that the model takes: {', '.join(sorted(taken))}"
+        remedy = "leave the others out of the dataset, or of what collate=… makes of it"
+        raise ConfigurationError("data", bound, ", ".join(refused), remedy)
+    return {name: value for name, value in given.items() if name in taken}
+
+
+def _forward_of(module: nn.Module) -> Callable[..., Any]:
+    # DistributedDataParallel takes anything, and hands it to the module that it wraps.
+    wrapped = getattr(module, "module", None)
+    return type(wrapped or module).forward
+
+
+@lru_cache(maxsize=64)
+def _taken(forward: Callable[..., Any]) -> tuple[frozenset[str], bool]:
+    """The names of a method's arguments, and whether it takes any others."""
+    arguments = list(inspect.signature(forward).parameters.values())[1:]
+    takes_any = any(argument.kind is argument.VAR_KEYWORD for argument in arguments)
+    return frozenset(argument.name for argument in arguments), takes_any
 
 
 def _own_loss(outputs: Any) -> Any:

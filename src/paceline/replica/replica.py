@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from paceline.chance import seed_all
+from paceline.chance import rank_seed, seed_all
 from paceline.context import BUCKET_BYTES, Batch
 from paceline.errors import RunError
 from paceline.replica.autocast import Autocast, computing
@@ -19,7 +19,7 @@ from paceline.replica.evaluation import Metric, evaluate
 from paceline.replica.finite import is_finite, last_not_finite
 from paceline.replica.layout import Layout, flatten
 from paceline.replica.optimizer import FlatOptimizer, works_elementwise
-from paceline.replica.samples import Samples
+from paceline.replica.samples import Samples, Source
 from paceline.task import Task
 
 __all__ = ["Replica"]
@@ -47,7 +47,7 @@ class Replica:
         self.module = module
         self._identity: dict[str, Any] = {"seed": seed, "rank": rank, "autocast": autocast}
         self._autocast = autocast
-        self._seed = (seed * 1_000_003 + rank) * 1_000_003 % 2**63  # torch takes 64 bits, and a step is added
+        self._seed = rank_seed(seed, rank)
         self._trainable = [p for p in module.parameters() if p.requires_grad]
         self.layout = Layout.of(module)
         device = self._trainable[0].device
@@ -146,7 +146,7 @@ class Replica:
     def compute(
         self,
         batch: Batch,
-        samples: Samples,
+        samples: Source,
         on_bucket: Callable[[int], None] = _nothing,
         checkpoint: Callable[[], None] | None = None,
         *,
@@ -178,21 +178,23 @@ class Replica:
         self._finish_unused()
         return loss
 
-    def reseed(self, step: int, samples: Samples) -> None:
-        """A seed of its own for each rank and step, so that dropout and datasets draw the same in every world."""
-        if samples.draws:
-            seed_all(self._seed + step)
-        else:
-            torch.default_generator.manual_seed(self._seed + step)
+    def reseed(self, step: int) -> None:
+        """A seed of its own for each rank and step, so that dropout is the same in every world."""
+        torch.default_generator.manual_seed(self._seed + step)
 
     def undo_buffers(self) -> None:
         """Put BatchNorm's statistics and the like back to what they were: the last batch was cancelled."""
         for buffer, before in zip(self.buffers, self._buffers_before, strict=True):
             buffer.copy_(before)
 
-    def _forward(self, batch: Batch, samples: Samples) -> Tensor:
-        self.reseed(batch.step, samples)
-        content = samples.fetch(batch.indices)
+    def fetch(self, batch: Batch, samples: Source) -> Any:
+        """The samples of a batch. What the model draws next is set by rank and step, whoever fetched them."""
+        content = samples.content(batch, self._seed + batch.step)
+        self.reseed(batch.step)
+        return content
+
+    def _forward(self, batch: Batch, samples: Source) -> Tensor:
+        content = self.fetch(batch, samples)
         if not self.module.training:
             self.module.train()
         with computing(self._autocast):
@@ -309,7 +311,7 @@ class Replica:
 
     def evaluate(self, samples: Samples, metric: Metric, parameters: Tensor | None = None) -> float:
         """The metric over all samples, with the module in evaluation mode; of other parameters if given."""
-        if samples.draws:
+        if samples.runs_user_code:
             seed_all(self._identity["seed"])  # the same test samples every time
         with self._holding(parameters), computing(self._autocast):
             return evaluate(self.task, self.module, samples, metric)

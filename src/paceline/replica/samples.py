@@ -4,38 +4,155 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import Any, cast
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 import torch
-from torch import Tensor
-from torch.utils.data import Dataset, TensorDataset, default_collate
+from torch.utils.data import TensorDataset, default_collate
 
+from paceline.chance import fetch_seed, seed_all
+from paceline.context import Batch
+from paceline.errors import ConfigurationError
 from paceline.replica.calls import target_of
+from paceline.replica.streams import Stream
 from paceline.schedules.steps import chunk_bounds
+from paceline.task_checks import is_stream
 
-__all__ = ["Samples"]
+if TYPE_CHECKING:
+    from paceline.task import Task
+
+__all__ = ["Samples", "Source"]
+
+_NAMED = 8  # so many sample numbers are named where a batch fails
+
+
+class Source(Protocol):
+    """Where a replica gets its batches from."""
+
+    def content(self, batch: Batch, number: int) -> Any:
+        """A worker's slice of a global batch. What is drawn on the way is set by the number, and so is what follows.
+
+        So a batch is the same whoever fetches it, and whenever.
+        """
+        ...
 
 
 class Samples:
     """A task's data: fetches the samples of given numbers as one batch. `calls` says what a model makes of it."""
 
-    def __init__(self, data: tuple[Tensor, ...] | Dataset[Any]) -> None:
+    def __init__(
+        self,
+        data: Any,
+        collate: Callable[[list[Any]], Any] | None = None,
+        *,
+        stream: Stream | None = None,
+    ) -> None:
         if isinstance(data, TensorDataset):
             data = data.tensors
+        if isinstance(data, tuple) and collate is not None:
+            data = TensorDataset(*data)
         self._tensors = data if isinstance(data, tuple) else None
-        self._dataset = None if isinstance(data, tuple) else data
-        self.length = len(data[0]) if isinstance(data, tuple) else len(cast(Any, data))
-        self.draws = self._tensors is None
-        """Whether fetching runs code of the user's, which may draw random numbers."""
+        self._dataset = data
+        self._collate = collate or default_collate
+        self._stream = stream or (Stream(data, batch_size=1, seed=0) if is_stream(data) else None)
         self._targets: np.ndarray | None = None
+
+    @classmethod
+    def of(cls, task: Task, seed: int = 0, *, kept: int = 1) -> Samples:
+        """Those to train on. `kept`: how many of the last batches of a stream are kept for workers that are behind."""
+        data = task.build_data()
+        if not is_stream(data):
+            return cls(data, task.collate)
+        stream = Stream(cast(Any, data), batch_size=task.batch_size, seed=seed, kept=kept)
+        return cls(data, task.collate, stream=stream)
+
+    @classmethod
+    def of_test(cls, task: Task) -> Samples | None:
+        """Those to test with, if there are any."""
+        data = task.build_test()
+        return None if data is None else cls(data, task.test_collate or task.collate)
+
+    @property
+    def is_stream(self) -> bool:
+        return self._stream is not None
+
+    @property
+    def runs_user_code(self) -> bool:
+        """Whether fetching is more than reading tensors: it may take long, and draw random numbers."""
+        return self._tensors is None
+
+    @property
+    def length(self) -> int:
+        if self._tensors is not None:
+            return len(self._tensors[0])
+        try:
+            return len(self._dataset)
+        except (TypeError, NotImplementedError):
+            remedy = "count a run in steps=…, not in epochs; or give the dataset a __len__"
+            name = type(self._dataset).__name__
+            raise ConfigurationError("data", "must have a length for this", name, remedy) from None
+
+    @property
+    def count(self) -> int:
+        """How many samples can be asked for by number. A stream has none, whatever its length."""
+        if self.is_stream:
+            bound = "must be samples that can be asked for by number, to be parted among workers"
+            remedy = "give a map-style dataset, such as a list of samples"
+            raise ConfigurationError("data", bound, "a stream", remedy)
+        return self.length
+
+    def content(self, batch: Batch, number: int) -> Any:
+        """See `Source`."""
+        if self._tensors is not None:
+            return self.fetch(batch.indices)
+        content = self.load(batch.indices, number)
+        seed_all(number)
+        return content
+
+    def load(self, indices: np.ndarray, number: int) -> Any:
+        """The samples of these numbers, for a batch that `content` gives; but what follows is not seeded."""
+        seed_all(fetch_seed(number))
+        samples = self._gather(indices)
+        if self._stream is not None:  # it was read by seeds of its own
+            seed_all(fetch_seed(number))
+        return self._collated(samples, indices)
 
     def fetch(self, indices: np.ndarray) -> Any:
         if self._tensors is not None:
             chosen = torch.from_numpy(indices)
             return [tensor.index_select(0, chosen) for tensor in self._tensors]
-        dataset = cast(Any, self._dataset)
-        return default_collate([dataset[int(i)] for i in indices])
+        return self._collated(self._gather(indices), indices)
+
+    def _gather(self, indices: np.ndarray) -> list[Any]:
+        numbers = indices.tolist()
+        if self._stream is not None:
+            return self._stream.read(numbers)
+        dataset = self._dataset
+        if getattr(dataset, "__getitems__", None):  # several at once, as a DataLoader asks for them
+            try:
+                return list(dataset.__getitems__(numbers))
+            except Exception as error:
+                error.add_note(f"in {_named(numbers)} of the data")
+                raise
+        samples: list[Any] = []
+        try:
+            for each in numbers:
+                samples.append(dataset[each])
+        except Exception as error:
+            error.add_note(f"in sample {numbers[len(samples)]} of the data")
+            raise
+        return samples
+
+    def _collated(self, samples: list[Any], indices: np.ndarray) -> Any:
+        try:
+            return self._collate(samples)
+        except Exception as error:
+            remedy = (
+                "" if self._collate is not default_collate else "; Task(collate=…) joins samples of any kind"
+            )
+            error.add_note(f"while {_named(indices.tolist())} became one batch{remedy}")
+            raise
 
     def targets(self) -> np.ndarray:
         """The target of every sample: one array, however often it is asked for."""
@@ -45,11 +162,17 @@ class Samples:
 
     def _read_targets(self) -> np.ndarray:
         if self._tensors is not None:
-            return self._tensors[-1].numpy(force=True)
-        dataset = cast(Any, self._dataset)
-        return np.array([np.asarray(target_of(dataset[i])) for i in range(self.length)])
+            return cast(np.ndarray, self._tensors[-1].numpy(force=True))
+        return np.array([np.asarray(target_of(self._dataset[i])) for i in range(self.count)])
 
     def ranges(self, size: int) -> list[np.ndarray]:
         """All sample numbers in order, in pieces of at most `size`."""
         bounds = chunk_bounds(self.length, max(1, math.ceil(self.length / size)))
         return [np.arange(a, b) for a, b in itertools.pairwise(bounds)]
+
+
+def _named(numbers: list[int]) -> str:
+    if len(numbers) == 1:
+        return f"sample {numbers[0]}"
+    shown = ", ".join(map(str, numbers[:_NAMED]))
+    return f"samples {shown}" + (f" and {len(numbers) - _NAMED} more" if len(numbers) > _NAMED else "")

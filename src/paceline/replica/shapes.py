@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from paceline.context import Batch
 from paceline.replica.evaluation import Metric
 from paceline.replica.replica import Replica
-from paceline.replica.samples import Samples
+from paceline.replica.samples import Samples, Source
 from paceline.task import Task
 
 __all__ = ["ShapeReplica"]
@@ -28,7 +28,7 @@ class ShapeReplica(Replica):
     def twin(self) -> Replica:
         return self
 
-    def compute(self, batch: Batch, samples: Samples, *args: Any, **kwargs: Any) -> float:
+    def compute(self, batch: Batch, samples: Source, *args: Any, **kwargs: Any) -> float:
         return float("nan")
 
     def apply(self, shard: slice | None = None, norm: float | None = None, *, advance: bool = True) -> None:

@@ -32,10 +32,10 @@ def train_plainly(
 
     Each slice passes the model in turn, from the same buffers; those that the first slice leaves are kept.
     """
-    model, data = task.build_model(seed), Samples(task.build_data())
+    model, data = task.build_model(seed), Samples.of(task, seed)
     optimizer = task.build_optimizer(model)
     schedule = task.build_schedule(optimizer)
-    batches = GlobalBatches(data.length, task.batch_size, seed)
+    batches = GlobalBatches.of(task, data, seed)
     for step in range(steps):
         for parameter in model.parameters():
             # A layer that takes no part has a gradient of zero, not none: weight decay acts on it all the same.

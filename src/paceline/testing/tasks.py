@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Adam, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, IterableDataset
 
 import paceline as pl
 
@@ -25,6 +27,7 @@ __all__ = [
     "odd_task",
     "perceptron",
     "samples",
+    "stream_task",
 ]
 
 MakeOptimizer = Callable[[Any], Optimizer]
@@ -64,6 +67,39 @@ class Pairs(Dataset[tuple[Tensor, Tensor]]):
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
         return self.inputs[index], self.targets[index]
+
+
+class Rows(Dataset[dict[str, Tensor]]):
+    """Samples that are dictionaries, with inputs of one to four numbers."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        self.inputs, self.targets = samples(dtype=dtype)
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    def __getitem__(self, index: int) -> dict[str, Tensor]:
+        return {"values": self.inputs[index, : 1 + index % 4], "label": self.targets[index]}
+
+
+def pad(rows: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """Joins samples of different lengths: the shorter ones end in zeros."""
+    values = nn.utils.rnn.pad_sequence([row["values"] for row in rows], batch_first=True)
+    return {"values": values, "label": torch.stack([row["label"] for row in rows])}
+
+
+class WithLoss(nn.Module):
+    """A model of dictionaries that computes its own loss, as those of Hugging Face do."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.body = perceptron(dtype)
+
+    def forward(self, values: Tensor, labels: Tensor | None = None) -> dict[str, Tensor]:
+        logits = self.body(nn.functional.pad(values, (0, 4 - values.shape[1])))
+        return {"logits": logits} | (
+            {"loss": nn.functional.mse_loss(logits, labels)} if labels is not None else {}
+        )
 
 
 class Tied(nn.Module):
@@ -123,6 +159,13 @@ CASES: Mapping[str, Callable[[torch.dtype, MakeOptimizer], dict[str, Any]]] = {
     "clipping": lambda dtype, optimizer: {"clip_norm": 0.05},
     "schedule": lambda dtype, optimizer: {"schedule": lambda made: LambdaLR(made, lambda step: 0.7**step)},
     "dataset": lambda dtype, optimizer: {"data": Pairs(dtype)},
+    "dictionaries": lambda dtype, optimizer: {
+        "model": lambda: WithLoss(dtype),
+        "data": Rows(dtype),
+        "collate": pad,
+        "loss": None,
+    },
+    "weights": lambda dtype, optimizer: {"sampler": range(25), "data": samples(25, dtype), "drop_last": True},
     "frozen-layer": lambda dtype, optimizer: {"model": lambda: _with_frozen_layer(dtype)},
     "unused-layer": lambda dtype, optimizer: {"model": lambda: _with_unused_layer(dtype)},
     "tied-weights": lambda dtype, optimizer: {"model": lambda: Tied().to(dtype)},
@@ -149,6 +192,27 @@ def make_task(
         "batch_size": 8,
     }
     return pl.Task(**(given | CASES[case](dtype, OPTIMIZERS[optimizer]) | changes))
+
+
+class Drawn(IterableDataset[tuple[Tensor, Tensor]]):
+    """A stream of 30 samples a pass, in an order that is drawn for each pass, with noise that is drawn for each."""
+
+    def __init__(self) -> None:
+        self.inputs, self.targets = samples(30)
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        for index in torch.randperm(30).tolist():
+            noise = 0.1 * torch.randn(4, dtype=torch.float64) + 0.1 * random.random() + 0.1 * self.epoch
+            yield self.inputs[index] + noise + 0.1 * np.random.rand(), self.targets[index]
+
+
+def stream_task(**changes: Any) -> pl.Task:
+    """Data that cannot be asked for by number. Its passes end in the middle of a batch."""
+    return make_task(optimizer="momentum", data=Drawn(), batch_size=11, **changes)
 
 
 def _normalised() -> nn.Module:

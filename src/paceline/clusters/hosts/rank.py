@@ -107,6 +107,9 @@ class RankProcess:
         except KeyboardInterrupt:
             client.tell("error", write_error(rank, 0, RunError(f"rank {rank} was interrupted")))
             raise
+        finally:
+            if context is not None:
+                context.close()
 
     def _open(self, assignment: Assignment, table: Table, driver: HubDriver) -> ProcessContext:
         """Join the ranks of this host by shared memory, and the others by TCP."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import ctypes
 import gc
 import json
 import os
@@ -28,6 +27,7 @@ from typing import Any, NoReturn
 
 from paceline.clusters.local.interrupts import interrupts_heard
 from paceline.clusters.process.channel import Channel, ChannelClosed, ChannelStalled
+from paceline.clusters.process.offspring import PR_SET_PDEATHSIG, dies_with_parent
 from paceline.errors import RunError
 
 __all__ = ["Ending", "ForkServer", "serve"]
@@ -36,7 +36,6 @@ START_S = 300.0  # how long a server may take to import torch: minutes, from a c
 ANSWER_S = 30.0  # how long it may take to fork a worker, or to end all of a run
 _DEATH_S = 5.0  # a process that was killed is gone in milliseconds, unless it hangs in the kernel
 _PARENT_S = 1.0  # how often a server looks whether its driver is still there
-_PR_SET_PDEATHSIG = 1
 
 # The kernel's parent-death signal kills a server even if it is stopped, or still imports torch. But it comes when the
 # thread ends that started the server. So only a driver's main thread asks for it: that one ends with the process.
@@ -44,7 +43,7 @@ _BOOT = f"""
 import ctypes, json, os, signal, sys
 path, fd, driver, dies_with_thread = json.loads(sys.argv[1])
 if dies_with_thread:
-    ctypes.CDLL(None).prctl({_PR_SET_PDEATHSIG}, signal.SIGKILL)
+    ctypes.CDLL(None).prctl({PR_SET_PDEATHSIG}, signal.SIGKILL)
 if os.getppid() != driver:
     os._exit(1)
 sys.path[:] = path
@@ -290,8 +289,7 @@ def _become_worker(server: int, fd: int, main: Callable[[Channel], None]) -> NoR
     code = 1
     try:
         # The worker must not outlive the server. If the server died before the signal was set, it is too late already.
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() == server:
+        if dies_with_parent(server):
             main(Channel(socket.socket(fileno=fd)))
             code = 0
     finally:

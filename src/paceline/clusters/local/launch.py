@@ -100,6 +100,7 @@ class Processes:
         assignment = self._assign(store_path=f"/proc/{os.getpid()}/fd/{store_fd}")
         with user_code("the task cannot be sent to worker processes"), interrupts_heard():
             packed = Packed(assignment)
+        packed.say_what_is_copied()
         self._payload = packed.store()
         stack.callback(self._payload.close_fd)
         self._memory = SharedMemory.create("board", StatusBoard.nbytes(ranks))

@@ -12,6 +12,7 @@ from paceline.clusters.job import Job
 from paceline.clusters.outcome import Outcome
 from paceline.clusters.process.driver import Driver
 from paceline.clusters.process.learner import ProcessLearner
+from paceline.clusters.process.loaders import LoadedData, Loaders
 from paceline.clusters.process.native import NativeGroups
 from paceline.clusters.process.net import ProcessNet
 from paceline.clusters.process.operations import (
@@ -66,6 +67,9 @@ class ProcessContext(Rank):
         store_path: str = "",
     ) -> None:
         super().__init__(job, rank)
+        self._deadline_s = deadline_s
+        if job.task is not None and job.task.loaders and rank in self.workers:
+            _ = self.data  # loaders are forked before there is a model, which would start torch's threads
         hosts = wiring.hosts
         self.recorder.host = hosts[rank]
         self.driver = driver
@@ -103,15 +107,23 @@ class ProcessContext(Rank):
     def data(self) -> TrainingData:
         task = self.job.task
         assert task is not None
-        samples = Samples(task.build_data())
-        batches = GlobalBatches(samples.length, task.batch_size, self.job.seed)
-        return TrainingData(samples, batches, len(self.workers))
+        samples = Samples.of(task, self.job.seed)
+        batches = GlobalBatches.of(task, samples, self.job.seed)
+        if not task.loaders or self.rank not in self.workers or not samples.runs_user_code:
+            return TrainingData(samples, batches, len(self.workers))
+        loaders = Loaders(
+            samples,
+            count=task.loaders,
+            prefetch=task.prefetch,
+            seed=self.job.seed,
+            rank=self.rank,
+            deadline_s=self._deadline_s,
+        )
+        return LoadedData(samples, batches, len(self.workers), loaders)
 
     @cached_property
     def test_samples(self) -> Samples | None:
-        task = self.job.task
-        test = task.build_test() if task is not None else None
-        return Samples(test) if test is not None else None
+        return Samples.of_test(self.job.task) if self.job.task is not None else None
 
     @property
     def last_step(self) -> int:
@@ -157,6 +169,12 @@ class ProcessContext(Rank):
         self.waits.settle(self.step)
         if ComputeOperation._under_way is not None:
             ComputeOperation._under_way.result()  # a cancelled one may not have stopped and written its span yet
+
+    def close(self) -> None:
+        data = vars(self).get("data")
+        if isinstance(data, LoadedData):
+            data.loaders.close()
+        super().close()
 
     def describe_links(self) -> list[str]:
         """For people who look into a run that stands still."""

@@ -217,7 +217,7 @@ class ComputeOperation(Operation[float]):
         try:
             # Processor time: a rank that waits for a core is not slow by itself.
             processor_start_s = time.thread_time()
-            loss = replica.compute(batch, context.data.samples, self._on_bucket, checkpoint, **self._how)
+            loss = replica.compute(batch, context.data.source, self._on_bucket, checkpoint, **self._how)
             self._dawdle(time.thread_time() - processor_start_s)
         except Cancelled:
             kind = Kind.CANCELLED

@@ -1,44 +1,87 @@
 """What the driver hands to its own workers at launch: the task and everything in it, by cloudpickle, in one piece of
-shared memory. The data of tensors stands beside the pickle and is mapped, not copied, by each worker."""
+shared memory. The bytes of tensors and arrays stand beside the pickle and are mapped, not copied, by each worker; those
+that are mapped from a file are not even there: each worker maps the file."""
 
 from __future__ import annotations
 
 import io
+import logging
 import mmap
 import pickle
-from typing import Any
+import struct
+from collections.abc import Iterator
+from functools import cache
+from typing import Any, TypeAlias
 
 import cloudpickle
+import numpy as np
 import torch
 from torch import Tensor
 
+from paceline.clusters.process.mapped_files import FilePart, Mappings, map_part
+from paceline.costs.units import format_bytes
 from paceline.links.memory import SharedMemory, aligned
 
 __all__ = ["Packed", "load", "store"]
 
+_log = logging.getLogger("paceline")
+
 _ALIGNMENT = 64
+_SMALL = 4096
+"""Bytes up to which something stays in the pickle."""
+_LARGE = 2**20
+"""Bytes from which on it is worth asking whether they are a file's."""
+_SAID = 256 * 2**20
+"""Bytes from which on the user is told what is copied."""
+_TRAILER = struct.Struct("<QQ")  # where the pickle begins, and where the list of places
+
+Place: TypeAlias = tuple[int, int] | FilePart
+"""Where the bytes of a buffer are: offset and length in the shared memory, or a file."""
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-    """Puts the bytes of plain CPU tensors aside."""
+    """Puts the bytes of plain tensors, arrays and the like aside."""
 
-    def __init__(self, file: io.BytesIO) -> None:
-        super().__init__(file, protocol=5)
-        self.tensors: list[Tensor] = []
-        self.offsets: list[int] = []
+    def __init__(self, file: io.BytesIO, *, files: bool) -> None:
+        super().__init__(file, protocol=5, buffer_callback=self._put_aside)
+        self._mappings = Mappings() if files else None
+        self.places: list[Place] = []
+        self.aside: list[tuple[int, memoryview]] = []
         self.end = 0
-        self._seen: dict[int, int] = {}
 
     def reducer_override(self, thing: Any) -> Any:
         if type(thing) is Tensor and _is_plain(thing):
-            return _rebuild, (self._put(thing), thing.dtype, tuple(thing.shape))
+            flat: Any = thing.detach().view(-1).view(torch.uint8).numpy()
+            return _rebuild_tensor, (pickle.PickleBuffer(flat), thing.dtype, tuple(thing.shape))
+        if type(thing) in (np.memmap, np.ndarray) and not thing.dtype.hasobject and thing.nbytes >= _LARGE:
+            return self._reduce_array(thing)
         return super().reducer_override(thing)
 
-    def _put(self, tensor: Tensor) -> int:
-        self.offsets.append(self.end)
-        self.tensors.append(tensor.detach().contiguous())
-        self.end = aligned(self.end + tensor.numel() * tensor.element_size(), _ALIGNMENT)
-        return self.offsets[-1]
+    def _reduce_array(self, array: np.ndarray) -> Any:
+        low, high = np.lib.array_utils.byte_bounds(array)
+        part = self._mappings.find(low, high - low) if self._mappings is not None else None
+        if part is not None:
+            begin = array.__array_interface__["data"][0] - low
+            mode = getattr(array, "mode", None)
+            return _rebuild_mapped, (part, begin, array.dtype, array.shape, array.strides, mode)
+        if type(array) is np.memmap:  # what it is mapped from is not for others
+            return _as_it_is, (np.asarray(array),)
+        return NotImplemented
+
+    def _put_aside(self, buffer: pickle.PickleBuffer) -> bool:
+        """Returns whether the bytes stay in the pickle."""
+        raw = buffer.raw()
+        if raw.nbytes <= _SMALL:
+            return True
+        if self._mappings is not None and raw.nbytes >= _LARGE:
+            part = self._mappings.find(np.frombuffer(raw, np.uint8).ctypes.data, raw.nbytes)
+            if part is not None:
+                self.places.append(part)
+                return False
+        self.places.append((self.end, raw.nbytes))
+        self.aside.append((self.end, raw))
+        self.end = aligned(self.end + raw.nbytes, _ALIGNMENT)
+        return False
 
 
 def _is_plain(tensor: Tensor) -> bool:
@@ -49,54 +92,94 @@ def _is_plain(tensor: Tensor) -> bool:
         and tensor.is_leaf
         and not tensor.requires_grad
         and tensor.is_contiguous()
-        and tensor.numel() * tensor.element_size() > 4096
-        and tensor.numel() * tensor.element_size() == tensor.untyped_storage().nbytes()
+        and tensor.numel() * tensor.element_size() > _SMALL
+        and not (tensor.is_quantized or tensor.is_conj() or tensor.is_neg())
     )
 
 
-_blocks: mmap.mmap | None = None
+def _rebuild_tensor(buffer: Any, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
+    return torch.frombuffer(buffer, dtype=dtype).view(shape)
 
 
-def _rebuild(offset: int, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
-    assert _blocks is not None
-    count = 1
-    for size in shape:
-        count *= size
-    return torch.frombuffer(_blocks, dtype=dtype, offset=offset, count=count).view(shape)
+def _rebuild_mapped(
+    part: FilePart,
+    begin: int,
+    dtype: np.dtype[Any],
+    shape: tuple[int, ...],
+    strides: tuple[int, ...],
+    mode: str | None,
+) -> np.ndarray:
+    """An array of the file; a numpy.memmap where `mode` says that it was one."""
+    buffer = map_part(part)
+    kind = np.ndarray if mode is None else np.memmap
+    array = np.ndarray.__new__(kind, shape, dtype, buffer, begin, strides)
+    if mode is not None:
+        attributes: Any = array
+        attributes._mmap, attributes.filename = buffer.obj, part.path
+        attributes.offset, attributes.mode = part.offset + begin, mode
+        array.flags.writeable = mode != "r"
+    return array
+
+
+def _as_it_is(thing: Any) -> Any:
+    return thing
 
 
 class Packed:
     """A value whose pickling is done: all that is the user's code has run."""
 
-    def __init__(self, value: Any) -> None:
+    def __init__(self, value: Any, *, files: bool = True) -> None:
+        """`files`: whether those who load it have this host's files."""
         file = io.BytesIO()
-        self._pickler = _Pickler(file)
+        self._pickler = _Pickler(file, files=files)
         self._pickler.dump(value)
-        self._pickled = file.getvalue()
+        self._pickled = file.getbuffer()
+
+    def say_what_is_copied(self) -> None:
+        """Tell the user if it is much."""
+        _say_what_is_copied(self._pickler.end, len(self._pickled))
 
     def store(self) -> SharedMemory:
         """Write the value to shared memory whose descriptor can be handed to workers."""
-        pickler, pickled = self._pickler, self._pickled
-        memory = SharedMemory.create("payload", pickler.end + len(pickled) + 8)
-        for offset, tensor in zip(pickler.offsets, pickler.tensors, strict=True):
-            memory.tensor(tensor.dtype, offset, tensor.numel()).copy_(tensor.reshape(-1))
-        memory.view[pickler.end : pickler.end + len(pickled)] = pickled
-        memory.view[-8:] = pickler.end.to_bytes(8, "little")
+        pickler, places = self._pickler, pickle.dumps(self._pickler.places)
+        second = pickler.end + len(self._pickled)
+        memory = SharedMemory.create("payload", second + len(places) + _TRAILER.size)
+        for offset, raw in pickler.aside:
+            memory.view[offset : offset + raw.nbytes] = raw
+        memory.view[pickler.end : second] = self._pickled
+        memory.view[second : second + len(places)] = places
+        memory.view[-_TRAILER.size :] = _TRAILER.pack(pickler.end, second)
         return memory
 
 
-def store(value: Any) -> SharedMemory:
+@cache
+def _say_what_is_copied(shared_bytes: int, own_bytes: int) -> None:
+    """Once for each size: a comparison hands out the same task again and again."""
+    if shared_bytes < _SAID and own_bytes < _SAID:
+        return
+    _log.warning(
+        "the task holds %s of tensors and arrays, copied once for all workers of a host, and %s of other objects, "
+        "copied for every worker; what is mapped from a file (numpy.load(path, mmap_mode='r')) or made by a factory "
+        "(data=lambda: …) is not copied",
+        format_bytes(shared_bytes),
+        format_bytes(own_bytes),
+    )
+
+
+def store(value: Any, *, files: bool = True) -> SharedMemory:
     """Write a value to shared memory whose descriptor can be handed to workers."""
-    return Packed(value).store()
+    return Packed(value, files=files).store()
 
 
 def load(fd: int, nbytes: int) -> Any:
     """Rebuild the value. Its tensors are mapped copy-on-write: a worker that writes to one gets pages of its own."""
-    global _blocks
     mapped = mmap.mmap(fd, nbytes, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
-    start = int.from_bytes(mapped[-8:], "little")
-    _blocks = mapped
-    try:
-        return pickle.loads(memoryview(mapped)[start:-8])
-    finally:
-        _blocks = None
+    first, second = _TRAILER.unpack(mapped[-_TRAILER.size :])
+    view = memoryview(mapped)
+    places = pickle.loads(view[second : -_TRAILER.size])
+    return pickle.loads(view[first:second], buffers=_buffers(view, places))
+
+
+def _buffers(view: memoryview, places: list[Place]) -> Iterator[memoryview]:
+    for place in places:
+        yield map_part(place) if isinstance(place, FilePart) else view[place[0] : sum(place)]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from paceline.context import Batch
 from paceline.replica.batches import GlobalBatches
-from paceline.replica.samples import Samples
+from paceline.replica.samples import Samples, Source
 
 __all__ = ["TrainingData"]
 
@@ -16,18 +18,19 @@ class TrainingData:
 
     def __init__(self, samples: Samples, batches: GlobalBatches, workers: int) -> None:
         self.samples = samples
+        self.source: Source = samples
+        """Where batches come from: the samples themselves, or those that fetch them beforehand."""
         self.batches = batches
         self._workers = workers
 
     @property
     def sample_count(self) -> int:
-        return self.samples.length
+        return self.samples.count
 
     @property
     def samples_per_epoch(self) -> int:
-        """Samples of one pass over the data: those of all its global batches."""
-        last = self.batches.steps_per_epoch - 1
-        return last * self.batches.batch_size + self.batches.slice(last, 0, 1).total
+        """Samples of one pass over the data: those of all its global batches. 0: a stream, whose end is not known."""
+        return self.batches.samples_per_epoch
 
     @property
     def targets(self) -> np.ndarray:
@@ -35,3 +38,7 @@ class TrainingData:
 
     def batch_of(self, worker: int, step: int) -> Batch:
         return self.batches.slice(step, worker, self._workers)
+
+    def ahead(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        """The same batches. A world that can fetches those to come while the last one is computed."""
+        return batches

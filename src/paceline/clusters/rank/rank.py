@@ -92,15 +92,16 @@ class Rank(ABC):
             step += 1
 
     async def batches(self, *, endless: bool = False) -> AsyncIterator[Batch]:
-        batch_of = self.data.batch_of
+        data, rank = self.data, self.rank
+        upcoming = data.ahead(data.batch_of(rank, step) for step in itertools.count())
         if not endless:
-            async for step in self.rounds():
-                yield batch_of(self.rank, step)
+            async for _ in self.rounds():
+                yield next(upcoming)
             return
         outcome = self.outcome
-        for step in itertools.count():
-            self.step = step
-            yield batch_of(self.rank, step)
+        for batch in upcoming:
+            self.step = batch.step
+            yield batch
             outcome.bytes_over_time.append((self.now(), outcome.bytes_sent))
 
     # What a world adds

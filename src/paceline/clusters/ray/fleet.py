@@ -18,8 +18,8 @@ from paceline.clusters.hosts.rank import Assignment
 from paceline.clusters.hosts.table import Member, Table, Whereabouts, check_versions, whereabouts
 from paceline.clusters.job import Job
 from paceline.clusters.outcome import Outcome
-from paceline.clusters.process import payload
 from paceline.clusters.process.letters import read_error
+from paceline.clusters.process.payload import Packed
 from paceline.clusters.ray.actor import RankActor
 from paceline.clusters.ray.code import own_modules, own_path, travelling_by_value
 from paceline.clusters.ray.connection import connected, import_ray
@@ -81,7 +81,7 @@ class Fleet:
         bind = self._ray.util.get_node_ip_address() if spans_hosts else _LOOPBACK
         hub = Hub(job, bind=bind, deadline_s=cluster.deadline_s, **terms)
         try:
-            handed = self._hand_out(job, chosen)
+            handed = self._hand_out(job, chosen, spans_hosts=spans_hosts)
             binds = [self._placement.addresses[actor] if spans_hosts else _LOOPBACK for actor in chosen]
             members = self._join(chosen, handed, binds, run_id=run_id, **terms)
             table = Table(run_id=run_id, token=token, encrypt=encrypt, hub=hub.seat, members=members)
@@ -111,7 +111,7 @@ class Fleet:
             answers = self._ask(range(self.ranks), "versions")
         _check(answers)
 
-    def _hand_out(self, job: Job, chosen: Sequence[int]) -> list[tuple[str, int]]:
+    def _hand_out(self, job: Job, chosen: Sequence[int], *, spans_hosts: bool) -> list[tuple[str, int]]:
         """The task and all that belongs to it, once for each host; where each rank finds it."""
         cluster = self._cluster
         said = (own_path(), os.getcwd(), own_modules())
@@ -120,9 +120,12 @@ class Fleet:
             job=job, stragglers=cluster.stragglers, deadline_s=cluster.deadline_s, threads=cluster.threads
         )
         with user_code("the task cannot be sent to worker processes"), travelling_by_value(sorted(missing)):
-            packed = payload.store(assignment)
-        packed.close_fd()
-        stored = self._ray.put(np.frombuffer(packed.view, dtype=np.uint8))
+            # A host of its own may not have the files that this one has mapped.
+            packed = Packed(assignment, files=not spans_hosts)
+        packed.say_what_is_copied()
+        memory = packed.store()
+        memory.close_fd()
+        stored = self._ray.put(np.frombuffer(memory.view, dtype=np.uint8))
         leaders = {self._places[actor].host: actor for actor in reversed(chosen)}
         answers = self._ask(list(leaders.values()), "keep", [(stored,)] * len(leaders))
         found = dict(zip(leaders, answers, strict=True))

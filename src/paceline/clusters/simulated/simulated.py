@@ -38,6 +38,8 @@ __all__ = ["Simulated"]
 MATHS = ("real", "none")
 SHARED_MEMORY = "shared-memory"
 MAX_WORKERS = 1_000_000
+_KEPT = 64
+"""Batches of a stream that are kept: workers in virtual time read it together, and may be some steps apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,9 +145,8 @@ class Simulated:
         kernel = Kernel()
         hosts = tuple(rank * self.hosts // job.ranks for rank in range(job.ranks))
         task, real = job.task, self.math == "real"
-        samples = Samples(task.build_data()) if task else None
-        test = task.build_test() if task and real else None
-        batches = GlobalBatches(samples.length, task.batch_size, job.seed) if task and samples else None
+        samples = Samples.of(task, job.seed, kept=_KEPT) if task else None
+        batches = GlobalBatches.of(task, samples, job.seed) if task and samples else None
         world = World(
             kernel=kernel,
             network=(LossyNetwork if self.faults else Network)(kernel, hosts, self.between, self.inside),
@@ -156,7 +157,7 @@ class Simulated:
             stragglers=self.stragglers,
             data=SharedData(samples, batches, job.workers) if samples and batches else None,
             samples=samples if real else None,
-            test_samples=Samples(test) if test is not None else None,
+            test_samples=Samples.of_test(task) if task and real else None,
             last_step=job.steps,
             progress=progress,
             computing_s=[0.0] * job.ranks,

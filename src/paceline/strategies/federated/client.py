@@ -71,7 +71,7 @@ class Client:
     async def _train(self, model: Tensor) -> float:
         """The local epochs; their mean loss."""
         ctx, losses, counts = self._ctx, [], []
-        for batch in self._batches():
+        for batch in ctx.model.data.ahead(self._batches()):
             losses.append(await ctx.model.compute(batch))
             self._work.adjust(ctx.model.gradient, ctx.model.parameters, model)
             await ctx.model.apply(advance=False)

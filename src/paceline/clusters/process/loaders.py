@@ -1,0 +1,217 @@
+"""Loaders: processes that a rank forks to fetch its next batches while it computes.
+
+A rank knows its batches beforehand. It asks for each by a small letter, and is answered by a letter that brings the
+batch in shared memory. What is drawn at random on the way is seeded by rank and step, as where there are no loaders; so
+it makes no difference to a run who fetched a batch, or when.
+
+A loader that cannot fetch a batch says so, and the rank then fetches it itself: the user's error is told as it would
+be without loaders. Loaders share the rank's memory as it was when they were forked, and die with it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from paceline.chance import rank_seed, seed_all
+from paceline.clusters.process import payload
+from paceline.clusters.process.channel import ChannelClosed, Letter
+from paceline.clusters.process.loader_process import LoaderProcess, flush_output
+from paceline.clusters.rank.data import TrainingData
+from paceline.context import Batch
+from paceline.errors import DeadlineError, RunError
+from paceline.replica.batches import GlobalBatches
+from paceline.replica.samples import Samples
+
+__all__ = ["LoadedData", "Loaders"]
+
+_log = logging.getLogger("paceline")
+
+
+class LoadedData(TrainingData):
+    """The training data of a rank that has loaders."""
+
+    def __init__(self, samples: Samples, batches: GlobalBatches, workers: int, loaders: Loaders) -> None:
+        super().__init__(samples, batches, workers)
+        self.source = self.loaders = loaders
+
+    def ahead(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        return self.loaders.ahead(batches)
+
+
+@dataclass(slots=True, eq=False)
+class _Request:
+    """A batch that was asked for."""
+
+    letter: int
+    batch: Batch
+    number: int
+    """What its random numbers are set by."""
+    loader: LoaderProcess
+    answer: Letter | None = None
+
+
+class Loaders:
+    """A rank's loaders. They satisfy `paceline.replica.samples.Source`."""
+
+    def __init__(
+        self, samples: Samples, *, count: int, prefetch: int, seed: int, rank: int, deadline_s: float
+    ) -> None:
+        self._samples = samples
+        self._prefetch = prefetch
+        self._rank = rank
+        self._seed = rank_seed(seed, rank)
+        self._deadline_s = deadline_s
+        self._letters = 0
+        # A computation in a thread may wait for its batch while the program asks for others, or gives it up.
+        self._lock, self._reading = threading.Lock(), threading.Lock()
+        self._unanswered: dict[int, _Request] = {}
+        """By the number of the letter."""
+        self._wanted: dict[int, _Request] = {}
+        """Those that nobody has taken yet, by the identity of the batch."""
+        self._has_warned = False
+        self._loaders: list[LoaderProcess] = []
+        self._end = weakref.finalize(self, _end_all, self._loaders, os.getpid())
+        flush_output()  # or what the rank has printed would be printed by its loaders too
+        for each in range(count):
+            self._loaders.append(LoaderProcess(each, samples, deadline_s))
+
+    @property
+    def pids(self) -> Sequence[int]:
+        return [loader.pid for loader in self._loaders]
+
+    def close(self) -> None:
+        """End them."""
+        self._end()
+
+    # Asking
+
+    def ahead(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        """The same batches; when one is handed over, the next have been asked for."""
+        upcoming: deque[Batch] = deque()
+        try:
+            for batch in batches:
+                upcoming.append(batch)
+                self._ask(batch)
+                if len(upcoming) > self._prefetch:
+                    yield upcoming[0]
+                    self._forget(upcoming.popleft())
+            while upcoming:
+                yield upcoming[0]
+                self._forget(upcoming.popleft())
+        finally:
+            for batch in upcoming:
+                self._forget(batch)
+
+    def _ask(self, batch: Batch) -> None:
+        if not batch.count or not self._has_room():
+            return
+        loader = min(self._loaders, key=lambda each: each.asked)
+        self._letters += 1
+        request = _Request(self._letters, batch, self._seed + batch.step, loader)
+        with self._lock:
+            self._wanted[id(batch)] = self._unanswered[request.letter] = request
+        loader.asked += 1
+        indices = np.ascontiguousarray(batch.indices, dtype=np.int64)
+        try:
+            loader.channel.send("fetch", {"letter": request.letter, "number": request.number}, [indices])
+        except ChannelClosed as closed:
+            raise self._death(loader, closed) from None
+
+    def _has_room(self) -> bool:
+        """Whether not too many answers are on their way, which nobody may want any more."""
+        most = self._prefetch + len(self._loaders)
+        if sum(loader.asked for loader in self._loaders) > most and self._reading.acquire(blocking=False):
+            try:
+                for loader in self._loaders:
+                    while loader.asked and loader.has_answered(0.0):
+                        self._take_letter(loader)
+            finally:
+                self._reading.release()
+        return sum(loader.asked for loader in self._loaders) <= most
+
+    def _forget(self, batch: Batch) -> None:
+        """The program has gone on. It may have cancelled the computation of this batch before that began."""
+        with self._lock:
+            request = self._wanted.pop(id(batch), None)
+            if request is not None:
+                self._unanswered.pop(request.letter, None)
+        if request is not None and request.answer is not None:
+            _drop(request.answer)
+
+    # Being answered
+
+    def content(self, batch: Batch, number: int) -> Any:
+        """See `Source`. A batch that was not asked for beforehand is fetched here."""
+        with self._lock:
+            request = self._wanted.pop(id(batch), None)
+        if request is None:
+            return self._samples.content(batch, number)
+        with self._reading:
+            answer = self._wait_for(request)
+        if answer.word == "failed" or request.number != number:
+            self._warn(batch, answer.values.get("why", ""))
+            _drop(answer)
+            return self._samples.content(batch, number)
+        (fd,) = answer.fds
+        try:
+            content = payload.load(fd, answer.values["nbytes"])
+        finally:
+            os.close(fd)
+        seed_all(number)
+        return content
+
+    def _wait_for(self, request: _Request) -> Letter:
+        until_s = time.monotonic() + self._deadline_s
+        while request.answer is None:
+            if not request.loader.has_answered(max(0.0, until_s - time.monotonic())):
+                what, whom = (
+                    f"the samples of step {request.batch.step}",
+                    f"its loader {request.loader.number}",
+                )
+                raise DeadlineError(self._rank, what, whom, self._deadline_s)
+            self._take_letter(request.loader)
+        return request.answer
+
+    def _take_letter(self, loader: LoaderProcess) -> None:
+        try:
+            letter = loader.channel.receive()
+        except ChannelClosed as closed:
+            raise self._death(loader, closed) from None
+        loader.asked -= 1
+        with self._lock:
+            request = self._unanswered.pop(letter.values["letter"], None)
+            if request is not None:
+                request.answer = letter
+        if request is None:
+            _drop(letter)
+
+    def _death(self, loader: LoaderProcess, closed: ChannelClosed) -> RunError:
+        remedy = "if the host is short of memory, use fewer loaders or a smaller prefetch"
+        return RunError(f"loader {loader.number} of rank {self._rank} {loader.ending()}, {closed}; {remedy}")
+
+    def _warn(self, batch: Batch, why: str) -> None:
+        if not self._has_warned:
+            self._has_warned = True
+            text = "rank %d fetches the batch of step %d itself, because its loader could not: %s"
+            _log.warning(text, self._rank, batch.step, why)
+
+
+def _drop(letter: Letter) -> None:
+    for fd in letter.fds:
+        os.close(fd)
+
+
+def _end_all(loaders: list[LoaderProcess], owner: int) -> None:
+    if os.getpid() == owner:  # not a child that the user forked
+        for loader in loaders:
+            loader.end()
