@@ -1,3 +1,5 @@
+import shlex
+
 from cli.test_cli import invoke
 
 
@@ -26,3 +28,10 @@ def test_a_file_that_python_would_not_import_is_refused(tmp_path):
     result = invoke("new", str(tmp_path / "mine.txt"))
     assert result.exit_code == 2
     assert "FILE must end in .py" in result.stderr
+
+
+def test_a_name_with_a_blank_is_quoted_in_what_to_type_next(tmp_path):
+    file = tmp_path / "my task.py"
+    told = invoke("new", str(file)).stdout
+    assert shlex.split(told.partition("next: ")[2]) == ["paceline", "check", str(file)]
+    assert f"paceline check '{file}'" in file.read_text()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import textwrap
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -30,7 +31,7 @@ def check(file: File, workers: Workers = 4, seed: Seed = 0, quiet: Quiet = False
             task = load_task(file)
         with shown_name("trying", quiet=quiet) as show:
             found = check_task(task, workers=workers, seed=seed, progress=show)
-        typer.echo("\n".join(_lines(file, found, workers)))
+        typer.echo("\n".join(_lines(shlex.quote(file), found, workers)))
 
 
 def _lines(file: str, found: Checked, workers: int) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -66,8 +67,9 @@ def new(file: NewFile, force: Force = False) -> None:
         check_writable("FILE", file)
         if file.exists() and not force:
             raise ConfigurationError("FILE", "must not exist yet", str(file), "name another, or use --force")
+        name = shlex.quote(str(file))
         try:
-            file.write_text(TEMPLATE.replace("{name}", str(file)), encoding="utf-8")
+            file.write_text(TEMPLATE.replace("{name}", name), encoding="utf-8")
         except OSError as error:
             raise RunError(f"{file} could not be written: {error}") from error
-        typer.echo(f"{file} is written; next: paceline check {file}")
+        typer.echo(f"{file} is written; next: paceline check {name}")
