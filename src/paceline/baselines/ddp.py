@@ -49,6 +49,7 @@ from paceline.context import Batch, Strategy
 from paceline.costs.link import Link
 from paceline.errors import ConfigurationError, DeadlineError, PeerLost, RunError
 from paceline.replica.autocast import computing
+from paceline.replica.losses import loss_of_outputs
 from paceline.run import Progress, Run
 from paceline.task import Task
 from paceline.trace import Kind
@@ -206,8 +207,7 @@ class _Trainer:
             self._pace.note_progress()
             self._pace.end()
         with computing(ctx.job.autocast):
-            loss: Tensor = self._task.loss(self._model(*inputs), target)
-        return loss
+            return loss_of_outputs(self._task.loss, self._model(*inputs), target)
 
     def _after_buffers(self, module: nn.Module, _inputs: Any) -> None:
         """DDP has just broadcast the first rank's buffers: that was no computing, so a slow rank is no slower at it."""

@@ -13,6 +13,7 @@ from torch.utils.data import Dataset, TensorDataset, default_collate
 
 from paceline.context import Batch
 from paceline.errors import ConfigurationError
+from paceline.replica.collating import collated, fetched
 from paceline.schedules.steps import chunk_bounds
 
 __all__ = ["GlobalBatches", "Samples"]
@@ -75,7 +76,8 @@ class Samples:
             columns = [tensor.index_select(0, chosen) for tensor in self._tensors]
         else:
             dataset = cast(Any, self._dataset)
-            columns = default_collate([dataset[int(i)] for i in indices])
+            numbers = indices.tolist()
+            columns = collated(default_collate, fetched(dataset, numbers), numbers)
         if not isinstance(columns, (list, tuple)) or len(columns) < 2:
             raise ConfigurationError(
                 "data", "must yield the model's inputs and then a target", type(columns).__name__

@@ -18,6 +18,7 @@ from paceline.replica.buffers import FlatBuffers
 from paceline.replica.evaluation import Metric, evaluate
 from paceline.replica.finite import is_finite, last_not_finite
 from paceline.replica.layout import Layout, flatten
+from paceline.replica.losses import loss_of_outputs
 from paceline.replica.optimizer import FlatOptimizer, works_elementwise
 from paceline.task import Task
 
@@ -195,8 +196,7 @@ class Replica:
         if not self.module.training:
             self.module.train()
         with computing(self._autocast):
-            loss: Tensor = self.task.loss(self.module(*inputs), target)
-        return loss
+            return loss_of_outputs(self.task.loss, self.module(*inputs), target)
 
     def _backward(self, loss: Tensor) -> float:
         loss.backward()  # type: ignore[no-untyped-call]
