@@ -15,7 +15,6 @@ from paceline.metrics import (
     mae,
     metric_named,
     mse,
-    name_of,
     reaches,
     rmse,
     value_of,
@@ -120,11 +119,6 @@ def test_a_name_may_say_which_way_is_better(metric, better):
     assert better_of(metric) == better
     assert better_of(metric, "lower") == "lower"
     assert better_of(metric, "higher") == "higher"
-
-
-def test_a_metric_is_called_what_its_function_is_called():
-    assert name_of(partial(partial(validation_error))) == "validation_error"
-    assert [name_of(each) for each in ("loss", None, nn.MSELoss())] == ["loss", "", "MSELoss"]
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from torch import nn
 from torch.utils.data import Dataset, IterableDataset
 
 from paceline.errors import ConfigurationError, UnknownNameError
+from paceline.task_checks import look_of
 
 
 class Stream(IterableDataset):
@@ -106,3 +107,32 @@ def test_a_metric_is_better_higher_or_lower(better):
 def test_which_way_is_better_needs_a_metric():
     with pytest.raises(ConfigurationError, match="metric must be given with better"):
         a_task(better="lower")
+
+
+@pytest.mark.parametrize("argument", ["loss", "metric"])
+@pytest.mark.parametrize(
+    "function", [lambda outputs: 0.0, lambda outputs, targets, weights: 0.0, lambda: 0.0]
+)
+def test_loss_and_metric_take_outputs_and_targets(argument, function):
+    test = (torch.zeros(1), torch.zeros(1))
+    with pytest.raises(ConfigurationError, match=f"{argument} must take two arguments: outputs and targets"):
+        a_task(**{argument: function, "test": test})
+
+
+@pytest.mark.parametrize(
+    "loss", [max, torch.nn.MSELoss(), torch.nn.functional.mse_loss, lambda *given: 0.0, lambda a, b, c=1: 0.0]
+)
+def test_what_may_be_called_with_two_arguments_is_a_loss(loss):
+    assert a_task(loss=loss).loss is loss
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (torch.zeros(2, 3), "of shape (2, 3) and torch.float32"),
+        ({"a": 1, "b": 2}, "of type dict with a, b"),
+        (3, "of type int"),
+    ],
+)
+def test_a_value_is_told_in_a_few_words(value, words):
+    assert look_of(value) == words

@@ -1,4 +1,6 @@
-from paceline.user_code import user_traceback
+from functools import partial
+
+from paceline.user_code import name_of, user_traceback
 
 
 def test_the_frames_of_a_cause_are_trimmed_too():
@@ -13,3 +15,14 @@ def test_the_frames_of_a_cause_are_trimmed_too():
     except ValueError as error:
         text = user_traceback(error)
     assert text.index("KeyError") < text.index("direct cause") < text.index("ValueError: outer")
+
+
+def test_a_function_is_called_what_it_was_defined_as():
+    def validation_error():
+        pass
+
+    class Metric:
+        pass
+
+    assert name_of(partial(partial(validation_error))) == "validation_error"
+    assert [name_of(each) for each in ("loss", None, Metric())] == ["loss", "", "Metric"]

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from paceline.metrics import name_of
+from paceline.user_code import name_of
 
 if TYPE_CHECKING:
     from torch import nn

@@ -11,8 +11,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from paceline.errors import ConfigurationError, PacelineError
-from paceline.task_checks import require
-from paceline.user_code import user_traceback
+from paceline.task_checks import look_of, require
+from paceline.user_code import name_of, user_traceback
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -28,7 +28,6 @@ __all__ = [
     "mae",
     "metric_named",
     "mse",
-    "name_of",
     "reaches",
     "rmse",
     "value_of",
@@ -110,15 +109,6 @@ def _perplexity(loss: Callable[[Any, Any], Any], outputs: Tensor, targets: Tenso
 # Which way is better
 
 
-def name_of(function: Any) -> str:
-    """What a function, an object that can be called or a name is called; empty where there is nothing."""
-    while isinstance(function, partial):
-        function = function.func
-    if function is None or isinstance(function, str):
-        return function or ""
-    return str(getattr(function, "__name__", type(function).__name__))
-
-
 def better_of(metric: Any, said: str | None = None) -> Better:
     """Which way a metric is better: as the task says, or the metric itself, or its name; higher if none does."""
     if said is not None:
@@ -139,6 +129,9 @@ def reaches(value: float | None, target: float | None, better: str) -> bool:
 
 # What may go wrong
 
+_MISFITS = (TypeError, AttributeError, LookupError, ValueError, RuntimeError)
+"""What is raised where outputs are not what a metric expects. Any other error is the metric's own."""
+
 
 def value_of(metric: Metric, outputs: Any, targets: Any) -> float:
     """The metric's value. What it cannot take, and what is no number, is refused with the argument's name."""
@@ -146,8 +139,8 @@ def value_of(metric: Metric, outputs: Any, targets: Any) -> float:
         value = metric(outputs, targets)
     except PacelineError:
         raise
-    except Exception as error:
-        found = f"outputs {_look(outputs)} and targets {_look(targets)}"
+    except _MISFITS as error:
+        found = f"outputs {look_of(outputs)} and targets {look_of(targets)}"
         remedy = f"it failed:\n{user_traceback(error)}"
         bound = "must take the outputs and targets of the test samples"
         raise ConfigurationError(f"metric {name_of(metric)!r}", bound, found, remedy) from None
@@ -156,14 +149,5 @@ def value_of(metric: Metric, outputs: Any, targets: Any) -> float:
     except (TypeError, ValueError, RuntimeError):
         remedy = "return a float, or a tensor of one element"
         raise ConfigurationError(
-            f"metric {name_of(metric)!r}", "must return one number", _look(value), remedy
+            f"metric {name_of(metric)!r}", "must return one number", look_of(value), remedy
         ) from None
-
-
-def _look(value: Any) -> str:
-    """A value in a few words."""
-    if hasattr(value, "shape") and hasattr(value, "dtype"):
-        return f"of shape {tuple(value.shape)} and {value.dtype}"
-    if isinstance(value, Mapping):
-        return f"of type {type(value).__name__} with {', '.join(map(str, value))}"
-    return f"of type {type(value).__name__}"

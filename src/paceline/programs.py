@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
@@ -13,8 +14,12 @@ from paceline.context import Context, Strategy
 from paceline.errors import ConfigurationError
 from paceline.forked import do_without_lost_threads
 from paceline.trace import Trace
+from paceline.user_code import name_of
 
 __all__ = ["ProgramRun", "run_program"]
+
+
+_REMEDY = "write async def f(ctx): …"
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +29,11 @@ class _EveryRank(Strategy):
     function: Callable[[Context], Awaitable[Any]]
 
     async def worker(self, ctx: Context) -> Any:
-        return await self.function(ctx)
+        made = self.function(ctx)
+        if not inspect.isawaitable(made):
+            found = f"{name_of(self.function)}, which returned {type(made).__name__}"
+            raise ConfigurationError("program", "must be async", found, _REMEDY)
+        return await made
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +57,9 @@ def run_program(
     tensors, numbers, texts, and lists and dictionaries of these.
     """
     if not callable(program):
-        raise ConfigurationError("program", "must be a function of a context", program, "async def f(ctx): …")
+        raise ConfigurationError("program", "must be a function of a context", program, _REMEDY)
+    if inspect.isgeneratorfunction(program) or inspect.isasyncgenfunction(program):
+        raise ConfigurationError("program", "must not yield", name_of(program), _REMEDY)
     do_without_lost_threads()
     where: Cluster = Local() if cluster is None else cluster
     strategy = _EveryRank(program)

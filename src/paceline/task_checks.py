@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from paceline.errors import ConfigurationError, UnknownNameError
@@ -18,6 +18,7 @@ __all__ = [
     "check_numbers",
     "is_factory",
     "is_stream",
+    "look_of",
     "require",
     "steps_alone",
 ]
@@ -26,6 +27,26 @@ __all__ = [
 def require(holds: bool, argument: str, bound: str, value: object, remedy: str) -> None:
     if not holds:
         raise ConfigurationError(argument, bound, value, remedy)
+
+
+def look_of(value: Any) -> str:
+    """A value in a few words: shape and type of a tensor or array, names of a dictionary."""
+    if hasattr(value, "shape") and hasattr(value, "dtype"):
+        return f"of shape {tuple(value.shape)} and {value.dtype}"
+    if isinstance(value, Mapping):
+        return f"of type {type(value).__name__} with {', '.join(map(str, list(value)[:8]))}"
+    return f"of type {type(value).__name__}"
+
+
+def _takes(function: Any, arguments: int) -> bool:
+    """Whether a function can be called with so many arguments, as far as it tells."""
+    try:
+        inspect.signature(function).bind(*range(arguments))
+    except TypeError:
+        return False
+    except ValueError:  # what is written in C may not tell
+        return True
+    return True
 
 
 def _is_finite(value: object) -> bool:
@@ -73,6 +94,8 @@ def check_metric(metric: object, test: object, target: float | None, names: Coll
     known = metric is None or isinstance(metric, str) or callable(metric)
     remedy = "give 'accuracy' or a callable (outputs, targets) -> float"
     require(known, "metric", "must be a name or a callable", metric, remedy)
+    takes = not callable(metric) or _takes(metric, 2)
+    require(takes, "metric", "must take two arguments: outputs and targets", metric, remedy)
 
 
 def check_better(better: object, metric: object) -> None:
@@ -107,6 +130,9 @@ def check_loss(loss: object) -> None:
     require(callable(loss), "loss", "must be callable", loss, "give a function (output, target) -> scalar")
     is_class = isinstance(loss, type) and issubclass(loss, nn.Module)
     require(not is_class, "loss", "must be an instance, not a class", loss, "add () after its name")
+    takes = isinstance(loss, nn.Module) or _takes(loss, 2)
+    remedy = "give a function (output, target) -> scalar"
+    require(takes, "loss", "must take two arguments: outputs and targets", loss, remedy)
     learns = isinstance(loss, nn.Module) and any(p.requires_grad for p in loss.parameters())
     require(not learns, "loss", "must have no trainable parameters", loss, "put them into the model")
 

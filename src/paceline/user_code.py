@@ -6,10 +6,21 @@ import os
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
+from typing import Any
 
 from paceline.errors import PacelineError, TaskError
 
-__all__ = ["user_code", "user_traceback"]
+__all__ = ["name_of", "user_code", "user_traceback"]
+
+
+def name_of(function: Any) -> str:
+    """What a function, an object that can be called or a name is called; empty where there is nothing."""
+    while isinstance(function, partial):
+        function = function.func
+    if function is None or isinstance(function, str):
+        return function or ""
+    return str(getattr(function, "__name__", type(function).__name__))
 
 
 def user_traceback(error: BaseException) -> str:

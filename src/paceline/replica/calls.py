@@ -20,6 +20,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from paceline.errors import ConfigurationError
+from paceline.replica.losses import checked_loss, loss_of_outputs
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -35,8 +36,9 @@ TARGETS = ("labels", "label", "label_ids", "targets", "target", "y")
 def loss_of(task: Task, module: nn.Module, batch: Any) -> Tensor:
     """The mean loss of a batch."""
     outputs = outputs_of(task, module, batch)
-    loss: Tensor = _own_loss(outputs) if task.loss is None else task.loss(outputs, _required_target(batch))
-    return loss
+    if task.loss is None:
+        return checked_loss(_own_loss(outputs))
+    return loss_of_outputs(task.loss, outputs, _required_target(batch))
 
 
 def outputs_of(task: Task, module: nn.Module, batch: Any) -> Any:

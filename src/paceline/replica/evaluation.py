@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-import torch
-from torch import nn
+from typing import Any
 
+import torch
+from torch import Tensor, nn
+
+from paceline.errors import ConfigurationError
 from paceline.metrics import Metric, value_of
 from paceline.replica.calls import outputs_of, target_of
 from paceline.replica.samples import Samples
 from paceline.task import Task
+from paceline.task_checks import look_of
 
 __all__ = ["Metric", "evaluate"]
 
@@ -28,4 +32,11 @@ def evaluate(task: Task, module: nn.Module, samples: Samples, metric: Metric) ->
     # Layer by layer: the user may have some in evaluation mode all the time.
     for layer, training in modes:
         layer.training = training
-    return value_of(metric, torch.cat(outputs), torch.cat(targets))
+    return value_of(metric, _joined("outputs", outputs), _joined("targets", targets))
+
+
+def _joined(what: str, parts: list[Any]) -> Tensor:
+    if not isinstance(parts[0], Tensor):
+        remedy = "let the model return a tensor in evaluation mode"
+        raise ConfigurationError("metric", f"needs {what} that are tensors", look_of(parts[0]), remedy)
+    return torch.cat(parts)

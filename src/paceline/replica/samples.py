@@ -15,6 +15,7 @@ from paceline.chance import fetch_seed, seed_all
 from paceline.context import Batch
 from paceline.errors import ConfigurationError
 from paceline.replica.calls import target_of
+from paceline.replica.collating import collated, fetched
 from paceline.replica.streams import Stream
 from paceline.schedules.steps import chunk_bounds
 from paceline.task_checks import is_stream
@@ -135,24 +136,10 @@ class Samples:
             except Exception as error:
                 error.add_note(f"in {_named(numbers)} of the data")
                 raise
-        samples: list[Any] = []
-        try:
-            for each in numbers:
-                samples.append(dataset[each])
-        except Exception as error:
-            error.add_note(f"in sample {numbers[len(samples)]} of the data")
-            raise
-        return samples
+        return fetched(dataset, numbers)
 
     def _collated(self, samples: list[Any], indices: np.ndarray) -> Any:
-        try:
-            return self._collate(samples)
-        except Exception as error:
-            remedy = (
-                "" if self._collate is not default_collate else "; Task(collate=…) joins samples of any kind"
-            )
-            error.add_note(f"while {_named(indices.tolist())} became one batch{remedy}")
-            raise
+        return collated(self._collate, samples, indices.tolist())
 
     def targets(self) -> np.ndarray:
         """The target of every sample: one array, however often it is asked for."""

@@ -182,7 +182,7 @@ def test_the_rank_meets_an_error_itself_when_a_loader_has_met_it(start, caplog):
     second = next(upcoming)
     with pytest.raises(ZeroDivisionError) as caught:
         loaders.content(second, number(second))
-    assert caught.value.__notes__ == ["in sample 1 of the data"]
+    assert caught.value.__notes__ == ["while sample 1 of the data was fetched"]
     assert "rank 3 fetches the batch of step 1 itself" in caplog.text
 
 
