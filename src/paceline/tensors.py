@@ -1,6 +1,7 @@
 """Arithmetic on flat tensors that may have no data, as in simulations without mathematics: there it does nothing.
 
-Such a tensor would allow it too. But finding out that nothing is to be done takes longer than a simulated message.
+Torch could be asked to do it all the same. But for torch to find that there is nothing to do takes longer than a whole
+simulated message.
 """
 
 from __future__ import annotations
