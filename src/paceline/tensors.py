@@ -1,12 +1,13 @@
 """Arithmetic on flat tensors that may have no data, as in simulations without mathematics: there it does nothing.
 
-Such a tensor would allow it too. But finding out that nothing is to be done takes longer than a simulated message.
+Torch could be asked to do it all the same. But for torch to find that there is nothing to do takes longer than a whole
+simulated message.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -35,17 +36,20 @@ def add(tensor: Tensor, other: Tensor, minus: Tensor | None = None, *, weight: f
         tensor.add_(other if minus is None else other - minus, alpha=weight)
 
 
-def weigh(into: Tensor, terms: Sequence[tuple[Tensor, float]]) -> None:
-    """The sum of tensors times their weights, from the left. Of them only the first may be `into` itself."""
-    if into.is_meta or not terms:
+def weigh(into: Tensor, terms: Iterable[tuple[Tensor, float]]) -> None:
+    """The sum of tensors times their weights, from the left. Of them only the first may be `into` itself.
+
+    Where there is no data, nothing is asked of the terms.
+    """
+    if into.is_meta:
         return
     import torch
 
-    (first, weight), *rest = terms
-    if first is not into or weight != 1.0:
-        torch.mul(first, weight, out=into)
-    for tensor, weight in rest:
-        into.add_(tensor, alpha=weight)
+    for number, (tensor, weight) in enumerate(terms):
+        if number:
+            into.add_(tensor, alpha=weight)
+        elif tensor is not into or weight != 1.0:
+            torch.mul(tensor, weight, out=into)
 
 
 def square_of(tensor: Tensor) -> Tensor:

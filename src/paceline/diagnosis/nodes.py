@@ -34,7 +34,7 @@ class Graph:
     resource: list[int] = field(default_factory=lambda: [-1])
     """What each node has to itself meanwhile: a port, a server's processor. -1: nothing."""
     edges: list[list[tuple[int, float, float]]] = field(default_factory=lambda: [[]])
-    """From each node: to which, and when it allows that: at its begin, plus a share of its work, plus seconds."""
+    """From each node: to which, and when that one may begin: a share of this one's work and some seconds later."""
     computations: list[tuple[int, int]] = field(default_factory=list)
     """Rank and node of each, in the order of each rank."""
     rounds: list[Rounds] = field(default_factory=list)

@@ -21,7 +21,7 @@ _MAX_NUMBERS = 4
 _LAYOUT = struct.Struct("<HHBBBxI4xQQ4q4qdQ16x")
 assert _LAYOUT.size == HEADER_BYTES
 _BITS, _DOUBLE = struct.Struct("<q"), struct.Struct("<d")
-_WHOLE, _BROKEN = 1, 2  # two bits for each number: none, a whole one, or a broken one
+_WHOLE, _BROKEN = 1, 2  # two bits for each number: none, a whole number, or a float
 
 # The numbers are part of the format: append, never reorder.
 _DTYPES = (

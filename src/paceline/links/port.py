@@ -178,7 +178,7 @@ class Port:
             self._drop(operation)
 
     def _drop(self, operation: RecvOperation) -> None:
-        """The rest of this operation's message, which has begun to come, runs into memory of its own."""
+        """Receive the rest of this operation's message into other memory, and forget it."""
         assert operation.header is not None
         rest = RecvOperation(operation.waiter, self, operation.source, None, "copy", operation.tag, _nothing)
         rest.open(operation.source, operation.header)

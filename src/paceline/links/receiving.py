@@ -18,7 +18,7 @@ from paceline.links.operation import Doing, Operation, Waiter
 __all__ = ["TAG_MASK", "Inbox", "RecvOperation"]
 
 TAG_MASK = 2**32 - 1
-"""What of a message's tag its strategy gave. The bits above say of which group it is, and whether of a collective."""
+"""The bits of a tag that the strategy gave. Those above name the group, and mark collectives."""
 
 _clock = time.monotonic
 
@@ -77,7 +77,7 @@ class RecvOperation(Operation[Message]):
         self.begun = False
         self.began_s = 0.0
         self.positions: dict[int, int] | None = None
-        """By which the sender is called in the message. None: by its rank."""
+        """The position of each rank in the group, by which the message names its sender. None: by its rank."""
         self.found_s = 0.0
         self.ended_s = math.inf  # where a link is emulated: when its port has carried it
 

@@ -16,7 +16,7 @@ __all__ = ["DetachOperation", "SendOperation", "SendQueue"]
 
 _clock = time.monotonic
 _MOMENT_S = 20e-6
-_PATIENCE_S = 30.0  # who takes longer over a message that lies in memory is dead, or stopped
+_PATIENCE_S = 30.0  # a reader that takes longer over one message in memory is dead, or stopped
 
 
 class SendOperation(Operation[None]):
@@ -62,7 +62,7 @@ class SendOperation(Operation[None]):
         self.sent = -1  # bytes of the payload; -1: not even the header
         self.nbytes = 0
         self.began_s = 0.0
-        self.begins_s = 0.0  # to arrive; told where a link is emulated
+        self.begins_s = 0.0  # when it begins to arrive: only where a link is emulated
         self.ended_s = math.inf  # where a link is emulated: when its port has carried it
         self.result = None
 
@@ -175,7 +175,7 @@ class SendQueue:
             operation.close()
 
     def withdraw(self, operation: SendOperation) -> bool:
-        """Forget a message, or finish it from a copy if it has begun: a reader cannot do with half of one."""
+        """Forget a message, or finish it from a copy if it has begun: a reader cannot use half of one."""
         if operation.sent >= 0:
             return self.detach(operation)
         self.queue.remove(operation)

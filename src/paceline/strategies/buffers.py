@@ -9,6 +9,6 @@ __all__ = ["follow_buffers"]
 
 
 async def follow_buffers(ctx: Context) -> None:
-    """Everybody's are the first worker's."""
+    """Give every worker the buffers of the first."""
     for tensor in ctx.model.buffers:
         await broadcast(ctx, tensor, root=0)

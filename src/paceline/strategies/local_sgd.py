@@ -93,7 +93,7 @@ async def _synchronous_step(ctx: Context, batch: Batch, algorithm: str) -> None:
 
 
 async def _local_step(ctx: Context, batch: Batch) -> None:
-    # The mean over workers counts, not the sum.
+    # Weighted so that the mean over workers is the mean over the batch.
     await ctx.model.compute(batch, weight=batch.weight * len(ctx.workers))
     await ctx.model.apply()
 

@@ -1,6 +1,6 @@
 """The clocks of several hosts, made one: how far each is ahead of the hub's, found by asking for the time.
 
-A host reads its clock at some moment between the hub's question and the arrival of the answer. The hub takes it for the
+A host reads its clock at some moment between the hub's request and the arrival of the answer. The hub takes it for the
 middle, and is wrong by at most half of the exchange. So the quickest of several exchanges tells the most. Asked
 again at the end, the clocks also tell how much faster one went than the other. Source: Cristian, "Probabilistic clock
 synchronization", 1989.
@@ -21,7 +21,7 @@ EXCHANGES = 16
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One question for the time, on the hub's clock, and the answer on the other's."""
+    """One request for the time: when it went and came back by the hub's clock, and what the other clock said."""
 
     asked_s: float
     answer_s: float

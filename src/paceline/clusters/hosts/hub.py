@@ -70,7 +70,7 @@ class Hub:
         self._heard_s: dict[int, float] = {}
         self._hearing: set[int] = set()
         self._leaving_s: dict[int, float] = {}
-        """For each rank that says it has told how it ended: when something of that last arrived."""
+        """By rank, of those that say they have written how they ended: when a piece of that letter last arrived."""
         self._gone: set[int] = set()
         """Ranks that have heard the hub's last letter."""
         self._ears: dict[int, tuple[int, float]] = {}

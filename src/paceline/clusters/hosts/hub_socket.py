@@ -55,7 +55,7 @@ class HubSocket:
         self._gate.admit(names)
 
     def receive(self, timeout_s: float) -> Iterator[Arrival]:
-        """What has come, for so long at most: somebody may send without end. Waits if there is nothing."""
+        """Give what has come; wait if there is nothing. It ends after that time: somebody may send without end."""
         if self._socket.poll(int(timeout_s * 1000)):
             until_s = time.monotonic() + timeout_s
             while int(self._socket.get(zmq.EVENTS)) & zmq.POLLIN:
@@ -73,7 +73,7 @@ class HubSocket:
             self._socket.send_multipart([to, piece])
 
     def close(self, *, linger_s: float) -> None:
-        """What was sent has so long to leave."""
+        """Close the socket. What was sent before has so long to leave."""
         self._socket.close(linger=int(1000 * linger_s))
         self._gate.close()
         self._context.term()

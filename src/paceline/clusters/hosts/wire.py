@@ -43,7 +43,7 @@ def limit_intake(socket: zmq.Socket[bytes]) -> None:
 def write_letter(
     word: str, values: dict[str, Any] | None = None, blobs: Sequence[Any] = ()
 ) -> Iterator[bytes]:
-    """The pieces of a letter, in order. None is sent of one that is too large."""
+    """The pieces of a letter, in order. A letter that is too large is refused before any is sent."""
     views = [memoryview(blob).cast("B") for blob in blobs]
     head = msgpack.packb([word, values or {}, [view.nbytes for view in views]])
     letter_bytes = len(head) + sum(view.nbytes for view in views)
@@ -130,7 +130,7 @@ class LetterReader:
     def _read_head(self) -> None:
         try:
             word, values, lengths = msgpack.unpackb(self._sections[0], strict_map_key=False)
-        except Exception as error:  # msgpack has many ways to say no
+        except Exception as error:  # msgpack raises errors of many kinds
             raise FrameError(f"not a letter: {error}") from error
         if not isinstance(word, str) or not isinstance(values, dict) or not isinstance(lengths, list):
             raise FrameError("not a letter: it must be a word, values, and the lengths of its blobs")

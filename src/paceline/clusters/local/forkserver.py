@@ -3,7 +3,7 @@
 It lives as long as its driver, and its workers die with it. It never runs a torch operation itself, so that no thread
 pool exists that a fork would break.
 
-A server answers one question after the other. If its driver gives up waiting for an answer (Ctrl-C, a server that is
+A server answers one request after the other. If its driver gives up waiting for an answer (Ctrl-C, a server that is
 stopped), the two are out of step: the server is killed, and the next run starts another.
 """
 
@@ -116,7 +116,7 @@ class ForkServer:
         return int(answer["pid"])
 
     def end(self, pids: Sequence[int], patience_s: float = 0.0) -> list[Ending]:
-        """See these workers ended and reaped. Those that have not ended by themselves in time are killed."""
+        """Wait until these workers have ended, and reap them. Kill those that do not end by themselves in time."""
         try:
             answer = self._ask("end", {"pids": list(pids), "patience_s": patience_s}, [])
         except ChannelClosed:  # the server is dead, and its workers died with it

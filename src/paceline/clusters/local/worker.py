@@ -85,7 +85,7 @@ def main(channel: Channel) -> None:
 
 
 def seed_chance(seed: int, rank: int) -> None:
-    """For what a user's code draws: the model alike on all ranks, all else by rank."""
+    """Seed what a user's code may draw from: torch alike on all ranks, for the model; Python and numpy by rank."""
     random.seed(seed * 1_000_003 + rank)
     np.random.seed((seed * 1_000_003 + rank) % 2**32)
     torch.manual_seed(seed)

@@ -71,14 +71,14 @@ class World:
     whole_collectives: bool = True
     """Whether collectives of many ranks are timed as a whole."""
     under_way: dict[int, WholeCollective] = field(default_factory=dict)
-    """Collectives to be timed as a whole that not all of their ranks have begun, by their tags."""
+    """By tag: collectives that are timed as a whole, and that some of their ranks have not begun yet."""
     windows: dict[tuple[str, int], SimulatedWindow] = field(default_factory=dict)
     groups: GroupNumbers = field(default_factory=GroupNumbers)
     parameter_board: SimulatedWindow | None = None
 
 
 class SharedData(TrainingData):
-    """All ranks have it together. A worker's server asks for the same batch as the worker: it is cut once."""
+    """One for all ranks. A server asks for the same batch as the worker that pushed it: such a batch is cut once."""
 
     def __init__(self, samples: Samples, batches: GlobalBatches, workers: int) -> None:
         super().__init__(samples, batches, workers)
@@ -169,7 +169,7 @@ class SimulatedContext(Rank):
         return Observer(world.parameter_board.seen_by(self), self.rank, self.workers, self.is_lost)
 
     def is_lost(self, rank: int) -> bool:
-        """Where there are no faults, no rank is."""
+        """Without faults no rank is ever lost."""
         return False
 
     def go_on_without(self, rank: int) -> None:

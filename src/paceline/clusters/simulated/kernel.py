@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class Event(Generic[T]):
-    """Something that will have happened. Awaiting it parks the process until then. Serves as its own handle."""
+    """Something that happens at some time. Awaiting it parks the process until then. Serves as its own handle."""
 
     __slots__ = ("done", "error", "result", "started", "waiter")
 
@@ -178,7 +178,7 @@ class Kernel:
     def __init__(self) -> None:
         self.now = 0.0
         self.unskippable = 0
-        """How many reasons there are not to skip time: a process that starts another must itself go on now, say."""
+        """Above 0, time must not be skipped: a process that starts another has to go on at this instant first, say."""
         self.ready: deque[Waiter] = deque()
         self._heap: list[_Call] = []
         self._latest: _Call | None = None
@@ -193,7 +193,7 @@ class Kernel:
         self._latest = (time_s, self._count(), action, argument)
 
     def skip_to(self, time_s: float) -> bool:
-        """Move the clock on at once if nothing else happens until then: who only waits need not park."""
+        """Move the clock on at once if nothing else happens until then: the process that waits need not park."""
         if self.ready or self.unskippable:
             return False
         heap, latest = self._heap, self._latest

@@ -21,6 +21,7 @@ __all__ = ["SimulatedLearner"]
 
 _FORWARD_SHARE = 1 / 3  # of a gradient's time: backward multiplies twice where forward does once
 _UPDATE = int(Kind.UPDATE)
+_UPDATE_WORK = Work.UPDATE  # found quicker here than in its class
 
 
 class SimulatedLearner(Learner["SimulatedContext"]):
@@ -54,7 +55,7 @@ class SimulatedLearner(Learner["SimulatedContext"]):
         ctx = self._ctx
         start_s = ctx.kernel.now
         self.replica.apply(shard, norm, advance=advance)
-        update_s = ctx.price.seconds(Work.UPDATE, 0, 0)
+        update_s = ctx.price.seconds(_UPDATE_WORK, 0, 0)
         if update_s:
             await Timer(ctx, update_s)
         ctx.record_packed(pack_span(_UPDATE, start_s, ctx.kernel.now, -1, 0, ctx.step))

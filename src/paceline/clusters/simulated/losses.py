@@ -55,7 +55,7 @@ class Losses:
         return self._contexts
 
     def forget_contexts(self) -> None:
-        """At the end of the run. They know this object, and only Python's collector would clear them away with it."""
+        """Drop the ranks at the run's end. They refer to this object: only the garbage collector could free that."""
         self._contexts = []
 
     def is_lost(self, rank: int) -> bool:

@@ -1,6 +1,6 @@
 """Where messages of the simulated world lie until somebody receives them.
 
-Every message passes here, so it is written flat: a call costs as much as the work in it.
+Every message passes here, so there are few helper functions: a call costs as much as the work in it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Messages of the simulated world: sending one, and receiving one.
 
-A simulation is mostly this, so what every message passes is written flat: a call costs as much as the work in it.
+A simulation spends most of its time here, so there are few helper functions: a call costs as much as the work in it.
 """
 
 from __future__ import annotations

@@ -178,7 +178,7 @@ class Simulated:
         return [SimulatedContext(world, job, rank, replica) for rank, replica in self._replicas(job)]
 
     def _check_faulty_ranks(self, job: Job) -> None:
-        ranks = max(job.ranks, self.workers)  # a strategy that uses fewer is spared the others' faults
+        ranks = max(job.ranks, self.workers)  # a strategy that uses fewer ranks ignores faults of the others
         for fault in self.faults:
             if fault.rank >= ranks:
                 remedy = f"this run has {ranks} rank{'s' if ranks > 1 else ''}"

@@ -19,7 +19,7 @@ MODEL = 1  # from the server
 ANSWER = 2  # from a client; its header: the samples that it went through, and their mean loss
 
 Adjust = Callable[["Tensor", "Tensor", "Tensor"], None]
-"""Changes a client's gradient before it is applied; of that, its parameters, and the round's model."""
+"""Given a client's gradient, its parameters and the round's model: changes the gradient before it is applied."""
 
 Update = Callable[["Tensor"], None]
 """Changes the server's parameters by the mean difference of the clients."""

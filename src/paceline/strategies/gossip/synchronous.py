@@ -144,7 +144,7 @@ class Synchronous:
             return None
 
     def _weigh(self, step: int, here: dict[int, Tensor]) -> list[tuple[Tensor, float]]:
-        """What is there with its weights. The weights of those who are not there are this peer's own."""
+        """What has come, with its weights. This peer adds the weights of what has not come to its own."""
         row = self._neighbourhood(step).row
         missing = sum(weight for peer, weight in row if peer not in here)
         return [

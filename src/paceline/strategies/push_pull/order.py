@@ -16,7 +16,7 @@ class Order:
     """Which gradients make up an update, and who gets the parameters then."""
 
     keys: list[tuple[int, int]]
-    """The gradients of an update: worker and step of each. None: no update, just hand out."""
+    """The gradients of an update: worker and step of each. Empty: no update, the parameters are only handed out."""
     recipients: list[int]
     version: int
     """Of the parameters that are handed out."""

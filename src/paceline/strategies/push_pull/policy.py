@@ -9,9 +9,8 @@ from paceline.errors import ConfigurationError
 __all__ = ["BUFFER", "ORDER", "PARAMETERS", "PUSH", "SHARD", "Policy"]
 
 # The tags of what ranks tell each other, and the headers of these messages.
-PUSH = (
-    1  # a worker's gradient, to every server its shard: step, version, loss. Without a header: its farewell
-)
+# A worker's gradient, to every server its shard: step, version, loss. Without a header it is the worker's farewell.
+PUSH = 1
 PARAMETERS = 2  # a server's shard, to a worker: version, and whether to go on
 ORDER = 3  # which gradients make up an update, from the first server to the others
 SHARD = 4  # another server's shard, to the first one, when the run looks at the model

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from paceline.collectives import gradient_norm
@@ -54,6 +54,8 @@ class Server:
         self._adds_up = policy.takes_all(len(ctx.workers))
         # Each gradient is one update, so it can be received straight into the gradient buffer.
         self._sums_nothing = policy.k == 1 and ctx.rank == servers[0]
+        # What is in the buffer then is the update's mean already.
+        self._weighs = not self._adds_up and (staleness_aware or not self._sums_nothing)
         self._sending: list[Sending] = []  # hand-outs that may not have ended
         self._spare: list[Tensor] = []  # memory of gradients that have been summed
         self._farewells: set[int] = set()
@@ -87,8 +89,10 @@ class Server:
 
     async def update(self, pushes: Sequence[Push]) -> None:
         """One step of the optimizer by the gradients' mean over samples, summed in the order of ranks."""
-        if not self._adds_up:
-            self._sum(in_order(pushes))
+        if self._weighs:
+            weigh(self._gradient, self._weighted(in_order(pushes)))
+            for push in pushes:
+                self.discard(push)
         norm = await gradient_norm(self._servers_net, self._gradient) if self._servers_net else None
         for sending in self._sending:
             if not sending.done:  # most have ended; the others get the parameters as they were
@@ -131,12 +135,11 @@ class Server:
             return self._gradient
         return self._spare.pop() if self._spare else spare_like(self._gradient)
 
-    def _sum(self, pushes: Sequence[Push]) -> None:
+    def _weighted(self, pushes: Sequence[Push]) -> Iterator[tuple[Tensor, float]]:
+        """Each gradient with its weight. Asked for only where there is something to sum: simulations save the time."""
         samples = max(1, sum(push.batch.count for push in pushes))
-        weights = [self._damping(push) * push.batch.count / samples for push in pushes]
-        weigh(self._gradient, [(push.gradient, weight) for push, weight in zip(pushes, weights, strict=True)])
         for push in pushes:
-            self.discard(push)
+            yield push.gradient, self._damping(push) * push.batch.count / samples
 
     def _damping(self, push: Push) -> float:
         return 1.0 / max(1, self.version - push.version) if self._staleness_aware else 1.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 from paceline.context import Batch, Context, Handle, Message
@@ -49,7 +49,8 @@ class Worker:
         ctx, keeps = self._ctx, self._policy.keeps
         places = self._doors(cut(ctx.model.parameters, self._shards))
         async for batch in ctx.batches(endless=True):
-            loss = await self._compute(batch)
+            # A server that adds gradients up as they come needs each times its share of the batch.
+            loss = await ctx.model.compute(batch, weight=batch.weight if self._adds_up else 1.0)
             await self._push(batch, loss)
             goes_on = await (self._adopt(self._listen(places)) if keeps else self._borrow(places))
             if not goes_on:
@@ -73,7 +74,7 @@ class Worker:
         doors = self._doors(landing)
         news = self._listen(doors)
         async for batch in self._ctx.batches(endless=True):
-            work = self._ctx.start(self._compute(batch))
+            work = self._ctx.start(self._ctx.model.compute(batch))
             await self._ctx.first([news[0], work])
             if not news[0].done:
                 await self._push(batch, await work)
@@ -86,10 +87,6 @@ class Worker:
                 for shard, landed in zip(self._shards, landing, strict=True):
                     self._ctx.model.parameters[shard].copy_(landed)
                 news = self._listen(doors)
-
-    def _compute(self, batch: Batch) -> Awaitable[float]:
-        """A server that adds gradients up as they come needs each times its share of the batch."""
-        return self._ctx.model.compute(batch, weight=batch.weight if self._adds_up else 1.0)
 
     async def _push(self, batch: Batch, loss: float) -> None:
         ctx, header = self._ctx, (batch.step, self._version, loss)
