@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from orders import makes_rings_in_its_own_order, receives_in_the_other_order
 from tasks import a_task, simulated
 
 import paceline as pl
@@ -11,7 +12,6 @@ from paceline.clusters.simulated import simulated as simulated_cluster
 from paceline.clusters.simulated.whole_collective import MANY
 from paceline.context import Context, Log, Model, Net, Strategy
 from paceline.costs.prices import Measured
-from paceline.schedules.collective import Collective
 from paceline.strategies.fedavg import FedAvg
 from paceline.trace import Kind
 
@@ -40,15 +40,7 @@ def run_on(request):
 
 
 def test_who_asks_first_gets_the_first_message_whenever_the_question_was_made(run_on):
-    async def program(ctx):
-        if ctx.rank == 0:
-            for number in (1.0, 2.0):
-                await ctx.net.send(1, torch.tensor([number]))
-            return None
-        made_first, made_second = ctx.net.recv(0), ctx.net.recv(0)
-        return [(await made_second).tensor.item(), (await made_first).tensor.item()]
-
-    assert run_on(2, program)[1] == [1.0, 2.0]
+    assert run_on(3, receives_in_the_other_order) == [None, [1.0, 2.0], [1.0, 2.0]]
 
 
 def test_messages_go_in_the_order_in_which_they_are_awaited_or_started(run_on):
@@ -89,21 +81,6 @@ def test_a_message_is_of_the_tensor_as_it_is_when_it_begins(run_on):
         return (await ctx.net.recv(0)).tensor.item()
 
     assert run_on(2, program)[1] == 2.0
-
-
-async def makes_rings_in_its_own_order(ctx):
-    """The first rank makes two rings, the others make them the other way round; all await them in one order."""
-    ring = Collective("all-reduce", "ring", ctx.net.size)
-    ones, tens = torch.tensor([1.0]), torch.tensor([10.0])
-    if ctx.rank == 0:
-        of_ones = ctx.net.execute(ring, ones, combine="sum")
-        of_tens = ctx.net.execute(ring, tens, combine="sum")
-    else:
-        of_tens = ctx.net.execute(ring, tens, combine="sum")
-        of_ones = ctx.net.execute(ring, ones, combine="sum")
-    await of_ones
-    await of_tens
-    return [ones.item(), tens.item()]
 
 
 def test_collectives_of_ranks_belong_together_in_the_order_in_which_they_begin(run_on):

@@ -19,6 +19,7 @@ from clusters.ray_hosts import (
     wait_for,
 )
 from conformance.cases import ASYNCHRONOUS, REPRODUCIBLE, SPECS, STEPS, make_task
+from orders import makes_rings_in_its_own_order, receives_in_the_other_order
 from processes import is_alive
 from tasks import a_task, a_wide_task, simulated
 
@@ -92,7 +93,8 @@ def run_all(specs, refused):
             pl.train(make_task(), refused, cluster, steps=STEPS)
         except ConfigurationError as error:
             runs[refused] = str(error)
-        return runs
+        programs = (receives_in_the_other_order, makes_rings_in_its_own_order)
+        return runs | {program.__name__: pl.run_program(program, cluster).results for program in programs}
 
 
 @pytest.fixture(scope="module")
@@ -116,6 +118,12 @@ def test_an_asynchronous_strategy_runs_across_hosts(across, spec):
     assert spec == "single" or spec.partition(":")[0] in ASYNCHRONOUS | {"decentralized"}
     assert len(run["history"]) >= STEPS
     assert torch.isfinite(run["parameters"]).all()
+
+
+def test_operations_begin_when_they_are_awaited_across_hosts_too(across):
+    others = WORKERS - 1
+    assert across[receives_in_the_other_order.__name__] == [None, *[[1.0, 2.0]] * others]
+    assert across[makes_rings_in_its_own_order.__name__] == [[WORKERS, 10 * WORKERS]] * WORKERS
 
 
 @needs_namespaces

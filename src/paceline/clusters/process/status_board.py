@@ -19,9 +19,9 @@ __all__ = ["Activity", "Status", "StatusBoard"]
 
 _LINE_WORDS = CACHE_LINE // 8
 _STOP, _PROGRESS, _UPDATES = 0, 1, 6
-# A rank's line: the driver writes its status, the rank itself writes the rest.
+# A rank's line: its status is the driver's to write, the rest its own.
 _STATUS, _STEP, _COMPUTING_NS, _COMPUTATIONS, _DOING, _SINCE_NS = range(6)
-_NOBODY, _SEVERAL = 0, 0xFFFF  # instead of a rank, which is written plus one
+_NOBODY, _SEVERAL = 0, 0xFFFF  # in the place of a rank, which is written plus one
 _REPORT = struct.Struct("<qdqdd")  # step, loss, samples, seconds, metric
 
 

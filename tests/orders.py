@@ -1,0 +1,31 @@
+"""Programs that make operations in one order and await them in another: only the second may count, in every world."""
+
+import torch
+
+from paceline.schedules.collective import Collective
+
+
+async def receives_in_the_other_order(ctx):
+    """The first rank sends 1 and 2 to each other; what each of those got by the receive that it awaited first."""
+    if ctx.rank == 0:
+        for to in range(1, ctx.net.size):
+            for number in (1.0, 2.0):
+                await ctx.net.send(to, torch.tensor([number]))
+        return None
+    made_first, made_second = ctx.net.recv(0), ctx.net.recv(0)
+    return [(await made_second).tensor.item(), (await made_first).tensor.item()]
+
+
+async def makes_rings_in_its_own_order(ctx):
+    """The first rank makes two rings, the others make them the other way round; all await them in one order."""
+    ring = Collective("all-reduce", "ring", ctx.net.size)
+    ones, tens = torch.tensor([1.0]), torch.tensor([10.0])
+    if ctx.rank == 0:
+        of_ones = ctx.net.execute(ring, ones, combine="sum")
+        of_tens = ctx.net.execute(ring, tens, combine="sum")
+    else:
+        of_tens = ctx.net.execute(ring, tens, combine="sum")
+        of_ones = ctx.net.execute(ring, ones, combine="sum")
+    await of_ones
+    await of_tens
+    return [ones.item(), tens.item()]
