@@ -9,16 +9,13 @@ from functools import cached_property
 from typing import Any, TypeVar, cast
 
 from paceline.clusters.job import Job
+from paceline.clusters.process.computing import ComputeOperation
 from paceline.clusters.process.driver import Driver
 from paceline.clusters.process.learner import ProcessLearner
 from paceline.clusters.process.native import NativeGroups
 from paceline.clusters.process.net import ProcessNet
-from paceline.clusters.process.operations import (
-    Background,
-    ComputeOperation,
-    FirstOperation,
-    SleepOperation,
-)
+from paceline.clusters.process.operations import Background, FirstOperation, SleepOperation
+from paceline.clusters.process.pace import pace_of
 from paceline.clusters.process.status_board import Status
 from paceline.clusters.process.waits import Waits
 from paceline.clusters.process.window import LocalWindow
@@ -29,6 +26,7 @@ from paceline.clusters.rank.observer import Observer
 from paceline.clusters.rank.rank import Rank
 from paceline.context import Handle
 from paceline.costs.stragglers import Stragglers
+from paceline.costs.times import Times
 from paceline.links.emulated import EmulatedPort
 from paceline.links.operation import Operation
 from paceline.links.port import Port
@@ -59,6 +57,7 @@ class ProcessContext(Rank):
         driver: Driver,
         wiring: Wiring,
         stragglers: Stragglers,
+        compute: Times | None = None,
         deadline_s: float,
         store_path: str = "",
     ) -> None:
@@ -68,6 +67,7 @@ class ProcessContext(Rank):
         self.driver = driver
         self.board = driver.board
         self.stragglers = stragglers
+        self.pace = pace_of(rank, stragglers, compute, self.delay_rng, self.outcome)
         self.native = NativeGroups(store_path, job.ranks, deadline_s)
         self._start_s = time.monotonic()
         self.wiring = wiring
