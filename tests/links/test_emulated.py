@@ -9,7 +9,6 @@ from tasks import simulated
 import paceline as pl
 from paceline.context import ANY
 from paceline.errors import Cancelled, MismatchError
-from paceline.links import emulated, transfers
 from paceline.links.emulated import EmulatedPort
 from paceline.links.port import Port
 from paceline.links.rings import RING_BYTES
@@ -59,8 +58,7 @@ class EmulatedEnds(Ends):
 @pytest.fixture
 def clock(monkeypatch):
     clock = Clock()
-    monkeypatch.setattr(emulated, "_clock", clock)
-    monkeypatch.setattr(transfers, "_clock", clock)
+    monkeypatch.setattr("paceline.links.clock.now", clock)
     return clock
 
 

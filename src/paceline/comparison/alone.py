@@ -1,8 +1,8 @@
 """The cluster as a lone worker has it.
 
 A cluster with `compute`, simulated or emulated, takes that for every gradient, however many samples it is of: it is the
-time of one worker's slice. `single` computes the gradient of the whole batch, so there it takes as many times as long as
-there are workers. Without `compute` a simulation times that gradient itself, and real workers take the time they take.
+time of one worker's slice. `single` computes the gradient of the whole batch, so there it takes as many times as long
+as there are workers. Without `compute` a simulation times that gradient itself, and real workers take what they take.
 """
 
 from __future__ import annotations

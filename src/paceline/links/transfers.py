@@ -13,6 +13,7 @@ from torch import Tensor
 
 from paceline.context import ANY, Combine, Message
 from paceline.errors import FrameError, MismatchError, PeerLost
+from paceline.links import clock
 from paceline.links.frames import Header, dtype_name
 from paceline.links.operation import Doing, Operation, Waiter
 
@@ -21,7 +22,6 @@ __all__ = ["TAG_MASK", "DetachOperation", "Inbox", "RecvOperation", "SendOperati
 TAG_MASK = 2**32 - 1
 """What of a message's tag its strategy gave. The bits above say of which group it is, and whether of a collective."""
 
-_clock = time.monotonic
 _MOMENT_S = 20e-6
 _PATIENCE_S = 30.0  # who takes longer over a message that lies in memory is dead, or stopped
 
@@ -87,7 +87,7 @@ class SendOperation(Operation[None]):
     def begin(self) -> None:
         """Take its place in the queue: when it is awaited or started, not when it is made."""
         self.begun = True
-        self.began_s = _clock()
+        self.began_s = clock.now()
         self._settle_tensor()
         self._outbox.queue.append(self)
 
@@ -111,9 +111,9 @@ class SendOperation(Operation[None]):
 
     def _withdraw(self) -> None:
         """A receiver must never see half a message, or one that changes while it is read."""
-        until_s = _clock() + _PATIENCE_S
+        until_s = time.monotonic() + _PATIENCE_S
         while not self._outbox.withdraw(self):
-            if _clock() > until_s:
+            if time.monotonic() > until_s:
                 raise PeerLost(self.to, f"it has been reading one message for {_PATIENCE_S:g} s", str(self))
             time.sleep(_MOMENT_S)
 
@@ -260,7 +260,7 @@ class RecvOperation(Operation[Message]):
     def begin(self) -> None:
         """Ask for its message: when it is awaited or started, not when it is made."""
         self.begun = True
-        self.began_s = _clock()
+        self.began_s = clock.now()
         self._inbox.post(self)
 
     def poll(self) -> bool:
@@ -294,7 +294,7 @@ class RecvOperation(Operation[Message]):
         """A message for this operation has been found: check that it fits."""
         self.source = source
         self.header = header
-        self.found_s = _clock()
+        self.found_s = clock.now()
         if self.into is None:
             self.into = torch.empty(header.shape, dtype=header.dtype)
             self.combine = "copy"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.context import Batch
 from paceline.errors import Cancelled
+from paceline.links import clock
 from paceline.links.operation import Doing, Operation
 from paceline.trace import Kind
 
@@ -116,12 +117,12 @@ class ComputeOperation(Operation[float]):
         context, learner, batch = self._context, self._learner, self._batch
         replica = learner.replica
         start_s = context.now()
-        self._began_s = time.monotonic()
+        self._began_s = clock.now()
         kind = Kind.COMPUTE
         try:
             processor_start_s = time.thread_time()
             loss = replica.compute(batch, context.data.samples, self._on_bucket, checkpoint, **self._how)
-            self._dawdle(time.monotonic() - self._began_s, time.thread_time() - processor_start_s)
+            self._dawdle(clock.now() - self._began_s, time.thread_time() - processor_start_s)
         except Cancelled:
             kind = Kind.CANCELLED
             replica.undo_buffers()
@@ -139,11 +140,14 @@ class ComputeOperation(Operation[float]):
     def _dawdle(self, took_s: float, processor_s: float) -> None:
         """Be as slow as the cluster's description says."""
         left_s = self._context.pace.left_s(self._least_s, took_s, processor_s)
-        until_s = time.monotonic() + left_s
-        while left_s > 0:  # a wait may end a moment early
+        until_s = clock.now() + left_s
+        patient_until_s = time.monotonic() + left_s + self._context.deadline_s
+        while (
+            left_s > 0 and time.monotonic() < patient_until_s
+        ):  # a wait may end early, and the clock may stand
             if self._cancelled.wait(left_s):
                 raise Cancelled
-            left_s = until_s - time.monotonic()
+            left_s = until_s - clock.now()
 
 
 class BucketOperation(Operation[None]):
@@ -162,7 +166,7 @@ class BucketOperation(Operation[None]):
 
     def poll(self) -> bool:
         if not self.done:
-            self.done = self._computation.done or time.monotonic() >= self.due_s()
+            self.done = self._computation.done or clock.now() >= self.due_s()
             self.error = self._computation.error
         return self.done
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
-import time
-from collections.abc import Awaitable, Coroutine, Sequence
+from collections.abc import Awaitable, Coroutine, Iterator, Sequence
 from functools import cached_property
 from typing import Any, TypeVar, cast
 
@@ -27,6 +27,7 @@ from paceline.clusters.rank.rank import Rank
 from paceline.context import Handle
 from paceline.costs.stragglers import Stragglers
 from paceline.costs.times import Times
+from paceline.links import clock
 from paceline.links.emulated import EmulatedPort
 from paceline.links.operation import Operation
 from paceline.links.port import Port
@@ -67,9 +68,13 @@ class ProcessContext(Rank):
         self.driver = driver
         self.board = driver.board
         self.stragglers = stragglers
+        self._emulates = compute is not None
+        if self._emulates:
+            clock.use(self.board.clock)
         self.pace = pace_of(rank, stragglers, compute, self.delay_rng, self.outcome)
+        self.deadline_s = deadline_s
         self.native = NativeGroups(store_path, job.ranks, deadline_s)
-        self._start_s = time.monotonic()
+        self._start_s = clock.now()
         self.wiring = wiring
         # A network moves messages while the processor computes.
         self.computes_in_thread = len(set(hosts)) > 1
@@ -88,11 +93,23 @@ class ProcessContext(Rank):
             return Port(*ends)
         return EmulatedPort(*ends, latency_s=link.latency_s, seconds_per_byte=link.seconds_per_byte)
 
+    @contextlib.contextmanager
+    def clock_stopped(self) -> Iterator[None]:
+        if not self._emulates:
+            yield
+            return
+        stoppable = self.board.clock
+        stoppable.stop()
+        try:
+            yield
+        finally:
+            stoppable.go_on()
+
     def begin(self, start_s: float) -> None:
         self._start_s = start_s
 
     def now(self) -> float:
-        return time.monotonic() - self._start_s
+        return clock.now() - self._start_s
 
     # What the run is
 

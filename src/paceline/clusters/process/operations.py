@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Coroutine, Generator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from paceline.links import clock
 from paceline.links.operation import Doing, Operation
 from paceline.trace import Kind
 
@@ -124,8 +124,8 @@ class SleepOperation(Operation[None]):
     def poll(self) -> bool:
         if self._until_s == math.inf:
             self._began_s = self._context.now()
-            self._until_s = time.monotonic() + self._seconds
-        if not self.done and time.monotonic() >= self._until_s:
+            self._until_s = clock.now() + self._seconds
+        if not self.done and clock.now() >= self._until_s:
             self.done = True
             self._context.span(Kind.SLEEP, self._began_s, self._context.now())
         return self.done
