@@ -29,6 +29,7 @@ __all__ = ["Driver", "Host", "Hosts", "can_make_hosts", "one_machine", "several_
 RAY = str(Path(sys.executable).with_name("ray"))
 PORT = 6399
 _START_S = 300.0  # a busy machine takes long to start Ray
+_STARTS = 4
 _OBJECT_STORE_BYTES = 80_000_000
 _NAMESPACES = ("--net", "--pid", "--mount", "--uts", "--ipc", "--time")
 _SETTINGS = {
@@ -295,10 +296,22 @@ def _start_ray(hosts: Sequence[Host], env: Mapping[str, str], cpus: int) -> None
     head, *others = hosts
     words = [*common, f"--node-ip-address={head.address}"]
     words += ["--head", f"--port={PORT}", "--include-dashboard=false"]
-    head.run(*words, env=env, timeout_s=_START_S)
+    _start_node(head, words, env)
     for host in others:
         words = [*common, f"--node-ip-address={host.address}", f"--address={head.address}:{PORT}"]
-        host.run(*words, env=env, timeout_s=_START_S)
+        _start_node(host, words, env)
+
+
+def _start_node(host: Host, words: Sequence[str], env: Mapping[str, str]) -> None:
+    """Ray gives its own processes 30 s to start, which a very busy machine may need more of."""
+    for left in reversed(range(_STARTS)):
+        try:
+            host.run(*words, env=env, timeout_s=_START_S)
+            return
+        except RuntimeError as error:
+            if not left or "timed out during startup" not in str(error):
+                raise
+            host.run(RAY, "stop", "--force", env=env, timeout_s=_START_S)
 
 
 def _end(made: Hosts) -> None:

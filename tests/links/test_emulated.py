@@ -9,7 +9,6 @@ from tasks import simulated
 import paceline as pl
 from paceline.context import ANY
 from paceline.errors import Cancelled, MismatchError
-from paceline.links import emulated, receiving, sending
 from paceline.links.emulated import EmulatedPort
 from paceline.links.port import Port
 from paceline.links.rings import RING_BYTES
@@ -59,9 +58,7 @@ class EmulatedEnds(Ends):
 @pytest.fixture
 def clock(monkeypatch):
     clock = Clock()
-    monkeypatch.setattr(emulated, "_clock", clock)
-    for module in (receiving, sending):
-        monkeypatch.setattr(module, "_clock", clock)
+    monkeypatch.setattr("paceline.links.clock.now", clock)
     return clock
 
 

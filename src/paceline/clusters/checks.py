@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 
 from paceline.costs.stragglers import Stragglers
+from paceline.costs.times import Times
 from paceline.errors import ConfigurationError
 
 __all__ = [
+    "check_compute",
     "check_deadline",
     "check_real_stragglers",
     "check_threads",
@@ -24,6 +26,12 @@ def check_workers(workers: object, at_most: int) -> None:
         raise ConfigurationError(
             "workers", f"must be a whole number from 1 to {at_most}", workers, "one process or node a worker"
         )
+
+
+def check_compute(compute: object) -> None:
+    if compute is not None and not isinstance(compute, Times):
+        remedy = "write pl.times.Constant(0.01)"
+        raise ConfigurationError("compute", "must be a distribution of pl.times", compute, remedy)
 
 
 def check_threads(threads: object) -> None:

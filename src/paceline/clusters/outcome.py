@@ -56,6 +56,10 @@ class Outcome:
     staleness: dict[int, int] = field(default_factory=dict)
     lost: list[tuple[int, int]] = field(default_factory=list)
     """Ranks that the run went on without, and the step of each."""
+    overruns: int = 0
+    """Of an emulated worker: gradients whose computing took longer than the time drawn for them."""
+    overrun_s: float = 0.0
+    """By how much, all together."""
     threads: int = 0
     """With how many it computed; 0 if it did not come back."""
     seconds: float = 0.0

@@ -1,8 +1,8 @@
 """The cluster as a lone worker has it.
 
-A simulated cluster takes `compute` for every gradient, however many samples it is of: it is the time of one worker's
-slice. `single` computes the gradient of the whole batch, so there it takes as many times as long as there are workers.
-Without `compute` the cluster times that gradient itself, and real workers take the time they take.
+A cluster with `compute`, simulated or emulated, takes that for every gradient, however many samples it is of: it is the
+time of one worker's slice. `single` computes the gradient of the whole batch, so there it takes as many times as long
+as there are workers. Without `compute` a simulation times that gradient itself, and real workers take what they take.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from paceline.clusters.job import Cluster, Job
+from paceline.clusters.local.local import Local
 from paceline.clusters.outcome import Outcome
 from paceline.clusters.simulated.simulated import Simulated
 from paceline.run import Progress
@@ -21,16 +22,16 @@ __all__ = ["as_seen_alone"]
 
 def as_seen_alone(cluster: Cluster) -> Cluster:
     """The cluster on which `single` is to run."""
-    if isinstance(cluster, Simulated) and cluster.compute is not None:
+    if isinstance(cluster, (Simulated, Local)) and cluster.compute is not None:
         return _WholeBatches(cluster)
     return cluster
 
 
 @dataclass(frozen=True, slots=True)
 class _WholeBatches:
-    """A simulated cluster whose first worker computes gradients of whole batches."""
+    """A cluster whose first worker computes gradients of whole batches."""
 
-    cluster: Simulated
+    cluster: Simulated | Local
 
     @property
     def workers(self) -> int:
@@ -38,7 +39,7 @@ class _WholeBatches:
 
     @property
     def math(self) -> str:
-        return self.cluster.math
+        return getattr(self.cluster, "math", "real")
 
     def run(self, job: Job, progress: Callable[[Progress], None] | None = None) -> list[Outcome]:
         factor = self.cluster.stragglers.factor(0) * self.workers

@@ -32,8 +32,8 @@ def baseline_trainers(names: str | Sequence[str], cluster: Cluster) -> dict[str,
 def _check_cluster(cluster: Cluster) -> None:
     from paceline.clusters.local.local import Local
 
-    if not isinstance(cluster, Local) or not isinstance(cluster.link, str):
-        remedy = "leave against out, or use pl.Local(workers=…)"
+    if not isinstance(cluster, Local) or not isinstance(cluster.link, str) or cluster.compute is not None:
+        remedy = "leave against out, or use pl.Local without compute and without an emulated link"
         raise ConfigurationError(
             "against", "needs local workers, without an emulated link", str(cluster), remedy
         )

@@ -1,13 +1,13 @@
 """What computations cost in virtual time: one question, `seconds(kind, segment, samples)`.
 
 What a user gives (`compute=pl.times.…`) is a draw for each gradient, however many samples it is of: the closed forms of
-the parameter servers rest on that. What is measured is a + b x samples: so slices of any size, micro-batches and
-federated clients each cost what they compute.
+the parameter servers rest on that. Real processes that emulate such machines draw the same. What is measured is
+a + b x samples: so slices of any size, micro-batches and federated clients each cost what they compute.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
@@ -17,9 +17,10 @@ import numpy as np
 from paceline.costs.stragglers import Stragglers
 from paceline.costs.times import Times
 
-__all__ = ["Given", "Measured", "Price", "Pricing", "Work", "fit"]
+__all__ = ["Given", "Measured", "Price", "Pricing", "Work", "fit", "ready_shares"]
 
 _DRAWS = 32
+_FORWARD_SHARE = 1 / 3  # of a gradient's time: backward multiplies twice where forward does once
 
 
 class Work(Enum):
@@ -91,6 +92,15 @@ class _Reckoned:
         if kind is Work.UPDATE:
             return measured.update_s
         return (measured.fixed_s + measured.per_sample_s * samples) * self._factor + self._extra()
+
+
+def ready_shares(bucket_shares: Sequence[float]) -> list[float]:
+    """After which share of a gradient's time each bucket is ready, given their shares of the parameters."""
+    ready, moments = _FORWARD_SHARE, []
+    for share in bucket_shares:
+        ready += share * (1 - _FORWARD_SHARE)
+        moments.append(ready)
+    return moments
 
 
 def fit(samples: tuple[int, int], seconds: tuple[float, float]) -> tuple[float, float]:

@@ -3,19 +3,19 @@
 Each rank has one port out and one port in. A message starts when its sender's port out is free, keeps that port busy
 for n x seconds-per-byte, begins to arrive one latency later, and keeps its receiver's port in busy as long; ports in
 serve messages as they arrive. The simulated network says the same. The bytes pass the rings of shared memory at once,
-and land in memory of the receiver's; only what the two ranks see of them waits, by the monotonic clock of the host.
+and land in memory of the receiver's; only what the two ranks see of them waits, by the clock that they share.
 """
 
 from __future__ import annotations
 
 import heapq
 import math
-import time
 from collections.abc import Callable
 
 from torch import Tensor
 
 from paceline.context import Combine
+from paceline.links import clock
 from paceline.links.bells import Bells
 from paceline.links.frames import Header
 from paceline.links.operation import Operation, Waiter
@@ -24,8 +24,6 @@ from paceline.links.receiving import RecvOperation
 from paceline.links.sending import SendOperation, SendQueue
 
 __all__ = ["EmulatedPort", "PacedRecv", "PacedSend"]
-
-_clock = time.monotonic
 
 
 class EmulatedPort(Port):
@@ -63,7 +61,7 @@ class EmulatedPort(Port):
 
     def begin(self, operation: PacedSend) -> None:
         """Give a message its turn in the port out, and let its bytes go."""
-        operation.began_s = start_s = max(_clock(), self._out_free_s)
+        operation.began_s = start_s = max(clock.now(), self._out_free_s)
         operation.ended_s = self._out_free_s = start_s + self.carry_s(operation)
         operation.begins_s = start_s + self._latency_s
         self._way_out(operation.to).queue.append(operation)
@@ -82,7 +80,7 @@ class EmulatedPort(Port):
         """Let everything land that has come, from whomever: it all takes the port's time. Deliver what is due."""
         for source in range(self._ranks):
             self._pump_source(source, operation)
-        now_s = _clock()
+        now_s = clock.now()
         while self._approaching and self._approaching[0][0] <= now_s:
             self._enter(heapq.heappop(self._approaching)[2])
         due = [packet for packet in self._in_port if packet.done and packet.ended_s <= now_s]
@@ -149,7 +147,7 @@ class PacedSend(SendOperation):
         if not self.begun:
             self.begin()
         self._outbox.pump()
-        if _clock() >= self.ended_s:
+        if clock.now() >= self.ended_s:
             if not self._written:  # the receiver does not read: no reason for the sender to wait
                 self._outbox.detach(self)
             self.done = True

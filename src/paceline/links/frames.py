@@ -57,7 +57,7 @@ class Header(NamedTuple):
     numbers: tuple[float, ...] = ()
     """The strategy's own."""
     begins_s: float = 0.0
-    """When the message begins to arrive, on the monotonic clock: told only where a link is emulated."""
+    """When the message begins to arrive, on the run's clock: told only where a link is emulated."""
     lent: Place | None = None
     """Where the payload lies. None: it follows."""
 

@@ -79,7 +79,7 @@ class Operation(Generic[T]):
         return 0
 
     def due_s(self) -> float:
-        """When it wants to be polled even if no bell rings, on the monotonic clock."""
+        """When it wants to be polled even if no bell rings, on the run's clock."""
         return math.inf
 
     def __str__(self) -> str:

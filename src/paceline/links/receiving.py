@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable
 from typing import Protocol
 
@@ -12,6 +11,7 @@ from torch import Tensor
 
 from paceline.context import ANY, Combine, Message
 from paceline.errors import FrameError, MismatchError
+from paceline.links import clock
 from paceline.links.frames import Header, dtype_name
 from paceline.links.operation import Doing, Operation, Waiter
 
@@ -19,8 +19,6 @@ __all__ = ["TAG_MASK", "Inbox", "RecvOperation"]
 
 TAG_MASK = 2**32 - 1
 """The bits of a tag that the strategy gave. Those above name the group, and mark collectives."""
-
-_clock = time.monotonic
 
 
 class Inbox(Protocol):
@@ -84,7 +82,7 @@ class RecvOperation(Operation[Message]):
     def begin(self) -> None:
         """Ask for its message: when it is awaited or started, not when it is made."""
         self.begun = True
-        self.began_s = _clock()
+        self.began_s = clock.now()
         self._inbox.post(self)
 
     def poll(self) -> bool:
@@ -118,7 +116,7 @@ class RecvOperation(Operation[Message]):
         """A message for this operation has been found: check that it fits."""
         self.source = source
         self.header = header
-        self.found_s = _clock()
+        self.found_s = clock.now()
         if self.into is None:
             self.into = torch.empty(header.shape, dtype=header.dtype)
             self.combine = "copy"

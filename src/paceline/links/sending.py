@@ -10,11 +10,11 @@ from collections.abc import Callable
 from torch import Tensor
 
 from paceline.errors import PeerLost
+from paceline.links import clock
 from paceline.links.operation import Doing, Operation, Waiter
 
 __all__ = ["DetachOperation", "SendOperation", "SendQueue"]
 
-_clock = time.monotonic
 _MOMENT_S = 20e-6
 _PATIENCE_S = 30.0  # a reader that takes longer over one message in memory is dead, or stopped
 
@@ -69,7 +69,7 @@ class SendOperation(Operation[None]):
     def begin(self) -> None:
         """Take its place in the queue: when it is awaited or started, not when it is made."""
         self.begun = True
-        self.began_s = _clock()
+        self.began_s = clock.now()
         self._settle_tensor()
         self._outbox.queue.append(self)
 
@@ -93,9 +93,9 @@ class SendOperation(Operation[None]):
 
     def _withdraw(self) -> None:
         """A receiver must never see half a message, or one that changes while it is read."""
-        until_s = _clock() + _PATIENCE_S
+        until_s = time.monotonic() + _PATIENCE_S
         while not self._outbox.withdraw(self):
-            if _clock() > until_s:
+            if time.monotonic() > until_s:
                 raise PeerLost(self.to, f"it has been reading one message for {_PATIENCE_S:g} s", str(self))
             time.sleep(_MOMENT_S)
 

@@ -174,4 +174,4 @@ def test_what_would_go_around_the_link_is_refused_with_the_remedy(algorithm):
 
 
 def test_a_cluster_says_that_its_link_is_emulated():
-    assert str(pl.Local(workers=2, link=SLOW)) == f"2 local workers, emulated link {SLOW}"
+    assert str(pl.Local(workers=2, link=SLOW)) == f"2 local workers (emulated: link {SLOW})"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import functools
+import dataclasses
 import logging
 import os
 import selectors
@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
 
-from paceline.clusters.job import Job
 from paceline.clusters.local.forkserver import ForkServer
 from paceline.clusters.local.interrupts import interrupts_heard, interrupts_kept
 from paceline.clusters.local.open_files import enough_open_files
@@ -25,11 +24,9 @@ from paceline.clusters.process.channel import Channel, ChannelClosed, ChannelSta
 from paceline.clusters.process.letters import read_error, read_outcome
 from paceline.clusters.process.payload import Packed
 from paceline.clusters.process.status_board import Status, StatusBoard
-from paceline.clusters.process.wiring import TcpNetwork, open_status_board
+from paceline.clusters.process.wiring import open_status_board
 from paceline.clusters.rank.groups import GroupNumbers
 from paceline.clusters.roster import Roster
-from paceline.costs.link import Link
-from paceline.costs.stragglers import Stragglers
 from paceline.errors import DeadlineError
 from paceline.links.bells import SocketBells
 from paceline.links.memory import SharedMemory
@@ -50,28 +47,12 @@ LETTER_S = 30.0  # how long a rank may let a letter wait that it has half writte
 class Processes:
     """The worker processes of one run. As a context manager it ends them all, whatever happens."""
 
-    def __init__(
-        self,
-        job: Job,
-        stragglers: Stragglers,
-        link: Link | None,
-        network: TcpNetwork | None,
-        deadline_s: float,
-        threads: int,
-    ) -> None:
-        self._job = job
-        self._network = network
-        self._deadline_s = deadline_s
-        self._assign = functools.partial(
-            Assignment,
-            job=job,
-            stragglers=stragglers,
-            link=link,
-            network=network,
-            deadline_s=deadline_s,
-            threads=threads,
-        )
-        self._roster = Roster(job)
+    def __init__(self, assignment: Assignment) -> None:
+        self._assignment = assignment
+        self._job = assignment.job
+        self._network = assignment.network
+        self._deadline_s = assignment.deadline_s
+        self._roster = Roster(assignment.job)
         self._seats: dict[int, Any] = {}
         self._channels: dict[int, Channel] = {}
         self._pids: dict[int, int] = {}
@@ -97,7 +78,8 @@ class Processes:
         ranks = self._job.ranks
         store_fd = os.memfd_create("paceline-store", os.MFD_CLOEXEC)
         stack.callback(os.close, store_fd)
-        assignment = self._assign(store_path=f"/proc/{os.getpid()}/fd/{store_fd}")
+        store_path = f"/proc/{os.getpid()}/fd/{store_fd}"
+        assignment = dataclasses.replace(self._assignment, store_path=store_path)
         with user_code("the task cannot be sent to worker processes"), interrupts_heard():
             packed = Packed(assignment)
         packed.say_what_is_copied()

@@ -28,6 +28,7 @@ from paceline.clusters.process.wiring import (
 )
 from paceline.costs.link import Link
 from paceline.costs.stragglers import Stragglers
+from paceline.costs.times import Times
 from paceline.errors import Cancelled, RunError
 from paceline.links import fuzz
 from paceline.links.lending import Lending
@@ -43,13 +44,15 @@ class Assignment:
 
     job: Job
     stragglers: Stragglers
+    compute: Times | None
+    """What a gradient is to take. None: what it takes."""
     link: Link | None
     """To be emulated. None: shared memory as it is, or TCP."""
     network: TcpNetwork | None
     """None: no TCP."""
     deadline_s: float
     threads: int
-    store_path: str
+    store_path: str = ""
     """A file that all ranks can open, for torch.distributed to meet at."""
 
 
@@ -121,6 +124,7 @@ def _prepare(channel: Channel, rank: int, payload_bytes: int, fds: list[int]) ->
         driver=driver,
         wiring=wiring,
         stragglers=assignment.stragglers,
+        compute=assignment.compute,
         deadline_s=assignment.deadline_s,
         store_path=assignment.store_path,
     )

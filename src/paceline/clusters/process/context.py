@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
-import time
-from collections.abc import Awaitable, Coroutine, Sequence
+from collections.abc import Awaitable, Coroutine, Iterator, Sequence
 from functools import cached_property
 from typing import Any, TypeVar, cast
 
 from paceline.clusters.job import Job
 from paceline.clusters.outcome import Outcome
+from paceline.clusters.process.computing import ComputeOperation
 from paceline.clusters.process.driver import Driver
 from paceline.clusters.process.learner import ProcessLearner
 from paceline.clusters.process.loaders import LoadedData, Loaders
 from paceline.clusters.process.native import NativeGroups
 from paceline.clusters.process.net import ProcessNet
-from paceline.clusters.process.operations import (
-    Background,
-    ComputeOperation,
-    FirstOperation,
-    SleepOperation,
-)
+from paceline.clusters.process.operations import Background, FirstOperation, SleepOperation
+from paceline.clusters.process.pace import pace_of
 from paceline.clusters.process.status_board import Status
 from paceline.clusters.process.waits import Waits
 from paceline.clusters.process.window import LocalWindow
@@ -31,6 +28,8 @@ from paceline.clusters.rank.observer import Observer
 from paceline.clusters.rank.rank import Rank
 from paceline.context import Handle
 from paceline.costs.stragglers import Stragglers
+from paceline.costs.times import Times
+from paceline.links import clock
 from paceline.links.emulated import EmulatedPort
 from paceline.links.operation import Operation
 from paceline.links.port import Port
@@ -63,6 +62,7 @@ class ProcessContext(Rank):
         driver: Driver,
         wiring: Wiring,
         stragglers: Stragglers,
+        compute: Times | None = None,
         deadline_s: float,
         store_path: str = "",
     ) -> None:
@@ -75,8 +75,13 @@ class ProcessContext(Rank):
         self.driver = driver
         self.board = driver.board
         self.stragglers = stragglers
+        self._emulates = compute is not None
+        if self._emulates:
+            clock.use(self.board.clock)
+        self.pace = pace_of(rank, stragglers, compute, self.delay_rng, self.outcome)
+        self.deadline_s = deadline_s
         self.native = NativeGroups(store_path, job.ranks, deadline_s)
-        self._start_s = time.monotonic()
+        self._start_s = clock.now()
         self.wiring = wiring
         # A network moves messages while the processor computes.
         self.computes_in_thread = len(set(hosts)) > 1
@@ -95,11 +100,23 @@ class ProcessContext(Rank):
             return Port(*ends)
         return EmulatedPort(*ends, latency_s=link.latency_s, seconds_per_byte=link.seconds_per_byte)
 
+    @contextlib.contextmanager
+    def clock_stopped(self) -> Iterator[None]:
+        if not self._emulates:
+            yield
+            return
+        stoppable = self.board.clock
+        stoppable.stop()
+        try:
+            yield
+        finally:
+            stoppable.go_on()
+
     def begin(self, start_s: float) -> None:
         self._start_s = start_s
 
     def now(self) -> float:
-        return time.monotonic() - self._start_s
+        return clock.now() - self._start_s
 
     # What the run is
 

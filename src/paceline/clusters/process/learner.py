@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Literal
 
 from torch import Tensor
 
-from paceline.clusters.process.operations import BucketOperation, ComputeOperation
+from paceline.clusters.process.computing import BucketOperation, ComputeOperation
 from paceline.clusters.rank.learner import Learner
 from paceline.context import BUCKET_BYTES, Batch
+from paceline.costs.prices import ready_shares
 from paceline.trace import Kind
 
 if TYPE_CHECKING:
@@ -35,8 +36,8 @@ class ProcessLearner(Learner["ProcessContext"]):
         order = replica.bucket_order()
         if len(order) > 1:
             self._ctx.start(computation)  # in a thread, so that backward goes on while the buckets travel
-            for number in order:
-                await BucketOperation(computation, number)
+            for number, share in zip(order, ready_shares(replica.bucket_shares()), strict=True):
+                await BucketOperation(computation, number, share)
                 yield replica.bucket(number)
             await computation
         else:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from paceline.clusters.rank.pace import slowest
 from paceline.links.bells import Bells
+from paceline.links.clock import StoppableClock
 from paceline.links.memory import CACHE_LINE, SharedMemory, aligned
 from paceline.links.operation import Doing
 from paceline.run import Progress
@@ -18,7 +19,7 @@ from paceline.run import Progress
 __all__ = ["Activity", "Status", "StatusBoard"]
 
 _LINE_WORDS = CACHE_LINE // 8
-_STOP, _PROGRESS, _UPDATES = 0, 1, 6
+_STOP, _PROGRESS, _UPDATES, _CLOCK = 0, 1, 6, 7
 # A rank's line: its status is the driver's to write, the rest its own.
 _STATUS, _STEP, _COMPUTING_NS, _COMPUTATIONS, _DOING, _SINCE_NS = range(6)
 _NOBODY, _SEVERAL = 0, 0xFFFF  # in the place of a rank, which is written plus one
@@ -54,6 +55,8 @@ class StatusBoard:
         self._words = memory.words(0, _LINE_WORDS * (1 + ranks))
         self._report = memory.view[8 : 8 + _REPORT.size]
         self.bells = bells or Bells(memory, self.bells_at(ranks), ranks)
+        self.clock = StoppableClock(self._words, _CLOCK)
+        """Of the run, where machines are emulated. The reporter may stop it."""
         self.ranks = ranks
 
     @staticmethod

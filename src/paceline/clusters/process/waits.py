@@ -15,6 +15,7 @@ from paceline.clusters.process.blame import Life, explain
 from paceline.clusters.process.operations import Background
 from paceline.clusters.process.status_board import Status, StatusBoard
 from paceline.errors import Cancelled, DeadlineError, PeerLost
+from paceline.links import clock
 from paceline.links.operation import Doing, Operation
 from paceline.links.tcp import TcpEndpoint
 
@@ -77,7 +78,7 @@ class Waits:
             self._check_others(operation)
             self._check_background()
             # A wait for nobody may be long: a long computation is no failure.
-            if patience.is_over(operation) and awaited and operation.due_s() == math.inf:
+            if patience.is_over(operation) and awaited and (operation.due_s() == math.inf or clock.stands()):
                 raise self._deadline_error(operation)
             self._bells.sleep(self._rank, self._until_next_timer(operation, patience.left_s()))
 
@@ -118,7 +119,7 @@ class Waits:
 
     def _until_next_timer(self, operation: Operation[Any], limit_s: float) -> float:
         due_s = min(other.due_s() for other in (operation, *self._running))
-        return max(0.0, min(limit_s, due_s - time.monotonic()))
+        return max(0.0, min(limit_s, due_s - clock.now()))
 
     def _check_others(self, operation: Operation[Any]) -> None:
         awaited = operation.awaited()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from typing import TYPE_CHECKING, Any
 
@@ -167,8 +168,9 @@ class Logbook:
         assert metric is not None
         rank.outcome.test_samples = rank.test_samples.length
         start_s = rank.now()
-        parameters = None if own else self._mean()
-        value: float = rank.model.replica.evaluate(rank.test_samples, metric, parameters)
+        with rank.clock_stopped() if rank.is_reporter else contextlib.nullcontext():
+            parameters = None if own else self._mean()
+            value: float = rank.model.replica.evaluate(rank.test_samples, metric, parameters)
         self._leave_out(start_s)
         return value
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -125,6 +126,10 @@ class Rank(ABC):
 
     @abstractmethod
     def now(self) -> float: ...
+
+    def clock_stopped(self) -> AbstractContextManager[None]:
+        """While the reporter looks at the model: that takes no time in a world whose time is not this machine's."""
+        return nullcontext()
 
     @abstractmethod
     def open_parameter_board(self) -> Observer:

@@ -10,7 +10,7 @@ from torch import Tensor
 from paceline.clusters.rank.learner import Learner
 from paceline.clusters.simulated.events import ComputeEvent, Timer
 from paceline.context import BUCKET_BYTES, Batch
-from paceline.costs.prices import Work
+from paceline.costs.prices import Work, ready_shares
 from paceline.trace import Kind
 from paceline.trace.spans import pack_span
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 __all__ = ["SimulatedLearner"]
 
-_FORWARD_SHARE = 1 / 3  # of a gradient's time: backward multiplies twice where forward does once
 _UPDATE = int(Kind.UPDATE)
 _UPDATE_WORK = Work.UPDATE  # found quicker here than in its class
 
@@ -39,9 +38,8 @@ class SimulatedLearner(Learner["SimulatedContext"]):
         replica.set_bucket_bytes(bucket_bytes)
         computation = ComputeEvent(ctx, batch, weight)
         ctx.start(computation)
-        start_s, ready = ctx.now(), _FORWARD_SHARE
-        for number, share in zip(replica.bucket_order(), replica.bucket_shares(), strict=True):
-            ready += share * (1 - _FORWARD_SHARE)
+        start_s = ctx.now()
+        for number, ready in zip(replica.bucket_order(), ready_shares(replica.bucket_shares()), strict=True):
             wait_s = start_s + ready * computation.seconds - ctx.now()
             if number and wait_s > 0:
                 await Timer(ctx, wait_s)

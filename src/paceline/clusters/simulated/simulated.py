@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from paceline.chance import seeded
-from paceline.clusters.checks import check_threads, check_workers, share_of_cores, thread_words
+from paceline.clusters.checks import check_compute, check_threads, check_workers, share_of_cores, thread_words
 from paceline.clusters.gc_pause import gc_paused
 from paceline.clusters.job import Job
 from paceline.clusters.outcome import Outcome
@@ -70,9 +70,7 @@ class Simulated:
         check_threads(self.threads)
         if self.math not in MATHS:
             raise UnknownNameError("math", str(self.math), MATHS)
-        if self.compute is not None and not isinstance(self.compute, Times):
-            remedy = "write pl.times.Constant(0.01)"
-            raise ConfigurationError("compute", "must be a distribution of pl.times", self.compute, remedy)
+        check_compute(self.compute)
         if self.compute is None and self.math == "none":
             remedy = "write compute=pl.times.Constant(0.01), say"
             raise ConfigurationError("compute", 'must be given with math="none"', None, remedy)

@@ -1,0 +1,43 @@
+"""What a run says of machines that it only emulated, and of gradients that were slower than those machines."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from paceline.clusters.outcome import Outcome
+from paceline.costs.units import format_seconds
+from paceline.trace import Kind
+
+__all__ = ["EMULATED", "OVERRUNS", "note_emulation"]
+
+EMULATED = "emulated"
+OVERRUNS = "overruns"
+"""Facts of a run's environment, by these names."""
+
+_log = logging.getLogger("paceline")
+
+
+def note_emulation(words: str, outcomes: Sequence[Outcome], reporter: Outcome) -> None:
+    """Write down what was emulated, and how many gradients did not fit into the time drawn for them."""
+    reporter.facts[EMULATED] = words
+    overruns = _overruns(outcomes)
+    if overruns:
+        reporter.facts[OVERRUNS] = overruns
+        _log.warning("%s", overruns)
+
+
+def _overruns(outcomes: Sequence[Outcome]) -> str:
+    count = sum(outcome.overruns for outcome in outcomes)
+    if not count:
+        return ""
+    spans = [outcome.spans.of(Kind.COMPUTE) for outcome in outcomes if outcome.spans is not None]
+    gradients = sum(len(each) for each in spans)
+    emulated_s = sum(float((each["end_s"] - each["start_s"]).sum()) for each in spans)
+    excess_s = sum(outcome.overrun_s for outcome in outcomes)
+    share = f" ({excess_s / emulated_s:.1%} of the time computed)" if emulated_s else ""
+    return (
+        f"{count} of {gradients} gradients took longer here than the time drawn for them, by "
+        f"{format_seconds(excess_s)} in all{share}: those machines would be quicker. "
+        "Give longer times in compute, or fewer workers"
+    )

@@ -1,0 +1,87 @@
+"""How long gradients take on a rank in a real process: as long as they take, longer, or as long as is drawn."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+
+from paceline.clusters.outcome import Outcome
+from paceline.costs.prices import Given, Work
+from paceline.costs.stragglers import Stragglers
+from paceline.costs.times import Times
+
+__all__ = ["DrawnPace", "OwnPace", "Pace", "pace_of"]
+
+
+class Pace(Protocol):
+    """What one rank's gradients take, twins included."""
+
+    @property
+    def shows_buckets(self) -> bool:
+        """Whether buckets can be ready before the whole gradient is."""
+        ...
+
+    def begin(self, samples: int) -> float:
+        """A gradient begins: how many seconds it is to take at least."""
+        ...
+
+    def left_s(self, least_s: float, took_s: float, processor_s: float) -> float:
+        """How long its rank has to wait when it has computed it; at most 0 if not at all."""
+        ...
+
+
+class OwnPace:
+    """A gradient takes what it takes. A straggler's takes longer by a factor of it, or by a delay."""
+
+    __slots__ = ("_delay", "_factor", "_rng", "shows_buckets")
+
+    def __init__(self, rank: int, stragglers: Stragglers, rng: np.random.Generator) -> None:
+        self._factor = stragglers.factor(rank)
+        self._delay = stragglers.delay_of(rank)
+        self._rng = rng
+        self.shows_buckets = self._factor == 1.0 and self._delay is None
+
+    def begin(self, samples: int) -> float:
+        return 0.0
+
+    def left_s(self, least_s: float, took_s: float, processor_s: float) -> float:
+        # Processor time: a rank that waits for a core is not slow by itself.
+        extra_s = processor_s * (self._factor - 1.0)
+        return extra_s if self._delay is None else extra_s + self._delay.draw(self._rng)
+
+
+class DrawnPace:
+    """A gradient takes the seconds that a simulated rank of the same number and seed draws.
+
+    One whose computing takes longer is noted: it is slower than the machine that it stands for.
+    """
+
+    __slots__ = ("_outcome", "_price")
+
+    shows_buckets = True
+
+    def __init__(
+        self, rank: int, times: Times, stragglers: Stragglers, rng: np.random.Generator, outcome: Outcome
+    ) -> None:
+        self._price = Given(times).of_rank(rank, stragglers, rng)
+        self._outcome = outcome
+
+    def begin(self, samples: int) -> float:
+        return self._price.seconds(Work.GRADIENT, 0, samples)
+
+    def left_s(self, least_s: float, took_s: float, processor_s: float) -> float:
+        left_s = least_s - took_s
+        if left_s < 0:
+            self._outcome.overruns += 1
+            self._outcome.overrun_s -= left_s
+        return left_s
+
+
+def pace_of(
+    rank: int, stragglers: Stragglers, compute: Times | None, rng: np.random.Generator, outcome: Outcome
+) -> Pace:
+    """The pace of a rank. `compute`: what a gradient takes before the rank's own slowness; None: what it takes."""
+    if compute is None:
+        return OwnPace(rank, stragglers, rng)
+    return DrawnPace(rank, compute, stragglers, rng, outcome)
