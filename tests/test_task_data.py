@@ -313,7 +313,6 @@ def noisy():
         ("sampler", Backwards()),
         ("sampler", WeightedRandomSampler([1.0] * 23, 24)),
     ],
-    ids=str,
 )
 def test_a_bad_argument_is_refused_by_name(argument, value):
     with pytest.raises(ConfigurationError) as caught:
