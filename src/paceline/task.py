@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -22,6 +22,17 @@ from paceline.task_checks import (
     is_factory,
     require,
     steps_alone,
+    waits_for_metric,
+)
+from paceline.task_loops import (
+    build_modules,
+    check_all_trained,
+    check_loop_numbers,
+    check_models,
+    check_optimizers,
+    check_step,
+    model_names,
+    turns_of,
 )
 from paceline.user_code import user_code
 
@@ -31,69 +42,125 @@ if TYPE_CHECKING:
     from torch.optim.lr_scheduler import LRScheduler
     from torch.utils.data import Dataset
 
-__all__ = ["Parameters", "Task", "accuracy"]
+__all__ = ["METRICS", "Parameters", "Task", "accuracy"]
 
 Data: TypeAlias = "Dataset[Any] | tuple[Tensor, ...]"
-Metric: TypeAlias = "Callable[[Tensor, Tensor], float]"
+Model: TypeAlias = "nn.Module | Callable[[], nn.Module]"
+MakeOptimizer: TypeAlias = "Callable[[Any], Optimizer]"
+MakeSchedule: TypeAlias = "Callable[[Optimizer], LRScheduler]"
+Metric: TypeAlias = "Callable[[Any, Any], float] | Any"
+"""A function of outputs and targets, or what has `update(outputs, targets)` and `compute()`, or a class of such."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Task:
     """What is learned. In a tuple of tensors the last is the target and the others are the model's inputs."""
 
-    model: nn.Module | Callable[[], nn.Module]
+    model: Model | Mapping[str, Model]
+    """Or several, by name: they become one nn.ModuleDict."""
     data: Data | Callable[[], Data] = field(repr=False)
     loss: Callable[[Any, Any], Tensor] | None = None
     """Of outputs and targets: the mean over their samples. None: the model returns its own, as `loss`."""
-    optimizer: Callable[[Any], Optimizer]
-    """Given the trainable parameters, which also answer as the module does: see `Parameters`."""
+    step: Callable[[Any, Any], Any] | None = None
+    """In place of a loss: of the model and a batch. It returns the loss, or a dictionary with `loss` and what else is to
+    be in the run's history; or it yields ("name", loss) for one model after the other. See docs/loop.md."""
+    turns: Sequence[str] = ()
+    """Whose update each yield of the step is. Empty: the models in the order of their optimizers."""
+    optimizer: MakeOptimizer | Mapping[str, MakeOptimizer]
+    """Given the trainable parameters, which also answer as the module does: see `Parameters`. Or one for each model."""
     batch_size: int
     """Samples of one step, over all workers."""
     test: Data | Callable[[], Data] | None = field(default=None, repr=False)
-    metric: str | Metric | None = None
-    """Of the outputs and targets of all test samples; higher is better."""
+    test_batch_size: int = 1024
+    """Samples that pass the model at a time when it is evaluated."""
+    predict: Callable[[Any, Any], Any] | None = None
+    """The outputs that the metric is given, of the model and a batch. None: what the model returns."""
+    metric: str | Metric | Mapping[str, str | Metric] | None = None
+    """Of the outputs and targets of the test samples; higher is better. Of several, by name, the first counts for the
+    target; the others are in the history too."""
     target: float | None = None
     """The metric's value that counts as reached."""
     clip_norm: float | None = None
     """The bound on the gradient's global norm."""
-    schedule: Callable[[Optimizer], LRScheduler] | None = None
-    """Stepped once an update."""
+    schedule: MakeSchedule | Mapping[str, MakeSchedule] | None = None
+    """Of an optimizer. ReduceLROnPlateau is stepped with the metric, at every evaluation."""
+    schedule_every: str | int = "step"
+    """When a schedule is stepped: each "step" (update), each "epoch", or after so many updates."""
+    accumulate: int = 1
+    """A worker computes its slice of a batch in so many parts, one after the other, to save memory."""
+    ema: float | None = None
+    """The decay of an exponential moving average of the weights. It is what is evaluated, and `run.ema_state`."""
 
     def __post_init__(self) -> None:
-        check_model(self.model)
+        check_models(self.model)
         check_loss(self.loss)
-        remedy = "give what makes one, such as lambda params: torch.optim.SGD(params, lr=0.1)"
-        require(callable(self.optimizer), "optimizer", "must be a callable", self.optimizer, remedy)
-        schedules = self.schedule is None or callable(self.schedule)
-        require(schedules, "schedule", "must be a callable", self.schedule, "give what makes a scheduler")
+        check_step(self.step, self.loss)
+        check_optimizers(self.optimizer, self.schedule, model_names(self.model))
+        object.__setattr__(self, "turns", turns_of(self.step, self.turns, self.optimizer))
+        fewest = 1 if self.step is not None else 2
         if not is_factory(self.data):
-            check_data("data", self.data)
+            check_data("data", self.data, fewest)
         if self.test is not None and not is_factory(self.test):
-            check_data("test", self.test)
+            check_data("test", self.test, fewest)
         check_numbers(self.batch_size, self.clip_norm, self.target)
-        check_metric(self.metric, self.test, self.target, _METRICS)
+        check_loop_numbers(
+            accumulate=self.accumulate,
+            test_batch_size=self.test_batch_size,
+            ema=self.ema,
+            schedule_every=self.schedule_every,
+        )
+        check_metric(self.metric, self.test, self.target, METRICS)
+        asks = self.predict is None or callable(self.predict)
+        require(asks, "predict", "must be a function of the model and a batch", self.predict, "leave it out")
 
     def build_model(self, seed: int) -> nn.Module:
-        """The model as this seed initialises it. A model given as an instance is copied, never touched."""
+        """The model as this seed initialises it; of several, one nn.ModuleDict. Instances are copied, never touched."""
         from torch import nn
 
         with _seeded(seed), user_code("the model could not be built"):
-            model = copy.deepcopy(self.model) if isinstance(self.model, nn.Module) else self.model()
+            if isinstance(self.model, Mapping):
+                model: nn.Module = build_modules(self.model)
+            else:
+                model = copy.deepcopy(self.model) if isinstance(self.model, nn.Module) else self.model()
         check_model(model, built=True)
+        if isinstance(self.optimizer, Mapping):
+            check_all_trained(model, self.optimizer)
         return model
 
     def build_data(self) -> Data:
         """The training samples: a tuple of tensors, or a map-style dataset."""
-        return _build_data("data", self.data)
+        return _build_data("data", self.data, 1 if self.step is not None else 2)
 
     def build_test(self) -> Data | None:
         """The test samples, or None where the task has none."""
-        return None if self.test is None else _build_data("test", self.test)
+        fewest = 1 if self.step is not None else 2
+        return None if self.test is None else _build_data("test", self.test, fewest)
+
+    def by_optimizer(self) -> dict[str, Task]:
+        """This task once for each of its optimizers, with that one and its schedule alone. Of one, its name is ""."""
+        if not isinstance(self.optimizer, Mapping):
+            return {"": self}
+        return {name: self._with_one_optimizer(name, make) for name, make in self.optimizer.items()}
+
+    def _with_one_optimizer(self, name: str, make: MakeOptimizer) -> Task:
+        schedule = self.schedule.get(name) if isinstance(self.schedule, Mapping) else self.schedule
+        every = self.schedule_every
+        if isinstance(every, int) and self.turns:  # of all models' updates; here only its own are counted
+            every = max(1, every * self.turns.count(name) // len(self.turns))
+        one = copy.copy(self)  # not by `replace`: all of it was checked, and not all of it fits one optimizer
+        for attribute, value in (
+            ("optimizer", lambda given: make(Parameters(getattr(given, name)))),
+            ("schedule", schedule),
+            ("schedule_every", every),
+        ):
+            object.__setattr__(one, attribute, value)
+        return one
 
     def build_optimizer(self, model: nn.Module) -> Optimizer:
         """The optimizer of this model's trainable parameters."""
         from torch.optim import Optimizer
 
+        assert not isinstance(self.optimizer, Mapping), "see by_optimizer"
         with user_code("the optimizer could not be built"):
             made = self.optimizer(Parameters(model))
         bound = "must make a torch.optim.Optimizer"
@@ -112,16 +179,23 @@ class Task:
 
         if self.schedule is None:
             return None
+        assert not isinstance(self.schedule, Mapping), "see by_optimizer"
         with user_code("the schedule could not be built"):
             made = self.schedule(optimizer)
         require(isinstance(made, LRScheduler), "schedule", "must make an LRScheduler", made, "return it")
-        remedy = "it is stepped once an update, with no argument; choose another"
-        require(steps_alone(made), "schedule", "must step without a metric", type(made).__name__, remedy)
+        if waits_for_metric(made):
+            remedy = "it is stepped with the metric: add test=… and metric=…, or choose another"
+            require(self.metric is not None, "schedule", "needs a metric", type(made).__name__, remedy)
+            return made
+        remedy = "it is stepped with no argument; choose another"
+        require(steps_alone(made), "schedule", "must step by itself", type(made).__name__, remedy)
         return made
 
-    def metric_function(self) -> Metric | None:
-        """The metric as a callable of outputs and targets, or None where the task has none."""
-        return _METRICS[self.metric] if isinstance(self.metric, str) else self.metric
+    def metrics(self) -> dict[str, str | Metric]:
+        """The metrics by name; the first is the one that counts. Of one, its name is "metric"."""
+        if self.metric is None:
+            return {}
+        return dict(self.metric) if isinstance(self.metric, Mapping) else {"metric": self.metric}
 
 
 class Parameters(list[Any]):
@@ -153,7 +227,8 @@ def accuracy(outputs: Tensor, targets: Tensor) -> float:
     return float((outputs.argmax(-1) == targets).double().mean())
 
 
-_METRICS: Mapping[str, Metric] = {"accuracy": accuracy}
+METRICS: Mapping[str, Callable[[Tensor, Tensor], float]] = {"accuracy": accuracy}
+"""Those that a task may give by name."""
 
 
 @contextmanager
@@ -174,14 +249,14 @@ def _seeded(seed: int) -> Iterator[None]:
             np.random.set_state(legacy)
 
 
-def _build_data(argument: str, given: Any) -> Data:
+def _build_data(argument: str, given: Any, fewest: int) -> Data:
     from torch.utils.data import TensorDataset
 
     if is_factory(given):
         # A constant seed: the data of a task is the same on every rank and in every run.
         with _seeded(0), user_code(f"the {argument} could not be built"):
             given = given()
-        check_data(argument, given)
+        check_data(argument, given, fewest)
     # Tensors take the fast path, whichever way they were wrapped.
     if type(given) is TensorDataset and len(given.tensors) > 1:
         return given.tensors

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from paceline.errors import ConfigurationError, UnknownNameError
@@ -18,6 +18,7 @@ __all__ = [
     "is_factory",
     "require",
     "steps_alone",
+    "waits_for_metric",
 ]
 
 
@@ -41,6 +42,13 @@ def steps_alone(stepper: Any) -> bool:
     return all(p.default is not p.empty or p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in given)
 
 
+def waits_for_metric(schedule: Any) -> bool:
+    """Whether a learning-rate schedule is stepped with a metric."""
+    from torch.optim.lr_scheduler import ReduceLROnPlateau
+
+    return isinstance(schedule, ReduceLROnPlateau)
+
+
 def check_numbers(batch_size: object, clip_norm: float | None, target: float | None) -> None:
     counts = isinstance(batch_size, int) and _is_finite(batch_size) and batch_size > 0
     remedy = "it counts the samples of one step, over all workers"
@@ -57,11 +65,22 @@ def check_metric(metric: object, test: object, target: float | None, names: Coll
     require(tests, "test", "must be given with a metric", test, "add test=… or drop metric")
     aims = target is None or metric is not None
     require(aims, "metric", "must be given with a target", metric, "add metric=… or drop target")
+    given = metric if isinstance(metric, Mapping) else {"": metric}
+    require(bool(given), "metric", "must name at least one", metric, 'such as {"accuracy": "accuracy"}')
+    for name, each in given.items():
+        require(isinstance(name, str), "metric", "must have names as keys", name, "it names a column")
+        _check_one_metric(f"metric[{name!r}]" if name else "metric", each, names)
+
+
+def _check_one_metric(argument: str, metric: object, names: Collection[str]) -> None:
     if isinstance(metric, str) and metric not in names:
-        raise UnknownNameError("metric", metric, names)
-    known = metric is None or isinstance(metric, str) or callable(metric)
-    remedy = "give 'accuracy' or a callable (outputs, targets) -> float"
-    require(known, "metric", "must be a name or a callable", metric, remedy)
+        raise UnknownNameError(argument, metric, names)
+    known = metric is None or isinstance(metric, str) or callable(metric) or hasattr(metric, "update")
+    remedy = "give 'accuracy', a callable (outputs, targets) -> float, or what has update and compute"
+    require(known, argument, "must be a name, a callable or a metric object", metric, remedy)
+    if not isinstance(metric, str) and hasattr(metric, "update"):
+        computes = hasattr(metric, "compute")
+        require(computes, argument, "must have compute where it has update", metric, "as torchmetrics has it")
 
 
 def check_model(model: object, *, built: bool = False) -> None:
@@ -93,13 +112,14 @@ def check_loss(loss: object) -> None:
     require(not learns, "loss", "must have no trainable parameters", loss, "put them into the model")
 
 
-def check_data(argument: str, data: Any) -> None:
+def check_data(argument: str, data: Any, fewest: int = 2) -> None:
+    """`fewest`: tensors of a sample: inputs and a target, or whatever a step of the user's own takes."""
     from torch import Tensor
     from torch.utils.data import IterableDataset
 
     tensors = isinstance(data, tuple | list) and bool(data) and all(isinstance(part, Tensor) for part in data)
     if isinstance(data, tuple) or tensors:
-        size = _check_tensors(argument, data)
+        size = _check_tensors(argument, data, fewest)
     else:
         bound = "must be a tuple of tensors, a map-style Dataset, or a factory of either"
         mapped = hasattr(data, "__getitem__") and not isinstance(data, IterableDataset | Tensor | dict | str)
@@ -111,14 +131,15 @@ def check_data(argument: str, data: Any) -> None:
     require(size > 0, argument, "must hold at least one sample", size, "look at how it is loaded")
 
 
-def _check_tensors(argument: str, tensors: Any) -> int:
+def _check_tensors(argument: str, tensors: Any, fewest: int) -> int:
     from torch import Tensor
 
     kinds = f"{type(tensors).__name__} of {', '.join(type(part).__name__ for part in tensors)}"
     usable = isinstance(tensors, tuple) and all(isinstance(part, Tensor) and part.ndim for part in tensors)
     remedy = "use torch.as_tensor, and () around them"
     require(usable, argument, "must be a tuple of tensors, each with a dimension of samples", kinds, remedy)
-    require(len(tensors) > 1, argument, "must be two tensors or more", kinds, "give inputs, then the target")
+    enough = len(tensors) >= fewest
+    require(enough, argument, "must be two tensors or more", kinds, "give inputs, then the target")
     sizes = [len(part) for part in tensors]
     bound = "must be tensors of equal first dimension"
     require(len(set(sizes)) == 1, argument, bound, sizes, "each holds one entry a sample")
