@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from paceline.task import Task
 
-__all__ = ["TARGETS", "loss_of", "outputs_of", "target_of"]
+__all__ = ["TARGETS", "loss_of", "outputs_of", "predictions_of", "target_of"]
 
 TARGETS = ("labels", "label", "targets", "target", "y")
 """The names by which a dictionary's target is known; the first that is there counts."""
@@ -43,6 +43,12 @@ def outputs_of(task: Task, module: nn.Module, batch: Any) -> Any:
     if isinstance(batch, tuple | list):
         return module(*(batch[:-1] if len(batch) > 1 else batch))
     return module(batch)
+
+
+def predictions_of(outputs: Any) -> Any:
+    """What a metric is given of a model's outputs: their attribute or key `logits`, or else all of them."""
+    found = outputs.get("logits") if isinstance(outputs, Mapping) else getattr(outputs, "logits", None)
+    return outputs if found is None else found
 
 
 def target_of(batch: Any) -> Any:
