@@ -67,8 +67,8 @@ def check_task(task: Task, *, workers: int = 4, seed: int = 0) -> Checked:
     whole, half = batches.slice(0, 0, 1), batches.slice(0, 0, 2)
     loss = _first_loss(replica, samples, batches)
     metric = None
-    if test is not None and (function := task.metric_function()) is not None:
-        metric = replica.evaluate(Samples(test), function)
+    if test is not None and task.metric is not None:
+        metric = next(iter(replica.evaluate(Samples(test)).values()))
     whole_s = _median_s(lambda: replica.compute(whole, samples))
     half_s = _median_s(lambda: replica.compute(half, samples))
     fixed_s, per_sample_s = fit((whole.count, half.count), (whole_s, half_s))
@@ -111,12 +111,12 @@ def _findings(task: Task, module: nn.Module, batch_size: int, workers: int) -> I
         if batch_size < 2 * workers:
             why += f", and fails on a slice of one sample: {workers} workers share a batch of {batch_size}"
         yield Finding("all with several workers", why)
-    optimizer = task.build_optimizer(module)
-    if not works_elementwise(optimizer):
-        why = (
-            f"{type(optimizer).__name__} needs whole layers: shards are cut between layers and may be uneven"
-        )
-        yield Finding("sync with several servers, all-reduce:algorithm=shared", why)
+    for each in task.by_optimizer().values():
+        optimizer = each.build_optimizer(module)
+        if not works_elementwise(optimizer):
+            kind = type(optimizer).__name__
+            why = f"{kind} needs whole layers: shards are cut between layers and may be uneven"
+            yield Finding("sync with several servers, all-reduce:algorithm=shared", why)
     if task.clip_norm is not None:
         why = "each worker clips its own gradient, not that of the batch"
         yield Finding("decentralized, local-sgd, fedavg", why)

@@ -98,6 +98,11 @@ class Run:
     """Versions, machine and command that the run was made with; see `environment.snapshot`."""
     state: dict[str, Tensor] = field(default_factory=dict, repr=False)
     """The final model's state by name."""
+    ema_state: dict[str, Tensor] = field(default_factory=dict, repr=False)
+    """The same with the moving average of the weights, where the task asks for one (`Task(ema=…)`)."""
+    best_state: dict[str, Tensor] = field(default_factory=dict, repr=False)
+    """The state of the model whose metric was best, where `pl.callbacks.KeepBest` looked."""
+    best_metric: float | None = None
     trainable: list[str] = field(default_factory=list, repr=False)
     """The names of the trainable parameters, in the order of registration."""
     module: nn.Module | None = field(default=None, repr=False)
@@ -187,11 +192,17 @@ class Run:
     def save(self, directory: str | Path) -> None:
         """Write run.json, history.jsonl, trace.json (for Perfetto), spans.npz and model.safetensors.
 
+        Where there is a moving average or a best model, ema.safetensors and best.safetensors too.
+
         An older run in the directory is replaced: whole, or, if that fails, not at all. Other files there stay.
         """
         manifest = {**self.as_dict(), "trainable": self.trainable, "environment": self.environment}
+        manifest["best_metric"] = finite(self.best_metric)
         history = ({**dataclasses.asdict(r), "loss": finite(r.loss)} for r in self.history)
-        files = RunFiles(manifest=manifest, history=history, trace=self.trace, state=self.state)
+        others = {"ema": self.ema_state, "best": self.best_state}
+        files = RunFiles(
+            manifest=manifest, history=history, trace=self.trace, state=self.state, other_states=others
+        )
         write_folder(directory, lambda folder: write_run(files, folder))
 
     def report(self, path: str | Path) -> None:
@@ -211,7 +222,13 @@ class Run:
         history = [_record(values) for values in files.history]
         module = _rebuild(task, files) if task else None
         return cls(
-            history=history, trace=files.trace, state=dict(files.state), module=module, **files.manifest
+            history=history,
+            trace=files.trace,
+            state=dict(files.state),
+            ema_state=dict(files.other_states["ema"]),
+            best_state=dict(files.other_states["best"]),
+            module=module,
+            **files.manifest,
         )
 
 

@@ -62,8 +62,8 @@ class Task:
     loss: Callable[[Any, Any], Tensor] | None = None
     """Of outputs and targets: the mean over their samples. None: the model returns its own, as `loss`."""
     step: Callable[[Any, Any], Any] | None = None
-    """In place of a loss: of the model and a batch. It returns the loss, or a dictionary with `loss` and what else is to
-    be in the run's history; or it yields ("name", loss) for one model after the other. See docs/loop.md."""
+    """In place of a loss: of the model and a batch. It returns the loss, or a dictionary with `loss` and what else the
+    run's history shall have; or it yields ("name", loss) for one model after the other. See docs/loop.md."""
     turns: Sequence[str] = ()
     """Whose update each yield of the step is. Empty: the models in the order of their optimizers."""
     optimizer: MakeOptimizer | Mapping[str, MakeOptimizer]

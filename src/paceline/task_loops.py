@@ -129,7 +129,7 @@ def is_generator(step: object) -> bool:
     """Whether calling it gives a generator."""
     while isinstance(step, functools.partial):
         step = step.func
-    return inspect.isgeneratorfunction(step) or inspect.isgeneratorfunction(getattr(step, "__call__", None))
+    return inspect.isgeneratorfunction(step) or inspect.isgeneratorfunction(type(step).__call__)
 
 
 def check_step(step: object, loss: object) -> None:

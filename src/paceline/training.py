@@ -5,11 +5,14 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
+from torch import nn
 
-from paceline.clusters.job import Cluster, Job
+from paceline.callbacks.calling import Callbacks
+from paceline.clusters.job import Cluster, Job, Watch
 from paceline.clusters.local.local import Local
 from paceline.clusters.outcome import assemble
 from paceline.context import Strategy
@@ -37,12 +40,14 @@ def train(
     evaluate_every: int | None = None,
     stop_at_target: bool = False,
     progress: Callable[[Progress], None] | None = None,
+    callbacks: Sequence[Any] | None = None,
 ) -> Run:
     """Train a task's model with a strategy on a cluster.
 
     The run is `steps` updates long, or `epochs` passes over the data (10 if neither is given). The metric is evaluated
     every `evaluate_every` steps (about 20 times a run by default) and at the end; with `stop_at_target` the run ends at
     the step after the one that reached the task's target. `progress` is called about ten times a second.
+    `callbacks` see every record, one after the other, and may end the run: see `pl.callbacks`.
     """
     if not isinstance(task, Task):
         raise ConfigurationError("task", "must be a pl.Task", task, "see pl.load_task for tasks in files")
@@ -51,6 +56,7 @@ def train(
     where: Cluster = Local() if cluster is None else cluster
     if not hasattr(where, "run"):
         raise ConfigurationError("cluster", "must be a cluster", where, "such as pl.Local(workers=4)")
+    watchers = Callbacks(callbacks)
     count = count_steps(task, steps, epochs)
     with _device(where):
         module = task.build_model(check_seed(seed))
@@ -59,12 +65,39 @@ def train(
         roles=_roles(chosen, where),
         seed=seed,
         name=strategy if isinstance(strategy, str) else describe(chosen),
-        task=dataclasses.replace(task, model=module),
+        task=dataclasses.replace(task, model=module, schedule_every=_schedule_every(task)),
         steps=count,
         evaluate_every=_check_evaluate_every(task, evaluate_every, count),
         stop_at_target=stop_at_target,
+        watch=Watch(
+            steps=watchers.want_steps, evaluations=watchers.want_evaluations, state=watchers.want_state
+        ),
     )
-    return assemble(job, str(where), where.run(job, progress), module)
+    return _watched_run(job, where, module, progress, watchers)
+
+
+def _watched_run(
+    job: Job,
+    cluster: Cluster,
+    module: nn.Module,
+    progress: Callable[[Progress], None] | None,
+    callbacks: Callbacks,
+) -> Run:
+    if not callbacks:
+        return assemble(job, str(cluster), cluster.run(job, progress), module)
+    assert job.task is not None
+    callbacks.begin(job.task)
+    run: Run | None = None
+    try:
+        run = assemble(job, str(cluster), cluster.run(job, progress, callbacks.consult), module)
+    finally:
+        callbacks.end(run)
+    return run
+
+
+def _schedule_every(task: Task) -> str | int:
+    """After how many updates a schedule is stepped."""
+    return count_steps(task, None, 1) if task.schedule_every == "epoch" else task.schedule_every
 
 
 def _roles(strategy: Strategy, cluster: Cluster) -> tuple[str, ...]:
@@ -100,7 +133,8 @@ def count_steps(task: Task, steps: int | None, epochs: float | None) -> int:
     if not isinstance(passes, (int, float)) or not 0 < passes < math.inf:
         raise ConfigurationError("epochs", "must be above 0", epochs)
     length = Samples(task.build_data()).length
-    return math.ceil(passes * math.ceil(length / min(task.batch_size, length)))
+    # A batch serves each model's turn: so many updates.
+    return math.ceil(passes * math.ceil(length / min(task.batch_size, length))) * (len(task.turns) or 1)
 
 
 def check_seed(seed: int) -> int:

@@ -41,6 +41,8 @@ class Outcome:
     """Of a worker with parameters of its own: their metric at the end, if it was asked for."""
     losses: list[tuple[int, float, int]] = field(default_factory=list)
     """Of a worker: step, mean loss and samples of each batch."""
+    logged: list[tuple[int, int, dict[str, float]]] = field(default_factory=list)
+    """Of a worker: the step of the run, and the samples and what the user's step told of each batch."""
     bytes_at: list[int] = field(default_factory=list)
     """Bytes sent until the end of each step, of a rank that goes step by step with the run."""
     bytes_over_time: list[tuple[float, int]] = field(default_factory=list)
@@ -59,6 +61,8 @@ class Outcome:
     """What else the run's environment was: the hosts, how they were joined."""
     spans: Spans | None = None
     state: dict[str, Tensor] = field(default_factory=dict)
+    ema_state: dict[str, Tensor] = field(default_factory=dict)
+    """The same with the moving average of the weights, where the task asks for one."""
     result: Any = None
     """What the role program returned."""
 
@@ -87,6 +91,7 @@ def assemble(job: Job, cluster: str, outcomes: Sequence[Outcome], module: nn.Mod
         target=job.task.target if job.task else None,
         environment={**snapshot(), "threads a rank": _threads(outcomes), **reporter.facts},
         state=reporter.state,
+        ema_state=reporter.ema_state,
         trainable=[name for name, p in module.named_parameters() if p.requires_grad] if module else [],
         module=module,
     )
@@ -101,6 +106,8 @@ def trace_of(outcomes: Sequence[Outcome]) -> Trace:
 
 def _history(outcomes: Sequence[Outcome], reporter: Outcome) -> list[Record]:
     records = reporter.records
+    for record, logged in zip(records, _logged_by_workers(outcomes, len(records)), strict=True):
+        record["extra"] = record["extra"] | logged
     sent = _bytes_by(outcomes, [record["seconds"] for record in records])
     if not all("loss" in record and "samples" in record for record in records):
         records = [
@@ -124,6 +131,27 @@ def _noted_by_workers(outcomes: Sequence[Outcome], steps: int) -> Iterator[dict[
     for loss, count in zip(losses, samples, strict=True):
         seen += count
         yield {"loss": loss / count if count else float("nan"), "samples": seen}
+
+
+def _logged_by_workers(outcomes: Sequence[Outcome], records: int) -> list[dict[str, float]]:
+    """What the user's step told of each step: the mean over the samples of all workers.
+
+    Where workers are at steps of their own, one of theirs stands for several of the run's: it is entered at the last.
+    """
+    entries = [entry for outcome in outcomes for entry in outcome.logged]
+    found: list[dict[str, list[tuple[float, int]]]] = [{} for _ in range(records)]
+    steps = 1 + max((step for step, _, _ in entries), default=0)
+    stride = max(1.0, records / steps)
+    for step, samples, values in entries:
+        number = round((step + 1) * stride) - 1
+        if number < records:
+            for name, value in values.items():
+                found[number].setdefault(name, []).append((value, samples))
+    return [{name: _weighted_mean(values) for name, values in each.items()} for each in found]
+
+
+def _weighted_mean(values: Sequence[tuple[float, int]]) -> float:
+    return sum(value * samples for value, samples in values) / sum(samples for _, samples in values)
 
 
 def _bytes_by(outcomes: Sequence[Outcome], seconds: list[float]) -> list[int]:

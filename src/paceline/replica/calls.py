@@ -47,8 +47,9 @@ def outputs_of(task: Task, module: nn.Module, batch: Any) -> Any:
 
 def predictions_of(outputs: Any) -> Any:
     """What a metric is given of a model's outputs: their attribute or key `logits`, or else all of them."""
-    found = outputs.get("logits") if isinstance(outputs, Mapping) else getattr(outputs, "logits", None)
-    return outputs if found is None else found
+    if isinstance(outputs, Mapping):
+        return outputs.get("logits", outputs)
+    return getattr(outputs, "logits", outputs)
 
 
 def target_of(batch: Any) -> Any:

@@ -104,11 +104,11 @@ class FlatOptimizers:
         `shares`: where models take turns, whose turns the gradient is of, and the share of its samples that each has.
         The gradient of a turn is a mean over its own samples. Who has no turn is left alone, momentum and all.
         """
+        if self._clip_norm is not None:
+            clip(self._gradient, self._clip_norm, norm)
         for name, share in (shares or {}).items():
             if share != 1.0:
                 self.by_name[name].scale_gradient(1.0 / share)
-        if self._clip_norm is not None:
-            clip(self._gradient, self._clip_norm, norm)
         for name, each in self.by_name.items():
             if shares is None or name in shares:
                 each.step(advance=advance)

@@ -174,8 +174,11 @@ class Replica:
         return loss
 
     def reseed(self, step: int) -> None:
-        """A seed of its own for each rank and step, so that dropout is the same in every world."""
-        torch.default_generator.manual_seed(self._seed + step)
+        """A seed of its own for each rank and step, so that dropout is the same in every world.
+
+        Where models take turns, the turns of one global batch have the same.
+        """
+        torch.default_generator.manual_seed(self._seed + step // (len(self.task.turns) or 1))
 
     def undo_buffers(self) -> None:
         """Put BatchNorm's statistics and the like back to what they were: the last batch was cancelled."""
@@ -184,8 +187,7 @@ class Replica:
 
     def _compute_parts(self, batch: Batch, samples: Samples, weight: float) -> float:
         """The gradient of a batch that is not empty, in as many parts as the task says; the mean loss."""
-        # Where models take turns, those of one global batch see the same random numbers.
-        self.reseed(batch.step // (len(self.task.turns) or 1))
+        self.reseed(batch.step)
         parts, loss = micro_batches(batch, self.task.accumulate), 0.0
         if len(parts) > 1 and not self._accumulates:
             self.gradient.zero_()

@@ -8,6 +8,7 @@ function that gives it, which is called in its own turn only: that saves the tim
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -108,7 +109,7 @@ def micro_batches(batch: Batch, parts: int) -> list[Batch]:
     bounds = [batch.count * number // parts for number in range(parts + 1)]
     return [
         Batch(batch.step, batch.start + a, b - a, batch.total, batch.whole)
-        for a, b in zip(bounds, bounds[1:], strict=False)
+        for a, b in itertools.pairwise(bounds)
     ]
 
 
@@ -126,7 +127,8 @@ def _read(how: str, given: Any) -> tuple[Tensor, dict[str, float]]:
         raise ConfigurationError("step", bound, _kind(loss), remedy)
     if not loss.requires_grad:
         why = "compute it from the model's outputs, without detach, item or no_grad"
-        raise ConfigurationError("step", f"must {how} a loss that depends on the model", "one that does not", why)
+        bound = f"must {how} a loss that depends on the model"
+        raise ConfigurationError("step", bound, "one that does not", why)
     return loss, {name: _number(name, value) for name, value in others.items()}
 
 
@@ -135,7 +137,7 @@ def _number(name: object, value: Any) -> float:
         remedy = f"choose another name: {', '.join(_TAKEN)} are a record's own"
         raise ConfigurationError("step", "must name what it logs", name, remedy)
     try:
-        return float(value)
+        return float(value.detach() if isinstance(value, Tensor) else value)
     except (TypeError, ValueError, RuntimeError):
         raise ConfigurationError(f"step's {name!r}", "must be a number", _kind(value), "log a mean") from None
 
@@ -150,4 +152,5 @@ def _trainable(module: nn.Module) -> list[Tensor]:
 
 def _restore(buffers: Sequence[Tensor], values: Sequence[Tensor]) -> None:
     for buffer, value in zip(buffers, values, strict=True):
-        buffer.copy_(value)
+        # By `data`, which autograd does not count as a change: BatchNorm's backward does not use its statistics.
+        buffer.data.copy_(value)

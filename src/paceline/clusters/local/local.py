@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from paceline.clusters.checks import check_threads, check_workers, share_of_cores, thread_words
-from paceline.clusters.job import Job
+from paceline.clusters.job import Consult, Job
 from paceline.clusters.outcome import Outcome
 from paceline.costs.link import Link
 from paceline.costs.stragglers import Stragglers
@@ -66,13 +66,18 @@ class Local:
     def stragglers(self) -> Stragglers:
         return Stragglers(slow=self.slow, delay=self.delay)
 
-    def run(self, job: Job, progress: Callable[[Progress], None] | None = None) -> list[Outcome]:
+    def run(
+        self,
+        job: Job,
+        progress: Callable[[Progress], None] | None = None,
+        consult: Consult | None = None,
+    ) -> list[Outcome]:
         from paceline.clusters.local.launch import Processes
 
         link = self.link if isinstance(self.link, Link) else None
         threads = self.threads or share_of_cores(job.workers)
         with Processes(job, self.stragglers, link, self._network(), self.deadline_s, threads) as processes:
-            return processes.work(progress)
+            return processes.work(progress, consult)
 
     def _network(self) -> TcpNetwork | None:
         from paceline.clusters.process.wiring import TcpNetwork

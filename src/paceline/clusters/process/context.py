@@ -8,6 +8,8 @@ from collections.abc import Awaitable, Coroutine, Sequence
 from functools import cached_property
 from typing import Any, TypeVar, cast
 
+from torch import Tensor
+
 from paceline.clusters.job import Job
 from paceline.clusters.process.driver import Driver
 from paceline.clusters.process.learner import ProcessLearner
@@ -103,7 +105,7 @@ class ProcessContext(Rank):
         assert task is not None
         samples = Samples(task.build_data())
         batches = GlobalBatches(samples.length, task.batch_size, self.job.seed)
-        return TrainingData(samples, batches, len(self.workers))
+        return TrainingData(samples, batches, len(self.workers), len(task.turns) or 1)
 
     @cached_property
     def test_samples(self) -> Samples | None:
@@ -117,6 +119,16 @@ class ProcessContext(Rank):
 
     def end_after(self, step: int) -> None:
         self.driver.end_after(step)
+
+    def announce(self, metric: float) -> None:
+        self.driver.announce(metric)
+
+    @property
+    def announced(self) -> float:
+        return self.board.metric
+
+    def consult(self, record: dict[str, Any], state: dict[str, Tensor] | None) -> bool:
+        return self.driver.consult(record, state)
 
     def is_lost(self, rank: int) -> bool:
         return self.board.status(rank) == Status.LOST

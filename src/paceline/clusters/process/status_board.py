@@ -18,11 +18,12 @@ from paceline.run import Progress
 __all__ = ["Activity", "Status", "StatusBoard"]
 
 _LINE_WORDS = CACHE_LINE // 8
-_STOP, _PROGRESS, _UPDATES = 0, 1, 6
+_STOP, _PROGRESS, _UPDATES, _METRIC = 0, 1, 6, 7
 # A rank's line: its status is the driver's to write, the rest its own.
 _STATUS, _STEP, _COMPUTING_NS, _COMPUTATIONS, _DOING, _SINCE_NS = range(6)
 _NOBODY, _SEVERAL = 0, 0xFFFF  # in the place of a rank, which is written plus one
 _REPORT = struct.Struct("<qdqdd")  # step, loss, samples, seconds, metric
+_DOUBLE, _WORD = struct.Struct("<d"), struct.Struct("<q")
 
 
 class Status(IntEnum):
@@ -72,6 +73,16 @@ class StatusBoard:
     @last_step.setter
     def last_step(self, step: int) -> None:
         self._words[_STOP] = step
+
+    @property
+    def metric(self) -> float:
+        """What the reporter last announced. It is one word, so that it is whole."""
+        value: float = _DOUBLE.unpack(_WORD.pack(self._words[_METRIC]))[0]
+        return value
+
+    @metric.setter
+    def metric(self, metric: float) -> None:
+        self._words[_METRIC] = _WORD.unpack(_DOUBLE.pack(metric))[0]
 
     def status(self, rank: int) -> Status:
         return Status(self._words[_LINE_WORDS * (1 + rank) + _STATUS])

@@ -14,10 +14,12 @@ __all__ = ["TrainingData"]
 class TrainingData:
     """What every rank knows of the data. It has to be made only where it is asked for: it may be large."""
 
-    def __init__(self, samples: Samples, batches: GlobalBatches, workers: int) -> None:
+    def __init__(self, samples: Samples, batches: GlobalBatches, workers: int, turns: int = 1) -> None:
+        """`turns`: so many steps, one after the other, are of the same global batch."""
         self.samples = samples
         self.batches = batches
         self._workers = workers
+        self._turns = turns
 
     @property
     def sample_count(self) -> int:
@@ -28,4 +30,9 @@ class TrainingData:
         return self.samples.targets()
 
     def batch_of(self, worker: int, step: int) -> Batch:
-        return self.batches.slice(step, worker, self._workers)
+        turns = self._turns
+        if turns == 1:
+            return self.batches.slice(step, worker, self._workers)
+        batch = self.batches.slice(step // turns, worker, self._workers)
+        whole = batch.whole
+        return Batch(step, batch.start, batch.count, batch.total, lambda step: whole(step // turns))

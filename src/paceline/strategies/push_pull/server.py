@@ -94,7 +94,7 @@ class Server:
             if not sending.done:  # most have ended; the others get the parameters as they were
                 await sending.detach()
         self._sending.clear()
-        await self.model.apply(self.shard, norm=norm)
+        await self.model.apply(self.shard, norm=norm, of=[push.batch for push in pushes])
         self.version += 1
 
     def hand_out(self, workers: Sequence[int], version: int, *, ends: bool = False) -> None:
