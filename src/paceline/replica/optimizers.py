@@ -69,7 +69,7 @@ class Updates:
             return {turns[step % len(turns)]: 1.0}
         counts: dict[str, int] = {}
         for batch in of:
-            name = turns[batch.step % len(turns)]
+            name = turns[batch.number % len(turns)]
             counts[name] = counts.get(name, 0) + batch.count
         total = sum(counts.values())
         return {name: count / total if count else 1.0 for name, count in counts.items()}

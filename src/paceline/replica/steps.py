@@ -46,11 +46,11 @@ class UserStep:
         self._trained = {name: _trainable(getattr(module, name)) for name in set(task.turns)}
 
     def loss(self, batch: Batch, content: Any) -> StepLoss:
-        """The loss of a batch, in the turn that its step number says."""
+        """The loss of a batch, in the turn of the update that it is for."""
         if not self._turns:
             value, logged = _read("return", self._step(self._module, content))
             return StepLoss(value, None, logged)
-        turn = batch.step % len(self._turns)
+        turn = batch.number % len(self._turns)
         name = self._turns[turn]
         value, logged = _read("yield", self._run(content, turn))
         logged[f"{name}_loss"] = value.item()
@@ -108,7 +108,7 @@ def micro_batches(batch: Batch, parts: int) -> list[Batch]:
         return [batch]
     bounds = [batch.count * number // parts for number in range(parts + 1)]
     return [
-        Batch(batch.step, batch.start + a, b - a, batch.total, batch.whole)
+        Batch(batch.step, batch.start + a, b - a, batch.total, batch.whole, batch.update)
         for a, b in itertools.pairwise(bounds)
     ]
 

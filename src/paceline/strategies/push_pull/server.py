@@ -71,7 +71,10 @@ class Server:
             sent = f"a gradient of shape {list(gradient.shape)} at version {version}"
             expected = f"one of shape [{self._length}] at a version up to {self.version}"
             raise MismatchError(source, sent, self.ctx.rank, expected)
-        return Push(source, step, version, loss, gradient, self.batch_of(source, step))  # type: ignore[arg-type]
+        batch = self.batch_of(source, step)  # type: ignore[arg-type]
+        if self.policy.cancels:
+            batch.update = version  # type: ignore[assignment]
+        return Push(source, step, version, loss, gradient, batch)  # type: ignore[arg-type]
 
     def next_message(self, count: int = 0) -> Awaitable[Message]:
         """What a worker pushes next; `count` gradients have come for the same update."""
