@@ -159,10 +159,9 @@ class Logbook:
         metrics = self._evaluate() if self._seen is None else self._seen
         outcome.metric, *_ = metrics.values()
         outcome.reported |= dict(list(metrics.items())[1:])
-        record = self._draft(rank.last_step - 1)
-        record.update(outcome.updates[-1] if outcome.updates else {}, extra=outcome.reported)
-        record.update(step=rank.last_step, metric=outcome.metric)
         if self._seen is None:
+            record = self._draft(rank.last_step - 1)
+            self._enter(record, metrics)
             self._consult(record)
 
     def _draft(self, step: int) -> dict[str, Any]:
@@ -174,6 +173,8 @@ class Logbook:
             extra |= logged[-1][2]
         record: dict[str, Any] = {"step": step + 1, "seconds": rank.now() - self._evaluation_s}
         record.update(metric=None, extra=extra)
+        if rank.outcome.updates:  # at this rank's own pace: what it knows is of its own last
+            record.update({key: rank.outcome.updates[-1][key] for key in ("loss", "samples")})
         for key in ("loss", "samples"):
             if key in extra:
                 record[key] = extra.pop(key)
