@@ -43,26 +43,56 @@ def task():
         optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.02, momentum=0.9),
         batch_size=12,
     )
+
+def watched():
+    # With all that needs the driver in mid-run: a schedule by the metric, and a callback that stops the run.
+    return pl.Task(
+        model=lambda: torch.nn.Linear(6, 1, dtype=torch.float64),
+        data=data,
+        loss=loss,
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.02),
+        batch_size=12,
+        test=data,
+        metric=lambda outputs, targets: -abs(float(outputs.mean())),
+        schedule=lambda optimizer: torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0, factor=0.5),
+    )
+
+class Watcher:
+    wants_state = True
+    def __init__(self):
+        self.seen = []
+    def on_step(self, record):
+        self.seen.append(record.step)
+    def on_evaluate(self, record, state):
+        self.seen.append(list(state))
+        return pl.STOP if record.step >= 9 else None
 """
 
 SCRIPT = """
 import json, os, sys
 import torch
 import paceline as pl
-from the_task import task
+from the_task import Watcher, task, watched
 
 if __name__ == "__main__":
     where, strategies = sys.argv[1], sys.argv[2:]
     rank = pl.Launched().place.rank
     for number, strategy in enumerate(strategies):
+        watcher = Watcher()
+        how = {"steps": 8}
+        made = task()
+        if strategy.startswith("watched "):
+            strategy, made = strategy.split()[1], watched()
+            how = {"steps": 30, "evaluate_every": 3, "callbacks": [watcher]}
         try:
-            run = pl.train(task(), strategy, pl.Launched(deadline_s=20.0, threads=1), steps=8)
+            run = pl.train(made, strategy, pl.Launched(deadline_s=20.0, threads=1), **how)
         except pl.PacelineError as error:
             said = {"error": f"{type(error).__name__}: {error}"}
         else:
             said = {
                 "parameters": run.parameters.tolist(), "steps": run.steps, "staleness": sum(run.staleness.values()),
                 "bytes": run.bytes_sent, "environment": run.environment, "spans": [len(s) for s in run.trace.spans],
+                "seen": watcher.seen,
             }
         with open(f"{where}/{number}-{rank}.json", "w") as file:
             json.dump(said, file)
@@ -71,6 +101,7 @@ if __name__ == "__main__":
 pytestmark = pytest.mark.xdist_group("launched")  # one launch of torchrun for all
 
 SYNCHRONOUS = ("all-reduce:algorithm=ring", "all-reduce", "sync", "local-sgd:period=2", "decentralized")
+WATCHED = ("all-reduce:algorithm=ring", "sync")
 
 
 @pytest.fixture(scope="module")
@@ -133,14 +164,15 @@ def by_torchrun(folder: Path) -> Path:
     torchrun = str(Path(sys.executable).with_name("torchrun"))
     words = [torchrun, "--nproc-per-node", "3", "--master-port", str(free_port()), "train.py", str(folder)]
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
-    subprocess.run([*words, *SYNCHRONOUS, "async"], cwd=folder, env=env, check=True, timeout=4 * PATIENCE_S)
+    strategies = [*SYNCHRONOUS, "async", *(f"watched {strategy}" for strategy in WATCHED)]
+    subprocess.run([*words, *strategies], cwd=folder, env=env, check=True, timeout=4 * PATIENCE_S)
     return folder
 
 
-def the_task() -> pl.Task:
+def the_task(name: str = "task") -> pl.Task:
     names: dict[str, object] = {}
     exec(TASK, names)
-    return names["task"]()  # type: ignore[operator, no-any-return]
+    return names[name]()  # type: ignore[operator, no-any-return]
 
 
 @pytest.mark.parametrize("number", range(len(SYNCHRONOUS)), ids=SYNCHRONOUS)
@@ -153,6 +185,21 @@ def test_launched_processes_give_the_weights_of_local_ones_bit_for_bit(by_torchr
         assert run["steps"] == 8
         assert torch.equal(torch.tensor(run["parameters"], dtype=torch.float64), expected.parameters)
         assert run["bytes"] == expected.bytes_sent
+
+
+@pytest.mark.parametrize("number", range(len(WATCHED)), ids=WATCHED)
+def test_callbacks_of_the_first_process_see_and_stop_the_run_of_all(by_torchrun: Path, number: int):
+    strategy, watcher = WATCHED[number], the_task("Watcher")
+    workers = 2 if strategy == "sync" else 3
+    here = pl.Local(workers=workers, threads=1)
+    how = {"steps": 30, "evaluate_every": 3, "callbacks": [watcher]}
+    expected = pl.train(the_task("watched"), strategy, here, **how)  # type: ignore[arg-type]
+    assert expected.steps == 10
+    runs = said(by_torchrun, len(SYNCHRONOUS) + 1 + number, ranks=3)
+    for run in runs:
+        assert torch.equal(torch.tensor(run["parameters"], dtype=torch.float64), expected.parameters)
+    assert [run["seen"] for run in runs] == [watcher.seen, [], []]  # type: ignore[attr-defined]
+    assert watcher.seen[:4] == [1, 2, 3, ["weight", "bias"]]  # type: ignore[attr-defined]
 
 
 def test_every_process_gets_the_same_run_with_the_trace_of_all(by_torchrun: Path):
