@@ -53,7 +53,9 @@ def test_a_name_that_a_module_dict_cannot_have_is_refused(name):
 
 
 def test_what_is_no_model_is_refused_by_its_name():
-    with pytest.raises(ConfigurationError, match=r"model\['g'\] must be an nn\.Module or make one, but got 3"):
+    with pytest.raises(
+        ConfigurationError, match=r"model\['g'\] must be an nn\.Module or make one, but got 3"
+    ):
         a_task(model={"g": 3})
     with pytest.raises(ConfigurationError, match=r"model\['g'\] must make an nn\.Module, but got 3"):
         a_task(model={"g": lambda: 3}).build_model(0)
@@ -68,7 +70,9 @@ def test_no_model_at_all_is_refused():
 
 
 def test_an_optimizer_of_no_model_is_refused():
-    with pytest.raises(ConfigurationError, match=r"optimizer must have names of the models, but got 'h'.*g, d"):
+    with pytest.raises(
+        ConfigurationError, match=r"optimizer must have names of the models, but got 'h'.*g, d"
+    ):
         a_gan(optimizer={"g": sgd, "h": sgd})
 
 
@@ -128,7 +132,9 @@ def test_a_step_and_a_loss_together_are_refused():
 
 @pytest.mark.parametrize("step", [lambda model: 0, lambda: 0, lambda model, batch, rate: 0])
 def test_a_step_of_other_arguments_is_refused(step):
-    with pytest.raises(ConfigurationError, match=r"step must take the model and a batch, but got '<lambda>\("):
+    with pytest.raises(
+        ConfigurationError, match=r"step must take the model and a batch, but got '<lambda>\("
+    ):
         a_task(step=step, loss=None)
 
 
@@ -215,5 +221,7 @@ def test_predict_must_be_a_function():
 
 
 def test_one_model_in_a_mapping_is_trained_by_one_optimizer():
-    task = a_task(model={"only": perceptron}, loss=None, step=lambda model, batch: model["only"](batch[0]).mean())
+    task = a_task(
+        model={"only": perceptron}, loss=None, step=lambda model, batch: model["only"](batch[0]).mean()
+    )
     assert list(task.by_optimizer()) == [""]

@@ -103,6 +103,8 @@ class Run:
     best_state: dict[str, Tensor] = field(default_factory=dict, repr=False)
     """The state of the model whose metric was best, where `pl.callbacks.KeepBest` looked."""
     best_metric: float | None = None
+    other_metrics: list[str] = field(default_factory=list, repr=False)
+    """The names of the task's metrics besides the first: their values are in the history, under these names."""
     trainable: list[str] = field(default_factory=list, repr=False)
     """The names of the trainable parameters, in the order of registration."""
     module: nn.Module | None = field(default=None, repr=False)
@@ -142,6 +144,10 @@ class Run:
     def metric(self) -> float | None:
         """The metric when it was last evaluated."""
         return next((r.metric for r in reversed(self.history) if r.metric is not None), None)
+
+    def last(self, name: str) -> float | None:
+        """What the history last has under a name of its own: another metric, or what a step or a strategy told."""
+        return next((r.extra[name] for r in reversed(self.history) if name in r.extra), None)
 
     @property
     def loss(self) -> float:
@@ -197,7 +203,7 @@ class Run:
         An older run in the directory is replaced: whole, or, if that fails, not at all. Other files there stay.
         """
         manifest = {**self.as_dict(), "trainable": self.trainable, "environment": self.environment}
-        manifest["best_metric"] = finite(self.best_metric)
+        manifest |= {"best_metric": finite(self.best_metric), "other_metrics": self.other_metrics}
         history = ({**dataclasses.asdict(r), "loss": finite(r.loss)} for r in self.history)
         others = {"ema": self.ema_state, "best": self.best_state}
         files = RunFiles(

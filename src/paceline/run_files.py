@@ -132,6 +132,7 @@ def _manifest(fields: Fields) -> dict[str, Any]:
         "peer_metrics": fields.get("peer_metrics", mapping_of(_rank, number), {}),
         "target": fields.get("target", optional(number)),
         "best_metric": fields.get("best_metric", optional(number), None),
+        "other_metrics": fields.get("other_metrics", list_of(text), []),
         "environment": fields.get("environment", mapping_of(text, text), {}),
         "trainable": fields.get("trainable", list_of(_name)),
     }

@@ -63,9 +63,7 @@ def raising():
 @pytest.mark.parametrize("spec", ["single", "all-reduce", "sync", "local-sgd:period=2", "fedavg"])
 def test_every_record_comes_once_and_in_order(spec, world):
     seen = Watching()
-    run = pl.train(
-        a_watched_task(), spec, WORLDS[world](2), steps=6, evaluate_every=2, callbacks=[seen]
-    )
+    run = pl.train(a_watched_task(), spec, WORLDS[world](2), steps=6, evaluate_every=2, callbacks=[seen])
     assert seen.steps == [1, 2, 3, 4, 5, 6]
     assert [step for step, _, _ in seen.evaluated] == [2, 4, 6]
     assert [metric for _, metric, _ in seen.evaluated] == [run.history[n].metric for n in (1, 3, 5)]

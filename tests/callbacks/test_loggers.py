@@ -28,7 +28,9 @@ def test_the_figures_of_a_record_are_those_that_are_finite():
 def test_a_package_that_is_missing_is_named_at_once(make, package):
     if importlib.util.find_spec(package) is not None:
         pytest.skip(f"{package} is installed")
-    with pytest.raises(ConfigurationError, match=f"callbacks need the package {package}.*pip install {package}"):
+    with pytest.raises(
+        ConfigurationError, match=f"callbacks need the package {package}.*pip install {package}"
+    ):
         make()
 
 

@@ -45,6 +45,10 @@ def test_accuracy_keeps_no_outputs():
     assert not any(isinstance(value, torch.Tensor | list) for value in vars(meter).values())
 
 
+def test_a_function_of_any_arguments_is_no_factory():
+    assert measure(lambda *given: len(given)) == 2
+
+
 def test_a_function_gets_everything():
     assert measure(lambda outputs, targets: torch.equal(outputs, OUTPUTS) and torch.equal(targets, TARGETS))
 
@@ -62,7 +66,9 @@ def test_an_object_is_copied_and_begins_anew_at_every_evaluation():
 
 
 def test_a_factory_of_something_else_is_refused():
-    with pytest.raises(ConfigurationError, match="f1 must make a metric where it takes no argument, but got 3"):
+    with pytest.raises(
+        ConfigurationError, match="f1 must make a metric where it takes no argument, but got 3"
+    ):
         meter_of("f1", lambda: 3)
 
 
@@ -84,7 +90,9 @@ def test_batches_are_put_together_by_key_and_by_place():
 def test_a_metric_of_torchmetrics_is_taken_as_it_is():
     torchmetrics = pytest.importorskip("torchmetrics")
     f1 = torchmetrics.classification.MulticlassF1Score(num_classes=5)
-    expected = torchmetrics.functional.f1_score(OUTPUTS, TARGETS, task="multiclass", num_classes=5, average="macro")
+    expected = torchmetrics.functional.f1_score(
+        OUTPUTS, TARGETS, task="multiclass", num_classes=5, average="macro"
+    )
     assert float(measure(f1)) == pytest.approx(float(expected))
     assert isinstance(f1, nn.Module)
     assert f1.update_count == 0  # the user's own is not touched

@@ -22,7 +22,9 @@ def a_batch(step, count=6):
 def own(replica, name, of):
     """The part of a flat tensor that is of one model."""
     views = replica.layout.views(of)
-    return torch.cat([v.reshape(-1) for n, v in zip(replica.layout.names, views, strict=True) if n[0] == name])
+    return torch.cat(
+        [v.reshape(-1) for n, v in zip(replica.layout.names, views, strict=True) if n[0] == name]
+    )
 
 
 def test_an_update_leaves_the_model_alone_whose_turn_it_is_not():
@@ -101,9 +103,7 @@ def by_updates(optimizer):
 
 
 def rates(replica):
-    return {
-        name: each.optimizer.param_groups[0]["lr"] for name, each in replica.updates.of().by_name.items()
-    }
+    return {name: each.optimizer.param_groups[0]["lr"] for name, each in replica.updates.of().by_name.items()}
 
 
 def test_each_models_schedule_goes_by_its_own_updates():

@@ -188,7 +188,7 @@ def loss_of_d(model):
     [
         (["g"], 0, r"order of its turns \(d, g\): d as number 1, but got 'g'.*Task\(turns=…\)"),
         (["d"], 1, r"must yield 2 times \(d, g\), but got 1"),
-        ([None], 0, "must yield a name and a loss.*write yield \"d\", loss"),
+        ([None], 0, 'must yield a name and a loss.*write yield "d", loss'),
         (["d", "g", "d"], 1, "must yield 2 times.*one more"),
     ],
 )

@@ -25,6 +25,9 @@ def result_text(run: Run, task: Task) -> str:
         lines["loss"] = f"{run.loss:.6g}"
     if run.metric is not None:
         lines[_metric_name(task)] = f"{run.metric:.4f}"
+    for name in run.other_metrics:
+        if (value := run.last(name)) is not None:
+            lines[name] = f"{value:.4f}"
     if run.target is not None:
         reached_s = run.seconds_to_target
         when = "not reached" if reached_s is None else f"reached after {format_seconds(reached_s)}"
@@ -45,7 +48,10 @@ def _diagnosis(run: Run) -> list[str]:
 
 
 def _metric_name(task: Task) -> str:
-    return task.metric if isinstance(task.metric, str) else getattr(task.metric, "__name__", "metric")
+    name, metric = next(iter(task.metrics().items()), ("metric", None))
+    if name != "metric" or metric is None:
+        return name
+    return metric if isinstance(metric, str) else getattr(metric, "__name__", type(metric).__name__)
 
 
 def _shares(run: Run) -> str:

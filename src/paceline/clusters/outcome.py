@@ -89,6 +89,7 @@ def assemble(job: Job, cluster: str, outcomes: Sequence[Outcome], module: nn.Mod
         lost=_losses(outcomes),
         peer_metrics={o.rank: o.own_metric for o in outcomes if o.own_metric is not None},
         target=job.task.target if job.task else None,
+        other_metrics=list(job.task.metrics())[1:] if job.task else [],
         environment={**snapshot(), "threads a rank": _threads(outcomes), **reporter.facts},
         state=reporter.state,
         ema_state=reporter.ema_state,

@@ -56,8 +56,16 @@ def _fresh(meter: Any) -> Meter:
 def _takes_nothing(given: Callable[..., Any]) -> bool:
     """Whether it makes a metric, rather than being one."""
     try:
-        inspect.signature(given).bind()
-    except (TypeError, ValueError):  # it needs outputs and targets, or does not say
+        signature = inspect.signature(given)
+    except (TypeError, ValueError):  # it does not say
+        return False
+    return not _binds(signature, None, None) and _binds(signature)
+
+
+def _binds(signature: inspect.Signature, *args: None) -> bool:
+    try:
+        signature.bind(*args)
+    except TypeError:
         return False
     return True
 

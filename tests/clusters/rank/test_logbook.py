@@ -22,7 +22,9 @@ def error(outputs, targets):
 
 
 def test_the_first_metric_counts_and_the_others_are_in_the_history():
-    task = a_task(test=samples(), metric={"error": error, "mean": lambda outputs, _: outputs.mean()}, target=9.0)
+    task = a_task(
+        test=samples(), metric={"error": error, "mean": lambda outputs, _: outputs.mean()}, target=9.0
+    )
     for spec, world in itertools.product(["all-reduce", "hogwild", "local-sgd:period=2"], WORLDS):
         run = pl.train(task, spec, WORLDS[world](2), steps=4, evaluate_every=2)
         assert run.history[-1].metric == pytest.approx(error(run.model(samples()[0]), samples()[1]), rel=1e-9)
@@ -80,7 +82,9 @@ def test_a_rank_that_sees_a_part_of_the_parameters_keeps_no_average(spec):
         pl.train(averaging(), spec, simulated(2), steps=2)
 
 
-@pytest.mark.parametrize("spec", [spec for spec in SPECS if spec.partition(":")[0] in LOCAL | {"async", "hogwild"}])
+@pytest.mark.parametrize(
+    "spec", [spec for spec in SPECS if spec.partition(":")[0] in LOCAL | {"async", "hogwild"}]
+)
 def test_every_other_strategy_keeps_an_average_too(spec):
     run = pl.train(averaging(), spec, simulated(2), steps=STEPS)
     assert torch.isfinite(run.ema_state["0.weight"]).all()
@@ -135,7 +139,8 @@ def test_plateaus_lower_the_rate_on_every_rank_at_the_same_update(spec):
 
 
 @pytest.mark.parametrize(
-    "spec", ["all-reduce", "all-reduce:algorithm=ring", "sync:servers=2", "local-sgd:period=2", "decentralized"]
+    "spec",
+    ["all-reduce", "all-reduce:algorithm=ring", "sync:servers=2", "local-sgd:period=2", "decentralized"],
 )
 def test_both_worlds_lower_the_rate_at_the_same_update(spec):
     here, there = (
@@ -146,7 +151,9 @@ def test_both_worlds_lower_the_rate_at_the_same_update(spec):
 
 @pytest.mark.parametrize("spec", ["hogwild", "decentralized:mode=async"])
 def test_workers_of_their_own_pace_have_no_plateaus(spec):
-    with pytest.raises(ConfigurationError, match="must not need a metric where workers update at their own pace"):
+    with pytest.raises(
+        ConfigurationError, match="must not need a metric where workers update at their own pace"
+    ):
         pl.train(plateau_task(), spec, simulated(2), steps=4)
 
 
