@@ -83,8 +83,8 @@ def test_predict_says_what_the_metric_is_given():
 
 def test_several_models_need_to_be_told_which_is_asked():
     test = (REAL, NOISE)
+    task = a_gan(test=test, metric=lambda outputs, targets: 0.0)
     with pytest.raises(ConfigurationError, match="predict must be given where there are several models"):
-        task = a_gan(test=test, metric=lambda outputs, targets: 0.0)
         evaluate(task, task.build_model(0), Samples(test))
     task = a_gan(test=test, metric=lambda fake, _: fake.mean(), predict=lambda m, batch: m["g"](batch[1]))
     model = task.build_model(0)

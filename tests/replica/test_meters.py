@@ -53,7 +53,11 @@ def test_a_function_gets_everything():
     assert measure(lambda outputs, targets: torch.equal(outputs, OUTPUTS) and torch.equal(targets, TARGETS))
 
 
-@pytest.mark.parametrize("given", [Seen(), lambda: Seen(), Seen], ids=["object", "factory", "class"])
+def make():
+    return Seen()
+
+
+@pytest.mark.parametrize("given", [Seen(), make, Seen], ids=["object", "factory", "class"])
 def test_what_has_update_and_compute_gets_one_batch_after_the_other(given):
     assert measure(given) == 7.0
 
