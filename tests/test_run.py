@@ -325,3 +325,22 @@ def test_a_task_of_another_model_is_refused(run, tmp_path):
     other = measured_task(model=lambda: nn.Linear(4, 2).double())
     with pytest.raises(ConfigurationError, match="task must build the saved model"):
         pl.Run.load(tmp_path, task=other)
+
+
+def test_other_states_and_metrics_of_the_model_are_saved_too(tmp_path):
+    task = measured_task(ema=0.9, metric={"distance": distance, "other": distance})
+    run = pl.train(task, "single", simulated(1), steps=4, callbacks=[pl.callbacks.KeepBest()])
+    run.save(tmp_path)
+    found = Run.load(tmp_path)
+    assert found.best_metric == run.best_metric is not None
+    assert (found.other_metrics, found.last("other")) == (["other"], run.metric)
+    for name in ("ema_state", "best_state"):
+        saved, kept = getattr(found, name), getattr(run, name)
+        assert set(saved) == set(kept)
+        assert all(torch.equal(saved[key], kept[key]) for key in kept)
+
+
+def test_a_run_without_other_states_has_no_files_of_them(run, tmp_path):
+    run.save(tmp_path)
+    assert sorted(path.name for path in tmp_path.glob("*.safetensors")) == ["model.safetensors"]
+    assert Run.load(tmp_path).ema_state == Run.load(tmp_path).best_state == {}

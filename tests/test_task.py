@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 import torch
 from processes import PATIENCE_S
+from tasks import samples
 from torch import nn
 from torch.utils.data import Dataset, TensorDataset
 
 import paceline
 from paceline.errors import ConfigurationError, TaskError
+from paceline.metrics import accuracy
 from paceline.task import Parameters, Task
 
 PACKAGE = Path(paceline.__file__).parent
@@ -217,9 +219,9 @@ def test_a_schedule_is_made_of_the_optimizer():
     assert task.build_schedule(optimizer).get_last_lr() == [0.1]
 
 
-def test_a_schedule_that_needs_a_metric_is_refused():
+def test_a_schedule_that_needs_a_metric_is_refused_where_there_is_none():
     task = a_task(schedule=torch.optim.lr_scheduler.ReduceLROnPlateau)
-    with pytest.raises(ConfigurationError, match="ReduceLROnPlateau"):
+    with pytest.raises(ConfigurationError, match="schedule needs a metric, but got 'ReduceLROnPlateau'"):
         task.build_schedule(task.build_optimizer(nn.Linear(3, 1)))
 
 
@@ -230,8 +232,14 @@ def test_a_task_without_a_schedule_builds_none():
 # The metric
 
 
-def test_a_task_without_a_metric_has_no_metric_function():
-    assert a_task().metric_function() is None
+def test_a_task_without_a_metric_has_no_metrics():
+    assert a_task().metrics() == {}
+
+
+def test_metrics_have_names_and_the_order_in_which_they_are_given():
+    given = {"right": "accuracy", "other": accuracy}
+    assert list(a_task(metric=given, test=samples()).metrics().items()) == list(given.items())
+    assert a_task(metric="accuracy", test=samples()).metrics() == {"metric": "accuracy"}
 
 
 @pytest.mark.parametrize(

@@ -94,7 +94,7 @@ def test_an_unknown_metric_is_refused_with_the_nearest_name():
 
 
 def test_a_metric_that_is_neither_name_nor_callable_is_refused():
-    with pytest.raises(ConfigurationError, match="metric must be a name or a callable"):
+    with pytest.raises(ConfigurationError, match="metric must be a name, a callable or a metric object"):
         a_task(metric=3, test=(torch.zeros(1), torch.zeros(1)))
 
 

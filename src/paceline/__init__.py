@@ -9,7 +9,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from paceline import collectives, faults
+    from paceline import callbacks, collectives, faults
+    from paceline.callbacks.calling import STOP, StopTraining
     from paceline.clusters.launched.launched import Launched
     from paceline.clusters.local.local import Local
     from paceline.clusters.ray.ray import Ray
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.2.0"
 __all__ = [
+    "STOP",
     "Comparison",
     "Launched",
     "Link",
@@ -35,7 +37,9 @@ __all__ = [
     "Ray",
     "Run",
     "Simulated",
+    "StopTraining",
     "Task",
+    "callbacks",
     "collectives",
     "compare",
     "faults",
@@ -47,6 +51,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "STOP": "paceline.callbacks.calling",
     "Comparison": "paceline.comparison.comparison",
     "Launched": "paceline.clusters.launched.launched",
     "Link": "paceline.costs",
@@ -55,6 +60,7 @@ _HOMES = {
     "Ray": "paceline.clusters.ray.ray",
     "Run": "paceline.run",
     "Simulated": "paceline.clusters.simulated.simulated",
+    "StopTraining": "paceline.callbacks.calling",
     "Task": "paceline.task",
     "compare": "paceline.comparison.compare",
     "load_task": "paceline.task_files",
@@ -66,7 +72,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("collectives", "faults"):
+    if name in ("callbacks", "collectives", "faults"):
         return importlib.import_module(f"paceline.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'paceline' has no attribute {name!r}")

@@ -77,13 +77,14 @@ def count_updates(
     passes = _Passes(task)
     wanted = passes.samples(epochs)
     try:
-        return _Simulations(passes.task, strategy, tuple(roles), seed).count(wanted, passes)
+        count = _Simulations(passes.task, strategy, tuple(roles), seed).count(wanted, passes)
     except TaskError:
         raise
     except Exception as error:  # it may be unable to run in virtual time, and yet run well elsewhere
         text = "how many samples an update takes was not found (%s: %s); it is taken to be a whole batch"
         _log.info(text, type(error).__name__, error)
-        return passes.whole_batches(wanted)
+        count = passes.whole_batches(wanted)
+    return count * (len(task.turns) or 1)  # a batch serves each model's turn
 
 
 def count_whole_batches(task: Task, *, steps: int | None, epochs: float | None) -> int:
@@ -129,8 +130,15 @@ class _Simulations:
         self._task = dataclasses.replace(
             task,
             model=_stand_in,
+            loss=None,
+            step=None,
+            turns=(),
             optimizer=_Idle,
             schedule=None,
+            schedule_every="step",
+            accumulate=1,
+            ema=None,
+            predict=None,
             test=None,
             metric=None,
             target=None,

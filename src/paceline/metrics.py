@@ -1,6 +1,6 @@
 """Metrics: those that have a name, which way each is better, and what may go wrong where one is computed.
 
-A metric is a function of the outputs and targets of all test samples. Torch is not imported here.
+Torch is not imported here.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ __all__ = [
     "value_of",
 ]
 
-Metric: TypeAlias = "Callable[[Tensor, Tensor], float]"
+Metric: TypeAlias = "Callable[[Any, Any], float] | Any"
+"""A function of outputs and targets, or what has `update(outputs, targets)` and `compute()`, or a class of such."""
 Better: TypeAlias = Literal["higher", "lower"]
 HIGHER: Better = "higher"
 LOWER: Better = "lower"
@@ -109,14 +110,17 @@ def _perplexity(loss: Callable[[Any, Any], Any], outputs: Tensor, targets: Tenso
 # Which way is better
 
 
-def better_of(metric: Any, said: str | None = None) -> Better:
-    """Which way a metric is better: as the task says, or the metric itself, or its name; higher if none does."""
+def better_of(metric: Any, said: str | None = None, called: str = "") -> Better:
+    """Which way a metric is better: as the task says, or the metric itself, or its name; higher if none does.
+
+    `called`: the name that the task gives it.
+    """
     if said is not None:
         return LOWER if said == LOWER else HIGHER
     own = getattr(metric, "higher_is_better", None)  # as torchmetrics has it
     if isinstance(own, bool):
         return HIGHER if own else LOWER
-    name = name_of(metric).lower()
+    name = f"{called} {name_of(metric)}".lower()
     return LOWER if any(word in name for word in _LOWER_WORDS) else HIGHER
 
 

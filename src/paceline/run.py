@@ -106,6 +106,13 @@ class Run:
     """Versions, machine and command that the run was made with; see `environment.snapshot`."""
     state: dict[str, Tensor] = field(default_factory=dict, repr=False)
     """The final model's state by name."""
+    ema_state: dict[str, Tensor] = field(default_factory=dict, repr=False)
+    """The same with the moving average of the weights, where the task asks for one (`Task(ema=…)`)."""
+    best_state: dict[str, Tensor] = field(default_factory=dict, repr=False)
+    """The state of the model whose metric was best, where `pl.callbacks.KeepBest` looked."""
+    best_metric: float | None = None
+    other_metrics: list[str] = field(default_factory=list, repr=False)
+    """The names of the task's metrics besides the first: their values are in the history, under these names."""
     trainable: list[str] = field(default_factory=list, repr=False)
     """The names of the trainable parameters, in the order of registration."""
     module: nn.Module | None = field(default=None, repr=False)
@@ -150,6 +157,10 @@ class Run:
     def metric(self) -> float | None:
         """The metric when it was last evaluated."""
         return next((r.metric for r in reversed(self.history) if r.metric is not None), None)
+
+    def last(self, name: str) -> float | None:
+        """What the history last has under a name of its own: another metric, or what a step or a strategy told."""
+        return next((r.extra[name] for r in reversed(self.history) if name in r.extra), None)
 
     @property
     def loss(self) -> float:
@@ -214,6 +225,8 @@ class Run:
     def save(self, directory: str | Path) -> None:
         """Write run.json, history.jsonl, trace.json (for Perfetto), spans.npz and model.safetensors.
 
+        Where there is a moving average or a best model, ema.safetensors and best.safetensors too.
+
         An older run in the directory is replaced: whole, or, if that fails, not at all. Other files there stay.
         """
         manifest = {
@@ -221,9 +234,14 @@ class Run:
             "trainable": self.trainable,
             "fingerprint": self.fingerprint,
             "environment": self.environment,
+            "best_metric": finite(self.best_metric),
+            "other_metrics": self.other_metrics,
         }
         history = ({**dataclasses.asdict(r), "loss": finite(r.loss)} for r in self.history)
-        files = RunFiles(manifest=manifest, history=history, trace=self.trace, state=self.state)
+        others = {"ema": self.ema_state, "best": self.best_state}
+        files = RunFiles(
+            manifest=manifest, history=history, trace=self.trace, state=self.state, other_states=others
+        )
         write_folder(directory, lambda folder: write_run(files, folder))
 
     def report(self, path: str | Path) -> None:
@@ -243,7 +261,13 @@ class Run:
         history = [_record(values) for values in files.history]
         module = _rebuild(task, files) if task else None
         return cls(
-            history=history, trace=files.trace, state=dict(files.state), module=module, **files.manifest
+            history=history,
+            trace=files.trace,
+            state=dict(files.state),
+            ema_state=dict(files.other_states["ema"]),
+            best_state=dict(files.other_states["best"]),
+            module=module,
+            **files.manifest,
         )
 
 

@@ -38,6 +38,9 @@ FORMAT = 1
 _RECORDS = "records"
 """How many the history has. Older runs do not say."""
 
+OTHER_STATES = ("ema", "best")
+"""Each has a file of its own, where it is not empty."""
+
 # More than any run has: a limit against files that were made to fill the memory.
 _MANIFEST_BYTES = 2**28
 _HISTORY_BYTES = 2**30
@@ -54,6 +57,8 @@ class RunFiles:
     """A record a step."""
     trace: Trace
     state: Mapping[str, Tensor]
+    other_states: Mapping[str, Mapping[str, Tensor]]
+    """Other states of the model by name (`OTHER_STATES`): empty where the run has none."""
 
 
 def write_run(files: RunFiles, folder: Path) -> None:
@@ -67,10 +72,12 @@ def write_run(files: RunFiles, folder: Path) -> None:
     files.trace.save(folder / "trace.json")
     arrays: dict[str, Any] = files.trace.to_arrays()
     np.savez_compressed(folder / "spans.npz", **arrays)
-    try:
-        save_file({name: t.contiguous() for name, t in files.state.items()}, folder / "model.safetensors")
-    except SafetensorError as error:
-        raise OSError(None, f"model.safetensors: {error}") from error
+    states = {"model": files.state, **{name: each for name, each in files.other_states.items() if each}}
+    for name, state in states.items():
+        try:
+            save_file({key: t.contiguous() for key, t in state.items()}, folder / f"{name}.safetensors")
+        except SafetensorError as error:
+            raise OSError(None, f"{name}.safetensors: {error}") from error
     manifest = {"format": FORMAT, **files.manifest, _RECORDS: len(history)}
     text_of_all = json.dumps(manifest, indent=1) + "\n"
     (folder / "run.json").write_text(text_of_all, encoding="utf-8")
@@ -99,7 +106,12 @@ def read_run(folder: Folder) -> RunFiles:
     with folder.opened("model.safetensors") as file:
         state = load_file(file.name)
         _check_names(manifest["trainable"], state)
-    return RunFiles(manifest=manifest, history=history, trace=trace, state=state)
+    others: dict[str, Mapping[str, Tensor]] = {name: {} for name in OTHER_STATES}
+    for name in OTHER_STATES:
+        if folder.has(f"{name}.safetensors"):
+            with folder.opened(f"{name}.safetensors") as file:
+                others[name] = load_file(file.name)
+    return RunFiles(manifest=manifest, history=history, trace=trace, state=state, other_states=others)
 
 
 def check_format(folder: Folder, version: int, known: int) -> None:
@@ -122,6 +134,8 @@ def _manifest(fields: Fields) -> dict[str, Any]:
         "target": fields.get("target", optional(number)),
         "better": fields.get("better", _better, HIGHER),
         "fingerprint": fields.get("fingerprint", mapping_of(text, text), {}),
+        "best_metric": fields.get("best_metric", optional(number), None),
+        "other_metrics": fields.get("other_metrics", list_of(text), []),
         "environment": fields.get("environment", mapping_of(text, text), {}),
         "trainable": fields.get("trainable", list_of(_name)),
     }

@@ -7,12 +7,12 @@ under the same seed, so that all ranks hold the same model and the same data. To
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from paceline.chance import seeded
-from paceline.metrics import METRIC_NAMES, Metric, better_of, metric_named, reaches
+from paceline.metrics import METRIC_NAMES, Better, Metric, better_of, reaches
 from paceline.task_checks import (
     check_better,
     check_data,
@@ -24,8 +24,19 @@ from paceline.task_checks import (
     is_stream,
     require,
     steps_alone,
+    waits_for_metric,
 )
 from paceline.task_data import Repeated, as_tensors, check_batching, check_stream, settled
+from paceline.task_loops import (
+    build_modules,
+    check_all_trained,
+    check_loop_numbers,
+    check_models,
+    check_optimizers,
+    check_step,
+    model_names,
+    turns_of,
+)
 from paceline.user_code import user_code
 
 if TYPE_CHECKING:
@@ -38,6 +49,9 @@ __all__ = ["Parameters", "Task"]
 
 Data: TypeAlias = "Dataset[Any] | tuple[Tensor, ...] | Iterable[Any]"
 Collate: TypeAlias = Callable[[list[Any]], Any]
+Model: TypeAlias = "nn.Module | Callable[[], nn.Module]"
+MakeOptimizer: TypeAlias = "Callable[[Any], Optimizer]"
+MakeSchedule: TypeAlias = "Callable[[Optimizer], LRScheduler]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -48,12 +62,18 @@ class Task:
     and the number of its processes.
     """
 
-    model: nn.Module | Callable[[], nn.Module]
+    model: Model | Mapping[str, Model]
+    """Or several, by name: they become one nn.ModuleDict."""
     data: Data | Callable[[], Data] | DataLoader[Any] = field(repr=False)
     loss: Callable[[Any, Any], Tensor] | None = None
     """Of outputs and targets: the mean over their samples. None: the model returns its own, as `loss`."""
-    optimizer: Callable[[Any], Optimizer]
-    """Given the trainable parameters, which also answer as the module does: see `Parameters`."""
+    step: Callable[[Any, Any], Any] | None = None
+    """In place of a loss: of the model and a batch. It returns the loss, or a dictionary with `loss` and what else the
+    run's history shall have; or it yields ("name", loss) for one model after the other. See docs/loop.md."""
+    turns: Sequence[str] = ()
+    """Whose update each yield of the step is. Empty: the models in the order of their optimizers."""
+    optimizer: MakeOptimizer | Mapping[str, MakeOptimizer]
+    """Given the trainable parameters, which also answer as the module does: see `Parameters`. Or one for each model."""
     batch_size: int = 0
     """Samples of one step, over all workers. It may be left out where the data is a DataLoader."""
     collate: Collate | None = None
@@ -71,59 +91,105 @@ class Task:
     test: Data | Callable[[], Data] | DataLoader[Any] | None = field(default=None, repr=False)
     test_collate: Collate | None = None
     """The same for test samples. None: as `collate`."""
-    metric: str | Metric | None = None
-    """Of the outputs and targets of all test samples: a function, or accuracy, loss, perplexity, mae, mse or rmse."""
+    test_batch_size: int = 1024
+    """Samples that pass the model at a time when it is evaluated."""
+    predict: Callable[[Any, Any], Any] | None = None
+    """The outputs that the metric is given, of the model and a batch. None: what the model returns."""
+    metric: str | Metric | Mapping[str, str | Metric] | None = None
+    """Of the outputs and targets of the test samples: a function, an object with `update` and `compute`, or accuracy,
+    loss, perplexity, mae, mse or rmse. Of several, by name, the first counts for the target; the others are in the
+    history too."""
     target: float | None = None
     """The metric's value that counts as reached."""
     better: str | None = None
     """Which way the metric is better: "higher" or "lower". None: as its name says; see `metrics.better_of`."""
     clip_norm: float | None = None
     """The bound on the gradient's global norm."""
-    schedule: Callable[[Optimizer], LRScheduler] | None = None
-    """Stepped once an update."""
+    schedule: MakeSchedule | Mapping[str, MakeSchedule] | None = None
+    """Of an optimizer. ReduceLROnPlateau is stepped with the metric, at every evaluation."""
+    schedule_every: str | int = "step"
+    """When a schedule is stepped: each "step" (update), each "epoch", or after so many updates."""
+    accumulate: int = 1
+    """A worker computes its slice of a batch in so many parts, one after the other, to save memory."""
+    ema: float | None = None
+    """The decay of an exponential moving average of the weights. It is what is evaluated, and `run.ema_state`."""
 
     def __post_init__(self) -> None:
         for name, value in settled(self).items():
             object.__setattr__(self, name, value)
-        check_model(self.model)
+        check_models(self.model)
         check_loss(self.loss)
-        remedy = "give what makes one, such as lambda params: torch.optim.SGD(params, lr=0.1)"
-        require(callable(self.optimizer), "optimizer", "must be a callable", self.optimizer, remedy)
-        schedules = self.schedule is None or callable(self.schedule)
-        require(schedules, "schedule", "must be a callable", self.schedule, "give what makes a scheduler")
+        check_step(self.step, self.loss)
+        check_optimizers(self.optimizer, self.schedule, model_names(self.model))
+        object.__setattr__(self, "turns", turns_of(self.step, self.turns, self.optimizer))
+        fewest = self._fewest
         if not is_factory(self.data):
-            check_data("data", self.data)
+            check_data("data", self.data, fewest)
         if self.test is not None and not is_factory(self.test):
-            check_data("test", self.test)
+            check_data("test", self.test, fewest)
         check_numbers(self.batch_size, self.clip_norm, self.target)
         check_batching(self)
+        check_loop_numbers(
+            accumulate=self.accumulate,
+            test_batch_size=self.test_batch_size,
+            ema=self.ema,
+            schedule_every=self.schedule_every,
+        )
         check_metric(self.metric, self.test, self.target, METRIC_NAMES)
         check_better(self.better, self.metric)
+        asks = self.predict is None or callable(self.predict)
+        require(asks, "predict", "must be a function of the model and a batch", self.predict, "leave it out")
 
     def build_model(self, seed: int) -> nn.Module:
-        """The model as this seed initialises it. A model given as an instance is copied, never touched."""
+        """The model as this seed initialises it; of several, one nn.ModuleDict. Instances are copied, never touched."""
         from torch import nn
 
         with seeded(seed), user_code("the model could not be built"):
-            model = copy.deepcopy(self.model) if isinstance(self.model, nn.Module) else self.model()
+            if isinstance(self.model, Mapping):
+                model: nn.Module = build_modules(self.model)
+            else:
+                model = copy.deepcopy(self.model) if isinstance(self.model, nn.Module) else self.model()
         check_model(model, built=True)
+        if isinstance(self.optimizer, Mapping):
+            check_all_trained(model, self.optimizer)
         return model
 
     def build_data(self) -> Data:
         """The training samples: a tuple of tensors, a map-style dataset, or a stream."""
-        data = _build_data("data", self.data)
+        data = _build_data("data", self.data, self._fewest)
         if is_stream(data):
             check_stream(self)
         return data
 
     def build_test(self) -> Data | None:
         """The test samples, or None where the task has none."""
-        return None if self.test is None else _build_data("test", self.test)
+        return None if self.test is None else _build_data("test", self.test, self._fewest)
+
+    def by_optimizer(self) -> dict[str, Task]:
+        """This task once for each of its optimizers, with that one and its schedule alone. Of one, its name is ""."""
+        if not isinstance(self.optimizer, Mapping):
+            return {"": self}
+        return {name: self._with_one_optimizer(name, make) for name, make in self.optimizer.items()}
+
+    def _with_one_optimizer(self, name: str, make: MakeOptimizer) -> Task:
+        schedule = self.schedule.get(name) if isinstance(self.schedule, Mapping) else self.schedule
+        every = self.schedule_every
+        if isinstance(every, int) and self.turns:  # of all models' updates; here only its own are counted
+            every = max(1, every * self.turns.count(name) // len(self.turns))
+        one = copy.copy(self)  # not by `replace`: all of it was checked, and not all of it fits one optimizer
+        for attribute, value in (
+            ("optimizer", lambda given: make(Parameters(getattr(given, name)))),
+            ("schedule", schedule),
+            ("schedule_every", every),
+        ):
+            object.__setattr__(one, attribute, value)
+        return one
 
     def build_optimizer(self, model: nn.Module) -> Optimizer:
         """The optimizer of this model's trainable parameters."""
         from torch.optim import Optimizer
 
+        assert not isinstance(self.optimizer, Mapping), "see by_optimizer"
         with user_code("the optimizer could not be built"):
             made = self.optimizer(Parameters(model))
         bound = "must make a torch.optim.Optimizer"
@@ -142,20 +208,38 @@ class Task:
 
         if self.schedule is None:
             return None
+        assert not isinstance(self.schedule, Mapping), "see by_optimizer"
         with user_code("the schedule could not be built"):
             made = self.schedule(optimizer)
         require(isinstance(made, LRScheduler), "schedule", "must make an LRScheduler", made, "return it")
-        remedy = "it is stepped once an update, with no argument; choose another"
-        require(steps_alone(made), "schedule", "must step without a metric", type(made).__name__, remedy)
+        if waits_for_metric(made):
+            remedy = "it is stepped with the metric: add test=… and metric=…, or choose another"
+            require(self.metric is not None, "schedule", "needs a metric", type(made).__name__, remedy)
+            return made
+        remedy = "it is stepped with no argument; choose another"
+        require(steps_alone(made), "schedule", "must step by itself", type(made).__name__, remedy)
         return made
 
-    def metric_function(self) -> Metric | None:
-        """The metric as a callable of outputs and targets, or None where the task has none."""
-        return metric_named(self.metric, self.loss) if isinstance(self.metric, str) else self.metric
+    @property
+    def _fewest(self) -> int:
+        """Tensors of a sample: inputs and a target, or whatever a step of the user's own takes."""
+        return 1 if self.step is not None else 2
+
+    def metrics(self) -> dict[str, str | Metric]:
+        """The metrics by name; the first is the one that counts. Of one, its name is "metric"."""
+        if self.metric is None:
+            return {}
+        return dict(self.metric) if isinstance(self.metric, Mapping) else {"metric": self.metric}
+
+    @property
+    def better_way(self) -> Better:
+        """Which way the metric is better that counts: "higher" or "lower"."""
+        name, metric = next(iter(self.metrics().items()), ("", None))
+        return better_of(metric, self.better, name)
 
     def reaches_target(self, metric: float | None) -> bool:
         """Whether the metric is as good as the target, the way in which it is better. Not where there is no target."""
-        return reaches(metric, self.target, better_of(self.metric, self.better))
+        return reaches(metric, self.target, self.better_way)
 
 
 class Parameters(list[Any]):
@@ -177,7 +261,7 @@ class Parameters(list[Any]):
         return getattr(self._module, name)
 
 
-def _build_data(argument: str, given: Any) -> Data:
+def _build_data(argument: str, given: Any, fewest: int) -> Data:
     from torch.utils.data import TensorDataset
 
     if is_factory(given):
@@ -187,7 +271,7 @@ def _build_data(argument: str, given: Any) -> Data:
             given = factory()
         if hasattr(type(given), "__next__"):  # such as a generator: it is begun anew for every pass
             given = Repeated(factory)
-        check_data(argument, given)
+        check_data(argument, given, fewest)
     # Tensors take the fast path, whichever way they were wrapped.
     if type(given) is TensorDataset and len(given.tensors) > 1:
         return given.tensors

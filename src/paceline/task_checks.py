@@ -21,6 +21,7 @@ __all__ = [
     "look_of",
     "require",
     "steps_alone",
+    "waits_for_metric",
 ]
 
 
@@ -73,6 +74,13 @@ def steps_alone(stepper: Any) -> bool:
     return all(p.default is not p.empty or p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in given)
 
 
+def waits_for_metric(schedule: Any) -> bool:
+    """Whether a learning-rate schedule is stepped with a metric."""
+    from torch.optim.lr_scheduler import ReduceLROnPlateau
+
+    return isinstance(schedule, ReduceLROnPlateau)
+
+
 def check_numbers(batch_size: object, clip_norm: float | None, target: float | None) -> None:
     counts = isinstance(batch_size, int) and _is_finite(batch_size) and batch_size > 0
     remedy = "it counts the samples of one step, over all workers; only a DataLoader brings its own"
@@ -89,13 +97,25 @@ def check_metric(metric: object, test: object, target: float | None, names: Coll
     require(tests, "test", "must be given with a metric", test, "add test=… or drop metric")
     aims = target is None or metric is not None
     require(aims, "metric", "must be given with a target", metric, "add metric=… or drop target")
+    given = metric if isinstance(metric, Mapping) else {"": metric}
+    require(bool(given), "metric", "must name at least one", metric, 'such as {"accuracy": "accuracy"}')
+    for name, each in given.items():
+        require(isinstance(name, str), "metric", "must have names as keys", name, "it names a column")
+        _check_one_metric(f"metric[{name!r}]" if name else "metric", each, names)
+
+
+def _check_one_metric(argument: str, metric: object, names: Collection[str]) -> None:
     if isinstance(metric, str) and metric not in names:
-        raise UnknownNameError("metric", metric, names)
-    known = metric is None or isinstance(metric, str) or callable(metric)
-    remedy = "give 'accuracy' or a callable (outputs, targets) -> float"
-    require(known, "metric", "must be a name or a callable", metric, remedy)
-    takes = not callable(metric) or _takes(metric, 2)
-    require(takes, "metric", "must take two arguments: outputs and targets", metric, remedy)
+        raise UnknownNameError(argument, metric, names)
+    known = metric is None or isinstance(metric, str) or callable(metric) or hasattr(metric, "update")
+    remedy = "give 'accuracy', a callable (outputs, targets) -> float, or what has update and compute"
+    require(known, argument, "must be a name, a callable or a metric object", metric, remedy)
+    if not isinstance(metric, str) and hasattr(metric, "update"):
+        computes = hasattr(metric, "compute")
+        require(computes, argument, "must have compute where it has update", metric, "as torchmetrics has it")
+        return
+    takes = not callable(metric) or _takes(metric, 2) or _takes(metric, 0)
+    require(takes, argument, "must take two arguments: outputs and targets", metric, remedy)
 
 
 def check_better(better: object, metric: object) -> None:
@@ -137,13 +157,14 @@ def check_loss(loss: object) -> None:
     require(not learns, "loss", "must have no trainable parameters", loss, "put them into the model")
 
 
-def check_data(argument: str, data: Any) -> None:
+def check_data(argument: str, data: Any, fewest: int = 2) -> None:
+    """`fewest`: tensors of a sample: inputs and a target, or whatever a step of the user's own takes."""
     from torch import Tensor
 
     _check_kind(argument, data)
     tensors = isinstance(data, tuple | list) and bool(data) and all(isinstance(part, Tensor) for part in data)
     if isinstance(data, tuple) or tensors:
-        size = _check_tensors(argument, data)
+        size = _check_tensors(argument, data, fewest)
     elif is_stream(data):
         remedy = "make a list of its samples, which must come to an end"
         require(argument != "test", argument, "must not be a stream", type(data).__name__, remedy)
@@ -174,13 +195,14 @@ def _check_kind(argument: str, data: object) -> None:
     require(not other, argument, "must be samples in an order", type(data).__name__, remedy)
 
 
-def _check_tensors(argument: str, tensors: Any) -> int:
+def _check_tensors(argument: str, tensors: Any, fewest: int) -> int:
     kinds = f"{type(tensors).__name__} of {', '.join(type(part).__name__ for part in tensors)}"
     usable = isinstance(tensors, tuple) and all(_is_column(part) for part in tensors)
     remedy = "use torch.as_tensor, and () around them"
     bound = "must be a tuple of tensors or numeric arrays, each with a dimension of samples"
     require(usable, argument, bound, kinds, remedy)
-    require(len(tensors) > 1, argument, "must be two tensors or more", kinds, "give inputs, then the target")
+    enough = len(tensors) >= fewest
+    require(enough, argument, "must be two tensors or more", kinds, "give inputs, then the target")
     sizes = [len(part) for part in tensors]
     bound = "must be tensors of equal first dimension"
     require(len(set(sizes)) == 1, argument, bound, sizes, "each holds one entry a sample")

@@ -5,12 +5,15 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
+from torch import nn
 
 from paceline.budget import count_updates
-from paceline.clusters.job import Cluster, Job
+from paceline.callbacks.calling import Callbacks
+from paceline.clusters.job import Cluster, Job, Watch
 from paceline.clusters.local.local import Local
 from paceline.clusters.outcome import assemble
 from paceline.context import Strategy
@@ -40,6 +43,7 @@ def train(
     evaluate_every: int | None = None,
     stop_at_target: bool = False,
     progress: Callable[[Progress], None] | None = None,
+    callbacks: Sequence[Any] | None = None,
 ) -> Run:
     """Train a task's model with a strategy on a cluster.
 
@@ -47,6 +51,7 @@ def train(
     update of some strategies takes a part of a batch, or several passes, and a run has at least one. The metric is
     evaluated every `evaluate_every` steps (about 20 times a run by default) and at the end; with `stop_at_target` the
     run ends at the step after the one that reached the task's target. `progress` is called about ten times a second.
+    `callbacks` see every record, one after the other, and may end the run: see `pl.callbacks`.
     """
     if not isinstance(task, Task):
         raise ConfigurationError("task", "must be a pl.Task", task, "see pl.load_task for tasks in files")
@@ -56,8 +61,12 @@ def train(
     if not hasattr(where, "run"):
         raise ConfigurationError("cluster", "must be a cluster", where, "such as pl.Local(workers=4)")
     check_seed(seed)
+    watchers = Callbacks(callbacks)
     roles = roles_of(chosen, where)
     count = count_updates(task, chosen, roles, steps=steps, epochs=epochs, seed=seed)
+    every = task.schedule_every
+    if every == "epoch":
+        every = count_updates(task, chosen, roles, steps=None, epochs=1, seed=seed)
     with _device(where):
         module = task.build_model(seed)
     job = Job(
@@ -65,17 +74,38 @@ def train(
         roles=roles,
         seed=seed,
         name=spell(strategy) if isinstance(strategy, str) else describe(chosen),
-        task=dataclasses.replace(task, model=module),
+        task=dataclasses.replace(task, model=module, schedule_every=every),
         steps=count,
         evaluate_every=_check_evaluate_every(task, evaluate_every, count),
         stop_at_target=stop_at_target,
         autocast=in_force(),
+        watch=Watch(
+            steps=watchers.want_steps, evaluations=watchers.want_evaluations, state=watchers.want_state
+        ),
     )
     with suspended():
-        outcomes = where.run(job, progress)
-    run = assemble(job, str(where), outcomes, module)
-    if epochs is not None and not stop_at_target:
+        run = _watched_run(job, where, module, progress, watchers)
+    if epochs is not None and not stop_at_target and not watchers:
         _compare_length(run, epochs)
+    return run
+
+
+def _watched_run(
+    job: Job,
+    cluster: Cluster,
+    module: nn.Module,
+    progress: Callable[[Progress], None] | None,
+    callbacks: Callbacks,
+) -> Run:
+    if not callbacks:
+        return assemble(job, str(cluster), cluster.run(job, progress), module)
+    assert job.task is not None
+    callbacks.begin(job.task)
+    run: Run | None = None
+    try:
+        run = assemble(job, str(cluster), cluster.run(job, progress, callbacks.consult), module)
+    finally:
+        callbacks.end(run)
     return run
 
 

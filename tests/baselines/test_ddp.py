@@ -9,7 +9,7 @@ import pytest
 import torch
 from conformance.cases import CASES, make_task, one_in, single, train_plainly
 from processes import workers
-from tasks import a_task, numbers, samples, simulated
+from tasks import a_task, numbers, samples, sgd, simulated
 from torch import nn
 
 import paceline as pl
@@ -256,3 +256,18 @@ def test_runs_leave_no_descriptor_behind(file_descriptors):
     with pytest.raises(WorkerError):
         train_with_ddp(unlucky_task(raises), pl.Local(workers=2), steps=5)
     assert held() == before
+
+
+@pytest.mark.parametrize(
+    ("argument", "changes"),
+    [
+        ("step", {"loss": None, "step": lambda model, batch: model(batch[0]).mean()}),
+        ("optimizer", {"optimizer": {"0": sgd, "2": sgd}}),
+        ("accumulate", {"accumulate": 2}),
+        ("ema", {"ema": 0.9}),
+        ("schedule_every", {"schedule_every": "epoch"}),
+    ],
+)
+def test_what_the_baseline_would_leave_out_is_refused(argument, changes):
+    with pytest.raises(ConfigurationError, match=f"{argument} must not be given for DDP"):
+        train_with_ddp(a_task(**changes), pl.Local(workers=2), steps=1)

@@ -127,3 +127,14 @@ def test_a_traceback_is_told_by_its_first_and_last_line():
     error = "rank 2 failed in step 3:\nTraceback (most recent call last):\n  File x\nKeyError: 'loss'"
     assert brief(error) == "rank 2 failed in step 3: KeyError: 'loss'"
     assert brief("one line") == "one line"
+
+
+def test_other_metrics_have_columns_of_their_own(single, quick):
+    runs = [with_figures(run, metrics=METRICS) for run in (single, quick)]
+    runs[0].other_metrics = ["f1"]
+    for number, record in enumerate(runs[0].history):
+        record.extra["f1"] = float(number)
+    table = rows([entry(run) for run in runs])
+    place = columns(table).index("f1")
+    assert columns(table)[place - 1] == "metric"
+    assert [cells(row, table)[place] for row in table] == ["2.0000", NOTHING]

@@ -223,8 +223,6 @@ def test_dropout_is_set_by_seed_rank_and_step_whatever_came_before():
 
 
 def test_evaluation_sees_all_samples_in_order_in_evaluation_mode():
-    replica = a_replica(dropout)
-    model = replica.task.build_model(0).eval()
     inputs, targets = numbers(2500, 4), numbers(2500, 2, seed=1)
     seen = {}
 
@@ -232,7 +230,9 @@ def test_evaluation_sees_all_samples_in_order_in_evaluation_mode():
         seen.update(outputs=outputs, answers=answers)
         return 0.25
 
-    assert replica.evaluate(Samples((inputs, targets)), metric) == 0.25
+    replica = a_replica(dropout, test=(inputs, targets), metric=metric)
+    model = replica.task.build_model(0).eval()
+    assert replica.evaluate(Samples((inputs, targets))) == {"metric": 0.25}
     torch.testing.assert_close(seen["outputs"], model(inputs), rtol=0, atol=1e-14)
     assert torch.equal(seen["answers"], targets)
     assert not seen["outputs"].requires_grad
@@ -247,9 +247,9 @@ def frozen_norm():
 
 
 def test_a_layer_that_the_user_put_into_evaluation_mode_stays_there():
-    replica = a_replica(frozen_norm)
+    replica = a_replica(frozen_norm, test=samples(), metric=lambda outputs, targets: 0.0)
     replica.compute(a_batch(), DATA)
-    replica.evaluate(DATA, lambda outputs, targets: 0.0)
+    replica.evaluate(DATA)
     replica.compute(a_batch(), DATA)
     assert replica.module.training
     assert not replica.module[1].training

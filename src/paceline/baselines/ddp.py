@@ -31,7 +31,7 @@ import dataclasses
 import importlib
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -53,6 +53,7 @@ from paceline.replica.autocast import computing
 from paceline.replica.calls import loss_of
 from paceline.run import Progress, Run
 from paceline.task import Task
+from paceline.task_checks import waits_for_metric
 from paceline.trace import Kind
 from paceline.training import train
 
@@ -81,6 +82,7 @@ def train_with_ddp(
     """
     where = Local() if cluster is None else cluster
     _check_cluster(where)
+    _check_task(task)
     with _meeting_point() as path:
         run = train(
             task,
@@ -103,6 +105,20 @@ def _check_cluster(cluster: object) -> None:
         raise ConfigurationError("cluster", "must be a pl.Local for DDP", cluster, remedy)
     if isinstance(cluster.link, Link):
         raise ConfigurationError("link", 'must be "shared-memory" for DDP', cluster.link, remedy)
+
+
+def _check_task(task: Task) -> None:
+    """Refuse what the baseline would leave out in silence."""
+    own = {
+        "step": task.step is not None,
+        "optimizer": isinstance(task.optimizer, Mapping),
+        "accumulate": task.accumulate > 1,
+        "ema": task.ema is not None,
+        "schedule_every": task.schedule_every != "step",
+    }
+    for argument in (argument for argument, is_given in own.items() if is_given):
+        remedy = "leave the baseline out: it is a plain loop of a loss and one optimizer"
+        raise ConfigurationError(argument, "must not be given for DDP", getattr(task, argument), remedy)
 
 
 @contextlib.contextmanager
@@ -166,6 +182,9 @@ class _Trainer:
         self._model = nn.parallel.DistributedDataParallel(module, find_unused_parameters=find_unused)
         self._optimizer = self._task.build_optimizer(module)
         self._schedule = self._task.build_schedule(self._optimizer)
+        if waits_for_metric(self._schedule):
+            remedy = "choose a schedule that goes by updates"
+            raise ConfigurationError("schedule", "must not need a metric for DDP", self._schedule, remedy)
         self._trainable = [p for p in module.parameters() if p.requires_grad]
         self._gradient_bytes = sum(p.numel() * p.element_size() for p in self._trainable)
         self._has_buffers = any(True for _ in module.buffers())

@@ -132,8 +132,9 @@ def _first_loss(replica: Replica, samples: Samples, whole: Batch) -> float:
 
 
 def _metric(task: Task, replica: Replica, test: Samples | None) -> float | None:
-    function = task.metric_function()
-    return None if test is None or function is None else replica.evaluate(test, function)
+    if test is None or task.metric is None:
+        return None
+    return next(iter(replica.evaluate(test).values()))
 
 
 def _price(replica: Replica, samples: Samples, batches: GlobalBatches) -> Measured:

@@ -41,11 +41,13 @@ def caveats(
     if task.clip_norm is not None:
         why = "an update is of some workers' samples alone, and it is their gradient that is clipped"
         yield Finding(f"all but {_listed(('single', *SYNCHRONOUS))}", why)
-    optimizer = task.build_optimizer(module)
-    if not works_elementwise(optimizer):
-        name = type(optimizer).__name__
-        why = f"{name} may need whole layers: shards are cut between layers, and may be uneven"
-        yield Finding(f"{_listed(_with('servers'))} with several servers; all-reduce:algorithm=shared", why)
+    for each in task.by_optimizer().values():
+        optimizer = each.build_optimizer(module)
+        if not works_elementwise(optimizer):
+            name = type(optimizer).__name__
+            why = f"{name} may need whole layers: shards are cut between layers, and may be uneven"
+            several = f"{_listed(_with('servers'))} with several servers; all-reduce:algorithm=shared"
+            yield Finding(several, why)
     if not _are_labels(targets):
         why = "partition=dirichlet and partition=shards need a whole number a sample as its target: use iid"
         yield Finding(_listed(_with("partition")), why)

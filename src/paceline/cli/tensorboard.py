@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 import math
 import re
@@ -19,8 +18,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Board", "Page"]
 
-_FLUSH_S = 5  # how often what was written becomes visible
-
 
 class Board:
     """A directory for TensorBoard. What is missing to write it is told at once."""
@@ -36,9 +33,10 @@ class Board:
     @contextmanager
     def page(self, name: str) -> Iterator[Page]:
         """The place of one run, under its name."""
-        writers: Any = importlib.import_module("torch.utils.tensorboard")
+        from paceline.callbacks.loggers import tensorboard_writer
+
         folder = self._directory / re.sub(r"[^A-Za-z0-9=.-]+", "_", name)
-        writer = writers.SummaryWriter(log_dir=str(folder), flush_secs=_FLUSH_S)
+        writer = tensorboard_writer(folder)
         try:
             yield Page(writer)
         finally:
@@ -60,11 +58,10 @@ class Page:
 
     def write(self, run: Run) -> None:
         """Every step of a run that has ended."""
+        from paceline.callbacks.loggers import figures
+
         for record in run.history:
-            values = {"loss": record.loss, "metric": record.metric, "bytes": record.bytes, **record.extra}
-            if record.seconds > 0:
-                values["samples_per_s"] = record.samples / record.seconds
-            self._add("run", record.step, values)
+            self._add("run", record.step, dict(figures(record)))
 
     def _add(self, group: str, step: int, values: dict[str, float | None]) -> None:
         for name, value in values.items():

@@ -4,17 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from paceline.context import Program, Strategy
 from paceline.replica.autocast import Autocast
-from paceline.run import Progress
+from paceline.run import Progress, Record
 from paceline.task import Task
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from paceline.clusters.outcome import Outcome
 
-__all__ = ["Cluster", "Job"]
+__all__ = ["Cluster", "Consult", "Job", "Watch"]
+
+Consult: TypeAlias = "Callable[[Record, dict[str, Tensor] | None], bool]"
+"""Called in the driver with a record and, where it was asked for, the state of the model; whether the run shall end."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Watch:
+    """What a run's callbacks want to see. The reporter waits for them each time."""
+
+    steps: bool = False
+    """Every record."""
+    evaluations: bool = False
+    """Records with a metric."""
+    state: bool = False
+    """The model's state, with those."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,6 +50,7 @@ class Job:
     stop_at_target: bool = False
     autocast: tuple[Autocast, ...] = ()
     """What the model is computed under."""
+    watch: Watch = Watch()
     workers: int = field(init=False)
     """Ranks that compute gradients: all but those that only serve."""
 
@@ -65,4 +83,11 @@ class Cluster(Protocol):
     @property
     def workers(self) -> int: ...
 
-    def run(self, job: Job, progress: Callable[[Progress], None] | None = None) -> list[Outcome]: ...
+    def run(
+        self,
+        job: Job,
+        progress: Callable[[Progress], None] | None = None,
+        consult: Consult | None = None,
+    ) -> list[Outcome]:
+        """`consult`: called with what `job.watch` asks for, one after the other."""
+        ...

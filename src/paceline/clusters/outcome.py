@@ -15,7 +15,7 @@ from paceline.clusters.gc_pause import gc_paused
 from paceline.clusters.job import Job
 from paceline.environment import snapshot
 from paceline.fingerprint import fingerprint
-from paceline.metrics import HIGHER, better_of
+from paceline.metrics import HIGHER
 from paceline.run import Record, Run
 from paceline.trace import Spans, Trace
 
@@ -43,6 +43,8 @@ class Outcome:
     """Of a worker with parameters of its own: their metric at the end, if it was asked for."""
     losses: list[tuple[int, float, int]] = field(default_factory=list)
     """Of a worker: step, mean loss and samples of each batch."""
+    logged: list[tuple[int, int, dict[str, float]]] = field(default_factory=list)
+    """Of a worker: the step of the run, and the samples and what the user's step told of each batch."""
     bytes_at: list[int] = field(default_factory=list)
     """Bytes sent until the end of each step, of a rank that goes step by step with the run."""
     bytes_over_time: list[tuple[float, int]] = field(default_factory=list)
@@ -69,6 +71,8 @@ class Outcome:
     """What else the run's environment was: the hosts, how they were joined."""
     spans: Spans | None = None
     state: dict[str, Tensor] = field(default_factory=dict)
+    ema_state: dict[str, Tensor] = field(default_factory=dict)
+    """The same with the moving average of the weights, where the task asks for one."""
     result: Any = None
     """What the role program returned."""
 
@@ -95,7 +99,8 @@ def assemble(job: Job, cluster: str, outcomes: Sequence[Outcome], module: nn.Mod
         lost=_losses(outcomes),
         peer_metrics={o.rank: o.own_metric for o in outcomes if o.own_metric is not None},
         target=job.task.target if job.task else None,
-        better=better_of(job.task.metric, job.task.better) if job.task else HIGHER,
+        better=job.task.better_way if job.task else HIGHER,
+        other_metrics=list(job.task.metrics())[1:] if job.task else [],
         fingerprint=_fingerprint(job, outcomes, module),
         environment={
             **snapshot(),
@@ -104,6 +109,7 @@ def assemble(job: Job, cluster: str, outcomes: Sequence[Outcome], module: nn.Mod
             **reporter.facts,
         },
         state=reporter.state,
+        ema_state=reporter.ema_state,
         trainable=[name for name, p in module.named_parameters() if p.requires_grad] if module else [],
         module=module,
     )
@@ -125,6 +131,8 @@ def trace_of(outcomes: Sequence[Outcome]) -> Trace:
 
 def _history(outcomes: Sequence[Outcome], reporter: Outcome) -> list[Record]:
     records = reporter.records
+    for record, logged in zip(records, _logged_by_workers(outcomes, len(records)), strict=True):
+        record["extra"] = record["extra"] | logged
     sent = _bytes_by(outcomes, [record["seconds"] for record in records])
     if not all("loss" in record and "samples" in record for record in records):
         records = [
@@ -151,6 +159,27 @@ def _noted_by_workers(outcomes: Sequence[Outcome], steps: int) -> Iterator[dict[
     for loss, count in zip(losses, samples, strict=True):
         seen += count
         yield {"loss": loss / count if count else float("nan"), "samples": seen}
+
+
+def _logged_by_workers(outcomes: Sequence[Outcome], records: int) -> list[dict[str, float]]:
+    """What the user's step told of each step: the mean over the samples of all workers.
+
+    Where workers are at steps of their own, one of theirs stands for several of the run's: it is entered at the last.
+    """
+    entries = [entry for outcome in outcomes for entry in outcome.logged]
+    found: list[dict[str, list[tuple[float, int]]]] = [{} for _ in range(records)]
+    steps = 1 + max((step for step, _, _ in entries), default=0)
+    stride = max(1.0, records / steps)
+    for step, samples, values in entries:
+        number = round((step + 1) * stride) - 1
+        if number < records:
+            for name, value in values.items():
+                found[number].setdefault(name, []).append((value, samples))
+    return [{name: _weighted_mean(values) for name, values in each.items()} for each in found]
+
+
+def _weighted_mean(values: Sequence[tuple[float, int]]) -> float:
+    return sum(value * samples for value, samples in values) / sum(samples for _, samples in values)
 
 
 def _bytes_by(outcomes: Sequence[Outcome], seconds: list[float]) -> list[int]:

@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from paceline.clusters.job import Cluster, Job
+from paceline.clusters.job import Cluster, Consult, Job
 from paceline.clusters.local.local import Local
 from paceline.clusters.outcome import Outcome
 from paceline.clusters.simulated.simulated import Simulated
@@ -41,10 +41,15 @@ class _WholeBatches:
     def math(self) -> str:
         return getattr(self.cluster, "math", "real")
 
-    def run(self, job: Job, progress: Callable[[Progress], None] | None = None) -> list[Outcome]:
+    def run(
+        self,
+        job: Job,
+        progress: Callable[[Progress], None] | None = None,
+        consult: Consult | None = None,
+    ) -> list[Outcome]:
         factor = self.cluster.stragglers.factor(0) * self.workers
         slowed = dataclasses.replace(self.cluster, slow={**self.cluster.slow, 0: factor})
-        return slowed.run(job, progress)
+        return slowed.run(job, progress, consult)
 
     def __str__(self) -> str:
         return str(self.cluster)

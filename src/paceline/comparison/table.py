@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from paceline.comparison.entry import YARDSTICK, Entry, what_differs
@@ -39,6 +39,8 @@ class Row:
     samples_per_s: float | None = None
     metric: float | None = None
     """When it was last evaluated."""
+    other_metrics: Mapping[str, float | None] = field(default_factory=dict)
+    """Of a task that has several: those besides the first, by name."""
     loss: float | None = None
     """Of the last step."""
     bytes_sent: int | None = None
@@ -108,6 +110,7 @@ def _row(entry: Entry) -> Row:
         steps=round(statistics.median(run.steps for run in runs)),
         samples_per_s=_median(_samples_per_s(run) for run in runs),
         metric=_median(run.metric for run in runs),
+        other_metrics={name: _median(run.last(name) for run in runs) for name in runs[0].other_metrics},
         loss=_median(run.loss for run in runs),
         bytes_sent=round(statistics.median(sum(run.bytes_sent) for run in runs)),
         compute_share=_median(summary.compute_share for summary in summaries),
@@ -152,6 +155,8 @@ def _columns(table: Sequence[Row]) -> list[Column]:
     ]
     if any(row.metric is not None for row in table):
         chosen.append(("metric", lambda row: _number(row.metric, ".4f")))
+        names = dict.fromkeys(name for row in table for name in row.other_metrics)
+        chosen += [(name, _other_metric(name)) for name in names]
     elif any(row.loss is not None for row in table):
         chosen.append(("loss", lambda row: _number(row.loss, ".4g")))
     chosen += [
@@ -167,6 +172,10 @@ def _columns(table: Sequence[Row]) -> list[Column]:
     if any(row.error is not None for row in table):
         chosen.append(("failed", lambda row: brief(row.error or "")))
     return chosen
+
+
+def _other_metric(name: str) -> Callable[[Row], str]:
+    return lambda row: _number(row.other_metrics.get(name), ".4f")
 
 
 def _time(row: Row) -> str:

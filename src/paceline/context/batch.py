@@ -25,11 +25,19 @@ class Batch:
     """Samples of the global batch, over all workers."""
     whole: Callable[[int], np.ndarray]
     """Gives the sample numbers of the global batch of a step."""
+    update: int | None = None
+    """The number of the update that its gradient is for, where that is not its step: it sets whose turn it is, where
+    several models are trained in turn."""
 
     @property
     def indices(self) -> np.ndarray:
         """The sample numbers of this slice."""
         return self.whole(self.step)[self.start : self.start + self.count]
+
+    @property
+    def number(self) -> int:
+        """Of the update that its gradient is for."""
+        return self.step if self.update is None else self.update
 
     @property
     def weight(self) -> float:

@@ -91,12 +91,20 @@ class Model(Protocol):
         ...
 
     def apply(
-        self, shard: slice | None = None, *, norm: float | None = None, advance: bool = True
+        self,
+        shard: slice | None = None,
+        *,
+        norm: float | None = None,
+        advance: bool = True,
+        of: Sequence[Batch] = (),
     ) -> Awaitable[None]:
         """One step of the optimizer with `gradient`, on all parameters or on one shard of them.
 
         `norm` is the gradient's global norm, which a shard cannot know; it is needed where the task clips. Without
-        `advance` the learning-rate schedule stays where it is: for a local step, which is no step of the run.
+        `advance` the learning-rate schedule stays where it is: for a local step, which is no step of the run. `of` are
+        the batches whose gradients it is the mean of. A rank that computes none, and whose updates do not take one
+        step of the run after the other, says so: where several models are trained in turn, it is they that tell whose
+        turn it is.
         """
         ...
 

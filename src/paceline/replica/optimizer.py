@@ -10,8 +10,9 @@ from torch import Tensor, nn
 
 from paceline.replica.layout import Layout
 from paceline.task import Task
+from paceline.task_checks import waits_for_metric
 
-__all__ = ["FlatOptimizer", "works_elementwise"]
+__all__ = ["FlatOptimizer", "clip", "works_elementwise"]
 
 # Optimizers whose update of an element needs that element alone: they may be cut anywhere, and parameters that lie side
 # by side may be updated as one. Any other optimizer (LARS, LAMB, Muon, the user's own) gets whole parameters.
@@ -34,6 +35,15 @@ def works_elementwise(optimizer: torch.optim.Optimizer) -> bool:
     return type(optimizer) in _ELEMENTWISE
 
 
+def clip(gradient: Tensor, bound: float, norm: float | None = None) -> None:
+    """Scale a gradient down to a bound on its norm. The norm is given where the gradient is a part of a larger one."""
+    if norm is None:
+        norm = float(torch.linalg.vector_norm(gradient))
+    # The small number is that of torch.nn.utils.clip_grad_norm_: results must be equal to the last bit.
+    if norm + 1e-6 > bound:
+        gradient.mul_(bound / (norm + 1e-6))
+
+
 class FlatOptimizer:
     """The task's optimizer, its parameter groups kept, over the slice `shard` of the flat parameters."""
 
@@ -46,23 +56,30 @@ class FlatOptimizer:
         gradient: Tensor,
         shard: slice,
     ) -> None:
-        self._gradient = gradient[shard]
-        self._clip_norm = task.clip_norm
         self.optimizer = task.build_optimizer(module)
         _move_to_flat(self.optimizer, module, layout, parameters, gradient, shard)
-        self._scheduler = task.build_schedule(self.optimizer)
+        self._scheduler: Any = task.build_schedule(self.optimizer)
+        self.waits_for_metric = waits_for_metric(self._scheduler)
+        # Without the number of updates of an epoch, an epoch is one: where a task is tried without a run.
+        self._every = task.schedule_every if isinstance(task.schedule_every, int) else 1
+        self._updates = 0
 
-    def step(self, norm: float | None = None, *, advance: bool = True) -> None:
-        """Clip if the task says so, update, and (unless told otherwise) move the learning-rate schedule on by one."""
-        if self._clip_norm is not None:
-            if norm is None:
-                norm = float(torch.linalg.vector_norm(self._gradient))
-            # The small number is that of torch.nn.utils.clip_grad_norm_: results must be equal to the last bit.
-            if norm + 1e-6 > self._clip_norm:
-                self._gradient.mul_(self._clip_norm / (norm + 1e-6))
+    def step(self, *, advance: bool = True) -> None:
+        """Update, and (unless told otherwise) move the learning-rate schedule on by one update."""
         self.optimizer.step()
         if advance and self._scheduler is not None:
-            self._scheduler.step()
+            self._advance(1)
+
+    def scale_gradient(self, factor: float) -> None:
+        """Of the parameters of this optimizer alone."""
+        for group in self.optimizer.param_groups:
+            for piece in group["params"]:
+                piece.grad.mul_(factor)
+
+    def note_metric(self, metric: float) -> None:
+        """Step a schedule that goes by the metric."""
+        if self.waits_for_metric:
+            self._scheduler.step(metric)
 
     def moments(self) -> list[Tensor]:
         """The optimizer's state that has the shape of the parameters: momentum and the like."""
@@ -82,7 +99,12 @@ class FlatOptimizer:
         with warnings.catch_warnings():
             # Torch warns that its optimizer has made no updates. They were made elsewhere.
             warnings.filterwarnings("ignore", message="Detected call of `lr_scheduler.step")
-            for _ in range(updates):
+            self._advance(updates)
+
+    def _advance(self, updates: int) -> None:
+        before, self._updates = self._updates, self._updates + updates
+        if not self.waits_for_metric:
+            for _ in range(self._updates // self._every - before // self._every):
                 self._scheduler.step()
 
 

@@ -15,11 +15,12 @@ from paceline.errors import RunError
 from paceline.replica.autocast import Autocast, computing
 from paceline.replica.buffers import FlatBuffers
 from paceline.replica.calls import loss_of
-from paceline.replica.evaluation import Metric, evaluate
+from paceline.replica.evaluation import evaluate
 from paceline.replica.finite import is_finite, last_not_finite
 from paceline.replica.layout import Layout, flatten
-from paceline.replica.optimizer import FlatOptimizer, works_elementwise
+from paceline.replica.optimizers import Updates, all_work_elementwise
 from paceline.replica.samples import Samples, Source
+from paceline.replica.steps import UserStep, micro_batches
 from paceline.task import Task
 
 __all__ = ["Replica"]
@@ -55,12 +56,16 @@ class Replica:
         self.gradient = torch.zeros_like(self.parameters)
         self._buffers = FlatBuffers(module)
         self._buffers_before: list[Tensor] = []
-        self._optimizers: dict[tuple[int, int], FlatOptimizer] = {}
+        self.updates = Updates(task, module, self.layout, lambda: (self.parameters, self.gradient))
+        self._user_step = UserStep(task, module, lambda: self.buffers) if task.step is not None else None
+        self._computed: Batch | None = None
+        self.logged: dict[str, float] = {}
+        """What the user's step told of the last batch besides its loss."""
         self._bind_parameters()
         self.set_bucket_bytes(BUCKET_BYTES)
         self._on_bucket: Callable[[int], None] = _nothing
         self._checkpoint: Callable[[], None] | None = None
-        self._weight, self._accumulates = 1.0, False
+        self._weight, self._accumulates, self._is_last_part = 1.0, False, True
         self._waiting: list[int] = []
         self._fired = bytearray(len(self._trainable))
         self.not_finite: str | None = None
@@ -80,7 +85,7 @@ class Replica:
 
     def place(self, parameters: Tensor | None = None, gradient: Tensor | None = None) -> None:
         """Let the flat tensors live in other memory. The parameters' values there count, not the present ones."""
-        if self._optimizers:
+        if self.updates.have_begun:
             raise RunError("a replica can be placed only before its first update")
         if parameters is not None:
             self.parameters = parameters
@@ -162,13 +167,14 @@ class Replica:
         self.not_finite = None
         self._buffers_before = [buffer.clone() for buffer in self.buffers]
         self._on_bucket, self._checkpoint = on_bucket, checkpoint
-        self._weight, self._accumulates = weight, accumulate
+        self._accumulates = accumulate
         self._waiting = [len(run) for run in self._buckets]
         self._fired = bytearray(len(self._trainable))
+        self._computed, self.logged = batch, {}
         if checkpoint is not None:
             self._watch_layers()
         try:
-            loss = self._backward(self._forward(batch, samples)) if batch.count else 0.0
+            loss = self._compute_parts(batch, samples, weight) if batch.count else 0.0
         except BaseException:
             for parameter in self._trainable:
                 parameter.grad = None
@@ -179,13 +185,29 @@ class Replica:
         return loss
 
     def reseed(self, step: int) -> None:
-        """A seed of its own for each rank and step, so that dropout is the same in every world."""
-        torch.default_generator.manual_seed(self._seed + step)
+        """A seed of its own for each rank and step, so that dropout is the same in every world.
+
+        Where models take turns, the turns of one global batch have the same.
+        """
+        torch.default_generator.manual_seed(self._seed + step // (len(self.task.turns) or 1))
 
     def undo_buffers(self) -> None:
         """Put BatchNorm's statistics and the like back to what they were: the last batch was cancelled."""
         for buffer, before in zip(self.buffers, self._buffers_before, strict=True):
             buffer.copy_(before)
+
+    def _compute_parts(self, batch: Batch, samples: Source, weight: float) -> float:
+        """The gradient of a batch that is not empty, in as many parts as the task says; the mean loss."""
+        parts, loss = micro_batches(batch, self.task.accumulate), 0.0
+        if len(parts) > 1 and not self._accumulates:
+            self.gradient.zero_()
+            self._accumulates = True
+        for part in parts:
+            share = part.count / batch.count
+            self._weight, self._is_last_part = weight * share, part is parts[-1]
+            self._fired = bytearray(len(self._trainable))
+            loss += share * self._backward(*self._forward(part, samples, share))
+        return loss
 
     def fetch(self, batch: Batch, samples: Source) -> Any:
         """The samples of a batch. What the model draws next is set by rank and step, whoever fetched them."""
@@ -193,15 +215,21 @@ class Replica:
         self.reseed(batch.step)
         return content
 
-    def _forward(self, batch: Batch, samples: Source) -> Tensor:
+    def _forward(self, batch: Batch, samples: Source, share: float) -> tuple[Tensor, Sequence[Tensor] | None]:
+        """The loss, and the parameters that it trains: None is all."""
         content = self.fetch(batch, samples)
         if not self.module.training:
             self.module.train()
         with computing(self._autocast):
-            return loss_of(self.task, self.module, content)
+            if self._user_step is None:
+                return loss_of(self.task, self.module, content), None
+            made = self._user_step.loss(batch, content)
+        for name, value in made.logged.items():
+            self.logged[name] = self.logged.get(name, 0.0) + share * value
+        return made.value, made.trained
 
-    def _backward(self, loss: Tensor) -> float:
-        loss.backward()  # type: ignore[no-untyped-call]
+    def _backward(self, loss: Tensor, trained: Sequence[Tensor] | None) -> float:
+        loss.backward(inputs=trained)  # type: ignore[no-untyped-call]
         return loss.item()
 
     def _gradient_hook(self, number: int) -> Callable[[Tensor], None]:
@@ -231,6 +259,8 @@ class Replica:
 
     def _mark_ready(self, number: int) -> None:
         self._fired[number] = 1
+        if not self._is_last_part:
+            return
         bucket = self._bucket_of[number]
         self._waiting[bucket] -= 1
         if not self._waiting[bucket] and self._check(self._buckets[bucket]):
@@ -251,6 +281,7 @@ class Replica:
 
     def _finish_unused(self) -> None:
         """Parameters that took no part in this batch have a gradient of zero."""
+        self._is_last_part = True
         if sum(self._fired) == len(self._fired):
             return
         for number in reversed(range(len(self._fired))):
@@ -274,47 +305,49 @@ class Replica:
 
     # Updates
 
-    def apply(self, shard: slice | None = None, norm: float | None = None, *, advance: bool = True) -> None:
-        """One step of the task's optimizer on a shard of the parameters; on all of them by default."""
-        self._optimizer(shard).step(norm, advance=advance)
+    def apply(
+        self,
+        shard: slice | None = None,
+        norm: float | None = None,
+        *,
+        advance: bool = True,
+        of: Sequence[Batch] = (),
+        step: int = 0,
+    ) -> None:
+        """One step of the task's optimizer on a shard of the parameters; on all of them by default.
+
+        `of` are the batches whose gradients make it up: by default the one that was last computed here, or, where none
+        was, one of the run's step number `step`.
+        """
+        if not of and self._computed is not None:
+            of = (self._computed,)
+        self.updates.of(shard).step(norm, advance=advance, shares=self.updates.shares(of, step))
 
     def advance_schedule(self, updates: int) -> None:
         """Move the learning-rate schedule on by updates that were not made here."""
-        self._optimizer(None).advance_schedule(updates)
+        self.updates.of().advance_schedule(updates)
 
     def reset_optimizer(self) -> None:
         """Forget momentum and the like, and begin the learning-rate schedule anew."""
-        self._optimizers.clear()
+        self.updates.forget()
 
     def moments(self) -> Sequence[Tensor]:
         """What the optimizer remembers of each parameter (momentum, say), in an order that is the same everywhere."""
-        return self._optimizer(None).moments()
-
-    def _optimizer(self, shard: slice | None) -> FlatOptimizer:
-        if shard is None:
-            shard = slice(0, self.layout.length)
-        key = (shard.start, shard.stop)
-        optimizer = self._optimizers.get(key)
-        if optimizer is None:
-            optimizer = FlatOptimizer(
-                self.task, self.module, self.layout, self.parameters, self.gradient, shard
-            )
-            self._optimizers[key] = optimizer
-        return optimizer
+        return self.updates.of().moments()
 
     def shards(self, parts: int) -> Sequence[slice]:
-        if works_elementwise(self.task.build_optimizer(self.module)):
+        if all_work_elementwise(self.task, self.module):
             return self.layout.even_shards(parts)
         return self.layout.whole_shards(parts)
 
     # Evaluation
 
-    def evaluate(self, samples: Samples, metric: Metric, parameters: Tensor | None = None) -> float:
-        """The metric over all samples, with the module in evaluation mode; of other parameters if given."""
+    def evaluate(self, samples: Samples, parameters: Tensor | None = None) -> dict[str, float]:
+        """The metrics over all samples, with the module in evaluation mode; of other parameters if given."""
         if samples.runs_user_code:
             seed_all(self._identity["seed"])  # the same test samples every time
         with self._holding(parameters), computing(self._autocast):
-            return evaluate(self.task, self.module, samples, metric)
+            return evaluate(self.task, self.module, samples)
 
     def state(self, parameters: Tensor | None = None) -> dict[str, Tensor]:
         """A copy of the module's state, apart from any shared memory; with other parameters if given.

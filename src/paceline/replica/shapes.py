@@ -8,7 +8,6 @@ from typing import Any
 from torch import Tensor, nn
 
 from paceline.context import Batch
-from paceline.replica.evaluation import Metric
 from paceline.replica.replica import Replica
 from paceline.replica.samples import Samples, Source
 from paceline.task import Task
@@ -31,7 +30,7 @@ class ShapeReplica(Replica):
     def compute(self, batch: Batch, samples: Source, *args: Any, **kwargs: Any) -> float:
         return float("nan")
 
-    def apply(self, shard: slice | None = None, norm: float | None = None, *, advance: bool = True) -> None:
+    def apply(self, shard: slice | None = None, norm: float | None = None, **how: Any) -> None:
         pass
 
     def advance_schedule(self, updates: int) -> None:
@@ -54,13 +53,14 @@ class ShapeReplica(Replica):
     def moments(self) -> Sequence[Tensor]:
         """Their shapes, so that sending them costs time. The optimizer makes them in its first update."""
         if self._moments is None:
-            optimizer = self._optimizer(None)
-            optimizer.optimizer.step()
-            self._moments = optimizer.moments()
+            optimizers = self.updates.of()
+            for each in optimizers.by_name.values():
+                each.optimizer.step()
+            self._moments = optimizers.moments()
         return self._moments
 
-    def evaluate(self, samples: Samples, metric: Metric, parameters: Tensor | None = None) -> float:
-        return float("nan")
+    def evaluate(self, samples: Samples, parameters: Tensor | None = None) -> dict[str, float]:
+        return dict.fromkeys(self.task.metrics(), float("nan"))
 
     def state(self, parameters: Tensor | None = None) -> dict[str, Tensor]:
         return {}

@@ -83,6 +83,17 @@ def test_the_run_ends_for_everybody_before_the_one_who_asked_goes_on(desk: Desk)
     assert [rank for rank, _, _ in desk.answers] == [0]
 
 
+def test_a_metric_is_known_to_everybody_before_the_one_who_found_it_goes_on(desk: Desk):
+    desk.take(0, "announce", metric=0.25, question=1)
+    assert [(rank, word, values["metric"]) for rank, word, values in desk.told] == [
+        (rank, "metric", 0.25) for rank in range(4)
+    ]
+    for rank in range(4):
+        assert not desk.answers
+        desk.take(rank, "metric", metric=0.25)
+    assert [rank for rank, _, _ in desk.answers] == [0]
+
+
 def test_nobody_waits_for_the_answer_of_one_who_is_lost(desk: Desk):
     desk.take(0, "end_after", step=11, request=1)
     for rank in (0, 1, 3):

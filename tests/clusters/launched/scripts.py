@@ -37,30 +37,57 @@ def task(dtype=torch.float64):
         optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.02, momentum=0.9),
         batch_size=12,
     )
+
+def watched():
+    # With all that needs the driver in mid-run: a schedule by the metric, and a callback that stops the run.
+    return pl.Task(
+        model=lambda: torch.nn.Linear(6, 1, dtype=torch.float64),
+        data=data,
+        loss=loss,
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.02),
+        batch_size=12,
+        test=data,
+        metric=lambda outputs, targets: -abs(float(outputs.mean())),
+        schedule=lambda optimizer: torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0, factor=0.5),
+    )
+
+class Watcher:
+    wants_state = True
+    def __init__(self):
+        self.seen = []
+    def on_step(self, record):
+        self.seen.append(record.step)
+    def on_evaluate(self, record, state):
+        self.seen.append(list(state))
+        return pl.STOP if record.step >= 9 else None
 """
 
 SCRIPT = """
 import json, os, sys
 import torch
 import paceline as pl
-from the_task import task
+from the_task import Watcher, task, watched
 
 if __name__ == "__main__":
     where, strategies = sys.argv[1], sys.argv[2:]
     rank = pl.Launched().place.rank
     for number, strategy in enumerate(strategies):
         way, _, strategy = strategy.rpartition(" ")
-        length = {"epochs": 2} if way == "epochs" else {"steps": 8}
+        watcher = Watcher()
+        how = {"epochs": 2} if way == "epochs" else {"steps": 8}
         what = task(torch.float32) if way == "autocast" else task()
+        if way == "watched":
+            what, how = watched(), {"steps": 30, "evaluate_every": 3, "callbacks": [watcher]}
         try:
             with torch.autocast("cpu", torch.bfloat16, enabled=way == "autocast"):
-                run = pl.train(what, strategy, pl.Launched(deadline_s=20.0, threads=1), **length)
+                run = pl.train(what, strategy, pl.Launched(deadline_s=20.0, threads=1), **how)
         except pl.PacelineError as error:
             said = {"error": f"{type(error).__name__}: {error}"}
         else:
             said = {
                 "parameters": run.parameters.tolist(), "steps": run.steps, "staleness": sum(run.staleness.values()),
                 "bytes": run.bytes_sent, "environment": run.environment, "spans": [len(s) for s in run.trace.spans],
+                "seen": watcher.seen,
             }
         with open(f"{where}/{number}-{rank}.json", "w") as file:
             json.dump(said, file)
@@ -84,7 +111,7 @@ def said(folder: Path, number: int, ranks: int) -> list[dict[str, object]]:
     return [json.loads((folder / f"{number}-{rank}.json").read_text()) for rank in range(ranks)]
 
 
-def the_task(*dtype: torch.dtype) -> pl.Task:
+def the_task(*dtype: torch.dtype, name: str = "task") -> pl.Task:
     names: dict[str, object] = {}
     exec(TASK, names)
-    return names["task"](*dtype)  # type: ignore[operator, no-any-return]
+    return names[name](*dtype)  # type: ignore[operator, no-any-return]

@@ -23,6 +23,7 @@ pytestmark = pytest.mark.xdist_group("launched")  # one launch of torchrun for a
 
 AUTOCAST, EPOCHS = "autocast all-reduce", "epochs async"
 SYNCHRONOUS = ("all-reduce:algorithm=ring", "all-reduce", "sync", "local-sgd:period=2", "decentralized")
+WATCHED = ("all-reduce:algorithm=ring", "sync")
 
 
 @pytest.fixture(scope="module")
@@ -72,8 +73,9 @@ def by_torchrun(folder: Path) -> Path:
     torchrun = str(Path(sys.executable).with_name("torchrun"))
     words = [torchrun, "--nproc-per-node", "3", "--master-port", str(free_port()), "train.py", str(folder)]
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    watched = [f"watched {strategy}" for strategy in WATCHED]
     subprocess.run(
-        [*words, *SYNCHRONOUS, "async", AUTOCAST, EPOCHS],
+        [*words, *SYNCHRONOUS, "async", *watched, AUTOCAST, EPOCHS],
         cwd=folder,
         env=env,
         check=True,
@@ -94,6 +96,21 @@ def test_launched_processes_give_the_weights_of_local_ones_bit_for_bit(by_torchr
         assert run["bytes"] == expected.bytes_sent
 
 
+@pytest.mark.parametrize("number", range(len(WATCHED)), ids=WATCHED)
+def test_callbacks_of_the_first_process_see_and_stop_the_run_of_all(by_torchrun: Path, number: int):
+    strategy, watcher = WATCHED[number], the_task(name="Watcher")
+    workers = 2 if strategy == "sync" else 3
+    here = pl.Local(workers=workers, threads=1)
+    how = {"steps": 30, "evaluate_every": 3, "callbacks": [watcher]}
+    expected = pl.train(the_task(name="watched"), strategy, here, **how)  # type: ignore[arg-type]
+    assert expected.steps == 10
+    runs = said(by_torchrun, len(SYNCHRONOUS) + 1 + number, ranks=3)
+    for run in runs:
+        assert torch.equal(torch.tensor(run["parameters"], dtype=torch.float64), expected.parameters)
+    assert [run["seen"] for run in runs] == [watcher.seen, [], []]  # type: ignore[attr-defined]
+    assert watcher.seen[:4] == [1, 2, 3, ["weight", "bias"]]  # type: ignore[attr-defined]
+
+
 def test_every_process_gets_the_same_run_with_the_trace_of_all(by_torchrun: Path):
     runs = said(by_torchrun, len(SYNCHRONOUS), ranks=3)
     assert runs[0] == runs[1] | {"environment": runs[0]["environment"]}
@@ -105,14 +122,14 @@ def test_every_process_gets_the_same_run_with_the_trace_of_all(by_torchrun: Path
 def test_autocast_around_the_script_holds_in_every_process(by_torchrun: Path):
     with torch.autocast("cpu", torch.bfloat16):
         expected = pl.train(the_task(torch.float32), "all-reduce", pl.Local(workers=3, threads=1), steps=8)
-    for run in said(by_torchrun, len(SYNCHRONOUS) + 1, ranks=3):
+    for run in said(by_torchrun, len(SYNCHRONOUS) + 1 + len(WATCHED), ranks=3):
         assert torch.equal(torch.tensor(run["parameters"], dtype=torch.float32), expected.parameters)
         assert run["environment"]["autocast"] == "cpu bfloat16"  # type: ignore[index]
 
 
 def test_every_process_counts_the_same_updates_of_an_epoch(by_torchrun: Path):
     """Of 60 samples in batches of 12, by two workers and a server."""
-    runs = said(by_torchrun, len(SYNCHRONOUS) + 2, ranks=3)
+    runs = said(by_torchrun, len(SYNCHRONOUS) + 2 + len(WATCHED), ranks=3)
     assert [run["steps"] for run in runs] == [2 * 5 * 2] * 3
 
 

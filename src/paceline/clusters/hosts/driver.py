@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
 from paceline.clusters.hosts.hub_client import HubClient
 from paceline.clusters.hosts.parameter_board import HubParameterBoard
+from paceline.clusters.process.letters import write_record
 from paceline.clusters.process.status_board import StatusBoard
 from paceline.clusters.rank.observer import ParameterBoard
 from paceline.links.memory import SharedMemory
@@ -30,6 +31,12 @@ class HubDriver:
 
     def end_after(self, step: int) -> None:
         self.client.ask("end_after", {"step": step})
+
+    def announce(self, metric: float) -> None:
+        self.client.ask("announce", {"metric": metric})
+
+    def consult(self, record: dict[str, Any], state: dict[str, Tensor] | None) -> bool:
+        return bool(self.client.ask("record", *write_record(record, state)).values["stop"])
 
     def count_update(self) -> int:
         return int(self.client.ask("count").values["count"])

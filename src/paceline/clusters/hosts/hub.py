@@ -14,11 +14,17 @@ from paceline.clusters.hosts.hub_socket import HubSocket
 from paceline.clusters.hosts.requests import Requests
 from paceline.clusters.hosts.table import Table, whereabouts
 from paceline.clusters.hosts.wire import ASKING, HEARING
-from paceline.clusters.job import Job
+from paceline.clusters.job import Consult, Job
 from paceline.clusters.outcome import Outcome
 from paceline.clusters.process.blame import Life, explain
 from paceline.clusters.process.channel import Letter
-from paceline.clusters.process.letters import read_error, read_outcome, write_error, write_outcomes
+from paceline.clusters.process.letters import (
+    read_error,
+    read_outcome,
+    read_record,
+    write_error,
+    write_outcomes,
+)
 from paceline.clusters.process.status_board import Status, StatusBoard
 from paceline.clusters.roster import Roster
 from paceline.errors import DeadlineError, RunError
@@ -96,6 +102,7 @@ class Hub:
         table: Table,
         launcher: Launcher,
         progress: Callable[[Progress], None] | None,
+        consult: Consult | None = None,
         *,
         share: bool = False,
     ) -> list[Outcome]:
@@ -103,6 +110,7 @@ class Hub:
 
         `share`: let every rank know how all have ended, where each is a process of the user's own.
         """
+        self._consult = consult
         self._table = table
         self._launcher = launcher
         self._requests.hosts = table.hosts
@@ -213,6 +221,10 @@ class Hub:
             self._set_status(rank, Status.FINISHED)
         elif letter.word == "lost":
             self._give_up_on(values["rank"])
+        elif letter.word == "record":
+            assert self._consult is not None
+            stops = self._consult(*read_record(values, letter.blobs))
+            self._socket.send(sender, letter.word, {"question": values["question"], "stop": stops})
         elif letter.word == "error":
             failure = read_error(values)
             if isinstance(failure, DeadlineError):

@@ -70,10 +70,10 @@ class HubClient:
     def tell(self, word: str, values: dict[str, Any] | None = None, blobs: Sequence[Any] = ()) -> None:
         self._asks.send(word, values, blobs)
 
-    def ask(self, word: str, values: dict[str, Any] | None = None) -> Letter:
+    def ask(self, word: str, values: dict[str, Any] | None = None, blobs: Sequence[Any] = ()) -> Letter:
         """Tell, and wait for the answer."""
         self._requests += 1
-        self.tell(word, {**(values or {}), "request": self._requests})
+        self.tell(word, {**(values or {}), "request": self._requests}, blobs)
         deadline_s = time.monotonic() + self._deadline_s
         while True:
             letter = self._asks.receive() if self._asks.has_news(BEAT_S) else None
@@ -149,6 +149,9 @@ class HubClient:
             self._board.bells.ring(self._rank)
         elif letter.word == "last_step":
             self._board.last_step = values["last_step"]
+            self._answer(letter, values)
+        elif letter.word == "metric":
+            self._board.metric = values["metric"]
             self._answer(letter, values)
         elif letter.word == "part":
             self._parting = letter

@@ -28,7 +28,7 @@ class Requests:
         self._groups = GroupNumbers()
         self._paths: dict[tuple[int, str], str | None] = {}
         self._waiting: dict[tuple[int, str], list[tuple[Answer, dict[str, Any]]]] = {}
-        self._ending: _Round | None = None
+        self._telling: _Round | None = None
         self._rows: _Round | None = None
 
     def take(self, rank: int, letter: Letter, answer: Answer) -> None:
@@ -36,7 +36,9 @@ class Requests:
             "count": self._count,
             "group": self._number_group,
             "end_after": self._end_after,
-            "last_step": self._noted_end,
+            "last_step": self._noted_news,
+            "announce": self._announce,
+            "metric": self._noted_news,
             "memory": self._find_memory,
             "made": self._note_memory,
             "arrive": self._pass_on,
@@ -48,7 +50,7 @@ class Requests:
 
     def forget(self, rank: int) -> None:
         """A rank is lost: nobody waits for its part any more."""
-        for each in (self._ending, self._rows):
+        for each in (self._telling, self._rows):
             if each is not None:
                 each.do_without(rank)
 
@@ -62,18 +64,23 @@ class Requests:
     def _number_group(self, rank: int, letter: Letter, answer: Answer) -> None:
         answer({**letter.values, "number": self._groups.number_of(tuple(letter.values["members"]))})
 
-    # The run's end
+    # What all ranks have to know before the one that says it goes on: only the reporter does, one thing at a time
 
     def _end_after(self, rank: int, letter: Letter, answer: Answer) -> None:
-        """Let every rank know of it before the one that asks goes on."""
         last_step = self._board.last_step = min(self._board.last_step, letter.values["step"] + 1)
-        self._ending = _Round(self._others(), lambda parts: answer(letter.values))
-        for other in self._others():
-            self._tell(other, "last_step", {"last_step": last_step})
+        self._tell_all("last_step", {"last_step": last_step}, lambda: answer(letter.values))
 
-    def _noted_end(self, rank: int, letter: Letter, answer: Answer) -> None:
-        if self._ending is not None:
-            self._ending.note(rank, b"")
+    def _announce(self, rank: int, letter: Letter, answer: Answer) -> None:
+        self._tell_all("metric", {"metric": letter.values["metric"]}, lambda: answer(letter.values))
+
+    def _tell_all(self, word: str, values: dict[str, Any], then: Callable[[], None]) -> None:
+        self._telling = _Round(self._others(), lambda parts: then())
+        for other in self._others():
+            self._tell(other, word, values)
+
+    def _noted_news(self, rank: int, letter: Letter, answer: Answer) -> None:
+        if self._telling is not None:
+            self._telling.note(rank, b"")
 
     # Memory of one host
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from paceline.clusters.checks import check_deadline, check_real_stragglers, check_threads, thread_words
-from paceline.clusters.job import Job
+from paceline.clusters.job import Consult, Job
 from paceline.clusters.launched.launchers import LaunchedProcess, read_place
 from paceline.clusters.outcome import Outcome
 from paceline.costs.stragglers import Stragglers
@@ -60,10 +60,15 @@ class Launched:
     def stragglers(self) -> Stragglers:
         return Stragglers(slow=self.slow, delay=self.delay)
 
-    def run(self, job: Job, progress: Callable[[Progress], None] | None = None) -> list[Outcome]:
+    def run(
+        self,
+        job: Job,
+        progress: Callable[[Progress], None] | None = None,
+        consult: Consult | None = None,
+    ) -> list[Outcome]:
         from paceline.clusters.launched.run import LaunchedRun
 
-        return LaunchedRun(self, job).work(progress)
+        return LaunchedRun(self, job).work(progress, consult)
 
     def __str__(self) -> str:
         place = self.place

@@ -23,8 +23,14 @@ import msgpack
 
 from paceline.clusters.hosts.hub import Hub
 from paceline.clusters.hosts.rank import Assignment, RankProcess
-from paceline.clusters.hosts.table import Member, Table, check_versions, read_whereabouts, whereabouts
-from paceline.clusters.job import Job
+from paceline.clusters.hosts.table import (
+    Member,
+    Table,
+    check_versions,
+    read_whereabouts,
+    whereabouts,
+)
+from paceline.clusters.job import Consult, Job
 from paceline.clusters.launched.launchers import LaunchedProcess
 from paceline.clusters.outcome import Outcome
 from paceline.clusters.process.letters import read_error, read_outcomes
@@ -59,7 +65,9 @@ class LaunchedRun:
             )
         self._meeting = _Meeting(place, next(_numbers), cluster.deadline_s)
 
-    def work(self, progress: Callable[[Progress], None] | None) -> list[Outcome]:
+    def work(
+        self, progress: Callable[[Progress], None] | None, consult: Consult | None = None
+    ) -> list[Outcome]:
         """Take part to the end. Every process returns the same outcomes, or raises the same error."""
         rank, meeting = self._place.rank, self._meeting
         where = meeting.exchange("where", {**_values(whereabouts()), "address": _own_address(self._place)})
@@ -77,7 +85,8 @@ class LaunchedRun:
             Member.from_values(each) for each in meeting.exchange("member", process.member.to_values())
         ]
         table = Table(**run, encrypt=encrypt, hub=Seat(**seat), members=members)
-        return self._take_part(process, hub, table, progress)
+        middle = _Middle(hub, table, progress, consult) if hub is not None else None
+        return self._take_part(process, middle, table)
 
     def _open_hub(self, token: bytes, encrypt: bool, bind: str) -> Hub:
         cluster = self._cluster
@@ -90,9 +99,7 @@ class LaunchedRun:
             ports=cluster.ports,
         )
 
-    def _take_part(
-        self, process: RankProcess, hub: Hub | None, table: Table, progress: Callable[[Progress], None] | None
-    ) -> list[Outcome]:
+    def _take_part(self, process: RankProcess, middle: _Middle | None, table: Table) -> list[Outcome]:
         cluster = self._cluster
         assignment = Assignment(
             job=self._job,
@@ -100,7 +107,6 @@ class LaunchedRun:
             deadline_s=cluster.deadline_s,
             threads=cluster.threads,
         )
-        middle = _Middle(hub, table, progress) if hub is not None else None
         try:
             parting = process.work(assignment, table)
         finally:
@@ -116,14 +122,23 @@ class LaunchedRun:
 class _Middle:
     """The hub of the run, in a thread of the first rank's process. Its ranks hear from it all there is to know."""
 
-    def __init__(self, hub: Hub, table: Table, progress: Callable[[Progress], None] | None) -> None:
+    def __init__(
+        self,
+        hub: Hub,
+        table: Table,
+        progress: Callable[[Progress], None] | None,
+        consult: Consult | None,
+    ) -> None:
         self._hub = hub
-        self._thread = threading.Thread(target=self._work, args=(table, progress), name="hub", daemon=True)
+        called = (table, progress, consult)
+        self._thread = threading.Thread(target=self._work, args=called, name="hub", daemon=True)
         self._thread.start()
 
-    def _work(self, table: Table, progress: Callable[[Progress], None] | None) -> None:
+    def _work(
+        self, table: Table, progress: Callable[[Progress], None] | None, consult: Consult | None
+    ) -> None:
         try:
-            self._hub.work(table, self, progress, share=True)
+            self._hub.work(table, self, progress, consult, share=True)
         except Exception as error:
             self._hub.give_up(error)  # this process's own rank hears of it like all others
         finally:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
 
+from paceline.clusters.job import Consult
 from paceline.clusters.local.forkserver import ForkServer
 from paceline.clusters.local.interrupts import interrupts_heard, interrupts_kept
 from paceline.clusters.local.open_files import enough_open_files
@@ -21,7 +22,7 @@ from paceline.clusters.local.worker import Assignment
 from paceline.clusters.outcome import Outcome
 from paceline.clusters.process.blame import Life, explain, life_of
 from paceline.clusters.process.channel import Channel, ChannelClosed, ChannelStalled, Letter
-from paceline.clusters.process.letters import read_error, read_outcome
+from paceline.clusters.process.letters import read_error, read_outcome, read_record
 from paceline.clusters.process.payload import Packed
 from paceline.clusters.process.status_board import Status, StatusBoard
 from paceline.clusters.process.wiring import open_status_board
@@ -108,8 +109,11 @@ class Processes:
         """Drop everything now: an error's traceback keeps this object, and each mapping holds a descriptor."""
         vars(self).clear()
 
-    def work(self, progress: Callable[[Progress], None] | None) -> list[Outcome]:
+    def work(
+        self, progress: Callable[[Progress], None] | None, consult: Consult | None = None
+    ) -> list[Outcome]:
         """Run the job to its end; raise what ended it early."""
+        self._consult = consult
         for rank in range(self._job.ranks):
             self._launch(rank)
         self._wait_until_ready()
@@ -196,6 +200,8 @@ class Processes:
         elif letter.word == "group":
             number = self._groups.number_of(tuple(letter.values["members"]))
             self._send(rank, "group", {"number": number})
+        elif letter.word == "record":
+            self._show_record(rank, letter)
         elif letter.word == "done":
             self._roster.outcomes[rank] = read_outcome(letter.values, letter.blobs)
             self._set_status(rank, Status.FINISHED)
@@ -224,6 +230,12 @@ class Processes:
         for each in shown:
             with interrupts_heard():
                 progress(each)
+
+    def _show_record(self, rank: int, letter: Letter) -> None:
+        assert self._consult is not None
+        with interrupts_heard():
+            stops = self._consult(*read_record(letter.values, letter.blobs))
+        self._send(rank, "record", {"stop": stops})
 
     def _set_status(self, rank: int, status: Status) -> None:
         self._board.set_status(rank, status)

@@ -15,7 +15,7 @@ from paceline.clusters.checks import (
     share_of_cores,
     thread_words,
 )
-from paceline.clusters.job import Job
+from paceline.clusters.job import Consult, Job
 from paceline.clusters.outcome import Outcome
 from paceline.costs.link import Link
 from paceline.costs.stragglers import Stragglers
@@ -78,7 +78,12 @@ class Local:
     def stragglers(self) -> Stragglers:
         return Stragglers(slow=self.slow, delay=self.delay)
 
-    def run(self, job: Job, progress: Callable[[Progress], None] | None = None) -> list[Outcome]:
+    def run(
+        self,
+        job: Job,
+        progress: Callable[[Progress], None] | None = None,
+        consult: Consult | None = None,
+    ) -> list[Outcome]:
         from paceline.clusters.local.emulation import note_emulation
         from paceline.clusters.local.launch import Processes
         from paceline.clusters.local.worker import Assignment
@@ -93,7 +98,7 @@ class Local:
             threads=self.threads or share_of_cores(job.workers),
         )
         with Processes(assignment) as processes:
-            outcomes = processes.work(progress)
+            outcomes = processes.work(progress, consult)
         if self._emulated:
             note_emulation(self._emulated, outcomes, outcomes[job.reporter])
         return outcomes

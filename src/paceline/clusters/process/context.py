@@ -8,6 +8,8 @@ from collections.abc import Awaitable, Coroutine, Iterator, Sequence
 from functools import cached_property
 from typing import Any, TypeVar, cast
 
+from torch import Tensor
+
 from paceline.clusters.job import Job
 from paceline.clusters.outcome import Outcome
 from paceline.clusters.process.computing import ComputeOperation
@@ -126,8 +128,9 @@ class ProcessContext(Rank):
         assert task is not None
         samples = Samples.of(task, self.job.seed)
         batches = GlobalBatches.of(task, samples, self.job.seed)
+        turns = len(task.turns) or 1
         if not task.loaders or self.rank not in self.workers or not samples.runs_user_code:
-            return TrainingData(samples, batches, len(self.workers))
+            return TrainingData(samples, batches, len(self.workers), turns)
         loaders = Loaders(
             samples,
             count=task.loaders,
@@ -136,7 +139,7 @@ class ProcessContext(Rank):
             rank=self.rank,
             deadline_s=self._deadline_s,
         )
-        return LoadedData(samples, batches, len(self.workers), loaders)
+        return LoadedData(samples, batches, len(self.workers), loaders, turns)
 
     @cached_property
     def test_samples(self) -> Samples | None:
@@ -148,6 +151,16 @@ class ProcessContext(Rank):
 
     def end_after(self, step: int) -> None:
         self.driver.end_after(step)
+
+    def announce(self, metric: float) -> None:
+        self.driver.announce(metric)
+
+    @property
+    def announced(self) -> float:
+        return self.board.metric
+
+    def consult(self, record: dict[str, Any], state: dict[str, Tensor] | None) -> bool:
+        return self.driver.consult(record, state)
 
     def is_lost(self, rank: int) -> bool:
         return self.board.status(rank) == Status.LOST

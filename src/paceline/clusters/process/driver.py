@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from torch import Tensor
 
 from paceline.clusters.process.channel import Channel
+from paceline.clusters.process.letters import write_record
 from paceline.clusters.process.status_board import StatusBoard
 from paceline.clusters.process.window import LocalWindow
 from paceline.clusters.rank.observer import ParameterBoard
@@ -29,6 +30,14 @@ class Driver(Protocol):
 
     def end_after(self, step: int) -> None:
         """Make step number `step` the run's last, for all ranks, before this one goes on."""
+        ...
+
+    def announce(self, metric: float) -> None:
+        """Put a metric on the board, for all ranks, before this one goes on."""
+        ...
+
+    def consult(self, record: dict[str, Any], state: dict[str, Tensor] | None) -> bool:
+        """Show a record to the callbacks, and wait for them; whether the run shall end."""
         ...
 
     def count_update(self) -> int:
@@ -61,6 +70,13 @@ class LocalDriver:
 
     def end_after(self, step: int) -> None:
         self.board.last_step = min(self.board.last_step, step + 1)
+
+    def announce(self, metric: float) -> None:
+        self.board.metric = metric
+
+    def consult(self, record: dict[str, Any], state: dict[str, Tensor] | None) -> bool:
+        self._channel.send("record", *write_record(record, state))
+        return bool(self._channel.receive().values["stop"])
 
     def count_update(self) -> int:
         return self.board.count_update()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING, Literal
 
 from torch import Tensor
@@ -45,10 +45,17 @@ class ProcessLearner(Learner["ProcessContext"]):
             yield replica.bucket(0)
 
     async def apply(
-        self, shard: slice | None = None, *, norm: float | None = None, advance: bool = True
+        self,
+        shard: slice | None = None,
+        *,
+        norm: float | None = None,
+        advance: bool = True,
+        of: Sequence[Batch] = (),
     ) -> None:
         start_s = self._ctx.now()
-        self.replica.apply(shard, norm, advance=advance)
+        if self._looks:
+            self._look_before_update(shard)
+        self.replica.apply(shard, norm, advance=advance, of=of, step=self._ctx.step)
         self._ctx.span(Kind.UPDATE, start_s, self._ctx.now())
 
     def twin(self) -> ProcessContext:

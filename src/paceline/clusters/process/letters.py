@@ -6,23 +6,28 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
+from torch import Tensor
+
 from paceline import errors
 from paceline.clusters.outcome import Outcome
 from paceline.clusters.process.channel import decode, encode
 from paceline.clusters.rank.failures import failure_of
 from paceline.errors import RunError
+from paceline.run import Record
 from paceline.trace import Spans
 
 __all__ = [
     "read_error",
     "read_outcome",
     "read_outcomes",
+    "read_record",
     "write_error",
     "write_outcome",
     "write_outcomes",
+    "write_record",
 ]
 
-_TUPLES = ("losses", "bytes_over_time", "lost")
+_TUPLES = ("losses", "logged", "bytes_over_time", "lost")
 
 
 def write_outcome(outcome: Outcome) -> tuple[dict[str, Any], list[Any]]:
@@ -53,6 +58,18 @@ def read_outcomes(values: dict[str, Any], blobs: Sequence[bytearray]) -> list[Ou
         outcomes.append(read_outcome(each, rest[: each["blobs"]]))
         rest = rest[each["blobs"] :]
     return outcomes
+
+
+def write_record(record: dict[str, Any], state: dict[str, Tensor] | None) -> tuple[dict[str, Any], list[Any]]:
+    """The values and the blobs of a letter that shows a record, and the model's state with it."""
+    blobs: list[Any] = []
+    return {"record": encode(record, blobs), "state": encode(state, blobs)}, blobs
+
+
+def read_record(
+    values: dict[str, Any], blobs: Sequence[bytearray]
+) -> tuple[Record, dict[str, Tensor] | None]:
+    return Record(**decode(values["record"], blobs)), decode(values["state"], blobs)
 
 
 def write_error(rank: int, step: int, error: BaseException) -> dict[str, Any]:

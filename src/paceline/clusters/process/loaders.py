@@ -40,8 +40,10 @@ _log = logging.getLogger("paceline")
 class LoadedData(TrainingData):
     """The training data of a rank that has loaders."""
 
-    def __init__(self, samples: Samples, batches: GlobalBatches, workers: int, loaders: Loaders) -> None:
-        super().__init__(samples, batches, workers)
+    def __init__(
+        self, samples: Samples, batches: GlobalBatches, workers: int, loaders: Loaders, turns: int = 1
+    ) -> None:
+        super().__init__(samples, batches, workers, turns)
         self.source = self.loaders = loaders
 
     def ahead(self, batches: Iterator[Batch]) -> Iterator[Batch]:

@@ -19,11 +19,13 @@ from paceline.run import Progress
 __all__ = ["Activity", "Status", "StatusBoard"]
 
 _LINE_WORDS = CACHE_LINE // 8
-_STOP, _PROGRESS, _UPDATES, _CLOCK = 0, 1, 6, 7
+_STOP, _PROGRESS, _UPDATES, _CLOCK, _METRIC = 0, 1, 6, 7, 8
+_HEAD_LINES = 2  # before the lines of the ranks
 # A rank's line: its status is the driver's to write, the rest its own.
 _STATUS, _STEP, _COMPUTING_NS, _COMPUTATIONS, _DOING, _SINCE_NS = range(6)
 _NOBODY, _SEVERAL = 0, 0xFFFF  # in the place of a rank, which is written plus one
 _REPORT = struct.Struct("<qdqdd")  # step, loss, samples, seconds, metric
+_DOUBLE, _WORD = struct.Struct("<d"), struct.Struct("<q")
 
 
 class Status(IntEnum):
@@ -52,7 +54,7 @@ class StatusBoard:
     def __init__(self, memory: SharedMemory, ranks: int, bells: Bells | None = None) -> None:
         """`bells`: given where they are of another kind, or in other memory."""
         self._memory = memory
-        self._words = memory.words(0, _LINE_WORDS * (1 + ranks))
+        self._words = memory.words(0, _LINE_WORDS * (_HEAD_LINES + ranks))
         self._report = memory.view[8 : 8 + _REPORT.size]
         self.bells = bells or Bells(memory, self.bells_at(ranks), ranks)
         self.clock = StoppableClock(self._words, _CLOCK)
@@ -61,12 +63,12 @@ class StatusBoard:
 
     @staticmethod
     def nbytes(ranks: int) -> int:
-        return aligned(CACHE_LINE * (1 + ranks) + Bells.nbytes(ranks), 4096)
+        return aligned(CACHE_LINE * (_HEAD_LINES + ranks) + Bells.nbytes(ranks), 4096)
 
     @staticmethod
     def bells_at(ranks: int) -> int:
         """Where in the board's memory the bells are."""
-        return CACHE_LINE * (1 + ranks)
+        return CACHE_LINE * (_HEAD_LINES + ranks)
 
     @property
     def last_step(self) -> int:
@@ -76,22 +78,32 @@ class StatusBoard:
     def last_step(self, step: int) -> None:
         self._words[_STOP] = step
 
+    @property
+    def metric(self) -> float:
+        """What the reporter last announced. It is one word, so that it is whole."""
+        value: float = _DOUBLE.unpack(_WORD.pack(self._words[_METRIC]))[0]
+        return value
+
+    @metric.setter
+    def metric(self, metric: float) -> None:
+        self._words[_METRIC] = _WORD.unpack(_DOUBLE.pack(metric))[0]
+
     def status(self, rank: int) -> Status:
-        return Status(self._words[_LINE_WORDS * (1 + rank) + _STATUS])
+        return Status(self._words[_LINE_WORDS * (_HEAD_LINES + rank) + _STATUS])
 
     def set_status(self, rank: int, status: Status) -> None:
-        self._words[_LINE_WORDS * (1 + rank) + _STATUS] = status
+        self._words[_LINE_WORDS * (_HEAD_LINES + rank) + _STATUS] = status
 
     def step(self, rank: int) -> int:
         """The step that a rank is in."""
-        return self._words[_LINE_WORDS * (1 + rank) + _STEP]
+        return self._words[_LINE_WORDS * (_HEAD_LINES + rank) + _STEP]
 
     def set_step(self, rank: int, step: int) -> None:
-        self._words[_LINE_WORDS * (1 + rank) + _STEP] = step
+        self._words[_LINE_WORDS * (_HEAD_LINES + rank) + _STEP] = step
 
     def note_doing(self, rank: int, doing: Doing, awaited: Sequence[int] = ()) -> None:
         """Say what this rank does from now on, and whom it waits for."""
-        line, first = _LINE_WORDS * (1 + rank), awaited[0] + 1 if awaited else _NOBODY
+        line, first = _LINE_WORDS * (_HEAD_LINES + rank), awaited[0] + 1 if awaited else _NOBODY
         # At a barrier a rank waits for all that are missing: to name the first is enough.
         several = len(awaited) > 1 and doing is not Doing.barrier
         self._words[line + _SINCE_NS] = time.monotonic_ns()
@@ -99,7 +111,7 @@ class StatusBoard:
 
     def activity(self, rank: int) -> Activity:
         """What a rank has said of itself."""
-        line = _LINE_WORDS * (1 + rank)
+        line = _LINE_WORDS * (_HEAD_LINES + rank)
         doing, awaited = Doing(self._words[line + _DOING] & 0xFF), self._words[line + _DOING] >> 8
         one = awaited - 1 if awaited not in (_NOBODY, _SEVERAL) else None
         since_s = self._words[line + _SINCE_NS] * 1e-9
@@ -117,13 +129,13 @@ class StatusBoard:
 
     def note_computing(self, rank: int, seconds: float, *, ended: bool) -> None:
         """Add to what a rank has computed. Each writes its own line alone."""
-        line = _LINE_WORDS * (1 + rank)
+        line = _LINE_WORDS * (_HEAD_LINES + rank)
         self._words[line + _COMPUTING_NS] += int(seconds * 1e9)
         self._words[line + _COMPUTATIONS] += ended
 
     def slowest(self, workers: int) -> tuple[int | None, float]:
         """The worker that computes the slowest, and how many times as long as the others it takes."""
-        lines = [_LINE_WORDS * (1 + rank) for rank in range(workers)]
+        lines = [_LINE_WORDS * (_HEAD_LINES + rank) for rank in range(workers)]
         return slowest(
             [self._words[n + _COMPUTING_NS] * 1e-9 for n in lines],
             [self._words[n + _COMPUTATIONS] for n in lines],
@@ -131,14 +143,14 @@ class StatusBoard:
 
     def read_own(self, rank: int) -> dict[str, Any]:
         """The words that a rank itself writes, to be copied to another host."""
-        line = _LINE_WORDS * (1 + rank)
+        line = _LINE_WORDS * (_HEAD_LINES + rank)
         own = list(self._words[line + _STEP : line + _SINCE_NS + 1])
         own[-1] = time.monotonic_ns() - own[-1]  # another host has another clock
         return {"line": own, "report": list(self.read_report())}
 
     def copy_own(self, rank: int, values: dict[str, Any], *, reports: bool) -> None:
         """Take over what `read_own` gave elsewhere; the run's report too if this rank is the one that writes it."""
-        line, own = _LINE_WORDS * (1 + rank) + _STEP, values["line"]
+        line, own = _LINE_WORDS * (_HEAD_LINES + rank) + _STEP, values["line"]
         for i, word in enumerate((*own[:-1], time.monotonic_ns() - own[-1])):
             self._words[line + i] = word
         if reports:

@@ -16,12 +16,14 @@ __all__ = ["TrainingData"]
 class TrainingData:
     """What every rank knows of the data. It has to be made only where it is asked for: it may be large."""
 
-    def __init__(self, samples: Samples, batches: GlobalBatches, workers: int) -> None:
+    def __init__(self, samples: Samples, batches: GlobalBatches, workers: int, turns: int = 1) -> None:
+        """`turns`: so many steps, one after the other, are of the same global batch."""
         self.samples = samples
         self.source: Source = samples
         """Where batches come from: the samples themselves, or those that fetch them beforehand."""
         self.batches = batches
         self._workers = workers
+        self._turns = turns
 
     @property
     def sample_count(self) -> int:
@@ -29,15 +31,20 @@ class TrainingData:
 
     @property
     def samples_per_epoch(self) -> int:
-        """Samples of one pass over the data: those of all its global batches. 0: a stream, whose end is not known."""
-        return self.batches.samples_per_epoch
+        """Samples of one pass over the data, in every turn. 0: a stream, whose end is not known."""
+        return self.batches.samples_per_epoch * self._turns
 
     @property
     def targets(self) -> np.ndarray:
         return self.samples.targets()
 
     def batch_of(self, worker: int, step: int) -> Batch:
-        return self.batches.slice(step, worker, self._workers)
+        turns = self._turns
+        if turns == 1:
+            return self.batches.slice(step, worker, self._workers)
+        batch = self.batches.slice(step // turns, worker, self._workers)
+        whole = batch.whole
+        return Batch(step, batch.start, batch.count, batch.total, lambda step: whole(step // turns))
 
     def ahead(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         """The same batches. A world that can fetches those to come while the last one is computed."""

@@ -23,11 +23,16 @@ R = TypeVar("R", bound=Rank)
 class Learner(Generic[R]):
     """A rank's replica of the model. Its subclasses satisfy `paceline.context.Model`."""
 
-    __slots__ = ("_ctx", "_replica")
+    __slots__ = ("_ctx", "_is_shared", "_looks", "_replica", "_updates")
 
     def __init__(self, ctx: R, replica: Replica | None) -> None:
         self._ctx = ctx
         self._replica = replica
+        task = None if replica is None else replica.task
+        # Most tasks need no look before an update.
+        self._looks = task is not None and (task.ema is not None or task.schedule is not None)
+        self._is_shared = False  # whether all ranks see the same parameters
+        self._updates = 0
 
     @property
     def replica(self) -> Replica:
@@ -65,7 +70,23 @@ class Learner(Generic[R]):
         self.replica.advance_schedule(updates)
 
     def reset_optimizer(self) -> None:
+        if self.replica.task.schedule is not None and self.replica.updates.of().waits_for_metric:
+            remedy = "choose a schedule that goes by updates, or another strategy"
+            bound = "must not need a metric where optimizers begin anew"
+            raise ConfigurationError("schedule", bound, "ReduceLROnPlateau", remedy)
         self.replica.reset_optimizer()
+
+    def _look_before_update(self, shard: slice | None) -> None:
+        """Step a schedule that goes by the metric, if there is a new one; see that a moving average sees all."""
+        ctx, replica, every = self._ctx, self.replica, self._ctx.job.evaluate_every
+        # The reporter announced it before it took part in this update, so that every rank knows it by now.
+        if self._updates and every and self._updates % every == 0 and replica.updates.wait_for_metric:
+            replica.updates.note_metric(ctx.announced)
+        self._updates += 1
+        parted = shard is not None and shard.stop - shard.start < replica.layout.length
+        if parted and ctx.is_reporter and replica.task.ema is not None and not self._is_shared:
+            bound = "must not be given where each server has a part of the parameters only"
+            raise ConfigurationError("ema", bound, replica.task.ema, "use one server, or another strategy")
 
     def shards(self, parts: int) -> Sequence[slice]:
         return self.replica.shards(parts)
@@ -76,6 +97,7 @@ class Learner(Generic[R]):
         parameters: Tensor | Literal["lent"] | None = None,
         gradient: Tensor | Literal["lent"] | None = None,
     ) -> None:
+        self._is_shared = isinstance(parameters, Tensor)
         self.replica.place(self._lent(self.parameters, parameters), self._lent(self.gradient, gradient))
 
     def _lent(self, present: Tensor, wanted: Tensor | Literal["lent"] | None) -> Tensor | None:
@@ -106,6 +128,8 @@ class Learner(Generic[R]):
         if replica.not_finite is not None:
             raise GradientNotFiniteError(ctx.rank, ctx.step, replica.not_finite)
         ctx.outcome.losses.append((batch.step, loss, batch.count))
+        if replica.logged:
+            ctx.outcome.logged.append((ctx.step, batch.count, replica.logged))
         return loss
 
     def finish(self, mean: Tensor | None) -> dict[str, Any]:

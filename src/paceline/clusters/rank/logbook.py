@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 
 from paceline.clusters.rank.observer import Observer
+from paceline.errors import ConfigurationError
+from paceline.replica.averages import MovingAverage
 from paceline.trace import Kind
 
 if TYPE_CHECKING:
@@ -24,14 +26,29 @@ _log = logging.getLogger("paceline")
 class Logbook:
     """One rank's record. It satisfies `paceline.context.Log` in every world."""
 
-    __slots__ = ("_evaluation_s", "_observer", "_rank", "_reported", "_seen_metric")
+    __slots__ = (
+        "_average",
+        "_averaged_steps",
+        "_evaluation_s",
+        "_observer",
+        "_observes",
+        "_rank",
+        "_reported",
+        "_seen",
+        "_stops",
+    )
 
     def __init__(self, rank: Rank) -> None:
         self._rank = rank
         self._reported: dict[str, float] = {}
         self._evaluation_s = 0.0
-        self._seen_metric: float | None = None
+        self._seen: dict[str, float] | None = None  # the step's metrics, where the run has looked already
         self._observer: Observer | None = None
+        self._observes = False  # whether workers have steps of their own: they can end only where they meet
+        self._stops = False  # whether a callback wants the run to end
+        decay = rank.job.task.ema if rank.is_reporter and rank.job.task is not None else None
+        self._average = None if decay is None else MovingAverage(decay)
+        self._averaged_steps = 0
 
     # What a strategy writes
 
@@ -49,6 +66,7 @@ class Logbook:
         self.observer.show(self._rank.model.parameters if parameters is None else parameters)
 
     async def observe(self, step: int, *, force: bool = False, own_metric: bool = False) -> None:
+        self._observes = True
         if not force and not self.inspects(step):
             return
         start_s = self._rank.now()
@@ -59,7 +77,7 @@ class Logbook:
             self._look(step)
         await self.observer.part()
         if own_metric and self._evaluates and step + 1 >= self._rank.last_step:
-            self._rank.outcome.own_metric = self._evaluate(own=True)
+            self._rank.outcome.own_metric = next(iter(self._evaluate(own=True).values()))
 
     def note_staleness(self, staleness: int) -> None:
         histogram = self._rank.outcome.staleness
@@ -73,25 +91,27 @@ class Logbook:
 
     def record(self, step: int, *, loss: float, samples: int, force: bool = False) -> None:
         rank = self._rank
+        self._refuse_plateaus()
         updates = rank.outcome.updates
         before = updates[-1]["step"] if updates else 0
         # Others go on while one evaluates, so that its time is the run's; not where there is only one.
         left_out_s = self._evaluation_s if len(rank.workers) == 1 else 0.0
-        reported, self._reported = self._reported, {}
-        record: dict[str, Any] = {"loss": loss, "samples": samples, "metric": None, "extra": reported}
-        record.update(step=step, seconds=rank.now() - left_out_s)
+        record = self._draft(step - 1)
+        record.update(loss=loss, samples=samples, seconds=rank.now() - left_out_s)
+        self._reported, rank.outcome.logged = {}, []
         updates.append(record)
         if not rank.is_reporter:
             return
+        self._follow_average(step)
         every = rank.job.evaluate_every
         # The last evaluation comes in `finish`, when everybody has ended.
         evaluates = self._evaluates and step // every > before // every and step < rank.last_step
         if self._observer is not None and (evaluates or force):
             record["extra"]["consensus"] = self._observer.distance()
         if evaluates:
-            record["metric"] = self._evaluate()
-            if self._reaches_target(record["metric"]):
-                rank.end_after(step)
+            self._enter(record, self._evaluate())
+        if self._ends_with(record):
+            rank.end_after(step)
         rank.show_progress(record)
 
     # What the loop writes
@@ -101,20 +121,19 @@ class Logbook:
         outcome.bytes_at.append(outcome.bytes_sent)
         if not rank.is_reporter:
             return
-        reported, self._reported = self._reported, {}
-        seconds = rank.now() - self._evaluation_s
-        record: dict[str, Any] = {"step": step + 1, "seconds": seconds, "metric": None, "extra": reported}
-        for key in ("loss", "samples"):
-            if key in reported:
-                record[key] = reported.pop(key)
-        if self._seen_metric is not None:
-            record["metric"], self._seen_metric = self._seen_metric, None
-        elif self._evaluation_is_due(step):
-            record["metric"] = self._evaluate()
-            if self._reaches_target(record["metric"]):
+        self._follow_average(step + 1)
+        record = self._draft(step)
+        self._reported = {}
+        if self._seen is not None:
+            self._enter(record, self._seen)
+            self._seen = None
+        else:
+            if self._evaluation_is_due(step):
+                self._enter(record, self._evaluate())
+            if self._ends_with(record):
                 # The others may have begun the next step, but none can have ended it without this rank: so that
                 # step is the last, for everybody, in every world.
-                rank.end_after(step + 1)
+                self._end_after(step + 1)
         outcome.records.append(record)
         rank.show_progress(record)
 
@@ -122,14 +141,45 @@ class Logbook:
         """What this rank brings back."""
         rank, outcome = self._rank, self._rank.outcome
         outcome.reported = self._reported
+        if outcome.updates:
+            outcome.logged = []  # of a batch that came to no update; the others are in their records
         outcome.threads = torch.get_num_threads()
         if not outcome.records and rank.is_reporter and self._evaluates:
-            outcome.metric = self._evaluate() if self._seen_metric is None else self._seen_metric
+            self._evaluate_at_the_end()
         outcome.seconds = rank.now()
         outcome.spans = rank.recorder.pack()
         if rank.is_reporter:
             outcome.state = rank.model.finish(self._mean())
+            if self._average is not None and self._average.values is not None:
+                outcome.ema_state = rank.model.finish(self._average.values)
         return outcome
+
+    def _evaluate_at_the_end(self) -> None:
+        """Of ranks that update at their own pace: their last records were written before all had ended."""
+        rank, outcome = self._rank, self._rank.outcome
+        metrics = self._evaluate() if self._seen is None else self._seen
+        outcome.metric, *_ = metrics.values()
+        outcome.reported |= dict(list(metrics.items())[1:])
+        if self._seen is None:
+            record = self._draft(rank.last_step - 1)
+            self._enter(record, metrics)
+            self._consult(record)
+
+    def _draft(self, step: int) -> dict[str, Any]:
+        """The record of a step, without its metric."""
+        rank = self._rank
+        extra = dict(self._reported)
+        logged = rank.outcome.logged
+        if logged and logged[-1][0] == rank.step:
+            extra |= logged[-1][2]
+        record: dict[str, Any] = {"step": step + 1, "seconds": rank.now() - self._evaluation_s}
+        record.update(metric=None, extra=extra)
+        if rank.outcome.updates:  # at this rank's own pace: what it knows is of its own last
+            record.update({key: rank.outcome.updates[-1][key] for key in ("loss", "samples")})
+        for key in ("loss", "samples"):
+            if key in extra:
+                record[key] = extra.pop(key)
+        return record
 
     # Looking at the model
 
@@ -145,9 +195,13 @@ class Logbook:
         self.report(consensus=self.observer.distance())
         self._leave_out(start_s)
         if self._evaluation_is_due(step):
-            self._seen_metric = self._evaluate()
-            if self._reaches_target(self._seen_metric):
-                self._rank.end_after(step)
+            self._follow_average(step + 1)
+            self._seen = self._evaluate()
+            record = self._draft(step)
+            self._enter(record, self._seen)
+            self._stops = self._ends_with(record) or self._stops
+        if self._stops:
+            self._rank.end_after(step)
 
     @property
     def _evaluates(self) -> bool:
@@ -159,20 +213,24 @@ class Logbook:
             return False
         return (step + 1) % every == 0 or step + 1 == self._rank.last_step
 
-    def _evaluate(self, *, own: bool = False) -> float:
-        """The metric of the run's model, or of this worker's own."""
+    def _evaluate(self, *, own: bool = False) -> dict[str, float]:
+        """The metrics of the run's model, or of this worker's own."""
         rank = self._rank
         assert rank.test_samples is not None
-        assert rank.job.task is not None
-        metric = rank.job.task.metric_function()
-        assert metric is not None
         rank.outcome.test_samples = rank.test_samples.length
         start_s = rank.now()
         with rank.clock_stopped() if rank.is_reporter else contextlib.nullcontext():
-            parameters = None if own else self._mean()
-            value: float = rank.model.replica.evaluate(rank.test_samples, metric, parameters)
+            parameters = None if own else self._looked_at()
+            found: dict[str, float] = rank.model.replica.evaluate(rank.test_samples, parameters)
+        if not own and rank.model.replica.updates.wait_for_metric:
+            rank.announce(next(iter(found.values())))
         self._leave_out(start_s)
-        return value
+        return found
+
+    def _enter(self, record: dict[str, Any], metrics: dict[str, float]) -> None:
+        """Write metrics into a record: the first is the one that counts."""
+        (_, record["metric"]), *others = metrics.items()
+        record["extra"].update(others)
 
     def _leave_out(self, start_s: float) -> None:
         """Take the time since then off the run's clock: it was spent on measuring."""
@@ -183,6 +241,53 @@ class Logbook:
     def _mean(self) -> Tensor | None:
         """The workers' mean, where each has parameters of its own."""
         return self._observer.mean() if self._observer is not None else None
+
+    def _looked_at(self) -> Tensor | None:
+        """The parameters that are evaluated. None: the replica's own."""
+        return self._mean() if self._average is None else self._average.values
+
+    def _follow_average(self, steps: int) -> None:
+        """Take the parameters after so many steps into the moving average, once."""
+        if self._average is not None and steps > self._averaged_steps:
+            self._averaged_steps = steps
+            self._average.update(self._rank.model.parameters)
+
+    def _refuse_plateaus(self) -> None:
+        """Where ranks update at their own pace, they would hear of a metric at different updates."""
+        if self._rank.model.replica.updates.wait_for_metric:
+            remedy = "choose a schedule that goes by updates, or a strategy whose workers keep step"
+            bound = "must not need a metric where workers update at their own pace"
+            raise ConfigurationError("schedule", bound, "ReduceLROnPlateau", remedy)
+
+    # Ending early
+
+    def _ends_with(self, record: dict[str, Any]) -> bool:
+        """Whether a record is a reason to end the run: its target is reached, or a callback says so."""
+        stops = self._consult(record)
+        return stops or (record["metric"] is not None and self._reaches_target(record["metric"]))
+
+    def _end_after(self, step: int) -> None:
+        """Where workers take steps of their own, the run ends when they next meet: see `_look`."""
+        if self._observes:
+            self._stops = True
+        else:
+            self._rank.end_after(step)
+
+    def _consult(self, record: dict[str, Any]) -> bool:
+        """Show a record to the driver's callbacks, if they want it; whether they want the run to end."""
+        rank = self._rank
+        wants = rank.job.watch
+        evaluated = record["metric"] is not None
+        if not wants.steps and not (wants.evaluations and evaluated):
+            return False
+        start_s = rank.now()
+        losses = rank.outcome.losses
+        shown = dict(record, samples=rank.samples_by(record), bytes=rank.outcome.bytes_sent)
+        shown.setdefault("loss", losses[-1][1] if losses else float("nan"))
+        state = rank.model.replica.state(self._looked_at()) if evaluated and wants.state else None
+        stops = rank.consult(shown, state)
+        self._leave_out(start_s)
+        return stops
 
     def _reaches_target(self, metric: float) -> bool:
         job = self._rank.job

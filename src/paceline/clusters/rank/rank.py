@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from paceline.clusters.job import Job
 from paceline.clusters.outcome import Outcome
@@ -123,6 +124,19 @@ class Rank(ABC):
     @abstractmethod
     def end_after(self, step: int) -> None:
         """Let every rank end the run when it has done step number `step`."""
+
+    @abstractmethod
+    def announce(self, metric: float) -> None:
+        """Let every rank know the reporter's last metric, before this one goes on."""
+
+    @property
+    @abstractmethod
+    def announced(self) -> float:
+        """The metric that was last announced."""
+
+    @abstractmethod
+    def consult(self, record: dict[str, Any], state: dict[str, Tensor] | None) -> bool:
+        """Show a record, and the state of the model if given, to the driver's callbacks; whether the run shall end."""
 
     @abstractmethod
     def now(self) -> float: ...

@@ -16,7 +16,7 @@ import numpy as np
 from paceline.clusters.hosts.hub import Hub
 from paceline.clusters.hosts.rank import Assignment
 from paceline.clusters.hosts.table import Member, Table, Whereabouts, check_versions, whereabouts
-from paceline.clusters.job import Job
+from paceline.clusters.job import Consult, Job
 from paceline.clusters.outcome import Outcome
 from paceline.clusters.process.letters import read_error
 from paceline.clusters.process.payload import Packed
@@ -69,7 +69,9 @@ class Fleet:
     ) -> None:
         self._stack.close()
 
-    def run(self, job: Job, progress: Callable[[Progress], None] | None) -> list[Outcome]:
+    def run(
+        self, job: Job, progress: Callable[[Progress], None] | None, consult: Consult | None = None
+    ) -> list[Outcome]:
         """Run a job to its end; raise what ended it early."""
         cluster, chosen = self._cluster, self._choose(job.ranks)
         places = [self._places[actor] for actor in chosen]
@@ -85,7 +87,7 @@ class Fleet:
             binds = [self._placement.addresses[actor] if spans_hosts else _LOOPBACK for actor in chosen]
             members = self._join(chosen, handed, binds, run_id=run_id, **terms)
             table = Table(run_id=run_id, token=token, encrypt=encrypt, hub=hub.seat, members=members)
-            outcomes = hub.work(table, self._send_to_work(chosen, table), progress)
+            outcomes = hub.work(table, self._send_to_work(chosen, table), progress, consult)
             outcomes[job.reporter].facts["ray"] = self._ray.__version__
             return outcomes
         finally:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from paceline.clusters.job import Job
+from paceline.clusters.job import Consult, Job
 from paceline.clusters.outcome import Outcome
 from paceline.clusters.ray.fleet import Fleet
 from paceline.run import Progress
@@ -38,14 +38,19 @@ class HeldRay:
     def workers(self) -> int:
         return self.cluster.workers
 
-    def run(self, job: Job, progress: Callable[[Progress], None] | None = None) -> list[Outcome]:
+    def run(
+        self,
+        job: Job,
+        progress: Callable[[Progress], None] | None = None,
+        consult: Consult | None = None,
+    ) -> list[Outcome]:
         self.cluster.check(job)
         fleet = self._fleet
         if fleet is None or fleet.ranks < job.ranks:
             self._end()
             fleet = self._fleet = self._stack.enter_context(Fleet(self.cluster, job.ranks))
         try:
-            outcomes = fleet.run(job, progress)
+            outcomes = fleet.run(job, progress, consult)
         except BaseException:
             self._end()
             raise

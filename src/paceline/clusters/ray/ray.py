@@ -15,7 +15,7 @@ from paceline.clusters.checks import (
     check_workers,
     thread_words,
 )
-from paceline.clusters.job import Job
+from paceline.clusters.job import Consult, Job
 from paceline.clusters.outcome import Outcome
 from paceline.costs.stragglers import Stragglers
 from paceline.costs.times import Times
@@ -76,9 +76,14 @@ class Ray:
     def stragglers(self) -> Stragglers:
         return Stragglers(slow=self.slow, delay=self.delay)
 
-    def run(self, job: Job, progress: Callable[[Progress], None] | None = None) -> list[Outcome]:
+    def run(
+        self,
+        job: Job,
+        progress: Callable[[Progress], None] | None = None,
+        consult: Consult | None = None,
+    ) -> list[Outcome]:
         with self.hold() as held:
-            return held.run(job, progress)
+            return held.run(job, progress, consult)
 
     def hold(self) -> HeldRay:
         """For several runs, `with pl.Ray(…).hold() as cluster`: its processes stay until the block ends.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
@@ -9,7 +10,7 @@ from typing import Any, TypeVar, cast
 
 from torch import Tensor
 
-from paceline.clusters.job import Job
+from paceline.clusters.job import Consult, Job
 from paceline.clusters.outcome import Outcome
 from paceline.clusters.rank.data import TrainingData
 from paceline.clusters.rank.groups import GroupNumbers, Groups
@@ -30,7 +31,7 @@ from paceline.costs.stragglers import Stragglers
 from paceline.replica.batches import GlobalBatches
 from paceline.replica.replica import Replica
 from paceline.replica.samples import Samples
-from paceline.run import Progress
+from paceline.run import Progress, Record
 from paceline.trace import Kind
 from paceline.trace.spans import pack_span
 
@@ -63,6 +64,11 @@ class World:
     updates: int = 0
     """Updates that ranks made at their own pace."""
     progress: Callable[[Progress], None] | None = None
+    consult: Consult | None = None
+    callback_error: Exception | None = None
+    """What a callback raised: it is not a rank's."""
+    announced: float = math.nan
+    """The reporter's last metric, where ranks need to know it."""
     shown_s: float = 0.0
     computing_s: list[float] = field(default_factory=list)
     """Of each rank: seconds spent on computations, while there is somebody to show progress to."""
@@ -80,8 +86,8 @@ class World:
 class SharedData(TrainingData):
     """One for all ranks. A server asks for the same batch as the worker that pushed it: such a batch is cut once."""
 
-    def __init__(self, samples: Samples, batches: GlobalBatches, workers: int) -> None:
-        super().__init__(samples, batches, workers)
+    def __init__(self, samples: Samples, batches: GlobalBatches, workers: int, turns: int = 1) -> None:
+        super().__init__(samples, batches, workers, turns)
         self._last: dict[int, Batch] = {}
 
     def batch_of(self, worker: int, step: int) -> Batch:
@@ -160,6 +166,22 @@ class SimulatedContext(Rank):
 
     def end_after(self, step: int) -> None:
         self.world.last_step = min(self.world.last_step, step + 1)
+
+    def announce(self, metric: float) -> None:
+        self.world.announced = metric
+
+    @property
+    def announced(self) -> float:
+        return self.world.announced
+
+    def consult(self, record: dict[str, Any], state: dict[str, Tensor] | None) -> bool:
+        world = self.world
+        assert world.consult is not None
+        try:
+            return world.consult(Record(**record), state)
+        except Exception as error:
+            world.callback_error = error
+            raise
 
     def open_parameter_board(self) -> Observer:
         world = self.world

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING
 
 from torch import Tensor
@@ -48,11 +48,18 @@ class SimulatedLearner(Learner["SimulatedContext"]):
             yield replica.bucket(number)
 
     async def apply(
-        self, shard: slice | None = None, *, norm: float | None = None, advance: bool = True
+        self,
+        shard: slice | None = None,
+        *,
+        norm: float | None = None,
+        advance: bool = True,
+        of: Sequence[Batch] = (),
     ) -> None:
         ctx = self._ctx
         start_s = ctx.kernel.now
-        self.replica.apply(shard, norm, advance=advance)
+        if self._looks:
+            self._look_before_update(shard)
+        self.replica.apply(shard, norm, advance=advance, of=of, step=ctx.step)
         update_s = ctx.price.seconds(_UPDATE_WORK, 0, 0)
         if update_s:
             await Timer(ctx, update_s)

@@ -13,7 +13,7 @@ import torch
 from paceline.chance import seeded
 from paceline.clusters.checks import check_compute, check_threads, check_workers, share_of_cores, thread_words
 from paceline.clusters.gc_pause import gc_paused
-from paceline.clusters.job import Job
+from paceline.clusters.job import Consult, Job
 from paceline.clusters.outcome import Outcome
 from paceline.clusters.rank.failures import failure_of
 from paceline.clusters.simulated.context import SharedData, SimulatedContext, World
@@ -96,25 +96,36 @@ class Simulated:
     def stragglers(self) -> Stragglers:
         return Stragglers(slow=self.slow, delay=self.delay)
 
-    def run(self, job: Job, progress: Callable[[Progress], None] | None = None) -> list[Outcome]:
+    def run(
+        self,
+        job: Job,
+        progress: Callable[[Progress], None] | None = None,
+        consult: Consult | None = None,
+    ) -> list[Outcome]:
         self._check_faulty_ranks(job)
         threads = _set_threads(self.threads or share_of_cores(job.workers))
         try:
             # The ranks compute in the caller's process, and must leave its random numbers as they were.
             with gc_paused(), seeded(job.seed):
                 try:
-                    # A rank that dies in a collective disturbs it in any case.
-                    return self._run(job, progress, whole_collectives=not self.faults)
+                    # A rank that dies in a collective disturbs it in any case, and callbacks must be called once.
+                    whole = not self.faults and consult is None
+                    return self._run(job, progress, consult, whole_collectives=whole)
                 except Disturbed:
-                    return self._run(job, progress, whole_collectives=False)
+                    return self._run(job, progress, consult, whole_collectives=False)
         finally:
             _set_threads(threads)
 
     def _run(
-        self, job: Job, progress: Callable[[Progress], None] | None, *, whole_collectives: bool
+        self,
+        job: Job,
+        progress: Callable[[Progress], None] | None,
+        consult: Consult | None,
+        *,
+        whole_collectives: bool,
     ) -> list[Outcome]:
         world = self._world(job, progress)
-        world.whole_collectives = whole_collectives
+        world.whole_collectives, world.consult = whole_collectives, consult
         contexts = self._contexts(job, world)
         processes: list[Process[Any]] = []
         for context in contexts:
@@ -126,7 +137,8 @@ class Simulated:
             outcomes = [context.finish() for context in contexts]
         except (Exception, SystemExit, Cancelled) as error:
             for context, process in zip(contexts, processes, strict=True):
-                if process.error is error and not isinstance(error, Disturbed):
+                of_rank = process.error is error and error is not world.callback_error
+                if of_rank and not isinstance(error, Disturbed):
                     raise failure_of(context.rank, context.step, error) from None
             raise
         finally:
@@ -153,7 +165,7 @@ class Simulated:
             shares_memory=self.link == SHARED_MEMORY,
             pricing=self._pricing(job, samples, batches),
             stragglers=self.stragglers,
-            data=SharedData(samples, batches, job.workers) if samples and batches else None,
+            data=_shared_data(job, samples, batches),
             samples=samples if real else None,
             test_samples=Samples.of_test(task) if task and real else None,
             last_step=job.steps,
@@ -213,6 +225,12 @@ def _check_faults(faults: object) -> None:
     if not isinstance(faults, Sequence) or not all(isinstance(fault, Kill) for fault in faults):
         remedy = "write faults=(pl.faults.Kill(1, step=3),)"
         raise ConfigurationError("faults", "must be a sequence of pl.faults", faults, remedy)
+
+
+def _shared_data(job: Job, samples: Samples | None, batches: GlobalBatches | None) -> SharedData | None:
+    if job.task is None or samples is None or batches is None:
+        return None
+    return SharedData(samples, batches, job.workers, len(job.task.turns) or 1)
 
 
 def _set_threads(count: int) -> int:

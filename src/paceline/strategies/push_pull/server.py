@@ -73,7 +73,10 @@ class Server:
             sent = f"a gradient of shape {list(gradient.shape)} at version {version}"
             expected = f"one of shape [{self._length}] at a version up to {self.version}"
             raise MismatchError(source, sent, self.ctx.rank, expected)
-        return Push(source, step, version, loss, gradient, self.batch_of(source, step))  # type: ignore[arg-type]
+        batch = self.batch_of(source, step)  # type: ignore[arg-type]
+        if self.policy.cancels:
+            batch.update = version  # type: ignore[assignment]
+        return Push(source, step, version, loss, gradient, batch)  # type: ignore[arg-type]
 
     def next_message(self, count: int = 0) -> Awaitable[Message]:
         """What a worker pushes next; `count` gradients have come for the same update."""
@@ -98,7 +101,7 @@ class Server:
             if not sending.done:  # most have ended; the others get the parameters as they were
                 await sending.detach()
         self._sending.clear()
-        await self.model.apply(self.shard, norm=norm)
+        await self.model.apply(self.shard, norm=norm, of=[push.batch for push in pushes])
         self.version += 1
 
     def hand_out(self, workers: Sequence[int], version: int, *, ends: bool = False) -> None:

@@ -74,6 +74,7 @@ class Worker:
         doors = self._doors(landing)
         news = self._listen(doors)
         async for batch in self._ctx.batches(endless=True):
+            batch.update = self._version  # what is not for the next update is thrown away
             work = self._ctx.start(self._ctx.model.compute(batch))
             await self._ctx.first([news[0], work])
             if not news[0].done:

@@ -1,0 +1,135 @@
+"""What updates a replica: the optimizers of a task (one, or one for each of several models), shard by shard."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from torch import Tensor, nn
+
+from paceline.context import Batch
+from paceline.replica.layout import Layout
+from paceline.replica.optimizer import FlatOptimizer, clip, works_elementwise
+from paceline.task import Task
+
+__all__ = ["FlatOptimizers", "Updates", "all_work_elementwise"]
+
+
+def all_work_elementwise(task: Task, module: nn.Module) -> bool:
+    """Whether the parameters may be cut anywhere."""
+    return all(works_elementwise(each.build_optimizer(module)) for each in task.by_optimizer().values())
+
+
+class Updates:
+    """The optimizers of each shard that is updated here, made when they are first needed."""
+
+    def __init__(
+        self, task: Task, module: nn.Module, layout: Layout, flat: Callable[[], tuple[Tensor, Tensor]]
+    ) -> None:
+        """`flat` gives the parameters and the gradient, which may be placed elsewhere before the first update."""
+        self._task = task
+        self._module = module
+        self._layout = layout
+        self._flat = flat
+        self._of_shard: dict[tuple[int, int], FlatOptimizers] = {}
+
+    @property
+    def have_begun(self) -> bool:
+        return bool(self._of_shard)
+
+    @property
+    def wait_for_metric(self) -> bool:
+        """Whether a learning-rate schedule goes by the metric."""
+        return any(each.waits_for_metric for each in self._of_shard.values())
+
+    def of(self, shard: slice | None = None) -> FlatOptimizers:
+        """The optimizers of a shard, or of all parameters."""
+        if shard is None:
+            shard = slice(0, self._layout.length)
+        key = (shard.start, shard.stop)
+        found = self._of_shard.get(key)
+        if found is None:
+            made = FlatOptimizers(self._task, self._module, self._layout, *self._flat(), shard)
+            found = self._of_shard[key] = made
+        return found
+
+    def forget(self) -> None:
+        self._of_shard.clear()
+
+    def note_metric(self, metric: float) -> None:
+        """Step the learning-rate schedules that go by the metric."""
+        for each in self._of_shard.values():
+            each.note_metric(metric)
+
+    def shares(self, of: Sequence[Batch], step: int) -> Mapping[str, float] | None:
+        """The models whose turn it is in these batches, or in a step of the run, each with its share of the samples."""
+        turns = self._task.turns
+        if not turns:
+            return None
+        if not of:
+            return {turns[step % len(turns)]: 1.0}
+        counts: dict[str, int] = {}
+        for batch in of:
+            name = turns[batch.number % len(turns)]
+            counts[name] = counts.get(name, 0) + batch.count
+        total = sum(counts.values())
+        return {name: count / total if count else 1.0 for name, count in counts.items()}
+
+
+class FlatOptimizers:
+    """What updates the slice `shard` of the flat parameters."""
+
+    def __init__(
+        self,
+        task: Task,
+        module: nn.Module,
+        layout: Layout,
+        parameters: Tensor,
+        gradient: Tensor,
+        shard: slice,
+    ) -> None:
+        self._gradient = gradient[shard]
+        self._clip_norm = task.clip_norm
+        self._turns = task.turns
+        self._elsewhere = 0  # updates that were made on other ranks
+        self.by_name = {
+            name: FlatOptimizer(each, module, layout, parameters, gradient, shard)
+            for name, each in task.by_optimizer().items()
+        }
+
+    def step(
+        self, norm: float | None = None, *, advance: bool = True, shares: Mapping[str, float] | None = None
+    ) -> None:
+        """Clip if the task says so, and update.
+
+        `shares`: where models take turns, whose turns the gradient is of, and the share of its samples that each has.
+        The gradient of a turn is a mean over its own samples. Who has no turn is left alone, momentum and all.
+        """
+        if self._clip_norm is not None:
+            clip(self._gradient, self._clip_norm, norm)
+        for name, share in (shares or {}).items():
+            if share != 1.0:
+                self.by_name[name].scale_gradient(1.0 / share)
+        for name, each in self.by_name.items():
+            if shares is None or name in shares:
+                each.step(advance=advance)
+
+    def advance_schedule(self, updates: int) -> None:
+        """Move the learning-rate schedules on by updates that were not made here: each model's by its turns."""
+        before, self._elsewhere = self._elsewhere, self._elsewhere + updates
+        for name, each in self.by_name.items():
+            every = len(self._turns) or 1
+            own = self._turns.count(name) if self._turns else 1
+            each.advance_schedule(self._elsewhere * own // every - before * own // every)
+
+    def note_metric(self, metric: float) -> None:
+        """Step the schedules that go by the metric."""
+        for each in self.by_name.values():
+            each.note_metric(metric)
+
+    @property
+    def waits_for_metric(self) -> bool:
+        return any(each.waits_for_metric for each in self.by_name.values())
+
+    def moments(self) -> Sequence[Tensor]:
+        """The optimizers' state that has the shape of the parameters: momentum and the like."""
+        return [moment for each in self.by_name.values() for moment in each.moments()]

@@ -1,0 +1,106 @@
+import math
+from types import SimpleNamespace
+
+import pytest
+import torch
+from tasks import WORLDS, a_task, samples, simulated
+
+import paceline as pl
+from paceline.callbacks import STOP, EarlyStopping, KeepBest
+from paceline.errors import ConfigurationError
+from paceline.run import Record
+
+TASK = SimpleNamespace(metric="accuracy")
+
+
+def evaluations(callback, metrics):
+    callback.on_begin(TASK)
+    return [
+        callback.on_evaluate(Record(step, 0.0, 0.0, metric, 0, 0), {"step": torch.tensor(step)})
+        for step, metric in enumerate(metrics, start=1)
+    ]
+
+
+def stops_at(metrics, **settings):
+    answers = evaluations(EarlyStopping(**settings), metrics)
+    return answers.index(STOP) + 1 if STOP in answers else None
+
+
+@pytest.mark.parametrize(
+    ("metrics", "settings", "step"),
+    [
+        ([1, 2, 3, 4], {}, None),
+        ([4, 3, 2, 1], {"patience": 2}, 3),
+        ([1, 1, 1, 1], {"patience": 3}, 4),
+        ([1, 0, 2, 0, 0], {"patience": 2}, 5),
+        ([1, 1.05, 1.09, 1.2], {"patience": 2, "min_delta": 0.1}, 3),
+        ([4, 3, 2, 1], {"patience": 1, "better": "lower"}, None),
+        ([1, 2], {"patience": 1, "better": "lower"}, 2),
+        ([1, math.nan, math.nan], {"patience": 2}, 3),
+        ([math.nan, 1, 2], {"patience": 1}, None),
+    ],
+)
+def test_a_run_is_stopped_after_so_many_evaluations_without_a_gain(metrics, settings, step):
+    assert stops_at(metrics, **settings) == step
+
+
+def test_it_begins_anew_with_every_run():
+    callback = EarlyStopping(patience=1)
+    assert evaluations(callback, [5, 1])[-1] is STOP
+    assert evaluations(callback, [1, 2]) == [None, None]
+
+
+@pytest.mark.parametrize(("better", "best"), [(None, 2), ("higher", 2), ("lower", 3)])
+def test_the_best_state_is_kept_and_the_earlier_of_equals(better, best):
+    callback = KeepBest(better=better)
+    evaluations(callback, [2, 5, 1, 5, 3])
+    assert (callback.step, callback.state["step"].item()) == (best, best)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: EarlyStopping(patience=0), "patience must be a whole number of at least 1"),
+        (lambda: EarlyStopping(min_delta=-1), "min_delta must be at least 0"),
+        (lambda: EarlyStopping(better="more"), 'better must be "higher" or "lower"'),
+        (lambda: KeepBest(better=1), 'better must be "higher" or "lower"'),
+    ],
+)
+def test_bad_settings_are_refused(make, words):
+    with pytest.raises(ConfigurationError, match=words):
+        make()
+
+
+@pytest.mark.parametrize("callback", [EarlyStopping(), KeepBest()])
+def test_they_need_a_metric(callback):
+    with pytest.raises(ConfigurationError, match=f"need a metric for {type(callback).__name__}"):
+        pl.train(a_task(), "single", simulated(1), steps=1, callbacks=[callback])
+
+
+def rising_and_falling(outputs, targets):
+    """Best when the mean of the outputs is 0.3: it goes through that."""
+    return -abs(float(outputs.mean()) - 0.3)
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_a_run_ends_early_and_keeps_its_best_model(world):
+    task = a_task(
+        test=samples(),
+        metric=rising_and_falling,
+        loss=lambda outputs, targets: -outputs.mean(),
+        optimizer=lambda params: torch.optim.SGD(params, lr=0.02),
+    )
+    run = pl.train(
+        task,
+        "all-reduce",
+        WORLDS[world](2),
+        steps=60,
+        evaluate_every=1,
+        callbacks=[EarlyStopping(patience=2), KeepBest()],
+    )
+    metrics = [record.metric for record in run.history]
+    best = max(range(len(metrics)), key=metrics.__getitem__)
+    assert run.steps == best + 1 + 2 + 1 < 60  # two without a gain, and one more
+    assert run.best_metric == metrics[best]
+    again = pl.train(task, "all-reduce", simulated(2), steps=best + 1)
+    assert all(torch.equal(run.best_state[name], tensor) for name, tensor in again.state.items())

@@ -1,0 +1,55 @@
+"""The examples that train with a step of their own do so."""
+
+import importlib.util
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from tasks import simulated
+
+import paceline as pl
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+
+def imported(name):
+    spec = importlib.util.spec_from_file_location(f"example_{name}", EXAMPLES / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_gan_trains_both_models_and_measures_the_generator():
+    task = pl.load_task(EXAMPLES / "gan.py")
+    run = pl.train(task, "all-reduce", simulated(2), steps=40, evaluate_every=20)
+    assert [set(record.extra) for record in run.history[:2]] == [{"d_loss"}, {"g_loss"}]
+    assert 0 <= run.metric <= 1
+    assert 0 <= run.last("spots found") <= 8
+    assert run.history[-2].loss < run.history[0].loss  # the discriminator has learned something
+
+
+def test_a_buffer_is_data_and_its_target_network_stays_as_it_is():
+    example = imported("replay_buffer")
+    torch.manual_seed(0)
+    q, chance = example.network(), example.random.Random(0)
+    buffer = [seen for _ in range(5) for seen in example.play(q, chance, explore=1.0)]
+    run = example.train(q, buffer, 0, simulated(2))
+    before, target, learned = (each.state_dict() for each in (q, run.model["target"], run.model["q"]))
+    assert all(torch.equal(before[name], target[name]) for name in before)
+    assert not torch.equal(before["0.weight"], learned["0.weight"])
+    assert math.isfinite(run.last("value"))
+
+
+@pytest.mark.slow
+def test_the_replay_example_comes_to_its_end(capsys):
+    assert 8 <= imported("replay_buffer").main(rounds=2) <= 40
+    assert "round 2" in capsys.readouterr().out
+
+
+def test_a_hugging_face_model_goes_in_as_it_is():
+    pytest.importorskip("transformers")
+    task = pl.load_task(EXAMPLES / "text_classifier.py")
+    run = pl.train(task, "all-reduce", simulated(2), steps=12, evaluate_every=6)
+    assert run.history[-1].loss < run.history[0].loss
+    assert 0 <= run.metric <= 1
