@@ -2,7 +2,7 @@
 
 Four local workers and four simulated ones run one program: a megabyte is all-reduced by each algorithm in turn. All
 begin at the same moment, and an all-reduce has ended when the last of them has it. Real messages can only be late: each
-time that a worker wakes up late, whatever hangs on it is late too.
+time that a worker wakes up late, whatever depends on it is late too.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ class Log(Protocol):
 
     @property
     def steps(self) -> int:
-        """Updates that the run is long: what it was asked for, or fewer once its target is reached."""
+        """How many updates the run has: as many as it was asked for, or fewer once its target is reached."""
         ...
 
     def report(self, **values: float) -> None:

@@ -36,7 +36,7 @@ class Window(Protocol):
     def tensor(self) -> Tensor: ...
 
     def barrier(self) -> Awaitable[None]:
-        """Wait until every rank of the window's net has come here as often."""
+        """Wait until every rank of the window's net has come to as many of its barriers as this rank."""
         ...
 
     def reduce(
