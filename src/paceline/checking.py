@@ -12,6 +12,7 @@ from torch import nn
 from paceline.costs.prices import Measured, fit
 from paceline.errors import LossNotFiniteError, RunError
 from paceline.replica.batches import GlobalBatches
+from paceline.replica.chance import chance_kept
 from paceline.replica.optimizer import works_elementwise
 from paceline.replica.replica import Replica
 from paceline.replica.samples import Samples
@@ -60,6 +61,11 @@ class Checked:
 
 def check_task(task: Task, *, workers: int = 4, seed: int = 0) -> Checked:
     """Build everything, compute one batch and update once. Raises what training would raise."""
+    with chance_kept():
+        return _check(task, workers, seed)
+
+
+def _check(task: Task, workers: int, seed: int) -> Checked:
     module = task.build_model(seed)
     samples, test = Samples.of(task, seed), Samples.of_test(task)
     batches = GlobalBatches.of(task, samples, seed)
