@@ -76,6 +76,12 @@ def test_a_loaders_settings_are_taken_over():
     )
 
 
+def test_a_loaders_prefetch_is_taken_over():
+    assert a_loaded_task(loader(num_workers=1, prefetch_factor=7)).prefetch == 7
+    assert a_loaded_task(loader(num_workers=1, prefetch_factor=7), prefetch=3).prefetch == 3
+    assert a_loaded_task(loader()).prefetch == 2
+
+
 def test_what_the_task_says_itself_counts():
     given = loader(collate_fn=stack, num_workers=2, shuffle=True)
     task = a_loaded_task(given, batch_size=4, collate=len, loaders=0, shuffle=False)
@@ -135,16 +141,12 @@ def test_a_stream_in_a_loader_is_a_stream():
 
 
 def test_what_is_not_taken_over_is_named_in_one_line(caplog):
-    given = loader(
-        generator=torch.Generator(), worker_init_fn=print, num_workers=1, timeout=3, prefetch_factor=7
-    )
+    given = loader(generator=torch.Generator(), worker_init_fn=print, num_workers=1, timeout=3)
     with caplog.at_level(logging.WARNING, logger="paceline"):
         task = a_loaded_task(given)
         dataclasses.replace(task, batch_size=2)
     (record,) = caplog.records
-    assert all(
-        word in record.getMessage() for word in ("generator", "worker_init_fn", "timeout", "prefetch_factor")
-    )
+    assert all(word in record.getMessage() for word in ("generator", "worker_init_fn", "timeout"))
 
 
 def test_nothing_is_said_of_a_loader_that_is_taken_over_whole(caplog):
@@ -220,6 +222,26 @@ def test_a_mapped_file_that_cannot_be_written_to_is_no_reason_to_warn(tmp_path, 
     inputs = np.load(tmp_path / "inputs.npy", mmap_mode="r")
     a_task(data=(inputs, samples()[1])).build_data()
     assert not [warning for warning in recwarn if "writable" in str(warning.message)]
+
+
+# Very many samples
+
+
+class Billion(Dataset):
+    """More samples than any memory holds the numbers of."""
+
+    def __len__(self):
+        return 10**9
+
+    def __getitem__(self, index):
+        return tuple(tensor[index % LENGTH] for tensor in samples())
+
+
+def test_a_billion_samples_are_trained_on_as_few_are():
+    runs = [
+        pl.train(a_task(data=Billion()), spec, simulated(3), steps=2) for spec in ("single", "all-reduce")
+    ]
+    torch.testing.assert_close(runs[0].parameters, runs[1].parameters, rtol=0, atol=1e-12)
 
 
 # Streams

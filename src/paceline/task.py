@@ -86,8 +86,8 @@ class Task:
     """Whether the last samples of an epoch that do not fill a batch are left out."""
     loaders: int | None = None
     """Processes of each worker that fetch samples while it computes. None: as the DataLoader has them, or none."""
-    prefetch: int = 2
-    """Batches that the loaders of a worker keep ready."""
+    prefetch: int | None = None
+    """Batches that each loader keeps ready. None: as the DataLoader has it, or 2."""
     test: Data | Callable[[], Data] | DataLoader[Any] | None = field(default=None, repr=False)
     test_collate: Collate | None = None
     """The same for test samples. None: as `collate`."""

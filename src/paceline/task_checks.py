@@ -190,7 +190,7 @@ def _check_kind(argument: str, data: object) -> None:
     remedy = "return its dataset, and give batch_size, collate and the like to the task"
     made = isinstance(data, DataLoader)
     require(not made, argument, "must not be a DataLoader that a factory makes", data, remedy)
-    remedy = "give a tuple of tensors, or a list of samples"
+    remedy = "give one of its entries, a tuple of tensors, or a list of samples"
     other = isinstance(data, dict | str | bytes | set | frozenset)
     require(not other, argument, "must be samples in an order", type(data).__name__, remedy)
 

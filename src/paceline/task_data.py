@@ -51,8 +51,9 @@ def settled(task: Any) -> Mapping[str, Any]:
         found |= _training_loader(task, task.data)
     if isinstance(task.test, DataLoader):
         found |= _test_loader(task, task.test)
-    if found.get("loaders", task.loaders) is None:
-        found["loaders"] = 0
+    for name, value in (("loaders", 0), ("prefetch", 2)):
+        if getattr(task, name) is None:
+            found.setdefault(name, value)
     if inspect.isgeneratorfunction(task.data):
         found["data"] = Repeated(task.data)
     return found
@@ -61,7 +62,11 @@ def settled(task: Any) -> Mapping[str, Any]:
 def _training_loader(task: Any, loader: Any) -> dict[str, Any]:
     """What the task does not say itself is taken from the loader."""
     dataset, sampler, shuffle = _samples_of("data", loader)
-    found = {"data": dataset, "loaders": loader.num_workers if task.loaders is None else task.loaders}
+    found: dict[str, Any] = {"data": dataset}
+    if task.loaders is None:
+        found["loaders"] = loader.num_workers
+    if task.prefetch is None:
+        found["prefetch"] = loader.prefetch_factor or 2
     if not task.batch_size:
         found["batch_size"] = loader.batch_size or loader.batch_sampler.batch_size
     if task.collate is None:
@@ -126,7 +131,6 @@ def _name_the_rest(loader: Any) -> None:
         "worker_init_fn: loaders are seeded by rank and step": loader.worker_init_fn is not None,
         "timeout": loader.timeout > 0,
         "pin_memory": loader.pin_memory,
-        "prefetch_factor: see Task(prefetch=…)": loader.prefetch_factor not in (None, 2),
         "multiprocessing_context": loader.multiprocessing_context is not None,
         "DistributedSampler: Paceline itself gives each worker its part": order == "DistributedSampler",
     }

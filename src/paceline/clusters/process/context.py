@@ -134,7 +134,7 @@ class ProcessContext(Rank):
         loaders = Loaders(
             samples,
             count=task.loaders,
-            prefetch=task.prefetch,
+            prefetch=task.prefetch or 1,
             seed=self.job.seed,
             rank=self.rank,
             deadline_s=self._deadline_s,

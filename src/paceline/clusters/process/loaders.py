@@ -69,7 +69,8 @@ class Loaders:
         self, samples: Samples, *, count: int, prefetch: int, seed: int, rank: int, deadline_s: float
     ) -> None:
         self._samples = samples
-        self._prefetch = prefetch
+        self._ready = count * prefetch
+        """So many batches are asked for beforehand."""
         self._rank = rank
         self._seed = rank_seed(seed, rank)
         self._deadline_s = deadline_s
@@ -104,7 +105,7 @@ class Loaders:
             for batch in batches:
                 upcoming.append(batch)
                 self._ask(batch)
-                if len(upcoming) > self._prefetch:
+                if len(upcoming) > self._ready:
                     yield upcoming[0]
                     self._forget(upcoming.popleft())
             while upcoming:
@@ -131,7 +132,7 @@ class Loaders:
 
     def _has_room(self) -> bool:
         """Whether not too many answers are on their way, which nobody may want any more."""
-        most = self._prefetch + len(self._loaders)
+        most = self._ready + len(self._loaders)
         if sum(loader.asked for loader in self._loaders) > most and self._reading.acquire(blocking=False):
             try:
                 for loader in self._loaders:
