@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from paceline.clusters.simulated.simulated import Simulated
     from paceline.comparison.compare import compare
     from paceline.comparison.comparison import Comparison
+    from paceline.comparison.proof import Proof
     from paceline.costs import Link, times
     from paceline.errors import PacelineError
     from paceline.programs import run_program
@@ -32,6 +33,7 @@ __all__ = [
     "Link",
     "Local",
     "PacelineError",
+    "Proof",
     "Ray",
     "Run",
     "Simulated",
@@ -52,6 +54,7 @@ _HOMES = {
     "Link": "paceline.costs",
     "Local": "paceline.clusters.local.local",
     "PacelineError": "paceline.errors",
+    "Proof": "paceline.comparison.proof",
     "Ray": "paceline.clusters.ray.ray",
     "Run": "paceline.run",
     "Simulated": "paceline.clusters.simulated.simulated",

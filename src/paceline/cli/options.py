@@ -7,8 +7,8 @@ from typing import Annotated
 
 from typer import Argument, Exit, Option, echo
 
-_SIMULATED = "Simulated workers"
-_LINKS = "Links, simulated or (not in bench) emulated between real workers"
+_LINKS = "Links between real workers"
+_MACHINES = "Machines that you do not have: simulated or (not in bench) emulated by local workers"
 
 
 def _print_version(wanted: bool) -> None:
@@ -52,7 +52,7 @@ Threads = Annotated[
 ]
 
 Simulate = Annotated[
-    bool, Option("--simulate", help="Simulate the workers, in virtual time.", rich_help_panel=_SIMULATED)
+    bool, Option("--simulate", help="Simulate the workers, in virtual time.", rich_help_panel=_MACHINES)
 ]
 Link = Annotated[
     str | None,
@@ -77,14 +77,15 @@ Ray = Annotated[
         help="Train on a Ray cluster: auto, or the host:port of one. Without an address: a private Ray, here.",
     ),
 ]
-Bandwidth = Annotated[str | None, Option(help="Of each link, such as 1Gbps.", rich_help_panel=_LINKS)]
-Latency = Annotated[str | None, Option(help="Of each link, such as 50us.", rich_help_panel=_LINKS)]
+Bandwidth = Annotated[str | None, Option(help="Of each link, such as 1Gbps.", rich_help_panel=_MACHINES)]
+Latency = Annotated[str | None, Option(help="Of each link, such as 50us.", rich_help_panel=_MACHINES)]
 Compute = Annotated[
     str | None,
     Option(
         metavar="TIMES",
-        help="What a gradient takes, such as exp:mean=10ms. Left out, it is timed here once.",
-        rich_help_panel=_SIMULATED,
+        help="What a gradient takes, such as exp:mean=10ms; local workers sleep for the rest of it. "
+        "Left out: what it takes here.",
+        rich_help_panel=_MACHINES,
     ),
 ]
 

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 from paceline.comparison.entry import Entry
 from paceline.comparison.saved import save_entries
@@ -15,6 +15,9 @@ from paceline.comparison.verdict import order
 from paceline.comparison.words import summary
 from paceline.tables import plain_table
 from paceline.writing import finite
+
+if TYPE_CHECKING:
+    from paceline.comparison.proof import Proof
 
 __all__ = ["Comparison", "Table"]
 
@@ -93,11 +96,21 @@ class Comparison:
             "summary": self.summary,
         }
 
-    def report(self, path: str | Path, *, title: str = "Comparison", command: str | None = None) -> None:
-        """Write one HTML page that needs nothing else. `command` is what made the comparison."""
+    def report(
+        self,
+        path: str | Path,
+        *,
+        title: str = "Comparison",
+        command: str | None = None,
+        story: Sequence[str | Proof] = (),
+    ) -> None:
+        """Write one HTML page that needs nothing else. `command` is what made the comparison.
+
+        The page begins with `story`: paragraphs, and bars of what was predicted and measured, in this order.
+        """
         from paceline.report import write_page
 
-        write_page(path, self.entries, title=title, command=command)
+        write_page(path, self.entries, title=title, command=command, story=story)
 
     def save(self, directory: str | Path) -> None:
         """Save every run in a directory of its own, and comparison.json, which `paceline report` reads."""
