@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from paceline.clusters.simulated.simulated import Simulated
     from paceline.comparison.compare import compare
     from paceline.comparison.comparison import Comparison
+    from paceline.comparison.proof import Proof
     from paceline.costs import Link, times
     from paceline.errors import PacelineError
     from paceline.programs import run_program
@@ -34,6 +35,7 @@ __all__ = [
     "Link",
     "Local",
     "PacelineError",
+    "Proof",
     "Ray",
     "Run",
     "Simulated",
@@ -57,6 +59,7 @@ _HOMES = {
     "Link": "paceline.costs",
     "Local": "paceline.clusters.local.local",
     "PacelineError": "paceline.errors",
+    "Proof": "paceline.comparison.proof",
     "Ray": "paceline.clusters.ray.ray",
     "Run": "paceline.run",
     "Simulated": "paceline.clusters.simulated.simulated",

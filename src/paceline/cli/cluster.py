@@ -32,14 +32,12 @@ class ClusterWords:
     encrypt: bool | None = None
     threads: int | None = None
     emulates: bool = False
-    """Whether the command can emulate slow links between real workers."""
+    """Whether the command can emulate machines, and links between them, by local workers."""
 
     def __post_init__(self) -> None:
-        simulated = {"--compute": self.compute}
-        if not self.emulates:
-            simulated |= {"--bandwidth": self.bandwidth, "--latency": self.latency}
-        for option, value in simulated.items():
-            if value is not None and not self.simulate:
+        described = {"--compute": self.compute, "--bandwidth": self.bandwidth, "--latency": self.latency}
+        for option, value in described.items():
+            if value is not None and not self.simulate and not self.emulates:
                 raise ConfigurationError(option, "needs --simulate", value, "add --simulate or leave it out")
         if self.deadline is not None and self.simulate:
             remedy = "leave it out: simulated workers that wait for ever are reported as a deadlock"
@@ -69,10 +67,13 @@ class ClusterWords:
             "--link": self.link,
             "--bandwidth": self.bandwidth,
             "--latency": self.latency,
+            "--compute": self.compute,
         }
         for option, value in excluded.items():
             if value is not None:
-                remedy = "leave one of the two out: workers on Ray are real, and so are their links"
+                remedy = (
+                    "leave one of the two out: workers on Ray take the time they take, and so do their links"
+                )
                 raise ConfigurationError("--ray", f"excludes {option}", value, remedy)
 
     def cluster(self) -> Cluster:
@@ -81,7 +82,7 @@ class ClusterWords:
         from paceline.costs.stragglers import parse_delays, parse_slow
 
         slow = parse_slow(",".join(self.slow)) if self.slow else {}
-        options = self._simulated_options() if self.simulate else self._real_options()
+        options = self._described_options() | ({} if self.simulate else self._real_options())
         options |= {"workers": self.workers, "slow": slow, "delay": parse_delays(self.delay)}
         if self.threads is not None:
             options["threads"] = self.threads
@@ -93,24 +94,21 @@ class ClusterWords:
     def _real_options(self) -> dict[str, Any]:
         from paceline.costs.units import parse_seconds
 
-        options = self._link_options()
+        options: dict[str, Any] = {}
         if self.link is not None:
             options |= {"link": self.link, "encrypt": bool(self.encrypt)}
         if self.deadline is not None:
             options["deadline_s"] = parse_seconds(self.deadline, "--deadline")
         return options
 
-    def _simulated_options(self) -> dict[str, Any]:
+    def _described_options(self) -> dict[str, Any]:
+        """What machines and links take, simulated or emulated."""
         from paceline.costs import times
-
-        options = self._link_options()
-        if self.compute is not None:
-            options["compute"] = times.parse(self.compute, "--compute")
-        return options
-
-    def _link_options(self) -> dict[str, Any]:
         from paceline.costs.link import Link
 
         given = {"bandwidth": self.bandwidth, "latency": self.latency}
         link = {name: value for name, value in given.items() if value is not None}
-        return {"link": Link(**link)} if link else {}
+        options: dict[str, Any] = {"link": Link(**link)} if link else {}
+        if self.compute is not None:
+            options["compute"] = times.parse(self.compute, "--compute")
+        return options

@@ -7,8 +7,8 @@ from typing import Annotated
 
 from typer import Argument, Exit, Option, echo
 
-_SIMULATED = "Simulated workers"
-_LINKS = "Links"
+_LINKS = "Links between real workers"
+_MACHINES = "Machines that you do not have: simulated, or emulated by local workers"
 
 
 def _print_version(wanted: bool) -> None:
@@ -27,7 +27,10 @@ Strategy = Annotated[
 ]
 Workers = Annotated[int, Option(help="How many ranks compute gradients.")]
 Steps = Annotated[int | None, Option(help="Train for so many updates of the parameters.")]
-Epochs = Annotated[int | None, Option(help="Train for so many passes over the data, counted in samples. 10, if --steps is not given.")]
+Epochs = Annotated[
+    int | None,
+    Option(help="Train for so many passes over the data, counted in samples. 10, if --steps is not given."),
+]
 Seed = Annotated[int, Option(help="Sets the initial parameters and all batches.")]
 StopAtTarget = Annotated[bool, Option("--stop-at-target", help="Stop when the task's target is reached.")]
 
@@ -52,7 +55,7 @@ Threads = Annotated[
 ]
 
 Simulate = Annotated[
-    bool, Option("--simulate", help="Simulate the workers, in virtual time.", rich_help_panel=_SIMULATED)
+    bool, Option("--simulate", help="Simulate the workers, in virtual time.", rich_help_panel=_MACHINES)
 ]
 Link = Annotated[
     str | None,
@@ -79,15 +82,18 @@ Ray = Annotated[
 ]
 _KINDS = "Simulated, or (by train and compare) emulated between local workers."
 Bandwidth = Annotated[
-    str | None, Option(help=f"Of each link, such as 1Gbps. {_KINDS}", rich_help_panel=_LINKS)
+    str | None, Option(help=f"Of each link, such as 1Gbps. {_KINDS}", rich_help_panel=_MACHINES)
 ]
-Latency = Annotated[str | None, Option(help=f"Of each link, such as 50us. {_KINDS}", rich_help_panel=_LINKS)]
+Latency = Annotated[
+    str | None, Option(help=f"Of each link, such as 50us. {_KINDS}", rich_help_panel=_MACHINES)
+]
 Compute = Annotated[
     str | None,
     Option(
         metavar="TIMES",
-        help="What a gradient takes, such as exp:mean=10ms. Left out, it is timed here once.",
-        rich_help_panel=_SIMULATED,
+        help="What a gradient takes, such as exp:mean=10ms; local workers sleep for the rest of it. "
+        "Left out: what it takes here.",
+        rich_help_panel=_MACHINES,
     ),
 ]
 

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 from paceline import markup
 from paceline.comparison.entry import Entry, what_differs
@@ -18,6 +18,9 @@ from paceline.costs.units import format_seconds
 from paceline.run_words import metric_name
 from paceline.tables import plain_table
 from paceline.writing import finite
+
+if TYPE_CHECKING:
+    from paceline.comparison.proof import Proof
 
 __all__ = ["Comparison", "Table"]
 
@@ -105,11 +108,21 @@ class Comparison:
             "summary": self.summary,
         }
 
-    def report(self, path: str | Path, *, title: str = "Comparison", command: str | None = None) -> None:
-        """Write one HTML page that needs nothing else. `command` is what made the comparison."""
+    def report(
+        self,
+        path: str | Path,
+        *,
+        title: str = "Comparison",
+        command: str | None = None,
+        story: Sequence[str | Proof] = (),
+    ) -> None:
+        """Write one HTML page that needs nothing else. `command` is what made the comparison.
+
+        The page begins with `story`: paragraphs, and bars of what was predicted and measured, in this order.
+        """
         from paceline.report import write_page
 
-        write_page(path, self.entries, title=title, command=command)
+        write_page(path, self.entries, title=title, command=command, story=story)
 
     def save(self, directory: str | Path) -> None:
         """Save every run in a directory of its own, and comparison.json, which `paceline report` reads."""

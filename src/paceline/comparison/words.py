@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from paceline.clusters.local.emulation import EMULATED, OVERRUNS
 from paceline.comparison.entry import YARDSTICK, Entry, what_differs
 from paceline.comparison.reason import Seen, reason
 from paceline.comparison.table import Row, brief, rows
@@ -37,7 +38,25 @@ def summary(entries: Sequence[Entry]) -> list[str]:
     said += _missed(table)
     if any(row.speed_up is not None for row in table[1:]):
         said.append(f"Speed-up is over {YARDSTICK}: one worker, which takes the whole batch of every step.")
+    said += _emulated(entries)
     return said + [f"{row.name} failed: {brief(row.error)}" for row in table if row.error is not None]
+
+
+def _emulated(entries: Sequence[Entry]) -> list[str]:
+    """What was not real, and whose gradients were slower than the machines that they stand for."""
+    real = "Processes, messages and mathematics are real; their time is that of other machines."
+    said = [f"Emulated: {words}. {real}" for words in dict.fromkeys(_facts(entries, EMULATED).values())]
+    return said + [f"{name}: {words}." for name, words in _facts(entries, OVERRUNS).items()]
+
+
+def _facts(entries: Sequence[Entry], fact: str) -> dict[str, str]:
+    """What the runs of each entry have under this name, if any; the last of its runs."""
+    return {
+        entry.name: run.environment[fact]
+        for entry in entries
+        for run in entry.runs
+        if fact in run.environment
+    }
 
 
 def _verdict(ranked: Sequence[Seen], rest: Sequence[Seen], table: Sequence[Row]) -> list[str]:

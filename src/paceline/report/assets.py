@@ -9,7 +9,7 @@ from importlib.resources import files
 
 __all__ = ["content_security_policy", "script", "style", "template"]
 
-_STYLES = ("colours.css", "page.css", "charts.css")
+_STYLES = ("colours.css", "page.css", "charts.css", "story.css")
 
 # Each may use what stands before it. `main.js` starts the page.
 _SCRIPTS = (

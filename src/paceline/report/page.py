@@ -9,11 +9,13 @@ from pathlib import Path
 from string import Template
 
 from paceline.comparison.entry import Entry
+from paceline.comparison.proof import Proof
 from paceline.comparison.words import summary
 from paceline.errors import ConfigurationError
 from paceline.report import assets
 from paceline.report.payload import payload, script_safe_json
 from paceline.report.sections import figures_table, provenance, run_sentences, summary_list, where_line
+from paceline.report.story import story_section
 from paceline.run import Run
 from paceline.writing import write_file
 
@@ -23,9 +25,16 @@ _DISK_FAILS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 """Another path on the same disk would not do: the argument is not to blame."""
 
 
-def write_page(path: str | Path, entries: Sequence[Entry], *, title: str, command: str | None = None) -> None:
+def write_page(
+    path: str | Path,
+    entries: Sequence[Entry],
+    *,
+    title: str,
+    command: str | None = None,
+    story: Sequence[str | Proof] = (),
+) -> None:
     """Write the page. `command` is what one types to make the runs again; without it, the runs' own stand there."""
-    text = page(entries, title=title, command=command)
+    text = page(entries, title=title, command=command, story=story)
     try:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         write_file(path, text.encode())
@@ -41,7 +50,9 @@ def write_run_page(path: str | Path, run: Run) -> None:
     write_page(path, [Entry(name=run.strategy, runs=(run,))], title=run.strategy)
 
 
-def page(entries: Sequence[Entry], *, title: str, command: str | None = None) -> str:
+def page(
+    entries: Sequence[Entry], *, title: str, command: str | None = None, story: Sequence[str | Proof] = ()
+) -> str:
     """The page's text. Equal entries give equal text."""
     if not entries:
         raise ConfigurationError("entries", "must be at least one", list(entries), "give a run")
@@ -51,6 +62,7 @@ def page(entries: Sequence[Entry], *, title: str, command: str | None = None) ->
         style=assets.style(),
         script=assets.script(),
         where=where_line(entries, title),
+        story=story_section(story),
         summary=summary_list([*run_sentences(entries), *summary(entries)]),
         figures=figures_table(entries),
         provenance=provenance(entries, command),
