@@ -30,7 +30,15 @@ class ShapeReplica(Replica):
     def compute(self, batch: Batch, samples: Source, *args: Any, **kwargs: Any) -> float:
         return float("nan")
 
-    def apply(self, shard: slice | None = None, norm: float | None = None, **how: Any) -> None:
+    def apply(
+        self,
+        shard: slice | None = None,
+        norm: float | None = None,
+        *,
+        advance: bool = True,
+        of: Sequence[Batch] = (),
+        step: int = 0,
+    ) -> None:
         pass
 
     def advance_schedule(self, updates: int) -> None:

@@ -121,19 +121,18 @@ class Logbook:
         outcome.bytes_at.append(outcome.bytes_sent)
         if not rank.is_reporter:
             return
-        self._follow_average(step + 1)
+        if self._average is not None:
+            self._follow_average(step + 1)
         record = self._draft(step)
         self._reported = {}
         if self._seen is not None:
             self._enter(record, self._seen)
             self._seen = None
-        else:
-            if self._evaluation_is_due(step):
-                self._enter(record, self._evaluate())
-            if self._ends_with(record):
-                # The others may have begun the next step, but none can have ended it without this rank: so that
-                # step is the last, for everybody, in every world.
-                self._end_after(step + 1)
+        elif self._evaluation_is_due(step):
+            self._enter(record, self._evaluate())
+            self._end_after(step, record)
+        elif rank.job.watch.steps:
+            self._end_after(step, record)
         outcome.records.append(record)
         rank.show_progress(record)
 
@@ -167,15 +166,13 @@ class Logbook:
 
     def _draft(self, step: int) -> dict[str, Any]:
         """The record of a step, without its metric."""
-        rank = self._rank
-        extra = dict(self._reported)
-        logged = rank.outcome.logged
-        if logged and logged[-1][0] == rank.step:
-            extra |= logged[-1][2]
-        record: dict[str, Any] = {"step": step + 1, "seconds": rank.now() - self._evaluation_s}
-        record.update(metric=None, extra=extra)
-        if rank.outcome.updates:  # at this rank's own pace: what it knows is of its own last
-            record.update({key: rank.outcome.updates[-1][key] for key in ("loss", "samples")})
+        rank, outcome, extra = self._rank, self._rank.outcome, dict(self._reported)
+        if outcome.logged and outcome.logged[-1][0] == rank.step:
+            extra |= outcome.logged[-1][2]
+        seconds = rank.now() - self._evaluation_s
+        record: dict[str, Any] = {"step": step + 1, "seconds": seconds, "metric": None, "extra": extra}
+        if outcome.updates:  # at this rank's own pace: what it knows is of its own last
+            record.update({key: outcome.updates[-1][key] for key in ("loss", "samples")})
         for key in ("loss", "samples"):
             if key in extra:
                 record[key] = extra.pop(key)
@@ -266,12 +263,18 @@ class Logbook:
         stops = self._consult(record)
         return stops or (record["metric"] is not None and self._reaches_target(record["metric"]))
 
-    def _end_after(self, step: int) -> None:
-        """Where workers take steps of their own, the run ends when they next meet: see `_look`."""
-        if self._observes:
+    def _end_after(self, step: int, record: dict[str, Any]) -> None:
+        """End the run if the record of this step is a reason to."""
+        if not self._ends_with(record):
+            return
+        if (
+            self._observes
+        ):  # where workers take steps of their own, the run ends when they next meet: see `_look`
             self._stops = True
         else:
-            self._rank.end_after(step)
+            # The others may have begun the next step, but none can have ended it without this rank: so that step is
+            # the last, for everybody, in every world.
+            self._rank.end_after(step + 1)
 
     def _consult(self, record: dict[str, Any]) -> bool:
         """Show a record to the driver's callbacks, if they want it; whether they want the run to end."""

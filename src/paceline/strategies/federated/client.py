@@ -86,6 +86,6 @@ class Client:
 
     def _batch(self, numbers: np.ndarray) -> Batch:
         """A batch of its own, not a part of a larger one: its gradient is a plain mean."""
-        self._local_steps += 1
-        # Each has a number of its own, for dropout layers are seeded by it.
-        return Batch(self._local_steps, 0, len(numbers), len(numbers), lambda _step: numbers)
+        # Each has a number of its own, for dropout layers are seeded by it, and models take turns by it.
+        number, self._local_steps = self._local_steps, self._local_steps + 1
+        return Batch(number, 0, len(numbers), len(numbers), lambda _step: numbers)
