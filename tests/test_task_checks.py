@@ -110,9 +110,7 @@ def test_which_way_is_better_needs_a_metric():
 
 
 @pytest.mark.parametrize("argument", ["loss", "metric"])
-@pytest.mark.parametrize(
-    "function", [lambda outputs: 0.0, lambda outputs, targets, weights: 0.0, lambda: 0.0]
-)
+@pytest.mark.parametrize("function", [lambda outputs: 0.0, lambda outputs, targets, weights: 0.0])
 def test_loss_and_metric_take_outputs_and_targets(argument, function):
     test = (torch.zeros(1), torch.zeros(1))
     with pytest.raises(ConfigurationError, match=f"{argument} must take two arguments: outputs and targets"):

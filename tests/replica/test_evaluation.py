@@ -102,6 +102,6 @@ def test_layers_are_as_they_were_even_if_a_metric_fails():
 
 
 @pytest.mark.parametrize("value", [torch.zeros(3), None, [1.0]])
-def test_a_metric_of_several_numbers_is_refused_by_its_name(value):
-    with pytest.raises(ConfigurationError, match="each must give one number"):
+def test_a_metric_of_several_numbers_is_refused(value):
+    with pytest.raises(ConfigurationError, match="must return one number"):
         measure(perceptron(), metric={"each": lambda outputs, targets: value})

@@ -78,6 +78,11 @@ class Dictionary(nn.Module):
         return {"logits": self.layer(inputs)}
 
 
+class Scores(Dictionary):
+    def forward(self, inputs):
+        return {"scores": self.layer(inputs)}
+
+
 WRONG = {
     "tuple": (
         {"loss": lambda outputs, targets: (outputs.mean(), targets.mean())},
@@ -89,8 +94,8 @@ WRONG = {
     ),
     "dictionary": ({"model": Dictionary}, "(?s)loss must take what the model returns.*dict with logits"),
     "metric": (
-        {"model": Dictionary, "loss": lambda outputs, _: outputs["logits"].mean(), "metric": "mse"},
-        "metric needs outputs that are tensors, but got 'of type dict with logits'",
+        {"model": Scores, "loss": lambda outputs, _: outputs["scores"].mean(), "metric": "mse"},
+        "(?s)metric 'mse' must take the outputs and targets.*dict with scores",
     ),
 }
 

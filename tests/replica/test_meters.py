@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 from paceline.errors import ConfigurationError
+from paceline.metrics import accuracy
 from paceline.replica.meters import concatenate, meter_of
-from paceline.task import accuracy
 
 OUTPUTS, TARGETS = torch.eye(5)[[0, 1, 2, 3, 4, 0, 1]], torch.tensor([0, 1, 0, 0, 4, 0, 1])
 PIECES = (slice(0, 3), slice(3, 4), slice(4, 7))

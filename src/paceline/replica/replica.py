@@ -30,6 +30,10 @@ def _nothing(_bucket: int) -> None:
     pass
 
 
+_PARTS_APART = 2_654_435_769
+"""What the seeds of a batch's parts differ by: in the low 32 bits, for torch's generator of the CPU takes no others."""
+
+
 class Replica:
     """A module whose trainable parameters are views of one flat tensor, and its gradients of another."""
 
@@ -184,13 +188,6 @@ class Replica:
         self._finish_unused()
         return loss
 
-    def reseed(self, step: int) -> None:
-        """A seed of its own for each rank and step, so that dropout is the same in every world.
-
-        Where models take turns, the turns of one global batch have the same.
-        """
-        torch.default_generator.manual_seed(self._seed + step // (len(self.task.turns) or 1))
-
     def undo_buffers(self) -> None:
         """Put BatchNorm's statistics and the like back to what they were: the last batch was cancelled."""
         for buffer, before in zip(self.buffers, self._buffers_before, strict=True):
@@ -202,22 +199,29 @@ class Replica:
         if len(parts) > 1 and not self._accumulates:
             self.gradient.zero_()
             self._accumulates = True
-        for part in parts:
+        for number, part in enumerate(parts):
             share = part.count / batch.count
             self._weight, self._is_last_part = weight * share, part is parts[-1]
             self._fired = bytearray(len(self._trainable))
-            loss += share * self._backward(*self._forward(part, samples, share))
+            loss += share * self._backward(*self._forward(part, samples, share, number))
         return loss
 
-    def fetch(self, batch: Batch, samples: Source) -> Any:
-        """The samples of a batch. What the model draws next is set by rank and step, whoever fetched them."""
-        content = samples.content(batch, self._seed + batch.step)
-        self.reseed(batch.step)
+    def fetch(self, batch: Batch, samples: Source, part: int = 0) -> Any:
+        """The samples of a batch, or of a part of one.
+
+        What the model draws next (for dropout, say) is set by rank, step and part, whoever fetched them: it is the same
+        in every world. Where models take turns, the turns of one global batch draw the same.
+        """
+        apart, turn = part * _PARTS_APART, batch.step // (len(self.task.turns) or 1)
+        content = samples.content(batch, (self._seed + batch.step + apart) % 2**63)
+        torch.default_generator.manual_seed((self._seed + turn + apart) % 2**63)
         return content
 
-    def _forward(self, batch: Batch, samples: Source, share: float) -> tuple[Tensor, Sequence[Tensor] | None]:
+    def _forward(
+        self, batch: Batch, samples: Source, share: float, part: int
+    ) -> tuple[Tensor, Sequence[Tensor] | None]:
         """The loss, and the parameters that it trains: None is all."""
-        content = self.fetch(batch, samples)
+        content = self.fetch(batch, samples, part)
         if not self.module.training:
             self.module.train()
         with computing(self._autocast):

@@ -35,7 +35,7 @@ def _figure(proof: Proof) -> str:
     kinds = ("predicted", "measured") if proof.measured is not None else ("predicted",)
     key = "".join(f"<span>{_svg(kind, None)}{kind}</span>" for kind in kinds)
     if any(row.predicted.speed_up for row in rows):
-        key += f"<span>×: speed-up over {YARDSTICK}</span>"
+        key += f"<span>x: speed-up over {YARDSTICK}</span>"
     return (
         f'<figure class="proof"><figcaption>{escape(proof.title)}<span class="key">{key}</span></figcaption>'
         f"<table><tbody>{body}</tbody></table></figure>"
@@ -44,7 +44,7 @@ def _figure(proof: Proof) -> str:
 
 def _row(row: ProofRow, longest_s: float) -> str:
     speed_up = row.predicted.speed_up
-    bars = _bar("predicted", row.predicted, f", {speed_up:.1f}×" if speed_up else "", longest_s)
+    bars = _bar("predicted", row.predicted, f", {speed_up:.1f}x" if speed_up else "", longest_s)
     if row.measured is not None:
         error = f", {100 * row.error:+.1f} %" if row.error is not None else ""
         bars += _bar("measured", row.measured, error, longest_s)
