@@ -27,7 +27,10 @@ Strategy = Annotated[
 ]
 Workers = Annotated[int, Option(help="How many ranks compute gradients.")]
 Steps = Annotated[int | None, Option(help="Train for so many updates of the parameters.")]
-Epochs = Annotated[int | None, Option(help="Train for so many passes over the data, counted in samples. 10, if --steps is not given.")]
+Epochs = Annotated[
+    int | None,
+    Option(help="Train for so many passes over the data, counted in samples. 10, if --steps is not given."),
+]
 Seed = Annotated[int, Option(help="Sets the initial parameters and all batches.")]
 StopAtTarget = Annotated[bool, Option("--stop-at-target", help="Stop when the task's target is reached.")]
 
