@@ -41,6 +41,9 @@ LOWER: Better = "lower"
 
 _LOWER_WORDS = ("loss", "perplexity", "error", "rmse", "mse", "mae")
 """A metric whose name has one of these is better the lower it is, unless the task says otherwise."""
+_NEGATED = ("neg_", "minus_", *(f"negative_{word}" for word in (*_LOWER_WORDS, "mean", "root")))
+"""But not if it begins like this: scikit-learn's neg_mean_squared_error, or a negative_loss. A negative_log_likelihood
+is a loss."""
 
 
 # Named metrics
@@ -120,8 +123,9 @@ def better_of(metric: Any, said: str | None = None, called: str = "") -> Better:
     own = getattr(metric, "higher_is_better", None)  # as torchmetrics has it
     if isinstance(own, bool):
         return HIGHER if own else LOWER
-    name = f"{called} {name_of(metric)}".lower()
-    return LOWER if any(word in name for word in _LOWER_WORDS) else HIGHER
+    names = [name.lower().lstrip("_") for name in (called, name_of(metric))]
+    is_loss = any(word in name for name in names for word in _LOWER_WORDS)
+    return LOWER if is_loss and not any(name.startswith(_NEGATED) for name in names) else HIGHER
 
 
 def reaches(value: float | None, target: float | None, better: str) -> bool:
