@@ -20,7 +20,7 @@ from clusters.ray_hosts import (
 )
 from conformance.cases import ASYNCHRONOUS, REPRODUCIBLE, SPECS, STEPS, make_task
 from processes import is_alive
-from tasks import a_task, a_wide_task, simulated
+from tasks import a_task, a_wide_task, samples, simulated
 
 import paceline as pl
 from paceline.errors import ConfigurationError, PeerLost, WorkerError
@@ -116,6 +116,41 @@ def test_an_asynchronous_strategy_runs_across_hosts(across, spec):
     assert spec == "single" or spec.partition(":")[0] in ASYNCHRONOUS | {"decentralized"}
     assert len(run["history"]) >= STEPS
     assert torch.isfinite(run["parameters"]).all()
+
+
+class Watcher:
+    wants_state = True
+
+    def __init__(self):
+        self.seen = []
+
+    def on_step(self, record):
+        self.seen.append(record.step)
+
+    def on_evaluate(self, record, state):
+        self.seen.append(sorted(state))
+        return pl.STOP if record.step >= 4 else None
+
+
+def watched_run(spec, cluster):
+    """With all that needs the driver in mid-run: callbacks, and a schedule that goes by the metric."""
+    task = a_task(
+        test=samples(),
+        metric=lambda outputs, targets: float(outputs.mean()),
+        schedule=lambda optimizer: torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0),
+    )
+    watcher = Watcher()
+    run = pl.train(task, spec, cluster, steps=20, evaluate_every=2, callbacks=[watcher])
+    return run_of(run), watcher.seen
+
+
+@pytest.mark.parametrize("spec", ["all-reduce:algorithm=ring", "local-sgd:period=2,algorithm=ring"])
+def test_callbacks_see_and_stop_a_run_across_hosts(driver, spec):
+    run, seen = driver.call(lambda: watched_run(spec, on_ray(workers=WORKERS)))
+    expected, expected_seen = watched_run(spec, simulated(WORKERS))
+    assert seen == expected_seen
+    assert len(run["history"]) == len(expected["history"]) < 20
+    assert torch.equal(run["parameters"], expected["parameters"])
 
 
 @needs_namespaces
