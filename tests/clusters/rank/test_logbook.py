@@ -18,7 +18,7 @@ STEPS = 6
 
 
 def error(outputs, targets):
-    return float(nn.functional.mse_loss(outputs, targets))
+    return nn.functional.mse_loss(outputs, targets).item()
 
 
 def test_the_first_metric_counts_and_the_others_are_in_the_history():

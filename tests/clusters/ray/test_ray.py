@@ -21,7 +21,7 @@ from clusters.ray_hosts import (
 from conformance.cases import ASYNCHRONOUS, REPRODUCIBLE, SPECS, STEPS, make_task
 from orders import makes_rings_in_its_own_order, receives_in_the_other_order
 from processes import is_alive
-from tasks import a_task, a_wide_task, simulated
+from tasks import a_task, a_wide_task, samples, simulated
 
 import paceline as pl
 from paceline.errors import ConfigurationError, PeerLost, WorkerError
@@ -124,6 +124,41 @@ def test_operations_begin_when_they_are_awaited_across_hosts_too(across):
     others = WORKERS - 1
     assert across[receives_in_the_other_order.__name__] == [None, *[[1.0, 2.0]] * others]
     assert across[makes_rings_in_its_own_order.__name__] == [[WORKERS, 10 * WORKERS]] * WORKERS
+
+
+class Watcher:
+    wants_state = True
+
+    def __init__(self):
+        self.seen = []
+
+    def on_step(self, record):
+        self.seen.append(record.step)
+
+    def on_evaluate(self, record, state):
+        self.seen.append(sorted(state))
+        return pl.STOP if record.step >= 4 else None
+
+
+def watched_run(spec, cluster):
+    """With all that needs the driver in mid-run: callbacks, and a schedule that goes by the metric."""
+    task = a_task(
+        test=samples(),
+        metric=lambda outputs, targets: float(outputs.mean()),
+        schedule=lambda optimizer: torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0),
+    )
+    watcher = Watcher()
+    run = pl.train(task, spec, cluster, steps=20, evaluate_every=2, callbacks=[watcher])
+    return run_of(run), watcher.seen
+
+
+@pytest.mark.parametrize("spec", ["all-reduce:algorithm=ring", "local-sgd:period=2,algorithm=ring"])
+def test_callbacks_see_and_stop_a_run_across_hosts(driver, spec):
+    run, seen = driver.call(lambda: watched_run(spec, on_ray(workers=WORKERS)))
+    expected, expected_seen = watched_run(spec, simulated(WORKERS))
+    assert seen == expected_seen
+    assert len(run["history"]) == len(expected["history"]) < 20
+    assert torch.equal(run["parameters"], expected["parameters"])
 
 
 @needs_namespaces

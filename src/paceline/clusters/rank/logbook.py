@@ -96,9 +96,10 @@ class Logbook:
         before = updates[-1]["step"] if updates else 0
         # Others go on while one evaluates, so that its time is the run's; not where there is only one.
         left_out_s = self._evaluation_s if len(rank.workers) == 1 else 0.0
-        record = self._draft(step - 1)
+        reported, self._reported = self._reported, {}
+        record = self._draft(step - 1, reported)
         record.update(loss=loss, samples=samples, seconds=rank.now() - left_out_s)
-        self._reported, rank.outcome.logged = {}, []
+        rank.outcome.logged = []
         updates.append(record)
         if not rank.is_reporter:
             return
@@ -123,8 +124,8 @@ class Logbook:
             return
         if self._average is not None:
             self._follow_average(step + 1)
-        record = self._draft(step)
-        self._reported = {}
+        reported, self._reported = self._reported, {}
+        record = self._draft(step, reported)
         if self._seen is not None:
             self._enter(record, self._seen)
             self._seen = None
@@ -160,15 +161,15 @@ class Logbook:
         outcome.metric, *_ = metrics.values()
         outcome.reported |= dict(list(metrics.items())[1:])
         if self._seen is None:
-            record = self._draft(rank.last_step - 1)
+            record = self._draft(rank.last_step - 1, dict(outcome.reported))
             self._enter(record, metrics)
             self._consult(record)
 
-    def _draft(self, step: int) -> dict[str, Any]:
-        """The record of a step, without its metric."""
-        rank, outcome, extra = self._rank, self._rank.outcome, dict(self._reported)
+    def _draft(self, step: int, extra: dict[str, float]) -> dict[str, Any]:
+        """The record of a step, without its metric; `extra` is what was reported, and is used up."""
+        rank, outcome = self._rank, self._rank.outcome
         if outcome.logged and outcome.logged[-1][0] == rank.step:
-            extra |= outcome.logged[-1][2]
+            extra.update(outcome.logged[-1][2])
         seconds = rank.now() - self._evaluation_s
         record: dict[str, Any] = {"step": step + 1, "seconds": seconds, "metric": None, "extra": extra}
         if outcome.updates:  # at this rank's own pace: what it knows is of its own last
@@ -194,7 +195,7 @@ class Logbook:
         if self._evaluation_is_due(step):
             self._follow_average(step + 1)
             self._seen = self._evaluate()
-            record = self._draft(step)
+            record = self._draft(step, dict(self._reported))
             self._enter(record, self._seen)
             self._stops = self._ends_with(record) or self._stops
         if self._stops:

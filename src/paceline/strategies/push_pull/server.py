@@ -60,6 +60,7 @@ class Server:
         self._spare: list[Tensor] = []  # memory of gradients that have been summed
         self._farewells: set[int] = set()
         self._staleness_aware = staleness_aware
+        self._cancels = policy.cancels
 
     def read(self, message: Message) -> Push | None:
         """The gradient that a worker has pushed. None: it said goodbye instead."""
@@ -74,7 +75,7 @@ class Server:
             expected = f"one of shape [{self._length}] at a version up to {self.version}"
             raise MismatchError(source, sent, self.ctx.rank, expected)
         batch = self.batch_of(source, step)  # type: ignore[arg-type]
-        if self.policy.cancels:
+        if self._cancels:
             batch.update = version  # type: ignore[assignment]
         return Push(source, step, version, loss, gradient, batch)  # type: ignore[arg-type]
 
