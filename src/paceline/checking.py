@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from paceline.chance import kept
 from paceline.costs.prices import Measured, fit
 from paceline.errors import LossNotFiniteError, RunError
 from paceline.replica.batches import GlobalBatches
-from paceline.replica.chance import chance_kept
 from paceline.replica.optimizer import works_elementwise
 from paceline.replica.replica import Replica
 from paceline.replica.samples import Samples
@@ -61,7 +61,7 @@ class Checked:
 
 def check_task(task: Task, *, workers: int = 4, seed: int = 0) -> Checked:
     """Build everything, compute one batch and update once. Raises what training would raise."""
-    with chance_kept():
+    with kept():
         return _check(task, workers, seed)
 
 

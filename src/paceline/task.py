@@ -7,12 +7,11 @@ under the same seed, so that all ranks hold the same model and the same data. To
 from __future__ import annotations
 
 import copy
-import random
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from paceline.chance import seeded
 from paceline.task_checks import (
     check_data,
     check_loss,
@@ -101,7 +100,7 @@ class Task:
         """The model as this seed initialises it. A model given as an instance is copied, never touched."""
         from torch import nn
 
-        with _seeded(seed), user_code("the model could not be built"):
+        with seeded(seed), user_code("the model could not be built"):
             model = copy.deepcopy(self.model) if isinstance(self.model, nn.Module) else self.model()
         check_model(model, built=True)
         return model
@@ -183,31 +182,13 @@ def accuracy(outputs: Tensor, targets: Tensor) -> float:
 _METRICS: Mapping[str, Metric] = {"accuracy": accuracy}
 
 
-@contextmanager
-def _seeded(seed: int) -> Iterator[None]:
-    """Chance as this seed has it, whichever generator the user's code draws from; undone afterwards."""
-    import numpy as np
-    import torch
-
-    python, legacy = random.getstate(), np.random.get_state()
-    with torch.random.fork_rng():
-        try:
-            torch.manual_seed(seed)
-            random.seed(seed)
-            np.random.seed(seed % 2**32)
-            yield
-        finally:
-            random.setstate(python)
-            np.random.set_state(legacy)
-
-
 def _build_data(argument: str, given: Any) -> Data:
     from torch.utils.data import TensorDataset
 
     if is_factory(given):
         factory = given
         # A constant seed: the data of a task is the same on every rank and in every run.
-        with _seeded(0), user_code(f"the {argument} could not be built"):
+        with seeded(0), user_code(f"the {argument} could not be built"):
             given = factory()
         if hasattr(type(given), "__next__"):  # such as a generator: it is begun anew for every pass
             given = Repeated(factory)

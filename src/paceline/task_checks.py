@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from paceline.errors import ConfigurationError, UnknownNameError
@@ -17,6 +17,7 @@ __all__ = [
     "check_numbers",
     "is_factory",
     "is_stream",
+    "look_of",
     "require",
     "steps_alone",
 ]
@@ -25,6 +26,15 @@ __all__ = [
 def require(holds: bool, argument: str, bound: str, value: object, remedy: str) -> None:
     if not holds:
         raise ConfigurationError(argument, bound, value, remedy)
+
+
+def look_of(value: Any) -> str:
+    """A value in a few words: shape and type of a tensor or array, names of a dictionary."""
+    if hasattr(value, "shape") and hasattr(value, "dtype"):
+        return f"of shape {tuple(value.shape)} and {value.dtype}"
+    if isinstance(value, Mapping):
+        return f"of type {type(value).__name__} with {', '.join(map(str, list(value)[:8]))}"
+    return f"of type {type(value).__name__}"
 
 
 def _is_finite(value: object) -> bool:

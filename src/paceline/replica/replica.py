@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from paceline.chance import rank_seed
 from paceline.context import BUCKET_BYTES, Batch
 from paceline.errors import RunError
 from paceline.replica.buffers import FlatBuffers
 from paceline.replica.calls import loss_of
-from paceline.replica.chance import rank_seed
 from paceline.replica.evaluation import Metric, evaluate
 from paceline.replica.finite import is_finite, last_not_finite
 from paceline.replica.layout import Layout, flatten

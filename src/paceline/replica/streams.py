@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from paceline.chance import seed_all
 from paceline.errors import ConfigurationError
-from paceline.replica.chance import seed_all
 
 __all__ = ["Stream"]
 

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Coroutine, Sequence
 from functools import cached_property
 from typing import Any, TypeVar, cast
 
+from paceline.chance import rank_seed
 from paceline.clusters.job import Job
 from paceline.clusters.process.driver import Driver
 from paceline.clusters.process.learner import ProcessLearner
@@ -107,14 +108,15 @@ class ProcessContext(Rank):
         assert task is not None
         samples = Samples.of(task, self.job.seed)
         batches = GlobalBatches.of(task, samples, self.job.seed)
-        if not task.loaders or self.rank not in self.workers or not samples.runs_user_code:
+        if not task.loaders or self.rank not in self.workers or not samples.draws:
             return TrainingData(samples, batches, len(self.workers))
+        first = rank_seed(self.job.seed, self.rank)
         loaders = Loaders(
             samples,
             count=task.loaders,
             prefetch=task.prefetch or 1,
-            seed=self.job.seed,
             rank=self.rank,
+            seed_of=lambda batch: first + batch.step,
             deadline_s=self._deadline_s,
         )
         return LoadedData(samples, batches, len(self.workers), loaders)

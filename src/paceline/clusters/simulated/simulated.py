@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from paceline.chance import seeded
 from paceline.clusters.checks import check_threads, check_workers, share_of_cores, thread_words
 from paceline.clusters.gc_pause import gc_paused
 from paceline.clusters.job import Job
@@ -27,7 +28,6 @@ from paceline.costs.times import Times
 from paceline.errors import Cancelled, ConfigurationError, UnknownNameError
 from paceline.faults import Kill
 from paceline.replica.batches import GlobalBatches
-from paceline.replica.chance import chance_kept
 from paceline.replica.replica import Replica
 from paceline.replica.samples import Samples
 from paceline.replica.shapes import ShapeReplica
@@ -103,7 +103,7 @@ class Simulated:
         threads = _set_threads(self.threads or share_of_cores(job.workers))
         try:
             # The ranks compute in the caller's process, and must leave its random numbers as they were.
-            with gc_paused(), chance_kept():
+            with gc_paused(), seeded(job.seed):
                 try:
                     # A rank that dies in a collective disturbs it in any case.
                     return self._run(job, progress, whole_collectives=not self.faults)
