@@ -97,7 +97,7 @@ def test_a_plain_loader_trains_as_its_dataset_does():
 def test_a_loader_of_tensors_takes_the_fast_path():
     task = a_loaded_task(loader(TensorDataset(*samples())))
     assert isinstance(task.build_data(), tuple)
-    assert not Samples.of(task).runs_user_code
+    assert not Samples.of(task).draws
 
 
 def test_a_loader_that_does_not_shuffle_keeps_the_order():

@@ -6,8 +6,10 @@ import cloudpickle
 import pytest
 import torch
 from processes import PATIENCE_S
+from tasks import simulated
 
 import paceline
+import paceline as pl
 from paceline.errors import ConfigurationError, TaskError
 from paceline.task_files import load_task
 
@@ -150,3 +152,9 @@ def test_every_example_is_a_task(name):
     task = load_task(EXAMPLES / f"{name}.py")
     inputs, target = (part[:2] for part in task.build_data())
     assert torch.isfinite(task.loss(task.build_model(0)(inputs), target))
+
+
+def test_the_example_with_words_of_different_lengths_learns():
+    task = load_task(EXAMPLES / "variable_lengths.py")
+    run = pl.train(task, "all-reduce", simulated(3), steps=25)
+    assert run.history[-1].loss < 0.5 * run.history[0].loss

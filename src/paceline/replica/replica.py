@@ -348,7 +348,7 @@ class Replica:
 
     def evaluate(self, samples: Samples, parameters: Tensor | None = None) -> dict[str, float]:
         """The metrics over all samples, with the module in evaluation mode; of other parameters if given."""
-        if samples.runs_user_code:
+        if samples.draws:
             seed_all(self._identity["seed"])  # the same test samples every time
         with self._holding(parameters), computing(self._autocast):
             return evaluate(self.task, self.module, samples)

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Samples", "Source"]
 
-_NAMED = 8  # so many sample numbers are named where a batch fails
-
 
 class Source(Protocol):
     """Where a replica gets its batches from."""
@@ -55,6 +53,8 @@ class Samples:
             data = TensorDataset(*data)
         self._tensors = data if isinstance(data, tuple) else None
         self._dataset = data
+        self.draws = self._tensors is None
+        """Whether fetching runs code of the user's, which may draw random numbers."""
         self._collate = collate or default_collate
         self._stream = stream or (Stream(data, batch_size=1, seed=0) if is_stream(data) else None)
         self._targets: np.ndarray | None = None
@@ -77,11 +77,6 @@ class Samples:
     @property
     def is_stream(self) -> bool:
         return self._stream is not None
-
-    @property
-    def runs_user_code(self) -> bool:
-        """Whether fetching is more than reading tensors: it may take long, and draw random numbers."""
-        return self._tensors is None
 
     @property
     def length(self) -> int:
@@ -117,29 +112,26 @@ class Samples:
         samples = self._gather(indices)
         if self._stream is not None:  # it was read by seeds of its own
             seed_all(fetch_seed(number))
-        return self._collated(samples, indices)
+        return collated(self._collate, samples, indices.tolist())
 
     def fetch(self, indices: np.ndarray) -> Any:
         if self._tensors is not None:
             chosen = torch.from_numpy(indices)
             return [tensor.index_select(0, chosen) for tensor in self._tensors]
-        return self._collated(self._gather(indices), indices)
+        return collated(self._collate, self._gather(indices), indices.tolist())
 
     def _gather(self, indices: np.ndarray) -> list[Any]:
-        numbers = indices.tolist()
+        numbers, dataset = indices.tolist(), self._dataset
         if self._stream is not None:
             return self._stream.read(numbers)
-        dataset = self._dataset
-        if getattr(dataset, "__getitems__", None):  # several at once, as a DataLoader asks for them
-            try:
-                return list(dataset.__getitems__(numbers))
-            except Exception as error:
-                error.add_note(f"in {_named(numbers)} of the data")
-                raise
-        return fetched(dataset, numbers)
-
-    def _collated(self, samples: list[Any], indices: np.ndarray) -> Any:
-        return collated(self._collate, samples, indices.tolist())
+        if getattr(dataset, "__getitems__", None) is None:
+            return fetched(dataset, numbers)
+        try:
+            return list(dataset.__getitems__(numbers))  # several at once, as a DataLoader asks for them
+        except Exception as error:
+            named = ", ".join(map(str, numbers[:8])) + (" …" if len(numbers) > 8 else "")
+            error.add_note(f"while samples {named} of the data were fetched")
+            raise
 
     def targets(self) -> np.ndarray:
         """The target of every sample: one array, however often it is asked for."""
@@ -156,10 +148,3 @@ class Samples:
         """All sample numbers in order, in pieces of at most `size`."""
         bounds = chunk_bounds(self.length, max(1, math.ceil(self.length / size)))
         return [np.arange(a, b) for a, b in itertools.pairwise(bounds)]
-
-
-def _named(numbers: list[int]) -> str:
-    if len(numbers) == 1:
-        return f"sample {numbers[0]}"
-    shown = ", ".join(map(str, numbers[:_NAMED]))
-    return f"samples {shown}" + (f" and {len(numbers) - _NAMED} more" if len(numbers) > _NAMED else "")

@@ -1,3 +1,4 @@
+import dataclasses
 import itertools
 import os
 import random
@@ -75,8 +76,8 @@ def start():
             Samples(dataset, **words),
             count=count,
             prefetch=prefetch,
-            seed=0,
             rank=RANK,
+            seed_of=number,
             deadline_s=deadline_s,
         )
         started.append(loaders)
@@ -136,6 +137,31 @@ def test_a_batch_that_was_not_asked_for_is_fetched_by_the_rank(start):
     loaders = start(Makers())
     (batch,) = batches(1)
     assert loaders.content(batch, number(batch)).item() == os.getpid()
+
+
+def test_a_batch_is_known_by_what_it_is(start):
+    loaders = start(Makers())
+    upcoming = loaders.ahead(batches())
+    equal = dataclasses.replace(next(upcoming))
+    assert loaders.content(equal, number(equal)).item() in loaders.pids
+
+
+def test_a_batch_by_another_seed_is_fetched_by_the_rank(start):
+    loaders = start(Makers())
+    upcoming = loaders.ahead(batches())
+    first = next(upcoming)
+    assert loaders.content(first, number(first) + 1).item() == os.getpid()
+    second = next(upcoming)
+    assert loaders.content(second, number(second)).item() in loaders.pids
+
+
+def test_two_programs_of_a_rank_may_go_through_the_same_batches(start):
+    """As the program of a rank and that of its twin do."""
+    loaders, same = start(Makers()), list(batches(20))
+    for first, second in zip(loaders.ahead(iter(same)), loaders.ahead(iter(same)), strict=True):
+        assert loaders.content(first, number(first)).item() in (*loaders.pids, os.getpid())
+        assert loaders.content(second, number(second)).item() in (*loaders.pids, os.getpid())
+    assert not loaders._wanted
 
 
 def test_a_batch_that_nobody_wants_any_more_does_not_delay_the_others(start):
@@ -234,7 +260,7 @@ def test_loaders_end_when_they_are_closed(start):
 
 
 def test_loaders_that_nobody_holds_any_more_end():
-    loaders = Loaders(Samples(Makers()), count=1, prefetch=1, seed=0, rank=0, deadline_s=9.0)
+    loaders = Loaders(Samples(Makers()), count=1, prefetch=1, rank=0, seed_of=number, deadline_s=9.0)
     (pid,) = loaders.pids
     del loaders
     assert not is_alive(pid)
@@ -288,7 +314,7 @@ def test_a_users_error_is_told_as_without_loaders():
             pl.train(a_task(data=Broken(), loaders=loaders), "single", pl.Local(workers=1), steps=2)
         messages.append(caught.value.traceback)
     assert messages[0] == messages[1]
-    assert "in sample" in messages[0]
+    assert "of the data was fetched" in messages[0]
 
 
 def test_a_rank_that_is_killed_takes_its_loaders_with_it(tmp_path):

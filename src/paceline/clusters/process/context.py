@@ -10,6 +10,7 @@ from typing import Any, TypeVar, cast
 
 from torch import Tensor
 
+from paceline.chance import rank_seed
 from paceline.clusters.job import Job
 from paceline.clusters.outcome import Outcome
 from paceline.clusters.process.computing import ComputeOperation
@@ -129,14 +130,15 @@ class ProcessContext(Rank):
         samples = Samples.of(task, self.job.seed)
         batches = GlobalBatches.of(task, samples, self.job.seed)
         turns = len(task.turns) or 1
-        if not task.loaders or self.rank not in self.workers or not samples.runs_user_code:
+        if not task.loaders or self.rank not in self.workers or not samples.draws:
             return TrainingData(samples, batches, len(self.workers), turns)
+        first = rank_seed(self.job.seed, self.rank)
         loaders = Loaders(
             samples,
             count=task.loaders,
             prefetch=task.prefetch or 1,
-            seed=self.job.seed,
             rank=self.rank,
+            seed_of=lambda batch: first + batch.step,
             deadline_s=self._deadline_s,
         )
         return LoadedData(samples, batches, len(self.workers), loaders, turns)

@@ -16,13 +16,13 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from paceline.chance import rank_seed, seed_all
+from paceline.chance import seed_all
 from paceline.clusters.process import payload
 from paceline.clusters.process.channel import ChannelClosed, Letter
 from paceline.clusters.process.loader_process import LoaderProcess, flush_output
@@ -66,21 +66,28 @@ class Loaders:
     """A rank's loaders. They satisfy `paceline.replica.samples.Source`."""
 
     def __init__(
-        self, samples: Samples, *, count: int, prefetch: int, seed: int, rank: int, deadline_s: float
+        self,
+        samples: Samples,
+        *,
+        count: int,
+        prefetch: int,
+        rank: int,
+        seed_of: Callable[[Batch], int],
+        deadline_s: float,
     ) -> None:
         self._samples = samples
         self._ready = count * prefetch
         """So many batches are asked for beforehand."""
         self._rank = rank
-        self._seed = rank_seed(seed, rank)
+        self._seed_of = seed_of
         self._deadline_s = deadline_s
         self._letters = 0
         # A computation in a thread may wait for its batch while the program asks for others, or gives it up.
         self._lock, self._reading = threading.Lock(), threading.Lock()
         self._unanswered: dict[int, _Request] = {}
         """By the number of the letter."""
-        self._wanted: dict[int, _Request] = {}
-        """Those that nobody has taken yet, by the identity of the batch."""
+        self._wanted: dict[Hashable, _Request] = {}
+        """Those that nobody has taken yet, by what identifies the batch."""
         self._has_warned = False
         self._loaders: list[LoaderProcess] = []
         self._end = weakref.finalize(self, _end_all, self._loaders, os.getpid())
@@ -119,10 +126,12 @@ class Loaders:
         if not batch.count or not self._has_room():
             return
         loader = min(self._loaders, key=lambda each: each.asked)
-        self._letters += 1
-        request = _Request(self._letters, batch, self._seed + batch.step, loader)
+        request = _Request(self._letters + 1, batch, self._seed_of(batch), loader)
         with self._lock:
-            self._wanted[id(batch)] = self._unanswered[request.letter] = request
+            if self._wanted.setdefault(_key(batch), request) is not request:
+                return  # a twin has asked for it
+            self._letters = request.letter
+            self._unanswered[request.letter] = request
         loader.asked += 1
         indices = np.ascontiguousarray(batch.indices, dtype=np.int64)
         try:
@@ -145,7 +154,7 @@ class Loaders:
     def _forget(self, batch: Batch) -> None:
         """The program has gone on. It may have cancelled the computation of this batch before that began."""
         with self._lock:
-            request = self._wanted.pop(id(batch), None)
+            request = self._wanted.pop(_key(batch), None)
             if request is not None:
                 self._unanswered.pop(request.letter, None)
         if request is not None and request.answer is not None:
@@ -154,16 +163,19 @@ class Loaders:
     # Being answered
 
     def content(self, batch: Batch, number: int) -> Any:
-        """See `Source`. A batch that was not asked for beforehand is fetched here."""
+        """See `Source`. A batch that was not asked for beforehand, with this number, is fetched here."""
         with self._lock:
-            request = self._wanted.pop(id(batch), None)
+            request = self._wanted.get(_key(batch))
+            if request is None or request.number != number:
+                request = None
+            else:
+                del self._wanted[_key(batch)]
         if request is None:
             return self._samples.content(batch, number)
         with self._reading:
             answer = self._wait_for(request)
-        if answer.word == "failed" or request.number != number:
-            self._warn(batch, answer.values.get("why", ""))
-            _drop(answer)
+        if answer.word == "failed":
+            self._warn(batch, answer.values["why"])
             return self._samples.content(batch, number)
         (fd,) = answer.fds
         try:
@@ -207,6 +219,11 @@ class Loaders:
             self._has_warned = True
             text = "rank %d fetches the batch of step %d itself, because its loader could not: %s"
             _log.warning(text, self._rank, batch.step, why)
+
+
+def _key(batch: Batch) -> Hashable:
+    """Equal for equal batches. A function that gives sample numbers is a bound method, or one of the batch's own."""
+    return batch.step, batch.start, batch.count, batch.whole
 
 
 def _drop(letter: Letter) -> None:
