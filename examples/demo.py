@@ -77,7 +77,9 @@ def this_machine(task: pl.Task) -> str:
     """The first act; what came of it, in words."""
     cores = len(os.sched_getaffinity(0))
     print(f"1. This machine: {cores} core{'s' * (cores > 1)}", end="", flush=True)
-    bench = measure(Spec(pattern="all-reduce", workers=2, algorithms=("ring",), repeat=5), pl.Local(workers=2))
+    bench = measure(
+        Spec(pattern="all-reduce", workers=2, algorithms=("ring",), repeat=5), pl.Local(workers=2)
+    )
     print(f"; workers talk through its memory ({bench.fit.link if bench.fit else 'not measured'}).\n")
     names = [DEFAULT, "k-sync:k=3", "decentralized:mode=async"]
     found = compared(task, names, pl.Local(workers=4, threads=1))
@@ -100,14 +102,18 @@ def elsewhere(task: pl.Task, machines: int) -> pl.Proof:
     return proof
 
 
-def proved(task: pl.Task, proof: pl.Proof) -> pl.Proof:
-    """The third act: the best two, the default, and the worst of those that reach the target, in real processes."""
+def chosen(proof: pl.Proof) -> list[str]:
+    """The best two, the default, and the worst of those that reach the target."""
     names = [row.predicted.name for row in proof.rows if row.predicted.time_s is not None]
     names.remove("single")
+    return list(dict.fromkeys([*names[:2], DEFAULT, names[-1]]))
+
+
+def proved(task: pl.Task, proof: pl.Proof) -> pl.Proof:
+    """The third act: some of the strategies in real processes."""
     cluster = pl.Local(**described(4, task.batch_size))
     print(f"\n3. The proof: {cluster}.\n", flush=True)
-    chosen = list(dict.fromkeys([*names[:2], DEFAULT, names[-1]]))
-    done = dataclasses.replace(proof, measured=compared(task, chosen, cluster, baseline=False))
+    done = dataclasses.replace(proof, measured=compared(task, chosen(proof), cluster, baseline=False))
     print_table(done.header, [row.texts for row in done.rows if row.measured is not None])
     print(f"\n{verdict(done)}")
     return done

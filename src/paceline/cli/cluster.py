@@ -71,7 +71,9 @@ class ClusterWords:
         }
         for option, value in excluded.items():
             if value is not None:
-                remedy = "leave one of the two out: workers on Ray take the time they take, and so do their links"
+                remedy = (
+                    "leave one of the two out: workers on Ray take the time they take, and so do their links"
+                )
                 raise ConfigurationError("--ray", f"excludes {option}", value, remedy)
 
     def cluster(self) -> Cluster:
