@@ -102,14 +102,18 @@ def elsewhere(task: pl.Task, machines: int) -> pl.Proof:
     return proof
 
 
-def proved(task: pl.Task, proof: pl.Proof) -> pl.Proof:
-    """The third act: the best two, the default, and the worst of those that reach the target, in real processes."""
+def chosen(proof: pl.Proof) -> list[str]:
+    """The best two, the default, and the worst of those that reach the target."""
     names = [row.predicted.name for row in proof.rows if row.predicted.time_s is not None]
     names.remove("single")
+    return list(dict.fromkeys([*names[:2], DEFAULT, names[-1]]))
+
+
+def proved(task: pl.Task, proof: pl.Proof) -> pl.Proof:
+    """The third act: some of the strategies in real processes."""
     cluster = pl.Local(**described(4, task.batch_size))
     print(f"\n3. The proof: {cluster}.\n", flush=True)
-    chosen = list(dict.fromkeys([*names[:2], DEFAULT, names[-1]]))
-    done = dataclasses.replace(proof, measured=compared(task, chosen, cluster, baseline=False))
+    done = dataclasses.replace(proof, measured=compared(task, chosen(proof), cluster, baseline=False))
     print_table(done.header, [row.texts for row in done.rows if row.measured is not None])
     print(f"\n{verdict(done)}")
     return done

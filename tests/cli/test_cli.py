@@ -92,7 +92,7 @@ def test_help_and_version_do_not_import_torch(words):
 
 
 def test_words_that_do_not_fit_are_refused_before_torch_is_imported():
-    assert "torch" not in imported_by("train", "some.py", "--compute", "exp:mean=10ms")
+    assert "torch" not in imported_by("train", "some.py", "--simulate", "--deadline", "60s")
 
 
 def test_the_version_is_that_of_the_package():
@@ -108,10 +108,7 @@ def test_help_names_every_command():
     ("words", "message"),
     [
         (("--steps", "3", "--epochs", "2"), "--steps excludes --epochs"),
-        (
-            ("--compute", "exp:mean=10ms"),
-            "--compute needs --simulate, but got 'exp:mean=10ms'; add --simulate",
-        ),
+        (("--compute", "quick"), "--compute must be one of"),
         (("--bandwidth", "wide"), "must be a bandwidth"),
         (("--latency", "soon"), "must be a time"),
         (("--simulate", "--deadline", "60s"), "--deadline is for real workers"),
@@ -206,6 +203,17 @@ def test_a_slow_rank_is_told_after_the_run(small):
     result = invoke("train", small, "--workers", "4", *words)
     assert "Rank 1 is the slowest to compute: 40 ms a gradient, 4.0 times" in result.stdout
     assert "a step would take" in result.stdout
+
+
+def test_local_workers_take_times_and_links_of_machines_that_are_not_there(small):
+    words = ["--compute", "const:5ms", "--bandwidth", "1Gbps", "--latency", "50us", "--slow", "1:0.5x"]
+    result = invoke("train", small, "--workers", "2", *words, "--steps", "3", "--json")
+    assert result.exit_code == 0, result.stderr
+    figures = json.loads(result.stdout)
+    assert figures["cluster"].startswith(
+        "2 local workers (emulated: compute Constant(seconds='5ms'), link 1 Gbit/s"
+    )
+    assert figures["seconds"] >= 3 * 0.005
 
 
 def test_a_simulated_run_takes_links_times_and_stragglers(small):

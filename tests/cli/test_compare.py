@@ -127,7 +127,11 @@ def test_a_strategy_that_fails_is_told_and_the_others_are_reported(small, tmp_pa
         (("--strategies", "sync", "--repeat", "0"), "repeat must be"),
         (("--strategies", "sync", "--steps", "2", "--epochs", "2"), "--steps excludes --epochs"),
         (("--strategies", "sync", "--simulate", "--against", "ddp"), "against needs local workers"),
-        (("--strategies", "sync", "--compute", "exp:mean=1ms"), "--compute needs --simulate"),
+        (("--strategies", "sync", "--compute", "soon"), "--compute must be one of"),
+        (
+            ("--strategies", "sync", "--compute", "const:1ms", "--against", "ddp"),
+            "against needs local workers",
+        ),
         (("--strategies", "sync,sync"), "must each be given once"),
     ],
 )

@@ -41,6 +41,7 @@ def test_the_word_after_it_is_its_address_unless_it_is_an_option_or_the_task(wor
         (["--ray", "--simulate"], "--ray excludes --simulate"),
         (["--ray", "--link", "tcp"], "--ray excludes --link"),
         (["--ray", "auto", "--bandwidth", "1Gbps"], "--ray excludes --bandwidth"),
+        (["--ray", "auto", "--compute", "const:1ms"], "--ray excludes --compute"),
         (["--no-encrypt"], "--no-encrypt needs --link tcp or --ray"),
         (["--ray", "nonsense"], 'address must be None, "auto" or "host:port", but got \'nonsense\''),
         (["--ray", "ray://head:10001"], "address must be"),

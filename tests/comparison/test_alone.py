@@ -18,6 +18,13 @@ def test_without_mathematics_it_is_the_same():
     assert not run.state
 
 
+def test_an_emulated_worker_alone_takes_as_many_times_as_long_too():
+    cluster = pl.Local(workers=4, compute=pl.times.Constant("5ms"), slow={0: 2.0})
+    run = pl.train(a_task(), "single", as_seen_alone(cluster), steps=2)
+    assert run.step_seconds >= 0.005 * 4 * 2
+    assert run.cluster == str(cluster)
+
+
 @pytest.mark.parametrize("cluster", [pl.Local(workers=2), pl.Simulated(workers=2)])
 def test_what_is_timed_needs_no_factor(cluster):
     assert as_seen_alone(cluster) is cluster

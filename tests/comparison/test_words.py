@@ -1,3 +1,5 @@
+import dataclasses
+
 import pytest
 from chosen_runs import entry, run_of, with_figures
 
@@ -32,6 +34,16 @@ def test_the_winner_is_named_with_its_lead_and_the_reason(single, waiting, disca
     assert said[1] == "all-reduce waits 56% of the time for rank 3; k-sync:k=3 discards it."
     assert said[2].startswith("In all-reduce: Rank 3 is the slowest to compute")
     assert said[-1] == "Speed-up is over single: one worker, which takes the whole batch of every step."
+
+
+def test_what_was_emulated_is_told_and_who_was_too_slow_for_it(single, discarding):
+    emulated = [
+        dataclasses.replace(run, environment={"emulated": "compute quick", **more})
+        for run, more in ((single, {}), (discarding, {"overruns": "3 of 9 gradients took longer"}))
+    ]
+    said = summary([entry(run) for run in emulated])
+    assert said[-2].startswith("Emulated: compute quick. Processes, messages and mathematics are real")
+    assert said[-1] == "k-sync:k=3: 3 of 9 gradients took longer."
 
 
 def test_who_never_gets_there_is_told(single, discarding):

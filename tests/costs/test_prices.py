@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from paceline.costs import times
-from paceline.costs.prices import Given, Measured, Work, fit
+from paceline.costs.prices import Given, Measured, Work, fit, ready_shares
 from paceline.costs.stragglers import Stragglers
 
 EVEN = Stragglers(slow={}, delay=None)
@@ -31,6 +31,10 @@ def test_a_slow_rank_takes_as_many_times_as_long_and_a_delay_comes_on_top(pricin
     stragglers = Stragglers(slow={1: 3.0}, delay={1: times.Constant(0.5)})
     assert price(pricing, 0, stragglers).seconds(Work.GRADIENT, 0, 2) == 1.0
     assert price(pricing, 1, stragglers).seconds(Work.GRADIENT, 0, 2) == 3.5
+
+
+def test_the_buckets_become_ready_during_backward_which_is_two_thirds_of_the_time():
+    assert ready_shares([0.5, 0.25, 0.25]) == pytest.approx([2 / 3, 5 / 6, 1.0])
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import math
 import pytest
 from report.cases import entry, handmade, history_of, trained
 
+import paceline as pl
 from paceline.comparison.entry import Entry
 from paceline.costs.units import format_bytes, format_seconds
 from paceline.report import write_page
@@ -351,6 +352,42 @@ def test_the_page_can_be_printed(open_page, page_file):
     assert page.value("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     assert page.value("getComputedStyle(document.querySelector('.controls')).display") == "none"
     assert page.value("document.documentElement.scrollWidth") == 720
+
+
+# What it begins with
+
+
+def test_a_story_fits_every_screen_and_its_bars_are_drawn(open_page, tmp_path):
+    predicted = pl.Comparison(
+        entries=(
+            entry("single"),
+            entry("all-reduce:algorithm=ring"),
+            entry("sync"),
+            Entry(name="b", error="no"),
+        )
+    )
+    measured = pl.Comparison(entries=(entry("sync"),))
+    proofs = [pl.Proof(title=f"On {n} machines", predicted=predicted, measured=measured) for n in (4, 16)]
+    measured.report(tmp_path / "report.html", title="Story", story=["It begins.", *proofs])
+    for width in (WIDE, NARROW):
+        page = open_page(tmp_path / "report.html", width=width)
+        assert page.value("document.documentElement.scrollWidth") == width
+        # Nothing reaches out of its figure: neither a bar nor the words behind it.
+        assert page.value(
+            "[...document.querySelectorAll('.proof')].every(figure => [...figure.querySelectorAll('svg, .bar > span')]"
+            ".every(each => each.getBoundingClientRect().right <= figure.getBoundingClientRect().right + 1))"
+        )
+        first, second = page.value(
+            "[...document.querySelectorAll('.proof')].map(each => each.getBoundingClientRect().top)"
+        )
+        assert (first == second) == (width == WIDE), "side by side where there is room"
+        painted = page.value(
+            "[...document.querySelectorAll('.bar rect')].map(each => getComputedStyle(each).stroke !== 'none')"
+        )
+        assert sorted(set(painted)) == [False, True], (
+            "hollow where it was predicted, filled where it was measured"
+        )
+        assert page.complaints() == []
 
 
 # It is inert

@@ -22,19 +22,22 @@ class StoppableClock:
     """The host's monotonic clock, less the time for which it was stopped.
 
     It is one word, so that nobody sees half of a change: how many nanoseconds it has stood still so far; or, while it
-    stands, minus what it shows. One rank alone may stop it.
+    stands, minus what it shows. One rank alone may stop it. The others may hear of that a moment late, and then see it
+    stand at a moment that is past for them: they see it stand where they last saw it.
     """
 
     def __init__(self, words: memoryview, place: int) -> None:
         self._words = words
         self._place = place
+        self._seen_ns = 0
 
     def now(self) -> float:
         while True:
             word = self._words[self._place]
             host_ns = time.monotonic_ns()
             if self._words[self._place] == word:  # else it was stopped in between, or goes on
-                return float(host_ns - word if word >= 0 else -word) * 1e-9
+                self._seen_ns = now_ns = max(self._seen_ns, host_ns - word if word >= 0 else -word)
+                return now_ns * 1e-9
 
     @property
     def stands(self) -> bool:

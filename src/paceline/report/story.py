@@ -11,6 +11,8 @@ from paceline.comparison.table import Row, brief
 
 __all__ = ["story_section"]
 
+_TIMES = "\u00d7"  # the multiplication sign
+
 
 def story_section(story: Sequence[str | Proof]) -> str:
     """The section's markup; empty if there is no story. The first paragraph leads."""
@@ -35,7 +37,7 @@ def _figure(proof: Proof) -> str:
     kinds = ("predicted", "measured") if proof.measured is not None else ("predicted",)
     key = "".join(f"<span>{_svg(kind, None)}{kind}</span>" for kind in kinds)
     if any(row.predicted.speed_up for row in rows):
-        key += f"<span>x: speed-up over {YARDSTICK}</span>"
+        key += f"<span>{_TIMES}: speed-up over {YARDSTICK}</span>"
     return (
         f'<figure class="proof"><figcaption>{escape(proof.title)}<span class="key">{key}</span></figcaption>'
         f"<table><tbody>{body}</tbody></table></figure>"
@@ -44,7 +46,7 @@ def _figure(proof: Proof) -> str:
 
 def _row(row: ProofRow, longest_s: float) -> str:
     speed_up = row.predicted.speed_up
-    bars = _bar("predicted", row.predicted, f", {speed_up:.1f}x" if speed_up else "", longest_s)
+    bars = _bar("predicted", row.predicted, f", {speed_up:.1f}{_TIMES}" if speed_up else "", longest_s)
     if row.measured is not None:
         error = f", {100 * row.error:+.1f} %" if row.error is not None else ""
         bars += _bar("measured", row.measured, error, longest_s)
