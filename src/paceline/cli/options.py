@@ -55,7 +55,7 @@ Simulate = Annotated[
     bool,
     Option(
         "--simulate",
-        help="Simulate the workers, in virtual time. Without it (not in bench) local workers emulate what is given here.",
+        help="Simulate the workers, in virtual time. Without it (not in bench) local workers emulate what is given.",
         rich_help_panel=_MACHINES,
     ),
 ]
