@@ -8,7 +8,7 @@ from typing import Annotated
 from typer import Argument, Exit, Option, echo
 
 _LINKS = "Links between real workers"
-_MACHINES = "Machines that you do not have: simulated, or emulated by local workers"
+_MACHINES = "Machines that you do not have"
 
 
 def _print_version(wanted: bool) -> None:
@@ -55,7 +55,12 @@ Threads = Annotated[
 ]
 
 Simulate = Annotated[
-    bool, Option("--simulate", help="Simulate the workers, in virtual time.", rich_help_panel=_MACHINES)
+    bool,
+    Option(
+        "--simulate",
+        help="Simulate the workers, in virtual time. Without it (not in bench) local workers emulate what is given.",
+        rich_help_panel=_MACHINES,
+    ),
 ]
 Link = Annotated[
     str | None,

@@ -50,8 +50,8 @@ def compare(
     updates take fewer samples makes more of them; or each is `steps` updates long. With `repeat`, round n of
     every strategy has the seed `seed + n - 1`, and no round begins before the one before is complete.
 
-    `single` is run too, on one worker, for the others' speed-up, unless `baseline` is false. In a simulation with a
-    given `compute` its gradients take as many times as long as there are workers, for they are of whole batches.
+    `single` is run too, on one worker, for the others' speed-up, unless `baseline` is false. On a cluster with a given
+    `compute` its gradients take as many times as long as there are workers, for they are of whole batches.
 
     `against` names baselines: "ddp" is PyTorch's DistributedDataParallel. `target` replaces the task's. Runs go on
     after they have reached it, so that they can be compared to the end, unless `stop_at_target` is given. The metric is
