@@ -90,9 +90,9 @@ def test_a_worker_of_central_storage_holds_no_parameters_between_its_steps(monke
             flats[ctx.rank] = ctx.model.parameters
             await super().worker(ctx)
 
-    async def watched(model, shard=None, *, norm=None):
+    async def watched(model, shard=None, **how):
         held.append([flats[rank].untyped_storage().nbytes() for rank in range(3)])
-        await apply(model, shard, norm=norm)
+        await apply(model, shard, **how)
 
     monkeypatch.setattr(SimulatedLearner, "apply", watched)
     # Every worker has pushed when an update happens, and none has the next parameters yet.
