@@ -224,7 +224,7 @@ class Hub:
         elif letter.word == "record":
             assert self._consult is not None
             stops = self._consult(*read_record(values, letter.blobs))
-            self._socket.send(sender, letter.word, {"question": values["question"], "stop": stops})
+            self._socket.send(sender, letter.word, {"request": values["request"], "stop": stops})
         elif letter.word == "error":
             failure = read_error(values)
             if isinstance(failure, DeadlineError):
