@@ -10,7 +10,7 @@ from paceline.callbacks import STOP, EarlyStopping, KeepBest
 from paceline.errors import ConfigurationError
 from paceline.run import Record
 
-TASK = SimpleNamespace(metric="accuracy")
+TASK = SimpleNamespace(metric="accuracy", better_way="higher")
 
 
 def evaluations(callback, metrics):

@@ -92,4 +92,4 @@ def _sign(task: Task, better: str | None, name: str) -> int:
     if task.metric is None:
         remedy = "give the task test=… and metric=…"
         raise ConfigurationError("callbacks", f"need a metric for {name}", None, remedy)
-    return -1 if better == "lower" else 1
+    return -1 if (better or task.better_way) == "lower" else 1
