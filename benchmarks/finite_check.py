@@ -22,9 +22,8 @@ import paceline as pl
 from benchmarks.mlp import SAMPLES, build_model, cross_entropy, make_optimizer
 from benchmarks.result import Goal, Result, Row
 from benchmarks.rounds import rounds
-from paceline.replica import replica as replicas
+from paceline.replica import finite
 from paceline.replica.batches import GlobalBatches
-from paceline.replica.finite import is_finite
 from paceline.replica.replica import Replica
 from paceline.replica.samples import Samples
 
@@ -79,7 +78,7 @@ def _step(training: Training, take: Callable[[], float]) -> tuple[float, float]:
 @contextmanager
 def _timed_checks() -> Iterator[Callable[[], float]]:
     """Time every check; what is yielded tells the seconds since it was last asked."""
-    plain, spent_s = is_finite, 0.0
+    plain, spent_s = finite.is_finite, 0.0
 
     def timed(tensor: Tensor) -> bool:
         nonlocal spent_s
@@ -93,11 +92,11 @@ def _timed_checks() -> Iterator[Callable[[], float]]:
         seconds, spent_s = spent_s, 0.0
         return seconds
 
-    replicas.is_finite = timed  # type: ignore[attr-defined]  # where the replica looks it up
+    finite.is_finite = timed
     try:
         yield take
     finally:
-        replicas.is_finite = plain  # type: ignore[attr-defined]
+        finite.is_finite = plain
 
 
 def _result(

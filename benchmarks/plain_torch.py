@@ -1,4 +1,4 @@
-"""Processes that train the same model with plain torch: with DistributedDataParallel, or each for itself.
+"""Processes that train the same model with plain torch: with DistributedDataParallel, each for itself, or as told.
 
 They are started once and sleep on a pipe until they are told to run some steps, so that we and they can take turns.
 """
@@ -9,10 +9,11 @@ import multiprocessing
 import os
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import TracebackType
+from typing import Protocol
 
 import torch
 import torch.distributed
@@ -21,15 +22,19 @@ from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.mlp import SAMPLES, build_model, cross_entropy, make_data, make_optimizer
 
-__all__ = ["ALONE", "DDP", "PlainTorch"]
+__all__ = ["ALONE", "DDP", "PlainTorch", "join", "obey"]
 
 DDP, ALONE = "ddp", "alone"
 
 
-class PlainTorch:
-    """As many processes as workers, each with a model for DDP and one for itself."""
+Serve = Callable[[int, int, str, Connection], None]
+"""What a process does: given its rank, how many there are, where they meet, and the pipe that tells it what to run."""
 
-    def __init__(self, workers: int) -> None:
+
+class PlainTorch:
+    """As many processes as workers, each with a model for DDP and one for itself; or what `serve` has."""
+
+    def __init__(self, workers: int, serve: Serve | None = None) -> None:
         context = multiprocessing.get_context("forkserver")
         # So that they start in a second, not in ten.
         context.set_forkserver_preload(["benchmarks.plain_torch"])
@@ -39,7 +44,9 @@ class PlainTorch:
         self._processes = []
         for rank in range(workers):
             ours, theirs = context.Pipe()
-            process = context.Process(target=_serve, args=(rank, workers, meeting_point, theirs), daemon=True)
+            process = context.Process(
+                target=serve or _serve, args=(rank, workers, meeting_point, theirs), daemon=True
+            )
             process.start()
             theirs.close()
             self._pipes.append(ours)
@@ -96,16 +103,32 @@ class _Trainer:
                 yield order[start : start + SAMPLES]
 
 
-def _serve(rank: int, workers: int, meeting_point: str, pipe: Connection) -> None:
-    data = make_data(workers)
+class Trainer(Protocol):
+    """What runs so many steps, and tells when each ended."""
+
+    def run(self, steps: int) -> list[float]: ...
+
+
+def join(rank: int, workers: int, meeting_point: str) -> None:
+    """Make the processes a group."""
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"  # the quickest that Gloo has between processes of one machine
     torch.distributed.init_process_group(
         "gloo", init_method=f"file://{meeting_point}", rank=rank, world_size=workers
     )
+
+
+def _serve(rank: int, workers: int, meeting_point: str, pipe: Connection) -> None:
+    data = make_data(workers)
+    join(rank, workers, meeting_point)
     trainers = {
         DDP: _Trainer(DistributedDataParallel(build_model()), data, rank, workers),
         ALONE: _Trainer(build_model(), data, rank, workers),
     }
+    obey(pipe, trainers)
+
+
+def obey(pipe: Connection, trainers: Mapping[str, Trainer]) -> None:
+    """Run what the pipe says until it is closed."""
     try:
         while True:
             kind, steps = pipe.recv()

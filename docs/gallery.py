@@ -40,6 +40,10 @@ class Scene:
     compute: object = SOME_ARE_SLOW
     slow: dict[int, float] = dataclasses.field(default_factory=lambda: {3: 2.0})
     math: str = "none"
+    model: str = "layer"
+    """Of `TASKS`."""
+    more: tuple[str, ...] = ()
+    """Other words of the strategy, which get pictures of their own."""
 
 
 STEADY = pl.times.Constant(0.02)
@@ -66,6 +70,28 @@ SCENES = {
         spec="central-storage:placement=worker",
         steps=3,
         **EVEN,
+    ),
+    "layers": Scene(
+        spec="layers",
+        steps=2,
+        model="deep",
+        **EVEN | {"words": "a batch forward and backward through four ranks"},
+    ),
+    "pipeline": Scene(
+        spec="pipeline:order=1f1b,microbatches=6",
+        steps=1,
+        model="deep",
+        more=(
+            "pipeline:order=gpipe,microbatches=6",
+            "pipeline:order=interleaved,chunks=2,microbatches=8",
+            "pipeline:order=zb-h1,microbatches=6",
+            "pipeline:order=zb-h2,microbatches=8",
+        ),
+        **EVEN
+        | {
+            "compute": pl.times.Phases("4ms", "4ms", "4ms"),
+            "words": "the numbers are micro-batches; what is empty between them is the bubble",
+        },
     ),
     "k-sync": Scene(spec="k-sync:k=3"),
     "k-batch-sync": Scene(spec="k-batch-sync:k=4"),
@@ -110,18 +136,23 @@ def main() -> None:
     FOLDER.mkdir()
     for name, kind in STRATEGIES.items():
         scene = SCENES[name]
-        (FOLDER / f"{name}.svg").write_text(picture(scene), encoding="utf-8")
+        (FOLDER / f"{name}.svg").write_text(picture(scene, scene.spec), encoding="utf-8")
+        for number, spec in enumerate(scene.more, 2):
+            (FOLDER / f"{name}-{number}.svg").write_text(picture(scene, spec), encoding="utf-8")
         (FOLDER / f"{name}.md").write_text(page(name, kind, scene), encoding="utf-8")
     (FOLDER / "README.md").write_text(contents(), encoding="utf-8")
     print(f"{len(STRATEGIES)} pages in {FOLDER}")
 
 
-def picture(scene: Scene) -> str:
+def picture(scene: Scene, spec: str) -> str:
     cluster = pl.Simulated(
         workers=scene.workers, compute=scene.compute, link=SLOW_LINK, slow=scene.slow, math=scene.math
     )
-    run = pl.train(task(), scene.spec, cluster, steps=scene.steps, seed=3)
-    return draw(run.trace.spans, run.trace.seconds, title=scene.spec, words=f"{scene.words}; {SLOW_LINK}")
+    run = pl.train(TASKS[scene.model](), spec, cluster, steps=scene.steps, seed=3)
+    words = f"{scene.words}; {SLOW_LINK}"
+    if scene.model == "deep":
+        words = f"{scene.words}; bubble {run.trace.bubble:.0%}"
+    return draw(run.trace.spans, run.trace.seconds, title=spec, words=words)
 
 
 def task() -> pl.Task:
@@ -135,11 +166,27 @@ def task() -> pl.Task:
     )
 
 
+def deep_task() -> pl.Task:
+    """Eight layers alike, whose outputs are of 1.6 kB a micro-batch: they are soon sent."""
+    return pl.Task(
+        model=lambda: nn.Sequential(*(nn.Linear(8, 8) for _ in range(8))),
+        data=(torch.zeros(1024, 8), torch.zeros(1024, 8)),
+        loss=nn.functional.mse_loss,
+        optimizer=lambda params: torch.optim.SGD(params, lr=0.1),
+        batch_size=48,
+    )
+
+
+TASKS = {"layer": task, "deep": deep_task}
+
+
 def page(name: str, kind: type, scene: Scene) -> str:
     told = page_of(kind)
     lines = [f"# {name}", "", told.what, ""]
     lines += [f"![{scene.spec}: what each rank does over time]({name}.svg)", ""]
     lines += [f"`{scene.spec}` on {scene.workers} workers: {scene.words}. Drawn by the simulator.", ""]
+    for number, spec in enumerate(scene.more, 2):
+        lines += [f"![{spec}: what each rank does over time]({name}-{number}.svg)", ""]
     for heading, text in told.notes.items():
         lines += [f"## {heading}", "", text, ""]
     lines += parameters(kind)

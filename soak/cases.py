@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from paceline.strategies import parse
+from paceline.strategies.pages import IN_PIECES
 from soak.specs import WORDS, make_spec
 
 __all__ = ["CLUSTERS", "GROUP", "Case", "Fault", "fuzz_of", "make_case"]
@@ -157,7 +158,9 @@ def _with_optimizer(rng: random.Random, case: Case) -> Case:
 
 
 def _with_batch_norm(rng: random.Random, case: Case) -> Case:
-    """No slice and no client's batch may be of one sample: BatchNorm refuses it."""
+    """No slice and no client's batch may be of one sample: BatchNorm refuses it. Nor may a micro-batch be."""
+    if case.word in IN_PIECES:
+        return case
     spec = case.spec
     if case.word in FEDERATED:
         spec = re.sub(r"\bbatch=\d+,?", "", spec).rstrip(",:")

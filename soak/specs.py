@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable, Mapping
 
 from paceline.collectives import ALGORITHMS
+from paceline.schedules.pipeline import ORDERS
 from paceline.strategies import STRATEGIES
 
 __all__ = ["ONE_HOST", "WORDS", "make_spec"]
@@ -106,6 +107,12 @@ def _fedadam(rng: random.Random, workers: int) -> Parameters:
     return {**_federated(rng, workers), "server_lr": 0.001, "beta1": rng.choice([0, 0.9])}
 
 
+def _pipeline(rng: random.Random, workers: int) -> Parameters:
+    order = rng.choice(sorted(ORDERS))
+    chunks: Parameters = {"chunks": 2} if order == "interleaved" else {}
+    return {"order": order, **chunks, **_chosen(rng, {"microbatches": (1, 2, 3, 5, 8)})}
+
+
 _MAKERS: Mapping[str, Maker] = {
     "all-reduce": _all_reduce,
     "sync": _servers,
@@ -117,6 +124,7 @@ _MAKERS: Mapping[str, Maker] = {
     "k-batch-async": _counts_k_batches,
     "ssp": _ssp,
     "local-sgd": _local_sgd,
+    "pipeline": _pipeline,
     "diloco": _diloco,
     "decentralized": _decentralized,
     "fedavg": _federated,

@@ -1,12 +1,16 @@
 import contextlib
 import os
+import shutil
 import signal
+import subprocess
 import warnings
 
 import cloudpickle
 import hypothesis
 import pytest
 from clusters.namespaces import can_make_hosts, one_machine, several_hosts
+from stand_in.build import build, reason_not_to_build
+from stand_in.process import device_process
 
 # Before torch is imported. Models here are small: threads that wait for each other would take most of the cores' time.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -33,6 +37,32 @@ def ctrl_c_is_heard():
 def file_descriptors():
     """How many files this process has open: a function, so that a test may look again."""
     return lambda: len(os.listdir("/proc/self/fd"))
+
+
+@pytest.fixture
+def on_a_quick_disk(monkeypatch):
+    """In simulations every checkpoint is done before the next is due: their steps are quicker than any disk."""
+    from paceline.checkpoints import BackgroundWriter
+
+    def submit(self, *args):
+        self.finish(120.0)
+        return plainly(self, *args)
+
+    plainly = BackgroundWriter.submit
+    monkeypatch.setattr(BackgroundWriter, "submit", submit)
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A disk of 64 KiB."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mount = shutil.which("mount")
+    command = [mount, "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(place)]
+    if mount is None or subprocess.run(command, capture_output=True, timeout=60, check=False).returncode:
+        pytest.skip("mounting is not permitted here")
+    yield place
+    subprocess.run(["umount", str(place)], check=True, timeout=60)
 
 
 @pytest.fixture(scope="session")
@@ -65,3 +95,14 @@ def _hosts(**options):
 def driver(hosts):
     """A process on the first host."""
     return hosts.driver()
+
+
+@pytest.fixture(scope="session")
+def on_device(tmp_path_factory):
+    """Runs a function in a process that has a device: see `stand_in`. Tests that use it are of one group."""
+    reason = reason_not_to_build()
+    if reason:
+        pytest.skip(reason)
+    folder = tmp_path_factory.mktemp("stand_in")
+    with device_process(folder, build(folder)) as run:
+        yield run

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from paceline.chance import fetch_seed, kept, rank_seed, seed_all, seeded
+from paceline.chance import fetch_seed, kept, rank_seed, seed_all, seeded, stream_seed
 
 
 def draw():
@@ -55,6 +55,8 @@ def test_every_rank_step_and_purpose_has_a_seed_of_its_own_that_torch_takes():
         rank_seed(seed, rank) + step for seed in (0, 2**32 - 1) for rank in range(9) for step in range(9)
     ]
     numbers += [fetch_seed(number) for number in numbers]
-    assert len(set(numbers)) == len(numbers)
-    for number in numbers:
-        seed_all(number)
+    numbers += [stream_seed(seed, batch) for seed in (0, 2**32 - 1) for batch in range(9)]
+    assert len({number % 2**32 for number in numbers}) == len(numbers), "torch and numpy take 32 bits"
+    with kept():
+        for number in numbers:
+            seed_all(number)

@@ -6,7 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from checkpoints.shards import save
 
+from paceline.checkpoints import Store
 from paceline.strategies import STRATEGIES
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -38,12 +40,40 @@ def test_a_page_is_up_to_date(name, gallery):
 
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_a_picture_is_up_to_date(name, gallery):
-    drawn = gallery.picture(gallery.SCENES[name])
+    scene = gallery.SCENES[name]
+    drawn = gallery.picture(scene, scene.spec)
     assert (DOCS / "gallery" / f"{name}.svg").read_text() == drawn, "run make docs"
 
 
 def test_the_words_of_other_systems_are_those_of_the_table():
     assert (DOCS / "words.md").read_text() == script("words").page(), "run make docs"
+
+
+def reading_script():
+    [found] = re.findall(r"(?s)```python\n(.*?)```", (DOCS / "checkpoints.md").read_text())
+    assert "paceline" not in found
+    return found
+
+
+def test_a_checkpoint_is_read_without_paceline_as_its_page_says(tmp_path, monkeypatch, capsys):
+    for step in (1, 2):
+        made = save(Store(tmp_path), step)
+    monkeypatch.setattr(sys, "argv", ["read.py", str(tmp_path)])
+    exec(reading_script(), {})
+    printed = capsys.readouterr().out.splitlines()
+    assert "rank-00002.safetensors parameters/0.weight (40, 4)" in printed
+    assert len(printed) == sum(len(made.shard(rank).tensors) for rank in range(made.ranks))
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "rank-00001.safetensors"])
+def test_the_page_finds_damage_without_paceline(tmp_path, monkeypatch, name):
+    path = save(Store(tmp_path), 1).folder / name
+    path.write_bytes(
+        path.read_bytes().replace(b"0.weight", b"0.Weight").replace(b"all-reduce", b"all-reducE")
+    )
+    monkeypatch.setattr(sys, "argv", ["read.py", str(tmp_path)])
+    with pytest.raises(AssertionError):
+        exec(reading_script(), {})
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(DOCS.parent)))

@@ -53,3 +53,19 @@ def test_a_hugging_face_model_goes_in_as_it_is():
     run = pl.train(task, "all-reduce", simulated(2), steps=12, evaluate_every=6)
     assert run.history[-1].loss < run.history[0].loss
     assert 0 <= run.metric <= 1
+
+
+@pytest.mark.slow
+def test_the_pipeline_example_shows_smaller_bubbles_and_learns(capsys):
+    example = imported("transformer_pipeline")
+    example.simulate()
+    _, *lines = capsys.readouterr().out.splitlines()
+    bubbles = {line.split()[0]: float(line.split()[-1].rstrip("%")) for line in lines}
+    assert bubbles["zb-h2"] < bubbles["zb-h1"] < bubbles["1f1b"]
+    assert bubbles["interleaved,chunks=2"] < bubbles["1f1b"]
+
+
+@pytest.mark.slow
+def test_the_pipeline_example_comes_to_its_end(capsys):
+    imported("transformer_pipeline").main(steps=4)
+    assert "two processes: loss" in capsys.readouterr().out

@@ -13,10 +13,8 @@ from paceline.metrics import (
     accuracy,
     better_of,
     mae,
-    metric_named,
     mse,
     reaches,
-    rmse,
     value_of,
 )
 
@@ -34,33 +32,16 @@ def test_accuracy_refuses_shapes_that_would_broadcast(outputs, targets):
         accuracy(torch.zeros(outputs), torch.zeros(targets))
 
 
-def test_differences_are_squared_rooted_or_absolute():
+def test_differences_are_squared_or_absolute():
     outputs, targets = torch.tensor([1.0, 2.0, 3.0]), torch.tensor([1.0, 0.0, 7.0])
     assert mse(outputs, targets) == pytest.approx(20 / 3)
-    assert rmse(outputs, targets) == pytest.approx(math.sqrt(20 / 3))
     assert mae(outputs, targets) == pytest.approx(2)
 
 
-@pytest.mark.parametrize("metric", [mse, rmse, mae])
+@pytest.mark.parametrize("metric", [mse, mae])
 def test_differences_of_shapes_that_would_broadcast_are_refused(metric):
     with pytest.raises(ConfigurationError, match=r"one shape, but got '\(4, 1\) and \(4,\)'"):
         metric(torch.zeros(4, 1), torch.zeros(4))
-
-
-def test_perplexity_is_the_exponential_of_the_tasks_loss():
-    outputs, targets = torch.randn(6, 3), torch.tensor([0, 1, 2, 0, 1, 2])
-    loss = nn.functional.cross_entropy(outputs, targets).item()
-    assert metric_named("loss", nn.functional.cross_entropy)(outputs, targets) == loss
-    assert metric_named("perplexity", nn.functional.cross_entropy)(outputs, targets) == math.exp(loss)
-
-
-def test_a_perplexity_that_is_too_large_is_infinite():
-    assert metric_named("perplexity", lambda outputs, targets: 1e4)(None, None) == math.inf
-
-
-def test_a_loss_that_the_task_has_not_is_no_metric():
-    with pytest.raises(ConfigurationError, match="needs a loss of the task's own"):
-        metric_named("perplexity", None)
 
 
 @pytest.mark.parametrize("name", METRIC_NAMES)

@@ -1,14 +1,18 @@
+import hashlib
 import math
 import os
+import pickle
 import socket
 import zipfile
 
 import pytest
 
-from paceline.errors import ConfigurationError
+from paceline.checksums import Checksum
+from paceline.errors import ConfigurationError, DamagedError
 from paceline.reading import (
     Fields,
     Folder,
+    checksum,
     clean,
     list_of,
     mapping_of,
@@ -98,6 +102,28 @@ def test_the_reason_is_short_and_takes_no_command_of_a_terminal(tmp_path):
     assert len(str(caught.value)) < 1000
 
 
+def test_a_file_is_verified_by_its_size_and_its_hash(tmp_path):
+    (tmp_path / "file").write_bytes(b"words")
+    right = Checksum(5, hashlib.sha256(b"words").hexdigest())
+    folder = Folder(tmp_path)
+    folder.verify("file", right)
+    folder.verify_size("file", Checksum(5, "0" * 64))
+    with pytest.raises(DamagedError, match="whole file .*must have 6 bytes, but it has 5"):
+        folder.verify_size("file", Checksum(6, right.sha256))
+    with pytest.raises(
+        DamagedError, match=f"whole file .*must be 000000000000…, but it is {right.sha256[:12]}…"
+    ):
+        folder.verify("file", Checksum(5, "0" * 64))
+
+
+def test_an_error_about_a_file_can_be_sent_to_another_process(tmp_path):
+    with pytest.raises(DamagedError) as caught:
+        read(tmp_path, "missing")
+    sent = pickle.loads(pickle.dumps(caught.value))
+    assert str(sent) == str(caught.value)
+    assert (sent.folder, sent.file) == (str(tmp_path), "missing")
+
+
 # Folders
 
 
@@ -154,9 +180,14 @@ def test_a_link_in_the_place_of_newer_files_is_refused(tmp_path):
         (seconds, [0, 1.5], [-1.0, math.inf, math.nan, None]),
         (optional(whole), [None, 1], ["1", -1]),
         (list_of(whole), [[], [1, 2]], [None, {}, (1,), [1, None]]),
+        (
+            checksum,
+            [],
+            [None, [], {"bytes": -1, "sha256": "0" * 64}, {"bytes": 1, "sha256": "0" * 63}],
+        ),
         (mapping_of(text, whole), [{}, {"a": 1}], [None, [], {"a": "1"}]),
     ],
-    ids=["text", "whole", "number", "seconds", "optional", "list", "mapping"],
+    ids=["text", "whole", "number", "seconds", "optional", "list", "checksum", "mapping"],
 )
 def test_a_kind_takes_its_values_and_no_others(kind, taken, refused):
     assert [kind(value) for value in taken] == taken

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from disks import files_of_at_most
+from old_runs import make_old
 from tasks import WORLDS, a_task, samples, simulated
 from torch import nn
 
@@ -168,6 +169,7 @@ def test_a_run_knows_what_it_was_made_with(run):
 
 def test_a_run_saved_before_runs_knew_that_can_be_loaded(run, tmp_path):
     run.save(tmp_path)
+    make_old(tmp_path)
     manifest = json.loads((tmp_path / "run.json").read_text())
     for key in ("environment", "fingerprint", "better"):
         del manifest[key]
@@ -248,6 +250,7 @@ def test_a_newer_format_is_refused(run, tmp_path):
 
 def test_a_history_that_ends_after_a_whole_record_is_refused_too(run, tmp_path):
     run.save(tmp_path)
+    make_old(tmp_path)
     path = tmp_path / "history.jsonl"
     *kept, _ = path.read_text().splitlines(keepends=True)
     path.write_text("".join(kept))

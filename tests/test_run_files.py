@@ -1,8 +1,10 @@
 """Saved runs that were damaged, or made to do harm: each is read, or refused by one error that names the file."""
 
+import hashlib
 import io
 import json
 import os
+import random
 import shutil
 import socket
 import zipfile
@@ -12,6 +14,7 @@ import pytest
 from chosen_runs import run_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from old_runs import make_old
 from tasks import a_task, samples, simulated
 
 import paceline as pl
@@ -30,10 +33,11 @@ def distance(outputs, targets):
 
 @pytest.fixture(scope="module")
 def whole_files(tmp_path_factory):
-    """The files of a run that has something of everything."""
+    """The files of a run that has something of everything, without checksums: whatever they say is looked at."""
     task = a_task(test=samples(6), metric=distance, target=-10.0)
     folder = tmp_path_factory.mktemp("whole")
     pl.train(task, "k-async:k=2", simulated(3), steps=3).save(folder)
+    make_old(folder)
     return {name: (folder / name).read_bytes() for name in FILES}
 
 
@@ -268,6 +272,49 @@ def test_a_link_out_of_the_folder_is_not_followed(saved):
     refused(saved, r"history\.jsonl", "not a link")
 
 
+# Checksums
+
+
+@pytest.fixture(scope="module")
+def sealed(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("sealed")
+    run_of("sync").save(folder)
+    return folder
+
+
+def test_the_manifest_has_the_checksum_of_every_file(sealed):
+    listed = json.loads((sealed / "run.json").read_bytes())["files"]
+    for path in sealed.iterdir():
+        if path.name != "run.json":
+            assert listed.pop(path.name) == {
+                "bytes": path.stat().st_size,
+                "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
+            }
+    assert not listed
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_random_flipped_bits_and_cuts_are_refused_by_the_files_name(sealed, tmp_path, name):
+    folder = shutil.copytree(sealed, tmp_path / "copy")
+    content, chance = (sealed / name).read_bytes(), random.Random(0)
+    damaged = [content[:length] for length in range(0, len(content), 4096)]
+    for _ in range(100):
+        place, bit = chance.randrange(len(content)), chance.randrange(8)
+        damaged.append(content[:place] + bytes([content[place] ^ 1 << bit]) + content[place + 1 :])
+    for each in damaged:
+        (folder / name).write_bytes(each)
+        with pytest.raises(ConfigurationError, match=rf"{name}|newer Paceline"):
+            Run.load(folder)
+    (folder / name).write_bytes(content)
+    Run.load(folder)
+
+
+def test_a_best_model_that_an_older_run_left_is_not_taken_for_this_ones(sealed, tmp_path):
+    folder = shutil.copytree(sealed, tmp_path / "copy")
+    shutil.copy(folder / "model.safetensors", folder / "best.safetensors")
+    assert Run.load(folder).best_state == {}
+
+
 # Anything
 
 JSON = st.recursive(
@@ -345,6 +392,7 @@ def test_no_text_of_a_saved_run_is_markup_in_its_page(tmp_path):
     run.strategy = run.cluster = HOSTILE
     run.environment = dict.fromkeys([*run.environment, "hosts"], HOSTILE)
     run.save(tmp_path)
+    make_old(tmp_path)
     spans_with(tmp_path, roles=np.array([HOSTILE] * 5))
     text = page(load_entries([tmp_path]), title=HOSTILE.replace("\x1b", ""))
     assert "<img" not in text

@@ -1,8 +1,6 @@
 import fcntl
 import os
-import shutil
 import stat
-import subprocess
 import sys
 from pathlib import Path
 
@@ -172,6 +170,7 @@ def save_and_die(folder, moment):
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
 
 
+@pytest.mark.slow
 def test_whoever_is_killed_at_any_moment_leaves_the_old_files_or_the_new_ones(tmp_path):
     seen, moment, died = [], 0, True
     while died:
@@ -189,18 +188,6 @@ def test_whoever_is_killed_at_any_moment_leaves_the_old_files_or_the_new_ones(tm
 
 
 # A disk that is really full
-
-
-@pytest.fixture
-def small_disk(tmp_path):
-    place = tmp_path / "disk"
-    place.mkdir()
-    mount = shutil.which("mount")
-    command = [mount, "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(place)]
-    if mount is None or subprocess.run(command, capture_output=True, timeout=60, check=False).returncode:
-        pytest.skip("mounting is not permitted here")
-    yield place
-    subprocess.run(["umount", str(place)], check=True, timeout=60)
 
 
 @pytest.mark.parametrize("inside", [".", "run"])

@@ -138,6 +138,7 @@ class _Simulations:
             schedule_every="step",
             accumulate=1,
             ema=None,
+            compile=False,
             predict=None,
             test=None,
             metric=None,
@@ -194,6 +195,7 @@ class _Rehearsal(Simulated):
         assert job.task is not None
         module = job.task.build_model(job.seed)
         shapes = ShapeReplica(job.task, module, seed=job.seed)
+        shapes.is_stand_in = True
         return [(rank, shapes) for rank in range(job.ranks)]
 
 

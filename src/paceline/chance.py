@@ -8,18 +8,33 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
-__all__ = ["fetch_seed", "kept", "rank_seed", "seed_all", "seeded"]
+__all__ = ["fetch_seed", "kept", "part_seed", "rank_seed", "seed_all", "seeded", "stream_seed"]
 
 
 def rank_seed(seed: int, rank: int) -> int:
-    """What the seeds of a rank's steps begin at: the step is added. Torch takes 64 bits."""
+    """What the seeds of a rank's steps begin at: the step is added."""
     return (seed * 1_000_003 + rank) * 1_000_003 % 2**63
+
+
+# Torch's generator of the CPU takes the low 32 bits of a seed, and numpy's too: seeds must differ in those.
+_FETCHING, _STREAMING, _PARTS_APART = 1_640_531_527, 3_266_489_917, 2_654_435_769
+
+
+def part_seed(first: int, step: int, part: int = 0) -> int:
+    """What a rank draws for a part of its batch of a step. Its seeds begin at `first`."""
+    return (first + step + part * _PARTS_APART) % 2**63
 
 
 def fetch_seed(number: int) -> int:
     """Samples are fetched by another seed than the model computes by, or a dropout would repeat an augmentation."""
-    return (number + 2**62) % 2**63
+    return (number + _FETCHING) % 2**63
+
+
+def stream_seed(seed: int, batch: int) -> int:
+    """What a stream draws while it is read belongs to no rank: all read the same."""
+    return (rank_seed(seed, 0) + _STREAMING + batch) % 2**63
 
 
 def seed_all(seed: int) -> None:
@@ -52,7 +67,17 @@ def seeded(seed: int) -> Iterator[None]:
     """Chance as this seed has it, on every device; undone afterwards."""
     import torch
 
-    with kept(), torch.random.fork_rng():
+    with kept(), torch.random.fork_rng(**_device_in_use()):
         torch.manual_seed(seed)
         seed_all(seed)
         yield
+
+
+def _device_in_use() -> dict[str, Any]:
+    """The device, beside the processor, whose generator the user's code may draw from; none if none is in use."""
+    import torch
+
+    found = torch.accelerator.current_accelerator(check_available=True)
+    if found is None or not torch.get_device_module(found).is_initialized():
+        return {"devices": []}
+    return {"devices": [torch.accelerator.current_device_index()], "device_type": found.type}

@@ -2,7 +2,8 @@
 
 PacelineError
 ├── ConfigurationError         an argument is wrong; also a ValueError
-│   └── UnknownNameError       a name is not in its table
+│   ├── UnknownNameError       a name is not in its table
+│   └── DamagedError           a saved file is not whole
 ├── TaskError                  the user's task file or factory failed
 ├── SaveError                  a run or a page could not be written; also an OSError
 └── RunError                   a run could not go on
@@ -25,6 +26,7 @@ from collections.abc import Iterable
 __all__ = [
     "Cancelled",
     "ConfigurationError",
+    "DamagedError",
     "DeadlineError",
     "DeadlockError",
     "FrameError",
@@ -69,6 +71,18 @@ class UnknownNameError(ConfigurationError):
         remedy = f"did you mean {near[0]!r}?" if near else "choose one of these"
         super().__init__(argument, f"must be one of {', '.join(names) or '(none)'}", value, remedy)
         self.args = (argument, value, names)
+
+
+class DamagedError(ConfigurationError):
+    """A saved file was cut off, was changed, or is missing. The message names it and says what is wrong with it."""
+
+    def __init__(self, folder: str, file: str, reason: str, remedy: str = "save it again") -> None:
+        bound = f"must hold a whole {file} that can be read"
+        super().__init__("directory", bound, folder, f"{remedy} ({reason})")
+        self.args = (folder, file, reason, remedy)
+        self.folder = folder
+        self.file = file
+        self.reason = reason
 
 
 class TaskError(PacelineError):

@@ -5,9 +5,7 @@ Torch is not imported here.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from paceline.errors import ConfigurationError, PacelineError
@@ -26,10 +24,8 @@ __all__ = [
     "accuracy",
     "better_of",
     "mae",
-    "metric_named",
     "mse",
     "reaches",
-    "rmse",
     "value_of",
 ]
 
@@ -58,14 +54,9 @@ def accuracy(outputs: Tensor, targets: Tensor) -> float:
     return float((outputs.argmax(-1) == targets).double().mean())
 
 
-def mse(outputs: Tensor, targets: Tensor) -> float:
-    """The mean squared difference."""
-    return float(_differences("mse", outputs, targets).square().mean())
-
-
-def rmse(outputs: Tensor, targets: Tensor) -> float:
-    """The root of the mean squared difference."""
-    return math.sqrt(float(_differences("rmse", outputs, targets).square().mean()))
+def mse(outputs: Tensor, targets: Tensor, *, called: str = "mse") -> float:
+    """The mean squared difference. `called`: by whom, for its errors."""
+    return float(_differences(called, outputs, targets).square().mean())
 
 
 def mae(outputs: Tensor, targets: Tensor) -> float:
@@ -84,30 +75,8 @@ def _shapes(outputs: Tensor, targets: Tensor) -> str:
     return f"{tuple(outputs.shape)} and {tuple(targets.shape)}"
 
 
-_METRICS: Mapping[str, Metric] = {"accuracy": accuracy, "mae": mae, "mse": mse, "rmse": rmse}
-METRIC_NAMES = (*_METRICS, "loss", "perplexity")
+METRIC_NAMES = ("accuracy", "mae", "mse", "rmse", "loss", "perplexity")
 """What a task's metric may be called by."""
-
-
-def metric_named(name: str, loss: Callable[[Any, Any], Any] | None) -> Metric:
-    """The metric of this name; `loss` is the task's, of which two of them are made."""
-    if name in _METRICS:
-        return _METRICS[name]
-    if loss is None:
-        remedy = "give Task(loss=…), or a metric of your own"
-        raise ConfigurationError("metric", f"needs a loss of the task's own to be {name!r}", None, remedy)
-    return partial(_perplexity if name == "perplexity" else _loss, loss)
-
-
-def _loss(loss: Callable[[Any, Any], Any], outputs: Tensor, targets: Tensor) -> float:
-    return float(loss(outputs, targets))
-
-
-def _perplexity(loss: Callable[[Any, Any], Any], outputs: Tensor, targets: Tensor) -> float:
-    try:
-        return math.exp(float(loss(outputs, targets)))
-    except OverflowError:
-        return math.inf
 
 
 # Which way is better

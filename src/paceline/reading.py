@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import reprlib
 import stat
 import sys
@@ -18,12 +19,14 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, TypeAlias, TypeVar, cast
 
-from paceline.errors import ConfigurationError
+from paceline.checksums import Checksum, hash_file
+from paceline.errors import ConfigurationError, DamagedError
 from paceline.writing import SAVED
 
 __all__ = [
     "Fields",
     "Folder",
+    "checksum",
     "clean",
     "list_of",
     "mapping_of",
@@ -73,9 +76,18 @@ class Folder:
             with _open(self._place(name), most_bytes) as file:
                 yield file
         except Exception as error:  # parsers raise what they like, RecursionError and MemoryError too
-            raise self._without(
-                f"a whole {name} that can be read", f"save it again ({_reason(error)})"
-            ) from error
+            raise DamagedError(str(self.path), name, _reason(error)) from error
+
+    def verify(self, name: str, checksum: Checksum) -> None:
+        """Read the file. DamagedError: it is not what was saved."""
+        self.verify_size(name, checksum)  # often tells at once
+        with self.opened(name) as file:
+            checksum.check(hash_file(file))
+
+    def verify_size(self, name: str, checksum: Checksum) -> None:
+        """As `verify`, but the file is not read: one that was cut off or is missing is found."""
+        with self.opened(name) as file:
+            checksum.check_size(os.fstat(file.fileno()).st_size)
 
     def _place(self, name: str) -> Path:
         saved = self.path / SAVED
@@ -110,7 +122,8 @@ def _check_regular(found: os.stat_result) -> None:
 
 def _reason(error: Exception) -> str:
     words = " ".join(clean(str(error)).split())
-    return f"{type(error).__name__}: {words}"[:_LONGEST_REASON]
+    kind = "" if type(error) is ValueError else f"{type(error).__name__}: "  # ours are, and say what is wrong
+    return f"{kind}{words}"[:_LONGEST_REASON]
 
 
 # Kinds of values: each takes a value that JSON gave, and returns it or raises
@@ -178,11 +191,22 @@ def mapping_of(key: Kind[K], kind: Kind[T]) -> Kind[dict[K, T]]:
     return check
 
 
+def checksum(value: object) -> Checksum:
+    fields = Fields(value)
+    found = fields.get("sha256", text)
+    if not re.fullmatch("[0-9a-f]{64}", found):
+        raise _unlike("64 hexadecimal digits", found)
+    return Checksum(fields.get("bytes", whole), found)
+
+
 class Fields:
     """The values of a JSON object. One that is missing or of another kind is an error that names it."""
 
     def __init__(self, values: object) -> None:
         self._values = mapping_of(text, lambda each: each)(values)
+
+    def has(self, name: str) -> bool:
+        return name in self._values
 
     def get(self, name: str, kind: Kind[T], default: object = ...) -> T:
         """The value, or the default if there is one and no value."""

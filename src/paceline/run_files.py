@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,11 +12,13 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
+from paceline.checksums import Checksum, check_seal, hash_file, read_file, seal
 from paceline.errors import ConfigurationError
 from paceline.metrics import HIGHER, LOWER
 from paceline.reading import (
     Fields,
     Folder,
+    checksum,
     list_of,
     mapping_of,
     number,
@@ -25,18 +28,26 @@ from paceline.reading import (
     text,
     whole,
 )
+from paceline.tensor_files import read_tensors, write_tensors
 from paceline.trace import Trace
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["FORMAT", "RunFiles", "check_format", "read_run", "write_run"]
+__all__ = ["FORMAT", "RunFiles", "check_format", "read_manifest", "read_run", "write_run"]
 
-FORMAT = 1
-"""The version of the format that `write_run` writes. A newer one is refused, an older one is read."""
+FORMAT = 2
+"""The version of the format that `write_run` writes. A newer one is refused, an older one is read.
+
+Since 2, run.json has the checksums of all files, and its own.
+"""
+
+MANIFEST = "run.json"
 
 _RECORDS = "records"
 """How many the history has. Older runs do not say."""
+_FILES = "files"
+"""The checksum of each file."""
 
 OTHER_STATES = ("ema", "best")
 """Each has a file of its own, where it is not empty."""
@@ -63,55 +74,73 @@ class RunFiles:
 
 def write_run(files: RunFiles, folder: Path) -> None:
     """Write the files into an empty folder."""
-    from safetensors import SafetensorError
-    from safetensors.torch import save_file
-
     history = [json.dumps(record) + "\n" for record in files.history]
     with open(folder / "history.jsonl", "w", encoding="utf-8") as out:
         out.writelines(history)
     files.trace.save(folder / "trace.json")
     arrays: dict[str, Any] = files.trace.to_arrays()
     np.savez_compressed(folder / "spans.npz", **arrays)
+    sums = {name: _hash(folder / name) for name in ("history.jsonl", "trace.json", "spans.npz")}
     states = {"model": files.state, **{name: each for name, each in files.other_states.items() if each}}
     for name, state in states.items():
-        try:
-            save_file({key: t.contiguous() for key, t in state.items()}, folder / f"{name}.safetensors")
-        except SafetensorError as error:
-            raise OSError(None, f"{name}.safetensors: {error}") from error
+        with open(folder / f"{name}.safetensors", "xb") as tensors:
+            sums[f"{name}.safetensors"] = write_tensors(tensors, state)
     manifest = {"format": FORMAT, **files.manifest, _RECORDS: len(history)}
-    text_of_all = json.dumps(manifest, indent=1) + "\n"
-    (folder / "run.json").write_text(text_of_all, encoding="utf-8")
+    listed = {name: each.as_dict() for name, each in sums.items()}
+    (folder / MANIFEST).write_bytes(seal({**manifest, _FILES: listed}))
 
 
 def read_run(folder: Folder) -> RunFiles:
     """Read what `write_run` wrote. Whatever is wrong is a ConfigurationError that names the file."""
-    from safetensors.torch import load_file
-
-    if not folder.has("run.json"):
-        remedy = "see Run.save"
-        raise ConfigurationError("directory", "must hold a saved run (a run.json)", str(folder.path), remedy)
-    with folder.opened("run.json", most_bytes=_MANIFEST_BYTES) as file:
-        fields = Fields(parse_json(file.read()))
-        version = fields.get("format", whole)
-        manifest = {} if version > FORMAT else _manifest(fields)
-        records = fields.get(_RECORDS, optional(whole), None)
-    check_format(folder, version, FORMAT)
+    fields, sums = read_manifest(folder)
+    with folder.opened(MANIFEST):  # names it, if a value is of another kind
+        manifest, records = _manifest(fields), fields.get(_RECORDS, optional(whole), None)
     with folder.opened("history.jsonl", most_bytes=_HISTORY_BYTES) as file:
-        history = [_record(line) for line in file]
+        history = [_record(line) for line in _whole_file(file, sums.get("history.jsonl"))]
         if records is not None and len(history) != records:  # of a file that was cut off at the end of a line
             raise ValueError(f"it has {len(history)} records, but the run has {records}")
     with folder.opened("spans.npz") as file:
-        trace = _trace(file)
+        trace = _trace(_whole_file(file, sums.get("spans.npz")))
         _check_ranks(trace, len(manifest["bytes_sent"]))
     with folder.opened("model.safetensors") as file:
-        state = load_file(file.name)
+        state = read_tensors(file, sums.get("model.safetensors")).tensors
         _check_names(manifest["trainable"], state)
-    others: dict[str, Mapping[str, Tensor]] = {name: {} for name in OTHER_STATES}
-    for name in OTHER_STATES:
-        if folder.has(f"{name}.safetensors"):
-            with folder.opened(f"{name}.safetensors") as file:
-                others[name] = load_file(file.name)
+    others = {name: _other_state(folder, f"{name}.safetensors", sums) for name in OTHER_STATES}
     return RunFiles(manifest=manifest, history=history, trace=trace, state=state, other_states=others)
+
+
+def read_manifest(folder: Folder) -> tuple[Fields, Mapping[str, Checksum]]:
+    """The values of run.json, and what each file must be: nothing is said of that in runs of format 1."""
+    if not folder.has(MANIFEST):
+        remedy = "see Run.save"
+        raise ConfigurationError("directory", "must hold a saved run (a run.json)", str(folder.path), remedy)
+    with folder.opened(MANIFEST, most_bytes=_MANIFEST_BYTES) as file:
+        content = file.read()
+        fields = Fields(parse_json(content))
+        version = fields.get("format", whole)
+        sums = {}
+        if version <= FORMAT and (version > 1 or fields.has(_FILES) or fields.has("sha256")):
+            check_seal(content)
+            sums = fields.get(_FILES, mapping_of(text, checksum))
+    check_format(folder, version, FORMAT)
+    return fields, sums
+
+
+def _other_state(folder: Folder, name: str, sums: Mapping[str, Checksum]) -> dict[str, Tensor]:
+    """Empty if the run has none. A file of this name may be another run's, which was saved here before."""
+    if name not in sums and (sums or not folder.has(name)):
+        return {}
+    with folder.opened(name) as file:
+        return read_tensors(file, sums.get(name)).tensors
+
+
+def _whole_file(file: BinaryIO, expected: Checksum | None) -> BinaryIO:
+    return io.BytesIO(read_file(file, expected))
+
+
+def _hash(path: Path) -> Checksum:
+    with open(path, "rb") as file:
+        return hash_file(file)
 
 
 def check_format(folder: Folder, version: int, known: int) -> None:

@@ -113,6 +113,8 @@ class Task:
     """A worker computes its slice of a batch in so many parts, one after the other, to save memory."""
     ema: float | None = None
     """The decay of an exponential moving average of the weights. It is what is evaluated, and `run.ema_state`."""
+    compile: bool = False
+    """Whether torch.compile compiles the model: on each rank, before the run begins. It needs a C++ compiler."""
 
     def __post_init__(self) -> None:
         for name, value in settled(self).items():

@@ -137,7 +137,8 @@ def check_model(model: object, *, built: bool = False) -> None:
     lazy = [name for name, parameter in model.named_parameters() if is_lazy(parameter)]
     remedy = "call the model once on a sample where you make it"
     require(not lazy, "model", "must have no lazy parameters", ", ".join(lazy), remedy)
-    trains = any(p.requires_grad and p.is_floating_point() for p in model.parameters())
+    # Torch lets no others require a gradient: these are floating-point numbers, real or complex.
+    trains = any(p.requires_grad for p in model.parameters())
     bound, name = "must have a trainable floating-point parameter", type(model).__name__
     require(trains, "model", bound, name, "nothing in it could be learned")
 

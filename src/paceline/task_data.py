@@ -152,9 +152,6 @@ def check_batching(task: Any) -> None:
             "loaders counts processes of each worker that fetch samples, prefetch the batches they keep ready"
         )
         require(counts, argument, f"must be a whole number of at least {least}", given, remedy)
-    parts = task.accumulate == 1 or not task.loaders
-    remedy = "loaders fetch whole slices: leave one of them out"
-    require(parts, "accumulate", "must be 1 with loaders", task.accumulate, remedy)
     for argument, fits in (("shuffle", (bool, type(None))), ("drop_last", bool)):
         given = getattr(task, argument)
         require(isinstance(given, fits), argument, "must be True or False", given, "leave it out")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,7 +20,10 @@ from paceline.clusters.outcome import assemble
 from paceline.context import Strategy
 from paceline.errors import ConfigurationError
 from paceline.forked import do_without_lost_threads
+from paceline.going_on import KeepingWords, kept, with_keeping
 from paceline.replica.autocast import in_force, suspended
+from paceline.replica.compiling import is_compiled
+from paceline.replica.portable import portable
 from paceline.run import Progress, Run
 from paceline.strategies import describe, parse, spell
 from paceline.task import Task
@@ -44,6 +48,11 @@ def train(
     stop_at_target: bool = False,
     progress: Callable[[Progress], None] | None = None,
     callbacks: Sequence[Any] | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
+    checkpoint_every: int | str | None = None,
+    resume: bool | str = False,
+    keep: int = 2,
+    keep_best: bool = False,
 ) -> Run:
     """Train a task's model with a strategy on a cluster.
 
@@ -52,6 +61,10 @@ def train(
     evaluated every `evaluate_every` steps (about 20 times a run by default) and at the end; with `stop_at_target` the
     run ends at the step after the one that reached the task's target. `progress` is called about ten times a second.
     `callbacks` see every record, one after the other, and may end the run: see `pl.callbacks`.
+
+    With a folder as `checkpoint` the run is written there every `checkpoint_every` steps, or after such a time (5min by
+    default), and at its end; the last `keep` checkpoints stay, and the best with `keep_best`. With `resume` it goes on
+    from the newest, if there is one ("must": refuse if there is none; "newest-good": pass over damaged ones).
     """
     if not isinstance(task, Task):
         raise ConfigurationError("task", "must be a pl.Task", task, "see pl.load_task for tasks in files")
@@ -61,6 +74,9 @@ def train(
     if not hasattr(where, "run"):
         raise ConfigurationError("cluster", "must be a cluster", where, "such as pl.Local(workers=4)")
     check_seed(seed)
+    words = KeepingWords(
+        checkpoint=checkpoint, every=checkpoint_every, resume=resume, keep=keep, keep_best=keep_best
+    )
     watchers = Callbacks(callbacks)
     roles = roles_of(chosen, where)
     count = count_updates(task, chosen, roles, steps=steps, epochs=epochs, seed=seed)
@@ -74,16 +90,18 @@ def train(
         roles=roles,
         seed=seed,
         name=spell(strategy) if isinstance(strategy, str) else describe(chosen),
-        task=dataclasses.replace(task, model=module, schedule_every=every),
+        task=dataclasses.replace(task, model=portable(task.model, module), schedule_every=every),
         steps=count,
         evaluate_every=_check_evaluate_every(task, evaluate_every, count),
         stop_at_target=stop_at_target,
         autocast=in_force(),
+        compiles=task.compile or is_compiled(module),
         watch=Watch(
             steps=watchers.want_steps, evaluations=watchers.want_evaluations, state=watchers.want_state
         ),
     )
-    with suspended():
+    job = with_keeping(job, words, where, module)
+    with suspended(), kept(job, where):
         run = _watched_run(job, where, module, progress, watchers)
     if epochs is not None and not stop_at_target and not watchers:
         _compare_length(run, epochs)

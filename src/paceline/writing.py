@@ -22,11 +22,11 @@ import shutil
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from paceline.errors import SaveError
 
-__all__ = ["SAVED", "finite", "write_file", "write_folder"]
+__all__ = ["SAVED", "finite", "replacing", "save_errors", "to_disk", "write_file", "write_folder"]
 
 SAVED = ".saved"
 """Holds files of a folder that are complete and have not been renamed to their places yet."""
@@ -35,23 +35,34 @@ _SAVING = ".saving"
 
 def write_file(path: str | os.PathLike[str], data: bytes) -> None:
     """Write the file, or leave the one that is there as it was. A device or a pipe is written to directly."""
-    with _save_errors(Path(path)):
+    with replacing(path) as out:
+        out.write(data)
+
+
+@contextlib.contextmanager
+def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+    """What is written becomes the file when the block ends; if it fails, the file that is there stays as it was.
+
+    A device or a pipe is written to directly.
+    """
+    with save_errors(Path(path)):
         place = Path(os.path.realpath(path))
         before = place.stat() if place.exists() else None
         if before is not None and not stat.S_ISREG(before.st_mode):
-            place.write_bytes(data)  # renaming would put a file in the place of /dev/stdout
+            with open(place, "wb") as out:  # renaming would put a file in the place of /dev/stdout
+                yield out
             return
         beside = place.with_name(f"{_SAVING}-{secrets.token_hex(4)}")
         try:
             with open(beside, "xb") as out:
                 if before is not None:
                     os.fchmod(out.fileno(), stat.S_IMODE(before.st_mode))
-                out.write(data)
-            _to_disk(beside)
+                yield out
+            to_disk(beside)
             beside.replace(place)
         finally:
             beside.unlink(missing_ok=True)
-        _to_disk(place.parent)
+        to_disk(place.parent)
 
 
 def write_folder(folder: str | os.PathLike[str], write: Callable[[Path], None]) -> None:
@@ -60,7 +71,7 @@ def write_folder(folder: str | os.PathLike[str], write: Callable[[Path], None]) 
     Files of the same names are replaced, all or none of them. Nothing else in the folder is touched.
     """
     place = Path(folder)
-    with _save_errors(place), _made(place), _locked(place):
+    with save_errors(place), _made(place), _locked(place):
         _clear_up(place)
         saving = place / _SAVING
         try:
@@ -72,7 +83,7 @@ def write_folder(folder: str | os.PathLike[str], write: Callable[[Path], None]) 
         except BaseException:
             shutil.rmtree(saving, ignore_errors=True)
             raise
-        _to_disk(place)
+        to_disk(place)
         _settle(place)
 
 
@@ -86,7 +97,7 @@ def finite(value: Any) -> Any:
 
 
 @contextlib.contextmanager
-def _save_errors(place: Path) -> Iterator[None]:
+def save_errors(place: Path) -> Iterator[None]:
     """What the system refuses becomes an error that names what was to be saved, and why it was not."""
     try:
         yield
@@ -159,16 +170,16 @@ def _settle(folder: Path) -> None:
             _settle(place)
         else:
             new.replace(place)
-    _to_disk(folder)
+    to_disk(folder)
     saved.rmdir()
 
 
 def _tree_to_disk(folder: Path) -> None:
     for path in (folder, *folder.rglob("*")):
-        _to_disk(path)
+        to_disk(path)
 
 
-def _to_disk(path: Path) -> None:
+def to_disk(path: Path) -> None:
     """What was written, or renamed in a folder, outlives a power cut."""
     fd = os.open(path, os.O_RDONLY)
     try:

@@ -266,8 +266,14 @@ def test_runs_leave_no_descriptor_behind(file_descriptors):
         ("accumulate", {"accumulate": 2}),
         ("ema", {"ema": 0.9}),
         ("schedule_every", {"schedule_every": "epoch"}),
+        ("compile", {"compile": True}),
     ],
 )
 def test_what_the_baseline_would_leave_out_is_refused(argument, changes):
     with pytest.raises(ConfigurationError, match=f"{argument} must not be given for DDP"):
         train_with_ddp(a_task(**changes), pl.Local(workers=2), steps=1)
+
+
+def test_a_device_is_refused():
+    with pytest.raises(ConfigurationError, match="device must be \"cpu\" for DDP, but got 'auto'"):
+        train_with_ddp(a_task(), pl.Local(workers=2, device="auto"), steps=1)

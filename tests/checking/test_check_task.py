@@ -1,7 +1,10 @@
+import warnings
+
 import pytest
 import torch
 from tasks import a_task, perceptron, samples
 from torch import nn
+from torch.nn.utils import weight_norm
 
 from paceline.checking import check_task
 from paceline.errors import ConfigurationError, PacelineError
@@ -66,3 +69,18 @@ def test_a_model_too_large_for_copies_is_not_tried(monkeypatch):
     found = check_task(a_task())
     assert (found.trials.works, found.trials.failures) == ((), {})
     assert "all-reduce" in found.trials.untried
+
+
+def test_a_model_that_cannot_be_copied_is_checked_as_any_other():
+    """Torch's older weight_norm keeps a tensor that was computed."""
+
+    def model():
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            return nn.Sequential(weight_norm(nn.Linear(4, 5).double()), nn.Linear(5, 2).double())
+
+    found = check_task(a_task(model=model))
+    assert found.trainable_here
+    refusals = found.trials.failures.values()
+    assert all("must be one that can be copied, where it is cut" in refusal for refusal in refusals)
+    assert set(found.trials.failures) == {"layers", "pipeline"}

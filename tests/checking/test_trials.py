@@ -8,11 +8,13 @@ from torch.utils.data import Dataset
 
 import paceline as pl
 from paceline.checking.trials import fails_to_travel, try_strategies
+from paceline.replica.portable import copier
 from paceline.strategies import STRATEGIES
 
 
 def tried(task, workers=4, **options):
-    return try_strategies(task, task.build_model(0), task.build_data(), workers=workers, seed=0, **options)
+    make = copier(task.model, task.build_model(0))
+    return try_strategies(task, make, task.build_data(), workers=workers, seed=0, **options)
 
 
 def test_every_strategy_trains_a_plain_task():

@@ -1,3 +1,6 @@
+import re
+
+import pytest
 from cli.test_cli import invoke
 
 from paceline.strategies import STRATEGIES
@@ -18,6 +21,23 @@ def test_a_task_is_built_tried_and_described(tmp_path):
         f"{len(STRATEGIES)} of {len(STRATEGIES)} strategies tried on 4 simulated workers work"
         in result.stdout
     )
+
+
+def test_the_best_interval_of_checkpoints_is_told(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    invoke("new", "mine.py")
+    told = " ".join(invoke("check", "mine.py").stdout.split())
+    assert re.search(r"interval \(Young, Daly\): .+ for a failure an hour, .+ for one a day, .+ a week", told)
+    told = " ".join(invoke("check", "mine.py", "--failures-every", "6h").stdout.split())
+    assert "for a failure every 6 h 0 min" in told
+    assert sorted(path.name for path in tmp_path.iterdir() if path.name != "__pycache__") == ["mine.py"]
+
+
+@pytest.mark.parametrize("words", ["0", "-1s", "soon"])
+def test_failures_that_never_or_always_come_are_refused(tmp_path, words):
+    result = invoke("check", str(tmp_path / "mine.py"), "--failures-every", words)
+    assert result.exit_code == 2
+    assert "--failures-every" in result.stderr
 
 
 def test_the_commands_it_ends_with_can_be_typed(tmp_path):

@@ -112,6 +112,8 @@ def test_help_names_every_command():
         (("--bandwidth", "wide"), "must be a bandwidth"),
         (("--latency", "soon"), "must be a time"),
         (("--simulate", "--deadline", "60s"), "--deadline is for real workers"),
+        (("--simulate", "--device", "cuda"), "--device is for real workers"),
+        (("--device", "nonsense"), "device must be"),
         (("--out", __file__), "--out must be a directory that can be written"),
         (("--out", __file__ + "/run"), "--out must be a directory that can be written"),
         (("--deadline", "soon"), "--deadline must be a time"),

@@ -32,6 +32,35 @@ def test_a_cluster_says_how_many_threads_were_asked_for(cluster):
     assert str(cluster(threads=2)).endswith(", 2 threads a rank")
 
 
+@pytest.mark.parametrize("cluster", [pl.Local, pl.Ray, pl.Launched])
+@pytest.mark.parametrize("device", [0, torch.device("cpu"), b"cpu"])
+def test_a_device_is_named_by_a_word(cluster, device):
+    with pytest.raises(ConfigurationError, match="device must be a word, but got"):
+        cluster(device=device)
+
+
+@pytest.mark.parametrize("cluster", [pl.Local, pl.Launched])
+def test_a_device_that_this_machine_has_not_is_refused_before_a_run(cluster):
+    with pytest.raises(ConfigurationError, match="device must be .* but got 'nonsense'"):
+        cluster(device="nonsense")
+
+
+def test_the_hosts_of_a_ray_cluster_say_themselves_what_devices_they_have():
+    assert pl.Ray(device="nonsense").device_word == "nonsense"
+
+
+def test_ranks_on_ray_compute_on_a_gpu_if_they_are_given_one():
+    assert pl.Ray().device_word == "cpu"
+    assert pl.Ray(resources={"GPU": 1}).device_word == "gpu"
+    assert pl.Ray(resources={"GPU": 1}, device="cpu").device_word == "cpu"
+
+
+@pytest.mark.parametrize("cluster", [pl.Local, pl.Launched])
+def test_a_cluster_says_on_what_device_it_is(cluster):
+    assert str(cluster(threads=1)).endswith(", 1 thread a rank")
+    assert str(cluster(threads=1, device="auto")).endswith(", 1 thread a rank, on auto")
+
+
 @pytest.mark.parametrize("world", WORLDS)
 @pytest.mark.parametrize("threads", [1, 3])
 def test_ranks_compute_with_the_threads_asked_for_and_the_run_says_so(world, threads):

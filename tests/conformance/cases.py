@@ -9,6 +9,7 @@ from paceline.testing.tasks import CASES, OPTIMIZERS, WORKERS, in_turn, make_tas
 __all__ = [
     "ASYNCHRONOUS",
     "CASES",
+    "IN_PIECES",
     "LINEAR",
     "LOCAL",
     "OPTIMIZERS",
@@ -18,7 +19,9 @@ __all__ = [
     "SPECS",
     "STEPS",
     "SYNCHRONOUS",
+    "UNCUT",
     "VARIANTS",
+    "WHOLE",
     "WORKERS",
     "in_turn",
     "make_task",
@@ -45,6 +48,13 @@ VARIANTS = {
         "local-sgd:period=3,averages=parameters+momentum,post_local=1",
     ],
     "diloco": ["diloco:period=2"],
+    "pipeline": [
+        "pipeline",
+        "pipeline:order=gpipe,microbatches=3",
+        "pipeline:order=interleaved,chunks=2,microbatches=4",
+        "pipeline:order=zb-h1,microbatches=5",
+        "pipeline:order=zb-h2,microbatches=4",
+    ],
     "fedavg": ["fedavg", "fedavg:epochs=2,batch=3,fraction=0.5,dropout=0.2"],
 }
 """Where a strategy's name alone does not say which way it takes."""
@@ -56,13 +66,21 @@ LOCAL = frozenset({"decentralized", "local-sgd", "diloco", "fedavg", "fedprox", 
 """Strategies whose workers each have weights of their own for a while: not those of `single`, but the same in every
 world, whoever is quicker."""
 
+IN_PIECES = frozenset({"layers", "pipeline"})
+"""Strategies whose workers each hold a part of the model. They give the weights of `single`, too; but a training step
+of the user's own cannot be cut, BatchNorm sees micro-batches, and a model that looks at its data cannot be traced."""
+
 SPECS = [spec for name in STRATEGIES for spec in VARIANTS.get(name, [name])]
 SYNCHRONOUS = [spec for spec in SPECS if spec.partition(":")[0] not in ASYNCHRONOUS | LOCAL | {"single"}]
 SYNCHRONOUS.append("local-sgd:post_local=99,algorithm=ring")
+WHOLE = [spec for spec in SYNCHRONOUS if spec.partition(":")[0] not in IN_PIECES]
+"""Synchronous strategies whose workers each hold the whole model."""
 REPRODUCIBLE = SYNCHRONOUS + [
     spec for spec in SPECS if spec.partition(":")[0] in LOCAL and "mode=async" not in spec
 ]
 """Strategies whose weights depend on nothing but the task and the seed."""
+UNCUT = [spec for spec in REPRODUCIBLE if spec.partition(":")[0] not in IN_PIECES]
+"""Of these, those whose workers each hold the whole model."""
 
 SHARING_MEMORY = ("all-reduce:algorithm=shared", "hogwild")
 """What only ranks of one host can do."""

@@ -5,15 +5,15 @@ from dataclasses import replace
 
 import pytest
 import torch
-from conformance.cases import LINEAR, SYNCHRONOUS, WORKERS, in_turn, one_in, train_plainly
-from tasks import WORLDS
+from conformance.cases import LINEAR, WHOLE, WORKERS, in_turn, one_in, train_plainly
+from tasks import WORLDS, simulated
 
 import paceline as pl
 from paceline.testing.checks import check_batch_norm
 from paceline.testing.tasks import batch_norm_task
 from paceline.trace import Kind
 
-SPECS = ["single", *SYNCHRONOUS, *LINEAR]
+SPECS = ["single", *WHOLE, *LINEAR]
 IN_SIMULATION = itertools.product(SPECS, WORKERS, ["simulated"])
 IN_PROCESSES = [
     (spec, workers, "local") for spec, few in in_turn(zip(SPECS), [1, 2]) for workers in (few, few + 2)
@@ -23,6 +23,18 @@ IN_PROCESSES = [
 @pytest.mark.parametrize(("spec", "workers", "world"), one_in(3, [*IN_SIMULATION, *IN_PROCESSES]))
 def test_weights_and_statistics_are_those_of_a_loop_over_the_slices(spec, workers, world):
     check_batch_norm(spec, world, workers)
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+@pytest.mark.parametrize(("spec", "parts"), [("layers", 1), ("pipeline:microbatches=3", 3)])
+def test_where_the_model_is_cut_they_are_those_of_one_worker_that_takes_the_micro_batches_in_turn(
+    spec, parts, workers
+):
+    expected = pl.train(replace(batch_norm_task(), accumulate=parts), "single", simulated(1), steps=5)
+    run = pl.train(batch_norm_task(), spec, simulated(workers), steps=5)
+    torch.testing.assert_close(run.parameters, expected.parameters, rtol=0, atol=1e-12)
+    for name, tensor in expected.state.items():
+        torch.testing.assert_close(run.state[name], tensor, rtol=0, atol=1e-12)
 
 
 def test_slices_make_a_difference_to_batch_norm():

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from conformance.cases import SPECS
+from conformance.cases import IN_PIECES, SPECS
 from tasks import a_task, numbers, sgd, simulated
 from torch import nn
 
@@ -73,13 +73,42 @@ def check_error(error, spec):
     assert named in str(error)
 
 
-@pytest.mark.parametrize("spec", SPECS)
+CUT = [spec for spec in SPECS if spec.partition(":")[0] in IN_PIECES]
+
+
+@pytest.mark.parametrize("spec", [spec for spec in SPECS if spec not in CUT])
 def test_a_gradient_that_is_not_finite_is_named_and_not_applied(spec):
     with pytest.raises(GradientNotFiniteError) as caught:
         pl.train(spoilt_task(), spec, simulated(WORKERS), steps=40)
     check_error(caught.value, spec)
     if not spec.startswith("fed"):  # a client sees all its samples in every round
         assert caught.value.step == STEP
+
+
+class SpoilingLayer(nn.Module):
+    def forward(self, inputs):
+        return Spoil.apply(inputs, bool((inputs[:, 0] == UNLUCKY).any()), float("nan"))
+
+
+@pytest.mark.parametrize("spec", CUT)
+def test_the_rank_that_holds_the_parameter_is_named_where_the_model_is_cut(spec):
+    def model():
+        return nn.Sequential(nn.Linear(4, 4), nn.Identity(), SpoilingLayer(), nn.Linear(4, 2)).double()
+
+    def optimizer(params):
+        return torch.optim.SGD(params, lr=0.0)
+
+    def still():
+        made = model()
+        with torch.no_grad():
+            made[0].weight.copy_(torch.eye(4))
+            made[0].bias.zero_()
+        return made
+
+    task = spoilt_task(model=still, optimizer=optimizer)
+    with pytest.raises(GradientNotFiniteError) as caught:
+        pl.train(task, spec, simulated(2), steps=40)
+    assert (caught.value.rank, caught.value.step, caught.value.parameter) == (0, STEP, "0.bias")
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,12 @@ import itertools
 
 import pytest
 import torch
-from conformance.cases import ASYNCHRONOUS, LOCAL, REPRODUCIBLE, SPECS, SYNCHRONOUS, one_in
+from conformance.cases import ASYNCHRONOUS, IN_PIECES, LOCAL, REPRODUCIBLE, SPECS, WHOLE, one_in
 from gans import SAMPLES, a_gan, alternate, flat
 from tasks import simulated
 
 import paceline as pl
+from paceline.errors import ConfigurationError
 from paceline.testing.checks import check_both_worlds_give_the_same_bits, check_close
 
 BATCHES = 4
@@ -21,14 +22,25 @@ def test_single_gives_the_weights_of_a_plain_loop_that_alternates():
     check_close(run.parameters, flat(alternate(task, BATCHES)))
 
 
-@pytest.mark.parametrize(("spec", "workers"), one_in(3, itertools.product(SYNCHRONOUS, [1, 2, 4])))
+@pytest.mark.parametrize(("spec", "workers"), one_in(3, itertools.product(WHOLE, [1, 2, 4])))
 def test_a_synchronous_strategy_gives_the_weights_of_single(spec, workers):
     task = a_gan(clip_norm=0.5)
     expected = pl.train(task, "single", simulated(1), steps=UPDATES).parameters
     check_close(pl.train(task, spec, simulated(workers), steps=UPDATES).parameters, expected)
 
 
-@pytest.mark.parametrize("spec", one_in(6, zip(["single", *REPRODUCIBLE])))
+CUT = [spec for spec in SPECS if spec.partition(":")[0] in IN_PIECES]
+
+
+@pytest.mark.parametrize("spec", CUT)
+def test_a_model_in_pieces_refuses_a_step_of_the_users_own(spec):
+    with pytest.raises(ConfigurationError, match="step must not be given where the model is cut"):
+        pl.train(a_gan(), spec, simulated(2), steps=UPDATES)
+
+
+@pytest.mark.parametrize(
+    "spec", one_in(6, zip(["single", *(spec for spec in REPRODUCIBLE if spec not in CUT)]))
+)
 def test_both_worlds_give_the_same_bits(spec):
     check_both_worlds_give_the_same_bits(spec, 2, a_gan())
 

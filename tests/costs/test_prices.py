@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from paceline.costs import times
-from paceline.costs.prices import Given, Measured, Work, fit, ready_shares
+from paceline.costs.prices import Given, Measured, Pass, Work, fit, ready_shares
 from paceline.costs.stragglers import Stragglers
 
 EVEN = Stragglers(slow={}, delay=None)
@@ -31,6 +31,34 @@ def test_a_slow_rank_takes_as_many_times_as_long_and_a_delay_comes_on_top(pricin
     stragglers = Stragglers(slow={1: 3.0}, delay={1: times.Constant(0.5)})
     assert price(pricing, 0, stragglers).seconds(Work.GRADIENT, 0, 2) == 1.0
     assert price(pricing, 1, stragglers).seconds(Work.GRADIENT, 0, 2) == 3.5
+
+
+def test_a_pass_through_a_segment_takes_its_share_of_a_gradient():
+    forward, backward = (Pass(work, 0.5, 2, 8) for work in (Work.FORWARD, Work.BACKWARD))
+    given = price(Given(times.Constant(12.0)))  # of a slice of eight samples
+    assert [given.pass_seconds(one) for one in (forward, backward)] == pytest.approx([0.5, 1.0])
+    measured = price(Measured(3.0, 1.5))  # 6 s of two samples
+    assert [measured.pass_seconds(one) for one in (forward, backward)] == pytest.approx([1.0, 2.0])
+    parts = [Pass(work, 0.5, 2, 8) for work in (Work.INPUTS, Work.WEIGHTS)]
+    for of_rank in (given, measured):
+        assert sum(map(of_rank.pass_seconds, parts)) == pytest.approx(of_rank.pass_seconds(backward))
+
+
+def test_phases_are_what_each_pass_takes_whatever_its_segment_and_samples():
+    phases = price(Given(times.Phases("4ms", "3ms", "2ms")), 1, Stragglers(slow={1: 2.0}, delay=None))
+    works = (Work.FORWARD, Work.INPUTS, Work.WEIGHTS, Work.BACKWARD)
+    found = [phases.pass_seconds(Pass(work, 0.1, 3, 8)) for work in works]
+    assert found == pytest.approx([0.008, 0.006, 0.004, 0.010])
+    assert phases.seconds(Work.GRADIENT, 0, 8) == pytest.approx(0.018)
+    assert phases.seconds(Work.UPDATE, 0, 8) == 0
+
+
+def test_a_delay_is_one_of_each_micro_batch():
+    late = Stragglers(slow={}, delay=times.Constant(1.0))
+    for pricing in (Measured(0.0, 0.0), Given(times.Phases(0, 0, 0))):
+        of_rank = price(pricing, 0, late)
+        works = (Work.FORWARD, Work.INPUTS, Work.WEIGHTS, Work.BACKWARD)
+        assert [of_rank.pass_seconds(Pass(work, 1.0, 1, 1)) for work in works] == [1.0, 0.0, 0.0, 0.0]
 
 
 def test_the_buckets_become_ready_during_backward_which_is_two_thirds_of_the_time():

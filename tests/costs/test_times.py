@@ -7,13 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.costs import times
-from paceline.costs.times import Constant, Exponential, Pareto, ShiftedExponential, Times, Trace
+from paceline.costs.times import Constant, Exponential, Pareto, Phases, ShiftedExponential, Times, Trace
 from paceline.errors import ConfigurationError, UnknownNameError
 
 unhurried = settings(deadline=None, max_examples=60)  # other work may hold the machine up
 
 ALL: list[Times] = [
     Constant("50ms"),
+    Phases("20ms", "20ms", "10ms"),
     Exponential(0.05),
     ShiftedExponential("10ms", "5ms"),
     Pareto("10ms", 3),
@@ -109,6 +110,7 @@ def test_a_trace_needs_a_list_of_times(values: object) -> None:
         ("exp:50ms", Exponential(0.05)),
         ("Exponential: mean = 50ms", Exponential(0.05)),
         ("const:50ms", Constant(0.05)),
+        ("phases:forward=2ms,backward=3ms,weights=1ms", Phases(0.002, 0.003, 0.001)),
         ("constant:seconds=50ms", Constant(0.05)),
         ("shifted-exp:shift=10ms,mean=5ms", ShiftedExponential(0.01, 0.005)),
         ("shifted-exponential:mean=5ms,shift=10ms", ShiftedExponential(0.01, 0.005)),

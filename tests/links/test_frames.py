@@ -22,9 +22,9 @@ DTYPES = [
 ]
 
 
-def packed(tensor, tag=0, epoch=0, offset=0, numbers=(), begins_s=0.0, lent=None):
+def packed(tensor, tag=0, epoch=0, offset=0, numbers=(), begins_s=0.0, lent=None, on_device=False):
     target = memoryview(bytearray(HEADER_BYTES + offset))
-    return target, pack(target, offset, tensor, tag, epoch, numbers, begins_s, lent)
+    return target, pack(target, offset, tensor, tag, epoch, numbers, begins_s, lent, on_device=on_device)
 
 
 @given(
@@ -36,13 +36,14 @@ def packed(tensor, tag=0, epoch=0, offset=0, numbers=(), begins_s=0.0, lent=None
     numbers=st.lists(st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False), max_size=4).map(tuple),
     begins_s=st.floats(0.0, allow_infinity=False),
     lent=st.none() | st.builds(Place, st.integers(0, 2**32 - 2), st.integers(0, 2**64 - 1)),
+    on_device=st.booleans(),
 )
-def test_a_header_says_what_was_packed(dtype, shape, tag, epoch, offset, numbers, begins_s, lent):
+def test_a_header_says_what_was_packed(dtype, shape, tag, epoch, offset, numbers, begins_s, lent, on_device):
     tensor = torch.empty(shape, dtype=dtype, device="meta")
-    target, nbytes = packed(tensor, tag, epoch, offset, numbers, begins_s, lent)
+    target, nbytes = packed(tensor, tag, epoch, offset, numbers, begins_s, lent, on_device)
     header = unpack(target, offset)
     size = tensor.numel() * dtype.itemsize
-    assert header == (dtype, tuple(shape), tag, size, epoch, numbers, begins_s, lent)
+    assert header == (dtype, tuple(shape), tag, size, epoch, numbers, begins_s, lent, on_device)
     assert [type(number) for number in header.numbers] == [type(number) for number in numbers]
     assert nbytes == header.nbytes
 

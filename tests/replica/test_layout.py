@@ -4,7 +4,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from paceline.errors import ConfigurationError
 from paceline.replica.layout import BUCKET_BYTES, Layout, flatten
 
 SIZES = st.lists(st.integers(1, 50), min_size=1, max_size=12)
@@ -48,9 +47,31 @@ def test_views_have_the_parameters_shapes_and_share_the_flat_memory():
     assert flat.tolist() == [0, 0, 0, 0, 0, 1, 2, 0]
 
 
-def test_mixed_dtypes_are_refused_by_name():
-    with pytest.raises(ConfigurationError, match=r"one dtype, but got 'torch\.float32, torch\.float64'"):
-        Layout.of(nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1).double()))
+@pytest.mark.parametrize(
+    ("dtypes", "widest"),
+    [
+        ((torch.float32, torch.float64), torch.float64),
+        ((torch.bfloat16, torch.float32), torch.float32),
+        ((torch.bfloat16, torch.float16), torch.float32),
+        ((torch.bfloat16, torch.bfloat16), torch.bfloat16),
+        ((torch.complex64, torch.float32), torch.float32),
+        ((torch.complex128, torch.float32), torch.float64),
+    ],
+)
+def test_flat_tensors_are_real_and_as_wide_as_the_widest_parameter(dtypes, widest):
+    layout = Layout.of(nn.Sequential(*(nn.Linear(2, 1, dtype=dtype) for dtype in dtypes)))
+    assert layout.dtype == widest
+    assert layout.is_plain == (set(dtypes) == {widest})
+
+
+def test_complex_parameters_are_pairs_of_numbers():
+    module = nn.Linear(3, 2, dtype=torch.complex64)
+    layout = Layout.of(module)
+    flat = flatten(list(module.parameters()), layout.dtype, torch.device("cpu"))
+    weight, bias = layout.views(flat)
+    assert flat.shape == (16,)
+    assert torch.equal(weight, torch.view_as_real(module.weight.detach()))
+    assert torch.equal(bias, torch.view_as_real(module.bias.detach()))
 
 
 @given(SIZES, st.integers(1, 200))

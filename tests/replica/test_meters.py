@@ -1,3 +1,5 @@
+import math
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import pytest
@@ -5,7 +7,7 @@ import torch
 from torch import nn
 
 from paceline.errors import ConfigurationError
-from paceline.metrics import accuracy
+from paceline.metrics import METRIC_NAMES, accuracy
 from paceline.replica.meters import concatenate, meter_of
 
 OUTPUTS, TARGETS = torch.eye(5)[[0, 1, 2, 3, 4, 0, 1]], torch.tensor([0, 1, 0, 0, 4, 0, 1])
@@ -39,10 +41,68 @@ def test_accuracy_by_pieces_is_exactly_that_of_the_whole():
     assert measure("accuracy") == accuracy(OUTPUTS, TARGETS) == 5 / 7
 
 
-def test_accuracy_keeps_no_outputs():
-    meter = meter_of("metric", "accuracy")
-    meter.update(OUTPUTS, TARGETS)
+@pytest.mark.parametrize("name", METRIC_NAMES)
+def test_named_metrics_keep_no_outputs(name):
+    meter = meter_of("metric", name, nn.functional.cross_entropy)
+    meter.update(OUTPUTS, TARGETS if name in ("accuracy", "loss", "perplexity") else OUTPUTS)
     assert not any(isinstance(value, torch.Tensor | list) for value in vars(meter).values())
+
+
+def test_the_mean_of_pieces_is_that_of_the_whole():
+    outputs, targets = torch.randn(7, 3), torch.randn(7, 3)
+    whole = (outputs - targets).double()
+    expected = {"mse": whole.square().mean(), "rmse": whole.square().mean().sqrt(), "mae": whole.abs().mean()}
+    for name, value in expected.items():
+        meter = meter_of("metric", name)
+        for piece in PIECES:
+            meter.update(outputs[piece], targets[piece])
+        assert meter.compute() == pytest.approx(value.item(), rel=1e-6)
+
+
+def test_differences_name_the_metric_that_was_asked_for():
+    with pytest.raises(ConfigurationError, match=r"metric 'rmse' needs outputs and targets of one shape"):
+        meter_of("metric", "rmse").update(torch.zeros(4, 1), torch.zeros(4))
+
+
+def entropy_of(pieces, name):
+    meter = meter_of("metric", name, nn.functional.cross_entropy)
+    for piece in pieces:
+        meter.update(OUTPUTS[piece], TARGETS[piece])
+    return meter.compute()
+
+
+def test_perplexity_is_the_exponential_of_the_tasks_loss_over_all_samples():
+    loss = nn.functional.cross_entropy(OUTPUTS, TARGETS).item()
+    assert entropy_of([slice(None)], "loss") == loss
+    assert entropy_of(PIECES, "loss") == pytest.approx(loss)
+    assert entropy_of(PIECES, "perplexity") == pytest.approx(math.exp(loss))
+
+
+def test_a_perplexity_that_is_too_large_is_infinite():
+    meter = meter_of("metric", "perplexity", lambda outputs, targets: 1e4)
+    meter.update(OUTPUTS, TARGETS)
+    assert meter.compute() == math.inf
+
+
+@pytest.mark.parametrize("outputs", [SimpleNamespace(loss=torch.tensor(2.0)), {"loss": torch.tensor(2.0)}])
+def test_without_a_loss_in_the_task_it_is_the_models_own(outputs):
+    meter = meter_of("metric", "perplexity")
+    assert meter.takes_all_outputs
+    meter.update(outputs, TARGETS)
+    assert meter.compute() == math.exp(2.0)
+
+
+def test_a_loss_that_neither_task_nor_model_has_is_no_metric():
+    with pytest.raises(ConfigurationError, match="only where the model returns its own"):
+        meter_of("metric", "loss").update(OUTPUTS, TARGETS)
+
+
+@pytest.mark.parametrize("targets", [(TARGETS, TARGETS), {"a": TARGETS, "b": TARGETS}, TARGETS])
+def test_a_loss_counts_by_its_samples(targets):
+    meter = meter_of("metric", "loss", lambda outputs, targets: outputs)
+    meter.update(1.0, targets)
+    meter.update(8.0, TARGETS[:0].new_zeros(14))
+    assert meter.compute() == pytest.approx((7 * 1.0 + 14 * 8.0) / 21)
 
 
 def test_a_function_of_any_arguments_is_no_factory():

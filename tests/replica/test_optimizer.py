@@ -3,9 +3,11 @@ import warnings
 
 import pytest
 import torch
-from tasks import a_task, numbers
+from tasks import a_task, numbers, simulated
 from torch import nn
 
+import paceline as pl
+from paceline.replica.batches import GlobalBatches
 from paceline.replica.layout import Layout
 from paceline.replica.optimizer import FlatOptimizer, works_elementwise
 from paceline.replica.replica import Replica
@@ -208,3 +210,37 @@ def test_neighbours_of_one_group_are_updated_as_one():
     optimizer = FlatOptimizer(a_task(), model, layout, flat, copy.copy(flat), slice(0, layout.length))
     (group,) = optimizer.optimizer.param_groups
     assert [len(p) for p in group["params"]] == [layout.length]
+
+
+class Bag(nn.Module):
+    """Rows of a table, of which a batch touches some."""
+
+    def __init__(self):
+        super().__init__()
+        self.rows = nn.Embedding(50, 3, sparse=True).double()
+
+    def forward(self, numbers):
+        return self.rows(numbers).sum(1)
+
+
+@pytest.mark.parametrize("spec", ["single", "all-reduce", "all-reduce:algorithm=shared", "sync:servers=1"])
+def test_an_optimizer_that_wants_sparse_gradients_gets_the_rows_that_samples_touched(spec):
+    generator = torch.Generator().manual_seed(0)
+    numbers = torch.randint(0, 50, (24, 2), generator=generator)
+    task = pl.Task(
+        model=Bag,
+        data=(numbers, torch.randn(24, 3, generator=generator, dtype=torch.float64)),
+        loss=nn.functional.mse_loss,
+        optimizer=lambda params: torch.optim.SparseAdam(list(params), lr=0.05),
+        batch_size=6,
+    )
+    assert len(numbers.unique()) < 50, "some rows are never touched"
+    run = pl.train(task, spec, simulated(2), steps=5)
+    model, batches = task.build_model(0), GlobalBatches(24, 6, 0)
+    optimizer = task.optimizer(model.parameters())
+    for step in range(5):
+        chosen = torch.from_numpy(batches.indices(step))
+        optimizer.zero_grad()
+        task.loss(model(task.data[0][chosen]), task.data[1][chosen]).backward()
+        optimizer.step()
+    torch.testing.assert_close(run.model.rows.weight, model.rows.weight, rtol=0, atol=1e-12)

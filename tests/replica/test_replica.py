@@ -1,3 +1,5 @@
+import random
+
 import numpy as np
 import pytest
 import torch
@@ -96,10 +98,10 @@ def test_buckets_are_handed_over_last_first_each_when_it_is_filled():
     replica.gradient.fill_(-1)
     seen = []
     replica.compute(a_batch(), DATA, lambda number: seen.append((number, replica.bucket(number).clone())))
-    assert [number for number, _ in seen] == list(replica.bucket_order()) == [1, 0]
+    assert [number for number, _ in seen] == list(replica.buckets.order()) == [1, 0]
     assert all(torch.equal(bucket, replica.bucket(number)) for number, bucket in seen)
-    assert sum(replica.bucket_shares()) == pytest.approx(1)
-    assert replica.bucket_shares()[0] == pytest.approx(2 / replica.layout.length)
+    assert sum(replica.buckets.shares()) == pytest.approx(1)
+    assert replica.buckets.shares()[0] == pytest.approx(2 / replica.layout.length)
 
 
 class Root(nn.Module):
@@ -204,19 +206,35 @@ def dropout():
     return nn.Sequential(nn.Linear(4, 50), nn.Dropout(0.5), nn.Linear(50, 2)).double()
 
 
-def gradient_with_dropout(seed=0, rank=0, step=0):
-    task = a_task(model=dropout)
+class Drawing(nn.Module):
+    """It draws from numpy's random numbers or from Python's, as some models skip layers by chance."""
+
+    def __init__(self, draw):
+        super().__init__()
+        self.layer, self.draw = nn.Linear(4, 2).double(), draw
+
+    def forward(self, inputs):
+        return self.layer(inputs) * self.draw()
+
+
+def gradient_with_chance(model, seed=0, rank=0, step=0):
+    task = a_task(model=model)
     replica = Replica(task, task.build_model(0), seed=seed, rank=rank)
     replica.compute(a_batch(step=step), DATA)
     return replica.gradient
 
 
-def test_dropout_is_set_by_seed_rank_and_step_whatever_came_before():
-    first = gradient_with_dropout()
-    torch.rand(100)
-    assert torch.equal(gradient_with_dropout(), first)
+@pytest.mark.parametrize(
+    "model",
+    [dropout, lambda: Drawing(np.random.rand), lambda: Drawing(random.random)],
+    ids=["torch", "numpy", "Python"],
+)
+def test_what_a_model_draws_is_set_by_seed_rank_and_step_whatever_came_before(model):
+    first = gradient_with_chance(model)
+    torch.rand(100), np.random.rand(100), random.random()
+    assert torch.equal(gradient_with_chance(model), first)
     for other in ({"seed": 1}, {"rank": 1}, {"step": 1}):
-        assert not torch.equal(gradient_with_dropout(**other), first)
+        assert not torch.equal(gradient_with_chance(model, **other), first)
 
 
 # Evaluation

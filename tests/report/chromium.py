@@ -155,14 +155,23 @@ class Page:
         return [event for event in mine if event["method"] in methods]
 
     def box(self, selector):
-        """Left, top, width and height of an element in the window, after it was scrolled into view."""
-        found = self.value(
+        """Left, top, width and height of an element in the window, after it was scrolled into view.
+
+        What is above it may still grow when the page is ready: the element is where it stays for two frames.
+        """
+        look = (
             f"(() => {{ const e = document.querySelector({json.dumps(selector)});"
             "e.scrollIntoView({block: 'center'}); const b = e.getBoundingClientRect();"
             "return [b.left, b.top, b.width, b.height]; })()"
         )
-        self.settle()
-        return found
+        until, found = time.monotonic() + DEADLINE_S, self.value(look)
+        while True:
+            self.settle()
+            before, found = found, self.value(look)
+            if found == before:
+                return found
+            if time.monotonic() > until:
+                raise RuntimeError(f"{selector} does not come to rest: {before}, then {found}")
 
     def mouse(self, kind, x, y, **more):
         self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, **more)

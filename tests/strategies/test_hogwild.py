@@ -230,6 +230,7 @@ async def claim_until_refused(ctx):
         place = SimpleNamespace(
             rank=ctx.rank,
             workers=ctx.workers,
+            model=SimpleNamespace(version=0),
             net=SimpleNamespace(window=lambda name, race=race, **k: ctx.net.window(f"{name}{race}", **k)),
         )
         tally = hogwild._Tally(place)

@@ -9,6 +9,7 @@ import pytest
 import torch
 from tasks import simulated
 
+from paceline.collectives import all_reduce
 from paceline.strategies.all_reduce import AllReduce
 from paceline.strategies.async_sgd import Async
 from paceline.strategies.single import Single
@@ -50,6 +51,43 @@ class Moody(AllReduce):
     def roles(self, workers):
         object.__setattr__(self, "algorithm", next(ALGORITHMS))
         return super().roles(workers)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forgetful(AllReduce):
+    """Keeps a momentum in a variable of its own, which is gone at each checkpoint."""
+
+    async def worker(self, ctx):
+        momentum = ctx.model.gradient.clone()
+        async for batch in ctx.batches():
+            await ctx.model.compute(batch, weight=batch.weight)
+            await all_reduce(ctx.net, ctx.model.gradient, "ring")
+            ctx.model.gradient.add_(momentum, alpha=0.5)
+            momentum.copy_(ctx.model.gradient)
+            await ctx.model.apply()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mindful(AllReduce):
+    """Asks for it by name."""
+
+    async def worker(self, ctx):
+        momentum = ctx.model.state("momentum", like=ctx.model.gradient)
+        async for batch in ctx.batches():
+            await ctx.model.compute(batch, weight=batch.weight)
+            await all_reduce(ctx.net, ctx.model.gradient, "ring")
+            ctx.model.gradient.add_(momentum, alpha=0.5)
+            momentum.copy_(ctx.model.gradient)
+            await ctx.model.apply()
+
+
+def test_what_is_remembered_in_a_variable_is_lost_at_a_checkpoint(tmp_path):
+    with pytest.raises(AssertionError):
+        checks.check_checkpoints_change_no_bit(Forgetful(), tmp_path)
+
+
+def test_what_is_remembered_by_name_is_kept(tmp_path):
+    checks.check_checkpoints_change_no_bit(Mindful(), tmp_path)
 
 
 ALGORITHMS = itertools.cycle(["ring", "naive-ring"])

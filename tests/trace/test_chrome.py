@@ -56,6 +56,9 @@ def test_each_lane_has_its_track() -> None:
     where = {event["name"]: names[event["pid"], event["tid"]] for event in slices(one)}
     assert where == {
         "compute": "compute",
+        "forward": "compute",
+        "backward": "compute",
+        "weights": "compute",
         "update": "compute",
         "cancelled": "compute",
         "evaluate": "compute",

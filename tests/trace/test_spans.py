@@ -28,8 +28,11 @@ def test_kinds_have_the_numbers_that_files_hold() -> None:
         "cancelled",
         "evaluate",
         "sleep",
+        "forward",
+        "backward",
+        "weights",
     ]
-    assert [int(kind) for kind in Kind] == list(range(8))
+    assert [int(kind) for kind in Kind] == list(range(11))
 
 
 def test_a_recorder_packs_what_was_recorded_in_order() -> None:
@@ -108,7 +111,7 @@ def test_spans_that_were_cut_padded_or_marked_otherwise_are_refused(data: st.Dat
 
 
 @pytest.mark.parametrize(
-    ("at", "value"), [(1, struct.pack("<d", 9.0)), (0, b"\x08"), (9, struct.pack("<d", np.nan))]
+    ("at", "value"), [(1, struct.pack("<d", 9.0)), (0, b"\x0b"), (9, struct.pack("<d", np.nan))]
 )
 def test_a_damaged_span_is_refused(at: int, value: bytes) -> None:
     good = bytearray(recorded((0, 0, 1, -1, 0, 0)).to_bytes())
@@ -122,7 +125,7 @@ def test_a_damaged_span_is_refused(at: int, value: bytes) -> None:
     "span",
     [
         (0, 2.0, 1.0, -1, 0, 0),
-        (8, 0.0, 1.0, -1, 0, 0),
+        (11, 0.0, 1.0, -1, 0, 0),
         (0, np.nan, 1.0, -1, 0, 0),
         (0, 0.0, np.inf, -1, 0, 0),
     ],

@@ -105,6 +105,9 @@ def _check_cluster(cluster: object) -> None:
         raise ConfigurationError("cluster", "must be a pl.Local for DDP", cluster, remedy)
     if isinstance(cluster.link, Link):
         raise ConfigurationError("link", 'must be "shared-memory" for DDP', cluster.link, remedy)
+    if cluster.device != "cpu":
+        remedy = "DDP is measured here over Gloo, in the processor's memory"
+        raise ConfigurationError("device", 'must be "cpu" for DDP', cluster.device, remedy)
 
 
 def _check_task(task: Task) -> None:
@@ -115,6 +118,7 @@ def _check_task(task: Task) -> None:
         "accumulate": task.accumulate > 1,
         "ema": task.ema is not None,
         "schedule_every": task.schedule_every != "step",
+        "compile": task.compile,
     }
     for argument in (argument for argument, is_given in own.items() if is_given):
         remedy = "leave the baseline out: it is a plain loop of a loss and one optimizer"

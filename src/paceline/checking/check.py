@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import dataclasses
 import math
 import time
@@ -13,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from paceline.checking.disk import checkpoint_seconds
 from paceline.checking.findings import Finding, caveats
 from paceline.checking.trials import Trials, fails_to_travel, try_strategies
 from paceline.clusters.checks import check_workers, share_of_cores
@@ -22,6 +22,7 @@ from paceline.environment import available_bytes
 from paceline.errors import LossNotFiniteError, RunError
 from paceline.replica.batches import GlobalBatches
 from paceline.replica.calls import target_of
+from paceline.replica.portable import copier
 from paceline.replica.replica import Replica
 from paceline.replica.samples import Samples
 from paceline.strategies import STRATEGIES
@@ -59,6 +60,8 @@ class Checked:
     """What a gradient and an update cost here."""
     memory: Mapping[str, int]
     """Bytes of one worker: parameters, gradients, optimizer, activations (of its slice)."""
+    checkpoint_s: float | None
+    """To write a checkpoint here, on the disk. None: it cannot be written."""
     travels: bool
     """Whether it can be sent to worker processes."""
     findings: tuple[Finding, ...]
@@ -68,6 +71,11 @@ class Checked:
     def trainable_here(self) -> bool:
         """Whether nothing is known that keeps the default strategy from training it in processes."""
         return self.travels and "all-reduce" not in self.trials.failures
+
+    @property
+    def checkpoint_bytes(self) -> int:
+        """Of the model and the optimizer's state."""
+        return self.model_bytes + self.memory["optimizer"]
 
     def gradient_s(self, samples: int) -> float:
         return self.price.fixed_s + self.price.per_sample_s * samples
@@ -83,7 +91,7 @@ def check_task(
     check_workers(workers, MAX_WORKERS)
     check_seed(seed)
     module, data = task.build_model(seed), task.build_data()
-    untrained = copy.deepcopy(module)
+    make = copier(task.model, module)
     built = dataclasses.replace(task, data=data)  # once: a factory may read gigabytes
     samples, held_out = Samples.of(built, seed), Samples.of_test(task)
     batches = GlobalBatches.of(built, samples, seed)
@@ -98,14 +106,15 @@ def check_task(
     trials = Trials({}, (), tuple(STRATEGIES))
     # A simulation holds the models of all ranks: of the workers, and of a server.
     if (workers + 1) * sum(memory.values()) < (available_bytes() or math.inf) / 2:
-        trials = try_strategies(task, untrained, data, workers=workers, seed=seed, progress=progress)
+        trials = try_strategies(task, make, data, workers=workers, seed=seed, progress=progress)
     stays = fails_to_travel(task)
     told = [*([stays] if stays else ()), *trials.findings()]
-    told += caveats(task, untrained, targets, batch_size=whole.count, workers=workers)
+    told += caveats(task, make(), targets, batch_size=whole.count, workers=workers)
+    model_bytes = sum(t.nbytes for t in (*module.parameters(), *module.buffers()))
     return Checked(
         parameters=sum(p.numel() for p in module.parameters()),
         trainable=replica.parameters.numel(),
-        model_bytes=sum(t.nbytes for t in (*module.parameters(), *module.buffers())),
+        model_bytes=model_bytes,
         samples=None if samples.is_stream else samples.length,
         test_samples=None if held_out is None else held_out.length,
         batch_size=whole.count,
@@ -115,6 +124,7 @@ def check_task(
         metric=metric,
         price=price,
         memory=memory,
+        checkpoint_s=checkpoint_seconds(model_bytes + memory["optimizer"]),
         travels=stays is None,
         findings=tuple(told),
         trials=trials,

@@ -13,7 +13,7 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from paceline.replica.optimizer import works_elementwise
 from paceline.strategies import STRATEGIES
-from paceline.strategies.pages import SYNCHRONOUS
+from paceline.strategies.pages import IN_PIECES, SYNCHRONOUS
 from paceline.task import Task
 
 __all__ = ["SEVERAL", "Finding", "caveats"]
@@ -40,7 +40,7 @@ def caveats(
         yield from _layers(module)
     if task.clip_norm is not None:
         why = "an update is of some workers' samples alone, and it is their gradient that is clipped"
-        yield Finding(f"all but {_listed(('single', *SYNCHRONOUS))}", why)
+        yield Finding(f"all but {_listed(('single', *SYNCHRONOUS, *IN_PIECES))}", why)
     for each in task.by_optimizer().values():
         optimizer = each.build_optimizer(module)
         if not works_elementwise(optimizer):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import math
 import time
@@ -14,7 +13,7 @@ from torch import nn
 from torch.utils.data import Subset
 
 from paceline.checking.findings import SEVERAL, Finding
-from paceline.clusters.process.payload import Packed
+from paceline.clusters.process.payload import NOT_SENT, Packed
 from paceline.clusters.simulated.simulated import Simulated
 from paceline.costs.times import Constant
 from paceline.errors import PacelineError, TaskError
@@ -55,7 +54,7 @@ class Trials:
 def fails_to_travel(task: Task) -> Finding | None:
     """Worker processes get the task as a pickle. Simulated ones do without."""
     try:
-        with user_code("the task cannot be sent to worker processes"):
+        with user_code(NOT_SENT):
             Packed(task)
     except TaskError as error:
         return Finding("all on real workers", f"{str(error).splitlines()[0]} {_reason(error)}")
@@ -64,7 +63,7 @@ def fails_to_travel(task: Task) -> Finding | None:
 
 def try_strategies(
     task: Task,
-    module: nn.Module,
+    make: Callable[[], nn.Module],
     data: Data,
     *,
     workers: int,
@@ -73,7 +72,7 @@ def try_strategies(
     progress: Callable[[str], None] = lambda name: None,
 ) -> Trials:
     """Each strategy as its name alone stands for. `progress` is told which one is next."""
-    small = _small(task, module, data, workers)
+    small = _small(task, make, data, workers)
     cluster = Simulated(workers=workers, compute=Constant("1ms"), link="shared-memory")
     failures: dict[str, str] = {}
     works: list[str] = []
@@ -90,10 +89,11 @@ def try_strategies(
     return Trials(failures, tuple(works), tuple(names))
 
 
-def _small(task: Task, module: nn.Module, data: Data, workers: int) -> Task:
+def _small(task: Task, make: Callable[[], nn.Module], data: Data, workers: int) -> Task:
     """The task with two batches: a whole one, and the last of an epoch, which may be smaller. It is not evaluated."""
     changed: dict[str, Any] = {
-        "model": lambda: copy.deepcopy(module),
+        "model": make,
+        "compile": False,
         "sampler": None,
         "loaders": 0,
         "test": None,

@@ -4,7 +4,20 @@ from __future__ import annotations
 
 import typer
 
-from paceline.cli import bench, check, compare, new, partition, report, strategies, topology, train
+from paceline.cli import (
+    bench,
+    check,
+    compare,
+    cut,
+    export,
+    new,
+    partition,
+    report,
+    runs,
+    strategies,
+    topology,
+    train,
+)
 from paceline.cli.options import Version
 from paceline.cli.ray import CommandWithRay
 
@@ -21,10 +34,13 @@ app.command("check")(check.check)
 app.command("train", cls=CommandWithRay)(train.train)
 app.command("compare", cls=CommandWithRay)(compare.compare)
 app.command("report")(report.report)
+app.command("runs")(runs.runs)
+app.command("export")(export.export)
 app.command("strategies")(strategies.strategies)
 app.command("bench")(bench.bench)
 app.command("topology")(topology.topology)
 app.command("partition")(partition.partition)
+app.command("cut")(cut.cut)
 
 
 @app.callback()

@@ -5,9 +5,10 @@ from __future__ import annotations
 import shlex
 import textwrap
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Option
 
 from paceline.cli.failures import REFUSED, exit_codes
 from paceline.cli.options import File, Quiet, Seed, Workers
@@ -21,9 +22,24 @@ __all__ = ["check"]
 _COLUMNS = 100
 
 
-def check(file: File, workers: Workers = 4, seed: Seed = 0, quiet: Quiet = False) -> None:
+FailuresEvery = Annotated[
+    str | None,
+    Option(
+        metavar="TIME", help="How often something fails, such as 6h: for the best interval of checkpoints."
+    ),
+]
+
+
+def check(
+    file: File,
+    workers: Workers = 4,
+    seed: Seed = 0,
+    failures_every: FailuresEvery = None,
+    quiet: Quiet = False,
+) -> None:
     """Build the task of a file, run one batch and a step of each strategy, and say what was found."""
     with exit_codes():
+        failures = _failures(failures_every)
         from paceline.checking import check_task
         from paceline.task_files import load_task
 
@@ -31,11 +47,22 @@ def check(file: File, workers: Workers = 4, seed: Seed = 0, quiet: Quiet = False
             task = load_task(file)
         with shown_name("trying", quiet=quiet) as show:
             found = check_task(task, workers=workers, seed=seed, progress=show)
-        typer.echo("\n".join(_lines(shlex.quote(file), found, workers)))
+        typer.echo("\n".join(_lines(shlex.quote(file), found, workers, failures)))
 
 
-def _lines(file: str, found: Checked, workers: int) -> Iterator[str]:
-    rows = _rows(found)
+def _failures(every: str | None) -> dict[str, float]:
+    """In words, and the seconds between two of them."""
+    if every is None:
+        return {"for a failure an hour": 3600.0, "for one a day": 86_400.0, "for one a week": 604_800.0}
+    from paceline.costs.units import check_positive, format_seconds, parse_seconds
+
+    seconds = parse_seconds(every, "--failures-every")
+    check_positive(seconds, "--failures-every", "give the time between two failures")
+    return {f"for a failure every {format_seconds(seconds)}": seconds}
+
+
+def _lines(file: str, found: Checked, workers: int, failures: dict[str, float]) -> Iterator[str]:
+    rows = {**_rows(found), "a checkpoint": _checkpoint(found, failures)}
     width = max(map(len, rows)) + 2
     for name, text in rows.items():
         yield from _wrapped(text, f"{name:{width}}", " " * width)
@@ -71,6 +98,18 @@ def _rows(found: Checked) -> dict[str, str]:
         "an update": format_seconds(found.price.update_s),
         "memory": f"{format_bytes(sum(found.memory.values()))} a worker: {memory}",
     }
+
+
+def _checkpoint(found: Checked, failures: dict[str, float]) -> str:
+    from paceline.costs.intervals import daly_s
+    from paceline.costs.units import format_bytes, format_seconds
+
+    size = format_bytes(found.checkpoint_bytes)
+    if found.checkpoint_s is None:
+        return f"{size}; nothing can be written in this folder"
+    best = {words: daly_s(found.checkpoint_s, every_s) for words, every_s in failures.items()}
+    listed = ", ".join(f"{format_seconds(seconds)} {words}" for words, seconds in best.items())
+    return f"{size}, {format_seconds(found.checkpoint_s)} to this disk; best interval (Young, Daly): {listed}"
 
 
 def _tried(found: Checked, workers: int) -> str:

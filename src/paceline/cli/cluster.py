@@ -31,6 +31,7 @@ class ClusterWords:
     """The address of a Ray cluster; empty for a private one. None: no Ray."""
     encrypt: bool | None = None
     threads: int | None = None
+    device: str | None = None
     emulates: bool = False
     """Whether the command can emulate machines, and links between them, by local workers."""
 
@@ -43,6 +44,9 @@ class ClusterWords:
             remedy = "leave it out: simulated workers that wait for ever are reported as a deadlock"
             raise ConfigurationError("--deadline", "is for real workers", self.deadline, remedy)
 
+        if self.device is not None and self.simulate:
+            remedy = "leave it out: simulated workers compute on the processor, if at all"
+            raise ConfigurationError("--device", "is for real workers", self.device, remedy)
         if self.link is not None:
             self._check_link(self.link)
         if self.ray is not None:
@@ -86,6 +90,8 @@ class ClusterWords:
         options |= {"workers": self.workers, "slow": slow, "delay": parse_delays(self.delay)}
         if self.threads is not None:
             options["threads"] = self.threads
+        if self.device is not None:
+            options["device"] = self.device
         # Named last, because that loads torch: a word that cannot be read is refused before.
         if self.ray is not None:
             return pl.Ray(self.ray or None, encrypt=self.encrypt, **options)

@@ -24,6 +24,6 @@ def exit_codes(failure: int = FAILED) -> Iterator[None]:
     except PacelineError as error:
         typer.echo("\n".join([f"error: {error}", *getattr(error, "__notes__", ())]), err=True)
         raise typer.Exit(REFUSED if isinstance(error, ConfigurationError) else failure) from None
-    except KeyboardInterrupt:
-        typer.echo("interrupted", err=True)
+    except KeyboardInterrupt as interrupt:
+        typer.echo("; ".join(["interrupted", *map(str, interrupt.args)]), err=True)
         raise typer.Exit(INTERRUPTED) from None

@@ -54,6 +54,15 @@ Threads = Annotated[
     ),
 ]
 
+Device = Annotated[
+    str | None,
+    Option(
+        metavar="NAME",
+        help="Where ranks compute: cpu, auto, gpu, or torch's name for it, such as cuda. Left out: cpu; on Ray, the "
+        "GPU that a rank is given.",
+    ),
+]
+
 Simulate = Annotated[
     bool,
     Option(
@@ -123,6 +132,28 @@ Baseline = Annotated[
 ]
 TensorBoard = Annotated[
     Path | None, Option(metavar="DIR", help="Write loss and metric there too, for TensorBoard.")
+]
+
+_GOING_ON = "Going on"
+Checkpoint = Annotated[
+    Path | None,
+    Option(
+        metavar="DIR", help="Keep the run in this directory, so that it can go on.", rich_help_panel=_GOING_ON
+    ),
+]
+CheckpointEvery = Annotated[
+    str | None,
+    Option(
+        metavar="STEPS|TIME",
+        help="How often, such as 100 or 5min, which is the default.",
+        rich_help_panel=_GOING_ON,
+    ),
+]
+Resume = Annotated[
+    bool,
+    Option(
+        "--resume", help="Go on from the newest checkpoint there, if there is one.", rich_help_panel=_GOING_ON
+    ),
 ]
 
 Out = Annotated[Path | None, Option(metavar="DIR", help="Save history, trace and model in this directory.")]

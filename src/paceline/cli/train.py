@@ -40,9 +40,13 @@ def train(
     link: options.Link = None,
     encrypt: options.Encrypt = None,
     threads: options.Threads = None,
+    device: options.Device = None,
     bandwidth: options.Bandwidth = None,
     latency: options.Latency = None,
     compute: options.Compute = None,
+    checkpoint: options.Checkpoint = None,
+    checkpoint_every: options.CheckpointEvery = None,
+    resume: options.Resume = False,
     out: options.Out = None,
     tensorboard: options.TensorBoard = None,
     as_json: options.Json = False,
@@ -64,12 +68,21 @@ def train(
             link=link,
             encrypt=encrypt,
             threads=threads,
+            device=device,
             bandwidth=bandwidth,
             latency=latency,
             compute=compute,
             emulates=True,
         )
-        options_of_train = {"steps": steps, "epochs": epochs, "seed": seed, "stop_at_target": stop_at_target}
+        options_of_train = {
+            "steps": steps,
+            "epochs": epochs,
+            "seed": seed,
+            "stop_at_target": stop_at_target,
+            "checkpoint": checkpoint,
+            "checkpoint_every": checkpoint_every,
+            "resume": resume,
+        }
         run = _trained(file, strategy, words, quiet, board, options_of_train)
         if out is not None:
             _save(run, out)

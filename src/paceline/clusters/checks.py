@@ -11,9 +11,11 @@ from paceline.errors import ConfigurationError
 __all__ = [
     "check_compute",
     "check_deadline",
+    "check_device_word",
     "check_real_stragglers",
     "check_threads",
     "check_workers",
+    "device_words",
     "share_of_cores",
     "thread_words",
 ]
@@ -40,6 +42,22 @@ def check_threads(threads: object) -> None:
     if not isinstance(threads, int) or isinstance(threads, bool) or not 1 <= threads <= MAX_THREADS:
         bound = f"must be None or a whole number from 1 to {MAX_THREADS}"
         raise ConfigurationError("threads", bound, threads, "None shares the cores out among the workers")
+
+
+def check_device_word(device: object, *, elsewhere: bool = False) -> None:
+    """A device of this machine; or of hosts that will say themselves what they have."""
+    if not isinstance(device, str):
+        remedy = 'write "cpu", "auto" or the name that torch has for it, such as "cuda"'
+        raise ConfigurationError("device", "must be a word", device, remedy)
+    if device != "cpu" and not elsewhere:  # torch takes a second to import
+        from paceline.replica.devices import check_device
+
+        check_device(device)
+
+
+def device_words(device: str) -> list[str]:
+    """For a cluster's description; empty where nothing was asked for."""
+    return [] if device == "cpu" else [f"on {device}"]
 
 
 def share_of_cores(workers: int) -> int:

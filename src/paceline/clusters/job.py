@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
+from paceline.clusters.keeping import Keeping
+from paceline.clusters.legs import Legs
 from paceline.context import Program, Strategy
 from paceline.replica.autocast import Autocast
 from paceline.run import Progress, Record
@@ -17,6 +19,9 @@ if TYPE_CHECKING:
     from paceline.clusters.outcome import Outcome
 
 __all__ = ["Cluster", "Consult", "Job", "Watch"]
+
+_START_S = 60.0  # to unpack a task, at least
+_COMPILE_S = 1800.0
 
 Consult: TypeAlias = "Callable[[Record, dict[str, Tensor] | None], bool]"
 """Called in the driver with a record and, where it was asked for, the state of the model; whether the run shall end."""
@@ -44,19 +49,28 @@ class Job:
     seed: int
     name: str = ""
     task: Task | None = None
-    """With its model built. None: the role programs use communication only."""
+    """With its model built, or with what builds it alike on every rank. None: the role programs communicate only."""
     steps: int = 0
     evaluate_every: int = 0
     stop_at_target: bool = False
     autocast: tuple[Autocast, ...] = ()
     """What the model is computed under."""
     watch: Watch = Watch()
+    compiles: bool = False
+    """Whether its model is compiled before the run begins, which may take minutes."""
+    legs: Legs = field(default_factory=Legs)
+    keeping: Keeping | None = None
+    """None: nothing is written to disk."""
     workers: int = field(init=False)
     """Ranks that compute gradients: all but those that only serve."""
 
     def __post_init__(self) -> None:
         # Counted once: every rank of a large simulation asks several times.
         object.__setattr__(self, "workers", sum(role != "server" for role in self.roles))
+
+    def start_s(self, deadline_s: float) -> float:
+        """How long its ranks may take to start, if they wait for each other so long at most."""
+        return max(deadline_s, _COMPILE_S if self.compiles else _START_S)
 
     @property
     def ranks(self) -> int:

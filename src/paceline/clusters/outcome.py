@@ -19,7 +19,7 @@ from paceline.metrics import HIGHER
 from paceline.run import Record, Run
 from paceline.trace import Spans, Trace
 
-__all__ = ["Outcome", "assemble", "trace_of"]
+__all__ = ["Outcome", "assemble", "bytes_by", "trace_of"]
 
 _log = logging.getLogger("paceline")
 
@@ -133,7 +133,7 @@ def _history(outcomes: Sequence[Outcome], reporter: Outcome) -> list[Record]:
     records = reporter.records
     for record, logged in zip(records, _logged_by_workers(outcomes, len(records)), strict=True):
         record["extra"] = record["extra"] | logged
-    sent = _bytes_by(outcomes, [record["seconds"] for record in records])
+    sent = bytes_by(outcomes, [record["seconds"] for record in records])
     if not all("loss" in record and "samples" in record for record in records):
         records = [
             noted | record
@@ -182,7 +182,7 @@ def _weighted_mean(values: Sequence[tuple[float, int]]) -> float:
     return sum(value * samples for value, samples in values) / sum(samples for _, samples in values)
 
 
-def _bytes_by(outcomes: Sequence[Outcome], seconds: list[float]) -> list[int]:
+def bytes_by(outcomes: Sequence[Outcome], seconds: list[float]) -> list[int]:
     """Bytes that all ranks had sent by the end of each step, which was at `seconds`."""
     sent = np.zeros(len(seconds), dtype=np.int64)
     when: list[float] = []

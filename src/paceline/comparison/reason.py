@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from paceline.comparison.entry import YARDSTICK
 from paceline.comparison.table import Row
 from paceline.diagnosis.diagnose import Diagnosis
-from paceline.trace.spans import Kind
+from paceline.trace.spans import COMPUTING, Kind
 
 if TYPE_CHECKING:
     from paceline.run import Run
@@ -48,7 +48,7 @@ class Seen:
         """The share of a rank's computations that were cancelled."""
         spans = [each for each in self.run.trace.spans if each.rank == rank]
         cancelled = sum(len(each.of(Kind.CANCELLED)) for each in spans)
-        return cancelled / max(1, cancelled + sum(len(each.of(Kind.COMPUTE)) for each in spans))
+        return cancelled / max(1, cancelled + sum(len(each.of(*COMPUTING)) for each in spans))
 
 
 def reason(winner: Seen, others: Sequence[Seen]) -> str | None:

@@ -15,25 +15,32 @@ recorded by the world, never by a strategy.
 from __future__ import annotations
 
 from paceline.context.batch import Batch
+from paceline.context.crossing import Crossing
 from paceline.context.handles import Handle, Sending
 from paceline.context.log import Log
 from paceline.context.model import BUCKET_BYTES, Data, Model
 from paceline.context.net import ANY, Combine, Message, Net, Window
+from paceline.context.pieces import BackwardPart, Pieces
 from paceline.context.rank import Context, Program, Strategy
+from paceline.context.segment import Segment
 
 __all__ = [
     "ANY",
     "BUCKET_BYTES",
+    "BackwardPart",
     "Batch",
     "Combine",
     "Context",
+    "Crossing",
     "Data",
     "Handle",
     "Log",
     "Message",
     "Model",
     "Net",
+    "Pieces",
     "Program",
+    "Segment",
     "Sending",
     "Strategy",
     "Window",

@@ -16,7 +16,11 @@ class Log(Protocol):
 
     @property
     def steps(self) -> int:
-        """How many updates the run has: as many as it was asked for, or fewer once its target is reached."""
+        """How many updates there are when this program ends.
+
+        As many as the run was asked for, or fewer once its target is reached; or those until the next checkpoint, after
+        which the program begins again.
+        """
         ...
 
     def report(self, **values: float) -> None:
@@ -33,7 +37,7 @@ class Log(Protocol):
         ...
 
     def inspects(self, step: int) -> bool:
-        """Whether the run looks at the reporter's parameters after this step: to evaluate them, or at its end."""
+        """Whether the run looks at the reporter's parameters after this step: to evaluate or to keep them."""
         ...
 
     def show(self, parameters: Tensor | None = None) -> None:

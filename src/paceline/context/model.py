@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Iterator, Sequence
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from paceline.context.batch import Batch
+from paceline.context.pieces import Pieces
 
 if TYPE_CHECKING:
     import numpy as np
@@ -42,11 +43,16 @@ class Data(Protocol):
         ...
 
 
-class Model(Protocol):
-    """What is learned: this rank's replica of it."""
+class Model(Pieces, Protocol):
+    """What is learned: this rank's replica of it. `Pieces` has what is asked of a model in segments."""
 
     @property
     def data(self) -> Data: ...
+
+    @property
+    def version(self) -> int:
+        """How many updates were made before this program began: above 0 where a run goes on after a checkpoint."""
+        ...
 
     @property
     def parameters(self) -> Tensor:
@@ -139,6 +145,13 @@ class Model(Protocol):
 
     def reclaim(self) -> None:
         """Have memory for the parameters again; what is in it is not defined."""
+        ...
+
+    def state(self, name: str, *, like: Tensor, initial: Tensor | None = None) -> Tensor:
+        """What the strategy remembers under a name, to be changed in place: kept from checkpoint to checkpoint.
+
+        The first time it is a copy of `initial`, or zeros of the shape and dtype of `like`.
+        """
         ...
 
     def twin(self) -> Context:

@@ -87,6 +87,13 @@ class Strategy(Protocol):
     Who waits for such a rank gets `PeerLost`; the death of any other rank ends the run.
     """
 
+    replicates: ClassVar[Sequence[str]] = ()
+    """The roles whose ranks hold, between two checkpoints' legs, nothing of the model that the reporter does not hold.
+
+    Their parameters need not be written. Where all roles are such, a run can go on with other ranks. Shards of the
+    optimizer's state do not count: each is written by the rank that has it.
+    """
+
     def roles(self, workers: int) -> Sequence[str]:
         """The role of each rank. Workers come first: ranks 0 to `workers - 1`. Who only serves is a "server"."""
         return ("worker",) * workers

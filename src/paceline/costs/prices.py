@@ -7,6 +7,7 @@ a + b x samples: so slices of any size, micro-batches and federated clients each
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -15,9 +16,9 @@ from typing import Protocol
 import numpy as np
 
 from paceline.costs.stragglers import Stragglers
-from paceline.costs.times import Times
+from paceline.costs.times import Phases, Times
 
-__all__ = ["Given", "Measured", "Price", "Pricing", "Work", "fit", "ready_shares"]
+__all__ = ["Given", "Measured", "Pass", "Price", "Pricing", "Work", "fit", "ready_shares"]
 
 _DRAWS = 32
 _FORWARD_SHARE = 1 / 3  # of a gradient's time: backward multiplies twice where forward does once
@@ -29,6 +30,32 @@ class Work(Enum):
     GRADIENT = "gradient"
     """Forward and backward."""
     UPDATE = "update"
+    FORWARD = "forward"
+    BACKWARD = "backward"
+    """Of inputs and weights; in two parts it is the next two."""
+    INPUTS = "inputs"
+    WEIGHTS = "weights"
+
+
+_SHARES = {
+    Work.FORWARD: _FORWARD_SHARE,
+    Work.BACKWARD: 1 - _FORWARD_SHARE,
+    Work.INPUTS: (1 - _FORWARD_SHARE) / 2,
+    Work.WEIGHTS: (1 - _FORWARD_SHARE) / 2,
+}
+"""Of a gradient's time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """One pass of a micro-batch through a segment of the model."""
+
+    work: Work
+    share: float
+    """The segment's part of the model's operations."""
+    samples: int
+    slice_samples: float
+    """Of a worker's slice of the batch: what is given for a gradient is of so many, and of the whole model."""
 
 
 class Price(Protocol):
@@ -36,6 +63,18 @@ class Price(Protocol):
 
     def seconds(self, kind: Work, segment: int, samples: int) -> float:
         """Of a piece of work on a segment of the model. The whole model is segment 0."""
+        ...
+
+    def pass_seconds(self, one: Pass) -> float:
+        """Of a pass through a segment."""
+        ...
+
+    def unused(self) -> list[float]:
+        """What was drawn beforehand and not used yet: a checkpoint keeps it."""
+        ...
+
+    def put_back(self, draws: Sequence[float]) -> None:
+        """Use these first. Before anything was drawn."""
         ...
 
 
@@ -52,7 +91,9 @@ class Given:
     times: Times
 
     def of_rank(self, rank: int, stragglers: Stragglers, rng: np.random.Generator) -> Price:
-        return _Drawn(_draws(self.times, rank, stragglers, rng).__next__)
+        if isinstance(self.times, Phases):
+            return _InPhases(self.times, stragglers.factor(rank), _delays(rank, stragglers, rng))
+        return _Drawn(self.times, rank, stragglers, rng)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,22 +105,66 @@ class Measured:
     update_s: float = 0.0
 
     def of_rank(self, rank: int, stragglers: Stragglers, rng: np.random.Generator) -> Price:
-        delay, factor = stragglers.delay_of(rank), stragglers.factor(rank)
-        extra: Callable[[], float] = (lambda: 0.0) if delay is None else (lambda: delay.draw(rng))
-        return _Reckoned(self, factor, extra)
+        return _Reckoned(self, stragglers.factor(rank), _delays(rank, stragglers, rng))
 
 
 class _Drawn:
-    __slots__ = ("_draw",)
+    __slots__ = ("_block", "_draw")
 
-    def __init__(self, draw: Callable[[], float]) -> None:
-        self._draw = draw
+    def __init__(self, times: Times, rank: int, stragglers: Stragglers, rng: np.random.Generator) -> None:
+        self._block: list[Iterator[float]] = [iter([])]
+        """What was drawn beforehand, alone in a list: the generator must not refer to this object, or only the garbage
+        collector could free the two."""
+        self._draw = _draws(times, rank, stragglers, rng, self._block).__next__
 
     def seconds(self, kind: Work, segment: int, samples: int) -> float:
         return self._draw() if kind is Work.GRADIENT else 0.0
 
+    def unused(self) -> list[float]:
+        return list(copy.copy(self._block[0]))
 
-class _Reckoned:
+    def put_back(self, draws: Sequence[float]) -> None:
+        self._block[0] = iter(list(draws))
+
+    def pass_seconds(self, one: Pass) -> float:
+        return self._draw() * _SHARES[one.work] * one.share * one.samples / one.slice_samples
+
+
+class _DrawsNothingBeforehand:
+    __slots__ = ()
+
+    def unused(self) -> list[float]:
+        return []
+
+    def put_back(self, draws: Sequence[float]) -> None:
+        pass
+
+
+class _InPhases(_DrawsNothingBeforehand):
+    """Each pass takes its given time, whatever the segment and the samples."""
+
+    __slots__ = ("_extra", "_factor", "_times")
+
+    def __init__(self, times: Phases, factor: float, extra: Callable[[], float]) -> None:
+        self._times = times
+        self._factor = factor
+        self._extra = extra
+
+    def seconds(self, kind: Work, segment: int, samples: int) -> float:
+        return self._times.mean_s * self._factor + self._extra() if kind is Work.GRADIENT else 0.0
+
+    def pass_seconds(self, one: Pass) -> float:
+        times = self._times
+        seconds = {
+            Work.FORWARD: times.forward_s,
+            Work.INPUTS: times.backward_s,
+            Work.WEIGHTS: times.weights_s,
+            Work.BACKWARD: times.backward_s + times.weights_s,
+        }[one.work]
+        return seconds * self._factor + (self._extra() if one.work is Work.FORWARD else 0.0)
+
+
+class _Reckoned(_DrawsNothingBeforehand):
     __slots__ = ("_extra", "_factor", "_measured")
 
     def __init__(self, measured: Measured, factor: float, extra: Callable[[], float]) -> None:
@@ -92,6 +177,16 @@ class _Reckoned:
         if kind is Work.UPDATE:
             return measured.update_s
         return (measured.fixed_s + measured.per_sample_s * samples) * self._factor + self._extra()
+
+    def pass_seconds(self, one: Pass) -> float:
+        gradient_s = self._measured.fixed_s + self._measured.per_sample_s * one.samples
+        extra_s = self._extra() if one.work is Work.FORWARD else 0.0  # a delay is one of each micro-batch
+        return gradient_s * one.share * _SHARES[one.work] * self._factor + extra_s
+
+
+def _delays(rank: int, stragglers: Stragglers, rng: np.random.Generator) -> Callable[[], float]:
+    delay = stragglers.delay_of(rank)
+    return (lambda: 0.0) if delay is None else (lambda: delay.draw(rng))
 
 
 def ready_shares(bucket_shares: Sequence[float]) -> list[float]:
@@ -112,10 +207,13 @@ def fit(samples: tuple[int, int], seconds: tuple[float, float]) -> tuple[float, 
     return seconds[0] - per_sample_s * one, per_sample_s
 
 
-def _draws(times: Times, rank: int, stragglers: Stragglers, rng: np.random.Generator) -> Iterator[float]:
+def _draws(
+    times: Times, rank: int, stragglers: Stragglers, rng: np.random.Generator, block: list[Iterator[float]]
+) -> Iterator[float]:
     factor, delay = stragglers.factor(rank), stragglers.delay_of(rank)
     if delay is not None:
         while True:
             yield times.draw(rng) * factor + delay.draw(rng)
     while True:  # drawing many at once gives the same numbers, for the price of a few single draws
-        yield from (times.sample(rng, _DRAWS) * factor).tolist()
+        yield from block[0]
+        block[0] = iter((times.sample(rng, _DRAWS) * factor).tolist())

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from paceline.costs.units import check_positive, format_seconds, parse_seconds
 from paceline.errors import ConfigurationError, UnknownNameError
 
-__all__ = ["Constant", "Exponential", "Pareto", "ShiftedExponential", "Times", "Trace", "parse"]
+__all__ = ["Constant", "Exponential", "Pareto", "Phases", "ShiftedExponential", "Times", "Trace", "parse"]
 
 
 @runtime_checkable
@@ -165,7 +165,39 @@ class Trace:
         return np.array(self.values_s)[(rng.random(n) * len(self.values_s)).astype(np.int64)]
 
 
-_Class = type[Constant] | type[Exponential] | type[ShiftedExponential] | type[Pareto] | type[Trace]
+@dataclass(frozen=True, slots=True)
+class Phases:
+    """Of one micro-batch in one stage of a pipeline: its forward pass, and the two parts of its backward pass.
+
+    `backward` is the gradient of the inputs, `weights` that of the weights. A strategy that does not cut the model
+    takes all three for a gradient.
+    """
+
+    forward: str | float = field(compare=False)
+    backward: str | float = field(compare=False)
+    weights: str | float = field(compare=False)
+    forward_s: float = field(init=False, repr=False)
+    backward_s: float = field(init=False, repr=False)
+    weights_s: float = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        for phase in ("forward", "backward", "weights"):
+            _keep_seconds(self, phase, f"{phase}_s")
+
+    @property
+    def mean_s(self) -> float:
+        return self.forward_s + self.backward_s + self.weights_s
+
+    def draw(self, rng: np.random.Generator) -> float:
+        return self.mean_s
+
+    def sample(self, rng: np.random.Generator, n: int) -> NDArray[np.float64]:
+        return np.full(n, self.mean_s)
+
+
+_Class = (
+    type[Constant] | type[Exponential] | type[ShiftedExponential] | type[Pareto] | type[Trace] | type[Phases]
+)
 
 _CLASSES: dict[str, _Class] = {
     "const": Constant,
@@ -176,11 +208,12 @@ _CLASSES: dict[str, _Class] = {
     "shifted-exponential": ShiftedExponential,
     "pareto": Pareto,
     "trace": Trace,
+    "phases": Phases,
 }
 _SHORT_KEYS = {"min": "minimum"}
 _FORMS = (
     'write "const:50ms", "exp:mean=50ms", "shifted-exp:shift=10ms,mean=5ms", '
-    '"pareto:min=10ms,shape=2" or "trace:0.1,0.2"'
+    '"pareto:min=10ms,shape=2", "trace:0.1,0.2" or "phases:forward=2ms,backward=2ms,weights=2ms"'
 )
 
 

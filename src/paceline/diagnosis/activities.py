@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.diagnosis.meetings import MeetingWaits, find_meetings
-from paceline.trace.spans import Kind, SpanArray, Spans
+from paceline.trace.spans import COMPUTING, Kind, SpanArray, Spans
 
 __all__ = ["Activities", "Floats", "Indices", "What", "read_activities"]
 
@@ -58,7 +58,7 @@ class What(IntEnum):
 
 _BY_KIND = np.zeros(len(Kind), dtype=np.int64)
 for _kind, _what in {
-    Kind.COMPUTE: What.COMPUTE,
+    **dict.fromkeys(COMPUTING, What.COMPUTE),
     Kind.UPDATE: What.WORK,
     Kind.SLEEP: What.WORK,
     Kind.EVALUATE: What.EVALUATE,
@@ -107,7 +107,7 @@ def read_activities(spans: Sequence[Spans], until_s: float = np.inf) -> Activiti
     # Stable: of what began at one instant, what was recorded first stays first. So a send that a rank began before it
     # took a message that was there, which has no length, is not taken to have waited for that message.
     table = table[np.lexsort((table["start_s"], table["rank"]))]
-    computing = {each.rank for each in spans if len(each.of(Kind.COMPUTE, Kind.CANCELLED))}
+    computing = {each.rank for each in spans if len(each.of(*COMPUTING, Kind.CANCELLED))}
     hosts = {each.rank: each.host for each in spans}
     columns: dict[str, Any] = {name: table[name] for name in _ROW.names or ()}
     return Activities(**columns, servers=frozenset(hosts.keys() - computing), hosts=hosts)

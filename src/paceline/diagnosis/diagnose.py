@@ -13,7 +13,7 @@ from paceline.diagnosis.activities import Floats, Indices, read_activities
 from paceline.diagnosis.blame import Blame, find_blame
 from paceline.diagnosis.messages import match_messages
 from paceline.diagnosis.what_if import beginning_s, step_ratio
-from paceline.trace.spans import Kind, Spans
+from paceline.trace.spans import COMPUTING, Kind, Spans
 
 if TYPE_CHECKING:
     from paceline.run import Run
@@ -39,6 +39,8 @@ class SlowRank:
     """The median of the other ranks' medians."""
     cancelled_share: float
     """Of its computations, those that were cancelled."""
+    in_pieces: bool = False
+    """Whether ranks hold parts of the model: then its seconds are those of all passes of a step."""
 
     @property
     def factor(self) -> float:
@@ -78,6 +80,8 @@ class Diagnosis:
     step_without_s: float | None
     """What a step would take if the slowest to compute were as quick as the others' median. None: nobody is slow,
     or the trace does not tell."""
+    bubble: float | None = None
+    """Where the model is in pieces: the share of a step in which the stages do not compute."""
 
 
 def diagnose(run: Run) -> Diagnosis:
@@ -96,6 +100,7 @@ def diagnose(run: Run) -> Diagnosis:
         compute=slowest,
         link=_slowest_link(spans),
         step_without_s=without_s,
+        bubble=run.trace.bubble if any(map(_has_passes, spans)) else None,
     )
 
 
@@ -105,7 +110,7 @@ def _idle_share(spans: Sequence[Spans], blame: Blame, seconds: float) -> float:
 
 
 def _slowest(spans: Sequence[Spans]) -> SlowRank | None:
-    computing = [each for each in spans if len(each.of(Kind.COMPUTE, Kind.CANCELLED))]
+    computing = [each for each in spans if len(each.of(*COMPUTING, Kind.CANCELLED))]
     medians = {each.rank: _median_s(each) for each in computing}
     if len(medians) < 2:
         return None
@@ -115,13 +120,30 @@ def _slowest(spans: Sequence[Spans]) -> SlowRank | None:
         return None
     spans_of_worst = next(each for each in computing if each.rank == worst)
     cancelled = len(spans_of_worst.of(Kind.CANCELLED))
-    share = cancelled / (cancelled + len(spans_of_worst.of(Kind.COMPUTE)))
-    return SlowRank(rank=worst, seconds=medians[worst], others_s=others_s, cancelled_share=share)
+    share = cancelled / (cancelled + len(spans_of_worst.of(*COMPUTING)))
+    return SlowRank(
+        rank=worst,
+        seconds=medians[worst],
+        others_s=others_s,
+        cancelled_share=share,
+        in_pieces=_has_passes(spans_of_worst),
+    )
+
+
+def _has_passes(spans: Spans) -> bool:
+    return len(spans.of(Kind.FORWARD)) > 0
 
 
 def _median_s(spans: Spans) -> float:
-    computed = spans.of(Kind.COMPUTE)
-    return float(np.median(computed["end_s"] - computed["start_s"])) if len(computed) else np.inf
+    """Of a rank's gradients; of one that holds a part of the model, of all that it computes in a step."""
+    computed = spans.of(*COMPUTING)
+    if not len(computed):
+        return np.inf
+    seconds = computed["end_s"] - computed["start_s"]
+    if _has_passes(spans):
+        seconds = np.bincount(computed["step"], weights=seconds)
+        seconds = seconds[np.unique(computed["step"])]
+    return float(np.median(seconds))
 
 
 def _slowest_link(spans: Sequence[Spans]) -> SlowLink | None:

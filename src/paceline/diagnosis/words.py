@@ -18,8 +18,23 @@ _MUCH_BY_LINKS = 0.2
 
 def sentences(diagnosis: Diagnosis) -> list[str]:
     """Who is slow, what that costs, and what a step would take without it; a sentence each."""
-    said = [*_computing(diagnosis), *_blame(diagnosis), *_what_if(diagnosis), *_links(diagnosis)]
+    said = [
+        *_bubble(diagnosis),
+        *_computing(diagnosis),
+        *_blame(diagnosis),
+        *_what_if(diagnosis),
+        *_links(diagnosis),
+    ]
     return said or ["No rank is much slower than the others."]
+
+
+def _bubble(diagnosis: Diagnosis) -> list[str]:
+    if diagnosis.bubble is None or diagnosis.bubble < _WORTH_TELLING:
+        return []
+    return [
+        f"In a step the stages do not compute for {diagnosis.bubble:.0%} of the time (the bubble): "
+        "more micro-batches, or another order, make it smaller."
+    ]
 
 
 def _computing(diagnosis: Diagnosis) -> list[str]:
@@ -31,18 +46,15 @@ def _computing(diagnosis: Diagnosis) -> list[str]:
             f"Rank {slow.rank} is the slowest to compute: all of its computations were cancelled, "
             f"while the others take {format_seconds(slow.others_s)}."
         ]
+    work = "a step" if slow.in_pieces else "a gradient"
     text = (
-        f"Rank {slow.rank} is the slowest to compute: {format_seconds(slow.seconds)} a gradient, "
+        f"Rank {slow.rank} is the slowest to compute: {format_seconds(slow.seconds)} {work}, "
         f"{slow.factor:.1f} times the others' median of {format_seconds(slow.others_s)}"
     )
-    return [
-        text
-        + (
-            f"; {slow.cancelled_share:.0%} of its computations were cancelled."
-            if slow.cancelled_share
-            else "."
-        )
-    ]
+    if slow.in_pieces:
+        return [f"{text}; cuts=… can give its stage fewer layers."]
+    cancelled = f"; {slow.cancelled_share:.0%} of its computations were cancelled"
+    return [f"{text}{cancelled if slow.cancelled_share else ''}."]
 
 
 def _blame(diagnosis: Diagnosis) -> list[str]:

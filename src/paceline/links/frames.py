@@ -16,9 +16,9 @@ HEADER_BYTES = 128
 _MAGIC = 0x504C  # "PL"
 _MAX_DIMENSIONS = 4
 _MAX_NUMBERS = 4
-# magic, epoch, dtype, dimensions, which numbers there are, -, lent memory, -, tag, bytes, shape, the numbers, when it
-# begins to arrive, place, -
-_LAYOUT = struct.Struct("<HHBBBxI4xQQ4q4qdQ16x")
+# magic, epoch, dtype, dimensions, which numbers there are, whether of a device, lent memory, -, tag, bytes, shape, the
+# numbers, when it begins to arrive, place, -
+_LAYOUT = struct.Struct("<HHBBBBI4xQQ4q4qdQ16x")
 assert _LAYOUT.size == HEADER_BYTES
 _BITS, _DOUBLE = struct.Struct("<q"), struct.Struct("<d")
 _WHOLE, _BROKEN = 1, 2  # two bits for each number: none, a whole number, or a float
@@ -60,6 +60,8 @@ class Header(NamedTuple):
     """When the message begins to arrive, on the run's clock: told only where a link is emulated."""
     lent: Place | None = None
     """Where the payload lies. None: it follows."""
+    on_device: bool = False
+    """Whether it was sent from a device's memory: then its receiver wants it on a device, too."""
 
 
 def pack(
@@ -71,6 +73,8 @@ def pack(
     numbers: tuple[float, ...] = (),
     begins_s: float = 0.0,
     lent: Place | None = None,
+    *,
+    on_device: bool = False,
 ) -> int:
     """Write the header of a tensor to `target` at `offset`; return the bytes of its payload."""
     code = _CODES.get(tensor.dtype)
@@ -90,6 +94,7 @@ def pack(
         code,
         len(shape),
         kinds,
+        on_device,
         lent.number + 1 if lent else 0,
         tag,
         nbytes,
@@ -103,8 +108,8 @@ def pack(
 
 def unpack(source: memoryview, offset: int) -> Header:
     """Read a header and check that it is one and agrees with itself."""
-    magic, epoch, code, dimensions, kinds, number, tag, nbytes, *rest, begins_s, place = _LAYOUT.unpack_from(
-        source, offset
+    magic, epoch, code, dimensions, kinds, on_device, number, tag, nbytes, *rest, begins_s, place = (
+        _LAYOUT.unpack_from(source, offset)
     )
     shape, slots = rest[:4], rest[4:]
     if magic != _MAGIC or code >= len(_DTYPES) or dimensions > _MAX_DIMENSIONS:
@@ -120,7 +125,8 @@ def unpack(source: memoryview, offset: int) -> Header:
         raise FrameError(f"not a frame: begins to arrive at {begins_s} s")
     lent = Place(number - 1, place) if number else None
     numbers = _decode(kinds, slots) if kinds else ()
-    return Header(_DTYPES[code], tuple(shape[:dimensions]), tag, nbytes, epoch, numbers, begins_s, lent)
+    sizes = tuple(shape[:dimensions])
+    return Header(_DTYPES[code], sizes, tag, nbytes, epoch, numbers, begins_s, lent, on_device == 1)
 
 
 def _encode(numbers: tuple[float, ...]) -> tuple[int, list[int]]:

@@ -33,6 +33,11 @@ class Lending:
         self._own.append(own)
         return own.tensor(tensor.dtype, 0, tensor.numel()).view(tensor.shape).copy_(tensor)
 
+    def holds(self, tensor: Tensor) -> bool:
+        """Whether a tensor lies in memory that is lent."""
+        at = tensor.data_ptr()
+        return any(own.address <= at < own.address + own.nbytes for own in self._own)
+
     def place(self, operation: SendOperation) -> Place | None:
         """Where a message lies in memory that is lent. None: it does not, or is too small to matter."""
         nbytes = operation.tensor.nbytes

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from paceline.context import ANY, Combine
@@ -55,6 +56,8 @@ class Port:
     ) -> None:
         self.rank = rank
         self.others = tuple(r for r in range(ranks) if r != rank)
+        self.device: torch.device | None = None
+        """Where messages go that were sent from a device: see `Inbox`."""
         self._turn = deque(self.others)
         self._on_sent = on_sent
         self._on_received = on_received
@@ -78,8 +81,9 @@ class Port:
         tensor = operation.tensor
         letter = RecvOperation(operation.waiter, self, self.rank, None, "copy", operation.tag, self._keep)
         letter.into = tensor.clone()
+        shape, on_device = tuple(tensor.shape), not tensor.is_cpu
         letter.header = Header(
-            tensor.dtype, tuple(tensor.shape), operation.tag, tensor.nbytes, 0, operation.numbers
+            tensor.dtype, shape, operation.tag, tensor.nbytes, 0, operation.numbers, on_device=on_device
         )
         letter.close()
         self._bells.ring(self.rank)  # the other program may have been polled already
@@ -121,6 +125,9 @@ class Port:
                 way.active.open(source, header)
                 if way.active.done:  # it does not fit
                     self._drop(way.active)
+                into = way.active.into
+                if into is not None and not into.is_cpu:
+                    way.active.stage()
             active = way.active
             if not way.read(active):
                 return
@@ -164,11 +171,15 @@ class Port:
     def _hand_over(kept: RecvOperation, wanted: RecvOperation) -> None:
         assert kept.header is not None
         assert kept.into is not None
+        into = wanted.into
+        if into is None:
+            wanted.into = kept.into  # nobody else has it
         wanted.open(kept.source, kept.header)
-        if not wanted.done:
-            assert wanted.into is not None
-            combine_into(wanted.into, kept.into, wanted.combine)
-            wanted.close()
+        if wanted.done:  # it does not fit
+            return
+        if into is not None:
+            combine_into(into, kept.into.to(into.device), wanted.combine)
+        wanted.close()
 
     def forget(self, operation: RecvOperation) -> None:
         """Nobody wants this operation's message any more."""

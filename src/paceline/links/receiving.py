@@ -14,6 +14,8 @@ from paceline.errors import FrameError, MismatchError
 from paceline.links import clock
 from paceline.links.frames import Header, dtype_name
 from paceline.links.operation import Doing, Operation, Waiter
+from paceline.replica.devices import host_empty
+from paceline.replica.sums import combine_into
 
 __all__ = ["TAG_MASK", "Inbox", "RecvOperation"]
 
@@ -26,6 +28,8 @@ class Inbox(Protocol):
 
     rank: int
     others: tuple[int, ...]
+    device: torch.device | None
+    """Where a message goes that was sent from a device, unless a tensor is given for it. None: it stays here."""
 
     def post(self, operation: RecvOperation) -> None: ...
     def pump(self, operation: RecvOperation) -> None: ...
@@ -49,6 +53,7 @@ class RecvOperation(Operation[Message]):
         "received",
         "source",
         "tag",
+        "target",
     )
 
     doing = Doing.receive
@@ -76,6 +81,8 @@ class RecvOperation(Operation[Message]):
         self.began_s = 0.0
         self.positions: dict[int, int] | None = None
         """The position of each rank in the group, by which the message names its sender. None: by its rank."""
+        self.target: tuple[Tensor, str] | None = None
+        """The tensor of a device that it is meant for, and how the two are combined. `into` is then beside it."""
         self.found_s = 0.0
         self.ended_s = math.inf  # where a link is emulated: when its port has carried it
 
@@ -128,6 +135,12 @@ class RecvOperation(Operation[Message]):
         elif not self.into.is_contiguous():
             self.fail(FrameError("a tensor to receive into must be contiguous"))
 
+    def stage(self) -> None:
+        """Links move the processor's memory: a message for a tensor of a device lands there first."""
+        assert self.into is not None
+        self.target = self.into, self.combine
+        self.into, self.combine = host_empty(tuple(self.into.shape), self.into.dtype), "copy"
+
     def fail(self, error: BaseException) -> None:
         self.error = error
         self.done = True
@@ -137,6 +150,12 @@ class RecvOperation(Operation[Message]):
         assert self.header is not None
         assert self.into is not None
         source = self.source if self.positions is None else self.positions[self.source]
-        self.result = Message(source, self.header.tag & TAG_MASK, self.into, self.header.numbers)
+        tensor = self.into
+        if self.target is not None:
+            tensor, combine = self.target
+            combine_into(tensor, self.into.to(tensor.device), combine)
+        elif self.header.on_device and self._inbox.device is not None:
+            tensor = self.into.to(self._inbox.device)
+        self.result = Message(source, self.header.tag & TAG_MASK, tensor, self.header.numbers)
         self.done = True
         self._then(self)

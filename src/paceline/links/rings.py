@@ -116,6 +116,7 @@ class Writer(SendQueue):
             operation.numbers,
             operation.begins_s,
             lent,
+            on_device=operation.on_device,
         )
         operation.sent = 0
         self._head += HEADER_BYTES

@@ -12,6 +12,7 @@ from torch import Tensor
 from paceline.errors import PeerLost
 from paceline.links import clock
 from paceline.links.operation import Doing, Operation, Waiter
+from paceline.replica.devices import host_copy
 
 __all__ = ["DetachOperation", "SendOperation", "SendQueue"]
 
@@ -32,6 +33,7 @@ class SendOperation(Operation[None]):
         "ended_s",
         "nbytes",
         "numbers",
+        "on_device",
         "sent",
         "tag",
         "tensor",
@@ -74,7 +76,10 @@ class SendOperation(Operation[None]):
         self._outbox.queue.append(self)
 
     def _settle_tensor(self) -> None:
-        if not self.tensor.is_contiguous():
+        self.on_device = not self.tensor.is_cpu
+        if self.on_device:  # links move the processor's memory
+            self.tensor = host_copy(self.tensor)
+        elif not self.tensor.is_contiguous():
             self.tensor = self.tensor.contiguous()
         self.address = self.tensor.data_ptr()
 
@@ -118,7 +123,7 @@ class SendOperation(Operation[None]):
         twin.begun = True
         twin._settle_tensor()
         twin.sent, twin.nbytes, twin.began_s = self.sent, self.nbytes, self.began_s
-        twin.begins_s = self.begins_s
+        twin.begins_s, twin.on_device = self.begins_s, self.on_device
         return twin
 
     def close(self) -> None:

@@ -143,6 +143,7 @@ class TcpWay(SendQueue):
             0,
             operation.numbers,
             operation.begins_s,
+            on_device=operation.on_device,
         )
         if not self._send(STREAMED if is_streamed else FIRST, operation.address, n):
             return False

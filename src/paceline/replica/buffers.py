@@ -1,4 +1,7 @@
-"""A module's buffers (BatchNorm's statistics and the like) as flat tensors, so that they travel in one piece."""
+"""A module's buffers (BatchNorm's statistics and the like) as flat tensors, so that they travel in one piece.
+
+Complex numbers travel as pairs of real ones.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +23,14 @@ class FlatBuffers:
         self._flats = [self._flatten(group) for group in by_dtype.values()]
 
     def _flatten(self, group: list[tuple[nn.Module, str, Tensor]]) -> Tensor:
-        flat = torch.cat([buffer.reshape(-1) for _, _, buffer in group])
+        whole = torch.cat([buffer.reshape(-1) for _, _, buffer in group])
         at = 0
         for owner, name, buffer in group:
-            view = flat[at : at + buffer.numel()].view(buffer.shape)
+            view = whole[at : at + buffer.numel()].view(buffer.shape)
             owner._buffers[name] = view
             self._places.append((owner, name, view))
             at += buffer.numel()
-        return flat
+        return torch.view_as_real(whole).view(-1) if whole.is_complex() else whole
 
     def flats(self) -> list[Tensor]:
         """The flat tensors, up to date even if the module has replaced a buffer instead of changing it."""

@@ -27,7 +27,16 @@ if TYPE_CHECKING:
 
     from paceline.task import Task
 
-__all__ = ["TARGETS", "loss_of", "outputs_of", "predictions_of", "target_of"]
+__all__ = [
+    "TARGETS",
+    "arguments_of",
+    "loss_from",
+    "loss_of",
+    "outputs_of",
+    "own_loss",
+    "predictions_of",
+    "target_of",
+]
 
 TARGETS = ("labels", "label", "label_ids", "targets", "target", "y")
 """The names by which a dictionary's target is known; the first that is there counts."""
@@ -35,19 +44,29 @@ TARGETS = ("labels", "label", "label_ids", "targets", "target", "y")
 
 def loss_of(task: Task, module: nn.Module, batch: Any) -> Tensor:
     """The mean loss of a batch."""
-    outputs = outputs_of(task, module, batch)
+    return loss_from(task, outputs_of(task, module, batch), batch)
+
+
+def loss_from(task: Task, outputs: Any, batch: Any) -> Tensor:
+    """The mean loss of what the model has made of a batch."""
     if task.loss is None:
-        return checked_loss(_own_loss(outputs))
+        return checked_loss(own_loss(outputs))
     return loss_of_outputs(task.loss, outputs, _required_target(batch))
 
 
 def outputs_of(task: Task, module: nn.Module, batch: Any) -> Any:
     """What the model makes of a batch."""
+    args, kwargs = arguments_of(task, module, batch)
+    return module(*args, **kwargs)
+
+
+def arguments_of(task: Task, module: nn.Module, batch: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """What the model is called with for a batch."""
     if isinstance(batch, Mapping):
-        return module(**_arguments(module, batch, with_target=task.loss is None))
+        return (), _arguments(module, batch, with_target=task.loss is None)
     if isinstance(batch, tuple | list):
-        return module(*(batch[:-1] if len(batch) > 1 else batch))
-    return module(batch)
+        return tuple(batch[:-1] if len(batch) > 1 else batch), {}
+    return (batch,), {}
 
 
 def predictions_of(outputs: Any) -> Any:
@@ -88,9 +107,10 @@ def _known(given: dict[str, Any], taken: Collection[str]) -> dict[str, Any]:
 
 
 def _forward_of(module: nn.Module) -> Callable[..., Any]:
-    # DistributedDataParallel takes anything, and hands it to the module that it wraps.
-    wrapped = getattr(module, "module", None)
-    return type(wrapped or module).forward
+    # DistributedDataParallel and torch.compile take anything, and hand it to the module that they wrap.
+    for name in ("module", "_orig_mod"):
+        module = getattr(module, name, None) or module
+    return type(module).forward
 
 
 @lru_cache(maxsize=64)
@@ -101,7 +121,7 @@ def _taken(forward: Callable[..., Any]) -> tuple[frozenset[str], bool]:
     return frozenset(argument.name for argument in arguments), takes_any
 
 
-def _own_loss(outputs: Any) -> Any:
+def own_loss(outputs: Any) -> Any:
     """The loss that a model has computed itself."""
     loss = outputs.get("loss") if isinstance(outputs, Mapping) else getattr(outputs, "loss", None)
     if loss is None:

@@ -11,6 +11,7 @@ from torch import nn
 
 from paceline.errors import ConfigurationError
 from paceline.replica.calls import outputs_of, predictions_of, target_of
+from paceline.replica.devices import CPU, moved
 from paceline.replica.meters import meter_of
 from paceline.replica.samples import Samples
 from paceline.task import Task
@@ -19,15 +20,17 @@ __all__ = ["evaluate"]
 
 
 @torch.no_grad()
-def evaluate(task: Task, module: nn.Module, samples: Samples) -> dict[str, float]:
+def evaluate(task: Task, module: nn.Module, samples: Samples, device: torch.device = CPU) -> dict[str, float]:
     """The task's metrics over all samples, with the module in evaluation mode for as long as it takes."""
-    meters = {name: meter_of(name, given, task.loss) for name, given in task.metrics().items()}
+    # A metric that has tensors of its own, as those of torchmetrics do, wants them where the outputs are.
+    meters = {name: moved(meter_of(name, given, task.loss), device) for name, given in task.metrics().items()}
     with _evaluation_mode(module):
         for indices in samples.ranges(task.test_batch_size):
-            batch = samples.fetch(indices)
+            batch = moved(samples.fetch(indices), device)
             outputs, targets = _outputs(task, module, batch), target_of(batch)
+            predictions = outputs if task.predict is not None else predictions_of(outputs)
             for meter in meters.values():
-                meter.update(outputs, targets)
+                meter.update(outputs if getattr(meter, "takes_all_outputs", False) else predictions, targets)
     return {name: _number(name, meter.compute()) for name, meter in meters.items()}
 
 
@@ -37,7 +40,7 @@ def _outputs(task: Task, module: nn.Module, batch: Any) -> Any:
     if isinstance(module, nn.ModuleDict):
         remedy = 'say which model is asked for what: Task(predict=lambda model, batch: model["g"](batch[0]))'
         raise ConfigurationError("predict", "must be given where there are several models", None, remedy)
-    return predictions_of(outputs_of(task, module, batch))
+    return outputs_of(task, module, batch)
 
 
 @contextmanager

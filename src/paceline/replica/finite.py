@@ -8,7 +8,10 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-__all__ = ["is_finite", "last_not_finite"]
+from paceline.errors import RunError
+from paceline.replica.layout import Layout
+
+__all__ = ["check_updated", "is_finite", "last_not_finite", "not_finite_in"]
 
 # Sums of float16 leave its range long before its values do.
 _SUMMED_AS = {torch.float16: torch.float32}
@@ -30,3 +33,22 @@ def last_not_finite(named: Iterable[tuple[str, Tensor]]) -> str | None:
     Backward goes from the last layer to the first and carries what is not finite along: the last is where it began.
     """
     return next((name for name, tensor in reversed(list(named)) if not is_finite(tensor)), None)
+
+
+def not_finite_in(layout: Layout, flat: Tensor, run: range) -> str | None:
+    """The same of some neighbouring parameters in a flat tensor. `run` has their numbers."""
+    if is_finite(flat[layout.offsets[run.start] : layout.offsets[run.stop]]):
+        return None
+    views = layout.views(flat)
+    return last_not_finite((layout.names[number], views[number]) for number in run)
+
+
+def check_updated(layout: Layout, flat: Tensor) -> None:
+    """Refuse parameters that are not finite.
+
+    Every gradient was finite, but an update may overflow. The next loss tells of it; after the last, this does.
+    """
+    name = not_finite_in(layout, flat, range(len(layout.names)))
+    if name is not None:
+        remedy = "lower the learning rate, or clip the gradients (Task(clip_norm=…))"
+        raise RunError(f"{name} is not finite after the last update; {remedy}")

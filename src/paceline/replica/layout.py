@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,10 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from paceline.context import BUCKET_BYTES
-from paceline.errors import ConfigurationError
 from paceline.schedules.steps import chunk_bounds
 
-__all__ = ["Layout", "flatten"]
+__all__ = ["Layout", "flatten", "real_view"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,23 +24,21 @@ class Layout:
     shapes: tuple[torch.Size, ...]
     offsets: tuple[int, ...]
     """Where each parameter begins, and at the end the whole length."""
+    dtypes: tuple[torch.dtype, ...]
+    """Of each parameter in its module."""
     dtype: torch.dtype
+    """Of the flat tensors: real, and the widest of all."""
 
     @classmethod
     def of(cls, module: nn.Module) -> Layout:
         named = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
-        dtypes = {p.dtype for _, p in named}
-        if len(dtypes) > 1:
-            found = ", ".join(sorted(map(str, dtypes)))
-            raise ConfigurationError(
-                "model's trainable parameters",
-                "must have one dtype",
-                found,
-                "convert it with model.to(dtype)",
-            )
-        offsets = itertools.accumulate((p.numel() for _, p in named), initial=0)
         names = tuple(name for name, _ in named)
-        return cls(names, tuple(p.shape for _, p in named), tuple(offsets), dtypes.pop())
+        offsets = itertools.accumulate((real_view(p).numel() for _, p in named), initial=0)
+        dtypes = tuple(p.dtype for _, p in named)
+        # A part of a model may have none.
+        reals = [dtype.to_real() for dtype in dtypes] or [torch.get_default_dtype()]
+        widest = functools.reduce(torch.promote_types, reals)
+        return cls(names, tuple(p.shape for _, p in named), tuple(offsets), dtypes, widest)
 
     @property
     def length(self) -> int:
@@ -50,10 +48,21 @@ class Layout:
     def nbytes(self) -> int:
         return self.length * self.dtype.itemsize
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether every parameter has the dtype of the flat tensors."""
+        return all(dtype == self.dtype for dtype in self.dtypes)
+
     def views(self, flat: Tensor) -> list[Tensor]:
-        """Each parameter's part of a flat tensor, in the parameter's own shape."""
-        spans = itertools.pairwise(self.offsets)
-        return [flat[a:b].view(shape) for (a, b), shape in zip(spans, self.shapes, strict=True)]
+        """Each parameter's part of a flat tensor, in its own shape; of a complex one as pairs of numbers."""
+        return [
+            self.view(flat[a:b], number) for number, (a, b) in enumerate(itertools.pairwise(self.offsets))
+        ]
+
+    def view(self, part: Tensor, number: int) -> Tensor:
+        """A part of a flat tensor in the shape of the parameter whose part it is."""
+        shape = self.shapes[number]
+        return part.view(*shape, 2) if self.dtypes[number].is_complex else part.view(shape)
 
     def buckets(self, bucket_bytes: int = BUCKET_BYTES) -> list[range]:
         """Runs of whole parameters, as ranges of parameter numbers, each of about `bucket_bytes`."""
@@ -81,11 +90,17 @@ class Layout:
         return min(self.offsets, key=lambda offset: abs(offset - position))
 
 
+def real_view(tensor: Tensor) -> Tensor:
+    """Complex numbers as pairs of real ones; what is real as it is."""
+    return torch.view_as_real(tensor.detach().resolve_conj()) if tensor.is_complex() else tensor.detach()
+
+
 def flatten(tensors: Sequence[Tensor], dtype: torch.dtype, device: torch.device) -> Tensor:
     """One flat copy of several tensors."""
-    flat = torch.empty(sum(t.numel() for t in tensors), dtype=dtype, device=device)
+    reals = [real_view(tensor) for tensor in tensors]
+    flat = torch.empty(sum(real.numel() for real in reals), dtype=dtype, device=device)
     at = 0
-    for tensor in tensors:
-        flat[at : at + tensor.numel()].copy_(tensor.detach().reshape(-1))
-        at += tensor.numel()
+    for real in reals:
+        flat[at : at + real.numel()].copy_(real.reshape(-1))
+        at += real.numel()
     return flat

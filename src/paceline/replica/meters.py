@@ -2,21 +2,25 @@
 
 Whatever has `update(outputs, targets)` and `compute()` is such a metric; those of torchmetrics are. Each evaluation has
 a fresh one: a copy of the object that the task was given, or what its class makes. A metric that the task names is made
-one here. A plain function of outputs and targets gets those of all samples, one after the other.
+one here: of the batches' values, each counted by its elements or, where it is the task's loss, by its samples. A plain
+function of outputs and targets is given those of all samples at once.
 """
 
 from __future__ import annotations
 
 import copy
 import inspect
+import math
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from paceline.errors import ConfigurationError
-from paceline.metrics import metric_named, value_of
+from paceline.metrics import accuracy, mae, mse, value_of
+from paceline.replica.calls import own_loss
 
 __all__ = ["Meter", "concatenate", "meter_of"]
 
@@ -32,8 +36,7 @@ class Meter(Protocol):
 def meter_of(name: str, given: Any, loss: Callable[[Any, Any], Any] | None = None) -> Meter:
     """A fresh metric for one evaluation. `loss` is the task's, of which some metrics by name are made."""
     if isinstance(given, str):
-        function = metric_named(given, loss)
-        return _Share(function) if given in _SHARES else _Everything(function)
+        return _named(given, loss)
     is_meter = hasattr(given, "update") and hasattr(given, "compute")
     if is_meter and not isinstance(given, type):
         return _fresh(copy.deepcopy(given))
@@ -71,24 +74,81 @@ def _binds(signature: inspect.Signature, *args: None) -> bool:
     return True
 
 
-_SHARES = ("accuracy",)
-"""Metrics by name that are a share of the targets."""
+def _named(name: str, loss: Callable[[Any, Any], Any] | None) -> Meter:
+    if name == "accuracy":
+        return _Share()
+    if name in ("loss", "perplexity"):
+        finish = _exp if name == "perplexity" else float
+        return _Mean(loss, _samples, finish) if loss is not None else _MeanOfOwnLoss(finish)
+    if name == "rmse":
+        return _Mean(partial(mse, called="rmse"), torch.numel, math.sqrt)
+    return _Mean({"mae": mae, "mse": mse}[name], torch.numel, float)
 
 
 class _Share:
-    """Counted, so that the parts give the very number that the whole would."""
+    """Accuracy. It is counted, so that the parts give the very number that the whole would."""
 
-    def __init__(self, function: Callable[[Any, Any], float]) -> None:
-        self._function = function
+    def __init__(self) -> None:
         self._hits = self._count = 0
 
     def update(self, outputs: Any, targets: Any) -> None:
-        count = targets.numel()
-        self._hits += round(self._function(outputs, targets) * count)
+        share, count = value_of(accuracy, outputs, targets), targets.numel()
+        self._hits += round(share * count)
         self._count += count
 
     def compute(self) -> float:
         return self._hits / self._count
+
+
+class _Mean:
+    """The mean of a function's values, each weighted by what the targets of its batch count; then finished."""
+
+    def __init__(
+        self,
+        function: Callable[[Any, Any], Any],
+        weight: Callable[[Any], int],
+        finish: Callable[[float], float],
+    ) -> None:
+        self._function = function
+        self._weight = weight
+        self._finish = finish
+        self._mean = 0.0
+        self._total = 0
+
+    def update(self, outputs: Any, targets: Any) -> None:
+        value = value_of(self._function, outputs, targets)
+        weight = self._weight(targets)
+        self._total += weight
+        # So that the value of a single batch is the very number that the function gives.
+        self._mean += (value - self._mean) * (weight / self._total) if self._total else 0.0
+
+    def compute(self) -> float:
+        return self._finish(self._mean)
+
+
+class _MeanOfOwnLoss(_Mean):
+    """Where the model computes its loss itself: the loss is in its outputs, from which `logits` must not be taken."""
+
+    takes_all_outputs = True
+
+    def __init__(self, finish: Callable[[float], float]) -> None:
+        super().__init__(lambda outputs, _targets: own_loss(outputs), _samples, finish)
+
+
+def _samples(targets: Any) -> int:
+    """How many there are in a batch with these targets."""
+    if isinstance(targets, Mapping):
+        targets = list(targets.values())
+    if isinstance(targets, tuple | list):
+        return _samples(targets[0]) if targets and isinstance(targets[0], Tensor) else len(targets)
+    return len(targets) if isinstance(targets, Tensor) and targets.ndim else 1
+
+
+def _exp(mean: float) -> float:
+    try:
+        return math.exp(mean)
+    except OverflowError:
+        return math.inf
 
 
 class _Everything:

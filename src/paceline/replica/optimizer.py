@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim import SparseAdam
 
-from paceline.replica.layout import Layout
+from paceline.replica.layout import Layout, flatten
 from paceline.task import Task
 from paceline.task_checks import waits_for_metric
 
@@ -58,23 +60,61 @@ class FlatOptimizer:
     ) -> None:
         self.optimizer = task.build_optimizer(module)
         _move_to_flat(self.optimizer, module, layout, parameters, gradient, shard)
+        self._gradients = _gradients_of(self.optimizer)
+        self._wants_sparse = isinstance(self.optimizer, SparseAdam)
         self._scheduler: Any = task.build_schedule(self.optimizer)
         self.waits_for_metric = waits_for_metric(self._scheduler)
         # Without the number of updates of an epoch, an epoch is one: where a task is tried without a run.
         self._every = task.schedule_every if isinstance(task.schedule_every, int) else 1
         self._updates = 0
+        self._parameters = parameters
+
+    def pieces(self) -> Iterator[tuple[Tensor, int]]:
+        """Each tensor that is updated, and where it begins in the flat parameters."""
+        begin, itemsize = self._parameters.data_ptr(), self._parameters.itemsize
+        for group in self.optimizer.param_groups:
+            for piece in group["params"]:
+                yield piece, (piece.data_ptr() - begin) // itemsize
+
+    def schedule_facts(self) -> dict[str, Any]:
+        """Where the learning-rate schedule is, as JSON can hold it."""
+        facts: dict[str, Any] = {"updates": self._updates}
+        if self.waits_for_metric:
+            facts["rates"] = [float(group["lr"]) for group in self.optimizer.param_groups]
+            state: dict[str, Any] = self._scheduler.state_dict()
+            facts["schedule"] = {
+                k: v for k, v in state.items() if isinstance(v, bool | int | float | str | list)
+            }
+        return facts
+
+    def restore_schedule(self, facts: Mapping[str, Any]) -> None:
+        """Go to where another of the same kind was; this one is new."""
+        self.advance_schedule(facts["updates"])
+        if self.waits_for_metric:
+            self._scheduler.load_state_dict(facts["schedule"])
+            for group, rate in zip(self.optimizer.param_groups, facts["rates"], strict=True):
+                group["lr"] = rate
 
     def step(self, *, advance: bool = True) -> None:
         """Update, and (unless told otherwise) move the learning-rate schedule on by one update."""
+        if self._wants_sparse:
+            self._make_sparse()
         self.optimizer.step()
         if advance and self._scheduler is not None:
             self._advance(1)
 
     def scale_gradient(self, factor: float) -> None:
         """Of the parameters of this optimizer alone."""
-        for group in self.optimizer.param_groups:
-            for piece in group["params"]:
-                piece.grad.mul_(factor)
+        for _, gradient in self._gradients:
+            gradient.mul_(factor)
+
+    def _make_sparse(self) -> None:
+        """Hand over the rows that are not zero: those that a worker's samples have touched.
+
+        A row whose gradients add up to exactly zero counts as one that none has touched.
+        """
+        for piece, gradient in self._gradients:
+            piece.grad = gradient.to_sparse(1)
 
     def note_metric(self, metric: float) -> None:
         """Step a schedule that goes by the metric."""
@@ -106,6 +146,12 @@ class FlatOptimizer:
         if not self.waits_for_metric:
             for _ in range(self._updates // self._every - before // self._every):
                 self._scheduler.step()
+
+
+def _gradients_of(optimizer: torch.optim.Optimizer) -> list[tuple[Tensor, Tensor]]:
+    """The pieces that an optimizer updates, each with its part of the flat gradient."""
+    pieces = [piece for group in optimizer.param_groups for piece in group["params"]]
+    return [(piece, piece.grad) for piece in pieces]
 
 
 def _move_to_flat(
@@ -157,7 +203,7 @@ def _runs(numbers: list[int], merge: bool) -> list[range]:
 
 def _piece(flat: Tensor, layout: Layout, run: range, a: int, b: int, merge: bool) -> Tensor:
     piece = flat[a:b]
-    return piece if merge else piece.view(layout.shapes[run.start])
+    return piece if merge else layout.view(piece, run.start)
 
 
 def _carry_state(
@@ -168,7 +214,8 @@ def _carry_state(
         return
     for key, first in states[0].items():
         if isinstance(first, Tensor) and first.dim() > 0:
-            whole = torch.cat([state[key].reshape(-1) for state in states])
+            dtype = piece.dtype if first.is_floating_point() or first.is_complex() else first.dtype
+            whole = flatten([state[key] for state in states], dtype, piece.device)
             optimizer.state[piece][key] = whole[part].view(piece.shape).clone()
         else:
             optimizer.state[piece][key] = first.clone() if isinstance(first, Tensor) else first

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
 from torch import Tensor, nn
 
@@ -19,6 +20,14 @@ def all_work_elementwise(task: Task, module: nn.Module) -> bool:
     return all(works_elementwise(each.build_optimizer(module)) for each in task.by_optimizer().values())
 
 
+class Kept(Protocol):
+    """What optimizers remembered: see `paceline.replica.keeping`."""
+
+    def fill(self, shard: tuple[int, int], optimizers: FlatOptimizers) -> None: ...
+
+    def laid_out(self, layout: Layout) -> Kept: ...
+
+
 class Updates:
     """The optimizers of each shard that is updated here, made when they are first needed."""
 
@@ -30,34 +39,39 @@ class Updates:
         self._module = module
         self._layout = layout
         self._flat = flat
-        self._of_shard: dict[tuple[int, int], FlatOptimizers] = {}
+        self.by_shard: dict[tuple[int, int], FlatOptimizers] = {}
+        self.kept: Kept | None = None
+        """What optimizers of an earlier run remembered: those that are made from now on begin with it."""
 
     @property
     def have_begun(self) -> bool:
-        return bool(self._of_shard)
+        return bool(self.by_shard)
 
     @property
     def wait_for_metric(self) -> bool:
         """Whether a learning-rate schedule goes by the metric."""
-        return any(each.waits_for_metric for each in self._of_shard.values())
+        return any(each.waits_for_metric for each in self.by_shard.values())
 
     def of(self, shard: slice | None = None) -> FlatOptimizers:
         """The optimizers of a shard, or of all parameters."""
         if shard is None:
             shard = slice(0, self._layout.length)
         key = (shard.start, shard.stop)
-        found = self._of_shard.get(key)
+        found = self.by_shard.get(key)
         if found is None:
             made = FlatOptimizers(self._task, self._module, self._layout, *self._flat(), shard)
-            found = self._of_shard[key] = made
+            found = self.by_shard[key] = made
+            if self.kept is not None:
+                self.kept.fill(key, made)
         return found
 
     def forget(self) -> None:
-        self._of_shard.clear()
+        self.by_shard.clear()
+        self.kept = None
 
     def note_metric(self, metric: float) -> None:
         """Step the learning-rate schedules that go by the metric."""
-        for each in self._of_shard.values():
+        for each in self.by_shard.values():
             each.note_metric(metric)
 
     def shares(self, of: Sequence[Batch], step: int) -> Mapping[str, float] | None:
@@ -90,7 +104,8 @@ class FlatOptimizers:
         self._gradient = gradient[shard]
         self._clip_norm = task.clip_norm
         self._turns = task.turns
-        self._elsewhere = 0  # updates that were made on other ranks
+        self.elsewhere = 0
+        """Updates that were made on other ranks."""
         self.by_name = {
             name: FlatOptimizer(each, module, layout, parameters, gradient, shard)
             for name, each in task.by_optimizer().items()
@@ -115,11 +130,11 @@ class FlatOptimizers:
 
     def advance_schedule(self, updates: int) -> None:
         """Move the learning-rate schedules on by updates that were not made here: each model's by its turns."""
-        before, self._elsewhere = self._elsewhere, self._elsewhere + updates
+        before, self.elsewhere = self.elsewhere, self.elsewhere + updates
         for name, each in self.by_name.items():
             every = len(self._turns) or 1
             own = self._turns.count(name) if self._turns else 1
-            each.advance_schedule(self._elsewhere * own // every - before * own // every)
+            each.advance_schedule(self.elsewhere * own // every - before * own // every)
 
     def note_metric(self, metric: float) -> None:
         """Step the schedules that go by the metric."""

@@ -1,4 +1,4 @@
-"""One rank's copy of the model: flat parameters, flat gradients, buckets as they become ready, updates."""
+"""One rank's copy of the model: flat parameters, flat gradients, updates."""
 
 from __future__ import annotations
 
@@ -9,14 +9,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from paceline.chance import rank_seed, seed_all
-from paceline.context import BUCKET_BYTES, Batch
+from paceline.chance import part_seed, rank_seed, seed_all
+from paceline.context import Batch
 from paceline.errors import RunError
 from paceline.replica.autocast import Autocast, computing
+from paceline.replica.binding import Binding
+from paceline.replica.buckets import Buckets
 from paceline.replica.buffers import FlatBuffers
 from paceline.replica.calls import loss_of
+from paceline.replica.compiling import compiled, is_compiled
+from paceline.replica.devices import Accelerator, enter, move_module, with_loss_on
 from paceline.replica.evaluation import evaluate
-from paceline.replica.finite import is_finite, last_not_finite
+from paceline.replica.finite import check_updated
+from paceline.replica.gradients import FlatGradient, hand_to_nobody
 from paceline.replica.layout import Layout, flatten
 from paceline.replica.optimizers import Updates, all_work_elementwise
 from paceline.replica.samples import Samples, Source
@@ -26,18 +31,10 @@ from paceline.task import Task
 __all__ = ["Replica"]
 
 
-def _nothing(_bucket: int) -> None:
-    pass
-
-
-_PARTS_APART = 2_654_435_769
-"""What the seeds of a batch's parts differ by: in the low 32 bits, for torch's generator of the CPU takes no others."""
-
-
 class Replica:
-    """A module whose trainable parameters are views of one flat tensor, and its gradients of another."""
+    """A module whose trainable parameters are one flat tensor (see `Binding`), and their gradients another."""
 
-    _bucket_bytes = _released_bytes = 0
+    _released_bytes = 0
 
     def __init__(
         self,
@@ -47,17 +44,32 @@ class Replica:
         seed: int = 0,
         rank: int = 0,
         autocast: tuple[Autocast, ...] = (),
+        device: torch.device | None = None,
     ) -> None:
+        """With a `device` the module is moved there; otherwise it stays where it is."""
+        if device is not None:
+            enter(device)
+            move_module(module, device)
+            task = with_loss_on(device, task)
         self.task = task
         self.module = module
+        self._compiled: Any = None
         self._identity: dict[str, Any] = {"seed": seed, "rank": rank, "autocast": autocast}
         self._autocast = autocast
         self._seed = rank_seed(seed, rank)
-        self._trainable = [p for p in module.parameters() if p.requires_grad]
+        trainable = [p for p in module.parameters() if p.requires_grad]
         self.layout = Layout.of(module)
-        device = self._trainable[0].device
-        self.parameters = flatten(self._trainable, self.layout.dtype, device)
-        self.gradient = torch.zeros_like(self.parameters)
+        self.device = trainable[0].device if trainable else torch.device("cpu")
+        self.parameters = flatten(trainable, self.layout.dtype, self.device)
+        self._accelerator = Accelerator.of(self.device)
+        self.device_s = 0.0
+        """What the device took for the last gradient. 0: it is the processor."""
+        self._binding = Binding(self.layout, trainable, self.device)
+        self._binding.hold(self.parameters)
+        # A hook of a layer would make torch compile again.
+        watches = not task.compile and not is_compiled(module)
+        self._gradient = FlatGradient(module, trainable, self.layout, watches_layers=watches)
+        self._gradient.hold(torch.zeros_like(self.parameters))
         self._buffers = FlatBuffers(module)
         self._buffers_before: list[Tensor] = []
         self.updates = Updates(task, module, self.layout, lambda: (self.parameters, self.gradient))
@@ -65,37 +77,53 @@ class Replica:
         self._computed: Batch | None = None
         self.logged: dict[str, float] = {}
         """What the user's step told of the last batch besides its loss."""
-        self._bind_parameters()
-        self.set_bucket_bytes(BUCKET_BYTES)
-        self._on_bucket: Callable[[int], None] = _nothing
-        self._checkpoint: Callable[[], None] | None = None
-        self._weight, self._accumulates, self._is_last_part = 1.0, False, True
-        self._waiting: list[int] = []
-        self._fired = bytearray(len(self._trainable))
-        self.not_finite: str | None = None
-        """The parameter whose last gradient has a value that is NaN or infinite: it must not be used."""
-        for i, parameter in enumerate(self._trainable):
-            parameter.register_post_accumulate_grad_hook(self._gradient_hook(i))  # type: ignore[no-untyped-call]
 
     def twin(self) -> Replica:
         """Another replica of this rank, as this one was at first."""
-        return Replica(self.task, self.task.build_model(self._identity["seed"]), **self._identity)
+        module = self.task.build_model(self._identity["seed"])
+        return Replica(self.task, module, device=self.device, **self._identity)
+
+    @property
+    def whole(self) -> Replica | None:
+        """The replica of the whole model, which is this one if it does not hold a part only. None: not on this rank."""
+        return self
+
+    @property
+    def called(self) -> Any:
+        """What is called with a batch: the module, or what is compiled of it."""
+        if not self.task.compile:
+            return self.module
+        if self._compiled is None:
+            self._compiled = compiled(self.module)
+        return self._compiled
 
     # Memory
+
+    @property
+    def gradient(self) -> Tensor:
+        return self._gradient.flat
 
     @property
     def buffers(self) -> list[Tensor]:
         return self._buffers.flats()
 
     def place(self, parameters: Tensor | None = None, gradient: Tensor | None = None) -> None:
-        """Let the flat tensors live in other memory. The parameters' values there count, not the present ones."""
+        """Let the flat tensors live in other memory. The parameters' values there count, not the present ones.
+
+        Memory of the processor may serve a module on a device: it is copied there before each computation.
+        """
+        wanted = ((parameters, self.parameters), (gradient, self.gradient))
+        if not any(new is not None and new.data_ptr() != old.data_ptr() for new, old in wanted):
+            return  # they lie there since an earlier leg
         if self.updates.have_begun:
             raise RunError("a replica can be placed only before its first update")
         if parameters is not None:
             self.parameters = parameters
+            self._binding.hold(parameters)
+            if gradient is None and parameters.device != self.gradient.device:
+                gradient = torch.zeros_like(parameters)  # an optimizer wants both on one device
         if gradient is not None:
-            self.gradient = gradient
-        self._bind_parameters()
+            self._gradient.hold(gradient)
 
     def release(self) -> None:
         """Give up the memory of the parameters, which nothing else may use: what they were is lost."""
@@ -107,56 +135,44 @@ class Replica:
         """Have memory for the parameters again."""
         self.parameters.untyped_storage().resize_(self._released_bytes)
 
-    def _bind_parameters(self) -> None:
-        self._bind_module(self.parameters)
-        self._gradient_views = self.layout.views(self.gradient)
-
-    def _bind_module(self, parameters: Tensor) -> None:
-        for parameter, view in zip(self._trainable, self.layout.views(parameters), strict=True):
-            parameter.data = view
-
     @contextmanager
     def _holding(self, parameters: Tensor | None) -> Iterator[None]:
-        """Let the module hold other parameters for a while."""
+        """Let the module hold other parameters for a while; or its own, as they are now."""
         if parameters is None:
+            self._binding.refresh()
             yield
             return
-        self._bind_module(parameters)
+        self._binding.hold(parameters)
         try:
             yield
         finally:
-            self._bind_module(self.parameters)
+            self._binding.hold(self.parameters)
+
+    # Gradients
+
+    @property
+    def not_finite(self) -> str | None:
+        """The parameter whose last gradient has a value that is NaN or infinite: it must not be used."""
+        return self._gradient.not_finite
+
+    @property
+    def buckets(self) -> Buckets:
+        return self._gradient.buckets
 
     def set_bucket_bytes(self, bucket_bytes: int) -> None:
         """Cut the gradient into buckets of about this size from now on."""
-        if bucket_bytes != self._bucket_bytes:
-            self._bucket_bytes = bucket_bytes
-            self._buckets = self.layout.buckets(bucket_bytes)
-            self._bucket_of = {i: b for b, run in enumerate(self._buckets) for i in run}
+        if bucket_bytes != self._gradient.buckets.bucket_bytes:
+            self._gradient.buckets = Buckets(self.layout, bucket_bytes)
 
     def bucket(self, number: int) -> Tensor:
-        run = self._buckets[number]
-        return self.gradient[self.layout.offsets[run.start] : self.layout.offsets[run.stop]]
-
-    def bucket_order(self) -> range:
-        """Backward reaches the last parameters first, so the last bucket is handed over first."""
-        return range(len(self._buckets) - 1, -1, -1)
-
-    def bucket_shares(self) -> list[float]:
-        """Each bucket's share of all parameters, in the order in which the buckets are handed over."""
-        offsets = self.layout.offsets
-        sizes = [
-            offsets[self._buckets[b].stop] - offsets[self._buckets[b].start] for b in self.bucket_order()
-        ]
-        return [size / self.layout.length for size in sizes]
-
-    # Gradients
+        gradient = self._gradient
+        return gradient.flat[gradient.buckets.place(number)]
 
     def compute(
         self,
         batch: Batch,
         samples: Source,
-        on_bucket: Callable[[int], None] = _nothing,
+        on_bucket: Callable[[int], None] = hand_to_nobody,
         checkpoint: Callable[[], None] | None = None,
         *,
         weight: float = 1.0,
@@ -165,27 +181,26 @@ class Replica:
         """Fill `gradient` with the batch's mean gradient times a weight, or add that to it; return the mean loss.
 
         `on_bucket` is called with each bucket's number as it becomes ready, unless a value in it is not finite: then
-        `not_finite` names the parameter. `checkpoint` is called before each layer and after each parameter's gradient,
-        and may raise to abandon the computation; the replica stays usable.
+        `not_finite` names the parameter. `checkpoint` is called before each layer (unless they are compiled) and
+        after each parameter's gradient, and may raise to abandon the computation; the replica stays usable.
         """
-        self.not_finite = None
+        if self._accelerator is not None:
+            self._accelerator.begin()
+        self._binding.refresh()
         self._buffers_before = [buffer.clone() for buffer in self.buffers]
-        self._on_bucket, self._checkpoint = on_bucket, checkpoint
-        self._accumulates = accumulate
-        self._waiting = [len(run) for run in self._buckets]
-        self._fired = bytearray(len(self._trainable))
         self._computed, self.logged = batch, {}
-        if checkpoint is not None:
-            self._watch_layers()
+        gradient = self._gradient
+        gradient.begin(on_bucket, checkpoint, accumulate=accumulate)
         try:
             loss = self._compute_parts(batch, samples, weight) if batch.count else 0.0
         except BaseException:
-            for parameter in self._trainable:
-                parameter.grad = None
+            gradient.abandon()
             raise
         finally:
-            self._checkpoint = None
-        self._finish_unused()
+            gradient.end()
+        gradient.finish_unused()
+        if self._accelerator is not None:
+            self.device_s = self._accelerator.end()
         return loss
 
     def undo_buffers(self) -> None:
@@ -196,26 +211,33 @@ class Replica:
     def _compute_parts(self, batch: Batch, samples: Source, weight: float) -> float:
         """The gradient of a batch that is not empty, in as many parts as the task says; the mean loss."""
         parts, loss = micro_batches(batch, self.task.accumulate), 0.0
-        if len(parts) > 1 and not self._accumulates:
-            self.gradient.zero_()
-            self._accumulates = True
+        if len(parts) > 1:
+            self._gradient.begin_parts()
         for number, part in enumerate(parts):
             share = part.count / batch.count
-            self._weight, self._is_last_part = weight * share, part is parts[-1]
-            self._fired = bytearray(len(self._trainable))
-            loss += share * self._backward(*self._forward(part, samples, share, number))
+            self._gradient.begin_part(weight * share, is_last=part is parts[-1])
+            value, trained = self._forward(part, samples, share, number)
+            value.backward(inputs=trained)  # type: ignore[no-untyped-call]
+            loss += share * value.item()
         return loss
 
     def fetch(self, batch: Batch, samples: Source, part: int = 0) -> Any:
-        """The samples of a batch, or of a part of one.
+        """The samples of a batch, or of a part of one, on this replica's device.
 
         What the model draws next (for dropout, say) is set by rank, step and part, whoever fetched them: it is the same
         in every world. Where models take turns, the turns of one global batch draw the same.
         """
-        apart, turn = part * _PARTS_APART, batch.step // (len(self.task.turns) or 1)
-        content = samples.content(batch, (self._seed + batch.step + apart) % 2**63)
-        torch.default_generator.manual_seed((self._seed + turn + apart) % 2**63)
-        return content
+        content = samples.content(batch, part_seed(self._seed, batch.step, part))
+        self.seed_part(batch, part)
+        return content if self._accelerator is None else self._accelerator.take(content)
+
+    def seed_part(self, batch: Batch, part: int = 0) -> None:
+        """Set what the model draws next."""
+        turn = batch.step // (len(self.task.turns) or 1)
+        seed = part_seed(self._seed, turn, part)
+        seed_all(seed)
+        if self._accelerator is not None:
+            self._accelerator.seed(seed)
 
     def _forward(
         self, batch: Batch, samples: Source, share: float, part: int
@@ -226,86 +248,11 @@ class Replica:
             self.module.train()
         with computing(self._autocast):
             if self._user_step is None:
-                return loss_of(self.task, self.module, content), None
-            made = self._user_step.loss(batch, content)
+                return loss_of(self.task, self.called, content), None
+            made = self._user_step.loss(self.called, batch, content)
         for name, value in made.logged.items():
             self.logged[name] = self.logged.get(name, 0.0) + share * value
         return made.value, made.trained
-
-    def _backward(self, loss: Tensor, trained: Sequence[Tensor] | None) -> float:
-        loss.backward(inputs=trained)  # type: ignore[no-untyped-call]
-        return loss.item()
-
-    def _gradient_hook(self, number: int) -> Callable[[Tensor], None]:
-        def take(parameter: Tensor) -> None:
-            gradient = parameter.grad
-            assert gradient is not None
-            parameter.grad = None
-            if gradient.is_sparse:
-                gradient = gradient.to_dense()
-            self._take_gradient(number, gradient)
-
-        return take
-
-    def _take_gradient(self, number: int, gradient: Tensor) -> None:
-        view = self._gradient_views[number]
-        if self._fired[number]:  # a re-entrant backward (activation checkpointing) may come twice
-            view.add_(gradient, alpha=self._weight)
-            self._check(range(number, number + 1))
-            return
-        if self._accumulates:
-            view.add_(gradient, alpha=self._weight)
-        else:  # one pass over memory instead of zeroing, accumulating and scaling
-            torch.mul(gradient, self._weight, out=view)
-        self._mark_ready(number)
-        if self._checkpoint is not None:
-            self._checkpoint()
-
-    def _mark_ready(self, number: int) -> None:
-        self._fired[number] = 1
-        if not self._is_last_part:
-            return
-        bucket = self._bucket_of[number]
-        self._waiting[bucket] -= 1
-        if not self._waiting[bucket] and self._check(self._buckets[bucket]):
-            self._on_bucket(bucket)
-
-    def _check(self, run: range) -> bool:
-        """Whether these parameters' gradients are finite: asked before they are handed over, so that none gets out."""
-        found = self._not_finite_in(self.gradient, run)
-        self.not_finite = self.not_finite or found
-        return found is None
-
-    def _not_finite_in(self, flat: Tensor, run: range) -> str | None:
-        layout = self.layout
-        if is_finite(flat[layout.offsets[run.start] : layout.offsets[run.stop]]):
-            return None
-        views = layout.views(flat)
-        return last_not_finite((layout.names[number], views[number]) for number in run)
-
-    def _finish_unused(self) -> None:
-        """Parameters that took no part in this batch have a gradient of zero."""
-        self._is_last_part = True
-        if sum(self._fired) == len(self._fired):
-            return
-        for number in reversed(range(len(self._fired))):
-            if not self._fired[number]:
-                if not self._accumulates:
-                    self._gradient_views[number].zero_()
-                self._mark_ready(number)
-
-    def _watch_layers(self) -> None:
-        """Call the checkpoint before each layer. The hooks cost time, so they are set when first asked for."""
-        if getattr(self, "_watched", False):
-            return
-        self._watched = True
-        for layer in self.module.modules():
-            if next(layer.children(), None) is None:
-                layer.register_forward_pre_hook(self._before_layer)
-
-    def _before_layer(self, _layer: nn.Module, _inputs: Any) -> None:
-        if self._checkpoint is not None:
-            self._checkpoint()
 
     # Updates
 
@@ -325,7 +272,11 @@ class Replica:
         """
         if not of and self._computed is not None:
             of = (self._computed,)
+        if self._accelerator is not None:
+            self._accelerator.begin()
         self.updates.of(shard).step(norm, advance=advance, shares=self.updates.shares(of, step))
+        if self._accelerator is not None:
+            self._accelerator.end()
 
     def advance_schedule(self, updates: int) -> None:
         """Move the learning-rate schedule on by updates that were not made here."""
@@ -351,17 +302,11 @@ class Replica:
         if samples.draws:
             seed_all(self._identity["seed"])  # the same test samples every time
         with self._holding(parameters), computing(self._autocast):
-            return evaluate(self.task, self.module, samples)
+            return evaluate(self.task, self.called, samples, self.device)
 
     def state(self, parameters: Tensor | None = None) -> dict[str, Tensor]:
-        """A copy of the module's state, apart from any shared memory; with other parameters if given.
-
-        Every gradient was finite, but an update may overflow. The next loss tells of it; after the last, this does.
-        """
-        flat = self.parameters if parameters is None else parameters
-        name = self._not_finite_in(flat, range(len(self._trainable)))
-        if name is not None:
-            remedy = "lower the learning rate, or clip the gradients (Task(clip_norm=…))"
-            raise RunError(f"{name} is not finite after the last update; {remedy}")
+        """A copy of the module's state, apart from any shared memory; with other parameters if given."""
+        check_updated(self.layout, self.parameters if parameters is None else parameters)
         with self._holding(parameters):
-            return {name: tensor.detach().clone() for name, tensor in self.module.state_dict().items()}
+            state = self.module.state_dict()
+            return {name: tensor.detach().to("cpu", copy=True) for name, tensor in state.items()}

@@ -30,7 +30,7 @@ class Source(Protocol):
     """Where a replica gets its batches from."""
 
     def content(self, batch: Batch, number: int) -> Any:
-        """A worker's slice of a global batch. What is drawn on the way is set by the number, and so is what follows.
+        """A worker's slice of a global batch. What is drawn on the way is set by the number.
 
         So a batch is the same whoever fetches it, and whenever.
         """
@@ -86,7 +86,7 @@ class Samples:
             return len(self._dataset)
         except (TypeError, NotImplementedError):
             remedy = "count a run in steps=…, not in epochs; or give the dataset a __len__"
-            name = type(self._dataset).__name__
+            name = "a stream" if self.is_stream else type(self._dataset).__name__
             raise ConfigurationError("data", "must have a length for this", name, remedy) from None
 
     @property
@@ -100,14 +100,10 @@ class Samples:
 
     def content(self, batch: Batch, number: int) -> Any:
         """See `Source`."""
-        if self._tensors is not None:
-            return self.fetch(batch.indices)
-        content = self.load(batch.indices, number)
-        seed_all(number)
-        return content
+        return self.load(batch.indices, number) if self.draws else self.fetch(batch.indices)
 
     def load(self, indices: np.ndarray, number: int) -> Any:
-        """The samples of these numbers, for a batch that `content` gives; but what follows is not seeded."""
+        """The samples of these numbers, for a batch that `content` gives."""
         seed_all(fetch_seed(number))
         samples = self._gather(indices)
         if self._stream is not None:  # it was read by seeds of its own

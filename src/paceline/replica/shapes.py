@@ -19,6 +19,8 @@ class ShapeReplica(Replica):
     """Its module is on the meta device, so a model of any size costs no memory; one serves all ranks."""
 
     _moments: Sequence[Tensor] | None = None
+    is_stand_in = False
+    """Whether its module is not the task's, and the task's samples would not fit it."""
 
     def __init__(self, task: Task, module: nn.Module, *, seed: int = 0, rank: int = 0) -> None:
         super().__init__(task, module, seed=seed, rank=rank)

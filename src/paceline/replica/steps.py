@@ -40,30 +40,29 @@ class UserStep:
         assert task.step is not None
         self._step = task.step
         self._turns = task.turns
-        self._module = module
         self._buffers = buffers
         self._at_first: list[Tensor] = []  # buffers, before the first turn of these turns
         self._trained = {name: _trainable(getattr(module, name)) for name in set(task.turns)}
 
-    def loss(self, batch: Batch, content: Any) -> StepLoss:
-        """The loss of a batch, in the turn of the update that it is for."""
+    def loss(self, model: Any, batch: Batch, content: Any) -> StepLoss:
+        """The loss of a batch, in the turn of its update. `model`: the module, or what is compiled of it."""
         if not self._turns:
-            value, logged = _read("return", self._step(self._module, content))
+            value, logged = _read("return", self._step(model, content))
             return StepLoss(value, None, logged)
         turn = batch.number % len(self._turns)
         name = self._turns[turn]
-        value, logged = _read("yield", self._run(content, turn))
+        value, logged = _read("yield", self._run(model, content, turn))
         logged[f"{name}_loss"] = value.item()
         return StepLoss(value, self._trained[name], logged)
 
-    def _run(self, content: Any, turn: int) -> Any:
+    def _run(self, model: Any, content: Any, turn: int) -> Any:
         """What the step yields in a turn."""
         buffers = self._buffers()
         now = [buffer.clone() for buffer in buffers]
         if turn == 0:
             self._at_first = now
         _restore(buffers, self._at_first or now)
-        made: Generator[Any, None, None] = self._step(self._module, content)
+        made: Generator[Any, None, None] = self._step(model, content)
         try:
             for number in range(turn):
                 self._next(made, number)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from paceline.chance import seed_all
+from paceline.chance import seed_all, stream_seed
 from paceline.errors import ConfigurationError
 
 __all__ = ["Stream"]
@@ -73,7 +73,7 @@ class _Cursor:
         self.kept: dict[int, list[Any]] = {}
 
     def read_on(self) -> None:
-        seed_all((self._seed * 1_000_003 + 1) * 1_000_003 % 2**62 + self.number)
+        seed_all(stream_seed(self._seed, self.number))
         samples: list[Any] = []
         try:
             while len(samples) < self._batch_size:

@@ -27,8 +27,10 @@ from paceline.strategies.k_async import KAsync
 from paceline.strategies.k_batch_async import KBatchAsync
 from paceline.strategies.k_batch_sync import KBatchSync
 from paceline.strategies.k_sync import KSync
+from paceline.strategies.layers import Layers
 from paceline.strategies.local_sgd import LocalSGD
 from paceline.strategies.map_reduce import MapReduce
+from paceline.strategies.pipeline import Pipeline
 from paceline.strategies.single import Single
 from paceline.strategies.ssp import StaleSynchronous
 from paceline.strategies.sync import Sync
@@ -56,6 +58,8 @@ STRATEGIES: dict[str, type[Any]] = {
     "all-reduce": AllReduce,
     "sync": Sync,
     "central-storage": CentralStorage,
+    "layers": Layers,
+    "pipeline": Pipeline,
     "k-sync": KSync,
     "k-batch-sync": KBatchSync,
     "async": Async,

@@ -13,6 +13,7 @@ Minibatch SGD", 2017; the sharded update is Rajbhandari et al., "ZeRO", 2020, st
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from paceline.collectives import (
     ALGORITHMS,
@@ -31,6 +32,8 @@ __all__ = ["AllReduce", "resolve_algorithm"]
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AllReduce(Strategy):
     """Every worker averages every gradient, then all take the same step."""
+
+    replicates: ClassVar[tuple[str, ...]] = ("worker",)
 
     algorithm: str = field(
         default="auto",

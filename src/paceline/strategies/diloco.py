@@ -45,8 +45,9 @@ class DiLoCo(Strategy):
 
     async def worker(self, ctx: Context) -> None:
         algorithm = resolve_algorithm(ctx, self.algorithm)
-        before = ctx.model.parameters.clone()
-        momentum = before.clone().zero_()
+        parameters = ctx.model.parameters
+        before = ctx.model.state("outer_parameters", like=parameters, initial=parameters)
+        momentum = ctx.model.state("outer_momentum", like=parameters)
 
         async def outer_step() -> None:
             difference = before - ctx.model.parameters

@@ -16,6 +16,7 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from paceline.context import Model
 from paceline.errors import ConfigurationError
 from paceline.strategies.fedavg import FedAvg
 from paceline.strategies.federated.messages import Update
@@ -44,9 +45,11 @@ class FedAdam(FedAvg):
         if not 0 < self.tau < math.inf:
             raise ConfigurationError("tau", "must be finite and above 0", self.tau, "0.001 is usual")
 
-    def server_update(self, parameters: Tensor) -> Update:
-        mean = parameters.clone().zero_()
-        square = parameters.clone().fill_(self.tau**2)
+    def server_update(self, model: Model) -> Update:
+        parameters = model.parameters
+        mean = model.state("mean", like=parameters)
+        first_square = parameters.clone().fill_(self.tau**2)
+        square = model.state("square", like=parameters, initial=first_square)
 
         def update(difference: Tensor) -> None:
             mean.lerp_(difference, 1 - self.beta1)

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
-from paceline.context import Context, Strategy
+from paceline.context import Context, Model, Strategy
 from paceline.errors import ConfigurationError
 from paceline.replica.partitions import KINDS, Partition, PartitionFunction
 from paceline.strategies.federated.client import Client, LocalWork
@@ -37,6 +37,7 @@ class FedAvg(Strategy):
     """Clients train the server's model on their own data; the next is their mean."""
 
     expendable: ClassVar[tuple[str, ...]] = ("worker",)
+    replicates: ClassVar[tuple[str, ...]] = ("worker", "server")
 
     fraction: float = field(default=1.0, metadata={"help": "share of the clients sampled in a round (C)"})
     epochs: int = field(default=1, metadata={"help": "passes over a client's own data in a round (E)"})
@@ -94,18 +95,18 @@ class FedAvg(Strategy):
         await Client(ctx, work, self.make_partition()).run()
 
     async def server(self, ctx: Context) -> None:
-        await FederatedServer(ctx, self.fraction, self.server_update(ctx.model.parameters)).run()
+        await FederatedServer(ctx, self.fraction, self.server_update(ctx.model)).run()
 
     # What variants decide
 
     def adjust(self, gradient: Tensor, parameters: Tensor, model: Tensor) -> None:
         """Change a client's gradient before it is applied to its parameters; `model` is the round's."""
 
-    def server_update(self, parameters: Tensor) -> Update:
+    def server_update(self, model: Model) -> Update:
         """What the server does to its parameters with the clients' mean difference."""
 
         def update(difference: Tensor) -> None:
-            parameters.add_(difference, alpha=self.server_lr)
+            model.parameters.add_(difference, alpha=self.server_lr)
 
         return update
 

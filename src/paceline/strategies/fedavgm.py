@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from paceline.context import Model
 from paceline.errors import ConfigurationError
 from paceline.strategies.fedavg import FedAvg
 from paceline.strategies.federated.messages import Update
@@ -38,8 +39,9 @@ class FedAvgM(FedAvg):
             bound = "must be at least 0 and below 1"
             raise ConfigurationError("momentum", bound, self.momentum, "0 is fedavg")
 
-    def server_update(self, parameters: Tensor) -> Update:
-        velocity = parameters.clone().zero_()
+    def server_update(self, model: Model) -> Update:
+        parameters = model.parameters
+        velocity = model.state("velocity", like=parameters)
 
         def update(difference: Tensor) -> None:
             velocity.mul_(self.momentum).add_(difference)

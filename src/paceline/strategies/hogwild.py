@@ -78,11 +78,11 @@ class _Tally:
         like = torch.zeros(1, dtype=torch.int64)
         # A row each, for rows lie in cache lines of their own.
         self._counts = ctx.net.window("claims", rows=len(ctx.workers), like=like).tensor
-        self._own = self._counts[ctx.rank]
-        self._seen = 0
+        self._own = self._counts[ctx.rank].zero_()
+        self._begun = self._seen = ctx.model.version
 
     def version(self) -> int:
-        return int(self._counts.sum())
+        return self._begun + int(self._counts.sum())
 
     def claim(self) -> int:
         """The version that an update of this worker makes, if that is within the run's length."""

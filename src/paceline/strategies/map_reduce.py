@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from paceline.collectives import broadcast, reduce
 from paceline.context import Context, Strategy
@@ -20,6 +21,8 @@ __all__ = ["MapReduce"]
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MapReduce(Strategy):
     """A server broadcasts parameters, and reduces the gradients of the workers."""
+
+    replicates: ClassVar[tuple[str, ...]] = ("worker", "server")
 
     def roles(self, workers: int) -> Sequence[str]:
         return (*("worker",) * workers, "server")

@@ -7,14 +7,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["FAMILIES", "OTHERS", "SYNCHRONOUS", "Page", "family_of", "page_of"]
+__all__ = ["FAMILIES", "IN_PIECES", "OTHERS", "SYNCHRONOUS", "Page", "family_of", "page_of"]
 
 SYNCHRONOUS = ("map-reduce", "all-reduce", "sync", "central-storage")
 """Those whose every update is of the whole batch."""
 
+IN_PIECES = ("layers", "pipeline")
+"""Those whose workers each hold a part of the model."""
+
 FAMILIES: Mapping[str, tuple[str, ...]] = {
     "one worker": ("single",),
     "synchronous: every update is that of one worker with the whole batch": SYNCHRONOUS,
+    "the model in pieces: every update is that of one worker, too": IN_PIECES,
     "parameter servers that do not wait for everybody": (
         "k-sync",
         "k-batch-sync",

@@ -36,6 +36,8 @@ class ParameterServer(Strategy):
     """Workers push gradients to servers and pull parameters from them."""
 
     expendable: ClassVar[tuple[str, ...]] = ("worker",)
+    # At the end of a leg the first server fetches the others' shards, and every worker has pulled.
+    replicates: ClassVar[tuple[str, ...]] = ("worker", "server", "serving_worker")
 
     servers: int = field(default=1, metadata={"help": "server nodes, each with a shard of the parameters"})
     placement: str = field(

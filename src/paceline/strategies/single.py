@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from paceline.context import Context, Strategy
 
@@ -20,6 +21,8 @@ __all__ = ["Single"]
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Single(Strategy):
     """One process and no communication: the yardstick."""
+
+    replicates: ClassVar[tuple[str, ...]] = ("worker",)
 
     def roles(self, workers: int) -> Sequence[str]:
         return ("worker",)

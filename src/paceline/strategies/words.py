@@ -35,8 +35,6 @@ class Word:
         return bool(self.ours)
 
 
-_WHOLE_MODEL = "is not there yet: write all-reduce, if the whole model fits on one worker"
-
 WORDS: tuple[Word, ...] = (
     Word(
         system="TensorFlow",
@@ -126,15 +124,32 @@ WORDS: tuple[Word, ...] = (
         system="Megatron-LM",
         thing="",
         names=("megatron", "megatron-lm", "tensor", "tensor-parallel"),
-        instead=_WHOLE_MODEL,
+        instead="is not there yet, but for layers in a pipeline: write pipeline; "
+        "or all-reduce, if the whole model fits on one worker",
         differs="Theirs: matrices cut among workers, layers in a pipeline, and data parallelism over both.",
     ),
     Word(
         system="GPipe, PipeDream",
         thing="",
-        names=("gpipe", "pipedream", "pipeline", "pipeline-parallel", "model-parallel"),
-        instead=_WHOLE_MODEL,
-        differs="Theirs: layers on different workers, micro-batches in a pipeline.",
+        names=("gpipe", "pipedream", "pipeline-parallel", "1f1b"),
+        ours="pipeline",
+        differs="GPipe's order is `pipeline:order=gpipe`. PipeDream's is the default, `1f1b`, with one update a batch: "
+        "no weights of several versions.",
+    ),
+    Word(
+        system="PyTorch",
+        thing="pipelining",
+        names=("torch-pipelining",),
+        ours="pipeline",
+        differs="Theirs is a library for scripts of your own. Its ScheduleGPipe, Schedule1F1B and "
+        "ScheduleInterleaved1F1B are orders here, and ScheduleInterleavedZeroBubble with one chunk is `zb-h1`.",
+    ),
+    Word(
+        system="the textbook",
+        thing="model parallelism",
+        names=("model-parallel", "model-parallelism"),
+        ours="layers",
+        differs="One worker works at a time; `pipeline` keeps all of them busy.",
     ),
     Word(
         system="JAX",

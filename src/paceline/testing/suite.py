@@ -40,7 +40,8 @@ class StrategySuite:
     unused and tied layers, parameter groups, clipping, schedules, BatchNorm, and several optimizers.
 
     - A synchronous strategy, which is the default, gives the weights of `single`.
-    - A reproducible strategy gives the same bits in processes and in simulation. Stragglers change no bit of them.
+    - A reproducible strategy gives the same bits in processes and in simulation. Stragglers change no bit of them, nor
+      do checkpoints and a stop.
     - Every strategy takes all its steps and ends with finite weights. Its history adds up. Two simulations with the
       same seed take the same course, byte for byte, and another seed takes another.
     """
@@ -102,6 +103,14 @@ class StrategySuite:
             checks.check_stragglers_change_no_bit(self.spec)
         else:
             checks.check_trains(self.spec, simulated(3, slow={0: 4.0}), make_task())
+
+    def test_checkpoints(self, tmp_path: Path) -> None:
+        if self.reproducible:
+            checks.check_checkpoints_change_no_bit(self.spec, tmp_path)
+        else:
+            kept: dict[str, Any] = {"checkpoint": tmp_path, "checkpoint_every": 2}
+            pl.train(make_task(), self.spec, simulated(3), steps=3, **kept)
+            assert pl.train(make_task(), self.spec, simulated(3), steps=6, resume="must", **kept).steps == 6
 
     def test_the_same_seed_gives_the_same_course(self, tmp_path: Path) -> None:
         checks.check_the_same_seed_gives_the_same_course(self.spec, tmp_path)

@@ -13,12 +13,12 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from paceline.trace.spans import Kind, SpanArray, Spans
+from paceline.trace.spans import COMPUTING, Kind, SpanArray, Spans
 
 __all__ = ["chrome_json"]
 
 _LANES = {
-    "compute": (Kind.COMPUTE, Kind.UPDATE, Kind.CANCELLED, Kind.EVALUATE, Kind.SLEEP),
+    "compute": (*COMPUTING, Kind.UPDATE, Kind.CANCELLED, Kind.EVALUATE, Kind.SLEEP),
     "communicate": (Kind.RECEIVE, Kind.WAIT),
     "send": (Kind.SEND,),
 }

@@ -1,6 +1,7 @@
 """A trace as an SVG: a lane for each rank, its time as a bar, and the messages as lines from lane to lane.
 
-What a rank does shows by texture as well as by colour. The numbers in the bars are steps, counted from 1.
+What a rank does shows by texture as well as by colour. The numbers in the bars are steps, counted from 1; in the passes
+of a pipeline they are micro-batches.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import numpy as np
 from paceline import svg
 from paceline.costs.units import format_seconds
 from paceline.errors import ConfigurationError
-from paceline.trace.spans import Kind, SpanArray, Spans
+from paceline.trace.spans import COMPUTING, Kind, SpanArray, Spans
 
 __all__ = ["draw"]
 
@@ -22,8 +23,12 @@ _MOST_RANKS, _MOST_SPANS = 64, 20_000
 _NARROWEST_LABELLED = 16.0
 
 _COMPUTE, _SEND, _RECEIVE, _UPDATE, _CANCELLED = svg.COLOURS[0], svg.COLOURS[1], *svg.COLOURS[2:4], svg.MUTED
+_BACKWARD, _WEIGHTS = svg.COLOURS[6], svg.COLOURS[4]
 _LOOKS = {
     Kind.COMPUTE: f'fill="{_COMPUTE}"',
+    Kind.FORWARD: f'fill="{_COMPUTE}"',
+    Kind.BACKWARD: f'fill="{_BACKWARD}"',
+    Kind.WEIGHTS: f'fill="{_WEIGHTS}"',
     Kind.UPDATE: f'fill="{_UPDATE}"',
     Kind.CANCELLED: f'fill="url(#cancelled)" stroke="{_CANCELLED}"',
     Kind.WAIT: f'fill="none" stroke="{svg.MUTED}" stroke-dasharray="2 3"',
@@ -32,7 +37,15 @@ _LOOKS = {
     Kind.SEND: f'fill="{_SEND}"',
     Kind.RECEIVE: f'fill="{_RECEIVE}"',
 }
-_WORDS = {Kind.WAIT: "waits", Kind.CANCELLED: "cancelled", Kind.SLEEP: "sleeps", Kind.EVALUATE: "evaluates"}
+_WORDS = {
+    Kind.WAIT: "waits",
+    Kind.CANCELLED: "cancelled",
+    Kind.SLEEP: "sleeps",
+    Kind.EVALUATE: "evaluates",
+    Kind.FORWARD: "forward",
+    Kind.BACKWARD: "backward",
+    Kind.WEIGHTS: "backward of weights alone",
+}
 _PATTERNS = (
     '<defs><pattern id="cancelled" width="6" height="6" patternUnits="userSpaceOnUse" '
     f'patternTransform="rotate(45)"><path d="M0 0V6" stroke="{_CANCELLED}" stroke-width="2"/></pattern></defs>'
@@ -104,7 +117,7 @@ def _lane(paper: _Paper, each: Spans) -> Iterator[str]:
 
 def _bars(paper: _Paper, rank: int, array: SpanArray) -> Iterator[str]:
     """What the processor does. Waiting goes below the rest, where both happen at once."""
-    order = (Kind.WAIT, Kind.SLEEP, Kind.EVALUATE, Kind.COMPUTE, Kind.CANCELLED, Kind.UPDATE)
+    order = (Kind.WAIT, Kind.SLEEP, Kind.EVALUATE, *COMPUTING, Kind.CANCELLED, Kind.UPDATE)
     for kind in order:
         for span in array[array["kind"] == kind]:
             left, right = paper.x(span["start_s"]), paper.x(span["end_s"])
@@ -112,9 +125,9 @@ def _bars(paper: _Paper, rank: int, array: SpanArray) -> Iterator[str]:
             y, height = paper.y(rank) + inset, _BAR - 2 * inset
             width = max(right - left, 0.0 if kind == Kind.WAIT else 1.0)
             yield f'<rect x="{left:.1f}" y="{y}" width="{width:.1f}" height="{height}" {_LOOKS[kind]}/>'
-            if kind == Kind.COMPUTE and width > _NARROWEST_LABELLED:
-                step = str(int(span["step"]) + 1)
-                yield svg.text((left + right) / 2, y + 15, step, anchor="middle", colour=svg.PAPER)
+            if kind in COMPUTING and width > _NARROWEST_LABELLED:
+                number = str(int(span["step" if kind == Kind.COMPUTE else "peer"]) + 1)
+                yield svg.text((left + right) / 2, y + 15, number, anchor="middle", colour=svg.PAPER)
 
 
 def _strips(paper: _Paper, rank: int, array: SpanArray) -> Iterator[str]:

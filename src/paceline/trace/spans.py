@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from paceline.errors import ConfigurationError, FrameError
 
-__all__ = ["SPAN", "Kind", "Recorder", "SpanArray", "Spans", "pack_span", "pack_two_spans"]
+__all__ = ["COMPUTING", "SPAN", "Kind", "Recorder", "SpanArray", "Spans", "pack_span", "pack_two_spans"]
 
 
 class Kind(IntEnum):
@@ -29,11 +29,19 @@ class Kind(IntEnum):
     CANCELLED = 5
     EVALUATE = 6
     SLEEP = 7
+    FORWARD = 8
+    """Of one micro-batch in one segment of the model; so are the next two. Their peer is the micro-batch's number."""
+    BACKWARD = 9
+    WEIGHTS = 10
+    """The gradient of the weights alone, where it does not come with that of the inputs."""
 
     @property
     def label(self) -> str:
         return self.name.lower()
 
+
+COMPUTING = (Kind.COMPUTE, Kind.FORWARD, Kind.BACKWARD, Kind.WEIGHTS)
+"""The kinds that are computing: a whole gradient, or the model in pieces."""
 
 SPAN = np.dtype(
     [
@@ -45,7 +53,7 @@ SPAN = np.dtype(
         ("step", "<i8"),
     ]
 )
-"""A span as a numpy record. A peer of -1 is none."""
+"""A span as a numpy record. A peer of -1 is none; that of a pass over a segment is its micro-batch."""
 
 SpanArray = NDArray[np.void]
 

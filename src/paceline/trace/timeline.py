@@ -11,14 +11,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.trace.spans import Kind, SpanArray
+from paceline.trace.spans import COMPUTING, Kind, SpanArray
 
 __all__ = ["NOTHING", "PARTS", "WAITING", "Floats", "Timeline", "sweep"]
 
 Floats = NDArray[np.float64]
 
 PARTS: tuple[tuple[Kind, ...], ...] = (
-    (Kind.COMPUTE,),
+    COMPUTING,
     (Kind.UPDATE,),
     (Kind.CANCELLED,),
     (Kind.EVALUATE,),

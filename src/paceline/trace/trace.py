@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from paceline.errors import ConfigurationError
 from paceline.reading import clean
+from paceline.trace.bubbles import bubble
 from paceline.trace.chrome import chrome_json
 from paceline.trace.spans import SPAN, Spans
 from paceline.trace.summary import Summary, summarize
@@ -51,6 +52,11 @@ class Trace:
     def summary(self) -> Summary:
         """Where the time went."""
         return summarize(self.spans, self.seconds, self.clock_residual_s)
+
+    @property
+    def bubble(self) -> float:
+        """The share of their time in which the ranks that compute do not: see `paceline.trace.bubbles`."""
+        return bubble(self.spans)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write Chrome trace events, which Perfetto opens; compressed if the name ends in .gz."""

@@ -136,7 +136,7 @@ def test_a_rank_that_ends_is_known_to_the_others(ends: Ends):
 
 def test_updates_are_numbered_across_ranks(ends: Ends):
     begin(ends)
-    numbers = [ends.clients[rank].ask("count").values["count"] for rank in (0, 1, 1, 0)]
+    numbers = [ends.clients[rank].ask("count", {"first": 0}).values["count"] for rank in (0, 1, 1, 0)]
     assert numbers == [1, 2, 3, 4]
 
 
@@ -192,10 +192,10 @@ def test_garbage_and_a_false_name_are_refused_and_logged_once(ends: Ends, caplog
         ends.gates[0].introduce(liar, "0", ends.hub.seat.public_key)
         liar.connect(ends.hub.seat.address)
         for _ in range(50):
-            for piece in write_letter("count", {"request": 1}):
+            for piece in write_letter("count", {"request": 1, "first": 0}):
                 liar.send(piece)
         wait_until(lambda: len(caplog.records) == 2, "both are refused")
-        assert ends.clients[1].ask("count").values["count"] == 1
+        assert ends.clients[1].ask("count", {"first": 0}).values["count"] == 1
     assert len(caplog.records) == 2
     liar.close(linger=0)
 

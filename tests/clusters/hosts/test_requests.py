@@ -59,7 +59,7 @@ def desk() -> Iterator[Desk]:
 
 def test_no_two_updates_have_the_same_number(desk: Desk):
     for rank in (2, 0, 2):
-        desk.take(rank, "count", request=1)
+        desk.take(rank, "count", request=1, first=0)
     assert [values["count"] for _, values, _ in desk.answers] == [1, 2, 3]
 
 

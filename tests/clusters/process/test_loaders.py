@@ -71,13 +71,13 @@ def batches(count=None):
 def start():
     started = []
 
-    def start(dataset, count=2, prefetch=2, deadline_s=100.0, **words):
+    def start(dataset, count=2, prefetch=2, deadline_s=100.0, requests_of=whole, **words):
         loaders = Loaders(
             Samples(dataset, **words),
             count=count,
             prefetch=prefetch,
             rank=RANK,
-            seed_of=number,
+            requests_of=requests_of,
             deadline_s=deadline_s,
         )
         started.append(loaders)
@@ -90,6 +90,20 @@ def start():
 
 def number(batch):
     return rank_seed(0, RANK) + batch.step
+
+
+def whole(batch):
+    return [(batch, number(batch))]
+
+
+def in_two(batch):
+    """As where a gradient is computed in two parts, of which the second has a seed of its own."""
+    first, second = batch.count // 2, batch.count - batch.count // 2
+    parts = (0, first), (first, second)
+    return [
+        (dataclasses.replace(batch, start=start, count=count), number(batch) + 1000 * start)
+        for start, count in parts
+    ]
 
 
 def fetch_all(loaders, upcoming):
@@ -109,16 +123,6 @@ def test_loaders_fetch_what_the_rank_would_fetch(count, prefetch, start):
 def test_batches_are_fetched_by_the_loaders_in_turn(start):
     loaders = start(Makers(), count=2)
     assert {int(made) for made in fetch_all(loaders, batches(9))} == set(loaders.pids)
-
-
-def test_what_a_model_draws_next_does_not_depend_on_who_fetched(start):
-    loaders, plain = start(Noisy()), Samples(Noisy())
-    (batch,) = loaders.ahead(batches(1))
-    drawn = []
-    for source in (loaders, plain):
-        source.content(batch, number(batch))
-        drawn.append((random.random(), np.random.rand(), torch.rand(1).item()))
-    assert drawn[0] == drawn[1]
 
 
 def test_the_next_batches_are_fetched_while_one_is_computed(start, tmp_path):
@@ -155,6 +159,17 @@ def test_a_batch_by_another_seed_is_fetched_by_the_rank(start):
     assert loaders.content(second, number(second)).item() in loaders.pids
 
 
+def test_the_parts_of_a_batch_are_asked_for_by_themselves(start):
+    loaders, plain = start(Noisy(), requests_of=in_two), Samples(Noisy())
+    four = (Batch(step, 0, 4, 4, lambda step: np.arange(4 * step, 4 * step + 4)) for step in range(5))
+    for batch in loaders.ahead(four):
+        for part, seed in in_two(batch):
+            assert (part.step, part.start, part.count, part.whole) in loaders._wanted
+            inputs, _ = loaders.content(part, seed)
+            assert torch.equal(inputs, plain.content(part, seed)[0])
+    assert not loaders._wanted
+
+
 def test_two_programs_of_a_rank_may_go_through_the_same_batches(start):
     """As the program of a rank and that of its twin do."""
     loaders, same = start(Makers()), list(batches(20))
@@ -169,7 +184,7 @@ def test_a_batch_that_nobody_wants_any_more_does_not_delay_the_others(start):
     for batch in itertools.islice(loaders.ahead(batches()), 50):
         if batch.step % 7 == 0:
             assert loaders.content(batch, number(batch)).item() in (*loaders.pids, os.getpid())
-        assert sum(loader.asked for loader in loaders._loaders) <= 2 * 2 + 2 + 1
+        assert sum(loader.asked for loader in loaders._loaders) <= 2 * 2 + 2 * 2 + 2
 
 
 def test_answers_that_nobody_wants_leave_no_open_files(start):
@@ -260,7 +275,7 @@ def test_loaders_end_when_they_are_closed(start):
 
 
 def test_loaders_that_nobody_holds_any_more_end():
-    loaders = Loaders(Samples(Makers()), count=1, prefetch=1, rank=0, seed_of=number, deadline_s=9.0)
+    loaders = Loaders(Samples(Makers()), count=1, prefetch=1, rank=0, requests_of=whole, deadline_s=9.0)
     (pid,) = loaders.pids
     del loaders
     assert not is_alive(pid)
@@ -289,6 +304,26 @@ def test_a_run_gives_the_same_bits_with_loaders_and_in_simulation(spec, loaders)
     task = a_task(optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.01), **words)
     real = pl.train(task, spec, pl.Local(workers=2, threads=1), steps=5)
     virtual = pl.train(task, spec, simulated(2, threads=1), steps=5)
+    assert torch.equal(real.parameters, virtual.parameters)
+
+
+class FetchedByLoaders(Noisy):
+    """It refuses the process that it was sent to."""
+
+    def __setstate__(self, state):
+        self.__dict__ = state | {"home": os.getpid()}
+
+    def __getitem__(self, index):
+        assert os.getpid() != getattr(self, "home", None), "the rank fetches itself"
+        return super().__getitem__(index)
+
+
+def test_a_gradient_in_parts_has_its_parts_fetched_by_loaders():
+    words = {"model": model, "loaders": 2, "accumulate": 3}
+    real = pl.train(
+        a_task(data=FetchedByLoaders(), **words), "all-reduce", pl.Local(workers=2, threads=1), steps=3
+    )
+    virtual = pl.train(a_task(data=Noisy(), **words), "all-reduce", simulated(2, threads=1), steps=3)
     assert torch.equal(real.parameters, virtual.parameters)
 
 

@@ -70,3 +70,13 @@ def test_a_group_that_cannot_be_is_refused(members, message):
     (groups,) = groups_of(1)
     with pytest.raises(ConfigurationError, match=f"group {message}"):
         groups.find(members)
+
+
+def test_groups_of_another_leg_have_other_numbers_and_the_same_windows():
+    number_of = GroupNumbers().number_of
+    legs = [Groups(1, HOSTS, number_of, leg=leg) for leg in range(3)]
+    for members in (range(4), (0, 1), (1, 2)):
+        found = [groups.find(members) for groups in legs]
+        assert len({group.number for group in found}) == 3
+        assert len({group.place for group in found}) == 1
+    assert legs[1].find((0, 1)).place != legs[1].find((1, 2)).place

@@ -32,14 +32,17 @@ class HubDriver:
     def end_after(self, step: int) -> None:
         self.client.ask("end_after", {"step": step})
 
+    def say(self, leg: int, word: int) -> None:
+        self.client.ask("say", {"leg": leg, "word": word})
+
     def announce(self, metric: float) -> None:
         self.client.ask("announce", {"metric": metric})
 
     def consult(self, record: dict[str, Any], state: dict[str, Tensor] | None) -> bool:
         return bool(self.client.ask("record", *write_record(record, state)).values["stop"])
 
-    def count_update(self) -> int:
-        return int(self.client.ask("count").values["count"])
+    def count_update(self, first: int) -> int:
+        return int(self.client.ask("count", {"first": first}).values["count"])
 
     def give_up_on(self, rank: int) -> None:
         self.client.tell("lost", {"rank": rank})

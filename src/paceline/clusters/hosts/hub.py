@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
+from paceline.clusters import stopping
 from paceline.clusters.hosts.clocks import EXCHANGES, Clock, Reading, one_clock
 from paceline.clusters.hosts.hub_client import BEAT_S, patience_s
 from paceline.clusters.hosts.hub_socket import HubSocket
@@ -120,6 +121,9 @@ class Hub:
         self._go()
         while not self._roster.all_done:
             self._step()
+            if stopping.wanted():
+                self._tell(self._job.reporter, "stop")
+            stopping.check()
             if progress is not None:
                 self._board.show(progress, self._job.workers)
         self._asked_at_end = True
@@ -169,7 +173,7 @@ class Hub:
     # Listening
 
     def _wait_until_ready(self) -> None:
-        deadline_s = time.monotonic() + max(self._deadline_s, 60.0)
+        deadline_s = time.monotonic() + self._job.start_s(self._deadline_s)
         # A rank whose thread has not been heard is not connected yet: ZeroMQ would drop a message to it.
         while not self._roster.all_ready or len(self._hearing) < self._job.ranks:
             self._step()

@@ -150,6 +150,11 @@ class HubClient:
         elif letter.word == "last_step":
             self._board.last_step = values["last_step"]
             self._answer(letter, values)
+        elif letter.word == "stop":
+            self._board.stop = True
+        elif letter.word == "said":
+            self._board.say(values["leg"], values["word"])
+            self._answer(letter, values)
         elif letter.word == "metric":
             self._board.metric = values["metric"]
             self._answer(letter, values)

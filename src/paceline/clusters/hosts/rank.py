@@ -20,6 +20,7 @@ from paceline.clusters.process.context import ProcessContext
 from paceline.clusters.process.letters import write_error, write_outcome
 from paceline.clusters.process.status_board import StatusBoard
 from paceline.clusters.process.wiring import Wiring
+from paceline.clusters.rank.keeper import prepare
 from paceline.costs.stragglers import Stragglers
 from paceline.errors import Cancelled, RunError
 from paceline.links import fuzz
@@ -29,6 +30,7 @@ from paceline.links.memory import SharedMemory
 from paceline.links.mixed import MixedWays
 from paceline.links.shared_memory import RingWays
 from paceline.links.tcp import TcpEndpoint, TcpWays
+from paceline.replica.devices import device_of
 
 __all__ = ["Assignment", "RankProcess"]
 
@@ -42,6 +44,8 @@ class Assignment:
     deadline_s: float
     threads: int | None
     """Of each rank. None: its share of its host's cores."""
+    device: str
+    """Of all ranks, as a word. Each host says for itself what that is there."""
 
 
 class RankProcess:
@@ -95,10 +99,11 @@ class RankProcess:
                 importlib.import_module("torch._dynamo")
             seed_chance(job.seed, rank)
             context = self._open(assignment, table, driver)
+            prepare(context)
+            context.prepare()
             client.tell("ready")
             context.begin(client.wait_for_go())
-            result = drive(job.program(rank)(context))
-            context.settle()
+            result = drive(context.live())
             outcome = context.finish()
             outcome.result = result
             client.tell("done", *write_outcome(outcome))
@@ -134,6 +139,7 @@ class RankProcess:
             wiring=wiring,
             stragglers=assignment.stragglers,
             deadline_s=assignment.deadline_s,
+            device=device_of(assignment.device, table.hosts[:rank].count(table.hosts[rank])),
         )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from paceline.clusters.job import Job
 from paceline.clusters.process.channel import Letter
 from paceline.clusters.process.status_board import Status, StatusBoard
+from paceline.clusters.rank.counter import UpdateCounter
 from paceline.clusters.rank.groups import GroupNumbers
 
 __all__ = ["Requests"]
@@ -24,7 +25,7 @@ class Requests:
         self._board = board
         self._tell = tell
         self.hosts: Sequence[int] = ()
-        self._updates = 0
+        self._updates = UpdateCounter()
         self._groups = GroupNumbers()
         self._paths: dict[tuple[int, str], str | None] = {}
         self._waiting: dict[tuple[int, str], list[tuple[Answer, dict[str, Any]]]] = {}
@@ -37,6 +38,8 @@ class Requests:
             "group": self._number_group,
             "end_after": self._end_after,
             "last_step": self._noted_news,
+            "say": self._say,
+            "said": self._noted_news,
             "announce": self._announce,
             "metric": self._noted_news,
             "memory": self._find_memory,
@@ -58,8 +61,7 @@ class Requests:
         return [rank for rank in range(self._job.ranks) if self._board.status(rank) is Status.RUNNING]
 
     def _count(self, rank: int, letter: Letter, answer: Answer) -> None:
-        self._updates += 1
-        answer({**letter.values, "count": self._updates})
+        answer({**letter.values, "count": self._updates.count(letter.values["first"])})
 
     def _number_group(self, rank: int, letter: Letter, answer: Answer) -> None:
         answer({**letter.values, "number": self._groups.number_of(tuple(letter.values["members"]))})
@@ -69,6 +71,10 @@ class Requests:
     def _end_after(self, rank: int, letter: Letter, answer: Answer) -> None:
         last_step = self._board.last_step = min(self._board.last_step, letter.values["step"] + 1)
         self._tell_all("last_step", {"last_step": last_step}, lambda: answer(letter.values))
+
+    def _say(self, rank: int, letter: Letter, answer: Answer) -> None:
+        values = {"leg": letter.values["leg"], "word": letter.values["word"]}
+        self._tell_all("said", values, lambda: answer(letter.values))
 
     def _announce(self, rank: int, letter: Letter, answer: Answer) -> None:
         self._tell_all("metric", {"metric": letter.values["metric"]}, lambda: answer(letter.values))

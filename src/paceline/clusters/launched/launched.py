@@ -6,7 +6,14 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from paceline.clusters.checks import check_deadline, check_real_stragglers, check_threads, thread_words
+from paceline.clusters.checks import (
+    check_deadline,
+    check_device_word,
+    check_real_stragglers,
+    check_threads,
+    device_words,
+    thread_words,
+)
 from paceline.clusters.job import Consult, Job
 from paceline.clusters.launched.launchers import LaunchedProcess, read_place
 from paceline.clusters.outcome import Outcome
@@ -37,10 +44,13 @@ class Launched:
     """The ports that this host's ranks may listen at. None: any that is free."""
     threads: int | None = None
     """With how many threads each rank computes, which can change the last bits of sums. None: a share of the cores."""
+    device: str = "cpu"
+    """Where ranks compute: as for `pl.Local`. Those of one host are given its devices in turn."""
 
     def __post_init__(self) -> None:
         check_deadline(self.deadline_s)
         check_threads(self.threads)
+        check_device_word(self.device)
         check_real_stragglers(self.stragglers, self.place.ranks)
 
     @property
@@ -73,4 +83,4 @@ class Launched:
     def __str__(self) -> str:
         place = self.place
         words = [f"{place.ranks} processes launched by {place.launcher}", *thread_words(self.threads)]
-        return ", ".join(words)
+        return ", ".join([*words, *device_words(self.device)])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import dataclasses
 import importlib
 import itertools
 import secrets
@@ -17,6 +18,7 @@ import threading
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgpack
@@ -31,6 +33,7 @@ from paceline.clusters.hosts.table import (
     whereabouts,
 )
 from paceline.clusters.job import Consult, Job
+from paceline.clusters.keeping import Keeping
 from paceline.clusters.launched.launchers import LaunchedProcess
 from paceline.clusters.outcome import Outcome
 from paceline.clusters.process.letters import read_error, read_outcomes
@@ -77,6 +80,8 @@ class LaunchedRun:
         spans_hosts = len({place.host for place in places}) > 1
         encrypt = spans_hosts if self._cluster.encrypt is None else self._cluster.encrypt
         run = meeting.first_says("run", lambda: _new_run(encrypt=encrypt))
+        if self._job.keeping is not None:
+            self._keep_together(self._job.keeping)
         bind = where[rank]["address"] if spans_hosts else _LOOPBACK
         process = RankProcess(rank, **run, encrypt=encrypt, bind=bind, ports=self._cluster.ports)
         hub = self._open_hub(run["token"], encrypt, bind) if rank == 0 else None
@@ -87,6 +92,21 @@ class LaunchedRun:
         table = Table(**run, encrypt=encrypt, hub=Seat(**seat), members=members)
         middle = _Middle(hub, table, progress, consult) if hub is not None else None
         return self._take_part(process, middle, table)
+
+    def _keep_together(self, keeping: Keeping) -> None:
+        """All write into one attempt, and go on from the same checkpoint: the first rank's."""
+        job, store = self._job, keeping.store
+        if self._place.rank == 0:
+            store.begin(job.legs.first)
+        own = {"attempt": store.attempt, "first": job.legs.first, "resumed": str(keeping.resumed or "")}
+        said = self._meeting.first_says("keeping", lambda: own)
+        keeping = dataclasses.replace(
+            keeping,
+            store=dataclasses.replace(store, attempt=said["attempt"]),
+            resumed=Path(said["resumed"]) if said["resumed"] else None,
+        )
+        legs = dataclasses.replace(job.legs, first=said["first"])
+        self._job = dataclasses.replace(job, keeping=keeping, legs=legs)
 
     def _open_hub(self, token: bytes, encrypt: bool, bind: str) -> Hub:
         cluster = self._cluster
@@ -106,12 +126,15 @@ class LaunchedRun:
             stragglers=cluster.stragglers,
             deadline_s=cluster.deadline_s,
             threads=cluster.threads,
+            device=cluster.device,
         )
         try:
             parting = process.work(assignment, table)
         finally:
             if middle is not None:
                 middle.end()
+                if self._job.keeping is not None:
+                    self._job.keeping.store.end()
         if parting is None:
             raise PeerLost(0, "the run's hub is in its process", "nothing more was heard from it")
         if "error" in parting.values:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from paceline.clusters.outcome import Outcome
 from paceline.costs.units import format_seconds
-from paceline.trace import Kind
+from paceline.trace import COMPUTING, Kind
 
 __all__ = ["EMULATED", "OVERRUNS", "note_emulation"]
 
@@ -31,13 +31,14 @@ def _overruns(outcomes: Sequence[Outcome]) -> str:
     count = sum(outcome.overruns for outcome in outcomes)
     if not count:
         return ""
-    spans = [outcome.spans.of(Kind.COMPUTE) for outcome in outcomes if outcome.spans is not None]
-    gradients = sum(len(each) for each in spans)
+    spans = [outcome.spans.of(*COMPUTING) for outcome in outcomes if outcome.spans is not None]
+    computations = sum(len(each) for each in spans)
     emulated_s = sum(float((each["end_s"] - each["start_s"]).sum()) for each in spans)
+    in_pieces = any((each["kind"] != Kind.COMPUTE).any() for each in spans)
     excess_s = sum(outcome.overrun_s for outcome in outcomes)
     share = f" ({excess_s / emulated_s:.1%} of the time computed)" if emulated_s else ""
     return (
-        f"{count} of {gradients} gradients took longer here than the time drawn for them, by "
-        f"{format_seconds(excess_s)} in all{share}: those machines would be quicker. "
+        f"{count} of {computations} {'passes' if in_pieces else 'gradients'} took longer here than the time drawn "
+        f"for them, by {format_seconds(excess_s)} in all{share}: those machines would be quicker. "
         "Give longer times in compute, or fewer workers"
     )

@@ -1,4 +1,4 @@
-"""A process that has imported torch and forks workers from that state: a worker starts in milliseconds, not seconds.
+"""The driver's side of a process that has imported torch and forks workers: they start in milliseconds, not seconds.
 
 It lives as long as its driver, and its workers die with it. It never runs a torch operation itself, so that no thread
 pool exists that a fork would break.
@@ -11,31 +11,26 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import gc
 import json
 import os
-import select
 import signal
 import socket
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, ClassVar
 
+from paceline.clusters.local.forkserver_process import ANSWER_S, DEATH_S, can_read
 from paceline.clusters.local.interrupts import interrupts_heard
 from paceline.clusters.process.channel import Channel, ChannelClosed, ChannelStalled
-from paceline.clusters.process.offspring import PR_SET_PDEATHSIG, dies_with_parent
+from paceline.clusters.process.offspring import PR_SET_PDEATHSIG
 from paceline.errors import RunError
 
-__all__ = ["Ending", "ForkServer", "serve"]
+__all__ = ["Ending", "ForkServer"]
 
 START_S = 300.0  # how long a server may take to import torch: minutes, from a cold network file system
-ANSWER_S = 30.0  # how long it may take to fork a worker, or to end all of a run
-_DEATH_S = 5.0  # a process that was killed is gone in milliseconds, unless it hangs in the kernel
-_PARENT_S = 1.0  # how often a server looks whether its driver is still there
 
 # The kernel's parent-death signal kills a server even if it is stopped, or still imports torch. But it comes when the
 # thread ends that started the server. So only a driver's main thread asks for it: that one ends with the process.
@@ -47,7 +42,7 @@ if dies_with_thread:
 if os.getppid() != driver:
     os._exit(1)
 sys.path[:] = path
-from paceline.clusters.local.forkserver import serve
+from paceline.clusters.local.forkserver_process import serve
 serve(fd, driver)
 """
 
@@ -79,6 +74,9 @@ class ForkServer:
     """The driver's side. One serves all runs of a process."""
 
     _current: ForkServer | None = None
+    _retired: ClassVar[list[ForkServer]] = []
+    _starting_threads: ClassVar[set[str]] = set()
+    """Modules without which a server has to do: a process that has threads cannot be forked."""
     _lock = threading.Lock()
 
     def __init__(self) -> None:
@@ -89,6 +87,23 @@ class ForkServer:
         self._owner = os.getpid()
         self._has_started = False
         self._is_in_step = True
+        self._imported: set[str] = set()
+        self._workers: set[int] = set()
+
+    @classmethod
+    def get_with(cls, modules: Iterable[str]) -> ForkServer:
+        """The server of this process, which has imported these modules, as far as that does no harm."""
+        server = cls.get()
+        missing = set(modules) - server._imported - cls._starting_threads
+        if not missing or server._import(sorted(missing)):
+            return server
+        cls._starting_threads |= missing
+        with cls._exclusive():
+            if cls._current is server:
+                cls._current = None
+                cls._retired.append(server)
+                server._end_if_idle()
+        return cls.get()
 
     @classmethod
     def get(cls) -> ForkServer:
@@ -113,7 +128,9 @@ class ForkServer:
             raise RunError(f"the fork server died; {_REMEDY}") from None
         if "error" in answer:
             raise RunError(f"the fork server cannot start a worker: {answer['error']}")
-        return int(answer["pid"])
+        pid = int(answer["pid"])
+        self._workers.add(pid)
+        return pid
 
     def end(self, pids: Sequence[int], patience_s: float = 0.0) -> list[Ending]:
         """Wait until these workers have ended, and reap them. Kill those that do not end by themselves in time."""
@@ -121,7 +138,19 @@ class ForkServer:
             answer = self._ask("end", {"pids": list(pids), "patience_s": patience_s}, [])
         except ChannelClosed:  # the server is dead, and its workers died with it
             return [Ending()] * len(pids)
+        self._workers.difference_update(pids)
+        self._end_if_idle()
         return [Ending(*ending) for ending in answer["endings"]]
+
+    def _import(self, modules: list[str]) -> bool:
+        """Whether it can still fork workers afterwards."""
+        values = {"modules": modules, "path": sys.path, "environment": dict(os.environ)}
+        try:
+            answer = self._ask("import", values, [], START_S)
+        except ChannelClosed:
+            return False
+        self._imported.update(modules)
+        return bool(answer["threads"] <= 0)
 
     @classmethod
     @contextlib.contextmanager
@@ -134,7 +163,9 @@ class ForkServer:
         finally:
             cls._lock.release()
 
-    def _ask(self, word: str, values: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+    def _ask(
+        self, word: str, values: dict[str, Any], fds: list[int], patience_s: float | None = None
+    ) -> dict[str, Any]:
         with self._exclusive():
             if not self._is_alive():
                 raise ChannelClosed
@@ -144,7 +175,7 @@ class ForkServer:
                     self._wait_for_answer(START_S)
                     self._has_started = True
                 self._channel.send(word, values, fds=fds)
-                answer = self._wait_for_answer(ANSWER_S)
+                answer = self._wait_for_answer(ANSWER_S if patience_s is None else patience_s)
                 self._is_in_step = True
                 return answer
             finally:
@@ -153,13 +184,19 @@ class ForkServer:
 
     def _wait_for_answer(self, patience_s: float) -> dict[str, Any]:
         with interrupts_heard():
-            has_come = _can_read(self._channel, patience_s)
+            has_come = can_read(self._channel, patience_s)
         if not has_come:
             raise ChannelStalled(f"for {patience_s:g} s")
         return self._channel.receive().values
 
     def _is_alive(self) -> bool:
         return self._owner == os.getpid() and self._is_in_step and self._process.poll() is None
+
+    def _end_if_idle(self) -> None:
+        """One that is retired may still have workers, of a run in another thread."""
+        if self in self._retired and not self._workers:
+            self._retired.remove(self)
+            self._end()
 
     def _end(self) -> None:
         """Kill it, and its workers with it. There is nothing that it would have to finish."""
@@ -169,7 +206,7 @@ class ForkServer:
         self._process.kill()
         self._channel.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(_DEATH_S)
+            self._process.wait(DEATH_S)
 
 
 _REMEDY = "the next run will start a new one"
@@ -190,107 +227,20 @@ def _start(fd: int) -> subprocess.Popen[bytes]:
 
 @atexit.register
 def _end_at_exit() -> None:
-    if ForkServer._current is not None:
-        ForkServer._current._end()
+    for server in (*ForkServer._retired, ForkServer._current):
+        if server is not None:
+            server._end()
 
 
 def _forget_in_child() -> None:
     """A forked child starts a server of its own. The lock may have been held by a thread that is not in the child."""
-    server, ForkServer._current, ForkServer._lock = ForkServer._current, None, threading.Lock()
-    if server is not None:
-        # The true one is not known here. Without any, Popen would warn of a process that is still running.
-        server._process.returncode = 0
+    servers = [*ForkServer._retired, ForkServer._current]
+    ForkServer._current, ForkServer._lock = None, threading.Lock()
+    ForkServer._retired.clear()
+    for server in servers:
+        if server is not None:
+            # The true one is not known here. Without any, Popen would warn of a process that is still running.
+            server._process.returncode = 0
 
 
 os.register_at_fork(after_in_child=_forget_in_child)
-
-
-def _can_read(channel: Channel, timeout_s: float) -> bool:
-    poll = select.poll()
-    poll.register(channel, select.POLLIN)
-    return bool(poll.poll(timeout_s * 1000))
-
-
-def serve(fd: int, driver: int) -> NoReturn:
-    """The server's side: import what workers need, then fork on demand, until the driver is gone."""
-    # Torch imports its compiler when the first optimizer is built, which takes as long again as torch itself.
-    import torch._dynamo  # noqa: F401
-
-    import paceline.clusters.local.worker as worker
-
-    channel = Channel(socket.socket(fileno=fd), ANSWER_S)
-    gc.collect()
-    gc.freeze()  # or else the children's collector would touch, and so copy, every page
-    with contextlib.suppress(ChannelClosed):
-        channel.send("ready")
-        while os.getppid() == driver:
-            if _can_read(channel, _PARENT_S):
-                channel.send("answer", _answer(channel, worker.main))
-    os._exit(0)
-
-
-def _answer(channel: Channel, main: Callable[[Channel], None]) -> dict[str, Any]:
-    try:
-        letter = channel.receive()
-        if letter.word == "fork":
-            return {"pid": _fork(letter.fds[0], main)}
-        return {"endings": _end_workers(**letter.values)}
-    except OSError as error:  # too many processes, or too many files
-        return {"error": str(error)}
-
-
-def _fork(fd: int, main: Callable[[Channel], None]) -> int:
-    server = os.getpid()
-    try:
-        pid = os.fork()
-        if pid == 0:
-            _become_worker(server, fd, main)
-        return pid
-    finally:
-        os.close(fd)
-
-
-def _end_workers(pids: list[int], patience_s: float) -> list[tuple[int | None, bool]]:
-    """How each ended, and whether it had to be killed."""
-    statuses: dict[int, int | None] = {}
-    _reap(pids, statuses, patience_s)
-    killed = [pid for pid in pids if pid not in statuses]
-    for pid in killed:  # its number cannot have been given to another process before it is reaped
-        os.kill(pid, signal.SIGKILL)
-    _reap(killed, statuses, _DEATH_S)
-    return [(statuses.get(pid), pid in killed and statuses.get(pid) == signal.SIGKILL) for pid in pids]
-
-
-def _reap(pids: list[int], statuses: dict[int, int | None], patience_s: float) -> None:
-    """Note the statuses of those that end in time."""
-    until_s = time.monotonic() + patience_s
-    while True:
-        for pid in pids:
-            if pid not in statuses and (status := _status(pid)) != _RUNNING:
-                statuses[pid] = status
-        if all(pid in statuses for pid in pids) or time.monotonic() > until_s:
-            return
-        time.sleep(0.001)
-
-
-_RUNNING = -1
-
-
-def _status(pid: int) -> int | None:
-    """None: not a child of this process, or reaped before."""
-    try:
-        found, status = os.waitpid(pid, os.WNOHANG)
-    except ChildProcessError:
-        return None
-    return status if found else _RUNNING
-
-
-def _become_worker(server: int, fd: int, main: Callable[[Channel], None]) -> NoReturn:
-    code = 1
-    try:
-        # The worker must not outlive the server. If the server died before the signal was set, it is too late already.
-        if dies_with_parent(server):
-            main(Channel(socket.socket(fileno=fd)))
-            code = 0
-    finally:
-        os._exit(code)

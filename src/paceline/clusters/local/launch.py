@@ -14,16 +14,18 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
 
+from paceline.clusters import stopping
 from paceline.clusters.job import Consult
 from paceline.clusters.local.forkserver import ForkServer
 from paceline.clusters.local.interrupts import interrupts_heard, interrupts_kept
 from paceline.clusters.local.open_files import enough_open_files
+from paceline.clusters.local.preloading import installed_modules
 from paceline.clusters.local.worker import Assignment
 from paceline.clusters.outcome import Outcome
 from paceline.clusters.process.blame import Life, explain, life_of
 from paceline.clusters.process.channel import Channel, ChannelClosed, ChannelStalled, Letter
 from paceline.clusters.process.letters import read_error, read_outcome, read_record
-from paceline.clusters.process.payload import Packed
+from paceline.clusters.process.payload import NOT_SENT, Packed
 from paceline.clusters.process.status_board import Status, StatusBoard
 from paceline.clusters.process.wiring import open_status_board
 from paceline.clusters.rank.groups import GroupNumbers
@@ -41,7 +43,6 @@ _log = logging.getLogger("paceline")
 
 _GRACE_S = 1.0  # how long a silent rank has to end, and the others to say what they were waiting for
 _PROGRESS_S = 0.1
-_START_S = 60.0  # how long ranks may take at least to unpack their task
 LETTER_S = 30.0  # how long a rank may let a letter wait that it has half written or half read
 
 
@@ -81,7 +82,7 @@ class Processes:
         stack.callback(os.close, store_fd)
         store_path = f"/proc/{os.getpid()}/fd/{store_fd}"
         assignment = dataclasses.replace(self._assignment, store_path=store_path)
-        with user_code("the task cannot be sent to worker processes"), interrupts_heard():
+        with user_code(NOT_SENT), interrupts_heard():
             packed = Packed(assignment)
         packed.say_what_is_copied()
         self._payload = packed.store()
@@ -95,7 +96,7 @@ class Processes:
             stack.callback(self._board.bells.close)
         self._board.last_step = self._job.steps
         self._selector = stack.enter_context(selectors.DefaultSelector())
-        self._server = ForkServer.get()
+        self._server = ForkServer.get_with(installed_modules(packed.pickled))
 
     def _end_workers(self) -> None:
         """Kill first: a rank that has written its last letter has nothing left to do."""
@@ -124,6 +125,8 @@ class Processes:
             if self._roster.failures:
                 self._end_in_failure()
             self._check_the_late()
+            self._board.stop = stopping.wanted()
+            stopping.check()
             if progress is not None:
                 self._show(progress)
         return [self._roster.outcomes[rank] for rank in range(self._job.ranks)]
@@ -146,7 +149,7 @@ class Processes:
         self._send(rank, "launch", values, fds=[self._payload.fd, self._memory.fd, self._rings.fd])
 
     def _wait_until_ready(self) -> None:
-        patience_s = max(self._deadline_s, _START_S)
+        patience_s = self._job.start_s(self._deadline_s)
         deadline_s = time.monotonic() + patience_s
         while not self._roster.all_ready:
             self._listen(_PROGRESS_S)

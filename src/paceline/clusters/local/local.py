@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 
 from paceline.clusters.checks import (
     check_compute,
+    check_device_word,
     check_real_stragglers,
     check_threads,
     check_workers,
+    device_words,
     share_of_cores,
     thread_words,
 )
@@ -59,6 +61,9 @@ class Local:
     compute: Times | None = None
     """Seconds that one gradient takes at least, of whatever size: a worker sleeps for what it does not compute. None:
     what it takes."""
+    device: str = "cpu"
+    """Where ranks compute: "cpu"; an accelerator by torch's name, such as "cuda"; "gpu", whichever there is; or "auto",
+    which is the processor where there is none. Ranks are given the devices of this machine in turn."""
 
     def __post_init__(self) -> None:
         check_workers(self.workers, at_most=MAX_RANKS - 1)
@@ -73,6 +78,7 @@ class Local:
             check_real_stragglers(self.stragglers, self.workers)
         else:
             self.stragglers.check(self.workers)
+        check_device_word(self.device)
 
     @property
     def stragglers(self) -> Stragglers:
@@ -96,6 +102,7 @@ class Local:
             network=self._network(),
             deadline_s=self.deadline_s,
             threads=self.threads or share_of_cores(job.workers),
+            device=self.device,
         )
         with Processes(assignment) as processes:
             outcomes = processes.work(progress, consult)
@@ -125,7 +132,7 @@ class Local:
         words += [f"rank {rank} {factor:g}x as slow" for rank, factor in sorted(self.slow.items())]
         if self.delay is not None:
             words.append(f"delay {self.delay}")
-        words += thread_words(self.threads)
+        words += [*thread_words(self.threads), *device_words(self.device)]
         return ", ".join(words)
 
 

@@ -26,6 +26,7 @@ from paceline.clusters.process.wiring import (
     over_memory,
     over_tcp,
 )
+from paceline.clusters.rank.keeper import prepare
 from paceline.costs.link import Link
 from paceline.costs.stragglers import Stragglers
 from paceline.costs.times import Times
@@ -34,6 +35,7 @@ from paceline.links import fuzz
 from paceline.links.lending import Lending
 from paceline.links.memory import SharedMemory
 from paceline.links.tcp import Seat, TcpEndpoint
+from paceline.replica.devices import device_of
 
 __all__ = ["Assignment", "drive", "main", "seed_chance"]
 
@@ -52,6 +54,8 @@ class Assignment:
     """None: no TCP."""
     deadline_s: float
     threads: int
+    device: str
+    """Of all ranks, as a word."""
     store_path: str = ""
     """A file that all ranks can open, for torch.distributed to meet at."""
 
@@ -65,15 +69,16 @@ def main(channel: Channel) -> None:
         _settle_in(letter.values)
         fuzz.begin(rank)
         context = _prepare(channel, rank, letter.values["payload_bytes"], letter.fds)
+        prepare(context)
         dump.begin(context)
+        context.prepare()
         endpoint = context.wiring.endpoint
         channel.send("ready", _seat_of(endpoint))
         go = channel.receive().values
         if endpoint:
             endpoint.meet([Seat(address, key.encode()) for address, key in go["seats"]])
         context.begin(go["start_s"])
-        result = drive(context.job.program(rank)(context))
-        context.settle()
+        result = drive(context.live())
         outcome = context.finish()
         outcome.result = result
         _flush()
@@ -127,6 +132,7 @@ def _prepare(channel: Channel, rank: int, payload_bytes: int, fds: list[int]) ->
         compute=assignment.compute,
         deadline_s=assignment.deadline_s,
         store_path=assignment.store_path,
+        device=device_of(assignment.device, rank),
     )
     for fd in (assignment_fd, rings_fd):  # the board's stays open: it is needed for the lock
         os.close(fd)

@@ -122,7 +122,8 @@ class ComputeOperation(Operation[float]):
         try:
             processor_start_s = time.thread_time()
             loss = replica.compute(batch, context.data.source, self._on_bucket, checkpoint, **self._how)
-            self._dawdle(clock.now() - self._began_s, time.thread_time() - processor_start_s)
+            worked_s = replica.device_s or time.thread_time() - processor_start_s
+            self._dawdle(clock.now() - self._began_s, worked_s)
         except Cancelled:
             kind = Kind.CANCELLED
             replica.undo_buffers()
@@ -137,9 +138,9 @@ class ComputeOperation(Operation[float]):
             self.ready.add(number)
             self._context.wake()
 
-    def _dawdle(self, took_s: float, processor_s: float) -> None:
-        """Be as slow as the cluster's description says."""
-        left_s = self._context.pace.left_s(self._least_s, took_s, processor_s)
+    def _dawdle(self, took_s: float, worked_s: float) -> None:
+        """Be as slow as the cluster's description says. `worked_s`: of the processor, or of the device."""
+        left_s = self._context.pace.left_s(self._least_s, took_s, worked_s)
         until_s = clock.now() + left_s
         patient_until_s = time.monotonic() + left_s + self._context.deadline_s
         while (

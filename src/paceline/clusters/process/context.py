@@ -8,9 +8,11 @@ from collections.abc import Awaitable, Coroutine, Iterator, Sequence
 from functools import cached_property
 from typing import Any, TypeVar, cast
 
+import torch
 from torch import Tensor
 
-from paceline.chance import rank_seed
+from paceline.chance import part_seed, rank_seed
+from paceline.clusters import stopping
 from paceline.clusters.job import Job
 from paceline.clusters.outcome import Outcome
 from paceline.clusters.process.computing import ComputeOperation
@@ -30,6 +32,7 @@ from paceline.clusters.rank.groups import Groups
 from paceline.clusters.rank.observer import Observer
 from paceline.clusters.rank.rank import Rank
 from paceline.context import Handle
+from paceline.costs.prices import Price
 from paceline.costs.stragglers import Stragglers
 from paceline.costs.times import Times
 from paceline.links import clock
@@ -39,8 +42,11 @@ from paceline.links.port import Port
 from paceline.links.receiving import RecvOperation
 from paceline.links.sending import SendOperation
 from paceline.replica.batches import GlobalBatches
+from paceline.replica.compiling import warm_up
+from paceline.replica.devices import CPU
 from paceline.replica.replica import Replica
 from paceline.replica.samples import Samples
+from paceline.replica.steps import micro_batches
 from paceline.trace import Kind
 
 __all__ = ["ProcessContext"]
@@ -68,6 +74,7 @@ class ProcessContext(Rank):
         compute: Times | None = None,
         deadline_s: float,
         store_path: str = "",
+        device: torch.device = CPU,
     ) -> None:
         super().__init__(job, rank)
         self._deadline_s = deadline_s
@@ -90,11 +97,12 @@ class ProcessContext(Rank):
         self.computes_in_thread = len(set(hosts)) > 1
         # These are shared with a twin: so either lets both go on.
         self.port = self._open_port()
+        self.port.device = device if device != CPU else None
         self.waits = Waits(rank, self.board, deadline_s, wiring.endpoint)
         self.windows: dict[Any, LocalWindow] = {}
         self.groups = Groups(rank, hosts, driver.number_of)
         self.net = ProcessNet(self, self.groups.everybody)
-        self.model = ProcessLearner(self, _replica(job, rank))
+        self.model = ProcessLearner(self, _replica(job, rank, device))
 
     def _open_port(self) -> Port:
         link, bells = self.wiring.emulated, self.board.bells
@@ -115,8 +123,19 @@ class ProcessContext(Rank):
         finally:
             stoppable.go_on()
 
+    def prepare(self) -> None:
+        """Do before the run what would otherwise take time of its first steps."""
+        if not self.job.compiles:
+            return
+        batches, samples = [], None
+        if self.rank in self.workers:
+            data, samples = self.data, self.data.samples
+            batches = [data.batch_of(self.rank, step) for step in data.first_and_last]
+        test = self.test_samples if self.is_reporter and self.job.evaluate_every else None
+        warm_up(self.model.replica, batches, samples, test)
+
     def begin(self, start_s: float) -> None:
-        self._start_s = start_s
+        self._start_s = start_s - self.resumed_s
 
     def now(self) -> float:
         return clock.now() - self._start_s
@@ -138,7 +157,10 @@ class ProcessContext(Rank):
             count=task.loaders,
             prefetch=task.prefetch or 1,
             rank=self.rank,
-            seed_of=lambda batch: first + batch.step,
+            requests_of=lambda batch: [
+                (part, part_seed(first, batch.step, number))
+                for number, part in enumerate(micro_batches(batch, task.accumulate))
+            ],
             deadline_s=self._deadline_s,
         )
         return LoadedData(samples, batches, len(self.workers), loaders, turns)
@@ -153,6 +175,25 @@ class ProcessContext(Rank):
 
     def end_after(self, step: int) -> None:
         self.driver.end_after(step)
+
+    @property
+    def said(self) -> int:
+        return self.board.said(self.leg)
+
+    def say(self, word: int) -> None:
+        self.driver.say(self.leg, word)
+
+    @property
+    def stop_wanted(self) -> bool:
+        return self.board.stop or stopping.wanted()
+
+    def begin_leg(self, first: int) -> None:
+        super().begin_leg(first)
+        self.waits.begin_leg()
+        groups = Groups(self.rank, self.wiring.hosts, self.driver.number_of, leg=self.leg)
+        for each in cast(list[ProcessContext], [self, *self.twins]):
+            each.groups = groups
+            each.net = ProcessNet(each, groups.everybody)
 
     def announce(self, metric: float) -> None:
         self.driver.announce(metric)
@@ -196,8 +237,14 @@ class ProcessContext(Rank):
         """From a thread of this rank: there is news."""
         self.board.bells.ring(self.rank)
 
+    @property
+    def price(self) -> Price | None:
+        return self.pace.price
+
+    async def catch_up(self) -> None:
+        """Its clock was set to that time."""
+
     def settle(self) -> None:
-        """At the end of the program: let what is still under way come to its end."""
         self.waits.settle(self.step)
         if ComputeOperation._under_way is not None:
             ComputeOperation._under_way.result()  # a cancelled one may not have stopped and written its span yet
@@ -252,8 +299,8 @@ class ProcessContext(Rank):
         self.board.write_report(record["step"], loss, samples, record["seconds"], metric)
 
 
-def _replica(job: Job, rank: int) -> Replica | None:
+def _replica(job: Job, rank: int, device: torch.device) -> Replica | None:
     if job.task is None:
         return None
     module = job.task.build_model(job.seed)
-    return Replica(job.task, module, seed=job.seed, rank=rank, autocast=job.autocast)
+    return Replica(job.task, module, seed=job.seed, rank=rank, autocast=job.autocast, device=device)

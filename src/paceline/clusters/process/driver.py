@@ -32,6 +32,10 @@ class Driver(Protocol):
         """Make step number `step` the run's last, for all ranks, before this one goes on."""
         ...
 
+    def say(self, leg: int, word: int) -> None:
+        """Put what the reporter says of leg number `leg` on the board, for all ranks, before this one goes on."""
+        ...
+
     def announce(self, metric: float) -> None:
         """Put a metric on the board, for all ranks, before this one goes on."""
         ...
@@ -40,8 +44,11 @@ class Driver(Protocol):
         """Show a record to the callbacks, and wait for them; whether the run shall end."""
         ...
 
-    def count_update(self) -> int:
-        """Count an update; how many there are now. No two ranks are told the same number."""
+    def count_update(self, first: int) -> int:
+        """Count an update of the leg that began with step `first`; how many there are now.
+
+        No two ranks are told the same number.
+        """
         ...
 
     def give_up_on(self, rank: int) -> None:
@@ -71,6 +78,9 @@ class LocalDriver:
     def end_after(self, step: int) -> None:
         self.board.last_step = min(self.board.last_step, step + 1)
 
+    def say(self, leg: int, word: int) -> None:
+        self.board.say(leg, word)
+
     def announce(self, metric: float) -> None:
         self.board.metric = metric
 
@@ -78,8 +88,8 @@ class LocalDriver:
         self._channel.send("record", *write_record(record, state))
         return bool(self._channel.receive().values["stop"])
 
-    def count_update(self) -> int:
-        return self.board.count_update()
+    def count_update(self, first: int) -> int:
+        return self.board.count_update(first)
 
     def give_up_on(self, rank: int) -> None:
         self._channel.send("lost", {"rank": rank})

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from typing import TYPE_CHECKING, Literal
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from torch import Tensor
 
 from paceline.clusters.process.computing import BucketOperation, ComputeOperation
-from paceline.clusters.rank.learner import Learner
+from paceline.clusters.process.pace import dawdle
+from paceline.clusters.rank.pieces import PieceLearner
 from paceline.context import BUCKET_BYTES, Batch
-from paceline.costs.prices import ready_shares
+from paceline.costs.prices import Pass, ready_shares
+from paceline.links import clock
 from paceline.trace import Kind
 
 if TYPE_CHECKING:
@@ -18,8 +21,10 @@ if TYPE_CHECKING:
 
 __all__ = ["ProcessLearner"]
 
+T = TypeVar("T")
 
-class ProcessLearner(Learner["ProcessContext"]):
+
+class ProcessLearner(PieceLearner["ProcessContext"]):
     """It computes in the foreground, or in a thread where something else goes on meanwhile."""
 
     __slots__ = ()
@@ -33,10 +38,10 @@ class ProcessLearner(Learner["ProcessContext"]):
         replica = self.replica
         replica.set_bucket_bytes(bucket_bytes)
         computation = self.compute(batch, weight=weight)
-        order = replica.bucket_order()
+        order = replica.buckets.order()
         if len(order) > 1:
             self._ctx.start(computation)  # in a thread, so that backward goes on while the buckets travel
-            for number, share in zip(order, ready_shares(replica.bucket_shares()), strict=True):
+            for number, share in zip(order, ready_shares(replica.buckets.shares()), strict=True):
                 await BucketOperation(computation, number, share)
                 yield replica.bucket(number)
             await computation
@@ -58,6 +63,16 @@ class ProcessLearner(Learner["ProcessContext"]):
         self.replica.apply(shard, norm, advance=advance, of=of, step=self._ctx.step)
         self._ctx.span(Kind.UPDATE, start_s, self._ctx.now())
 
+    async def _timed(self, kind: Kind, one: Pass, micro: int, run: Callable[[], T]) -> T:
+        ctx, pace = self._ctx, self._ctx.pace
+        start_s, began_s = ctx.now(), clock.now()
+        least_s, processor_start_s = pace.begin_pass(one), time.thread_time()
+        made = run()
+        took_s, processor_s = clock.now() - began_s, time.thread_time() - processor_start_s
+        dawdle(pace.left_s(least_s, took_s, processor_s), ctx.deadline_s)
+        ctx.span(kind, start_s, ctx.now(), micro)
+        return made
+
     def twin(self) -> ProcessContext:
         other = super().twin()
         other.in_background = other.computes_in_thread = True
@@ -66,5 +81,5 @@ class ProcessLearner(Learner["ProcessContext"]):
     def _lent(self, present: Tensor, wanted: Tensor | Literal["lent"] | None) -> Tensor | None:
         lending = self._ctx.wiring.lending
         if isinstance(wanted, str) and lending is not None and present.is_cpu:
-            return lending.copy(present)
+            return None if lending.holds(present) else lending.copy(present)
         return super()._lent(present, wanted)

@@ -16,13 +16,12 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from paceline.chance import seed_all
 from paceline.clusters.process import payload
 from paceline.clusters.process.channel import ChannelClosed, Letter
 from paceline.clusters.process.loader_process import LoaderProcess, flush_output
@@ -72,14 +71,15 @@ class Loaders:
         count: int,
         prefetch: int,
         rank: int,
-        seed_of: Callable[[Batch], int],
+        requests_of: Callable[[Batch], Iterable[tuple[Batch, int]]],
         deadline_s: float,
     ) -> None:
+        """`requests_of` says what `content` will be asked for of a batch: its parts, and the number of each."""
         self._samples = samples
         self._ready = count * prefetch
         """So many batches are asked for beforehand."""
         self._rank = rank
-        self._seed_of = seed_of
+        self._requests_of = requests_of
         self._deadline_s = deadline_s
         self._letters = 0
         # A computation in a thread may wait for its batch while the program asks for others, or gives it up.
@@ -111,7 +111,8 @@ class Loaders:
         try:
             for batch in batches:
                 upcoming.append(batch)
-                self._ask(batch)
+                for part, number in self._requests_of(batch):
+                    self._ask(part, number)
                 if len(upcoming) > self._ready:
                     yield upcoming[0]
                     self._forget(upcoming.popleft())
@@ -122,17 +123,17 @@ class Loaders:
             for batch in upcoming:
                 self._forget(batch)
 
-    def _ask(self, batch: Batch) -> None:
+    def _ask(self, batch: Batch, number: int) -> None:
         if not batch.count or not self._has_room():
             return
         loader = min(self._loaders, key=lambda each: each.asked)
-        request = _Request(self._letters + 1, batch, self._seed_of(batch), loader)
+        request = _Request(self._letters + 1, batch, number, loader)
         with self._lock:
             if self._wanted.setdefault(_key(batch), request) is not request:
                 return  # a twin has asked for it
             self._letters = request.letter
             self._unanswered[request.letter] = request
-        loader.asked += 1
+            loader.asked += 1
         indices = np.ascontiguousarray(batch.indices, dtype=np.int64)
         try:
             loader.channel.send("fetch", {"letter": request.letter, "number": request.number}, [indices])
@@ -140,25 +141,29 @@ class Loaders:
             raise self._death(loader, closed) from None
 
     def _has_room(self) -> bool:
-        """Whether not too many answers are on their way, which nobody may want any more."""
-        most = self._ready + len(self._loaders)
-        if sum(loader.asked for loader in self._loaders) > most and self._reading.acquire(blocking=False):
+        """Whether not too many answers are on their way that nobody wants any more."""
+        if self._unwanted() > self._ready and self._reading.acquire(blocking=False):
             try:
                 for loader in self._loaders:
                     while loader.asked and loader.has_answered(0.0):
                         self._take_letter(loader)
             finally:
                 self._reading.release()
-        return sum(loader.asked for loader in self._loaders) <= most
+        return self._unwanted() <= self._ready
+
+    def _unwanted(self) -> int:
+        with self._lock:
+            return sum(loader.asked for loader in self._loaders) - len(self._unanswered)
 
     def _forget(self, batch: Batch) -> None:
         """The program has gone on. It may have cancelled the computation of this batch before that began."""
-        with self._lock:
-            request = self._wanted.pop(_key(batch), None)
-            if request is not None:
-                self._unanswered.pop(request.letter, None)
-        if request is not None and request.answer is not None:
-            _drop(request.answer)
+        for part, _ in self._requests_of(batch):
+            with self._lock:
+                request = self._wanted.pop(_key(part), None)
+                if request is not None:
+                    self._unanswered.pop(request.letter, None)
+            if request is not None and request.answer is not None:
+                _drop(request.answer)
 
     # Being answered
 
@@ -179,20 +184,16 @@ class Loaders:
             return self._samples.content(batch, number)
         (fd,) = answer.fds
         try:
-            content = payload.load(fd, answer.values["nbytes"])
+            return payload.load(fd, answer.values["nbytes"])
         finally:
             os.close(fd)
-        seed_all(number)
-        return content
 
     def _wait_for(self, request: _Request) -> Letter:
         until_s = time.monotonic() + self._deadline_s
         while request.answer is None:
             if not request.loader.has_answered(max(0.0, until_s - time.monotonic())):
-                what, whom = (
-                    f"the samples of step {request.batch.step}",
-                    f"its loader {request.loader.number}",
-                )
+                what = f"the samples of step {request.batch.step}"
+                whom = f"its loader {request.loader.number}"
                 raise DeadlineError(self._rank, what, whom, self._deadline_s)
             self._take_letter(request.loader)
         return request.answer
@@ -202,8 +203,8 @@ class Loaders:
             letter = loader.channel.receive()
         except ChannelClosed as closed:
             raise self._death(loader, closed) from None
-        loader.asked -= 1
         with self._lock:
+            loader.asked -= 1
             request = self._unanswered.pop(letter.values["letter"], None)
             if request is not None:
                 request.answer = letter

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from paceline.clusters.process.window import LocalWindow
+from paceline.clusters.rank.counter import LATE
 from paceline.clusters.rank.groups import Group
 from paceline.context import ANY, Combine
 from paceline.errors import ConfigurationError
 from paceline.interpreter import interpret
 from paceline.links.receiving import RecvOperation
 from paceline.links.sending import SendOperation
+from paceline.replica.devices import host_copy
 from paceline.schedules.collective import Collective
 from paceline.trace import Kind
 
@@ -42,7 +44,8 @@ class ProcessNet:
 
     @property
     def shares_memory(self) -> bool:
-        return len(set(self.hosts)) == 1
+        # What a device has is not in that memory: reading it there would cost copies.
+        return self._port.device is None and self._is_on_one_host
 
     def send(self, to: int, tensor: Tensor, *, tag: int = 0, header: tuple[float, ...] = ()) -> SendOperation:
         return self._port.send(self._context, self._members[to], tensor, self._base | tag, header)
@@ -58,8 +61,16 @@ class ProcessNet:
     def execute(self, collective: Collective, data: Tensor, *, combine: Combine) -> Awaitable[None]:
         if collective.algorithm == "native":
             return self._execute_natively(data, combine)
+        if not data.is_cpu:
+            return self._execute_staged(collective, data, combine)
         next_tag = self._group.next_collective
         return interpret(self._context, self, collective, data, combine=combine, next_tag=next_tag)
+
+    async def _execute_staged(self, collective: Collective, data: Tensor, combine: Combine) -> None:
+        """Links move the processor's memory: a device's tensor is copied there once, and back, not chunk by chunk."""
+        host, next_tag = host_copy(data), self._group.next_collective
+        await interpret(self._context, self, collective, host, combine=combine, next_tag=next_tag)
+        data.copy_(host)
 
     async def _execute_natively(self, data: Tensor, combine: Combine) -> None:
         context = self._context
@@ -74,13 +85,17 @@ class ProcessNet:
 
     def window(self, name: str, *, rows: int, like: Tensor) -> LocalWindow:
         context = self._context
-        if not self.shares_memory:
+        if not self._is_on_one_host:
             bound = f"needs ranks that share memory, which those on {context.wiring.words} do not"
             raise ConfigurationError("window", bound, name, 'use link="shared-memory" or pass messages')
-        key = (name, self._group.number, rows, like.numel(), like.dtype)
+        key = (name, self._group.place, rows, like.numel(), like.dtype)
         if key not in context.windows:
             context.windows[key] = LocalWindow.open(context, name, self._group, rows, like)
         return context.windows[key]
+
+    @property
+    def _is_on_one_host(self) -> bool:
+        return len(set(self.hosts)) == 1
 
     def split(self, ranks: Sequence[int]) -> ProcessNet:
         members = ranks if self._group.number == 0 else [self._members[rank] for rank in ranks]
@@ -88,5 +103,6 @@ class ProcessNet:
 
     def count(self) -> int:
         outcome = self._context.outcome
-        outcome.counted = self._context.driver.count_update()
-        return outcome.counted
+        number = self._context.driver.count_update(self._context.begun)
+        outcome.counted = number if number < LATE else outcome.counted
+        return number

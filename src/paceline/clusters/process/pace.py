@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from typing import Protocol
 
 import numpy as np
 
 from paceline.clusters.outcome import Outcome
-from paceline.costs.prices import Given, Work
+from paceline.costs.prices import Given, Pass, Price, Work
 from paceline.costs.stragglers import Stragglers
 from paceline.costs.times import Times
+from paceline.links import clock
 
-__all__ = ["DrawnPace", "OwnPace", "Pace", "pace_of"]
+__all__ = ["DrawnPace", "OwnPace", "Pace", "dawdle", "pace_of"]
 
 
 class Pace(Protocol):
@@ -26,8 +28,20 @@ class Pace(Protocol):
         """A gradient begins: how many seconds it is to take at least."""
         ...
 
-    def left_s(self, least_s: float, took_s: float, processor_s: float) -> float:
-        """How long its rank has to wait when it has computed it; at most 0 if not at all."""
+    def begin_pass(self, one: Pass) -> float:
+        """A pass through a segment begins: how many seconds it is to take at least."""
+        ...
+
+    def left_s(self, least_s: float, took_s: float, worked_s: float) -> float:
+        """How long its rank has to wait when it has computed it; at most 0 if not at all.
+
+        It took so long, of which the processor, or the rank's device, worked so long.
+        """
+        ...
+
+    @property
+    def price(self) -> Price | None:
+        """Where seconds are drawn."""
         ...
 
 
@@ -35,6 +49,8 @@ class OwnPace:
     """A gradient takes what it takes. A straggler's takes longer by a factor of it, or by a delay."""
 
     __slots__ = ("_delay", "_factor", "_rng", "shows_buckets")
+
+    price = None
 
     def __init__(self, rank: int, stragglers: Stragglers, rng: np.random.Generator) -> None:
         self._factor = stragglers.factor(rank)
@@ -45,9 +61,12 @@ class OwnPace:
     def begin(self, samples: int) -> float:
         return 0.0
 
-    def left_s(self, least_s: float, took_s: float, processor_s: float) -> float:
-        # Processor time: a rank that waits for a core is not slow by itself.
-        extra_s = processor_s * (self._factor - 1.0)
+    def begin_pass(self, one: Pass) -> float:
+        return 0.0
+
+    def left_s(self, least_s: float, took_s: float, worked_s: float) -> float:
+        # A rank that waits for a core is not slow by itself.
+        extra_s = worked_s * (self._factor - 1.0)
         return extra_s if self._delay is None else extra_s + self._delay.draw(self._rng)
 
 
@@ -57,25 +76,36 @@ class DrawnPace:
     One whose computing takes longer is noted: it is slower than the machine that it stands for.
     """
 
-    __slots__ = ("_outcome", "_price")
+    __slots__ = ("_outcome", "price")
 
     shows_buckets = True
 
     def __init__(
         self, rank: int, times: Times, stragglers: Stragglers, rng: np.random.Generator, outcome: Outcome
     ) -> None:
-        self._price = Given(times).of_rank(rank, stragglers, rng)
+        self.price: Price = Given(times).of_rank(rank, stragglers, rng)
         self._outcome = outcome
 
     def begin(self, samples: int) -> float:
-        return self._price.seconds(Work.GRADIENT, 0, samples)
+        return self.price.seconds(Work.GRADIENT, 0, samples)
 
-    def left_s(self, least_s: float, took_s: float, processor_s: float) -> float:
+    def begin_pass(self, one: Pass) -> float:
+        return self.price.pass_seconds(one)
+
+    def left_s(self, least_s: float, took_s: float, worked_s: float) -> float:
         left_s = least_s - took_s
         if left_s < 0:
             self._outcome.overruns += 1
             self._outcome.overrun_s -= left_s
         return left_s
+
+
+def dawdle(left_s: float, deadline_s: float) -> None:
+    """Let so many seconds pass on the run's clock, which may stand for a while."""
+    until_s, patient_until_s = clock.now() + left_s, time.monotonic() + left_s + deadline_s
+    while left_s > 0 and time.monotonic() < patient_until_s:
+        time.sleep(left_s)
+        left_s = until_s - clock.now()
 
 
 def pace_of(

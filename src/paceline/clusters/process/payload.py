@@ -22,7 +22,13 @@ from paceline.clusters.process.mapped_files import FilePart, Mappings, map_part
 from paceline.costs.units import format_bytes
 from paceline.links.memory import SharedMemory, aligned
 
-__all__ = ["Packed", "load", "store"]
+__all__ = ["NOT_SENT", "Packed", "load", "store"]
+
+NOT_SENT = (
+    "the task cannot be sent to worker processes; a model that cannot be pickled, such as a parametrized one, "
+    "must be given as what makes it: Task(model=lambda: …)"
+)
+"""What is said of a task whose pickling fails."""
 
 _log = logging.getLogger("paceline")
 
@@ -133,20 +139,20 @@ class Packed:
         file = io.BytesIO()
         self._pickler = _Pickler(file, files=files)
         self._pickler.dump(value)
-        self._pickled = file.getbuffer()
+        self.pickled = file.getbuffer()
 
     def say_what_is_copied(self) -> None:
         """Tell the user if it is much."""
-        _say_what_is_copied(self._pickler.end, len(self._pickled))
+        _say_what_is_copied(self._pickler.end, len(self.pickled))
 
     def store(self) -> SharedMemory:
         """Write the value to shared memory whose descriptor can be handed to workers."""
         pickler, places = self._pickler, pickle.dumps(self._pickler.places)
-        second = pickler.end + len(self._pickled)
+        second = pickler.end + len(self.pickled)
         memory = SharedMemory.create("payload", second + len(places) + _TRAILER.size)
         for offset, raw in pickler.aside:
             memory.view[offset : offset + raw.nbytes] = raw
-        memory.view[pickler.end : second] = self._pickled
+        memory.view[pickler.end : second] = self.pickled
         memory.view[second : second + len(places)] = places
         memory.view[-_TRAILER.size :] = _TRAILER.pack(pickler.end, second)
         return memory

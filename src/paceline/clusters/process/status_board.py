@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from enum import IntEnum
 from typing import Any, NamedTuple
 
+from paceline.clusters.rank.counter import LATE
 from paceline.clusters.rank.pace import slowest
 from paceline.links.bells import Bells
 from paceline.links.clock import StoppableClock
@@ -19,7 +20,8 @@ from paceline.run import Progress
 __all__ = ["Activity", "Status", "StatusBoard"]
 
 _LINE_WORDS = CACHE_LINE // 8
-_STOP, _PROGRESS, _UPDATES, _CLOCK, _METRIC = 0, 1, 6, 7, 8
+_STOP, _PROGRESS, _UPDATES, _CLOCK, _METRIC, _UPDATES_FROM, _SAID, _ASKED = 0, 1, 6, 7, 8, 9, 10, 14
+_LEGS = 4  # of which it is kept: the reporter may have begun the next leg while others end the last one
 _HEAD_LINES = 2  # before the lines of the ranks
 # A rank's line: its status is the driver's to write, the rest its own.
 _STATUS, _STEP, _COMPUTING_NS, _COMPUTATIONS, _DOING, _SINCE_NS = range(6)
@@ -79,6 +81,22 @@ class StatusBoard:
         self._words[_STOP] = step
 
     @property
+    def stop(self) -> bool:
+        """Whether the run is to end, and to be kept."""
+        return bool(self._words[_ASKED])
+
+    @stop.setter
+    def stop(self, stop: bool) -> None:
+        self._words[_ASKED] = stop
+
+    def said(self, leg: int) -> int:
+        """What the reporter has said of a leg's end; where it has said nothing, what it said of one long ago."""
+        return self._words[_SAID + leg % _LEGS]
+
+    def say(self, leg: int, word: int) -> None:
+        self._words[_SAID + leg % _LEGS] = word
+
+    @property
     def metric(self) -> float:
         """What the reporter last announced. It is one word, so that it is whole."""
         value: float = _DOUBLE.unpack(_WORD.pack(self._words[_METRIC]))[0]
@@ -117,13 +135,18 @@ class StatusBoard:
         since_s = self._words[line + _SINCE_NS] * 1e-9
         return Activity(doing, one, awaited == _SEVERAL, since_s, self._words[line + _STEP])
 
-    def count_update(self) -> int:
-        """Count an update; how many there are now. No two ranks are told the same number."""
+    def count_update(self, first: int) -> int:
+        """Count an update of the leg that began with a step; how many there are now. See `UpdateCounter`."""
+        words = self._words
         # Locks of this kind belong to processes: that of a rank that dies is free.
         fcntl.lockf(self._memory.fd, fcntl.LOCK_EX)
         try:
-            self._words[_UPDATES] += 1
-            return self._words[_UPDATES]
+            if first > words[_UPDATES_FROM]:
+                words[_UPDATES_FROM] = words[_UPDATES] = first
+            if first < words[_UPDATES_FROM]:
+                return LATE
+            words[_UPDATES] += 1
+            return words[_UPDATES]
         finally:
             fcntl.lockf(self._memory.fd, fcntl.LOCK_UN)
 

@@ -54,6 +54,11 @@ class Waits:
         """Do not wait until messages to this rank are delivered: the run goes on without it."""
         self._known_lost.add(rank)
 
+    def begin_leg(self) -> None:
+        """The new program knows of no loss yet, and is to be told again."""
+        self._running = []  # messages to lost ranks
+        self._known_lost.clear()
+
     def begin(self, operation: Operation[Any]) -> None:
         """Let an operation go on whenever this rank waits."""
         if not operation.poll() or _failed_unheard(operation):

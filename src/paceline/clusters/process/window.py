@@ -48,7 +48,7 @@ class LocalWindow:
         """Open the memory of this name; the first to ask has it made."""
         row_bytes = aligned(like.numel() * like.element_size())
         nbytes = CACHE_LINE * group.size + rows * row_bytes
-        memory = context.driver.memory(f"{name}-{group.number}", nbytes)
+        memory = context.driver.memory(f"{name}-{group.place}", nbytes)
         return cls(context, group.members, memory, rows, like)
 
     def row(self, number: int) -> Tensor:

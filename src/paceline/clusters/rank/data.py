@@ -38,6 +38,12 @@ class TrainingData:
     def targets(self) -> np.ndarray:
         return self.samples.targets()
 
+    @property
+    def first_and_last(self) -> tuple[int, ...]:
+        """The steps of the first and the last global batch of an epoch: the last may be smaller than all others."""
+        end, turns = self.batches.steps_per_epoch * self._turns, self._turns
+        return (*range(turns), *range(max(turns, end - turns), end))
+
     def batch_of(self, worker: int, step: int) -> Batch:
         turns = self._turns
         if turns == 1:

@@ -20,10 +20,14 @@ _MAX_GROUPS = 2**30
 class Group:
     """One group, as one of its ranks knows it."""
 
-    __slots__ = ("_begun", "base", "hosts", "members", "number", "positions", "rank")
+    __slots__ = ("_begun", "base", "hosts", "members", "number", "place", "positions", "rank")
 
-    def __init__(self, number: int, members: Sequence[int], rank: int, hosts: Sequence[int]) -> None:
+    def __init__(
+        self, number: int, members: Sequence[int], rank: int, hosts: Sequence[int], *, place: int
+    ) -> None:
         self.number = number
+        self.place = place
+        """Its number in the first leg: windows are found by it, so that a later leg finds them again."""
         self.members = members
         self.rank = members.index(rank)
         """Its position in the group."""
@@ -58,15 +62,24 @@ class GroupNumbers:
 
 
 class Groups:
-    """The groups that one rank is in. `number_of` gives the number of a group: the same to every rank that asks."""
+    """The groups that one rank is in, in one leg of the run.
 
-    __slots__ = ("_found", "_hosts", "_number_of", "_rank", "everybody")
+    `number_of` gives the number of a group: the same to every rank that asks. Groups of another leg have other numbers,
+    so that messages of one leg never meet those of another.
+    """
 
-    def __init__(self, rank: int, hosts: Sequence[int], number_of: Callable[[tuple[int, ...]], int]) -> None:
+    __slots__ = ("_found", "_hosts", "_leg", "_number_of", "_rank", "everybody")
+
+    def __init__(
+        self, rank: int, hosts: Sequence[int], number_of: Callable[[tuple[int, ...]], int], *, leg: int = 0
+    ) -> None:
+        self._leg = leg
         self._rank = rank
         self._hosts = hosts
         self._number_of = number_of
-        self.everybody = Group(0, range(len(hosts)), rank, hosts)
+        # Those of later legs are counted down from the last number: nobody needs to be asked.
+        number = _MAX_GROUPS - leg if leg else 0
+        self.everybody = Group(number, range(len(hosts)), rank, hosts, place=0)
         self._found: dict[Sequence[int], Group] = {self.everybody.members: self.everybody}
 
     def find(self, members: Sequence[int]) -> Group:
@@ -82,9 +95,12 @@ class Groups:
         if members == tuple(self.everybody.members):
             return self.everybody
         self._check(members)
-        number = self._number_of(members)
+        place = self._number_of(members)
+        # Negative: no rank has such a number.
+        number = self._number_of((-self._leg, *members)) if self._leg else place
         assert 0 < number < _MAX_GROUPS, "a run has not so many groups"
-        return Group(number, members, self._rank, tuple(self._hosts[member] for member in members))
+        hosts = tuple(self._hosts[member] for member in members)
+        return Group(number, members, self._rank, hosts, place=place)
 
     def _check(self, members: tuple[int, ...]) -> None:
         ranks = self.everybody.size

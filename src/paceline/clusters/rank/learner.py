@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Sequence
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar, cast
 
 from torch import Tensor
 
@@ -23,7 +23,7 @@ R = TypeVar("R", bound=Rank)
 class Learner(Generic[R]):
     """A rank's replica of the model. Its subclasses satisfy `paceline.context.Model`."""
 
-    __slots__ = ("_ctx", "_is_shared", "_looks", "_replica", "_updates")
+    __slots__ = ("_ctx", "_is_shared", "_looks", "_replica", "_twins", "states", "updates")
 
     def __init__(self, ctx: R, replica: Replica | None) -> None:
         self._ctx = ctx
@@ -32,7 +32,13 @@ class Learner(Generic[R]):
         # Most tasks need no look before an update.
         self._looks = task is not None and (task.ema is not None or task.schedule is not None)
         self._is_shared = False  # whether all ranks see the same parameters
-        self._updates = 0
+        self.updates = 0
+        self.states: dict[str, Tensor] = {}
+        """What the strategy remembers, by name."""
+        self._twins = 0  # those that the program has asked for in this leg
+
+    def begin_leg(self) -> None:
+        self._twins = 0
 
     @property
     def replica(self) -> Replica:
@@ -45,6 +51,10 @@ class Learner(Generic[R]):
     @property
     def data(self) -> TrainingData:
         return self._ctx.data
+
+    @property
+    def version(self) -> int:
+        return self._ctx.begun
 
     @property
     def parameters(self) -> Tensor:
@@ -80,9 +90,9 @@ class Learner(Generic[R]):
         """Step a schedule that goes by the metric, if there is a new one; see that a moving average sees all."""
         ctx, replica, every = self._ctx, self.replica, self._ctx.job.evaluate_every
         # The reporter announced it before it took part in this update, so that every rank knows it by now.
-        if self._updates and every and self._updates % every == 0 and replica.updates.wait_for_metric:
+        if self.updates and every and self.updates % every == 0 and replica.updates.wait_for_metric:
             replica.updates.note_metric(ctx.announced)
-        self._updates += 1
+        self.updates += 1
         parted = shard is not None and shard.stop - shard.start < replica.layout.length
         if parted and ctx.is_reporter and replica.task.ema is not None and not self._is_shared:
             bound = "must not be given where each server has a part of the parameters only"
@@ -110,12 +120,23 @@ class Learner(Generic[R]):
     def reclaim(self) -> None:
         self.replica.reclaim()
 
+    def state(self, name: str, *, like: Tensor, initial: Tensor | None = None) -> Tensor:
+        kept = self.states.get(name)
+        if kept is None or kept.shape != like.shape or kept.dtype != like.dtype:
+            kept = self.states[name] = like.clone().zero_() if initial is None else initial.clone()
+        return kept
+
     def twin(self) -> R:
+        self._twins += 1
+        if self._twins <= len(self._ctx.twins):  # that of an earlier leg goes on
+            return cast(R, self._ctx.twins[self._twins - 1])
         _ = self._ctx.rng  # one stream for both
         other = copy.copy(self._ctx)
         other.model = type(self)(other, self.replica.twin())
         other.net = self._ctx.net.seen_by(other)
         self._ctx.twins.append(other)
+        if self._ctx.restored_twins:
+            self._ctx.restored_twins[self._twins - 1](other)
         return other
 
     def note_loss(self, batch: Batch, loss: float) -> float:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from paceline.clusters.rank.averaging import Averaging
+from paceline.clusters.rank.endings import Endings
 from paceline.clusters.rank.observer import Observer
 from paceline.errors import ConfigurationError
-from paceline.replica.averages import MovingAverage
 from paceline.trace import Kind
 
 if TYPE_CHECKING:
@@ -28,14 +30,13 @@ class Logbook:
 
     __slots__ = (
         "_average",
-        "_averaged_steps",
+        "_endings",
         "_evaluation_s",
         "_observer",
-        "_observes",
         "_rank",
         "_reported",
         "_seen",
-        "_stops",
+        "_was_of_all",
     )
 
     def __init__(self, rank: Rank) -> None:
@@ -44,30 +45,32 @@ class Logbook:
         self._evaluation_s = 0.0
         self._seen: dict[str, float] | None = None  # the step's metrics, where the run has looked already
         self._observer: Observer | None = None
-        self._observes = False  # whether workers have steps of their own: they can end only where they meet
-        self._stops = False  # whether a callback wants the run to end
+        self._was_of_all = False  # whether the run that goes on had seen all workers' parameters
+        self._endings = Endings(rank)
         decay = rank.job.task.ema if rank.is_reporter and rank.job.task is not None else None
-        self._average = None if decay is None else MovingAverage(decay)
-        self._averaged_steps = 0
+        self._average = None if decay is None else Averaging(rank, decay)
 
     # What a strategy writes
 
     @property
     def steps(self) -> int:
-        return self._rank.last_step
+        return self._rank.leg_end
 
     def report(self, **values: float) -> None:
         self._reported.update(values)
 
     def inspects(self, step: int) -> bool:
-        return step + 1 >= self._rank.last_step or self._evaluation_is_due(step)
+        return step + 1 >= self._rank.leg_end or self._evaluation_is_due(step)
 
     def show(self, parameters: Tensor | None = None) -> None:
         self.observer.show(self._rank.model.parameters if parameters is None else parameters)
 
     async def observe(self, step: int, *, force: bool = False, own_metric: bool = False) -> None:
-        self._observes = True
-        if not force and not self.inspects(step):
+        self._endings.observes = True
+        ends = step + 1 >= self._rank.last_step
+        # Workers that go at their own pace come here at the end of each leg; but only the run's end is looked at.
+        if not ends and (self._rank.own_pace or not (force or self._evaluation_is_due(step))):
+            await self._meet(step)
             return
         start_s = self._rank.now()
         self.show()
@@ -84,8 +87,11 @@ class Logbook:
         histogram[staleness] = histogram.get(staleness, 0) + 1
 
     def note_lost(self, rank: int) -> None:
-        step = self._rank.step
-        self._rank.outcome.lost.append((rank, step))
+        step, lost = self._rank.step, self._rank.outcome.lost
+        if any(rank == other for other, _ in lost):
+            self._rank.go_on_without(rank)  # it was lost in an earlier leg
+            return
+        lost.append((rank, step))
         _log.warning("rank %d is lost in step %d; the run goes on without it", rank, step)
         self._rank.go_on_without(rank)
 
@@ -96,6 +102,8 @@ class Logbook:
         before = updates[-1]["step"] if updates else 0
         # Others go on while one evaluates, so that its time is the run's; not where there is only one.
         left_out_s = self._evaluation_s if len(rank.workers) == 1 else 0.0
+        if rank.is_reporter:
+            self._endings.before_own_update(step)
         reported, self._reported = self._reported, {}
         record = self._draft(step - 1, reported)
         record.update(loss=loss, samples=samples, seconds=rank.now() - left_out_s)
@@ -103,7 +111,8 @@ class Logbook:
         updates.append(record)
         if not rank.is_reporter:
             return
-        self._follow_average(step)
+        if self._average is not None:
+            self._average.follow(step)
         every = rank.job.evaluate_every
         # The last evaluation comes in `finish`, when everybody has ended.
         evaluates = self._evaluates and step // every > before // every and step < rank.last_step
@@ -111,30 +120,38 @@ class Logbook:
             record["extra"]["consensus"] = self._observer.distance()
         if evaluates:
             self._enter(record, self._evaluate())
-        if self._ends_with(record):
-            rank.end_after(step)
+        self._endings.after_own_update(step, ends=self._ends_with(record))
         rank.show_progress(record)
 
     # What the loop writes
 
+    def begin_leg(self) -> None:
+        self._seen = None
+        self._endings.begin_leg()
+
     def finish_step(self, step: int) -> None:
         rank, outcome = self._rank, self._rank.outcome
         outcome.bytes_at.append(outcome.bytes_sent)
+        if rank.keeper is not None:
+            rank.keeper.prepare(step)
         if not rank.is_reporter:
             return
         if self._average is not None:
-            self._follow_average(step + 1)
+            self._average.follow(step + 1)
         reported, self._reported = self._reported, {}
         record = self._draft(step, reported)
+        ends = False
         if self._seen is not None:
             self._enter(record, self._seen)
             self._seen = None
         elif self._evaluation_is_due(step):
             self._enter(record, self._evaluate())
-            self._end_after(step, record)
+            ends = self._ends_with(record)
         elif rank.job.watch.steps:
-            self._end_after(step, record)
+            ends = self._ends_with(record)
         outcome.records.append(record)
+        if ends or rank.keeper is not None:
+            self._endings.after_step(step, ends=ends)
         rank.show_progress(record)
 
     def finish(self) -> Outcome:
@@ -192,14 +209,15 @@ class Logbook:
         start_s = self._rank.now()
         self.report(consensus=self.observer.distance())
         self._leave_out(start_s)
+        ends = False
         if self._evaluation_is_due(step):
-            self._follow_average(step + 1)
+            if self._average is not None:
+                self._average.follow(step + 1)
             self._seen = self._evaluate()
             record = self._draft(step, dict(self._reported))
             self._enter(record, self._seen)
-            self._stops = self._ends_with(record) or self._stops
-        if self._stops:
-            self._rank.end_after(step)
+            ends = self._ends_with(record)
+        self._endings.at_meeting(step, ends=ends)
 
     @property
     def _evaluates(self) -> bool:
@@ -244,12 +262,6 @@ class Logbook:
         """The parameters that are evaluated. None: the replica's own."""
         return self._mean() if self._average is None else self._average.values
 
-    def _follow_average(self, steps: int) -> None:
-        """Take the parameters after so many steps into the moving average, once."""
-        if self._average is not None and steps > self._averaged_steps:
-            self._averaged_steps = steps
-            self._average.update(self._rank.model.parameters)
-
     def _refuse_plateaus(self) -> None:
         """Where ranks update at their own pace, they would hear of a metric at different updates."""
         if self._rank.model.replica.updates.wait_for_metric:
@@ -261,21 +273,15 @@ class Logbook:
 
     def _ends_with(self, record: dict[str, Any]) -> bool:
         """Whether a record is a reason to end the run: its target is reached, or a callback says so."""
-        stops = self._consult(record)
-        return stops or (record["metric"] is not None and self._reaches_target(record["metric"]))
+        return self._consult(record) or self._endings.reaches_target(record["metric"])
 
-    def _end_after(self, step: int, record: dict[str, Any]) -> None:
-        """End the run if the record of this step is a reason to."""
-        if not self._ends_with(record):
-            return
-        if (
-            self._observes
-        ):  # where workers take steps of their own, the run ends when they next meet: see `_look`
-            self._stops = True
-        else:
-            # The others may have begun the next step, but none can have ended it without this rank: so that step is
-            # the last, for everybody, in every world.
-            self._rank.end_after(step + 1)
+    async def _meet(self, step: int) -> None:
+        """Where workers take steps of their own: stop together, so that the reporter can say that a leg ends here."""
+        if self._endings.meets_at(step):
+            await self.observer.meet()
+            if self._rank.is_reporter:
+                self._endings.at_meeting(step)
+            await self.observer.part()
 
     def _consult(self, record: dict[str, Any]) -> bool:
         """Show a record to the driver's callbacks, if they want it; whether they want the run to end."""
@@ -293,6 +299,28 @@ class Logbook:
         self._leave_out(start_s)
         return stops
 
-    def _reaches_target(self, metric: float) -> bool:
-        job = self._rank.job
-        return job.stop_at_target and job.task is not None and job.task.reaches_target(metric)
+    # What is kept of it
+
+    def keep(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        tensors, facts = ({}, {}) if self._average is None else self._average.keep()
+        own = {"evaluation_s": self._evaluation_s, "reported": self._reported, "of_all": self.is_of_all}
+        return tensors, {**facts, **own}
+
+    def restore(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+        self._evaluation_s = facts["evaluation_s"]
+        self._reported = dict(facts["reported"])
+        self._was_of_all = facts["of_all"]
+        if self._average is not None:
+            self._average.restore(tensors, facts)
+
+    @property
+    def is_of_all(self) -> bool:
+        """Whether the run's model is the mean of all workers'."""
+        return self._was_of_all or self._observer is not None
+
+    async def look_again(self) -> None:
+        """At a run that had ended before: let the reporter see all parameters once more."""
+        if self._was_of_all and self._rank.rank in self._rank.workers:
+            self.show()
+            await self.observer.meet()
+            await self.observer.part()

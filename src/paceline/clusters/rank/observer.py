@@ -52,7 +52,9 @@ class Observer:
     @staticmethod
     def row(parameters: Tensor) -> Tensor:
         """A row of the parameter board has the size and dtype of this."""
-        return parameters.new_empty(parameters.numel() + 1)
+        # In the processor's memory, whatever device the parameters are on: there all ranks can show theirs.
+        device = "meta" if parameters.is_meta else "cpu"
+        return torch.empty(parameters.numel() + 1, dtype=parameters.dtype, device=device)
 
     def show(self, parameters: Tensor) -> None:
         if not parameters.is_meta:

@@ -19,7 +19,7 @@ from paceline.clusters.hosts.table import Member, Table, Whereabouts, check_vers
 from paceline.clusters.job import Consult, Job
 from paceline.clusters.outcome import Outcome
 from paceline.clusters.process.letters import read_error
-from paceline.clusters.process.payload import Packed
+from paceline.clusters.process.payload import NOT_SENT, Packed
 from paceline.clusters.ray.actor import RankActor
 from paceline.clusters.ray.code import own_modules, own_path, travelling_by_value
 from paceline.clusters.ray.connection import connected, import_ray
@@ -119,9 +119,13 @@ class Fleet:
         said = (own_path(), os.getcwd(), own_modules())
         missing = {name for names in self._ask(chosen, "look", [said] * job.ranks) for name in names}
         assignment = Assignment(
-            job=job, stragglers=cluster.stragglers, deadline_s=cluster.deadline_s, threads=cluster.threads
+            job=job,
+            stragglers=cluster.stragglers,
+            deadline_s=cluster.deadline_s,
+            threads=cluster.threads,
+            device=cluster.device_word,
         )
-        with user_code("the task cannot be sent to worker processes"), travelling_by_value(sorted(missing)):
+        with user_code(NOT_SENT), travelling_by_value(sorted(missing)):
             # A host of its own may not have the files that this one has mapped.
             packed = Packed(assignment, files=not spans_hosts)
         packed.say_what_is_copied()

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING
 
 from paceline.clusters.checks import (
     check_deadline,
+    check_device_word,
     check_real_stragglers,
     check_threads,
     check_workers,
+    device_words,
     thread_words,
 )
 from paceline.clusters.job import Consult, Job
@@ -59,6 +61,9 @@ class Ray:
     """The ports at which ranks and driver may listen. None: any that is free."""
     threads: int | None = None
     """With how many threads each rank computes, which can change the last bits of sums. None: a share of the cores."""
+    device: str | None = None
+    """Where ranks compute: as for `pl.Local`. None: if `resources` has a GPU on the one that Ray gives, else on the
+    processor."""
 
     def __post_init__(self) -> None:
         _check_address(self.address)
@@ -70,7 +75,15 @@ class Ray:
             raise ConfigurationError("servers", "must be a whole number of at least 0", self.servers, remedy)
         check_deadline(self.deadline_s)
         check_threads(self.threads)
+        check_device_word(self.device_word, elsewhere=True)
         check_real_stragglers(self.stragglers, self.workers)
+
+    @property
+    def device_word(self) -> str:
+        """What each rank is told."""
+        if self.device is not None:
+            return self.device
+        return "gpu" if "GPU" in self.resources else "cpu"
 
     @property
     def stragglers(self) -> Stragglers:
@@ -110,7 +123,7 @@ class Ray:
         words += [f"rank {rank} {factor:g}x as slow" for rank, factor in sorted(self.slow.items())]
         if self.delay is not None:
             words.append(f"delay {self.delay}")
-        words += thread_words(self.threads)
+        words += [*thread_words(self.threads), *device_words(self.device_word)]
         return ", ".join(words)
 
 

@@ -10,8 +10,10 @@ from typing import Any, TypeVar, cast
 
 from torch import Tensor
 
+from paceline.clusters import stopping
 from paceline.clusters.job import Consult, Job
 from paceline.clusters.outcome import Outcome
+from paceline.clusters.rank.counter import UpdateCounter
 from paceline.clusters.rank.data import TrainingData
 from paceline.clusters.rank.groups import GroupNumbers, Groups
 from paceline.clusters.rank.observer import Observer
@@ -20,7 +22,7 @@ from paceline.clusters.rank.rank import Rank
 from paceline.clusters.simulated.events import Timer
 from paceline.clusters.simulated.kernel import AnyOf, Event, Kernel, Process
 from paceline.clusters.simulated.learner import SimulatedLearner
-from paceline.clusters.simulated.net import SimulatedNet
+from paceline.clusters.simulated.net import SimulatedGroupNet, SimulatedNet
 from paceline.clusters.simulated.network import Network
 from paceline.clusters.simulated.whole_collective import WholeCollective
 from paceline.clusters.simulated.window import SimulatedWindow
@@ -29,6 +31,7 @@ from paceline.costs.link import Link
 from paceline.costs.prices import Pricing
 from paceline.costs.stragglers import Stragglers
 from paceline.replica.batches import GlobalBatches
+from paceline.replica.pieces.cutting import Layers
 from paceline.replica.replica import Replica
 from paceline.replica.samples import Samples
 from paceline.run import Progress, Record
@@ -61,8 +64,10 @@ class World:
     """Those to compute with: none where no mathematics is done."""
     test_samples: Samples | None
     last_step: int
-    updates: int = 0
-    """Updates that ranks made at their own pace."""
+    updates: UpdateCounter = field(default_factory=UpdateCounter)
+    """Those that ranks made at their own pace."""
+    said: dict[int, int] = field(default_factory=dict)
+    """By the number of a leg: what the reporter has said of its end."""
     progress: Callable[[Progress], None] | None = None
     consult: Consult | None = None
     callback_error: Exception | None = None
@@ -81,6 +86,8 @@ class World:
     windows: dict[tuple[str, int], SimulatedWindow] = field(default_factory=dict)
     groups: GroupNumbers = field(default_factory=GroupNumbers)
     parameter_board: SimulatedWindow | None = None
+    layers: Layers | None = None
+    """The parts of the model, where it is cut: found once for all ranks."""
 
 
 class SharedData(TrainingData):
@@ -166,6 +173,36 @@ class SimulatedContext(Rank):
 
     def end_after(self, step: int) -> None:
         self.world.last_step = min(self.world.last_step, step + 1)
+
+    @property
+    def leg_end(self) -> int:
+        # Asked several times a step: this spares a call where there are no legs.
+        return super().leg_end if self._in_legs else self.world.last_step
+
+    @property
+    def said(self) -> int:
+        return self.world.said.get(self.leg, 0)
+
+    def say(self, word: int) -> None:
+        self.world.said[self.leg] = word
+
+    @property
+    def stop_wanted(self) -> bool:
+        return stopping.wanted()
+
+    def settle(self) -> None:
+        """Virtual time needs no help with that."""
+
+    async def catch_up(self) -> None:
+        if self.resumed_s:
+            await Timer(self, self.resumed_s)
+
+    def begin_leg(self, first: int) -> None:
+        super().begin_leg(first)
+        groups = Groups(self.rank, self.world.hosts, self.world.groups.number_of, leg=self.leg)
+        for each in cast(list[SimulatedContext], [self, *self.twins]):
+            each.groups = groups
+            each.net = SimulatedGroupNet(each, groups.everybody)
 
     def announce(self, metric: float) -> None:
         self.world.announced = metric

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 from torch import Tensor
 
-from paceline.clusters.rank.learner import Learner
+from paceline.clusters.rank.pieces import PieceLearner
 from paceline.clusters.simulated.events import ComputeEvent, Timer
 from paceline.context import BUCKET_BYTES, Batch
-from paceline.costs.prices import Work, ready_shares
+from paceline.costs.prices import Pass, Work, ready_shares
+from paceline.replica.pieces.cutting import Layers
 from paceline.trace import Kind
 from paceline.trace.spans import pack_span
 
@@ -19,11 +20,13 @@ if TYPE_CHECKING:
 
 __all__ = ["SimulatedLearner"]
 
+T = TypeVar("T")
+
 _UPDATE = int(Kind.UPDATE)
 _UPDATE_WORK = Work.UPDATE  # found quicker here than in its class
 
 
-class SimulatedLearner(Learner["SimulatedContext"]):
+class SimulatedLearner(PieceLearner["SimulatedContext"]):
     """The mathematics is real, or left out; the time is virtual."""
 
     __slots__ = ()
@@ -36,10 +39,11 @@ class SimulatedLearner(Learner["SimulatedContext"]):
     ) -> AsyncIterator[Tensor]:
         ctx, replica = self._ctx, self.replica
         replica.set_bucket_bytes(bucket_bytes)
+        buckets = replica.buckets
         computation = ComputeEvent(ctx, batch, weight)
         ctx.start(computation)
         start_s = ctx.now()
-        for number, ready in zip(replica.bucket_order(), ready_shares(replica.bucket_shares()), strict=True):
+        for number, ready in zip(buckets.order(), ready_shares(buckets.shares()), strict=True):
             wait_s = start_s + ready * computation.seconds - ctx.now()
             if number and wait_s > 0:
                 await Timer(ctx, wait_s)
@@ -64,3 +68,19 @@ class SimulatedLearner(Learner["SimulatedContext"]):
         if update_s:
             await Timer(ctx, update_s)
         ctx.record_packed(pack_span(_UPDATE, start_s, ctx.kernel.now, -1, 0, ctx.step))
+
+    def _find_layers(self) -> Layers:
+        world = self._ctx.world
+        if world.layers is None:
+            world.layers = super()._find_layers()
+        return world.layers
+
+    async def _timed(self, kind: Kind, one: Pass, micro: int, run: Callable[[], T]) -> T:
+        ctx = self._ctx
+        start_s = ctx.kernel.now
+        seconds = ctx.price.pass_seconds(one)
+        made = run()
+        if seconds:
+            await Timer(ctx, seconds)
+        ctx.record_packed(pack_span(kind, start_s, ctx.kernel.now, micro, 0, ctx.step))
+        return made

@@ -157,6 +157,10 @@ class MortalContext(SimulatedContext):
     def go_on_without(self, rank: int) -> None:
         self._known.add(rank)
 
+    def begin_leg(self, first: int) -> None:
+        super().begin_leg(first)
+        self._known.clear()  # the new program knows of no loss yet, and is to be told again
+
     def open_parameter_board(self) -> Observer:
         observer = super().open_parameter_board()
         self._losses.do_without_the_lost()

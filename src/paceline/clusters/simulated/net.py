@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
+from paceline.clusters.rank.counter import LATE
 from paceline.clusters.rank.groups import Group
 from paceline.clusters.simulated.messages import GroupRecvEvent, RecvEvent, SendEvent
 from paceline.clusters.simulated.whole_collective import PartEvent, suits
@@ -64,7 +65,7 @@ class SimulatedNet:
         if len(set(self.hosts)) > 1:
             remedy = "use hosts=1 or pass messages"
             raise ConfigurationError("window", "needs ranks of one host", name, remedy)
-        world, key = self._context.world, (name, self._group.number)
+        world, key = self._context.world, (name, self._group.place)
         if key not in world.windows:
             world.windows[key] = SimulatedWindow(world.kernel, self._group.members, rows, like, world.memory)
         return world.windows[key].seen_by(self._context)
@@ -78,9 +79,9 @@ class SimulatedNet:
 
     def count(self) -> int:
         world, outcome = self._context.world, self._context.outcome
-        world.updates += 1
-        outcome.counted = world.updates
-        return outcome.counted
+        number = world.updates.count(self._context.begun)
+        outcome.counted = number if number < LATE else outcome.counted
+        return number
 
 
 class SimulatedGroupNet(SimulatedNet):

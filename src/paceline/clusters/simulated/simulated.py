@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch import nn
 
 from paceline.chance import seeded
 from paceline.clusters.checks import check_compute, check_threads, check_workers, share_of_cores, thread_words
@@ -16,6 +17,7 @@ from paceline.clusters.gc_pause import gc_paused
 from paceline.clusters.job import Consult, Job
 from paceline.clusters.outcome import Outcome
 from paceline.clusters.rank.failures import failure_of
+from paceline.clusters.rank.keeper import prepare_all
 from paceline.clusters.simulated.context import SharedData, SimulatedContext, World
 from paceline.clusters.simulated.kernel import Kernel, Process
 from paceline.clusters.simulated.losses import Losses
@@ -108,8 +110,9 @@ class Simulated:
             # The ranks compute in the caller's process, and must leave its random numbers as they were.
             with gc_paused(), seeded(job.seed):
                 try:
-                    # A rank that dies in a collective disturbs it in any case, and callbacks must be called once.
-                    whole = not self.faults and consult is None
+                    # A rank that dies in a collective disturbs it in any case. Callbacks must be called once, and
+                    # checkpoints written once.
+                    whole = not self.faults and consult is None and job.keeping is None
                     return self._run(job, progress, consult, whole_collectives=whole)
                 except Disturbed:
                     return self._run(job, progress, consult, whole_collectives=False)
@@ -127,10 +130,10 @@ class Simulated:
         world = self._world(job, progress)
         world.whole_collectives, world.consult = whole_collectives, consult
         contexts = self._contexts(job, world)
+        prepare_all(contexts, job)
         processes: list[Process[Any]] = []
         for context in contexts:
-            program: Any = job.program(context.rank)(context)
-            context.program = context.new_process(program, f"rank {context.rank} ({context.role})")
+            context.program = context.new_process(context.live(), f"rank {context.rank} ({context.role})")
             processes.append(context.program)
         try:
             world.kernel.run(processes)
@@ -198,12 +201,12 @@ class Simulated:
         task = job.task
         if task is None:
             return [(rank, None) for rank in range(job.ranks)]
-        module: Any = task.model
         if self.math == "none":
+            module: Any = task.model
             shapes = ShapeReplica(task, module.to("meta"), seed=job.seed)
             return [(rank, shapes) for rank in range(job.ranks)]
         return [
-            (rank, Replica(task, copy.deepcopy(module), seed=job.seed, rank=rank, autocast=job.autocast))
+            (rank, Replica(task, _build(job), seed=job.seed, rank=rank, autocast=job.autocast))
             for rank in range(job.ranks)
         ]
 
@@ -240,11 +243,18 @@ def _set_threads(count: int) -> int:
     return before
 
 
+def _build(job: Job) -> nn.Module:
+    """The model of one rank."""
+    assert job.task is not None
+    model = job.task.model
+    # A copy takes less time than a factory.
+    return copy.deepcopy(model) if isinstance(model, nn.Module) else job.task.build_model(job.seed)
+
+
 def _measure(job: Job, samples: Samples, batches: GlobalBatches) -> Measured:
     """What gradients and updates cost on this machine: of one worker's slice, and of a batch of another size."""
     assert job.task is not None
-    module: Any = job.task.model
-    replica = Replica(job.task, copy.deepcopy(module), seed=job.seed, autocast=job.autocast)
+    replica = Replica(job.task, _build(job), seed=job.seed, autocast=job.autocast)
     own = batches.slice(0, 0, job.workers)
     other = batches.slice(0, 0, 1 if job.workers > 1 else 2)
     own_s = _median_s(lambda: replica.compute(own, samples))

@@ -130,7 +130,12 @@ function eachRectangle(context, row, run, view, box, paints, kindOf, top, height
 
 const PREPOSITIONS = { send: "to", receive: "from", wait: "for" };
 
+const PASSES = ["forward", "backward", "weights"]; // of a micro-batch, whose number stands for a peer
+
 function spanTitle(kind, peer) {
+  if (PASSES.includes(kind)) {
+    return `${kind} ${peer + 1}`;
+  }
   return peer >= 0 && PREPOSITIONS[kind] ? `${kind} ${PREPOSITIONS[kind]} ${peer}` : kind;
 }
 

@@ -10,7 +10,7 @@ function spanRows(timeline, span) {
     ["start", formatMoment(span.start)],
     ["length", formatSeconds(span.end - span.start)],
   ];
-  if (span.peer >= 0) {
+  if (span.peer >= 0 && !PASSES.includes(span.kind)) {
     rows.push(["peer", `rank ${span.peer}`]);
   }
   if (span.bytes > 0) {

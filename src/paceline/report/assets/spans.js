@@ -3,7 +3,7 @@
 // Every instant of a rank counts once, as in Paceline's summaries: as processing (compute, update, …) if it does
 // that, else as communicating, else as waiting. The rows of a lane are cut accordingly; `index` leads to the whole span.
 
-const PROCESSOR_KINDS = ["compute", "update", "cancelled", "evaluate", "sleep"];
+const PROCESSOR_KINDS = ["compute", "forward", "backward", "weights", "update", "cancelled", "evaluate", "sleep"];
 
 async function unpackLanes(packed, kindNames) {
   const columns = await unpackColumns(packed);

@@ -10,6 +10,7 @@ import numpy as np
 
 from paceline.context import Batch, Context
 from paceline.replica.partitions import Partition
+from paceline.strategies.counts import Counts
 from paceline.strategies.federated.messages import ANSWER, MODEL, Adjust
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ class LocalWork:
 
 
 class Client:
-    """One client. It keeps nothing from round to round but its data."""
+    """One client. It keeps nothing from round to round but its data, and how many steps it has taken."""
 
     def __init__(self, ctx: Context, work: LocalWork, partition: Partition) -> None:
         targets = ctx.model.data.targets if partition.needs_targets else ctx.model.data.sample_count
@@ -40,13 +41,14 @@ class Client:
         self._own = partition.parts(targets, len(ctx.workers))[ctx.rank]
         size = ctx.model.data.batch_of(ctx.rank, 0).total if work.batch is None else work.batch
         self._batch_size = max(1, size or len(self._own))
-        self._local_steps = 0
+        self._local_steps = Counts(ctx, "local_steps")
 
     async def run(self) -> None:
         async for step in self._ctx.rounds():
             order = await self._ctx.net.recv(self._ctx.servers[0], tag=MODEL)
             if order.tensor.numel():
                 await self._take_part(step, order.tensor)
+        self._local_steps.keep()
 
     async def _take_part(self, step: int, model: Tensor) -> None:
         ctx = self._ctx
@@ -87,5 +89,6 @@ class Client:
     def _batch(self, numbers: np.ndarray) -> Batch:
         """A batch of its own, not a part of a larger one: its gradient is a plain mean."""
         # Each has a number of its own, for dropout layers are seeded by it, and models take turns by it.
-        number, self._local_steps = self._local_steps, self._local_steps + 1
+        (number,) = self._local_steps.values
+        self._local_steps.values[0] += 1
         return Batch(number, 0, len(numbers), len(numbers), lambda _step: numbers)

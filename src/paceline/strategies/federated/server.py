@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from paceline.context import Context
 from paceline.errors import PeerLost
+from paceline.strategies.counts import Counts
 from paceline.strategies.federated.messages import ANSWER, MODEL, Update
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ class FederatedServer:
         self._fraction = fraction
         self._update = update
         self._alive = list(ctx.workers)
-        self._samples = 0
+        self._samples = Counts(ctx, "samples")
         self._was_left_alone = False
 
     async def run(self) -> None:
@@ -39,6 +40,7 @@ class FederatedServer:
             for client in sampled:
                 await self._collect(client, answers)
             self._settle(step, answers)
+        self._samples.keep()
 
     def _sample(self) -> list[int]:
         count = max(1, round(self._fraction * len(self._alive)))
@@ -79,8 +81,8 @@ class FederatedServer:
         self._ctx.log.note_lost(loss.rank)
 
     def _settle(self, step: int, answers: Answers) -> None:
-        self._samples += answers.samples
-        self._ctx.log.report(loss=answers.loss, samples=self._samples, clients=answers.count)
+        self._samples.values[0] += answers.samples
+        self._ctx.log.report(loss=answers.loss, samples=self._samples.values[0], clients=answers.count)
         if answers.count:
             self._update(answers.mean_difference())
             answers.put_buffers()

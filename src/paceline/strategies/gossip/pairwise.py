@@ -64,7 +64,7 @@ class Pairwise:
         self._neighbours = list(topology.neighbours(ctx.rank))
         self._held = copy_of(ctx.model.parameters)
         self._offer: _Offer | None = None
-        self._seen = 0  # updates of all peers, at this one's last
+        self._seen = ctx.model.version  # updates of all peers, at this one's last
 
     async def run(self) -> None:
         ctx = self._ctx

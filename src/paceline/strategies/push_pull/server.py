@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from paceline.collectives import gradient_norm
 from paceline.context import ANY, Combine, Context, Message, Sending
 from paceline.errors import ConfigurationError, DeadlineError, MismatchError, PeerLost
+from paceline.strategies.counts import Counts
 from paceline.strategies.push_pull.order import Order
 from paceline.strategies.push_pull.policy import (
     BUFFER,
@@ -48,7 +49,7 @@ class Server:
         self._parameters = cut(ctx.model.parameters, shards)[number]
         self._gradient = cut(ctx.model.gradient, shards)[number]
         self._length = self.shard.stop - self.shard.start
-        self.version = 0
+        self.version = ctx.model.version
         self.batch_of = ctx.model.data.batch_of
         # An update takes one gradient of every worker: each is added to the sum as it is received, in order of ranks.
         self._adds_up = policy.takes_all(len(ctx.workers))
@@ -156,9 +157,10 @@ class Coordinator(Server):
         self, ctx: Context, servers: Sequence[int], policy: Policy, *, staleness_aware: bool = False
     ) -> None:
         super().__init__(ctx, servers, policy, staleness_aware=staleness_aware)
-        self._samples = 0
+        self._samples = Counts(ctx, "samples")
         self._alive = set(ctx.workers)
-        self._done = dict.fromkeys(ctx.workers, 0)  # gradients that each worker has pushed
+        self._done = Counts(ctx, "gradients", len(ctx.workers))
+        self._gradients = self._done.values  # that each worker has pushed
         self._held: set[int] = set()  # workers that are too far ahead of the slowest to go on
         # BatchNorm's statistics and the like are the first worker's, which sends them along.
         self._buffers, self._first_worker = ctx.model.buffers, ctx.workers[0]
@@ -179,6 +181,8 @@ class Coordinator(Server):
             if inspects:
                 await self._fetch_shards()
         await self.wait_for_farewells(sorted(self._alive))
+        self._samples.keep()
+        self._done.keep()
 
     def note_lost(self, rank: int) -> None:
         self.ctx.log.note_lost(rank)
@@ -197,7 +201,7 @@ class Coordinator(Server):
                 continue
             if push is None:
                 continue
-            self._done[push.worker] += 1
+            self._gradients[push.worker] += 1
             if policy.cancels and push.version < self.version:
                 self.discard(push)  # it was pushed before its worker heard of the update that cancelled it
                 continue
@@ -227,9 +231,10 @@ class Coordinator(Server):
         finished = [push.worker for push in ready if push.worker in self._alive]
         if self.policy.slack is None:
             return sorted(finished)
-        slowest = min(self._done[worker] for worker in self._alive)
+        done = self._gradients
+        slowest = min(done[worker] for worker in self._alive)
         candidates = self._held.union(finished)
-        free = {worker for worker in candidates if self._done[worker] - slowest <= self.policy.slack}
+        free = {worker for worker in candidates if done[worker] - slowest <= self.policy.slack}
         self._held = candidates - free
         return sorted(free)
 
@@ -246,8 +251,9 @@ class Coordinator(Server):
             if push.batch.count:  # the loss of an empty slice is not a number
                 loss += push.loss * push.batch.count
                 samples += push.batch.count
-        self._samples += samples
-        self.ctx.log.report(loss=loss / samples if samples else math.nan, samples=self._samples)
+        self._samples.values[0] += samples
+        seen = self._samples.values[0]
+        self.ctx.log.report(loss=loss / samples if samples else math.nan, samples=seen)
 
     async def _tell_followers(
         self,

@@ -25,7 +25,7 @@ class Worker:
         self._ctx = ctx
         self._servers = servers
         self._policy = policy
-        self._version = 0
+        self._version = ctx.model.version
         self._adds_up = policy.takes_all(len(ctx.workers))
         self._shards = ctx.model.shards(len(servers))
         if policy.waits and not policy.cancels:

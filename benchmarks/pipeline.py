@@ -1,0 +1,116 @@
+"""How long a step of a pipeline takes: ours against torch.distributed.pipelining on Gloo, and against one worker.
+
+The same transformer, cut at the same layer into 2 stages, 8 micro-batches, plain SGD, one thread a stage. Half of what
+one worker takes, which accumulates as many micro-batches, is what two stages would take without any communication or
+waiting; a pipeline of 2 stages and 8 micro-batches cannot be quicker than 9/8 of that.
+"""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection
+
+import torch
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
+
+import paceline as pl
+from benchmarks.plain_torch import PlainTorch, join, obey
+from benchmarks.result import Goal, Result, Row, compare
+from benchmarks.rounds import rounds
+from benchmarks.transformer import LAYERS, SAMPLES, build_transformer, make_sentences, token_loss
+
+__all__ = ["measure"]
+
+STAGES, MICRO_BATCHES = 2, 8
+CUT = 1 + LAYERS // 2
+ORDERS = {"1f1b": Schedule1F1B, "gpipe": ScheduleGPipe}
+ROUNDS, LIMIT_S = 7, 90.0
+STEPS, WARM_UP = 8, 2
+
+
+def measure() -> Result:
+    result = Result(title="ms a step of an 11-million-parameter transformer", unit="ms", rows=[], goals=[])
+    measured: dict[str, list[float]] = {}
+    with PlainTorch(STAGES, _serve) as theirs:
+        blocks: dict[str, Callable[[], float]] = {"one worker": _run_one}
+        for order in ORDERS:
+            blocks[f"ours, {order}"] = lambda order=order: _run_ours(order)  # type: ignore[misc]
+            blocks[f"torch, {order}"] = lambda order=order: _typical(theirs.run(order, STEPS)[-1])  # type: ignore[misc]
+        for number in rounds(ROUNDS, LIMIT_S):
+            names = list(blocks)
+            for name in names[number % len(names) :] + names[: number % len(names)]:
+                measured.setdefault(name, []).append(1e3 * blocks[name]())
+    rows = {name: Row(what=name, rounds=measured[name]) for name in blocks}
+    result.rows += rows.values()
+    half = Row(what="", rounds=[ms / STAGES for ms in rows["one worker"].rounds])
+    for order in ORDERS:
+        ours, torchs = rows[f"ours, {order}"], rows[f"torch, {order}"]
+        result.goals.append(Goal(what=f"{order}: ours / torch's", rounds=compare(ours, torchs), at_most=0.7))
+        result.goals.append(Goal(what=f"{order}: ours / half of one worker", rounds=compare(ours, half)))
+    return result
+
+
+def _task(*, accumulate: int = 1) -> pl.Task:
+    return pl.Task(
+        model=build_transformer,
+        data=make_sentences,
+        loss=token_loss,
+        optimizer=_make_optimizer,
+        batch_size=SAMPLES,
+        accumulate=accumulate,
+    )
+
+
+def _make_optimizer(parameters: Sequence[torch.Tensor]) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=0.01)
+
+
+def _run_ours(order: str) -> float:
+    spec = f"pipeline:stages={STAGES},microbatches={MICRO_BATCHES},order={order},cuts={CUT}"
+    run = pl.train(_task(), spec, pl.Local(workers=STAGES, threads=1), steps=STEPS)
+    return _typical([record.seconds for record in run.history])
+
+
+def _run_one() -> float:
+    cluster = pl.Local(workers=1, threads=1)
+    run = pl.train(_task(accumulate=MICRO_BATCHES), "single", cluster, steps=STEPS)
+    return _typical([record.seconds for record in run.history])
+
+
+def _typical(ends_s: Sequence[float]) -> float:
+    return statistics.median(b - a for a, b in itertools.pairwise(ends_s[WARM_UP:]))
+
+
+class _Stage:
+    """One process's part in a pipeline of torch's."""
+
+    def __init__(self, rank: int, order: str) -> None:
+        whole = build_transformer()
+        self._part = whole[:CUT] if rank == 0 else whole[CUT:]
+        self._optimizer = _make_optimizer(list(self._part.parameters()))
+        stage = PipelineStage(self._part, rank, STAGES, torch.device("cpu"))
+        self._schedule = ORDERS[order](stage, MICRO_BATCHES, loss_fn=token_loss)
+        self._is_first = rank == 0
+        self._words, self._targets = make_sentences()
+
+    def run(self, steps: int) -> list[float]:
+        ends_s = []
+        for step in range(steps):
+            chosen = slice(step % 8 * SAMPLES, (step % 8 + 1) * SAMPLES)
+            self._optimizer.zero_grad()
+            if self._is_first:
+                self._schedule.step(self._words[chosen])
+            else:
+                self._schedule.step(target=self._targets[chosen])
+            self._optimizer.step()
+            ends_s.append(time.monotonic())
+        return ends_s
+
+
+def _serve(rank: int, workers: int, meeting_point: str, pipe: Connection) -> None:
+    torch.set_num_threads(1)
+    join(rank, workers, meeting_point)
+    obey(pipe, {order: _Stage(rank, order) for order in ORDERS})

@@ -1,0 +1,117 @@
+"""The fork server itself: it imports what workers need, then forks them on demand, until its driver is gone."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import select
+import signal
+import socket
+import time
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from paceline.clusters.local.preloading import import_all
+from paceline.clusters.process.channel import Channel, ChannelClosed
+from paceline.clusters.process.offspring import dies_with_parent
+
+__all__ = ["ANSWER_S", "DEATH_S", "can_read", "serve"]
+
+ANSWER_S = 30.0  # how long it may take to fork a worker, or to end all of a run
+DEATH_S = 5.0  # a process that was killed is gone in milliseconds, unless it hangs in the kernel
+_PARENT_S = 1.0  # how often a server looks whether its driver is still there
+
+
+def can_read(channel: Channel, timeout_s: float) -> bool:
+    poll = select.poll()
+    poll.register(channel, select.POLLIN)
+    return bool(poll.poll(timeout_s * 1000))
+
+
+def serve(fd: int, driver: int) -> NoReturn:
+    """The server's side: import what workers need, then fork on demand, until the driver is gone."""
+    # Torch imports its compiler when the first optimizer is built, which takes as long again as torch itself.
+    import torch._dynamo  # noqa: F401
+
+    import paceline.clusters.local.worker as worker
+
+    channel = Channel(socket.socket(fileno=fd), ANSWER_S)
+    gc.collect()
+    gc.freeze()  # or else the children's collector would touch, and so copy, every page
+    with contextlib.suppress(ChannelClosed):
+        channel.send("ready")
+        while os.getppid() == driver:
+            if can_read(channel, _PARENT_S):
+                channel.send("answer", _answer(channel, worker.main))
+    os._exit(0)
+
+
+def _answer(channel: Channel, main: Callable[[Channel], None]) -> dict[str, Any]:
+    try:
+        letter = channel.receive()
+        if letter.word == "fork":
+            return {"pid": _fork(letter.fds[0], main)}
+        if letter.word == "import":
+            values = letter.values
+            return {"threads": import_all(values["modules"], values["path"], values["environment"])}
+        return {"endings": _end_workers(**letter.values)}
+    except OSError as error:  # too many processes, or too many files
+        return {"error": str(error)}
+
+
+def _fork(fd: int, main: Callable[[Channel], None]) -> int:
+    server = os.getpid()
+    try:
+        pid = os.fork()
+        if pid == 0:
+            _become_worker(server, fd, main)
+        return pid
+    finally:
+        os.close(fd)
+
+
+def _end_workers(pids: list[int], patience_s: float) -> list[tuple[int | None, bool]]:
+    """How each ended, and whether it had to be killed."""
+    statuses: dict[int, int | None] = {}
+    _reap(pids, statuses, patience_s)
+    killed = [pid for pid in pids if pid not in statuses]
+    for pid in killed:  # its number cannot have been given to another process before it is reaped
+        os.kill(pid, signal.SIGKILL)
+    _reap(killed, statuses, DEATH_S)
+    return [(statuses.get(pid), pid in killed and statuses.get(pid) == signal.SIGKILL) for pid in pids]
+
+
+def _reap(pids: list[int], statuses: dict[int, int | None], patience_s: float) -> None:
+    """Note the statuses of those that end in time."""
+    until_s = time.monotonic() + patience_s
+    while True:
+        for pid in pids:
+            if pid not in statuses and (status := _status(pid)) != _RUNNING:
+                statuses[pid] = status
+        if all(pid in statuses for pid in pids) or time.monotonic() > until_s:
+            return
+        time.sleep(0.001)
+
+
+_RUNNING = -1
+
+
+def _status(pid: int) -> int | None:
+    """None: not a child of this process, or reaped before."""
+    try:
+        found, status = os.waitpid(pid, os.WNOHANG)
+    except ChildProcessError:
+        return None
+    return status if found else _RUNNING
+
+
+def _become_worker(server: int, fd: int, main: Callable[[Channel], None]) -> NoReturn:
+    code = 1
+    try:
+        # The worker must not outlive the server. If the server died before the signal was set, it is too late already.
+        if dies_with_parent(server):
+            main(Channel(socket.socket(fileno=fd)))
+            code = 0
+    finally:
+        os._exit(code)

@@ -1,0 +1,76 @@
+"""What a run's workers would import one by one, and the fork server imports once for all of them and for later runs.
+
+Only packages that are installed, and that the driver has imported itself: those that the task mentions, and those that
+the user's own modules import which it mentions. The user's modules are not among them: they may be edited between two
+runs. An import that starts threads makes a process that cannot be forked: the server is then replaced by another.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import os
+import re
+import sys
+import sysconfig
+from collections.abc import Iterable, Mapping
+from pathlib import PurePath
+from types import ModuleType
+
+import cloudpickle
+
+__all__ = ["import_all", "installed_modules"]
+
+_NAME = re.compile(rb"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
+_INSTALLED = ("site-packages", "dist-packages")
+_STANDARD = sysconfig.get_path("stdlib")
+_OWN = __name__.partition(".")[0]
+_LOOKED_AT = 2**20  # bytes at either end of a pickle: those between are samples
+
+
+def installed_modules(pickled: bytes | memoryview) -> list[str]:
+    """The installed modules of this process that whoever unpickles this will import, more or less."""
+    by_value = {"__main__", *cloudpickle.list_registry_pickle_by_value()}
+    parts = (pickled[:_LOOKED_AT], pickled[_LOOKED_AT:][-_LOOKED_AT:])
+    words = {word.decode() for part in parts for word in set(_NAME.findall(part))}
+    pending = [name for name in words & sys.modules.keys() if name not in by_value]
+    seen, found = set(pending), []
+    while pending:
+        module = sys.modules.get(name := pending.pop())
+        file = getattr(module, "__file__", None)
+        if not isinstance(module, ModuleType) or not isinstance(file, str) or name.startswith(f"{_OWN}."):
+            continue
+        if any(part in _INSTALLED for part in PurePath(file).parts):
+            found.append(name)
+        elif not file.startswith(_STANDARD):
+            new = _mentioned_in(module) & sys.modules.keys() - seen
+            seen |= new
+            pending += new
+    return sorted(found)
+
+
+def _mentioned_in(module: ModuleType) -> set[str]:
+    """The modules that a module has names of, or things from."""
+    values = list(vars(module).values())
+    names = {v.__name__ if isinstance(v, ModuleType) else getattr(v, "__module__", None) for v in values}
+    return {name for name in names if isinstance(name, str)}
+
+
+def import_all(names: Iterable[str], path: list[str], environment: Mapping[str, str]) -> int:
+    """Import these as the driver would; return how many threads that has started. What fails is left to the workers."""
+    sys.path[:] = path
+    os.environ.update(environment)
+    before = _threads()
+    for name in names:
+        if name not in sys.modules:
+            try:
+                importlib.import_module(name)
+            except BaseException:  # of any kind: it is not this process that needs it
+                continue
+    gc.collect()
+    gc.freeze()  # or else the children's collector would touch, and so copy, every page
+    return _threads() - before
+
+
+def _threads() -> int:
+    return len(os.listdir("/proc/self/task"))

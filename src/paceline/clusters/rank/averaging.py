@@ -1,0 +1,61 @@
+"""The moving average of the weights that a task may ask for: the reporter follows it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from paceline.replica.averages import MovingAverage
+
+if TYPE_CHECKING:
+    from paceline.clusters.rank.rank import Rank
+    from paceline.replica.replica import Replica
+
+__all__ = ["Averaging"]
+
+_PREFIX = "ema/"
+
+
+class Averaging:
+    """The average of the run's model over its steps."""
+
+    __slots__ = ("_average", "_rank", "_steps")
+
+    def __init__(self, rank: Rank, decay: float) -> None:
+        self._rank = rank
+        self._average = MovingAverage(decay)
+        self._steps = 0
+
+    @property
+    def values(self) -> Tensor | None:
+        return self._average.values
+
+    @property
+    def _whole(self) -> Replica:
+        whole: Replica | None = self._rank.model.replica.whole
+        assert whole is not None, "a reporter has the whole model"
+        return whole
+
+    def follow(self, steps: int) -> None:
+        """Take in the parameters after so many steps, once."""
+        if steps > self._steps:
+            self._steps = steps
+            self._average.update(self._whole.parameters)
+
+    def keep(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Its tensors by the names of parameters, and how far it is."""
+        if self.values is None:
+            return {}, {}
+        layout = self._whole.layout
+        views = layout.views(self.values)
+        named = {_PREFIX + name: view for name, view in zip(layout.names, views, strict=True)}
+        return named, {"averaged_steps": self._steps}
+
+    def restore(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+        names = [_PREFIX + name for name in self._whole.layout.names]
+        if all(name in tensors for name in names):
+            self._average.values = torch.cat([tensors[name].reshape(-1) for name in names])
+            self._steps = facts["averaged_steps"]

@@ -1,0 +1,36 @@
+"""BatchNorm and slices of a single sample: it may refuse them, which is said before the first step, not after hours."""
+
+from __future__ import annotations
+
+import logging
+
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from paceline.clusters.rank.data import TrainingData
+
+__all__ = ["warn_of_lone_samples"]
+
+_log = logging.getLogger("paceline")
+
+
+def warn_of_lone_samples(
+    module: nn.Module, data: TrainingData, *, workers: int, parts: int, steps: int
+) -> None:
+    """Say so if a model with BatchNorm will be given a single sample. Each worker computes its slice in `parts`."""
+    if not any(isinstance(layer, _BatchNorm) for layer in module.modules()):
+        return
+    enough = 2 * workers * parts
+    for step in data.first_and_last:
+        total = data.batch_of(0, step).total
+        if step < steps and 1 <= total < enough:
+            shared = f"{workers} workers" + (f", {parts} parts each" if parts > 1 else "")
+            _log.warning(_WORDS, step + 1, total, shared, data.batches.batch_size, enough)
+            return
+
+
+_WORDS = (
+    "the batch of step %d has %d samples for %s (batch_size is %d): a single sample makes BatchNorm fail, unless it "
+    "has several positions in each; choose a batch_size with which every batch, the last of an epoch too, has at "
+    "least %d, drop_last=True, or fewer workers"
+)

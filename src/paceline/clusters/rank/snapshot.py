@@ -1,0 +1,83 @@
+"""What a rank holds between two legs, as a shard of a checkpoint.
+
+Batches, dropout and the like are set by seed, rank and step: of these there is nothing to keep. A strategy says in
+`replicates` whose parameters the reporter has too; these are left out.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from paceline.checkpoints import Shard
+from paceline.clusters.rank.learner import Learner
+from paceline.clusters.rank.notes import Notes
+from paceline.clusters.rank.rank import Rank
+from paceline.replica.keeping import keep_module, keep_updates, names_of_state
+
+__all__ = ["LOST", "model_facts", "snapshot", "twin_prefix"]
+
+LOST = "lost"
+"""Stands in the facts of a rank that the run went on without."""
+
+
+def twin_prefix(number: int) -> str:
+    """What the names of a twin's tensors begin with. Number 0 is the rank itself."""
+    return f"twin.{number}/" if number else ""
+
+
+def snapshot(rank: Rank, step: int, notes: Notes) -> Shard:
+    """Its tensors are those in use: they have to be copied before the next leg begins."""
+    replicates = rank.role in getattr(rank.job.strategy, "replicates", ())
+    tensors, written = notes.keep(rank.outcome)
+    parts = []
+    for number, each in enumerate((rank, *rank.twins)):
+        lean = replicates and (number > 0 or not rank.is_reporter)
+        found, facts = _learner(each.model, lean=lean)
+        tensors |= {twin_prefix(number) + name: tensor for name, tensor in found.items()}
+        parts.append({**facts, "drawn": each.drawn if each.own_pace else step})
+    average, log_facts = rank.log.keep()
+    tensors |= average
+    facts = {
+        "role": rank.role,
+        "parts": parts,
+        "seconds": rank.now(),
+        "written": written,
+        "log": log_facts,
+        "chance": {
+            "program": None if rank._rng is None else _stream(rank._rng),
+            "delay": _stream(rank.delay_rng),
+            "unused": [] if rank.price is None else rank.price.unused(),
+        },
+    }
+    return Shard(rank=rank.rank, tensors=tensors, facts=facts)
+
+
+def _learner(learner: Learner[Any], *, lean: bool) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    replica = learner.replica
+    tensors = keep_module((replica.whole or replica).module, parameters=not lean)
+    remembered, facts = keep_updates(replica.updates, replica.layout)
+    everything = [0, replica.layout.length] if replica.whole is replica else None
+    if lean and any(each["shard"] == everything for each in facts):  # the reporter has the same
+        remembered, facts = {}, []
+    tensors |= remembered | {f"state/{name}": tensor for name, tensor in learner.states.items()}
+    return tensors, {"optimizer": facts, "updates": learner.updates}
+
+
+def _stream(generator: np.random.Generator) -> dict[str, Any]:
+    state: Any = generator.bit_generator.state
+    return dict(state)
+
+
+def model_facts(rank: Rank) -> dict[str, Any]:
+    """Where in a checkpoint the run's model is: for those who read it without a task."""
+    is_mean = rank.log.is_of_all
+    workers = [each for each in rank.workers if not rank.is_lost(each)]
+    replica = rank.model.replica
+    return {
+        "names": names_of_state((replica.whole or replica).module),
+        "ranks": workers if is_mean else [rank.rank],
+        "is_mean": is_mean,
+    }

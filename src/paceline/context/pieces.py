@@ -1,0 +1,92 @@
+"""The model in segments, of which a rank may hold some only: the part of `ctx.model` for pipelines and the like.
+
+`cut` comes first and is the same on every rank; then `hold`. From then on `parameters`, `gradient` and `apply` are of
+what this rank holds. In each step `begin_batch` comes first, then the passes of its micro-batches in the order that the
+strategy likes, then `end_batch`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Sequence
+from typing import TYPE_CHECKING, Literal, Protocol
+
+from paceline.context.batch import Batch
+from paceline.context.crossing import Crossing
+from paceline.context.segment import Segment
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["BackwardPart", "Pieces"]
+
+BackwardPart = Literal["both", "inputs", "weights"]
+"""A backward pass is done in one, or first for the inputs and later for the weights."""
+
+
+class Pieces(Protocol):
+    """The model in segments."""
+
+    @property
+    def most_segments(self) -> int:
+        """How many segments the model can be cut into."""
+        ...
+
+    @property
+    def segments(self) -> Sequence[Segment]:
+        """What it is cut into, in forward order."""
+        ...
+
+    def cut(self, segments: int, cuts: Sequence[str] = ()) -> None:
+        """Cut it into segments of about equal seconds, or before the layers that `cuts` names."""
+        ...
+
+    def hold(self, segments: Sequence[int]) -> None:
+        """Keep the parameters of these segments only; none at all, if there are no segments."""
+        ...
+
+    def begin_batch(self, batch: Batch, parts: int) -> Sequence[Batch]:
+        """Begin a step: the micro-batches of a batch, at most `parts`, each of one sample at least."""
+        ...
+
+    def forward(self, segment: int, micro: int, given: Crossing) -> Awaitable[Crossing]:
+        """What goes from a segment to the next for a micro-batch, given what came from the one before.
+
+        It is kept for the backward of the same micro-batch. The last segment computes the loss, and nothing goes on.
+        """
+        ...
+
+    def backward(
+        self, segment: int, micro: int, gradients: Sequence[Tensor], part: BackwardPart = "both"
+    ) -> Awaitable[Sequence[Tensor]]:
+        """The gradients of what came from the segment before and wants one, given those of what went to the next.
+
+        Those of the weights are added to `gradient`, each micro-batch by its share of the batch. `part` does one half
+        of it: first the inputs', for which the segment before waits, and at any time later the weights'.
+        """
+        ...
+
+    def end_batch(self) -> None:
+        """End a step: its loss is noted. Raises if the loss or the gradient is not finite."""
+        ...
+
+    def trains(self, name: str) -> bool:
+        """Whether this rank holds and trains a parameter."""
+        ...
+
+    def gradient_of(self, name: str) -> Tensor:
+        """The gradient of a parameter that this rank trains, a slice of `gradient`."""
+        ...
+
+    @property
+    def held_buffers(self) -> Sequence[Tensor]:
+        """The buffers of the held segments (BatchNorm's statistics and the like), one flat tensor per dtype."""
+        ...
+
+    @property
+    def averages(self) -> bool:
+        """Whether the run keeps a moving average of the weights: it must then be shown every step."""
+        ...
+
+    def put(self, segments: Sequence[int], parameters: Tensor, buffers: Sequence[Tensor]) -> None:
+        """On the first worker: what the rank that holds these segments has. So the run sees the whole model."""
+        ...

@@ -1,0 +1,37 @@
+"""A run of a model's layers, in forward order: what a rank may hold of a model instead of all of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["Segment"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """What there is to know of a segment before it is computed. Bytes and operations are those of one sample."""
+
+    number: int
+    first: str
+    """Its first layer, by name."""
+    last: str
+    parameters: tuple[str, ...]
+    """All that it uses, by name. A tied one is in several segments."""
+    buffers: tuple[str, ...]
+    parameter_count: int
+    operations: float
+    """Of a forward pass: floating-point operations, and what moving its outputs is worth in them."""
+    share: float
+    """Its part of the operations of the whole model."""
+    bytes_in: int
+    """What comes from the segment before."""
+    values_out: tuple[int, ...]
+    """The bytes of each value that goes to the segment after."""
+
+    @property
+    def bytes_out(self) -> int:
+        return sum(self.values_out)
+
+    @property
+    def name(self) -> str:
+        return self.first if self.first == self.last else f"{self.first} … {self.last}"

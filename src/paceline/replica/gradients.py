@@ -1,0 +1,167 @@
+"""A replica's flat gradient: backward fills it parameter by parameter, and buckets are handed over as they fill."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from paceline.context import BUCKET_BYTES
+from paceline.replica.buckets import Buckets
+from paceline.replica.finite import not_finite_in
+from paceline.replica.layout import Layout, real_view
+
+__all__ = ["FlatGradient", "hand_to_nobody"]
+
+
+def hand_to_nobody(_bucket: int) -> None:
+    """For who wants the whole gradient only."""
+
+
+class FlatGradient:
+    """Hooks of a module's parameters, which take each gradient as backward makes it."""
+
+    def __init__(
+        self, module: nn.Module, trainable: Sequence[Tensor], layout: Layout, *, watches_layers: bool = True
+    ) -> None:
+        """Without `watches_layers`, a checkpoint is called after each parameter's gradient only."""
+        # The hooks of layers cost time, so they are set when they are first needed.
+        self._unwatched: nn.Module | None = module if watches_layers else None
+        self._trainable = trainable
+        self._layout = layout
+        self.buckets = Buckets(layout, BUCKET_BYTES)
+        self.not_finite: str | None = None
+        """The parameter whose last gradient has a value that is NaN or infinite: it must not be used."""
+        self._on_bucket: Callable[[int], None] = hand_to_nobody
+        self._checkpoint: Callable[[], None] | None = None
+        self._weight, self._accumulates, self._is_last_part = 1.0, False, True
+        self._waiting: list[int] = []
+        self._fired = bytearray(len(trainable))
+        for number, parameter in enumerate(trainable):
+            parameter.register_post_accumulate_grad_hook(self._hook(number))  # type: ignore[no-untyped-call]
+
+    def hold(self, flat: Tensor) -> None:
+        """Fill this tensor from now on."""
+        self.flat = flat
+        self._views = self._layout.views(flat)
+        self._converts = any(flat.device != each.device for each in self._trainable[:1])
+        self._converts |= not self._layout.is_plain
+
+    # A computation
+
+    def begin(
+        self, on_bucket: Callable[[int], None], checkpoint: Callable[[], None] | None, *, accumulate: bool
+    ) -> None:
+        self.not_finite = None
+        self._on_bucket, self._checkpoint = on_bucket, checkpoint
+        self._accumulates = accumulate
+        self._runs, self._bucket_of = self.buckets.runs, self.buckets.of
+        self._waiting = [len(run) for run in self._runs]
+        self._fired = bytearray(len(self._trainable))
+        if checkpoint is not None:
+            self._watch_layers()
+
+    def begin_parts(self) -> None:
+        """The gradient will be the sum of several."""
+        if not self._accumulates:
+            self.flat.zero_()
+            self._accumulates = True
+
+    def begin_part(self, weight: float, *, is_last: bool) -> None:
+        """The next backward's gradients are multiplied with a weight. The last part makes buckets ready."""
+        self._weight, self._is_last_part = weight, is_last
+        self._fired = bytearray(len(self._trainable))
+
+    def abandon(self) -> None:
+        """Backward was broken off."""
+        for parameter in self._trainable:
+            parameter.grad = None
+
+    def end(self) -> None:
+        self._checkpoint = None
+
+    def finish_unused(self) -> None:
+        """Parameters that took no part in this batch have a gradient of zero."""
+        self._is_last_part = True
+        if sum(self._fired) == len(self._fired):
+            return
+        for number in reversed(range(len(self._fired))):
+            if not self._fired[number]:
+                if not self._accumulates:
+                    self._views[number].zero_()
+                self._mark_ready(number)
+
+    # Without hooks, for who has gradients from elsewhere
+
+    def clear(self) -> None:
+        self.flat.zero_()
+        self.not_finite = None
+
+    def add(self, number: int, gradient: Tensor) -> None:
+        """Add to the gradient of a parameter."""
+        dense = gradient.to_dense() if gradient.is_sparse else gradient
+        view = self._views[number]
+        view.add_(real_view(dense).to(view) if self._converts else dense)
+
+    def check(self) -> None:
+        """See whether all of it is finite."""
+        self._check(range(len(self._trainable)))
+
+    # During backward
+
+    def _hook(self, number: int) -> Callable[[Tensor], None]:
+        def take(parameter: Tensor) -> None:
+            gradient = parameter.grad
+            assert gradient is not None
+            parameter.grad = None
+            if gradient.is_sparse:
+                gradient = gradient.to_dense()
+            self._take(number, gradient)
+
+        return take
+
+    def _take(self, number: int, gradient: Tensor) -> None:
+        view = self._views[number]
+        if self._converts:
+            gradient = real_view(gradient).to(view)
+        if self._fired[number]:  # a re-entrant backward (activation checkpointing) may come twice
+            view.add_(gradient, alpha=self._weight)
+            self._check(range(number, number + 1))
+            return
+        if self._accumulates:
+            view.add_(gradient, alpha=self._weight)
+        else:  # one pass over memory instead of zeroing, accumulating and scaling
+            torch.mul(gradient, self._weight, out=view)
+        self._mark_ready(number)
+        if self._checkpoint is not None:
+            self._checkpoint()
+
+    def _mark_ready(self, number: int) -> None:
+        self._fired[number] = 1
+        if not self._is_last_part:
+            return
+        bucket = self._bucket_of[number]
+        self._waiting[bucket] -= 1
+        if not self._waiting[bucket] and self._check(self._runs[bucket]):
+            self._on_bucket(bucket)
+
+    def _check(self, run: range) -> bool:
+        """Whether these parameters' gradients are finite: asked before they are handed over, so that none gets out."""
+        found = not_finite_in(self._layout, self.flat, run)
+        self.not_finite = self.not_finite or found
+        return found is None
+
+    def _watch_layers(self) -> None:
+        """Call the checkpoint before each layer."""
+        if self._unwatched is None:
+            return
+        module, self._unwatched = self._unwatched, None
+        for layer in module.modules():
+            if next(layer.children(), None) is None:
+                layer.register_forward_pre_hook(self._before_layer)
+
+    def _before_layer(self, _layer: nn.Module, _inputs: Any) -> None:
+        if self._checkpoint is not None:
+            self._checkpoint()

@@ -1,0 +1,5 @@
+"""A model in pieces: where it can be cut, where it is best cut, and how its segments are computed one by one."""
+
+from paceline.replica.pieces.cutting import Cut, cut_model
+
+__all__ = ["Cut", "cut_model"]

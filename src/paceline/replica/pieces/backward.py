@@ -1,0 +1,152 @@
+"""Backward by hand: of a segment's inputs and weights at once, or of the inputs first and of the weights later.
+
+Two plain calls of `torch.autograd.grad` would walk the way from outputs to inputs twice. Here the first call notes what
+arrives at each operation that weights hang on, and the second goes on from there: it walks nothing again.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
+
+__all__ = ["Gradients", "Weights", "gradients", "input_gradients"]
+
+Gradients = list[Tensor | None]
+"""None: the outputs do not depend on it."""
+
+
+def gradients(outputs: Sequence[Tensor], given: Sequence[Tensor], of: Sequence[Tensor]) -> Gradients:
+    """The gradients `of` some leaves, given those of the outputs."""
+    if not outputs or not of:
+        return [None] * len(of)
+    return list(torch.autograd.grad(outputs, of, given, allow_unused=True))
+
+
+def input_gradients(
+    outputs: Sequence[Tensor], given: Sequence[Tensor], inputs: Sequence[Tensor], weights: Sequence[Tensor]
+) -> tuple[Gradients, Weights]:
+    """The gradients of the inputs, and what is left to do for the weights."""
+    if not inputs or not outputs:
+        return [], Weights(weights, rest=lambda: gradients(outputs, given, weights))
+    graph = _Graph(outputs, inputs, weights)
+    stops = graph.stops()
+    # A weight that hangs on several operations is summed by autograd itself, now.
+    counts = Counter(number for stop in stops for number in stop.weights)
+    early = sorted(number for number, count in counts.items() if count > 1)
+    stops = [stop.without(early) for stop in stops]
+    for stop in stops:
+        stop.begin(outputs, given)
+    handles = [stop.node.register_prehook(stop.note) for stop in stops]
+    try:
+        of = [*inputs, *(weights[number] for number in early)]
+        found = torch.autograd.grad(outputs, of, given, allow_unused=True, retain_graph=True)
+    finally:
+        for handle in handles:
+            handle.remove()
+    known = dict(zip(early, found[len(inputs) :], strict=True))
+    return list(found[: len(inputs)]), Weights(weights, stops=stops, known=known)
+
+
+class Weights:
+    """What is left to do for the weights of a segment when the gradients of its inputs are known."""
+
+    def __init__(
+        self,
+        weights: Sequence[Tensor],
+        *,
+        stops: Sequence[_Stop] = (),
+        known: Mapping[int, Tensor | None] | None = None,
+        rest: Callable[[], Gradients] | None = None,
+    ) -> None:
+        self._weights = weights
+        self._stops = stops
+        self._known = known or {}
+        self._rest = rest
+
+    def gradients(self) -> Gradients:
+        """Those of the weights. It can be asked once: the graph is used up."""
+        if self._rest is not None:
+            return self._rest()
+        found: Gradients = [self._known.get(number) for number in range(len(self._weights))]
+        for stop in self._stops:
+            edges = [(GradientEdge(stop.node, n), g) for n, g in stop.arrived.items()]
+            if edges and stop.weights:
+                sources, given = zip(*edges, strict=True)
+                targets = [self._weights[number] for number in stop.weights]
+                made = torch.autograd.grad(sources, targets, given, allow_unused=True)
+                for number, gradient in zip(stop.weights, made, strict=True):
+                    found[number] = gradient
+        self._stops = ()
+        return found
+
+
+@dataclass(slots=True)
+class _Stop:
+    """An operation on the way to the inputs, or an output beside it, that weights hang on."""
+
+    node: Node
+    weights: tuple[int, ...]
+    arrived: dict[int, Tensor]
+    """The gradients of its outputs, by number."""
+
+    def without(self, numbers: Sequence[int]) -> _Stop:
+        return _Stop(self.node, tuple(n for n in self.weights if n not in numbers), self.arrived)
+
+    def begin(self, outputs: Sequence[Tensor], given: Sequence[Tensor]) -> None:
+        """An output that does not lead to the inputs is not reached by the first walk: its gradient is known."""
+        for output, gradient in zip(outputs, given, strict=True):
+            edge = get_gradient_edge(output)
+            if edge.node is self.node:
+                before = self.arrived.get(edge.output_nr)
+                self.arrived[edge.output_nr] = gradient if before is None else before + gradient
+
+    def note(self, arrived: tuple[Tensor | None, ...]) -> None:
+        self.arrived = {number: tensor for number, tensor in enumerate(arrived) if tensor is not None}
+
+
+class _Graph:
+    """What leads from a segment's outputs to its inputs and its weights."""
+
+    def __init__(
+        self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], weights: Sequence[Tensor]
+    ) -> None:
+        self._roots = [get_gradient_edge(output).node for output in outputs]
+        self._inputs = {get_gradient_edge(each).node for each in inputs}
+        self._weights = {get_gradient_edge(each).node: number for number, each in enumerate(weights)}
+
+    def stops(self) -> list[_Stop]:
+        leads: dict[Node, bool] = {}  # to an input
+        hanging: dict[Node, frozenset[int]] = {}  # weights, of what leads to none
+        stops: dict[Node, _Stop] = {}
+        for node in self._leaves_first():
+            children = [child for child, _ in node.next_functions if child is not None]
+            aside = frozenset[int]().union(*(hanging[child] for child in children if not leads[child]))
+            leads[node] = node in self._inputs or any(leads[child] for child in children)
+            hanging[node] = aside
+            if node in self._weights:
+                hanging[node] = aside | {self._weights[node]}
+            if leads[node] and aside:
+                stops[node] = _Stop(node, tuple(sorted(aside)), {})
+        for root in self._roots:
+            if not leads[root] and hanging[root]:
+                stops[root] = _Stop(root, tuple(sorted(hanging[root])), {})
+        return list(stops.values())
+
+    def _leaves_first(self) -> Iterator[Node]:
+        """Every node after those that it leads to."""
+        seen: set[Any] = set()
+        stack: list[tuple[Node, bool]] = [(root, False) for root in self._roots]
+        while stack:
+            node, is_ready = stack.pop()
+            if is_ready:
+                yield node
+            elif node not in seen:
+                seen.add(node)
+                stack.append((node, True))
+                stack += [(child, False) for child, _ in node.next_functions if child is not None]

@@ -1,0 +1,163 @@
+"""`nn.Sequential`: its layers, one after the other, are the parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.utils._pytree import tree_map
+
+from paceline.errors import ConfigurationError
+from paceline.replica.pieces.counting import counted, nbytes_of
+from paceline.replica.pieces.parts import Arguments, Compute, Part, cannot_cross
+
+__all__ = ["Chain", "is_chain"]
+
+
+def is_chain(module: nn.Module) -> bool:
+    """Whether a module is nothing but its children, one after the other."""
+    return type(module) is nn.Sequential and not module._forward_hooks and not module._forward_pre_hooks
+
+
+class Chain:
+    """A Sequential, and the Sequentials in it, as a row of layers."""
+
+    def __init__(self, module: nn.Module, arguments: Arguments | None = None, samples: int = 1) -> None:
+        """`arguments` are those of so many samples: what each layer makes of them is counted, not computed.
+
+        Without them all layers count alike, and nothing crosses a cut.
+        """
+        self._names = [name for name, _ in _layers("", module)]
+        trial: _Trial | _NoTrial = _NoTrial()
+        if arguments is not None:
+            trial = _Trial(module, self._names, _only_input(arguments))
+        self.parts = _measure(module, self._names, trial, samples)
+
+    def needs_arguments(self, start: int, stop: int) -> bool:
+        return start == 0
+
+    def compute(self, module: nn.Module, start: int, stop: int) -> Compute:
+        layers = [module.get_submodule(name) for name in self._names[start:stop]]
+        is_last = stop == len(self._names)
+
+        def run(arguments: Arguments | None, values: Sequence[Tensor]) -> Any:
+            if start == 0:
+                assert arguments is not None
+                value = _only_input(arguments)
+            else:
+                (value,) = values
+            for layer in layers:
+                value = layer(value)
+            return value if is_last else [value]
+
+        return run
+
+
+def _layers(prefix: str, module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    for name, child in module.named_children():
+        if is_chain(child) and len(child):  # type: ignore[arg-type]
+            yield from _layers(f"{prefix}{name}.", child)
+        else:
+            yield f"{prefix}{name}", child
+
+
+def _only_input(arguments: Arguments) -> Any:
+    given = [*arguments.args, *arguments.kwargs.values()]
+    if len(given) != 1:
+        bound = "must yield one input for a model that is an nn.Sequential"
+        raise ConfigurationError("data", bound, len(given), "give inputs and then a target")
+    return given[0]
+
+
+def _measure(module: nn.Module, names: Sequence[str], trial: _Trial | _NoTrial, samples: int) -> list[Part]:
+    known = {id(parameter): name for name, parameter in module.named_parameters()}
+    buffers = {id(buffer): name for name, buffer in module.named_buffers()}
+    parts = []
+    for place, name in enumerate(names):
+        layer = module.get_submodule(name)
+        made, operations = trial.next()
+        after = module.get_submodule(names[place + 1]) if place + 1 < len(names) else None
+        part = Part(
+            name=name,
+            operations=operations / samples,
+            crossing=(nbytes_of(made) // samples,),
+            obstacle=_obstacle(name, made, names, place, after),
+            parameters=tuple(dict.fromkeys(known[id(each)] for each in layer.parameters())),
+            buffers=tuple(dict.fromkeys(buffers[id(each)] for each in layer.buffers())),
+        )
+        parts.append(part)
+    return parts
+
+
+class _NoTrial:
+    """Every layer is as good as another."""
+
+    def next(self) -> tuple[Any, float]:
+        return torch.empty(0), 1.0
+
+
+class _Trial:
+    """Values that go through the layers without data; with data where a layer must see it."""
+
+    def __init__(self, module: nn.Module, names: Sequence[str], value: Any) -> None:
+        self._module = module
+        self._names = names
+        self._place = 0
+        self._given = value
+        self._blank = _without_data(value)
+
+    def next(self) -> tuple[Any, float]:
+        """What the next layer makes, and its operations."""
+        name = self._names[self._place]
+        layer = self._module.get_submodule(name)
+        self._place += 1
+        try:
+            self._blank, operations = _apply(layer, self._blank, _without_data)
+        except Exception as error:
+            self._blank, operations = self._with_data(name, layer, error)
+        return self._blank, operations
+
+    def _with_data(self, name: str, layer: nn.Module, error: Exception) -> tuple[Any, float]:
+        if any(parameter.is_meta for parameter in self._module.parameters()):
+            raise _refusal(name, layer, error) from error
+        value, operations = self._given, 0.0
+        for each in self._names[: self._place]:
+            try:
+                value, operations = _apply(self._module.get_submodule(each), value, _copied)
+            except Exception as cause:
+                raise _refusal(each, self._module.get_submodule(each), cause) from cause
+        return _without_data(value), operations
+
+
+def _apply(layer: nn.Module, value: Any, changed: Callable[[Any], Any]) -> tuple[Any, float]:
+    """With changed parameters and buffers, for those of the layer must stay as they are."""
+    state = {**dict(layer.named_parameters()), **dict(layer.named_buffers())}
+    with torch.no_grad():
+        return counted(lambda: functional_call(layer, changed(state), (value,)))
+
+
+def _without_data(value: Any) -> Any:
+    return tree_map(lambda leaf: leaf.detach().to("meta") if isinstance(leaf, Tensor) else leaf, value)
+
+
+def _copied(value: Any) -> Any:
+    return tree_map(lambda leaf: leaf.detach().clone() if isinstance(leaf, Tensor) else leaf, value)
+
+
+def _obstacle(name: str, value: Any, names: Sequence[str], place: int, after: nn.Module | None) -> str:
+    if after is None:
+        return "it is the last layer"
+    if reason := cannot_cross(value):
+        return f"layer {name} gives {reason}"
+    if getattr(after, "inplace", False):
+        return f"layer {names[place + 1]} changes its input in place"
+    return ""
+
+
+def _refusal(name: str, layer: nn.Module, error: Exception) -> ConfigurationError:
+    words = str(error).strip().splitlines() or [type(error).__name__]
+    bound = f"must be one that can be cut, but its layer {name} ({type(layer).__name__}) cannot be tried"
+    return ConfigurationError("model", bound, words[0], "see that it takes what the layer before gives")

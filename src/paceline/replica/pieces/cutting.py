@@ -1,0 +1,173 @@
+"""A model cut into segments."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+from paceline.context import Batch, Segment
+from paceline.errors import ConfigurationError
+from paceline.replica.calls import arguments_of
+from paceline.replica.pieces.chain import Chain, is_chain
+from paceline.replica.pieces.choosing import choose
+from paceline.replica.pieces.parts import Arguments, Compute, Parts
+from paceline.replica.samples import Samples
+from paceline.task import Task
+
+__all__ = ["Cut", "Layers", "cut_model", "few_samples"]
+
+_TRIED = (5, 7, 3, 11, 13, 2)
+"""How many samples a model is tried with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Where a model is cut. It holds no parameters: the same cut serves any copy of the model."""
+
+    model: Parts
+    bounds: tuple[int, ...]
+    """Where each segment begins among the parts, and at the end how many parts there are."""
+    segments: tuple[Segment, ...]
+
+    def needs_arguments(self, number: int) -> bool:
+        """Whether a segment needs what the model is called with."""
+        return self.model.needs_arguments(self.bounds[number], self.bounds[number + 1])
+
+    def compute(self, module: nn.Module, number: int) -> Compute:
+        """A segment as a function, with the parameters of `module`."""
+        return self.model.compute(module, self.bounds[number], self.bounds[number + 1])
+
+
+class Layers:
+    """A model's parts, found by trying it with some samples. It can be cut in different ways then."""
+
+    def __init__(self, module: nn.Module, model: Parts) -> None:
+        self.model = model
+        self._sizes = {name: parameter.numel() for name, parameter in module.named_parameters()}
+        used = {name for part in model.parts for name in part.parameters}
+        self._unused = tuple(name for name in self._sizes if name not in used)
+
+    @classmethod
+    def of(cls, task: Task, module: nn.Module, batch: Any) -> Layers:
+        """`batch` is a small one, as the task's data has them: its shapes count, not its values."""
+        if task.step is not None:
+            remedy = "give the task a loss, or choose a strategy that keeps the model whole"
+            raise ConfigurationError("step", "must not be given where the model is cut", task.step, remedy)
+        arguments = Arguments(*arguments_of(task, module, batch))
+        return cls(module, _parts(module, arguments, _samples(arguments)))
+
+    @classmethod
+    def untried(cls, module: nn.Module) -> Layers:
+        """Of a Sequential that stands in for a model whose costs do not matter: its layers count alike."""
+        return cls(module, Chain(module))
+
+    @property
+    def most(self) -> int:
+        """The most segments that it can be cut into."""
+        return 1 + sum(not part.obstacle for part in self.model.parts[:-1])
+
+    def cut(self, segments: int, cuts: Sequence[str] = ()) -> Cut:
+        """Into so many segments of about equal seconds, or before the layers that `cuts` names."""
+        chosen = self._given(segments, cuts) if cuts else choose(self.model.parts, segments)
+        if segments < 1 or chosen is None:
+            remedy = "use fewer stages (or chunks), or a model of more layers"
+            bound = f"must make 1 to {self.most} segments of this model"
+            raise ConfigurationError("stages x chunks", bound, segments, remedy)
+        bounds = (0, *chosen, len(self.model.parts))
+        return Cut(self.model, bounds, self._segments(bounds))
+
+    def _given(self, segments: int, cuts: Sequence[str]) -> list[int]:
+        if len(cuts) != segments - 1:
+            bound = f"must name {segments - 1} layers to make {segments} segments"
+            raise ConfigurationError("cuts", bound, "+".join(cuts), "name the layer after each cut")
+        places = [self._place(name) for name in cuts]
+        if sorted(set(places)) != places:
+            bound = "must name layers in forward order, each once"
+            raise ConfigurationError("cuts", bound, "+".join(cuts), "sort them as the model has them")
+        return places
+
+    def _place(self, name: str) -> int:
+        parts = self.model.parts
+        found = next((n for n, part in enumerate(parts) if f"{part.name}.".startswith(f"{name}.")), None)
+        if found is None:
+            names = list(dict.fromkeys(part.name for part in parts))
+            near = difflib.get_close_matches(name, names, n=1)
+            remedy = f"did you mean {near[0]}?" if near else f"its layers are {', '.join(names[:12])}"
+            raise ConfigurationError("cuts", "must name layers of the model", name, remedy)
+        obstacle = "nothing is before it" if found == 0 else parts[found - 1].obstacle
+        if obstacle:
+            remedy = "cut elsewhere: see paceline cut"
+            raise ConfigurationError("cuts", f"must be possible, but {obstacle}", name, remedy)
+        return found
+
+    def _segments(self, bounds: Sequence[int]) -> tuple[Segment, ...]:
+        parts = self.model.parts
+        total = sum(part.operations for part in parts) or 1.0
+        segments = []
+        for number, (a, b) in enumerate(pairwise(bounds)):
+            own = parts[a:b]
+            names = tuple(dict.fromkeys(name for part in own for name in part.parameters))
+            if number == 0:  # weight decay changes what takes no part, too: somebody must hold it
+                names += self._unused
+            operations = sum(part.operations for part in own)
+            segment = Segment(
+                number=number,
+                first=own[0].name,
+                last=own[-1].name,
+                parameters=names,
+                buffers=tuple(dict.fromkeys(name for part in own for name in part.buffers)),
+                parameter_count=sum(self._sizes[name] for name in names),
+                operations=operations,
+                share=operations / total,
+                bytes_in=parts[a - 1].crossing_bytes if a else 0,
+                values_out=parts[b - 1].crossing if b < len(parts) else (),
+            )
+            segments.append(segment)
+        return tuple(segments)
+
+
+def cut_model(task: Task, module: nn.Module, batch: Any, segments: int, cuts: Sequence[str] = ()) -> Cut:
+    """Cut a model into segments, by a small batch of its data. The same on every rank: nothing is measured."""
+    return Layers.of(task, module, batch).cut(segments, cuts)
+
+
+def few_samples(samples: Samples, batch: Batch) -> Any:
+    """Some samples of a batch to try a model with.
+
+    So many that no other dimension of them has that size, where that can be: or the two might be taken for one.
+    """
+
+    def some(count: int) -> Any:
+        return samples.content(Batch(batch.step, 0, count, batch.total, batch.whole), 0)
+
+    sizes = {size for leaf in tree_leaves(some(1)) if isinstance(leaf, Tensor) for size in leaf.shape[1:]}
+    return some(next((n for n in _TRIED if n <= batch.total and n not in sizes), batch.total))
+
+
+def _parts(module: nn.Module, arguments: Arguments, samples: int) -> Parts:
+    was_training = module.training
+    module.train()
+    try:
+        if is_chain(module):
+            return Chain(module, arguments, samples)
+        from paceline.replica.pieces.traced import Traced  # torch.export takes a while to import
+
+        return Traced(module, arguments, samples)
+    finally:
+        module.train(was_training)
+
+
+def _samples(arguments: Arguments) -> int:
+    """How many samples there are: the length of the first tensor."""
+    tensors = (leaf for leaf in tree_leaves(tuple(arguments)) if isinstance(leaf, torch.Tensor))
+    first: Tensor | None = next((tensor for tensor in tensors if tensor.dim()), None)
+    if first is None or not len(first):
+        raise ConfigurationError("data", "must yield tensors to a model that is cut", "none", "collate them")
+    return len(first)

@@ -1,0 +1,200 @@
+"""A module as torch.export sees it, and why it may refuse one."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch.export import Dim, ExportedProgram
+from torch.export.graph_signature import InputKind
+from torch.utils._pytree import TreeSpec, tree_map
+
+from paceline.errors import ConfigurationError
+from paceline.replica.pieces.parts import Arguments
+
+__all__ = ["Exported", "export"]
+
+_CHECKS = ("_assert", "sym_constrain", "_guards_fn")
+"""Operations that check sizes and give nothing."""
+
+
+class Exported:
+    """A traced module: its operations in forward order, and where each value comes from."""
+
+    def __init__(self, program: ExportedProgram) -> None:
+        self.graph_module = program.graph_module
+        graph = self.graph_module.graph
+        self.placeholders = [node for node in graph.nodes if node.op == "placeholder"]
+        self.output: fx.Node = graph.output_node()
+        assert program.call_spec.out_spec is not None
+        self.out_spec: TreeSpec = program.call_spec.out_spec
+        self.state: dict[fx.Node, str] = {}
+        """Parameters, buffers and constants, by the names that the module has for them."""
+        self.inputs: dict[fx.Node, int] = {}
+        """What the model is called with, by its place among all leaves of it."""
+        self._constants = program.constants
+        for node, spec in zip(self.placeholders, program.graph_signature.input_specs, strict=True):
+            if spec.kind is InputKind.USER_INPUT:
+                self.inputs[node] = len(self.inputs)
+            else:
+                assert spec.target is not None
+                self.state[node] = spec.target
+        self.sizes = _sizes(graph, set(self.inputs))
+        """Numbers that follow from the shapes of the inputs alone."""
+        self.nodes = [node for node in graph.nodes if _computes(node) and node not in self.sizes]
+
+    def fetcher(self, module: nn.Module, node: fx.Node) -> Callable[[], Any]:
+        """Gives a parameter, buffer or constant as it is when asked for: a module may replace its buffers."""
+        name = self.state[node]
+        path, _, attribute = name.rpartition(".")
+        try:
+            owner = module.get_submodule(path)
+        except AttributeError:
+            return lambda: self._constants[name]
+        if name in self._constants and attribute not in owner._buffers:
+            return lambda: self._constants[name]
+        return lambda: getattr(owner, attribute)
+
+    def layer_of(self, node: fx.Node) -> str:
+        """The innermost layer that an operation is of, or the operation itself where it is of no layer's own."""
+        stack = node.meta.get("nn_module_stack") or {}
+        path = next((place[0] for place in reversed(list(stack.values())) if place[0]), "")
+        return path or str(getattr(node.target, "__name__", node.name)).partition(".")[0]
+
+    @staticmethod
+    def mutates(user: fx.Node, node: fx.Node) -> bool:
+        """Whether an operation changes a value in place."""
+        schema = getattr(user.target, "_schema", None)
+        if schema is None or not schema.is_mutable:
+            return False
+        given = dict(zip((argument.name for argument in schema.arguments), user.args, strict=False))
+        given |= user.kwargs
+        written = [a.name for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write]
+        return any(given.get(name) is node for name in written)
+
+
+def export(module: nn.Module, arguments: Arguments, samples: int) -> Exported:
+    """Trace a module with a batch of any size."""
+    try:
+        return Exported(_export(module, arguments, samples))
+    except ConfigurationError:
+        raise
+    except Exception as error:
+        layer, cause = _blame(module, arguments, samples, error)
+        where = f"its layer {layer}" if layer else "its own forward"
+        bound = f"must be one that can be cut, but {where} cannot be traced"
+        reason = _reason(cause)
+        raise ConfigurationError("model", bound, reason, _remedy(reason)) from error
+
+
+def _export(module: nn.Module, arguments: Arguments, samples: int) -> ExportedProgram:
+    def dims(leaf: Any) -> Any:
+        if not isinstance(leaf, Tensor):
+            return None
+        free = samples > 1  # a size of 1 is traced as it is
+        return {
+            axis: Dim.DYNAMIC if axis == 0 and size == samples and free else Dim.AUTO
+            for axis, size in enumerate(leaf.shape)
+        }
+
+    shapes = tree_map(dims, tuple(arguments.args)), tree_map(dims, arguments.kwargs)
+    names = _argument_names(module, len(arguments.args))
+    dynamic = {**dict(zip(names, shapes[0], strict=True)), **shapes[1]}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return torch.export.export(
+            module, arguments.args, arguments.kwargs, dynamic_shapes=dynamic, strict=False
+        )
+
+
+def _argument_names(module: nn.Module, count: int) -> list[str]:
+    import inspect
+
+    return list(inspect.signature(module.forward).parameters)[:count]
+
+
+def _sizes(graph: fx.Graph, inputs: set[fx.Node]) -> set[fx.Node]:
+    found: set[fx.Node] = set()
+    for node in graph.nodes:
+        follows = node.all_input_nodes and all(
+            each in inputs or each in found for each in node.all_input_nodes
+        )
+        if node.op == "call_function" and follows and not _is_tensor(node):
+            found.add(node)
+    return found
+
+
+def _is_tensor(node: fx.Node) -> bool:
+    value = node.meta.get("val")
+    return not isinstance(value, int | float | bool | torch.SymInt | torch.SymFloat | torch.SymBool)
+
+
+def _computes(node: fx.Node) -> bool:
+    if node.op in ("placeholder", "output"):
+        return False
+    return not (not node.users and any(word in str(node.target) for word in _CHECKS))
+
+
+def _blame(module: nn.Module, arguments: Arguments, samples: int, error: Exception) -> tuple[str, Exception]:
+    """The innermost layer that cannot be traced by itself, and why; no name if it is the module's own forward."""
+    calls = _calls_of_children(module, arguments)
+    for name, given in calls.items():
+        child = module.get_submodule(name)
+        try:
+            _export(child, given, samples)
+        except Exception as cause:
+            inner, why = _blame(child, given, samples, cause)
+            return f"{name}.{inner}" if inner else f"{name} ({type(child).__name__})", why
+    return "", error
+
+
+def _calls_of_children(module: nn.Module, arguments: Arguments) -> dict[str, Arguments]:
+    """What each child is called with, blocks of lists included."""
+    calls: dict[str, Arguments] = {}
+    handles = []
+    for name, child in _nearest(module):
+
+        def note(_: nn.Module, args: Any, kwargs: Any, name: str = name) -> None:
+            calls.setdefault(name, Arguments(args, kwargs))
+
+        handles.append(child.register_forward_pre_hook(note, with_kwargs=True))
+    buffers = [buffer.clone() for buffer in module.buffers()]
+    try:
+        with torch.no_grad():
+            module(*arguments.args, **arguments.kwargs)
+    except Exception:
+        pass  # those that came before the failure were noted
+    finally:
+        for handle in handles:
+            handle.remove()
+        for buffer, before in zip(module.buffers(), buffers, strict=True):
+            buffer.data.copy_(before)
+    return calls
+
+
+def _nearest(module: nn.Module) -> list[tuple[str, nn.Module]]:
+    """The children, and the blocks of those that only hold blocks."""
+    found = []
+    for name, child in module.named_children():
+        if isinstance(child, nn.ModuleList | nn.ModuleDict):
+            found += [(f"{name}.{inner}", block) for inner, block in _nearest(child)]
+        else:
+            found.append((name, child))
+    return found
+
+
+def _reason(error: Exception) -> str:
+    """The line of torch's message that tells most."""
+    lines = [line.strip(" -") for line in str(error).splitlines() if line.strip()]
+    if any("specialized it to be a constant" in line for line in lines):
+        return "it works for one size of batch only"
+    return lines[0][:200] if lines else type(error).__name__
+
+
+def _remedy(reason: str) -> str:
+    if "one size of batch" in reason:
+        return "take sizes from the tensor, x.shape[0] and not len(x); or make the model an nn.Sequential"
+    return "write that layer without control flow that looks at the data, or make the model an nn.Sequential"

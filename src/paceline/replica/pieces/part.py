@@ -1,0 +1,200 @@
+"""A replica that holds some segments of the model only."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from paceline.context import Batch
+from paceline.context.crossing import Crossing
+from paceline.errors import ConfigurationError
+from paceline.replica.autocast import computing
+from paceline.replica.calls import arguments_of, loss_from
+from paceline.replica.layout import flatten
+from paceline.replica.pieces.backward import Gradients
+from paceline.replica.pieces.cutting import Cut
+from paceline.replica.pieces.parts import Arguments
+from paceline.replica.pieces.passes import Passes
+from paceline.replica.replica import Replica
+from paceline.replica.samples import Samples, Source
+
+__all__ = ["PartReplica"]
+
+
+class PartReplica(Replica):
+    """The parameters of the other segments take no memory here. A reporter keeps a whole replica to evaluate with."""
+
+    def __init__(self, whole: Replica, cut: Cut, held: Sequence[int], *, keeps_whole: bool) -> None:
+        self._whole = whole if keeps_whole else None
+        self._cut = cut
+        self.held = tuple(held)
+        module = _stripped(whole.module, _parameters(cut, held))
+        # What is drawn is what the first rank would draw with the whole model.
+        super().__init__(whole.task, module, **(whole._identity | {"rank": 0}))
+        # Its hooks keep the other replica alive until Python's garbage collector comes, but not its memory.
+        whole.gradient.untyped_storage().resize_(0)
+        if not keeps_whole:
+            whole.release()
+        trainable = (parameter for parameter in module.parameters() if parameter.requires_grad)
+        self._numbers = {id(parameter): number for number, parameter in enumerate(trainable)}
+        self._passes = {number: self._passes_of(number) for number in held}
+        if whole.updates.kept is not None:
+            self.updates.kept = whole.updates.kept.laid_out(self.layout)
+
+    @property
+    def whole(self) -> Replica | None:
+        return self._whole
+
+    def _passes_of(self, number: int) -> Passes:
+        named = dict(self.module.named_parameters())
+        own = (named[name] for name in self._cut.segments[number].parameters)
+        weights = [parameter for parameter in own if parameter.requires_grad]
+        return Passes(self._cut.compute(self.module, number), weights, self._take)
+
+    def _take(self, weights: Sequence[Tensor], found: Gradients) -> None:
+        for weight, gradient in zip(weights, found, strict=True):
+            if gradient is not None:
+                self._gradient.add(self._numbers[id(weight)], gradient)
+
+    # Passes
+
+    def begin_batch(self) -> None:
+        """Before the first micro-batch of a step."""
+        self._binding.refresh()
+        self._gradient.clear()
+
+    def forward(
+        self, segment: int, batch: Batch, part: int, samples: Source, given: Crossing
+    ) -> Crossing | Tensor:
+        """A segment's outputs for a micro-batch, which is `part` of its batch; of the last segment, the loss."""
+        is_last = segment + 1 == len(self._cut.segments)
+        takes_arguments = self._cut.needs_arguments(segment)
+        content: Any = None
+        if is_last or takes_arguments:
+            content = self.fetch(batch, samples, part)
+        else:
+            self.seed_part(batch, part)
+        if given.chance is not None:
+            torch.default_generator.set_state(given.chance)
+        arguments = Arguments(*arguments_of(self.task, self.module, content)) if takes_arguments else None
+        if not self.module.training:
+            self.module.train()
+        with computing(self._autocast):
+            loss_of = (lambda made: loss_from(self.task, made, content)) if is_last else None
+            return self._passes[segment].forward(part, arguments, given, loss_of, batch.weight)
+
+    def backward(self, segment: int, part: int, given: Sequence[Tensor]) -> list[Tensor]:
+        """The gradients of the inputs that want one; those of the weights are added to `gradient`."""
+        return self._passes[segment].backward(part, given)
+
+    def backward_inputs(self, segment: int, part: int, given: Sequence[Tensor]) -> list[Tensor]:
+        """The first part of it: the gradients of the inputs."""
+        return self._passes[segment].backward_inputs(part, given)
+
+    def backward_weights(self, segment: int, part: int) -> None:
+        """The second part of it: those of the weights."""
+        self._passes[segment].backward_weights(part)
+
+    @property
+    def in_flight(self) -> int:
+        """Micro-batches whose activations are kept, each once for each segment."""
+        return sum(passes.in_flight for passes in self._passes.values())
+
+    def end_batch(self) -> None:
+        """After the last micro-batch of a step: see whether the gradient may be used."""
+        if self.layout.length:
+            self._gradient.check()
+
+    # What is tied
+
+    def gradient_of(self, name: str) -> Tensor:
+        """The gradient of one parameter, a slice of `gradient`."""
+        number = self.layout.names.index(name)
+        return self.gradient[self.layout.offsets[number] : self.layout.offsets[number + 1]]
+
+    # Updates
+
+    def apply(
+        self,
+        shard: slice | None = None,
+        norm: float | None = None,
+        *,
+        advance: bool = True,
+        of: Sequence[Batch] = (),
+        step: int = 0,
+    ) -> None:
+        if self.layout.length:
+            super().apply(shard, norm, advance=advance, of=of, step=step)
+
+    # The run's model, put together
+
+    def held_buffers(self) -> list[Tensor]:
+        """The buffers of the held segments, one flat tensor per dtype."""
+        return _flat_by_dtype(_buffers(self.module, self._cut, self.held))
+
+    def put(self, held: Sequence[int], parameters: Tensor, buffers: Sequence[Tensor]) -> None:
+        """Write the parameters and buffers of these segments into the whole replica, by name."""
+        assert self._whole is not None, "only a reporter puts a model together"
+        names = _parameters(self._cut, held)
+        layout = self._whole.layout
+        at = 0
+        for name, view in zip(layout.names, layout.views(self._whole.parameters), strict=True):
+            if name in names:
+                view.copy_(parameters[at : at + view.numel()].view(view.shape))
+                at += view.numel()
+        for group, flat in zip(
+            _by_dtype(_buffers(self._whole.module, self._cut, held)), buffers, strict=True
+        ):
+            at = 0
+            for buffer in group:
+                buffer.copy_(flat[at : at + buffer.numel()].view(buffer.shape))
+                at += buffer.numel()
+
+    def evaluate(self, samples: Samples, parameters: Tensor | None = None) -> dict[str, float]:
+        assert self._whole is not None, "only a reporter evaluates"
+        return self._whole.evaluate(samples, parameters)
+
+    def state(self, parameters: Tensor | None = None) -> dict[str, Tensor]:
+        assert self._whole is not None, "only a reporter has the whole state"
+        return self._whole.state(parameters)
+
+
+def _parameters(cut: Cut, held: Sequence[int]) -> set[str]:
+    return {name for number in held for name in cut.segments[number].parameters}
+
+
+def _stripped(module: nn.Module, kept: Collection[str]) -> nn.Module:
+    """A copy of a module in which the parameters of other names have no memory, and are not trained."""
+    blank: dict[int, Any] = {}
+    for name, parameter in module.named_parameters():
+        if name not in kept:
+            blank[id(parameter)] = nn.Parameter(
+                torch.empty_like(parameter, device="meta"), requires_grad=False
+            )
+    try:
+        return copy.deepcopy(module, blank)
+    except RuntimeError as error:
+        bound = "must be one that can be copied, where it is cut"
+        remedy = "use torch.nn.utils.parametrizations instead of torch.nn.utils.weight_norm and the like"
+        raise ConfigurationError("model", bound, type(module).__name__, remedy) from error
+
+
+def _buffers(module: nn.Module, cut: Cut, held: Sequence[int]) -> list[Tensor]:
+    named = dict(module.named_buffers())
+    names = dict.fromkeys(name for number in held for name in cut.segments[number].buffers)
+    return [named[name] for name in names]
+
+
+def _by_dtype(buffers: Sequence[Tensor]) -> list[list[Tensor]]:
+    groups: dict[torch.dtype, list[Tensor]] = {}
+    for buffer in buffers:
+        groups.setdefault(buffer.dtype, []).append(buffer)
+    return list(groups.values())
+
+
+def _flat_by_dtype(buffers: Sequence[Tensor]) -> list[Tensor]:
+    return [flatten(group, group[0].dtype, group[0].device) for group in _by_dtype(buffers)]

@@ -1,0 +1,50 @@
+"""`paceline train --checkpoint`: a run that goes on by the same words."""
+
+import json
+import sys
+
+import pytest
+from cli.test_cli import invoke, task_file
+
+
+@pytest.fixture
+def words(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    simulated = ("--simulate", "--compute", "const:1ms", "--workers", "2", "--quiet", "--json")
+    return ("train", task_file(tmp_path), *simulated, "--checkpoint", str(tmp_path / "kept"))
+
+
+def test_the_same_words_start_a_run_and_go_on_with_it(words, caplog):
+    every = ("--checkpoint-every", "2", "--resume")
+    first = invoke(*words, *every, "--steps", "4")
+    assert first.exit_code == 0, first.stderr
+    assert "the run begins anew" in caplog.text
+    again = invoke(*words, *every, "--steps", "7")
+    assert again.exit_code == 0, again.stderr
+    assert json.loads(again.stdout)["steps"] == 7
+
+
+def test_a_folder_that_is_used_is_refused_with_the_word_that_goes_on(words):
+    assert invoke(*words, "--steps", "2").exit_code == 0
+    again = invoke(*words, "--steps", "2")
+    assert again.exit_code == 2
+    assert "--resume" in again.stderr
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (("--checkpoint-every", "often"), "checkpoint_every must be a time"),
+        (("--checkpoint-every", "0"), "checkpoint_every must be a whole number of at least 1"),
+    ],
+)
+def test_a_word_that_cannot_be_right_is_refused(words, more, message):
+    result = invoke(*words, *more)
+    assert result.exit_code == 2
+    assert message in result.stderr
+
+
+def test_resume_needs_a_folder(words):
+    result = invoke(*words[:-2], "--resume")
+    assert result.exit_code == 2
+    assert "resume needs checkpoint" in result.stderr

@@ -1,0 +1,69 @@
+"""Launched processes write one checkpoint together, and go on from the same."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from clusters.launched.scripts import free_port, the_task, write_scripts
+from processes import PATIENCE_S
+from tasks import WORLDS
+
+import paceline as pl
+
+pytestmark = pytest.mark.slow
+
+SCRIPT = """
+import json, sys
+import paceline as pl
+from the_task import task
+
+if __name__ == "__main__":
+    folder, steps, spec = sys.argv[1:]
+    cluster = pl.Launched(deadline_s=20.0, threads=1)
+    run = pl.train(task(), spec, cluster, steps=int(steps), checkpoint=folder, checkpoint_every=3, resume=True)
+    print(json.dumps([record.loss for record in run.history]), flush=True)
+"""
+
+
+def launch(scripts, *words):
+    """What each of two processes prints at its end."""
+    environment = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+        "WORLD_SIZE": "2",
+    }
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "keep.py", *map(str, words)],
+            cwd=scripts,
+            env={**environment, "RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    try:
+        return [json.loads(process.communicate(timeout=4 * PATIENCE_S)[0]) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+@pytest.mark.parametrize("spec", ["all-reduce:algorithm=ring", "map-reduce"])
+def test_launched_processes_go_on(spec, tmp_path):
+    scripts = write_scripts(tmp_path)
+    (scripts / "keep.py").write_text(SCRIPT)
+    launch(scripts, tmp_path / "kept", 5, spec)
+    one, other = launch(scripts, tmp_path / "kept", 9, spec)
+    workers = 1 if spec == "map-reduce" else 2
+    plain = pl.train(the_task(torch.float64), spec, WORLDS["simulated"](workers), steps=9)
+    assert one == other == [record.loss for record in plain.history]
+    assert sorted(path.name for path in (tmp_path / "kept").iterdir())[-1] == "step-00000009"

@@ -1,0 +1,20 @@
+"""Where the legs of a run end."""
+
+import pytest
+
+from paceline.clusters.legs import NEVER, Legs
+
+
+@pytest.mark.parametrize(("first", "end"), [(0, 4), (3, 4), (4, 8), (9, 12)])
+def test_a_leg_ends_at_the_next_multiple(first, end):
+    assert Legs(every=4).end_of(first) == end
+
+
+def test_without_a_number_of_steps_a_leg_ends_with_the_run():
+    assert Legs().end_of(3) == NEVER
+    assert not Legs().are_many
+
+
+@pytest.mark.parametrize(("end", "rounded"), [(5, 6), (6, 6), (7, 9)])
+def test_a_leg_ends_where_all_models_have_had_their_turn(end, rounded):
+    assert Legs(multiple=3).rounded(end) == rounded

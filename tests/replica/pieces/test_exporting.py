@@ -1,0 +1,63 @@
+import pytest
+import torch
+from torch import nn
+
+from paceline.errors import ConfigurationError
+from paceline.replica.pieces.exporting import export
+from paceline.replica.pieces.parts import Arguments
+
+
+class OwnChoice(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 3)
+
+    def forward(self, x):
+        return self.layer(x) if x.max() > 0 else x
+
+
+def test_a_module_whose_own_forward_cannot_be_traced_is_told_so():
+    with pytest.raises(ConfigurationError, match="but its own forward cannot be traced"):
+        export(OwnChoice(), Arguments((torch.ones(5, 3),), {}), 5)
+
+
+class Sized(nn.Module):
+    """Works for one size of batch only."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(5, 3))
+
+    def forward(self, x):
+        return x * self.weight
+
+
+def test_a_module_for_one_size_of_batch_is_refused():
+    with pytest.raises(ConfigurationError, match="model must be one that can be cut"):
+        export(Sized(), Arguments((torch.ones(5, 3),), {}), 5)
+
+
+def test_a_size_that_is_taken_as_a_plain_number_is_told_with_the_remedy():
+    class Measured(nn.Module):
+        def forward(self, x):
+            return x.reshape(len(x), -1)
+
+    with pytest.raises(
+        ConfigurationError, match=r"one size of batch only'; .* x.shape\[0\] and not len\(x\)"
+    ):
+        export(Measured(), Arguments((torch.ones(5, 3),), {}), 5)
+
+
+def test_constants_are_kept_with_the_trace():
+    class Offset(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(3, 3)
+
+        def forward(self, x):
+            return self.layer(x) + torch.tensor([1.0, 2.0, 3.0])
+
+    model = Offset()
+    exported = export(model, Arguments((torch.ones(5, 3),), {}), 5)
+    found = [exported.fetcher(model, node)() for node in exported.state]
+    assert any(torch.equal(value, torch.tensor([1.0, 2.0, 3.0])) for value in found)
