@@ -173,6 +173,11 @@ from tasks import a_task, simulated
 def train(**changes):
     return pl.train(a_task(), "all-reduce", pl.Local(workers=2), **({"steps": 2} | changes))
 
+def opened():
+    gc.collect()  # what an interrupt unwinds may be in a circle
+    names = [f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd")]
+    return sorted(os.readlink(name) for name in names if os.path.lexists(name))
+
 """
 
 
@@ -213,16 +218,38 @@ def test_a_server_outlives_the_thread_that_started_it_and_its_driver_ends_though
     wait_until(lambda: len(marked(driver.mark)) == 1, "all but the driver's own child are gone")
 
 
+def test_a_second_interrupt_while_workers_are_ended_leaves_no_file(start):
+    driver = start(
+        """
+        train()
+        files = opened()
+
+        def interrupt_twice(signum, frame):
+            signal.raise_signal(signal.SIGINT)  # kept, and heard where the driver waits for the workers' end
+            raise KeyboardInterrupt
+
+        signal.signal(signal.SIGINT, interrupt_twice)
+
+        def interrupt_once(progress):
+            os.kill(os.getpid(), signal.SIGINT)
+
+        try:
+            train(steps=10**6, progress=interrupt_once)
+        except KeyboardInterrupt:
+            print("interrupted")
+        wait_until(lambda: not fork_servers() and not workers(), "no process is left")
+        assert not [name for name in opened() if "memfd" in name], opened()
+        assert set(opened()) <= set(files), f"{files} became {opened()}"
+    """
+    )
+    assert driver.output() == "interrupted\n"
+
+
 @pytest.mark.parametrize("rounds", [3, pytest.param(40, marks=pytest.mark.slow)])
 def test_interrupts_at_any_moment_leave_no_process_no_file_and_no_server_out_of_step(start, rounds):
     driver = start(
         """
         train()
-        def opened():
-            gc.collect()  # what an interrupt unwinds may be in a circle
-            names = [f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd")]
-            return sorted(os.readlink(name) for name in names if os.path.lexists(name))
-
         files = opened()
 
         def handle(signum, frame):  # as Python's own, but only in a run: a late one is not this test's business

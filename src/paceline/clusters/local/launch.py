@@ -67,6 +67,9 @@ class Processes:
             stack.enter_context(enough_open_files(self._job.ranks))
             stack.callback(self._let_go)
             self._open(stack)
+            # One callback each: an interrupt that ends the wait for the workers' end must not keep files open.
+            stack.callback(self._close_windows)
+            stack.callback(self._close_channels)
             stack.callback(self._end_workers)
             self._closing = stack.pop_all()
         return self
@@ -101,8 +104,12 @@ class Processes:
     def _end_workers(self) -> None:
         """Kill first: a rank that has written its last letter has nothing left to do."""
         self._server.end(list(self._pids.values()))
+
+    def _close_channels(self) -> None:
         for channel in self._channels.values():
             channel.close()
+
+    def _close_windows(self) -> None:
         for window in self._windows.values():
             window.close_fd()
 
