@@ -24,8 +24,8 @@ def layers_of(task):
     return Layers.of(task, task.build_model(0), few_samples(*first_batch(task)))
 
 
-def cut_of(task, segments, cuts=()):
-    return layers_of(task).cut(segments, cuts)
+def cut_of(task, stages, cuts=(), finer=1):
+    return layers_of(task).cut(stages, cuts, finer=finer)
 
 
 def compute_whole(task, step=0):

@@ -43,11 +43,16 @@ class Data(Protocol):
         ...
 
 
-class Model(Pieces, Protocol):
-    """What is learned: this rank's replica of it. `Pieces` has what is asked of a model in segments."""
+class Model(Protocol):
+    """What is learned: this rank's replica of it."""
 
     @property
     def data(self) -> Data: ...
+
+    @property
+    def pieces(self) -> Pieces:
+        """The model in segments: for strategies whose ranks do not hold or compute it as a whole."""
+        ...
 
     @property
     def version(self) -> int:

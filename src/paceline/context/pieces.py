@@ -1,8 +1,8 @@
-"""The model in segments, of which a rank may hold some only: the part of `ctx.model` for pipelines and the like.
+"""`ctx.model.pieces`: the model in segments, of which a rank may hold some only.
 
-`cut` comes first and is the same on every rank; then `hold`. From then on `parameters`, `gradient` and `apply` are of
-what this rank holds. In each step `begin_batch` comes first, then the passes of its micro-batches in the order that the
-strategy likes, then `end_batch`.
+`cut` comes first and is the same on every rank; then `hold`. From then on `ctx.model.parameters`, `gradient` and
+`apply` are of what this rank holds. In each step `begin_batch` comes first, then the passes of its micro-batches in the
+order that the strategy likes, then `end_batch`.
 """
 
 from __future__ import annotations
@@ -36,8 +36,11 @@ class Pieces(Protocol):
         """What it is cut into, in forward order."""
         ...
 
-    def cut(self, segments: int, cuts: Sequence[str] = ()) -> None:
-        """Cut it into segments of about equal seconds, or before the layers that `cuts` names."""
+    def cut(self, stages: int, cuts: Sequence[str] = (), *, finer: int = 1) -> None:
+        """Cut it into stages of about equal seconds, or before the layers that `cuts` names.
+
+        A stage is one segment, or `finer` of them, where parameters come and go segment by segment.
+        """
         ...
 
     def hold(self, segments: Sequence[int]) -> None:

@@ -12,6 +12,8 @@ class Segment:
     """What there is to know of a segment before it is computed. Bytes and operations are those of one sample."""
 
     number: int
+    stage: int
+    """The stage that it belongs to: what one rank holds at once is the segments of one or several stages."""
     first: str
     """Its first layer, by name."""
     last: str

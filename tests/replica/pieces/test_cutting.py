@@ -61,7 +61,7 @@ def test_cuts_can_be_given_by_the_layers_after_them():
         (["blocks.9"], r"cuts must name layers of the model, but got 'blocks.9'; did you mean blocks"),
         (
             ["blocks.1", "blocks.2"],
-            r"cuts must name 1 layers to make 2 segments, but got 'blocks.1\+blocks.2'",
+            r"cuts must name 1 layers to make 2 stages, but got 'blocks.1\+blocks.2'",
         ),
         (["tokens"], "cuts must be possible, but nothing is before it"),
     ],

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from paceline.schedules.pipeline.actions import Action, Phase, segment_of
+from paceline.schedules.pipeline.actions import Action, Phase, stage_of
 
 
 def test_an_action_is_written_short():
@@ -17,4 +17,4 @@ def test_a_backward_in_one_gives_what_its_two_parts_give():
 
 def test_segments_go_round_the_ranks_once_for_each_chunk():
     places = [(chunk, rank) for chunk in range(3) for rank in range(4)]
-    assert [segment_of(rank, chunk, 4) for chunk, rank in places] == list(range(12))
+    assert [stage_of(rank, chunk, 4) for chunk, rank in places] == list(range(12))

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from paceline.schedules.pipeline import Action, Phase, pipeline_order
-from paceline.schedules.pipeline.actions import segment_of
+from paceline.schedules.pipeline.actions import stage_of
 
 schedules = pytest.importorskip("torch.distributed.pipelining.schedules")
 
@@ -31,7 +31,7 @@ def theirs(order, stages: int):
     """Our order in torch's words."""
     words = {phase: schedules._ComputationType(word) for word, phase in PHASES.items()}
     return {
-        rank: [schedules._Action(segment_of(rank, a.chunk, stages), words[a.phase], a.micro) for a in actions]
+        rank: [schedules._Action(stage_of(rank, a.chunk, stages), words[a.phase], a.micro) for a in actions]
         for rank, actions in enumerate(order)
     }
 

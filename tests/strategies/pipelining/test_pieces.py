@@ -7,7 +7,6 @@ from tasks import simulated
 
 import paceline as pl
 from paceline.strategies.pipelining.program import names_in
-from paceline.strategies.pipelining.stage import segments_of
 from paceline.testing.checks import check_close
 
 
@@ -22,10 +21,6 @@ def test_a_tied_weight_learns_from_both_ends_and_counts_once_in_the_norm(clip_no
     run = pl.train(task, "pipeline:cuts=blocks.0+norm", simulated(3), steps=5)
     check_close(run.parameters, expected.parameters)
     assert torch.equal(run.state["head.weight"], run.state["tokens.weight"])
-
-
-def test_segments_go_round_the_ranks():
-    assert [segments_of(rank, 3, 2) for rank in range(3)] == [[0, 3], [1, 4], [2, 5]]
 
 
 def test_names_of_cuts_stand_with_a_plus_between_them():

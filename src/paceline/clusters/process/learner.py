@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import AsyncIterator, Callable, Sequence
-from typing import TYPE_CHECKING, Literal, TypeVar
+from collections.abc import AsyncIterator, Sequence
+from typing import TYPE_CHECKING, Literal
 
 from torch import Tensor
 
 from paceline.clusters.process.computing import BucketOperation, ComputeOperation
-from paceline.clusters.process.pace import dawdle
-from paceline.clusters.rank.pieces import PieceLearner
+from paceline.clusters.process.pieces import ProcessPieces
+from paceline.clusters.rank.learner import Learner
 from paceline.context import BUCKET_BYTES, Batch
-from paceline.costs.prices import Pass, ready_shares
-from paceline.links import clock
+from paceline.costs.prices import ready_shares
 from paceline.trace import Kind
 
 if TYPE_CHECKING:
@@ -21,10 +19,8 @@ if TYPE_CHECKING:
 
 __all__ = ["ProcessLearner"]
 
-T = TypeVar("T")
 
-
-class ProcessLearner(PieceLearner["ProcessContext"]):
+class ProcessLearner(Learner["ProcessContext"]):
     """It computes in the foreground, or in a thread where something else goes on meanwhile."""
 
     __slots__ = ()
@@ -63,15 +59,8 @@ class ProcessLearner(PieceLearner["ProcessContext"]):
         self.replica.apply(shard, norm, advance=advance, of=of, step=self._ctx.step)
         self._ctx.span(Kind.UPDATE, start_s, self._ctx.now())
 
-    async def _timed(self, kind: Kind, one: Pass, micro: int, run: Callable[[], T]) -> T:
-        ctx, pace = self._ctx, self._ctx.pace
-        start_s, began_s = ctx.now(), clock.now()
-        least_s, processor_start_s = pace.begin_pass(one), time.thread_time()
-        made = run()
-        took_s, processor_s = clock.now() - began_s, time.thread_time() - processor_start_s
-        dawdle(pace.left_s(least_s, took_s, processor_s), ctx.deadline_s)
-        ctx.span(kind, start_s, ctx.now(), micro)
-        return made
+    def _make_pieces(self) -> ProcessPieces:
+        return ProcessPieces(self._ctx, self)
 
     def twin(self) -> ProcessContext:
         other = super().twin()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, Generic, Literal, TypeVar, cast
 
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from paceline.clusters.rank.data import TrainingData
 from paceline.clusters.rank.rank import Rank
-from paceline.context import Batch
+from paceline.context import Batch, Pieces
 from paceline.errors import ConfigurationError, GradientNotFiniteError, LossNotFiniteError
 from paceline.replica.replica import Replica
 
@@ -20,10 +21,10 @@ __all__ = ["Learner"]
 R = TypeVar("R", bound=Rank)
 
 
-class Learner(Generic[R]):
+class Learner(ABC, Generic[R]):
     """A rank's replica of the model. Its subclasses satisfy `paceline.context.Model`."""
 
-    __slots__ = ("_ctx", "_is_shared", "_looks", "_replica", "_twins", "states", "updates")
+    __slots__ = ("_ctx", "_is_shared", "_looks", "_pieces", "_replica", "_twins", "states", "updates")
 
     def __init__(self, ctx: R, replica: Replica | None) -> None:
         self._ctx = ctx
@@ -36,6 +37,20 @@ class Learner(Generic[R]):
         self.states: dict[str, Tensor] = {}
         """What the strategy remembers, by name."""
         self._twins = 0  # those that the program has asked for in this leg
+        self._pieces: Pieces | None = None
+
+    @abstractmethod
+    def _make_pieces(self) -> Pieces: ...
+
+    @property
+    def pieces(self) -> Pieces:
+        if self._pieces is None:
+            self._pieces = self._make_pieces()
+        return self._pieces
+
+    def hold(self, replica: Replica) -> None:
+        """Let this rank learn with another replica: one that has a part of the model only."""
+        self._replica = replica
 
     def begin_leg(self) -> None:
         self._twins = 0

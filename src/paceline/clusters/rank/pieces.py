@@ -1,13 +1,10 @@
-"""The part of a context that learns in segments, as far as it is the same in every world.
-
-A world adds how long a pass takes: `_timed`.
-"""
+"""A rank's model in segments, as far as it is the same in every world. A world adds how long a pass takes: `_timed`."""
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Any, Generic, TypeVar
 
 from torch import Tensor
 from torch.utils._pytree import tree_map
@@ -20,12 +17,11 @@ from paceline.errors import GradientNotFiniteError
 from paceline.replica.pieces.blank import BlankPart
 from paceline.replica.pieces.cutting import Cut, Layers, few_samples
 from paceline.replica.pieces.part import PartReplica
-from paceline.replica.replica import Replica
 from paceline.replica.shapes import ShapeReplica
 from paceline.replica.steps import micro_batches
 from paceline.trace import Kind
 
-__all__ = ["PieceLearner"]
+__all__ = ["RankPieces"]
 
 R = TypeVar("R", bound=Rank)
 T = TypeVar("T")
@@ -34,13 +30,14 @@ _WORKS = {"both": Work.BACKWARD, "inputs": Work.INPUTS, "weights": Work.WEIGHTS}
 _KINDS = {"both": Kind.BACKWARD, "inputs": Kind.BACKWARD, "weights": Kind.WEIGHTS}
 
 
-class PieceLearner(Learner[R]):
-    """A rank's segments of the model."""
+class RankPieces(ABC, Generic[R]):
+    """The segments of one rank. Its subclasses satisfy `paceline.context.Pieces`."""
 
-    __slots__ = ("_batch", "_cut", "_layers", "_loss", "_micros")
+    __slots__ = ("_batch", "_ctx", "_cut", "_layers", "_learner", "_loss", "_micros")
 
-    def __init__(self, ctx: R, replica: Replica | None) -> None:
-        super().__init__(ctx, replica)
+    def __init__(self, ctx: R, learner: Learner[Any]) -> None:
+        self._ctx = ctx
+        self._learner = learner
         self._layers: Layers | None = None
         self._cut: Cut | None = None
         self._batch: Batch | None = None
@@ -57,19 +54,21 @@ class PieceLearner(Learner[R]):
     def segments(self) -> Sequence[Segment]:
         return self._of_cut().segments
 
-    def cut(self, segments: int, cuts: Sequence[str] = ()) -> None:
-        self._cut = self._off_the_clock(lambda: self._found_layers().cut(segments, cuts))
+    def cut(self, stages: int, cuts: Sequence[str] = (), *, finer: int = 1) -> None:
+        self._cut = self._off_the_clock(lambda: self._found_layers().cut(stages, cuts, finer=finer))
 
     def hold(self, segments: Sequence[int]) -> None:
-        replica, cut = self.replica, self._of_cut()
+        replica, cut = self._learner.replica, self._of_cut()
         if isinstance(replica, PartReplica | BlankPart):
             assert replica.held == tuple(segments), "in every leg a rank holds the same"
             return
         if isinstance(replica, ShapeReplica):
-            self._replica = BlankPart(replica, cut, segments)
+            self._learner.hold(BlankPart(replica, cut, segments))
             return
         whole = self._ctx.is_reporter
-        self._replica = self._off_the_clock(lambda: PartReplica(replica, cut, segments, keeps_whole=whole))
+        self._learner.hold(
+            self._off_the_clock(lambda: PartReplica(replica, cut, segments, keeps_whole=whole))
+        )
 
     def _off_the_clock(self, work: Callable[[], T]) -> T:
         """Tracing a model takes a second or more, once: it is no part of a step."""
@@ -89,7 +88,7 @@ class PieceLearner(Learner[R]):
         return self._layers
 
     def _find_layers(self) -> Layers:
-        replica, data = self.replica, self._ctx.data
+        replica, data = self._learner.replica, self._ctx.data
         if isinstance(replica, ShapeReplica) and replica.is_stand_in:
             return Layers.untried(replica.module)
         few = few_samples(data.samples, data.batch_of(0, 0))
@@ -139,7 +138,7 @@ class PieceLearner(Learner[R]):
         if self._loss is not None and isinstance(part, BlankPart):
             ctx.outcome.losses.append((batch.step, self._loss, batch.count))
         elif self._loss is not None:  # this rank has the last segment
-            self.note_loss(batch, self._loss)
+            self._learner.note_loss(batch, self._loss)
         elif part.not_finite is not None:
             raise GradientNotFiniteError(ctx.rank, ctx.step, part.not_finite)
 
@@ -154,7 +153,7 @@ class PieceLearner(Learner[R]):
     # What others hold
 
     def trains(self, name: str) -> bool:
-        return name in self.replica.layout.names
+        return name in self._learner.replica.layout.names
 
     def gradient_of(self, name: str) -> Tensor:
         return self._part().gradient_of(name)
@@ -165,12 +164,12 @@ class PieceLearner(Learner[R]):
 
     @property
     def averages(self) -> bool:
-        return self.replica.task.ema is not None
+        return self._learner.replica.task.ema is not None
 
     def put(self, segments: Sequence[int], parameters: Tensor, buffers: Sequence[Tensor]) -> None:
         self._part().put(segments, parameters, buffers)
 
     def _part(self) -> PartReplica | BlankPart:
-        replica = self.replica
+        replica = self._learner.replica
         assert isinstance(replica, PartReplica | BlankPart), "hold comes first"
         return replica

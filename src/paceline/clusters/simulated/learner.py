@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import AsyncIterator, Sequence
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from paceline.clusters.rank.pieces import PieceLearner
+from paceline.clusters.rank.learner import Learner
 from paceline.clusters.simulated.events import ComputeEvent, Timer
+from paceline.clusters.simulated.pieces import SimulatedPieces
 from paceline.context import BUCKET_BYTES, Batch
-from paceline.costs.prices import Pass, Work, ready_shares
-from paceline.replica.pieces.cutting import Layers
+from paceline.costs.prices import Work, ready_shares
 from paceline.trace import Kind
 from paceline.trace.spans import pack_span
 
@@ -20,13 +20,11 @@ if TYPE_CHECKING:
 
 __all__ = ["SimulatedLearner"]
 
-T = TypeVar("T")
-
 _UPDATE = int(Kind.UPDATE)
 _UPDATE_WORK = Work.UPDATE  # found quicker here than in its class
 
 
-class SimulatedLearner(PieceLearner["SimulatedContext"]):
+class SimulatedLearner(Learner["SimulatedContext"]):
     """The mathematics is real, or left out; the time is virtual."""
 
     __slots__ = ()
@@ -69,18 +67,5 @@ class SimulatedLearner(PieceLearner["SimulatedContext"]):
             await Timer(ctx, update_s)
         ctx.record_packed(pack_span(_UPDATE, start_s, ctx.kernel.now, -1, 0, ctx.step))
 
-    def _find_layers(self) -> Layers:
-        world = self._ctx.world
-        if world.layers is None:
-            world.layers = super()._find_layers()
-        return world.layers
-
-    async def _timed(self, kind: Kind, one: Pass, micro: int, run: Callable[[], T]) -> T:
-        ctx = self._ctx
-        start_s = ctx.kernel.now
-        seconds = ctx.price.pass_seconds(one)
-        made = run()
-        if seconds:
-            await Timer(ctx, seconds)
-        ctx.record_packed(pack_span(kind, start_s, ctx.kernel.now, micro, 0, ctx.step))
-        return made
+    def _make_pieces(self) -> SimulatedPieces:
+        return SimulatedPieces(self._ctx, self)

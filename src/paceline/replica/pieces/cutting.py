@@ -17,7 +17,7 @@ from paceline.errors import ConfigurationError
 from paceline.replica.calls import arguments_of
 from paceline.replica.pieces.chain import Chain, is_chain
 from paceline.replica.pieces.choosing import choose
-from paceline.replica.pieces.parts import Arguments, Compute, Parts
+from paceline.replica.pieces.parts import Arguments, Compute, Part, Parts
 from paceline.replica.samples import Samples
 from paceline.task import Task
 
@@ -73,19 +73,27 @@ class Layers:
         """The most segments that it can be cut into."""
         return 1 + sum(not part.obstacle for part in self.model.parts[:-1])
 
-    def cut(self, segments: int, cuts: Sequence[str] = ()) -> Cut:
-        """Into so many segments of about equal seconds, or before the layers that `cuts` names."""
-        chosen = self._given(segments, cuts) if cuts else choose(self.model.parts, segments)
-        if segments < 1 or chosen is None:
+    def cut(self, stages: int, cuts: Sequence[str] = (), *, finer: int = 1) -> Cut:
+        """Into so many stages of about equal seconds, or before the layers that `cuts` names.
+
+        Each stage is cut into `finer` segments, or as many as it has layers.
+        """
+        parts = self.model.parts
+        chosen = self._given(stages, cuts) if cuts else choose(parts, stages)
+        if stages < 1 or chosen is None:
             remedy = "use fewer stages (or chunks), or a model of more layers"
             bound = f"must make 1 to {self.most} segments of this model"
-            raise ConfigurationError("stages x chunks", bound, segments, remedy)
-        bounds = (0, *chosen, len(self.model.parts))
-        return Cut(self.model, bounds, self._segments(bounds))
+            raise ConfigurationError("stages x chunks", bound, stages, remedy)
+        bounds, owners = [0], []
+        for stage, (a, b) in enumerate(pairwise((0, *chosen, len(parts)))):
+            inner = [a + place for place in _within(parts[a:b], finer)]
+            owners += [stage] * (len(inner) + 1)
+            bounds += [*inner, b]
+        return Cut(self.model, tuple(bounds), self._segments(bounds, owners))
 
-    def _given(self, segments: int, cuts: Sequence[str]) -> list[int]:
-        if len(cuts) != segments - 1:
-            bound = f"must name {segments - 1} layers to make {segments} segments"
+    def _given(self, stages: int, cuts: Sequence[str]) -> list[int]:
+        if len(cuts) != stages - 1:
+            bound = f"must name {stages - 1} layers to make {stages} stages"
             raise ConfigurationError("cuts", bound, "+".join(cuts), "name the layer after each cut")
         places = [self._place(name) for name in cuts]
         if sorted(set(places)) != places:
@@ -107,7 +115,7 @@ class Layers:
             raise ConfigurationError("cuts", f"must be possible, but {obstacle}", name, remedy)
         return found
 
-    def _segments(self, bounds: Sequence[int]) -> tuple[Segment, ...]:
+    def _segments(self, bounds: Sequence[int], stages: Sequence[int]) -> tuple[Segment, ...]:
         parts = self.model.parts
         total = sum(part.operations for part in parts) or 1.0
         segments = []
@@ -119,6 +127,7 @@ class Layers:
             operations = sum(part.operations for part in own)
             segment = Segment(
                 number=number,
+                stage=stages[number],
                 first=own[0].name,
                 last=own[-1].name,
                 parameters=names,
@@ -131,6 +140,12 @@ class Layers:
             )
             segments.append(segment)
         return tuple(segments)
+
+
+def _within(parts: Sequence[Part], segments: int) -> list[int]:
+    """Where to cut a stage into segments: into fewer, if it has not so many layers."""
+    most = 1 + sum(not part.obstacle for part in parts[:-1])
+    return choose(parts, min(segments, most)) or []
 
 
 def cut_model(task: Task, module: nn.Module, batch: Any, segments: int, cuts: Sequence[str] = ()) -> Cut:

@@ -1,9 +1,9 @@
 """The words that an order is written in.
 
-A pipeline of p ranks cuts its model into p x chunks segments. Segment k is chunk k // p of rank k % p: so with one
-chunk a rank has one segment, and with several a micro-batch comes round to it several times. An order is the list of
-actions of each rank. A message goes where its action says: the outputs of a forward to the segment after, the
-gradients of a backward's inputs to the segment before.
+A pipeline of p ranks cuts its model into p x chunks stages. Stage k is chunk k // p of rank k % p: so with one
+chunk a rank has one stage, and with several a micro-batch comes round to it several times. An order is the list of
+actions of each rank. A message goes where its action says: the outputs of a forward to the stage after, the
+gradients of a backward's inputs to the stage before.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from __future__ import annotations
 from enum import Enum
 from typing import NamedTuple
 
-__all__ = ["Action", "Actions", "Order", "Phase", "segment_of"]
+__all__ = ["Action", "Actions", "Order", "Phase", "stage_of"]
 
 
 class Phase(Enum):
-    """What is done with one micro-batch in one segment."""
+    """What is done with one micro-batch in one stage."""
 
     FORWARD = "F"
     INPUTS = "B"
-    """The gradient of the inputs alone: the segment before waits for it."""
+    """The gradient of the inputs alone: the stage before waits for it."""
     WEIGHTS = "W"
     """The gradient of the weights alone: nobody waits for it."""
     BACKWARD = "BW"
@@ -55,5 +55,5 @@ Order = tuple[Actions, ...]
 """The actions of every rank."""
 
 
-def segment_of(rank: int, chunk: int, ranks: int) -> int:
+def stage_of(rank: int, chunk: int, ranks: int) -> int:
     return chunk * ranks + rank

@@ -8,7 +8,7 @@ __all__ = ["activations"]
 
 
 def activations(order: Order) -> tuple[int, ...]:
-    """The most that each rank keeps at one time, in units of one micro-batch in one segment."""
+    """The most that each rank keeps at one time, in units of one micro-batch in one stage."""
     return tuple(_peak(actions) for actions in order)
 
 

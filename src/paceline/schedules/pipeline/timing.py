@@ -1,7 +1,7 @@
 """When each action of an order runs.
 
 A rank begins an action when the one before has ended and the message for it is there. A message arrives `latency_s`
-after its action has ended, and takes no other time; between two segments of one rank there is none.
+after its action has ended, and takes no other time; between two stages of one rank there is none.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from paceline.schedules.pipeline.actions import Action, Order, segment_of
+from paceline.schedules.pipeline.actions import Action, Order, stage_of
 from paceline.schedules.pipeline.walking import Needed, Walk
 
 __all__ = ["OrderTiming", "time_order"]
 
 Seconds = Callable[[Action, int], float]
-"""(action, segment) -> seconds"""
+"""(action, stage) -> seconds"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +58,9 @@ def time_order(order: Order, seconds: Seconds, *, latency_s: float = 0.0, chunks
     def visit(rank: int, number: int, action: Action, needed: Needed | None) -> None:
         start_s = ends[rank][-1] if number else 0.0
         if needed is not None:
-            away = needed.segment % ranks != rank
+            away = needed.stage % ranks != rank
             start_s = max(start_s, made_s[needed] + (latency_s if away else 0.0))
-        end_s = start_s + seconds(action, segment_of(rank, action.chunk, ranks))
+        end_s = start_s + seconds(action, stage_of(rank, action.chunk, ranks))
         starts[rank].append(start_s)
         ends[rank].append(end_s)
         if (message := walk.message(rank, action)) is not None:

@@ -30,7 +30,7 @@ class OrderError(PacelineError):
 def validate(order: Order, microbatches: int, chunks: int = 1) -> None:
     """Raise `OrderError` unless every rank takes every micro-batch forward and backward through each of its chunks.
 
-    A forward goes before its backward, and the gradient of the inputs before that of the weights. Since every segment
+    A forward goes before its backward, and the gradient of the inputs before that of the weights. Since every stage
     makes and takes each message once, sends and receives match; that nobody waits for ever is shown by running it.
     """
     for rank, actions in enumerate(order):
@@ -73,7 +73,7 @@ def _raise_deadlock(order: Order, walk: Walk, rank: int) -> None:
         waits[rank] = order[rank][walk.reached[rank]]
         needed = walk.needed(rank, waits[rank])
         assert isinstance(needed, Needed)
-        rank = needed.segment % len(order)
+        rank = needed.stage % len(order)
     cycle = list(waits)[list(waits).index(rank) :]
     words = " waits for ".join(f"rank {each} in {waits[each]}" for each in cycle)
     raise OrderError(rank, waits[rank], f"deadlock: {words} waits for rank {rank}")

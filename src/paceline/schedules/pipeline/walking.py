@@ -10,18 +10,18 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from paceline.schedules.pipeline.actions import Action, Order, Phase, segment_of
+from paceline.schedules.pipeline.actions import Action, Order, Phase, stage_of
 
 __all__ = ["Needed", "Walk"]
 
 
 class Needed(NamedTuple):
-    """A message, by the segment that makes it."""
+    """A message, by the stage that makes it."""
 
     forward: bool
     """Outputs of a forward; else gradients of a backward's inputs."""
     micro: int
-    segment: int
+    stage: int
 
 
 class Walk:
@@ -29,7 +29,7 @@ class Walk:
 
     def __init__(self, order: Order, chunks: int) -> None:
         self._order = order
-        self._segments = len(order) * chunks
+        self._stages = len(order) * chunks
         self.reached = [0] * len(order)
         """How many actions of each rank are done."""
         self._made: set[Needed] = set()
@@ -65,17 +65,17 @@ class Walk:
         return made
 
     def needed(self, rank: int, action: Action) -> Needed | None:
-        """The message that an action waits for, if it is not the first or the last segment's own."""
-        segment = segment_of(rank, action.chunk, len(self._order))
+        """The message that an action waits for, if it is not the first or the last stage's own."""
+        stage = stage_of(rank, action.chunk, len(self._order))
         if action.phase is Phase.FORWARD:
-            return Needed(True, action.micro, segment - 1) if segment else None
-        if action.phase.gives_inputs and segment + 1 < self._segments:
-            return Needed(False, action.micro, segment + 1)
+            return Needed(True, action.micro, stage - 1) if stage else None
+        if action.phase.gives_inputs and stage + 1 < self._stages:
+            return Needed(False, action.micro, stage + 1)
         return None
 
     def message(self, rank: int, action: Action) -> Needed | None:
         """The message that an action makes. That of the last forward or the first backward is for nobody."""
-        segment = segment_of(rank, action.chunk, len(self._order))
+        stage = stage_of(rank, action.chunk, len(self._order))
         if action.phase is Phase.WEIGHTS:
             return None
-        return Needed(action.phase is Phase.FORWARD, action.micro, segment)
+        return Needed(action.phase is Phase.FORWARD, action.micro, stage)

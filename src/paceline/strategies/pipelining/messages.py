@@ -1,4 +1,4 @@
-"""What goes over a cut, as messages: one for each tensor, told apart by segment, micro-batch and direction."""
+"""What goes over a cut, as messages: one for each tensor, told apart by stage, micro-batch and direction."""
 
 from __future__ import annotations
 
@@ -13,44 +13,43 @@ if TYPE_CHECKING:
 __all__ = ["gradients_out", "outputs_out", "receive_gradients", "receive_outputs"]
 
 
-def outputs_out(net: Net, to: int, segment: int, micro: int, crossing: Crossing) -> Iterator[Awaitable[None]]:
-    """The messages that take a segment's outputs to the rank of the next."""
+def outputs_out(net: Net, to: int, stage: int, micro: int, crossing: Crossing) -> Iterator[Awaitable[None]]:
+    """The messages that take a stage's outputs to the rank of the next."""
     tensors = [*crossing.tensors, *([] if crossing.chance is None else [crossing.chance])]
     assert len(tensors) < 2**6, "a cut so wide is never chosen"
     wanted = sum(is_wanted << number for number, is_wanted in enumerate(crossing.wanted))
     header = (float(len(crossing.tensors)), float(wanted), float(crossing.chance is not None))
     for number, tensor in enumerate(tensors):
-        yield net.send(to, tensor, tag=_tag(segment, micro, number), header=header)
+        yield net.send(to, tensor, tag=_tag(stage, micro, number), header=header)
 
 
-async def receive_outputs(net: Net, source: int, segment: int, micro: int) -> Crossing:
-    """What `outputs_out` sent from that segment."""
-    first = await net.recv(source, tag=_tag(segment, micro, 0))
+async def receive_outputs(net: Net, source: int, stage: int, micro: int) -> Crossing:
+    """What `outputs_out` sent from that stage."""
+    first = await net.recv(source, tag=_tag(stage, micro, 0))
     count, wanted, has_chance = map(int, first.header)
     tensors = [first.tensor]
     for number in range(1, count + has_chance):
-        message = await net.recv(source, tag=_tag(segment, micro, number))
+        message = await net.recv(source, tag=_tag(stage, micro, number))
         tensors.append(message.tensor)
     chance = tensors.pop() if has_chance else None
     return Crossing(tuple(tensors), tuple(bool(wanted >> number & 1) for number in range(count)), chance)
 
 
 def gradients_out(
-    net: Net, to: int, segment: int, micro: int, gradients: Sequence[Tensor]
+    net: Net, to: int, stage: int, micro: int, gradients: Sequence[Tensor]
 ) -> Iterator[Awaitable[None]]:
-    """The messages that take the gradients of a segment's inputs to the rank of the one before."""
+    """The messages that take the gradients of a stage's inputs to the rank of the one before."""
     for number, gradient in enumerate(gradients):
-        yield net.send(to, gradient, tag=_tag(segment, micro, number, back=True))
+        yield net.send(to, gradient, tag=_tag(stage, micro, number, back=True))
 
 
-async def receive_gradients(net: Net, source: int, segment: int, micro: int, count: int) -> list[Tensor]:
-    """What `gradients_out` sent from that segment."""
+async def receive_gradients(net: Net, source: int, stage: int, micro: int, count: int) -> list[Tensor]:
+    """What `gradients_out` sent from that stage."""
     return [
-        (await net.recv(source, tag=_tag(segment, micro, number, back=True))).tensor
-        for number in range(count)
+        (await net.recv(source, tag=_tag(stage, micro, number, back=True))).tensor for number in range(count)
     ]
 
 
-def _tag(segment: int, micro: int, number: int, *, back: bool = False) -> int:
-    """No two that can be under way at once have the same: of 2^6 tensors, 2^13 micro-batches, 2^10 segments."""
-    return ((segment % 2**10 * 2**13 + micro % 2**13) * 2 + back) * 2**6 + number
+def _tag(stage: int, micro: int, number: int, *, back: bool = False) -> int:
+    """No two that can be under way at once have the same: of 2^6 tensors, 2^13 micro-batches, 2^10 stages."""
+    return ((stage % 2**10 * 2**13 + micro % 2**13) * 2 + back) * 2**6 + number

@@ -33,18 +33,18 @@ class Pieces:
         """The ranks of each parameter that this rank trains together with others."""
         holders: dict[str, list[int]] = {}
         for rank, segments in enumerate(self._held):
-            for name in dict.fromkeys(n for s in segments for n in self._model.segments[s].parameters):
+            for name in dict.fromkeys(n for s in segments for n in self._model.pieces.segments[s].parameters):
                 holders.setdefault(name, []).append(rank)
         return {
             name: ranks
             for name, ranks in holders.items()
-            if len(ranks) > 1 and self._net.rank in ranks and self._model.trains(name)
+            if len(ranks) > 1 and self._net.rank in ranks and self._model.pieces.trains(name)
         }
 
     async def update(self) -> None:
         """One update of the whole model with the gradients of all ranks."""
         for name, ranks in self._tied.items():
-            await all_reduce(self._net.split(ranks), self._model.gradient_of(name), "ring")
+            await all_reduce(self._net.split(ranks), self._model.pieces.gradient_of(name), "ring")
         await self._model.apply(norm=await self._norm() if self._model.clips else None)
 
     async def _norm(self) -> float:
@@ -52,23 +52,23 @@ class Pieces:
             return await gradient_norm(self._net, self._model.gradient)
         square = square_of(self._model.gradient)
         for name in self._foreign:
-            square = square - square_of(self._model.gradient_of(name))
+            square = square - square_of(self._model.pieces.gradient_of(name))
         return await gradient_norm(self._net, square.clamp(min=0).sqrt())
 
     async def show(self, step: int) -> None:
         """Let the run see the whole model after a step, if it wants to."""
-        if not self._ctx.log.inspects(step) and not self._model.averages:
+        if not self._ctx.log.inspects(step) and not self._model.pieces.averages:
             return
         net, model = self._net, self._model
         if net.rank > 0:
-            buffers = model.held_buffers
+            buffers = model.pieces.held_buffers
             await net.send(0, model.parameters, tag=_SHOWN, header=(float(len(buffers)),))
             for number, buffer in enumerate(buffers):
                 await net.send(0, buffer, tag=_SHOWN + 1 + number)
             return
-        model.put(self._held[0], model.parameters, model.held_buffers)
+        model.pieces.put(self._held[0], model.parameters, model.pieces.held_buffers)
         for rank in range(1, net.size):
             message = await net.recv(rank, tag=_SHOWN)
             count = int(message.header[0])
             others = [await net.recv(rank, tag=_SHOWN + 1 + number) for number in range(count)]
-            model.put(self._held[rank], message.tensor, [other.tensor for other in others])
+            model.pieces.put(self._held[rank], message.tensor, [other.tensor for other in others])

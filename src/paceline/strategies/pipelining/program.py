@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from paceline.context import Batch, Context
 from paceline.strategies.pipelining.pieces import Pieces
-from paceline.strategies.pipelining.stage import Stage, segments_of
+from paceline.strategies.pipelining.segments import Segments, segments_of
+from paceline.strategies.pipelining.stage import Stage
 
 __all__ = ["names_in", "pipeline"]
 
@@ -28,15 +29,15 @@ async def pipeline(
     Without one of micro-batches there are four for each stage.
     """
     model = ctx.model
-    ranks = min(ctx.net.size, max(1, model.most_segments // chunks)) if stages is None else stages
-    model.cut(ranks * chunks, cuts)
+    ranks = min(ctx.net.size, max(1, model.pieces.most_segments // chunks)) if stages is None else stages
+    model.pieces.cut(ranks * chunks, cuts)
     if ctx.net.rank >= ranks:
         await _look_on(ctx)
         return
     net = ctx.net.split(range(ranks))
-    held = [segments_of(rank, ranks, chunks) for rank in range(ranks)]
-    model.hold(held[net.rank])
-    stage, pieces = Stage(ctx, net, chunks), Pieces(ctx, net, held)
+    held = [segments_of(model.pieces, range(rank, ranks * chunks, ranks)) for rank in range(ranks)]
+    model.pieces.hold(held[net.rank])
+    stage, pieces = Stage(ctx, net, chunks, Segments(model.pieces)), Pieces(ctx, net, held)
     async for step in ctx.rounds():
         batch = _whole(model.data.batch_of(0, step))
         await stage.compute(batch, 4 * ranks if microbatches is None else microbatches, order)
