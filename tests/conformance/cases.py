@@ -9,6 +9,7 @@ from paceline.testing.tasks import CASES, OPTIMIZERS, WORKERS, in_turn, make_tas
 __all__ = [
     "ASYNCHRONOUS",
     "CASES",
+    "CUT",
     "IN_PIECES",
     "LINEAR",
     "LOCAL",
@@ -55,6 +56,7 @@ VARIANTS = {
         "pipeline:order=zb-h1,microbatches=5",
         "pipeline:order=zb-h2,microbatches=4",
     ],
+    "zero": ["zero:stage=1", "zero:stage=2", "zero:stage=3", "zero:stage=3,segments=2,microbatches=2"],
     "fedavg": ["fedavg", "fedavg:epochs=2,batch=3,fraction=0.5,dropout=0.2"],
 }
 """Where a strategy's name alone does not say which way it takes."""
@@ -66,21 +68,24 @@ LOCAL = frozenset({"decentralized", "local-sgd", "diloco", "fedavg", "fedprox", 
 """Strategies whose workers each have weights of their own for a while: not those of `single`, but the same in every
 world, whoever is quicker."""
 
-IN_PIECES = frozenset({"layers", "pipeline"})
-"""Strategies whose workers each hold a part of the model. They give the weights of `single`, too; but a training step
-of the user's own cannot be cut, BatchNorm sees micro-batches, and a model that looks at its data cannot be traced."""
+IN_PIECES = frozenset({"layers", "pipeline", "zero"})
+"""Strategies that compute the model in segments (`zero:stage=1` does not). They give the weights of `single`, too; but
+a training step of the user's own cannot be cut, BatchNorm sees micro-batches, and a model that looks at its data
+cannot be traced."""
 
 SPECS = [spec for name in STRATEGIES for spec in VARIANTS.get(name, [name])]
 SYNCHRONOUS = [spec for spec in SPECS if spec.partition(":")[0] not in ASYNCHRONOUS | LOCAL | {"single"}]
 SYNCHRONOUS.append("local-sgd:post_local=99,algorithm=ring")
-WHOLE = [spec for spec in SYNCHRONOUS if spec.partition(":")[0] not in IN_PIECES]
-"""Synchronous strategies whose workers each hold the whole model."""
+CUT = [spec for spec in SPECS if spec.partition(":")[0] in IN_PIECES and spec != "zero:stage=1"]
+"""Strategies that compute the model in segments."""
+WHOLE = [spec for spec in SYNCHRONOUS if spec not in CUT]
+"""Synchronous strategies whose workers each compute the whole model."""
 REPRODUCIBLE = SYNCHRONOUS + [
     spec for spec in SPECS if spec.partition(":")[0] in LOCAL and "mode=async" not in spec
 ]
 """Strategies whose weights depend on nothing but the task and the seed."""
-UNCUT = [spec for spec in REPRODUCIBLE if spec.partition(":")[0] not in IN_PIECES]
-"""Of these, those whose workers each hold the whole model."""
+UNCUT = [spec for spec in REPRODUCIBLE if spec not in CUT]
+"""Of these, those whose workers each compute the whole model."""
 
 SHARING_MEMORY = ("all-reduce:algorithm=shared", "hogwild")
 """What only ranks of one host can do."""

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from conformance.cases import IN_PIECES, SPECS
+from conformance.cases import CUT, SPECS
 from tasks import a_task, numbers, sgd, simulated
 from torch import nn
 
@@ -71,9 +71,6 @@ def check_error(error, spec):
     assert error.parameter == "before.bias"
     named = f"the gradient of before.bias is not finite on rank {error.rank} in step {error.step}"
     assert named in str(error)
-
-
-CUT = [spec for spec in SPECS if spec.partition(":")[0] in IN_PIECES]
 
 
 @pytest.mark.parametrize("spec", [spec for spec in SPECS if spec not in CUT])

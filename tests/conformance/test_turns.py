@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 import torch
-from conformance.cases import ASYNCHRONOUS, IN_PIECES, LOCAL, REPRODUCIBLE, SPECS, WHOLE, one_in
+from conformance.cases import ASYNCHRONOUS, CUT, LOCAL, REPRODUCIBLE, SPECS, WHOLE, one_in
 from gans import SAMPLES, a_gan, alternate, flat
 from tasks import simulated
 
@@ -27,9 +27,6 @@ def test_a_synchronous_strategy_gives_the_weights_of_single(spec, workers):
     task = a_gan(clip_norm=0.5)
     expected = pl.train(task, "single", simulated(1), steps=UPDATES).parameters
     check_close(pl.train(task, spec, simulated(workers), steps=UPDATES).parameters, expected)
-
-
-CUT = [spec for spec in SPECS if spec.partition(":")[0] in IN_PIECES]
 
 
 @pytest.mark.parametrize("spec", CUT)

@@ -1,4 +1,3 @@
-import copy
 import warnings
 
 import pytest
@@ -207,7 +206,8 @@ def test_neighbours_of_one_group_are_updated_as_one():
     model = a_model()
     layout = Layout.of(model)
     flat = torch.zeros(layout.length, dtype=torch.float64)
-    optimizer = FlatOptimizer(a_task(), model, layout, flat, copy.copy(flat), slice(0, layout.length))
+    memory = lambda part: (flat[part], flat.clone()[part])  # noqa: E731
+    optimizer = FlatOptimizer(a_task(), model, layout, memory, [slice(0, layout.length)])
     (group,) = optimizer.optimizer.param_groups
     assert [len(p) for p in group["params"]] == [layout.length]
 

@@ -23,7 +23,7 @@ ASKED_FOR = [
     "ddp",
     "fsdp",
     "horovod",
-    "zero",
+    "zero-3",
     "deepspeed",
     "megatron",
     "pmap",
@@ -91,13 +91,15 @@ def test_every_answer_names_something_that_is_here(word):
         ("tf.distribute.OneDeviceStrategy", "single"),
         ("torch.nn.DataParallel", "map-reduce"),
         ("parameter_server", "async"),
+        ("FSDP", "zero"),
+        ("ZeRO-3", "zero"),
     ],
 )
 def test_other_spellings_are_answered_with_our_word(spelt, ours):
     assert f"is {ours} here: write that" in answer(spelt).remedy
 
 
-@pytest.mark.parametrize("spelt", ["FSDP", "ZeRO-3", "Megatron-LM", "TPUStrategy", "Ray Train"])
+@pytest.mark.parametrize("spelt", ["ZeRO-2", "Megatron-LM", "TPUStrategy", "Ray Train"])
 def test_other_spellings_of_what_is_not_here_are_answered_too(spelt):
     assert answer(spelt).remedy.endswith(tuple(word.instead for word in WORDS if not word.is_alias))
 
@@ -108,5 +110,5 @@ def test_what_nobody_knows_has_no_answer():
 
 def test_a_strategy_of_another_package_may_have_such_a_word(monkeypatch):
     monkeypatch.setattr("paceline.strategies.STRATEGIES", dict(STRATEGIES))
-    register("zero", STRATEGIES["single"])
-    assert type(parse("zero")) is STRATEGIES["single"]
+    register("zero-1", STRATEGIES["single"])
+    assert type(parse("zero-1")) is STRATEGIES["single"]

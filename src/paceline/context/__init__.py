@@ -23,6 +23,7 @@ from paceline.context.net import ANY, Combine, Message, Net, Window
 from paceline.context.pieces import BackwardPart, Pieces
 from paceline.context.rank import Context, Program, Strategy
 from paceline.context.segment import Segment
+from paceline.context.shards import Shards
 
 __all__ = [
     "ANY",
@@ -42,6 +43,7 @@ __all__ = [
     "Program",
     "Segment",
     "Sending",
+    "Shards",
     "Strategy",
     "Window",
 ]

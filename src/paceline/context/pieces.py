@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 from paceline.context.batch import Batch
 from paceline.context.crossing import Crossing
 from paceline.context.segment import Segment
+from paceline.context.shards import Shards
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -47,8 +48,17 @@ class Pieces(Protocol):
         """Keep the parameters of these segments only; none at all, if there are no segments."""
         ...
 
-    def begin_batch(self, batch: Batch, parts: int) -> Sequence[Batch]:
-        """Begin a step: the micro-batches of a batch, at most `parts`, each of one sample at least."""
+    def share(self, segments: Sequence[int], *, ranks: int, own: int, sheds: bool) -> Shards:
+        """Hold these segments together with other ranks, of which each keeps a part of their gradients and of what
+        the optimizer remembers; with `sheds`, of their parameters too. This is number `own` of so many ranks."""
+        ...
+
+    def begin_batch(self, batch: Batch, parts: int | None = None) -> Sequence[Batch]:
+        """Begin a step: the micro-batches of a batch, at most `parts`, each of one sample at least.
+
+        None: in as many parts as the task says (`accumulate`). Ranks that share segments have equally many: some may
+        be empty, and are not computed.
+        """
         ...
 
     def forward(self, segment: int, micro: int, given: Crossing) -> Awaitable[Crossing]:

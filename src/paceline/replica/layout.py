@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -39,6 +39,19 @@ class Layout:
         reals = [dtype.to_real() for dtype in dtypes] or [torch.get_default_dtype()]
         widest = functools.reduce(torch.promote_types, reals)
         return cls(names, tuple(p.shape for _, p in named), tuple(offsets), dtypes, widest)
+
+    def narrowed(self, names: Iterable[str]) -> Layout:
+        """Of these parameters only, in the order given."""
+        places = {name: number for number, name in enumerate(self.names)}
+        numbers = [places[name] for name in names]
+        lengths = (self.offsets[number + 1] - self.offsets[number] for number in numbers)
+        return Layout(
+            tuple(self.names[number] for number in numbers),
+            tuple(self.shapes[number] for number in numbers),
+            tuple(itertools.accumulate(lengths, initial=0)),
+            tuple(self.dtypes[number] for number in numbers),
+            self.dtype,
+        )
 
     @property
     def length(self) -> int:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import product
 from typing import Any
 
 import torch
@@ -14,7 +15,10 @@ from paceline.replica.layout import Layout, flatten
 from paceline.task import Task
 from paceline.task_checks import waits_for_metric
 
-__all__ = ["FlatOptimizer", "clip", "works_elementwise"]
+__all__ = ["FlatOptimizer", "Memory", "clip", "works_elementwise"]
+
+Memory = Callable[[slice], tuple[Tensor, Tensor]]
+"""Gives the parameters and the gradient of a part of the layout: views, not copies."""
 
 # Optimizers whose update of an element needs that element alone: they may be cut anywhere, and parameters that lie side
 # by side may be updated as one. Any other optimizer (LARS, LAMB, Muon, the user's own) gets whole parameters.
@@ -37,29 +41,30 @@ def works_elementwise(optimizer: torch.optim.Optimizer) -> bool:
     return type(optimizer) in _ELEMENTWISE
 
 
-def clip(gradient: Tensor, bound: float, norm: float | None = None) -> None:
+def clip(gradient: Sequence[Tensor], bound: float, norm: float | None = None) -> None:
     """Scale a gradient down to a bound on its norm. The norm is given where the gradient is a part of a larger one."""
     if norm is None:
-        norm = float(torch.linalg.vector_norm(gradient))
+        (whole,) = gradient
+        norm = float(torch.linalg.vector_norm(whole))
     # The small number is that of torch.nn.utils.clip_grad_norm_: results must be equal to the last bit.
     if norm + 1e-6 > bound:
-        gradient.mul_(bound / (norm + 1e-6))
+        for each in gradient:
+            each.mul_(bound / (norm + 1e-6))
 
 
 class FlatOptimizer:
-    """The task's optimizer, its parameter groups kept, over the slice `shard` of the flat parameters."""
+    """The task's optimizer, its parameter groups kept, over some slices of the layout."""
 
     def __init__(
         self,
         task: Task,
         module: nn.Module,
         layout: Layout,
-        parameters: Tensor,
-        gradient: Tensor,
-        shard: slice,
+        memory: Memory,
+        shards: Sequence[slice],
     ) -> None:
         self.optimizer = task.build_optimizer(module)
-        _move_to_flat(self.optimizer, module, layout, parameters, gradient, shard)
+        self._places = _move_to_flat(self.optimizer, module, layout, memory, shards)
         self._gradients = _gradients_of(self.optimizer)
         self._wants_sparse = isinstance(self.optimizer, SparseAdam)
         self._scheduler: Any = task.build_schedule(self.optimizer)
@@ -67,14 +72,11 @@ class FlatOptimizer:
         # Without the number of updates of an epoch, an epoch is one: where a task is tried without a run.
         self._every = task.schedule_every if isinstance(task.schedule_every, int) else 1
         self._updates = 0
-        self._parameters = parameters
 
     def pieces(self) -> Iterator[tuple[Tensor, int]]:
-        """Each tensor that is updated, and where it begins in the flat parameters."""
-        begin, itemsize = self._parameters.data_ptr(), self._parameters.itemsize
-        for group in self.optimizer.param_groups:
-            for piece in group["params"]:
-                yield piece, (piece.data_ptr() - begin) // itemsize
+        """Each tensor that is updated, and where it begins in the layout."""
+        pieces = (piece for group in self.optimizer.param_groups for piece in group["params"])
+        yield from zip(pieces, self._places, strict=True)
 
     def schedule_facts(self) -> dict[str, Any]:
         """Where the learning-rate schedule is, as JSON can hold it."""
@@ -158,34 +160,35 @@ def _move_to_flat(
     optimizer: torch.optim.Optimizer,
     module: nn.Module,
     layout: Layout,
-    parameters: Tensor,
-    gradient: Tensor,
-    shard: slice,
-) -> None:
-    """Replace each group's parameters by the pieces of the flat tensor that they cover within the shard."""
-    number = {id(p): i for i, p in enumerate(p for p in module.parameters() if p.requires_grad)}
+    memory: Memory,
+    shards: Sequence[slice],
+) -> list[int]:
+    """Replace each group's parameters by the pieces of flat tensors that they cover within the shards.
+
+    Returns where in the layout each piece begins.
+    """
+    named = dict(module.named_parameters())
+    number = {id(named[name]): i for i, name in enumerate(layout.names)}
     merge = works_elementwise(optimizer)
     old_state = dict(optimizer.state)
     optimizer.state.clear()
+    places = []
     for group in optimizer.param_groups:
-        owned = sorted((number[id(p)], p) for p in group["params"] if id(p) in number)
+        owned = {number[id(p)]: p for p in group["params"] if id(p) in number}
         pieces = []
-        for run in _runs([i for i, _ in owned], merge):
-            a = max(layout.offsets[run.start], shard.start)
-            b = min(layout.offsets[run.stop], shard.stop)
+        for run, shard in product(_runs(sorted(owned), merge), shards):
+            first = layout.offsets[run.start]
+            a, b = max(first, shard.start), min(layout.offsets[run.stop], shard.stop)
             if a < b:
-                piece = nn.Parameter(_piece(parameters, layout, run, a, b, merge))
-                piece.grad = _piece(gradient, layout, run, a, b, merge)
+                parameters, gradient = memory(slice(a, b))
+                piece = nn.Parameter(parameters if merge else layout.view(parameters, run.start))
+                piece.grad = gradient if merge else layout.view(gradient, run.start)
                 pieces.append(piece)
-                by_number = dict(owned)
-                states = [old_state.get(by_number[i], {}) for i in run]
-                _carry_state(
-                    optimizer,
-                    piece,
-                    states,
-                    slice(a - layout.offsets[run.start], b - layout.offsets[run.start]),
-                )
+                places.append(a)
+                states = [old_state.get(owned[i], {}) for i in run]
+                _carry_state(optimizer, piece, states, slice(a - first, b - first))
         group["params"] = pieces
+    return places
 
 
 def _runs(numbers: list[int], merge: bool) -> list[range]:
@@ -199,11 +202,6 @@ def _runs(numbers: list[int], merge: bool) -> list[range]:
         else:
             runs.append(range(i, i + 1))
     return runs
-
-
-def _piece(flat: Tensor, layout: Layout, run: range, a: int, b: int, merge: bool) -> Tensor:
-    piece = flat[a:b]
-    return piece if merge else layout.view(piece, run.start)
 
 
 def _carry_state(

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from torch import Tensor, nn
 
 from paceline.context import Batch
 from paceline.replica.layout import Layout
-from paceline.replica.optimizer import FlatOptimizer, clip, works_elementwise
+from paceline.replica.optimizer import FlatOptimizer, Memory, clip, works_elementwise
 from paceline.task import Task
 
 __all__ = ["FlatOptimizers", "Updates", "all_work_elementwise"]
@@ -32,13 +32,22 @@ class Updates:
     """The optimizers of each shard that is updated here, made when they are first needed."""
 
     def __init__(
-        self, task: Task, module: nn.Module, layout: Layout, flat: Callable[[], tuple[Tensor, Tensor]]
+        self,
+        task: Task,
+        module: nn.Module,
+        layout: Layout,
+        memory: Memory,
+        own: Sequence[slice] | None = None,
     ) -> None:
-        """`flat` gives the parameters and the gradient, which may be placed elsewhere before the first update."""
+        """`memory` is asked at the first update: before it, parameters and gradient may be placed elsewhere.
+
+        `own`: the parts of the layout that are updated here, where that is not all of it.
+        """
         self._task = task
         self._module = module
         self._layout = layout
-        self._flat = flat
+        self._memory = memory
+        self._own = own
         self.by_shard: dict[tuple[int, int], FlatOptimizers] = {}
         self.kept: Kept | None = None
         """What optimizers of an earlier run remembered: those that are made from now on begin with it."""
@@ -53,13 +62,13 @@ class Updates:
         return any(each.waits_for_metric for each in self.by_shard.values())
 
     def of(self, shard: slice | None = None) -> FlatOptimizers:
-        """The optimizers of a shard, or of all parameters."""
-        if shard is None:
-            shard = slice(0, self._layout.length)
-        key = (shard.start, shard.stop)
+        """The optimizers of a shard, or of all that is updated here."""
+        everything = slice(0, self._layout.length)
+        shards = self._own if shard is None and self._own is not None else [shard or everything]
+        key = (0, self._layout.length) if shard is None else (shard.start, shard.stop)
         found = self.by_shard.get(key)
         if found is None:
-            made = FlatOptimizers(self._task, self._module, self._layout, *self._flat(), shard)
+            made = FlatOptimizers(self._task, self._module, self._layout, self._memory, shards)
             found = self.by_shard[key] = made
             if self.kept is not None:
                 self.kept.fill(key, made)
@@ -90,24 +99,23 @@ class Updates:
 
 
 class FlatOptimizers:
-    """What updates the slice `shard` of the flat parameters."""
+    """What updates some slices of the layout."""
 
     def __init__(
         self,
         task: Task,
         module: nn.Module,
         layout: Layout,
-        parameters: Tensor,
-        gradient: Tensor,
-        shard: slice,
+        memory: Memory,
+        shards: Sequence[slice],
     ) -> None:
-        self._gradient = gradient[shard]
+        self._gradient = [memory(shard)[1] for shard in shards]
         self._clip_norm = task.clip_norm
         self._turns = task.turns
         self.elsewhere = 0
         """Updates that were made on other ranks."""
         self.by_name = {
-            name: FlatOptimizer(each, module, layout, parameters, gradient, shard)
+            name: FlatOptimizer(each, module, layout, memory, shards)
             for name, each in task.by_optimizer().items()
         }
 

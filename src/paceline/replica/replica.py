@@ -72,7 +72,7 @@ class Replica:
         self._gradient.hold(torch.zeros_like(self.parameters))
         self._buffers = FlatBuffers(module)
         self._buffers_before: list[Tensor] = []
-        self.updates = Updates(task, module, self.layout, lambda: (self.parameters, self.gradient))
+        self.updates = Updates(task, module, self.layout, self._memory)
         self._user_step = UserStep(task, module, lambda: self.buffers) if task.step is not None else None
         self._computed: Batch | None = None
         self.logged: dict[str, float] = {}
@@ -89,6 +89,11 @@ class Replica:
         return self
 
     @property
+    def holds_all(self) -> bool:
+        """Whether the optimizer's state here can be that of all parameters."""
+        return self.whole is self
+
+    @property
     def called(self) -> Any:
         """What is called with a batch: the module, or what is compiled of it."""
         if not self.task.compile:
@@ -102,6 +107,9 @@ class Replica:
     @property
     def gradient(self) -> Tensor:
         return self._gradient.flat
+
+    def _memory(self, part: slice) -> tuple[Tensor, Tensor]:
+        return self.parameters[part], self.gradient[part]
 
     @property
     def buffers(self) -> list[Tensor]:

@@ -35,6 +35,7 @@ from paceline.strategies.single import Single
 from paceline.strategies.ssp import StaleSynchronous
 from paceline.strategies.sync import Sync
 from paceline.strategies.words import ALIASES, answer
+from paceline.strategies.zero import Zero
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint, EntryPoints
@@ -60,6 +61,7 @@ STRATEGIES: dict[str, type[Any]] = {
     "central-storage": CentralStorage,
     "layers": Layers,
     "pipeline": Pipeline,
+    "zero": Zero,
     "k-sync": KSync,
     "k-batch-sync": KBatchSync,
     "async": Async,

@@ -19,12 +19,11 @@ from paceline.collectives import (
     ALGORITHMS,
     all_reduce,
     choose_algorithm,
-    gradient_norm,
-    reduce_own_shard,
 )
 from paceline.context import BUCKET_BYTES, Context, Strategy
 from paceline.errors import ConfigurationError, UnknownNameError
 from paceline.strategies.buffers import follow_buffers
+from paceline.strategies.sharding.updates import share_by_memory
 
 __all__ = ["AllReduce", "resolve_algorithm"]
 
@@ -54,7 +53,7 @@ class AllReduce(Strategy):
     async def worker(self, ctx: Context) -> None:
         algorithm = resolve_algorithm(ctx, self.algorithm)
         if algorithm == "shared":
-            await self._share_memory(ctx)
+            await share_by_memory(ctx)
         else:
             await self._pass_messages(ctx, algorithm)
 
@@ -65,23 +64,6 @@ class AllReduce(Strategy):
             async for bucket in ctx.model.gradients(batch, weight=batch.weight, bucket_bytes=bucket_bytes):
                 await all_reduce(ctx.net, bucket, algorithm)
             await ctx.model.apply()
-
-    async def _share_memory(self, ctx: Context) -> None:
-        net, model = ctx.net, ctx.model
-        parameters = net.window("parameters", rows=1, like=model.parameters)
-        gradients = net.window("gradients", rows=net.size, like=model.gradient)
-        if net.rank == 0:
-            parameters.tensor[0].copy_(model.parameters)
-        model.place(parameters=parameters.tensor[0], gradient=gradients.tensor[net.rank])
-        shard = model.shards(net.size)[net.rank]
-        own = model.gradient[shard]
-        await parameters.barrier()
-        async for batch in ctx.batches():
-            await follow_buffers(ctx)
-            await model.compute(batch, weight=batch.weight)
-            await reduce_own_shard(net, gradients, shard, into=own)
-            await model.apply(shard, norm=await gradient_norm(net, own) if model.clips else None)
-            await parameters.barrier()
 
 
 def resolve_algorithm(ctx: Context, algorithm: str) -> str:

@@ -101,10 +101,9 @@ WORDS: tuple[Word, ...] = (
         system="PyTorch",
         thing="FullyShardedDataParallel",
         names=("fsdp", "fsdp2", "fully-sharded-data-parallel"),
-        instead="is not there yet: write all-reduce:algorithm=shared, the nearest (on one host, parameters are there "
-        "once, and each worker updates its shard of them)",
-        differs="Theirs: parameters, gradients and optimizer state are cut into shards, "
-        "and a layer is gathered while it is needed.",
+        ours="zero",
+        differs="Theirs gathers the modules that the script has wrapped; ours cuts the model into segments by itself. "
+        "Ours weights gradients by samples.",
     ),
     Word(
         system="Horovod",
@@ -116,9 +115,16 @@ WORDS: tuple[Word, ...] = (
     Word(
         system="DeepSpeed",
         thing="ZeRO",
-        names=("zero", "zero-1", "zero-2", "zero-3", "deepspeed"),
-        instead="is not there yet, but for stage 1 on one host: write all-reduce:algorithm=shared",
-        differs="Theirs: optimizer state (stage 1), gradients too (2), parameters too (3) are cut into shards.",
+        names=("zero-3", "deepspeed"),
+        ours="zero",
+        differs="Stages 1 and 2 are `zero:stage=1` and `zero:stage=2`. Nothing is moved to the processor or to disks.",
+    ),
+    Word(
+        system="DeepSpeed",
+        thing="ZeRO, stages 1 and 2",
+        names=("zero-1", "zero-2"),
+        instead="are stages of one strategy: write zero:stage=1 or zero:stage=2",
+        differs="As above.",
     ),
     Word(
         system="Megatron-LM",

@@ -11,12 +11,14 @@ from torch.utils._pytree import tree_map
 
 from paceline.clusters.rank.learner import Learner
 from paceline.clusters.rank.rank import Rank
+from paceline.clusters.rank.shards import RankShards
 from paceline.context import BackwardPart, Batch, Crossing, Segment
 from paceline.costs.prices import Pass, Work
 from paceline.errors import GradientNotFiniteError
-from paceline.replica.pieces.blank import BlankPart
+from paceline.replica.pieces.blank import BlankPart, BlankSharded
 from paceline.replica.pieces.cutting import Cut, Layers, few_samples
 from paceline.replica.pieces.part import PartReplica
+from paceline.replica.pieces.sharded import ShardedReplica
 from paceline.replica.shapes import ShapeReplica
 from paceline.replica.steps import micro_batches
 from paceline.trace import Kind
@@ -41,7 +43,7 @@ class RankPieces(ABC, Generic[R]):
         self._layers: Layers | None = None
         self._cut: Cut | None = None
         self._batch: Batch | None = None
-        self._micros: Sequence[Batch] = ()
+        self._micros: list[Batch] = []
         self._loss: float | None = None
 
     # Cutting
@@ -69,6 +71,22 @@ class RankPieces(ABC, Generic[R]):
         self._learner.hold(
             self._off_the_clock(lambda: PartReplica(replica, cut, segments, keeps_whole=whole))
         )
+
+    def share(self, segments: Sequence[int], *, ranks: int, own: int, sheds: bool) -> RankShards:
+        cut, learner = self._of_cut(), self._learner
+        replica = learner.replica
+        if isinstance(replica, ShapeReplica) and not isinstance(replica, BlankPart):
+            learner.hold(BlankSharded(replica, cut, segments, ranks=ranks, own=own, sheds=sheds))
+        elif not isinstance(replica, ShardedReplica | BlankSharded):
+            if len(segments) < len(cut.segments):
+                self.hold(segments)
+            before = learner.replica
+            learner.hold(
+                self._off_the_clock(lambda: ShardedReplica(before, cut, ranks=ranks, own=own, sheds=sheds))
+            )
+        shared = learner.replica
+        assert isinstance(shared, ShardedReplica | BlankSharded)
+        return RankShards(self._ctx, shared, cut.segments)
 
     def _off_the_clock(self, work: Callable[[], T]) -> T:
         """Tracing a model takes a second or more, once: it is no part of a step."""
@@ -98,11 +116,21 @@ class RankPieces(ABC, Generic[R]):
 
     # Passes
 
-    def begin_batch(self, batch: Batch, parts: int) -> Sequence[Batch]:
+    def begin_batch(self, batch: Batch, parts: int | None = None) -> Sequence[Batch]:
+        part = self._part()
+        parts = part.task.accumulate if parts is None else parts
         self._batch, self._loss = batch, None
         self._micros = micro_batches(batch, parts)
-        self._part().begin_batch()
+        if isinstance(part, ShardedReplica | BlankSharded):
+            self._micros += [_empty(batch)] * (self._most_parts(batch, parts) - len(self._micros))
+        part.begin_batch()
         return self._micros
+
+    def _most_parts(self, batch: Batch, parts: int) -> int:
+        """Of any worker's slice of this batch: the first and the last differ by one sample at the most."""
+        data, workers = self._ctx.data, self._ctx.workers
+        slices = (data.batch_of(worker, batch.step) for worker in (workers[0], workers[-1]))
+        return max(len(micro_batches(each, parts)) for each in slices)
 
     async def forward(self, segment: int, micro: int, given: Crossing) -> Crossing:
         batch, part = self._micros[micro], self._part()
@@ -173,3 +201,7 @@ class RankPieces(ABC, Generic[R]):
         replica = self._learner.replica
         assert isinstance(replica, PartReplica | BlankPart), "hold comes first"
         return replica
+
+
+def _empty(batch: Batch) -> Batch:
+    return Batch(batch.step, batch.start + batch.count, 0, batch.total, batch.whole, batch.update)

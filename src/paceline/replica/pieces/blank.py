@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from functools import lru_cache
 
@@ -11,12 +10,13 @@ from torch import Tensor
 
 from paceline.context import Batch
 from paceline.context.crossing import Crossing
-from paceline.replica.layout import Layout
+from paceline.replica.optimizers import all_work_elementwise
 from paceline.replica.pieces.cutting import Cut
+from paceline.replica.pieces.units import homes_of, units_of
 from paceline.replica.samples import Source
 from paceline.replica.shapes import ShapeReplica
 
-__all__ = ["BlankPart"]
+__all__ = ["BlankPart", "BlankSharded"]
 
 
 class BlankPart(ShapeReplica):
@@ -27,7 +27,7 @@ class BlankPart(ShapeReplica):
         self.task = whole.task
         self.module = whole.module
         self.updates = whole.updates
-        self.layout = _narrowed(whole.layout, names)
+        self.layout = whole.layout.narrowed(name for name in whole.layout.names if name in names)
         self.parameters = torch.empty(self.layout.length, dtype=self.layout.dtype, device="meta")
         self._cut = cut
         self.held = tuple(held)
@@ -80,16 +80,34 @@ class BlankPart(ShapeReplica):
         pass
 
 
-def _narrowed(layout: Layout, names: set[str]) -> Layout:
-    kept = [number for number, name in enumerate(layout.names) if name in names]
-    lengths = (layout.offsets[number + 1] - layout.offsets[number] for number in kept)
-    return Layout(
-        tuple(layout.names[number] for number in kept),
-        tuple(layout.shapes[number] for number in kept),
-        tuple(itertools.accumulate(lengths, initial=0)),
-        tuple(layout.dtypes[number] for number in kept),
-        layout.dtype,
-    )
+class BlankSharded(BlankPart):
+    """What `ShardedReplica` is, without data."""
+
+    def __init__(
+        self, whole: ShapeReplica, cut: Cut, held: Sequence[int], *, ranks: int, own: int, sheds: bool
+    ) -> None:
+        super().__init__(whole, cut, held)
+        homes = homes_of([cut.segments[number].parameters for number in held], self.layout.names)
+        evenly = all_work_elementwise(whole.task, whole.module)
+        self.units = units_of(self.layout, homes, ranks, evenly=evenly)
+        self.sheds = sheds
+        if sheds:
+            lengths = (unit.shards[own].stop - unit.shards[own].start for unit in self.units)
+            self.parameters = torch.empty(sum(lengths), dtype=self.layout.dtype, device="meta")
+
+    def gather(self, place: int) -> Tensor:
+        return torch.empty(self.units[place].length, dtype=self.layout.dtype, device="meta")
+
+    whole_gradient = gather
+
+    def refresh(self, place: int) -> None:
+        pass
+
+    def let_go(self, place: int) -> None:
+        pass
+
+    def keep_gradient(self, place: int, own: Tensor) -> None:
+        pass
 
 
 @lru_cache(maxsize=256)

@@ -1,0 +1,48 @@
+"""The segments of a model that several ranks share: each keeps a part of every one of them.
+
+The parameters of a segment are all there between `gather` and `release`, once the other ranks' parts have been written
+into what `gather` gives. Its gradient is whole when its backward pass is done: `gradient` gives it, to be summed over
+all ranks, and `keep` takes this rank's part of the sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["Shards"]
+
+
+class Shards(Protocol):
+    """What ranks hold of each other's segments."""
+
+    def used_by(self, segment: int) -> Sequence[int]:
+        """The segments whose parameters one uses: its own, and that of a tied parameter which belongs to another."""
+        ...
+
+    def parts(self, segment: int) -> Sequence[slice]:
+        """Each rank's part of a segment's parameters. Nearly equal, unless the optimizer needs whole layers."""
+        ...
+
+    def gather(self, segment: int) -> Tensor:
+        """Memory for all parameters of a segment, flat, with this rank's part in its place."""
+        ...
+
+    def ready(self, segment: int) -> None:
+        """The other ranks' parts have been written."""
+        ...
+
+    def release(self, segment: int) -> None:
+        """Give up the memory of what other ranks hold, if this rank sheds it."""
+        ...
+
+    def gradient(self, segment: int) -> Tensor:
+        """The gradient of all parameters of a segment, of what this rank has computed since `keep`. It is finite."""
+        ...
+
+    def keep(self, segment: int, own: Tensor) -> None:
+        """Add this rank's part of the gradient, summed over all ranks, to `ctx.model.gradient`; give up the rest."""
+        ...

@@ -1,0 +1,265 @@
+"""A replica that shares its segments with other ranks: of each it keeps a part, and has the rest while it is needed."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from paceline.context import Batch
+from paceline.errors import ConfigurationError
+from paceline.replica.binding import Binding
+from paceline.replica.finite import check_updated, not_finite_in
+from paceline.replica.layout import Layout, real_view
+from paceline.replica.optimizers import Updates, all_work_elementwise
+from paceline.replica.pieces.backward import Gradients
+from paceline.replica.pieces.cutting import Cut
+from paceline.replica.pieces.part import PartReplica
+from paceline.replica.pieces.units import Passing, homes_of, laid_out, units_of
+from paceline.replica.replica import Replica
+from paceline.replica.samples import Samples
+
+__all__ = ["ShardedReplica"]
+
+
+class _UnitGradient:
+    """The whole gradient of a unit, while one of its micro-batches is on its way back."""
+
+    def __init__(self, layout: Layout, device: torch.device) -> None:
+        self._layout = layout
+        self.memory = Passing(torch.empty(layout.length, dtype=layout.dtype, device=device))
+        self._views = layout.views(self.memory.flat)
+        self.memory.go()
+        self._filled = bytearray(len(layout.names))
+
+    def add(self, number: int, gradient: Tensor) -> None:
+        """Add to the gradient of a parameter."""
+        self.memory.come()
+        real = real_view(gradient.to_dense() if gradient.is_sparse else gradient)
+        if self._filled[number]:
+            self._views[number].add_(real)
+        else:
+            self._views[number].copy_(real)
+            self._filled[number] = 1
+
+    def finish(self) -> Tensor:
+        """All of it: zeros where no output depends on a parameter."""
+        flat = self.memory.come()
+        for view, is_filled in zip(self._views, self._filled, strict=True):
+            if not is_filled:
+                view.zero_()
+        self._filled = bytearray(len(self._filled))
+        return flat
+
+
+class ShardedReplica(PartReplica):
+    """It goes on with the module of another replica; nothing of that is copied but the parameters.
+
+    `parameters`, `gradient` and `apply` are of this rank's part of each unit. A replica that does not shed its
+    parameters has all of them, unit by unit, and updates its part of them in place.
+    """
+
+    def __init__(self, before: Replica, cut: Cut, *, ranks: int, own: int, sheds: bool) -> None:
+        vars(self).update(vars(before))
+        if not isinstance(before, PartReplica):
+            self._whole, self.held = None, tuple(range(len(cut.segments)))
+        self._is_all = not isinstance(before, PartReplica)
+        self._cut, self.sheds, self._own = cut, sheds, own
+        self._device = before.device
+        evenly = all_work_elementwise(self.task, self.module)
+        used = [cut.segments[number].parameters for number in self.held]
+        homes = homes_of(used, before.layout.names)
+        self.units = units_of(before.layout, homes, ranks, evenly=evenly)
+        self._home = {name: place for place, names in enumerate(homes) for name in names}
+        """The unit of each parameter."""
+        self.layout = laid_out(self.units, before.layout.dtype)
+        self._take_over(before)
+        self._passes = {number: self._passes_of(number) for number in self.held}
+
+    def _take_over(self, before: Replica) -> None:
+        named = dict(self.module.named_parameters())
+        old = dict(zip(before.layout.names, before.layout.views(before.parameters), strict=True))
+        flat = _flat_of(self.layout, old)
+        before.release()
+        before.gradient.untyped_storage().resize_(0)
+        self._own_parts = [unit.own(self._own) for unit in self.units]
+        self._starts = _starts_of(self._own_parts)
+        self._own_gradient = torch.zeros(self._starts[-1], dtype=self.layout.dtype, device=self._device)
+        self._gradients = [_UnitGradient(unit.layout, self._device) for unit in self.units]
+        self._bindings = [
+            Binding(unit.layout, [named[name] for name in unit.layout.names], self._device)
+            for unit in self.units
+        ]
+        self._places = {
+            id(named[name]): (place, number)
+            for place, unit in enumerate(self.units)
+            for number, name in enumerate(unit.layout.names)
+        }
+        self._hold(flat)
+        own = [part for part in self._own_parts if part.start < part.stop]
+        self.updates = Updates(self.task, self.module, self.layout, self._memory, own)
+        if before.updates.kept is not None:
+            self.updates.kept = before.updates.kept.laid_out(self.layout)
+
+    def _hold(self, flat: Tensor) -> None:
+        """Part these parameters, or keep them as they lie."""
+        if self.sheds:
+            self.parameters = torch.cat([flat[part] for part in self._own_parts])
+            parts = [torch.empty(unit.length, dtype=flat.dtype, device=flat.device) for unit in self.units]
+        else:
+            self.parameters = flat
+            parts = [flat[unit.start : unit.start + unit.length] for unit in self.units]
+        self._wholes = [Passing(part) for part in parts]
+        for binding, part in zip(self._bindings, parts, strict=True):
+            binding.hold(part)
+        if self.sheds:
+            for whole in self._wholes:
+                whole.go()
+
+    # Memory
+
+    @property
+    def whole(self) -> Replica | None:
+        return self if self._is_all else self._whole
+
+    @property
+    def holds_all(self) -> bool:
+        return False
+
+    @property
+    def gradient(self) -> Tensor:
+        return self._own_gradient
+
+    def _memory(self, part: slice) -> tuple[Tensor, Tensor]:
+        """Of a part of the layout that lies within this rank's part of one unit."""
+        place = bisect_right([unit.start for unit in self.units], part.start) - 1
+        while not self._own_parts[place].start <= part.start < self._own_parts[place].stop:
+            place -= 1  # units without parameters begin where the next one does
+        shift = self._starts[place] - self._own_parts[place].start
+        here = slice(part.start + shift, part.stop + shift)
+        return self.parameters[here if self.sheds else part], self._own_gradient[here]
+
+    def place(self, parameters: Tensor | None = None, gradient: Tensor | None = None) -> None:
+        if parameters is None or parameters.data_ptr() == self.parameters.data_ptr():
+            return
+        assert not self.updates.have_begun, "a replica can be placed only before its first update"
+        if self.sheds:
+            self.parameters = parameters
+        else:
+            self._hold(parameters)
+
+    def gather(self, place: int) -> Tensor:
+        """Memory for all parameters of a unit, with this rank's part in its place."""
+        whole = self._wholes[place].come()
+        if self.sheds:
+            shard = self.units[place].shards[self._own]
+            whole[shard].copy_(self.parameters[self._starts[place] : self._starts[place + 1]])
+        return whole
+
+    def refresh(self, place: int) -> None:
+        """The other ranks' parts have come."""
+        self._bindings[place].refresh()
+
+    def let_go(self, place: int) -> None:
+        """Give up the memory of what other ranks hold of a unit."""
+        if self.sheds:
+            self._wholes[place].go()
+
+    # Passes
+
+    def _take(self, weights: Sequence[Tensor], found: Gradients) -> None:
+        for weight, gradient in zip(weights, found, strict=True):
+            if gradient is not None:
+                place, number = self._places[id(weight)]
+                self._gradients[place].add(number, gradient)
+
+    def begin_batch(self) -> None:
+        for place in range(len(self.units)):
+            self.let_go(place)
+        self._own_gradient.zero_()
+        self._gradient.not_finite = None
+
+    def end_batch(self) -> None:
+        """Each unit's gradient was looked at before it was handed over."""
+
+    def whole_gradient(self, place: int) -> Tensor:
+        """The gradient of a unit, of what was computed here since it was last kept."""
+        flat, layout = self._gradients[place].finish(), self.units[place].layout
+        if layout.length and self._gradient.not_finite is None:
+            self._gradient.not_finite = not_finite_in(layout, flat, range(len(layout.names)))
+        return flat
+
+    def keep_gradient(self, place: int, own: Tensor) -> None:
+        """Add this rank's part of a unit's gradient, summed over all ranks; the rest is given up."""
+        self._own_gradient[self._starts[place] : self._starts[place + 1]].add_(own)
+        self._gradients[place].memory.go()
+
+    def gradient_of(self, name: str) -> Tensor:
+        raise ConfigurationError(
+            "zero", "must be 0 or 1 where stages share a parameter", name, "use zero=1, or untie it"
+        )
+
+    # Looking at the model
+
+    def put(self, held: Sequence[int], parameters: Tensor, buffers: Sequence[Tensor]) -> None:
+        assert not self._is_all, "it is gathered, not put together"
+        super().put(held, parameters, buffers)
+
+    @contextmanager
+    def _holding(self, parameters: Tensor | None) -> Iterator[None]:
+        """Other parameters are those of all units, as a replica that sheds none has them."""
+        if parameters is None:
+            yield
+            return
+        self._bind(parameters)
+        try:
+            yield
+        finally:
+            self._bind(self.parameters)
+
+    def _bind(self, flat: Tensor) -> None:
+        for unit, binding in zip(self.units, self._bindings, strict=True):
+            binding.hold(flat[unit.start : unit.start + unit.length])
+
+    def evaluate(self, samples: Samples, parameters: Tensor | None = None) -> dict[str, float]:
+        if self._is_all:
+            return Replica.evaluate(self, samples, parameters)
+        return super().evaluate(samples, parameters)
+
+    def state(self, parameters: Tensor | None = None) -> dict[str, Tensor]:
+        if not self._is_all:
+            return super().state(parameters)
+        for unit, whole in zip(self.units, self._wholes, strict=True):
+            assert whole.is_there, "the model is gathered before it is looked at"
+            check_updated(unit.layout, whole.flat)
+        with self._holding(parameters):
+            state = self.module.state_dict()
+            return {name: tensor.detach().to("cpu", copy=True) for name, tensor in state.items()}
+
+    def apply(
+        self,
+        shard: slice | None = None,
+        norm: float | None = None,
+        *,
+        advance: bool = True,
+        of: Sequence[Batch] = (),
+        step: int = 0,
+    ) -> None:
+        assert shard is None, "its part is set"
+        super().apply(None, norm, advance=advance, of=of, step=step)
+
+
+def _starts_of(parts: Sequence[slice]) -> list[int]:
+    """Where each part begins when they lie one after the other, and at the end how long they are."""
+    starts = [0]
+    for part in parts:
+        starts.append(starts[-1] + part.stop - part.start)
+    return starts
+
+
+def _flat_of(layout: Layout, named: dict[str, Tensor]) -> Tensor:
+    tensors = [named[name].reshape(-1) for name in layout.names]
+    return torch.cat(tensors) if tensors else torch.empty(0, dtype=layout.dtype)

@@ -1,0 +1,137 @@
+"""How ranks that share segments get what the others have: by messages, or through memory that all of them see."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from paceline.collectives import reduce_own_shard
+from paceline.context import Context, Net, Shards
+from paceline.strategies.sharding.owners import are_chunks, fill_from_owners, sum_to_owners
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["ByMemory", "ByMessages", "Exchange"]
+
+
+class Exchange(Protocol):
+    """What ranks do with a segment that they share."""
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether one exchange may go on while the next begins: not if each is several collectives, one after the
+        other, for then ranks might begin those of two exchanges in different orders."""
+        ...
+
+    async def gather(self, segment: int) -> None:
+        """Have all parameters of a segment."""
+        ...
+
+    async def scatter(self, segment: int) -> None:
+        """Sum the gradient of a segment, and keep this rank's part of it."""
+        ...
+
+    async def begin(self) -> None:
+        """Before the first step."""
+        ...
+
+    async def updated(self) -> None:
+        """Each rank has updated its part: let the others see it, where all keep all parameters."""
+        ...
+
+
+class ByMessages:
+    """A ring for each segment: all-gather and reduce-scatter."""
+
+    def __init__(self, net: Net, shards: Shards, segments: Sequence[int], *, sheds: bool) -> None:
+        self._net = net
+        self._shards = shards
+        self._segments = segments
+        self._sheds = sheds
+
+    @property
+    def overlaps(self) -> bool:
+        return all(are_chunks(self._shards.parts(segment)) for segment in self._segments)
+
+    async def begin(self) -> None:
+        pass
+
+    async def gather(self, segment: int) -> None:
+        await fill_from_owners(self._net, self._shards.gather(segment), self._shards.parts(segment))
+        self._shards.ready(segment)
+
+    async def scatter(self, segment: int) -> None:
+        gradient = self._shards.gradient(segment)
+        own = await sum_to_owners(self._net, gradient, self._shards.parts(segment))
+        self._shards.keep(segment, own)
+
+    async def updated(self) -> None:
+        if not self._sheds:
+            for segment in self._segments:
+                await self.gather(segment)
+
+
+class ByMemory:
+    """Through windows. Where ranks shed their parameters, each can read the others' parts; else all lie there once."""
+
+    overlaps = True
+
+    def __init__(
+        self, ctx: Context, net: Net, shards: Shards, segments: Sequence[int], *, sheds: bool
+    ) -> None:
+        self._net = net
+        self._shards = shards
+        self._sheds = sheds
+        self._columns = {rank: _columns(shards, segments, rank) for rank in range(net.size)}
+        own, model = net.rank if sheds else 0, ctx.model
+        length = max(_length(columns) for columns in self._columns.values()) if sheds else None
+        like = model.parameters if length is None else _like(model.gradient, length)
+        self._parameters = net.window("shards", rows=net.size if sheds else 1, like=like)
+        row = self._parameters.tensor[own, : model.parameters.numel()]
+        if own == net.rank:
+            row.copy_(model.parameters)
+        model.place(parameters=row)
+        longest = max((shards.parts(segment)[-1].stop for segment in segments), default=0)
+        self._gradients = net.window("gradients", rows=net.size, like=_like(model.gradient, longest))
+
+    async def begin(self) -> None:
+        """Wait until everybody's parameters lie there."""
+        await self._parameters.barrier()
+
+    async def gather(self, segment: int) -> None:
+        whole = self._shards.gather(segment)
+        for rank, part in enumerate(self._shards.parts(segment)):
+            if rank != self._net.rank and part.start < part.stop:
+                await self._parameters.reduce(self._columns[rank][segment], [rank], into=whole[part])
+        self._shards.ready(segment)
+
+    async def scatter(self, segment: int) -> None:
+        gradient, part = self._shards.gradient(segment), self._shards.parts(segment)[self._net.rank]
+        await self._gradients.barrier()  # until all have read what this rank wrote last
+        self._gradients.tensor[self._net.rank, : gradient.numel()].copy_(gradient)
+        own = gradient[part]
+        await reduce_own_shard(self._net, self._gradients, part, into=own)
+        self._shards.keep(segment, own)
+
+    async def updated(self) -> None:
+        await self._parameters.barrier()
+
+
+def _columns(shards: Shards, segments: Sequence[int], rank: int) -> dict[int, slice]:
+    """Where a rank's part of each segment lies, when its parts lie one after the other."""
+    columns, at = {}, 0
+    for segment in segments:
+        part = shards.parts(segment)[rank]
+        columns[segment] = slice(at, at + part.stop - part.start)
+        at = columns[segment].stop
+    return columns
+
+
+def _length(columns: dict[int, slice]) -> int:
+    return max((each.stop for each in columns.values()), default=0)
+
+
+def _like(tensor: Tensor, length: int) -> Tensor:
+    """A tensor of that length, of the same kind, that takes no memory."""
+    return tensor.new_empty(1).expand(length)

@@ -1,0 +1,42 @@
+"""Every rank computes with the whole model, but updates a shard of it: so the optimizer's state exists once."""
+
+from __future__ import annotations
+
+from paceline.collectives import gradient_norm, reduce_own_shard
+from paceline.context import Context
+from paceline.strategies.buffers import follow_buffers
+from paceline.strategies.sharding.owners import fill_from_owners, sum_to_owners
+
+__all__ = ["share_by_memory", "share_by_messages"]
+
+
+async def share_by_memory(ctx: Context) -> None:
+    """The parameters lie once for all ranks of the host; each sums and updates one shard of them."""
+    net, model = ctx.net, ctx.model
+    parameters = net.window("parameters", rows=1, like=model.parameters)
+    gradients = net.window("gradients", rows=net.size, like=model.gradient)
+    if net.rank == 0:
+        parameters.tensor[0].copy_(model.parameters)
+    model.place(parameters=parameters.tensor[0], gradient=gradients.tensor[net.rank])
+    shard = model.shards(net.size)[net.rank]
+    own = model.gradient[shard]
+    await parameters.barrier()
+    async for batch in ctx.batches():
+        await follow_buffers(ctx)
+        await model.compute(batch, weight=batch.weight)
+        await reduce_own_shard(net, gradients, shard, into=own)
+        await model.apply(shard, norm=await gradient_norm(net, own) if model.clips else None)
+        await parameters.barrier()
+
+
+async def share_by_messages(ctx: Context) -> None:
+    """Each shard of the gradient is summed at its owner, which updates its parameters and sends them to all."""
+    net, model = ctx.net, ctx.model
+    shards = model.shards(net.size)
+    async for batch in ctx.batches():
+        await follow_buffers(ctx)
+        await model.compute(batch, weight=batch.weight)
+        own = await sum_to_owners(net, model.gradient, shards)
+        norm = await gradient_norm(net, own) if model.clips else None
+        await model.apply(shards[net.rank], norm=norm)
+        await fill_from_owners(net, model.parameters, shards)

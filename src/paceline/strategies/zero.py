@@ -1,0 +1,91 @@
+"""Synchronous data parallelism without copies: what every worker of `all-reduce` has, here exists once among them.
+
+Stage 1 shards what the optimizer remembers; stage 2 the gradients too; stage 3 the parameters too, which are gathered
+segment by segment when they are needed, the next while one is computed, and let go again. PyTorch's FSDP is stage 3.
+
+When: A model whose training state is too large for one worker, but whose largest layers are not.
+Cost, Y parameters and N workers: (N - 1)/N times 2 Y values sent by each, 3 Y in stage 3. In float32 with Adam
+16 Y bytes become 8 Y + 8 Y/N, 4 Y + 12 Y/N, 16 Y/N, and in stage 3 what is gathered at a time.
+Source: Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", 2020.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from paceline.collectives import gradient_norm
+from paceline.context import Context, Strategy
+from paceline.errors import ConfigurationError
+from paceline.strategies.buffers import follow_buffers
+from paceline.strategies.sharding.exchange import ByMemory, ByMessages, Exchange
+from paceline.strategies.sharding.segments import SharedSegments
+from paceline.strategies.sharding.updates import share_by_memory, share_by_messages
+
+__all__ = ["Zero"]
+
+_STAGES = (1, 2, 3)
+_SEGMENTS = 8
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Zero(Strategy):
+    """Workers share the optimizer's state; in stage 2 the gradients too, in stage 3 the parameters too."""
+
+    replicates: ClassVar[tuple[str, ...]] = ("worker",)
+
+    stage: int = field(
+        default=3, metadata={"help": "1: optimizer state is sharded; 2: gradients too; 3: parameters too"}
+    )
+    segments: int | None = field(
+        default=None,
+        metadata={
+            "help": f"in how many pieces parameters come and go; left out: {_SEGMENTS}, if it has so many layers"
+        },
+    )
+    microbatches: int | None = field(
+        default=None,
+        metadata={
+            "help": "parts of a worker's slice that are computed one after the other; left out: as the task says"
+        },
+    )
+
+    def __post_init__(self) -> None:
+        if self.stage not in _STAGES:
+            raise ConfigurationError("stage", "must be 1, 2 or 3", self.stage, "3 shards the most")
+        for name in ("segments", "microbatches"):
+            value = getattr(self, name)
+            if value is not None and (value < 1 or self.stage == 1):
+                bound = "must be left out in stage 1" if self.stage == 1 else "must be at least 1"
+                raise ConfigurationError(name, bound, value, "leave it out")
+
+    async def worker(self, ctx: Context) -> None:
+        if self.stage > 1:
+            await self._share_segments(ctx)
+        elif ctx.net.shares_memory:
+            await share_by_memory(ctx)
+        else:
+            await share_by_messages(ctx)
+
+    async def _share_segments(self, ctx: Context) -> None:
+        net, model, sheds = ctx.net, ctx.model, self.stage == 3
+        if sheds and model.pieces.averages:
+            remedy = "leave it out, or use zero:stage=2"
+            raise ConfigurationError("ema", "must not be given where parameters are shed", "a decay", remedy)
+        model.pieces.cut(1, finer=self.segments or _SEGMENTS)
+        segments = range(len(model.pieces.segments))
+        shards = model.pieces.share(segments, ranks=net.size, own=net.rank, sheds=sheds)
+        exchange: Exchange = (
+            ByMemory(ctx, net, shards, segments, sheds=sheds)
+            if net.shares_memory
+            else ByMessages(net, shards, segments, sheds=sheds)
+        )
+        shared = SharedSegments(ctx, shards, exchange, segments, sheds=sheds)
+        await exchange.begin()
+        async for batch in ctx.batches():
+            await follow_buffers(ctx)
+            await shared.compute(batch, self.microbatches)
+            await model.apply(norm=await gradient_norm(net, model.gradient) if model.clips else None)
+            await exchange.updated()
+            if ctx.log.inspects(batch.step):
+                await shared.gather_all(keeps=net.rank == 0)

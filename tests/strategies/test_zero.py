@@ -1,0 +1,117 @@
+"""ZeRO: what it sends, what it refuses, and that nothing of it depends on the world."""
+
+import pytest
+import torch
+from pieces_models import gpt_task
+from tasks import a_task, simulated
+from torch import nn
+
+import paceline as pl
+from paceline.errors import ConfigurationError
+from paceline.testing.checks import check_close
+
+STEPS = 3
+
+
+def wide():
+    return nn.Sequential(
+        nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 2)
+    ).double()
+
+
+COUNT = sum(parameter.numel() for parameter in wide().parameters())
+
+
+def elements_sent(spec, workers):
+    """In each of two steps: what is sent to look at the model after the last does not count."""
+    few, many = (pl.train(a_task(model=wide), spec, simulated(workers), steps=steps) for steps in (1, 3))
+    return (sum(many.bytes_sent) - sum(few.bytes_sent)) / 8 / 2
+
+
+@pytest.mark.parametrize("workers", [2, 3, 5])
+def test_each_stage_sends_what_the_paper_says(workers):
+    assert elements_sent("zero:stage=1", workers) == 2 * COUNT * (workers - 1)
+    assert elements_sent("zero:stage=2,segments=3", workers) == 2 * COUNT * (workers - 1)
+    assert elements_sent("zero:stage=3,segments=1", workers) == 2 * COUNT * (workers - 1)
+    # The last segment's parameters are still there when its backward pass begins.
+    assert 2.5 * COUNT < elements_sent("zero:stage=3,segments=4", workers) / (workers - 1) < 3 * COUNT
+
+
+class Lars(torch.optim.Optimizer):
+    """Needs whole layers: the step of each is by its norm."""
+
+    def __init__(self, params):
+        super().__init__(params, {"lr": 0.1})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for p in group["params"]:
+                p.sub_(p.grad, alpha=float(0.01 * p.norm() / (p.grad.norm() + 1e-9)))
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_an_optimizer_that_needs_whole_layers_gets_them(stage):
+    task = a_task(optimizer=Lars, model=wide)
+    expected = pl.train(task, "single", simulated(1), steps=STEPS)
+    run = pl.train(task, f"zero:stage={stage}", simulated(3), steps=STEPS)
+    check_close(run.parameters, expected.parameters)
+
+
+@pytest.mark.parametrize("optimizer", [torch.optim.Adagrad, torch.optim.RMSprop])
+def test_an_optimizer_that_has_a_state_from_the_first_keeps_its_own_part_of_it(optimizer):
+    task = a_task(optimizer=lambda p: optimizer(p, lr=0.01), model=wide)
+    expected = pl.train(task, "single", simulated(1), steps=STEPS)
+    check_close(pl.train(task, "zero:stage=3", simulated(3), steps=STEPS).parameters, expected.parameters)
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+def test_micro_batches_of_uneven_slices_give_the_weights_of_single(stage):
+    task = gpt_task(batch_size=7)
+    expected = pl.train(task, "single", simulated(1), steps=STEPS)
+    run = pl.train(task, f"zero:stage={stage},microbatches=3", simulated(4), steps=STEPS)
+    check_close(run.parameters, expected.parameters)
+
+
+def test_more_workers_than_samples_and_parameters_of_a_layer():
+    task = a_task(batch_size=3)
+    expected = pl.train(task, "single", simulated(1), steps=STEPS)
+    check_close(pl.train(task, "zero:stage=3", simulated(8), steps=STEPS).parameters, expected.parameters)
+
+
+def test_a_moving_average_is_followed_in_stage_2_and_refused_in_stage_3():
+    task = a_task(ema=0.9)
+    expected = pl.train(task, "single", simulated(1), steps=STEPS)
+    run = pl.train(task, "zero:stage=2", simulated(3), steps=STEPS)
+    for name, tensor in expected.ema_state.items():
+        torch.testing.assert_close(run.ema_state[name], tensor, rtol=1e-12, atol=1e-14)
+    with pytest.raises(ConfigurationError, match="ema must not be given where parameters are shed"):
+        pl.train(task, "zero:stage=3", simulated(3), steps=STEPS)
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ("zero:stage=4", "stage must be 1, 2 or 3, but got 4"),
+        ("zero:segments=0", "segments must be at least 1, but got 0"),
+        ("zero:stage=1,segments=2", "segments must be left out in stage 1, but got 2"),
+        ("zero:microbatches=0", "microbatches must be at least 1, but got 0"),
+    ],
+)
+def test_bad_words_are_refused(spec, words):
+    with pytest.raises(ConfigurationError, match=words):
+        pl.train(a_task(), spec, simulated(2), steps=1)
+
+
+def test_a_simulation_without_mathematics_sends_and_takes_the_same():
+    real, blank = (
+        pl.train(
+            a_task(),
+            "zero:stage=3",
+            pl.Simulated(workers=4, compute=pl.times.Constant("10ms"), math=math),
+            steps=2,
+        )
+        for math in ("real", "none")
+    )
+    assert real.bytes_sent == blank.bytes_sent
+    assert real.seconds == pytest.approx(blank.seconds)
