@@ -34,6 +34,7 @@ __all__ = [
     "choose_schedule",
     "gather",
     "gradient_norm",
+    "norm_of_squares",
     "pull",
     "push",
     "reduce",
@@ -200,7 +201,11 @@ def own_chunk(net: Net, tensor: Tensor) -> Tensor:
 
 async def gradient_norm(net: Net, part: Tensor) -> float:
     """The gradient's global norm, of which this rank knows the part of one shard."""
-    square = square_of(part)
+    return await norm_of_squares(net, square_of(part))
+
+
+async def norm_of_squares(net: Net, square: Tensor) -> float:
+    """The same, of the sum of squares of this rank's part. It is overwritten."""
     await _run(net, "all-reduce", "ring", square)
     return math.sqrt(number_in(square))
 

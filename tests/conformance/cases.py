@@ -57,6 +57,7 @@ VARIANTS = {
         "pipeline:order=zb-h2,microbatches=4",
     ],
     "zero": ["zero:stage=1", "zero:stage=2", "zero:stage=3", "zero:stage=3,segments=2,microbatches=2"],
+    "hybrid": ["hybrid:microbatches=2", "hybrid:zero=1", "hybrid:zero=3,microbatches=2"],
     "fedavg": ["fedavg", "fedavg:epochs=2,batch=3,fraction=0.5,dropout=0.2"],
 }
 """Where a strategy's name alone does not say which way it takes."""
@@ -68,7 +69,7 @@ LOCAL = frozenset({"decentralized", "local-sgd", "diloco", "fedavg", "fedprox", 
 """Strategies whose workers each have weights of their own for a while: not those of `single`, but the same in every
 world, whoever is quicker."""
 
-IN_PIECES = frozenset({"layers", "pipeline", "zero"})
+IN_PIECES = frozenset({"layers", "pipeline", "zero", "hybrid"})
 """Strategies that compute the model in segments (`zero:stage=1` does not). They give the weights of `single`, too; but
 a training step of the user's own cannot be cut, BatchNorm sees micro-batches, and a model that looks at its data
 cannot be traced."""

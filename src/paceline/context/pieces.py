@@ -44,20 +44,26 @@ class Pieces(Protocol):
         """
         ...
 
-    def hold(self, segments: Sequence[int]) -> None:
-        """Keep the parameters of these segments only; none at all, if there are no segments."""
+    def hold(self, segments: Sequence[int], *, worker: int = 0) -> None:
+        """Keep the parameters of these segments only; none at all, if there are no segments.
+
+        What is drawn at random (dropout, say) is what worker number `worker` would draw with the whole model.
+        """
         ...
 
     def share(self, segments: Sequence[int], *, ranks: int, own: int, sheds: bool) -> Shards:
-        """Hold these segments together with other ranks, of which each keeps a part of their gradients and of what
-        the optimizer remembers; with `sheds`, of their parameters too. This is number `own` of so many ranks."""
+        """Hold these segments together with other workers, of which each keeps a part of their gradients and of what
+        the optimizer remembers; with `sheds`, of their parameters too. This is number `own` of so many."""
         ...
 
-    def begin_batch(self, batch: Batch, parts: int | None = None) -> Sequence[Batch]:
+    def begin_batch(
+        self, batch: Batch, parts: int | None = None, *, widest: int | None = None
+    ) -> Sequence[Batch]:
         """Begin a step: the micro-batches of a batch, at most `parts`, each of one sample at least.
 
-        None: in as many parts as the task says (`accumulate`). Ranks that share segments have equally many: some may
-        be empty, and are not computed.
+        Without `parts` there are as many as the task says (`accumulate`). `widest` are the samples of the largest of
+        several workers' batches: there are then as many micro-batches as that one has, and the last may be empty. Those
+        are not computed.
         """
         ...
 
@@ -86,8 +92,13 @@ class Pieces(Protocol):
         """Whether this rank holds and trains a parameter."""
         ...
 
-    def gradient_of(self, name: str) -> Tensor:
-        """The gradient of a parameter that this rank trains, a slice of `gradient`."""
+    def place_of(self, name: str) -> slice:
+        """Where a parameter that this rank trains lies in `parameters` and `gradient`."""
+        ...
+
+    @property
+    def held_parameters(self) -> Tensor:
+        """The parameters of the held segments, flat, in the model's order."""
         ...
 
     @property

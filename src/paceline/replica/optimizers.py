@@ -17,6 +17,8 @@ __all__ = ["FlatOptimizers", "Updates", "all_work_elementwise"]
 
 def all_work_elementwise(task: Task, module: nn.Module) -> bool:
     """Whether the parameters may be cut anywhere."""
+    if not any(parameter.requires_grad for parameter in module.parameters()):
+        return True  # a part of a model may have none, and optimizers refuse to be built of nothing
     return all(works_elementwise(each.build_optimizer(module)) for each in task.by_optimizer().values())
 
 

@@ -23,6 +23,7 @@ from paceline.strategies.fedavg import FedAvg
 from paceline.strategies.fedavgm import FedAvgM
 from paceline.strategies.fedprox import FedProx
 from paceline.strategies.hogwild import Hogwild
+from paceline.strategies.hybrid import Hybrid
 from paceline.strategies.k_async import KAsync
 from paceline.strategies.k_batch_async import KBatchAsync
 from paceline.strategies.k_batch_sync import KBatchSync
@@ -62,6 +63,7 @@ STRATEGIES: dict[str, type[Any]] = {
     "layers": Layers,
     "pipeline": Pipeline,
     "zero": Zero,
+    "hybrid": Hybrid,
     "k-sync": KSync,
     "k-batch-sync": KBatchSync,
     "async": Async,

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from paceline.context import Context, Strategy
-from paceline.strategies.pipelining.program import names_in, pipeline
+from paceline.strategies.pipelining.program import Plan, names_in, train_in_pieces
 
 __all__ = ["Layers"]
 
@@ -34,4 +34,4 @@ class Layers(Strategy):
     async def worker(self, ctx: Context) -> None:
         cuts = names_in(self.cuts)
         stages = len(cuts) + 1 if cuts else None
-        await pipeline(ctx, stages=stages, chunks=1, microbatches=1, order="gpipe", cuts=cuts)
+        await train_in_pieces(ctx, Plan(stages=stages, microbatches=1, order="gpipe", cuts=cuts))

@@ -21,7 +21,7 @@ from typing import ClassVar
 from paceline.context import Context, Strategy
 from paceline.errors import ConfigurationError
 from paceline.schedules.pipeline import check_order
-from paceline.strategies.pipelining.program import names_in, pipeline
+from paceline.strategies.pipelining.program import Plan, names_in, train_in_pieces
 
 __all__ = ["Pipeline"]
 
@@ -65,11 +65,11 @@ class Pipeline(Strategy):
         return ("worker",) * (workers if self.stages is None else self.stages)
 
     async def worker(self, ctx: Context) -> None:
-        await pipeline(
-            ctx,
+        plan = Plan(
             stages=self.stages,
             chunks=self.chunks,
             microbatches=self.microbatches,
             order=self.order,
             cuts=names_in(self.cuts),
         )
+        await train_in_pieces(ctx, plan)

@@ -18,7 +18,7 @@ from paceline.collectives import gradient_norm
 from paceline.context import Context, Strategy
 from paceline.errors import ConfigurationError
 from paceline.strategies.buffers import follow_buffers
-from paceline.strategies.sharding.exchange import ByMemory, ByMessages, Exchange
+from paceline.strategies.sharding.exchange import exchange_on
 from paceline.strategies.sharding.segments import SharedSegments
 from paceline.strategies.sharding.updates import share_by_memory, share_by_messages
 
@@ -75,11 +75,7 @@ class Zero(Strategy):
         model.pieces.cut(1, finer=self.segments or _SEGMENTS)
         segments = range(len(model.pieces.segments))
         shards = model.pieces.share(segments, ranks=net.size, own=net.rank, sheds=sheds)
-        exchange: Exchange = (
-            ByMemory(ctx, net, shards, segments, sheds=sheds)
-            if net.shares_memory
-            else ByMessages(net, shards, segments, sheds=sheds)
-        )
+        exchange = exchange_on(ctx, net, shards, segments, sheds=sheds)
         shared = SharedSegments(ctx, shards, exchange, segments, sheds=sheds)
         await exchange.begin()
         async for batch in ctx.batches():

@@ -59,7 +59,7 @@ class RankPieces(ABC, Generic[R]):
     def cut(self, stages: int, cuts: Sequence[str] = (), *, finer: int = 1) -> None:
         self._cut = self._off_the_clock(lambda: self._found_layers().cut(stages, cuts, finer=finer))
 
-    def hold(self, segments: Sequence[int]) -> None:
+    def hold(self, segments: Sequence[int], *, worker: int = 0) -> None:
         replica, cut = self._learner.replica, self._of_cut()
         if isinstance(replica, PartReplica | BlankPart):
             assert replica.held == tuple(segments), "in every leg a rank holds the same"
@@ -69,7 +69,7 @@ class RankPieces(ABC, Generic[R]):
             return
         whole = self._ctx.is_reporter
         self._learner.hold(
-            self._off_the_clock(lambda: PartReplica(replica, cut, segments, keeps_whole=whole))
+            self._off_the_clock(lambda: PartReplica(replica, cut, segments, keeps_whole=whole, worker=worker))
         )
 
     def share(self, segments: Sequence[int], *, ranks: int, own: int, sheds: bool) -> RankShards:
@@ -79,7 +79,7 @@ class RankPieces(ABC, Generic[R]):
             learner.hold(BlankSharded(replica, cut, segments, ranks=ranks, own=own, sheds=sheds))
         elif not isinstance(replica, ShardedReplica | BlankSharded):
             if len(segments) < len(cut.segments):
-                self.hold(segments)
+                self.hold(segments, worker=own)
             before = learner.replica
             learner.hold(
                 self._off_the_clock(lambda: ShardedReplica(before, cut, ranks=ranks, own=own, sheds=sheds))
@@ -116,21 +116,18 @@ class RankPieces(ABC, Generic[R]):
 
     # Passes
 
-    def begin_batch(self, batch: Batch, parts: int | None = None) -> Sequence[Batch]:
+    def begin_batch(
+        self, batch: Batch, parts: int | None = None, *, widest: int | None = None
+    ) -> Sequence[Batch]:
         part = self._part()
         parts = part.task.accumulate if parts is None else parts
         self._batch, self._loss = batch, None
         self._micros = micro_batches(batch, parts)
-        if isinstance(part, ShardedReplica | BlankSharded):
-            self._micros += [_empty(batch)] * (self._most_parts(batch, parts) - len(self._micros))
+        if widest is not None:
+            empty = Batch(batch.step, batch.start, 0, batch.total, batch.whole, batch.update)
+            self._micros += [empty] * (min(parts, widest) - len(self._micros))
         part.begin_batch()
         return self._micros
-
-    def _most_parts(self, batch: Batch, parts: int) -> int:
-        """Of any worker's slice of this batch: the first and the last differ by one sample at the most."""
-        data, workers = self._ctx.data, self._ctx.workers
-        slices = (data.batch_of(worker, batch.step) for worker in (workers[0], workers[-1]))
-        return max(len(micro_batches(each, parts)) for each in slices)
 
     async def forward(self, segment: int, micro: int, given: Crossing) -> Crossing:
         batch, part = self._micros[micro], self._part()
@@ -183,8 +180,12 @@ class RankPieces(ABC, Generic[R]):
     def trains(self, name: str) -> bool:
         return name in self._learner.replica.layout.names
 
-    def gradient_of(self, name: str) -> Tensor:
-        return self._part().gradient_of(name)
+    def place_of(self, name: str) -> slice:
+        return self._part().place_of(name)
+
+    @property
+    def held_parameters(self) -> Tensor:
+        return self._part().held_parameters()
 
     @property
     def held_buffers(self) -> Sequence[Tensor]:
@@ -201,7 +202,3 @@ class RankPieces(ABC, Generic[R]):
         replica = self._learner.replica
         assert isinstance(replica, PartReplica | BlankPart), "hold comes first"
         return replica
-
-
-def _empty(batch: Batch) -> Batch:
-    return Batch(batch.step, batch.start + batch.count, 0, batch.total, batch.whole, batch.update)

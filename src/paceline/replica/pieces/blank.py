@@ -69,9 +69,12 @@ class BlankPart(ShapeReplica):
     def end_batch(self) -> None:
         pass
 
-    def gradient_of(self, name: str) -> Tensor:
+    def place_of(self, name: str) -> slice:
         number = self.layout.names.index(name)
-        return self.gradient[self.layout.offsets[number] : self.layout.offsets[number + 1]]
+        return slice(self.layout.offsets[number], self.layout.offsets[number + 1])
+
+    def held_parameters(self) -> Tensor:
+        return torch.empty(self.layout.length, dtype=self.layout.dtype, device="meta")
 
     def held_buffers(self) -> list[Tensor]:
         return []

@@ -28,13 +28,15 @@ __all__ = ["PartReplica"]
 class PartReplica(Replica):
     """The parameters of the other segments take no memory here. A reporter keeps a whole replica to evaluate with."""
 
-    def __init__(self, whole: Replica, cut: Cut, held: Sequence[int], *, keeps_whole: bool) -> None:
+    def __init__(
+        self, whole: Replica, cut: Cut, held: Sequence[int], *, keeps_whole: bool, worker: int = 0
+    ) -> None:
         self._whole = whole if keeps_whole else None
         self._cut = cut
         self.held = tuple(held)
         module = _stripped(whole.module, _parameters(cut, held))
-        # What is drawn is what the first rank would draw with the whole model.
-        super().__init__(whole.task, module, **(whole._identity | {"rank": 0}))
+        # What is drawn is what that worker would draw with the whole model.
+        super().__init__(whole.task, module, **(whole._identity | {"rank": worker}))
         # Its hooks keep the other replica alive until Python's garbage collector comes, but not its memory.
         whole.gradient.untyped_storage().resize_(0)
         if not keeps_whole:
@@ -109,12 +111,10 @@ class PartReplica(Replica):
         if self.layout.length:
             self._gradient.check()
 
-    # What is tied
-
-    def gradient_of(self, name: str) -> Tensor:
-        """The gradient of one parameter, a slice of `gradient`."""
+    def place_of(self, name: str) -> slice:
+        """Where a parameter lies in `parameters` and `gradient`."""
         number = self.layout.names.index(name)
-        return self.gradient[self.layout.offsets[number] : self.layout.offsets[number + 1]]
+        return slice(self.layout.offsets[number], self.layout.offsets[number + 1])
 
     # Updates
 
@@ -131,6 +131,10 @@ class PartReplica(Replica):
             super().apply(shard, norm, advance=advance, of=of, step=step)
 
     # The run's model, put together
+
+    def held_parameters(self) -> Tensor:
+        """The parameters of the held segments, flat, in the order of the whole model."""
+        return self.parameters
 
     def held_buffers(self) -> list[Tensor]:
         """The buffers of the held segments, one flat tensor per dtype."""

@@ -13,7 +13,7 @@ from paceline.context import Batch
 from paceline.errors import ConfigurationError
 from paceline.replica.binding import Binding
 from paceline.replica.finite import check_updated, not_finite_in
-from paceline.replica.layout import Layout, real_view
+from paceline.replica.layout import Layout, flatten, real_view
 from paceline.replica.optimizers import Updates, all_work_elementwise
 from paceline.replica.pieces.backward import Gradients
 from paceline.replica.pieces.cutting import Cut
@@ -82,7 +82,7 @@ class ShardedReplica(PartReplica):
     def _take_over(self, before: Replica) -> None:
         named = dict(self.module.named_parameters())
         old = dict(zip(before.layout.names, before.layout.views(before.parameters), strict=True))
-        flat = _flat_of(self.layout, old)
+        flat = flatten([old[name] for name in self.layout.names], self.layout.dtype, self._device)
         before.release()
         before.gradient.untyped_storage().resize_(0)
         self._own_parts = [unit.own(self._own) for unit in self.units]
@@ -197,16 +197,26 @@ class ShardedReplica(PartReplica):
         self._own_gradient[self._starts[place] : self._starts[place + 1]].add_(own)
         self._gradients[place].memory.go()
 
-    def gradient_of(self, name: str) -> Tensor:
-        raise ConfigurationError(
-            "zero", "must be 0 or 1 where stages share a parameter", name, "use zero=1, or untie it"
-        )
+    def place_of(self, name: str) -> slice:
+        remedy = "use zero=1, or a model whose stages share none"
+        bound = "must be 0 or 1 where several stages use one parameter"
+        raise ConfigurationError("zero", bound, f"2 or more ({name})", remedy)
 
     # Looking at the model
 
+    def held_parameters(self) -> Tensor:
+        """When all units are gathered."""
+        views = {
+            name: view
+            for unit, whole in zip(self.units, self._wholes, strict=True)
+            for name, view in zip(unit.layout.names, unit.layout.views(whole.flat), strict=True)
+        }
+        trained = [name for name, _ in self.module.named_parameters() if name in views]
+        return flatten([views[name] for name in trained], self.layout.dtype, self._device)
+
     def put(self, held: Sequence[int], parameters: Tensor, buffers: Sequence[Tensor]) -> None:
-        assert not self._is_all, "it is gathered, not put together"
-        super().put(held, parameters, buffers)
+        if not self._is_all:  # else it is gathered, and need not be put together
+            super().put(held, parameters, buffers)
 
     @contextmanager
     def _holding(self, parameters: Tensor | None) -> Iterator[None]:
@@ -258,8 +268,3 @@ def _starts_of(parts: Sequence[slice]) -> list[int]:
     for part in parts:
         starts.append(starts[-1] + part.stop - part.start)
     return starts
-
-
-def _flat_of(layout: Layout, named: dict[str, Tensor]) -> Tensor:
-    tensors = [named[name].reshape(-1) for name in layout.names]
-    return torch.cat(tensors) if tensors else torch.empty(0, dtype=layout.dtype)

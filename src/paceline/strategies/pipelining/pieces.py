@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from paceline.collectives import all_reduce, gradient_norm
+from paceline.collectives import all_reduce, norm_of_squares
 from paceline.context import Context, Net
+from paceline.strategies.pipelining.data_axis import DataAxis
 from paceline.tensors import square_of
 
 __all__ = ["Pieces"]
@@ -20,8 +21,9 @@ _SHOWN = 2**30  # a tag of its own
 class Pieces:
     """Who holds what. `held` are the segments of each rank of the net."""
 
-    def __init__(self, ctx: Context, net: Net, held: Sequence[Sequence[int]]) -> None:
+    def __init__(self, ctx: Context, net: Net, held: Sequence[Sequence[int]], data: DataAxis) -> None:
         self._ctx = ctx
+        self._data = data
         self._model = ctx.model
         self._net = net
         self._held = held
@@ -43,17 +45,22 @@ class Pieces:
 
     async def update(self) -> None:
         """One update of the whole model with the gradients of all ranks."""
+        model = self._model
         for name, ranks in self._tied.items():
-            await all_reduce(self._net.split(ranks), self._model.pieces.gradient_of(name), "ring")
-        await self._model.apply(norm=await self._norm() if self._model.clips else None)
+            await all_reduce(self._net.split(ranks), model.gradient[model.pieces.place_of(name)], "ring")
+        await self._data.sum()
+        await self._data.apply(await self._norm() if model.clips else None)
 
     async def _norm(self) -> float:
-        if not self._foreign:
-            return await gradient_norm(self._net, self._model.gradient)
-        square = square_of(self._model.gradient)
+        """The global norm: each rank knows its own part of it, and each parameter counts once."""
+        own = self._data.own
+        square = square_of(self._model.gradient[own])
         for name in self._foreign:
-            square = square - square_of(self._model.pieces.gradient_of(name))
-        return await gradient_norm(self._net, square.clamp(min=0).sqrt())
+            square = square - square_of(self._model.gradient[_common(self._model.pieces.place_of(name), own)])
+        square = square.clamp(min=0)  # rounding may have left less than nothing
+        if self._data.shared_by is not None:
+            await all_reduce(self._data.shared_by, square, "ring")
+        return await norm_of_squares(self._net, square)
 
     async def show(self, step: int) -> None:
         """Let the run see the whole model after a step, if it wants to."""
@@ -62,13 +69,18 @@ class Pieces:
         net, model = self._net, self._model
         if net.rank > 0:
             buffers = model.pieces.held_buffers
-            await net.send(0, model.parameters, tag=_SHOWN, header=(float(len(buffers)),))
+            await net.send(0, model.pieces.held_parameters, tag=_SHOWN, header=(float(len(buffers)),))
             for number, buffer in enumerate(buffers):
                 await net.send(0, buffer, tag=_SHOWN + 1 + number)
             return
-        model.pieces.put(self._held[0], model.parameters, model.pieces.held_buffers)
+        model.pieces.put(self._held[0], model.pieces.held_parameters, model.pieces.held_buffers)
         for rank in range(1, net.size):
             message = await net.recv(rank, tag=_SHOWN)
             count = int(message.header[0])
             others = [await net.recv(rank, tag=_SHOWN + 1 + number) for number in range(count)]
             model.pieces.put(self._held[rank], message.tensor, [other.tensor for other in others])
+
+
+def _common(one: slice, other: slice) -> slice:
+    start = max(one.start, other.start)
+    return slice(start, max(start, min(one.stop, other.stop)))

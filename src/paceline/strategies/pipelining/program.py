@@ -1,51 +1,126 @@
-"""The program of a rank of a pipeline, whatever its order."""
+"""The program of a rank of a mesh: data x pipeline. A pipeline alone is a mesh with one row."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from paceline.context import Batch, Context
+from paceline.collectives import broadcast
+from paceline.context import Batch, Context, Net
+from paceline.errors import ConfigurationError
+from paceline.mesh import Mesh
+from paceline.strategies.pipelining.data_axis import Copies, DataAxis, SharedPieces, SharedUpdates
 from paceline.strategies.pipelining.pieces import Pieces
 from paceline.strategies.pipelining.segments import Segments, segments_of
+from paceline.strategies.pipelining.shared_segments import SharedSegmentsOfStage
 from paceline.strategies.pipelining.stage import Stage
+from paceline.strategies.sharding.exchange import exchange_on
 
-__all__ = ["names_in", "pipeline"]
+__all__ = ["Plan", "names_in", "train_in_pieces"]
 
 _NEWS = 2**30  # a tag of its own
+_FINER = 4  # segments of a stage whose parameters come and go
 
 
-async def pipeline(
-    ctx: Context,
-    *,
-    stages: int | None,
-    chunks: int,
-    microbatches: int | None,
-    order: str,
-    cuts: Sequence[str],
-) -> None:
-    """Cut the model into stages of so many chunks, hold one of them, and train.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """How a model and its batches are parted among ranks."""
 
-    Without a number of stages there are as many as workers, or as the model has layers: then some workers hold none.
-    Without one of micro-batches there are four for each stage.
-    """
-    model = ctx.model
-    ranks = min(ctx.net.size, max(1, model.pieces.most_segments // chunks)) if stages is None else stages
-    model.pieces.cut(ranks * chunks, cuts)
+    stages: int | None = None
+    """Without a number there are as many as workers, or as the model has layers: then some workers hold none."""
+    data: int = 1
+    chunks: int = 1
+    microbatches: int | None = None
+    """Without a number there are four for each stage."""
+    order: str = "1f1b"
+    cuts: Sequence[str] = ()
+    zero: int = 0
+    algorithm: str = "auto"
+    """By which gradients are summed along the data axis."""
+
+
+async def train_in_pieces(ctx: Context, plan: Plan) -> None:
+    """Cut the model into stages, hold one of them (or several chunks), and train."""
+    pieces = ctx.model.pieces
+    stages = plan.stages
+    if stages is None:
+        stages = min(ctx.net.size // plan.data, max(1, pieces.most_segments // plan.chunks))
+    if plan.zero == 3 and pieces.averages:
+        remedy = "leave it out, or use zero=2"
+        raise ConfigurationError("ema", "must not be given where parameters are shed", "a decay", remedy)
+    pieces.cut(stages * plan.chunks, plan.cuts, finer=_FINER if plan.zero > 1 else 1)
+    ranks = stages * plan.data
     if ctx.net.rank >= ranks:
         await _look_on(ctx)
         return
-    net = ctx.net.split(range(ranks))
-    held = [segments_of(model.pieces, range(rank, ranks * chunks, ranks)) for rank in range(ranks)]
-    model.pieces.hold(held[net.rank])
-    stage, pieces = Stage(ctx, net, chunks, Segments(model.pieces)), Pieces(ctx, net, held)
-    async for step in ctx.rounds():
-        batch = _whole(model.data.batch_of(0, step))
-        await stage.compute(batch, 4 * ranks if microbatches is None else microbatches, order)
-        await pieces.update()
-        await pieces.show(step)
-        if net.rank == 0:
-            for onlooker in range(ranks, ctx.net.size):
-                await ctx.net.send(onlooker, model.gradient[:0], tag=_NEWS)
+    mesh = Mesh(ctx.net.split(range(ranks)), data=plan.data, pipeline=stages)
+    rank = _Rank(ctx, plan, mesh)
+    await rank.train()
+
+
+class _Rank:
+    """One rank of the mesh."""
+
+    def __init__(self, ctx: Context, plan: Plan, mesh: Mesh) -> None:
+        self._ctx = ctx
+        self._plan = plan
+        self._group, self._net = mesh["data"], mesh["pipeline"]
+        stages = self._net.size
+        pieces = ctx.model.pieces
+        held = [segments_of(pieces, range(rank, stages * plan.chunks, stages)) for rank in range(stages)]
+        self._segments, data = self._hold(held[self._net.rank])
+        self._stage = Stage(ctx, self._net, plan.chunks, self._segments)
+        self._pieces = Pieces(ctx, self._net, held, data)
+
+    def _hold(self, own: Sequence[int]) -> tuple[Segments, DataAxis]:
+        ctx, group, zero = self._ctx, self._group, self._plan.zero
+        pieces = ctx.model.pieces
+        if zero > 1:
+            return self._share(own, sheds=zero == 3)
+        pieces.hold(own, worker=group.rank)
+        if zero == 1 and group.size > 1:
+            return Segments(pieces), SharedUpdates(ctx, group)
+        return Segments(pieces), Copies(ctx, group, self._plan.algorithm)
+
+    def _share(self, own: Sequence[int], *, sheds: bool) -> tuple[Segments, DataAxis]:
+        ctx, group = self._ctx, self._group
+        pieces = ctx.model.pieces
+        shards = pieces.share(own, ranks=group.size, own=group.rank, sheds=sheds)
+        self._exchange = exchange_on(ctx, group, shards, own, sheds=sheds)
+        segments = SharedSegmentsOfStage(pieces, shards, self._exchange, own, sheds=sheds)
+        return segments, SharedPieces(ctx, group, self._exchange)
+
+    async def train(self) -> None:
+        ctx, plan, group = self._ctx, self._plan, self._group
+        if plan.zero > 1:
+            await self._exchange.begin()
+        async for step in ctx.rounds():
+            await _follow_buffers(ctx, group)
+            whole = _whole(ctx.model.data.batch_of(0, step))
+            widest = _part(whole, 0, group.size).count if plan.zero > 1 else None
+            batch = _part(whole, group.rank, group.size)
+            microbatches = 4 * self._net.size if plan.microbatches is None else plan.microbatches
+            await self._stage.compute(batch, microbatches, plan.order, widest=widest)
+            await self._pieces.update()
+            await self._show(step)
+            if ctx.net.rank == 0:
+                for onlooker in range(self._net.size * group.size, ctx.net.size):
+                    await ctx.net.send(onlooker, ctx.model.gradient[:0], tag=_NEWS)
+
+    async def _show(self, step: int) -> None:
+        """The first row shows what it holds. Where rows share it, all of them bring it together first."""
+        is_first = self._group.rank == 0
+        if self._plan.zero == 3 and self._ctx.log.inspects(step):
+            await self._segments.gather_all(keeps=is_first)
+        if is_first:
+            await self._pieces.show(step)
+
+
+async def _follow_buffers(ctx: Context, group: Net) -> None:
+    """Give every rank that holds the same pieces the buffers of the first."""
+    if group.size > 1:
+        for tensor in ctx.model.buffers:
+            await broadcast(group, tensor, root=0)
 
 
 async def _look_on(ctx: Context) -> None:
@@ -62,3 +137,10 @@ def names_in(cuts: str) -> tuple[str, ...]:
 def _whole(batch: Batch) -> Batch:
     """The global batch that a worker's slice is of."""
     return Batch(batch.step, 0, batch.total, batch.total, batch.whole, batch.update)
+
+
+def _part(whole: Batch, number: int, parts: int) -> Batch:
+    """One of so many nearly equal slices of the global batch, as workers have them."""
+    size, longer = divmod(whole.total, parts)
+    start = number * size + min(number, longer)
+    return Batch(whole.step, start, size + (number < longer), whole.total, whole.whole, whole.update)

@@ -40,3 +40,9 @@ class Segments:
         for segment in reversed(self._of[stage]):
             gradients = await self._pieces.backward(segment, micro, gradients, part)
         return gradients
+
+    async def pass_by(self, stage: int, part: BackwardPart | None) -> None:
+        """Take part in a pass of other ranks with which this one shares segments; None: a forward pass."""
+
+    async def gather_all(self, *, keeps: bool) -> None:
+        """Take part in bringing together all parameters that ranks share; `keeps`: on this rank."""

@@ -47,12 +47,20 @@ class Stage:
         self._wanted: dict[tuple[int, int], int] = {}
         """How many gradients come back to a stage, by micro-batch."""
 
-    async def compute(self, batch: Batch, microbatches: int, order: str) -> None:
-        """The gradient of a batch, in the order given; of what this rank holds."""
-        micros = self._pieces.begin_batch(batch, microbatches)
+    async def compute(
+        self, batch: Batch, microbatches: int, order: str, *, widest: int | None = None
+    ) -> None:
+        """The gradient of a batch, in the order given; of what this rank holds.
+
+        `widest`: the samples of the largest batch among ranks that share segments. They go through them together, also
+        with micro-batches that are empty here.
+        """
+        micros = self._pieces.begin_batch(batch, microbatches, widest=widest)
         for action in ORDERS[order](self._net.rank, self._net.size, len(micros), self._chunks):
             stage = stage_of(self._net.rank, action.chunk, self._net.size)
-            if action.phase is Phase.FORWARD:
+            if not micros[action.micro].count:
+                await self._segments.pass_by(stage, _PARTS.get(action.phase))
+            elif action.phase is Phase.FORWARD:
                 await self._forward(stage, action.micro)
             else:
                 await self._backward(stage, action)

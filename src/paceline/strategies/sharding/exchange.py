@@ -12,7 +12,7 @@ from paceline.strategies.sharding.owners import are_chunks, fill_from_owners, su
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["ByMemory", "ByMessages", "Exchange"]
+__all__ = ["ByMemory", "ByMessages", "Exchange", "exchange_on"]
 
 
 class Exchange(Protocol):
@@ -135,3 +135,10 @@ def _length(columns: dict[int, slice]) -> int:
 def _like(tensor: Tensor, length: int) -> Tensor:
     """A tensor of that length, of the same kind, that takes no memory."""
     return tensor.new_empty(1).expand(length)
+
+
+def exchange_on(ctx: Context, net: Net, shards: Shards, segments: Sequence[int], *, sheds: bool) -> Exchange:
+    """The quickest way between these ranks."""
+    if net.shares_memory:
+        return ByMemory(ctx, net, shards, segments, sheds=sheds)
+    return ByMessages(net, shards, segments, sheds=sheds)

@@ -32,7 +32,8 @@ class SharedSegments:
 
     async def compute(self, batch: Batch, microbatches: int | None) -> None:
         """The gradient of a batch: of this rank's part of each segment, summed over all ranks."""
-        for micro, part in enumerate(self._pieces.begin_batch(batch, microbatches)):
+        widest = self._ctx.model.data.batch_of(0, batch.step).count
+        for micro, part in enumerate(self._pieces.begin_batch(batch, microbatches, widest=widest)):
             await self._forward(micro, is_empty=not part.count)
             await self._backward(micro, is_empty=not part.count)
         await self._end_scattering()

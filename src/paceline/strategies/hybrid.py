@@ -1,0 +1,93 @@
+"""A mesh of workers, data x pipeline: each row is a pipeline that computes its part of the batch, and the rows sum
+their gradients.
+
+Workers that are neighbours in rank are neighbours in a pipeline: so a pipeline lies within a host where hosts have as
+many ranks, and gradients go across. `zero` shards what the rows would each have: 1 what the optimizer remembers, 2 the
+gradients too, 3 the parameters too.
+
+When: A model that is too large for one worker, and more workers than it has good stages.
+Cost, d rows of p stages, m micro-batches: that of a pipeline with 1/d of the batch, and 2 n/p (d - 1)/d bytes sent by
+each worker for gradients of n bytes.
+Source: Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM", 2021;
+Rajbhandari et al., "ZeRO", 2020.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from paceline.collectives import ALGORITHMS
+from paceline.context import Context, Strategy
+from paceline.errors import ConfigurationError, UnknownNameError
+from paceline.schedules.pipeline import check_order
+from paceline.strategies.pipelining.program import Plan, names_in, train_in_pieces
+
+__all__ = ["Hybrid"]
+
+_LEVELS = (0, 1, 2, 3)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Hybrid(Strategy):
+    """A mesh: rows of workers are pipelines, and the rows share the batch."""
+
+    replicates: ClassVar[tuple[str, ...]] = ("worker",)
+
+    data: int | None = field(
+        default=None,
+        metadata={"help": "rows, each with its part of the batch; left out: what the others leave"},
+    )
+    pipeline: int = field(default=1, metadata={"help": "stages of each row's pipeline"})
+    zero: int = field(
+        default=0,
+        metadata={"help": "what rows share: 0 nothing, 1 optimizer state, 2 gradients, 3 parameters too"},
+    )
+    microbatches: int | None = field(
+        default=None,
+        metadata={"help": "parts of a row's batch that follow each other; left out: four for each stage"},
+    )
+    order: str = field(
+        default="1f1b", metadata={"help": "gpipe, 1f1b, interleaved, zb-h1 or zb-h2: what a worker does next"}
+    )
+    chunks: int = field(default=1, metadata={"help": "stages that each worker has, with order=interleaved"})
+    cuts: str = field(
+        default="",
+        metadata={"help": "layers to cut before, with + between them; left out: for about equal seconds"},
+    )
+    algorithm: str = field(
+        default="auto", metadata={"help": f"how rows sum gradients: {', '.join(ALGORITHMS)}"}
+    )
+
+    def __post_init__(self) -> None:
+        check_order(
+            self.order, self.pipeline, 1 if self.microbatches is None else self.microbatches, self.chunks
+        )
+        if self.data is not None and self.data < 1:
+            raise ConfigurationError("data", "must be at least 1", self.data, "leave it out")
+        if self.zero not in _LEVELS:
+            raise ConfigurationError("zero", "must be 0, 1, 2 or 3", self.zero, "0 shards nothing")
+        if self.algorithm not in ALGORITHMS:
+            raise UnknownNameError("algorithm", self.algorithm, ALGORITHMS)
+
+    def roles(self, workers: int) -> Sequence[str]:
+        rows = workers // self.pipeline if self.data is None else self.data
+        if rows * self.pipeline != workers or not rows:
+            words = f"{rows} x {self.pipeline}" if self.data is not None else f"any x {self.pipeline}"
+            remedy = "use as many workers as data x pipeline"
+            raise ConfigurationError("data x pipeline", f"must be the {workers} workers", words, remedy)
+        return ("worker",) * workers
+
+    async def worker(self, ctx: Context) -> None:
+        plan = Plan(
+            stages=self.pipeline,
+            data=ctx.net.size // self.pipeline,
+            chunks=self.chunks,
+            microbatches=self.microbatches,
+            order=self.order,
+            cuts=names_in(self.cuts),
+            zero=self.zero,
+            algorithm=self.algorithm,
+        )
+        await train_in_pieces(ctx, plan)

@@ -1,0 +1,97 @@
+"""Meshes of workers: any product of rows and stages gives the weights of one worker."""
+
+import pytest
+import torch
+from pieces_models import gpt_task
+from tasks import a_task, sgd, simulated
+from torch import nn
+
+import paceline as pl
+from paceline.errors import ConfigurationError
+from paceline.testing.checks import check_close
+
+STEPS = 3
+MESHES = [(1, 2), (2, 1), (2, 2), (3, 2), (2, 3), (4, 2), (2, 4), (8, 1), (1, 5)]
+
+
+def deep():
+    layers = [layer for _ in range(5) for layer in (nn.Linear(4, 4), nn.Tanh())]
+    return nn.Sequential(*layers, nn.Linear(4, 2)).double()
+
+
+def momentum(params):
+    return torch.optim.SGD(params, lr=0.1, momentum=0.9)
+
+
+def adam(params):
+    return torch.optim.Adam(params, lr=0.01, eps=1e-3)  # so that rounding is not divided by nearly nothing
+
+
+@pytest.mark.parametrize("zero", [0, 1, 2, 3])
+@pytest.mark.parametrize(("data", "stages"), MESHES)
+def test_any_mesh_gives_the_weights_of_single(data, stages, zero):
+    task = a_task(model=deep, optimizer=adam, clip_norm=0.05, batch_size=7)
+    expected = pl.train(task, "single", simulated(1), steps=STEPS)
+    spec = f"hybrid:data={data},pipeline={stages},zero={zero},microbatches=3"
+    run = pl.train(task, spec, simulated(data * stages), steps=STEPS)
+    check_close(run.parameters, expected.parameters)
+    assert run.loss == pytest.approx(expected.loss, rel=1e-12)
+
+
+@pytest.mark.parametrize("zero", [0, 1])
+@pytest.mark.parametrize("order", ["gpipe", "1f1b", "zb-h1", "zb-h2"])
+def test_tied_weights_stay_tied(order, zero):
+    task = gpt_task(optimizer=momentum, clip_norm=0.1)
+    expected = pl.train(task, "single", simulated(1), steps=STEPS)
+    run = pl.train(task, f"hybrid:pipeline=2,order={order},zero={zero}", simulated(4), steps=STEPS)
+    check_close(run.parameters, expected.parameters)
+    assert torch.equal(run.state["head.weight"], run.state["tokens.weight"])
+
+
+def test_stages_that_share_a_parameter_cannot_shard_its_gradient():
+    with pytest.raises(
+        ConfigurationError, match="zero must be 0 or 1 where several stages use one parameter"
+    ):
+        pl.train(gpt_task(), "hybrid:pipeline=2,zero=2", simulated(4), steps=1)
+
+
+@pytest.mark.parametrize("zero", [0, 1, 2, 3])
+def test_both_worlds_give_the_same_bits(zero):
+    task = a_task(model=deep, optimizer=momentum, clip_norm=0.05, batch_size=7)
+    spec = f"hybrid:pipeline=2,zero={zero},microbatches=2"
+    runs = [
+        pl.train(task, spec, cluster, steps=STEPS)
+        for cluster in (simulated(6), pl.Local(workers=6, threads=1))
+    ]
+    assert torch.equal(runs[0].parameters, runs[1].parameters)
+
+
+def test_fewer_samples_than_rows():
+    task = a_task(model=deep, optimizer=sgd, batch_size=2)
+    expected = pl.train(task, "single", simulated(1), steps=STEPS)
+    for zero in (0, 3):
+        run = pl.train(task, f"hybrid:pipeline=2,zero={zero}", simulated(8), steps=STEPS)
+        check_close(run.parameters, expected.parameters)
+
+
+def test_chunks_and_any_all_reduce():
+    task = a_task(model=deep, optimizer=momentum)
+    expected = pl.train(task, "single", simulated(1), steps=STEPS)
+    spec = "hybrid:pipeline=2,order=interleaved,chunks=2,microbatches=4,algorithm=halving-doubling"
+    check_close(pl.train(task, spec, simulated(4), steps=STEPS).parameters, expected.parameters)
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ("hybrid:data=3,pipeline=2", "data x pipeline must be the 4 workers, but got '3 x 2'"),
+        ("hybrid:pipeline=3", "data x pipeline must be the 4 workers, but got 'any x 3'"),
+        ("hybrid:data=0", "data must be at least 1, but got 0"),
+        ("hybrid:zero=4", "zero must be 0, 1, 2 or 3, but got 4"),
+        ("hybrid:pipeline=2,order=2f2b", "order must be one of"),
+        ("hybrid:algorithm=rings", "algorithm must be one of"),
+    ],
+)
+def test_bad_words_are_refused(spec, words):
+    with pytest.raises(ConfigurationError, match=words):
+        pl.train(a_task(model=deep), spec, simulated(4), steps=1)
