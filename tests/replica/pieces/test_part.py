@@ -102,12 +102,21 @@ def test_parameters_of_other_segments_take_no_memory():
 
 
 @pytest.mark.parametrize("keeps_whole", [False, True])
-def test_the_whole_replicas_memory_is_let_go_of_but_for_a_reporters_parameters(keeps_whole):
+def test_the_whole_replicas_memory_is_let_go_of(keeps_whole):
     whole = Replica(TASKS["gpt"], TASKS["gpt"].build_model(0))
-    size = whole.parameters.nbytes
     PartReplica(whole, cut_of(TASKS["gpt"], 2), [0], keeps_whole=keeps_whole)
     assert whole.gradient.untyped_storage().nbytes() == 0
-    assert whole.parameters.untyped_storage().nbytes() == (size if keeps_whole else 0)
+    assert whole.parameters.untyped_storage().nbytes() == 0
+
+
+def test_a_reporters_whole_parameters_take_memory_until_the_next_batch_only():
+    whole = Replica(TASKS["gpt"], TASKS["gpt"].build_model(0))
+    size = whole.parameters.nbytes
+    part = PartReplica(whole, cut_of(TASKS["gpt"], 2), [0], keeps_whole=True)
+    part.put([0], part.parameters, part.held_buffers())
+    assert whole.parameters.untyped_storage().nbytes() == size
+    part.begin_batch()
+    assert whole.parameters.untyped_storage().nbytes() == 0
 
 
 def test_a_tied_weight_is_held_at_both_ends():

@@ -19,6 +19,7 @@ from paceline.replica.pieces.backward import Gradients
 from paceline.replica.pieces.cutting import Cut
 from paceline.replica.pieces.parts import Arguments
 from paceline.replica.pieces.passes import Passes
+from paceline.replica.pieces.units import Passing
 from paceline.replica.replica import Replica
 from paceline.replica.samples import Samples, Source
 
@@ -26,7 +27,10 @@ __all__ = ["PartReplica"]
 
 
 class PartReplica(Replica):
-    """The parameters of the other segments take no memory here. A reporter keeps a whole replica to evaluate with."""
+    """The parameters of the other segments take no memory here.
+
+    A reporter has a whole replica to evaluate with, whose parameters take memory from `put` to the next batch only.
+    """
 
     def __init__(
         self, whole: Replica, cut: Cut, held: Sequence[int], *, keeps_whole: bool, worker: int = 0
@@ -39,8 +43,8 @@ class PartReplica(Replica):
         super().__init__(whole.task, module, **(whole._identity | {"rank": worker}))
         # Its hooks keep the other replica alive until Python's garbage collector comes, but not its memory.
         whole.gradient.untyped_storage().resize_(0)
-        if not keeps_whole:
-            whole.release()
+        self._shown = Passing(whole.parameters)
+        self._shown.go()
         trainable = (parameter for parameter in module.parameters() if parameter.requires_grad)
         self._numbers = {id(parameter): number for number, parameter in enumerate(trainable)}
         self._passes = {number: self._passes_of(number) for number in held}
@@ -66,6 +70,7 @@ class PartReplica(Replica):
 
     def begin_batch(self) -> None:
         """Before the first micro-batch of a step."""
+        self._shown.go()
         self._binding.refresh()
         self._gradient.clear()
 
@@ -143,6 +148,7 @@ class PartReplica(Replica):
     def put(self, held: Sequence[int], parameters: Tensor, buffers: Sequence[Tensor]) -> None:
         """Write the parameters and buffers of these segments into the whole replica, by name."""
         assert self._whole is not None, "only a reporter puts a model together"
+        self._shown.come()
         names = _parameters(self._cut, held)
         layout = self._whole.layout
         at = 0

@@ -177,6 +177,8 @@ class ShardedReplica(PartReplica):
                 self._gradients[place].add(number, gradient)
 
     def begin_batch(self) -> None:
+        if not self._is_all:
+            self._shown.go()
         for place in range(len(self.units)):
             self.let_go(place)
         self._own_gradient.zero_()

@@ -40,8 +40,10 @@ class Passing:
         return self.flat
 
     def go(self) -> None:
-        if not self.flat.is_meta:
-            self.flat.untyped_storage().resize_(0)
+        storage = self.flat.untyped_storage()
+        # What a user's code has shown to numpy cannot be resized any more: it stays.
+        if not self.flat.is_meta and storage.resizable():
+            storage.resize_(0)
 
 
 @dataclass(frozen=True, slots=True)
