@@ -209,7 +209,8 @@ class ProcessContext(Rank):
         return self.board.status(rank) == Status.LOST
 
     def open_parameter_board(self) -> Observer:
-        parameter_board = self.driver.parameter_board(self, Observer.row(self.model.parameters))
+        like = Observer.row(self.model.parameters)
+        parameter_board = self.driver.row_board(self, "parameter-board", like, forgiving=True)
         return Observer(parameter_board, self.rank, self.workers, self.is_lost)
 
     # How this rank waits
