@@ -54,7 +54,12 @@ def is_in_parts(task: Task) -> bool:
 
 @torch.no_grad()
 def parts_of(
-    task: Task, module: nn.Module, samples: Samples, numbers: Sequence[int], device: torch.device, begin: Begin
+    task: Task,
+    module: nn.Module,
+    samples: Samples,
+    numbers: Sequence[int],
+    device: torch.device,
+    begin: Begin,
 ) -> Tensor:
     """What the test batches of these numbers add to each metric: a float64 tensor (batches, metrics, 2)."""
     meters = _named_meters(task).values()
@@ -78,7 +83,7 @@ def put_together(task: Task, parts: Tensor) -> dict[str, float]:
 
 
 def _named_meters(task: Task) -> dict[str, NamedMeter]:
-    return {name: named_meter(given, task.loss) for name, given in task.metrics().items()}
+    return {name: named_meter(str(given), task.loss) for name, given in task.metrics().items()}
 
 
 class _Seen:

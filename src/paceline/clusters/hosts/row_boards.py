@@ -40,7 +40,9 @@ class HubRowBoards:
     def find(self, name: str) -> HubRowBoard:
         """In the program or in the client's thread: whoever is first, both get the same."""
         found = self._boards.get(name)
-        return found or self._boards.setdefault(name, HubRowBoard(name, self._rank, self._workers, self._client))
+        return found or self._boards.setdefault(
+            name, HubRowBoard(name, self._rank, self._workers, self._client)
+        )
 
     def _note_arrival(self, letter: Letter) -> None:
         self.find(letter.values["board"]).note_arrival(letter.values["rank"], letter.values["visit"])
