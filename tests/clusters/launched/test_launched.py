@@ -133,7 +133,9 @@ def test_every_process_counts_the_same_updates_of_an_epoch(by_torchrun: Path):
     assert [run["steps"] for run in runs] == [2 * 5 * 2] * 3
 
 
-def test_evaluations_that_launched_processes_share_give_the_metrics_of_one_that_looks_alone(by_torchrun: Path):
+def test_evaluations_that_launched_processes_share_give_the_metrics_of_one_that_looks_alone(
+    by_torchrun: Path,
+):
     torch.manual_seed(0)
     task = the_task(name="evaluated")
     cluster = pl.Simulated(workers=3, compute=pl.times.Constant(0.01), threads=1)
