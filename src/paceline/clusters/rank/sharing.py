@@ -73,10 +73,13 @@ class SharedEvaluation:
         return self._put_together() if rank.is_reporter else {}
 
     def _put_together(self) -> dict[str, float]:
-        workers, task = len(self._rank.workers), self._replica.task
+        rank, task = self._rank, self._replica.task
+        start_s, workers = rank.now(), len(rank.workers)
         rows = self._parts_board.tensor.view(workers, -1, len(task.metrics()), 2)
         in_order = rows.transpose(0, 1).flatten(0, 1)  # a batch of each worker, then the next of each
-        return put_together(task, in_order[: self._batches])
+        found = put_together(task, in_order[: self._batches])
+        rank.span(Kind.EVALUATE, start_s, rank.now())
+        return found
 
     async def _follow_buffers(self) -> None:
         """Take over the reporter's, such as BatchNorm's statistics: they are the run's, and are evaluated."""
