@@ -29,6 +29,7 @@ BENCHMARKS = {
     "loading": "a step whose samples take 5 ms each with 2 loaders, and 3 workers on a mapped file of 2 GB",
     "pipeline": "one step of a pipeline of 2 stages, against torch.distributed.pipelining on Gloo",
     "checkpoints": "seconds to save and load 1 GiB, against torch.save, torch.load and torch.distributed.checkpoint",
+    "evaluation": "an evaluation that 2 workers share, against one by the first worker alone",
     "going_on": "a step with a checkpoint, against one without; seconds until a run that was stopped steps again",
     "stragglers": "seconds to a target with one of 4 workers slow, against DistributedDataParallel",
 }

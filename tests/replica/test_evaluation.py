@@ -5,7 +5,7 @@ from tasks import a_task, numbers, perceptron
 from torch import nn
 
 from paceline.errors import ConfigurationError
-from paceline.replica.evaluation import evaluate
+from paceline.replica.evaluation import evaluate, is_in_parts, parts_of, put_together
 from paceline.replica.samples import Samples
 
 INPUTS, TARGETS = numbers(50, 4), torch.arange(50) % 2
@@ -105,3 +105,40 @@ def test_layers_are_as_they_were_even_if_a_metric_fails():
 def test_a_metric_of_several_numbers_is_refused(value):
     with pytest.raises(ConfigurationError, match="must return one number"):
         measure(perceptron(), metric={"each": lambda outputs, targets: value})
+
+
+# In parts
+
+
+def in_parts(model, hands, **changes):
+    """The metrics, put together of what several looked at: each at its own batches, in any order."""
+    task = a_task(**({"test": TEST, "model": model, "loss": nn.functional.cross_entropy} | changes))
+    found = {}
+    for numbers_ in hands:
+        parts = parts_of(task, model, Samples(TEST), numbers_, torch.device("cpu"), lambda _number: None)
+        found |= dict(zip(numbers_, parts, strict=True))
+    return put_together(task, torch.stack([found[number] for number in sorted(found)]))
+
+
+@pytest.mark.parametrize(
+    "hands", [[range(8)], [range(1, 8, 2), range(0, 8, 2)], [[7, 0, 3], [1, 2, 4, 5, 6]]]
+)
+def test_parts_put_together_give_the_bits_of_the_whole_whoever_looked_at_them(hands):
+    metrics = {"accuracy": "accuracy", "loss": "loss", "perplexity": "perplexity"}
+    model, how = perceptron(), {"metric": metrics, "test_batch_size": 7, "loss": nn.functional.cross_entropy}
+    assert in_parts(model, hands, **how) == measure(model, **how)
+
+
+def test_only_metrics_with_names_can_be_put_together():
+    assert is_in_parts(a_task(test=TEST, metric={"a": "mse", "b": "mae"}))
+    assert not is_in_parts(a_task(test=TEST, metric={"a": "mse", "b": Sizes}))
+    assert not is_in_parts(a_task(test=TEST, metric=lambda outputs, targets: 0.0))
+
+
+def test_each_batch_begins_with_its_number():
+    begun = []
+    task = a_task(test=TEST, metric="accuracy", test_batch_size=20)
+    model, samples = perceptron(), Samples(TEST)
+    evaluate(task, model, samples, begin=begun.append)
+    parts_of(task, model, samples, [2, 0], torch.device("cpu"), begun.append)
+    assert begun == [0, 1, 2, 2, 0]

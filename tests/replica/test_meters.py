@@ -8,7 +8,7 @@ from torch import nn
 
 from paceline.errors import ConfigurationError
 from paceline.metrics import METRIC_NAMES, accuracy
-from paceline.replica.meters import concatenate, meter_of
+from paceline.replica.meters import concatenate, meter_of, named_meter
 
 OUTPUTS, TARGETS = torch.eye(5)[[0, 1, 2, 3, 4, 0, 1]], torch.tensor([0, 1, 0, 0, 4, 0, 1])
 PIECES = (slice(0, 3), slice(3, 4), slice(4, 7))
@@ -160,3 +160,15 @@ def test_a_metric_of_torchmetrics_is_taken_as_it_is():
     assert float(measure(f1)) == pytest.approx(float(expected))
     assert isinstance(f1, nn.Module)
     assert f1.update_count == 0  # the user's own is not touched
+
+
+@pytest.mark.parametrize("name", METRIC_NAMES)
+def test_a_part_of_a_named_metric_is_added_by_another_to_the_same_bits(name):
+    def targets(piece):
+        return (TARGETS if name in ("accuracy", "loss", "perplexity") else OUTPUTS.flip(0))[piece]
+
+    whole, finder, adder = (named_meter(name, nn.functional.cross_entropy) for _ in range(3))
+    for piece in PIECES:
+        whole.update(OUTPUTS[piece], targets(piece))
+        adder.add(*finder.part(OUTPUTS[piece], targets(piece)))
+    assert adder.compute() == whole.compute()

@@ -9,6 +9,7 @@ from torch.utils.checkpoint import checkpoint as recompute
 
 from paceline.context import Batch
 from paceline.errors import Cancelled, RunError
+from paceline.replica.evaluation import put_together
 from paceline.replica.layout import BUCKET_BYTES
 from paceline.replica.replica import Replica
 from paceline.replica.samples import Samples
@@ -296,3 +297,20 @@ def test_a_replica_of_shapes_costs_no_memory_and_does_no_mathematics():
     assert np.isnan(replica.compute(a_batch(), DATA))
     replica.apply()
     assert replica.state() == {}
+
+
+def test_an_evaluation_draws_the_same_each_time_and_nothing_is_missed_afterwards():
+    class Noisy(nn.Linear):
+        def forward(self, inputs):
+            return super().forward(inputs + torch.randn_like(inputs))
+
+    task = a_task(model=lambda: Noisy(4, 2).double(), test=samples(20), metric="mse", test_batch_size=7)
+    replica, test = Replica(task, task.build_model(0), seed=3), Samples(samples(20))
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    first = replica.evaluate(test)
+    assert torch.equal(torch.rand(3), expected)
+    assert replica.evaluate(test) == first
+    both = torch.cat([replica.evaluate_parts(test, numbers) for numbers in ([2], [0, 1])])
+    assert put_together(task, both[[1, 2, 0]]) == first

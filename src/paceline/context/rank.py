@@ -94,6 +94,14 @@ class Strategy(Protocol):
     optimizer's state do not count: each is written by the rank that has it.
     """
 
+    in_step: ClassVar[bool] = False
+    """Whether every worker holds the run's whole model after each step, the same on all, and none ends the next step
+    without the others.
+
+    They then share evaluations. Of buffers, such as BatchNorm's statistics, the first worker's count: the others are
+    given them at an evaluation.
+    """
+
     def roles(self, workers: int) -> Sequence[str]:
         """The role of each rank. Workers come first: ranks 0 to `workers - 1`. Who only serves is a "server"."""
         return ("worker",) * workers

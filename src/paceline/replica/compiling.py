@@ -8,7 +8,7 @@ from __future__ import annotations
 import fcntl
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -43,9 +43,12 @@ def is_compiled(module: nn.Module) -> bool:
 
 
 def warm_up(
-    replica: Replica, batches: Sequence[Batch], samples: Samples | None, test: Samples | None = None
+    replica: Replica,
+    batches: Sequence[Batch],
+    samples: Samples | None,
+    evaluation: Callable[[], object] | None = None,
 ) -> None:
-    """Let a compiled model be compiled for batches like these, and for these test samples. Nothing else changes."""
+    """Let a compiled model be compiled for batches like these, and for an evaluation. Nothing else changes."""
     if not is_compiled(replica.called):
         return
     turns = len(replica.task.turns) or 1
@@ -54,8 +57,8 @@ def warm_up(
             assert samples is not None
             replica.compute(batch, samples)
             replica.undo_buffers()
-        if test is not None:
-            replica.evaluate(test)
+        if evaluation is not None:
+            evaluation()
     replica.gradient.zero_()
 
 

@@ -2,8 +2,9 @@
 
 Whatever has `update(outputs, targets)` and `compute()` is such a metric; those of torchmetrics are. Each evaluation has
 a fresh one: a copy of the object that the task was given, or what its class makes. A metric that the task names is made
-one here: of the batches' values, each counted by its elements or, where it is the task's loss, by its samples. A plain
-function of outputs and targets is given those of all samples at once.
+one here: of the batches' values, each counted by its elements or, where it is the task's loss, by its samples. What a
+batch adds to it is two numbers, so that ranks can share the batches. A plain function of outputs and targets is given
+those of all samples at once.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import copy
 import inspect
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Protocol
@@ -22,7 +24,7 @@ from paceline.errors import ConfigurationError
 from paceline.metrics import accuracy, mae, mse, value_of
 from paceline.replica.calls import own_loss
 
-__all__ = ["Meter", "concatenate", "meter_of"]
+__all__ = ["Meter", "NamedMeter", "concatenate", "meter_of", "named_meter"]
 
 
 class Meter(Protocol):
@@ -33,10 +35,28 @@ class Meter(Protocol):
     def compute(self) -> Any: ...
 
 
+class NamedMeter(ABC):
+    """A metric that adds up what it is told of each batch. The same parts in the same order give the same bits."""
+
+    @abstractmethod
+    def part(self, outputs: Any, targets: Any) -> tuple[float, float]:
+        """What one batch adds to the metric. The metric itself is not changed."""
+
+    @abstractmethod
+    def add(self, value: float, weight: float) -> None:
+        """Add what `part` gave, here or on another rank."""
+
+    def update(self, outputs: Any, targets: Any) -> None:
+        self.add(*self.part(outputs, targets))
+
+    @abstractmethod
+    def compute(self) -> float: ...
+
+
 def meter_of(name: str, given: Any, loss: Callable[[Any, Any], Any] | None = None) -> Meter:
     """A fresh metric for one evaluation. `loss` is the task's, of which some metrics by name are made."""
     if isinstance(given, str):
-        return _named(given, loss)
+        return named_meter(given, loss)
     is_meter = hasattr(given, "update") and hasattr(given, "compute")
     if is_meter and not isinstance(given, type):
         return _fresh(copy.deepcopy(given))
@@ -74,7 +94,8 @@ def _binds(signature: inspect.Signature, *args: None) -> bool:
     return True
 
 
-def _named(name: str, loss: Callable[[Any, Any], Any] | None) -> Meter:
+def named_meter(name: str, loss: Callable[[Any, Any], Any] | None = None) -> NamedMeter:
+    """A fresh metric of one of `METRIC_NAMES`."""
     if name == "accuracy":
         return _Share()
     if name in ("loss", "perplexity"):
@@ -85,22 +106,25 @@ def _named(name: str, loss: Callable[[Any, Any], Any] | None) -> Meter:
     return _Mean({"mae": mae, "mse": mse}[name], torch.numel, float)
 
 
-class _Share:
+class _Share(NamedMeter):
     """Accuracy. It is counted, so that the parts give the very number that the whole would."""
 
     def __init__(self) -> None:
-        self._hits = self._count = 0
+        self._hits = self._count = 0.0  # whole numbers
 
-    def update(self, outputs: Any, targets: Any) -> None:
+    def part(self, outputs: Any, targets: Any) -> tuple[float, float]:
         share, count = value_of(accuracy, outputs, targets), targets.numel()
-        self._hits += round(share * count)
-        self._count += count
+        return float(round(share * count)), float(count)
+
+    def add(self, value: float, weight: float) -> None:
+        self._hits += value
+        self._count += weight
 
     def compute(self) -> float:
         return self._hits / self._count
 
 
-class _Mean:
+class _Mean(NamedMeter):
     """The mean of a function's values, each weighted by what the targets of its batch count; then finished."""
 
     def __init__(
@@ -113,11 +137,12 @@ class _Mean:
         self._weight = weight
         self._finish = finish
         self._mean = 0.0
-        self._total = 0
+        self._total = 0.0  # a whole number
 
-    def update(self, outputs: Any, targets: Any) -> None:
-        value = value_of(self._function, outputs, targets)
-        weight = self._weight(targets)
+    def part(self, outputs: Any, targets: Any) -> tuple[float, float]:
+        return value_of(self._function, outputs, targets), float(self._weight(targets))
+
+    def add(self, value: float, weight: float) -> None:
         self._total += weight
         # So that the value of a single batch is the very number that the function gives.
         self._mean += (value - self._mean) * (weight / self._total) if self._total else 0.0

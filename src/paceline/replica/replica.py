@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from paceline.chance import part_seed, rank_seed, seed_all
+from paceline.chance import kept, part_seed, rank_seed, seed_all
 from paceline.context import Batch
 from paceline.errors import RunError
 from paceline.replica.autocast import Autocast, computing
@@ -19,7 +19,7 @@ from paceline.replica.buffers import FlatBuffers
 from paceline.replica.calls import loss_of
 from paceline.replica.compiling import compiled, is_compiled
 from paceline.replica.devices import Accelerator, enter, move_module, with_loss_on
-from paceline.replica.evaluation import evaluate
+from paceline.replica.evaluation import evaluate, parts_of
 from paceline.replica.finite import check_updated
 from paceline.replica.gradients import FlatGradient, hand_to_nobody
 from paceline.replica.layout import Layout, flatten
@@ -307,10 +307,26 @@ class Replica:
 
     def evaluate(self, samples: Samples, parameters: Tensor | None = None) -> dict[str, float]:
         """The metrics over all samples, with the module in evaluation mode; of other parameters if given."""
-        if samples.draws:
-            seed_all(self._identity["seed"])  # the same test samples every time
-        with self._holding(parameters), computing(self._autocast):
-            return evaluate(self.task, self.called, samples, self.device)
+        with self._looked_at(parameters):
+            return evaluate(self.task, self.called, samples, self.device, self._seed_test)
+
+    def evaluate_parts(self, samples: Samples, numbers: Sequence[int]) -> Tensor:
+        """What the test batches of these numbers add to each metric: see `parts_of`."""
+        with self._looked_at(None):
+            return parts_of(self.task, self.called, samples, numbers, self.device, self._seed_test)
+
+    @contextmanager
+    def _looked_at(self, parameters: Tensor | None) -> Iterator[None]:
+        """While it is evaluated. What is drawn meanwhile is not missed afterwards, by an optimizer say."""
+        with self._holding(parameters), computing(self._autocast), kept():
+            yield
+
+    def _seed_test(self, number: int) -> None:
+        """Every evaluation draws the same for a test batch, whichever rank looks at it."""
+        seed = part_seed(self._identity["seed"], 0, number)
+        seed_all(seed)
+        if self._accelerator is not None:
+            self._accelerator.seed(seed)
 
     def state(self, parameters: Tensor | None = None) -> dict[str, Tensor]:
         """A copy of the module's state, apart from any shared memory; with other parameters if given."""

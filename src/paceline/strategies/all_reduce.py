@@ -33,6 +33,7 @@ class AllReduce(Strategy):
     """Every worker averages every gradient, then all take the same step."""
 
     replicates: ClassVar[tuple[str, ...]] = ("worker",)
+    in_step: ClassVar[bool] = True
 
     algorithm: str = field(
         default="auto",

@@ -151,7 +151,7 @@ def test_rows_of_many_megabytes_come_whole_from_one_rank_through_the_hub_to_anot
     rows = [bytes([rank + 1]) * 5_000_000 for rank in range(2)]
     for client, row in zip(ends.clients, rows, strict=True):
         client.takers["row"] = lambda letter, row=row: ({}, [row])
-    assert ends.clients[1].ask("rows").blobs == rows
+    assert ends.clients[1].ask("rows", {"board": "b"}).blobs == rows
 
 
 def test_an_outcome_of_many_megabytes_arrives_whole(ends: Ends):
@@ -258,7 +258,7 @@ def test_a_rank_that_is_slow_to_hear_gets_the_outcomes_of_all_whole():
     try:
         begin(made)
         made.clients[1].takers["arrive"] = lambda letter: awake.wait(PATIENCE_S) and None
-        made.clients[0].tell("arrive", {"visit": 1})  # from now on rank 1 hears nothing
+        made.clients[0].tell("arrive", {"visit": 1, "board": "b"})  # from now on rank 1 hears nothing
         for rank in range(2):
             made.finish(rank, result=torch.full((2_000_000,), rank, dtype=torch.float64))
         assert isinstance(made.how_it_ended(), list)

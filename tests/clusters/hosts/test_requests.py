@@ -109,14 +109,31 @@ def test_an_end_that_is_later_than_one_already_set_changes_nothing(desk: Desk):
 
 def test_rows_come_in_order_of_rank_without_those_of_the_lost(desk: Desk):
     desk.lose(1)
-    desk.take(0, "rows", request=1)
-    assert [rank for rank, word, _ in desk.told if word == "row"] == [0, 2, 3]
+    desk.take(0, "rows", request=1, board="b")
+    asked = {"asker": 0, "board": "b"}
+    assert [(rank, values) for rank, word, values in desk.told if word == "row"] == [
+        (0, asked),
+        (2, asked),
+        (3, asked),
+    ]
     for rank in (3, 0, 2):
-        desk.take(rank, "row", [bytearray([rank])])
+        desk.take(rank, "row", [bytearray([rank])], **asked)
     [(asker, values, blobs)] = desk.answers
     assert (asker, values["ranks"], blobs) == (0, [0, 2, 3], [bytearray([r]) for r in (0, 2, 3)])
 
 
 def test_arrivals_are_passed_on_to_all_others(desk: Desk):
-    desk.take(2, "arrive", visit=5)
-    assert desk.told == [(rank, "arrive", {"rank": 2, "visit": 5}) for rank in (0, 1, 3)]
+    desk.take(2, "arrive", visit=5, board="b")
+    arrival = {"rank": 2, "visit": 5, "board": "b"}
+    assert desk.told == [(rank, "arrive", arrival) for rank in (0, 1, 3)]
+
+
+def test_each_of_several_ranks_that_ask_at_once_gets_its_rows(desk: Desk):
+    for asker in (1, 2):
+        desk.take(asker, "rows", request=1, board="b")
+    for rank in range(4):
+        for asker in (1, 2):
+            desk.take(rank, "row", [bytearray([rank, asker])], asker=asker, board="b")
+    assert {asker: blobs for asker, _, blobs in desk.answers} == {
+        asker: [bytearray([rank, asker]) for rank in range(4)] for asker in (1, 2)
+    }

@@ -51,6 +51,20 @@ def watched():
         schedule=lambda optimizer: torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0, factor=0.5),
     )
 
+def evaluated():
+    # By all workers, with the statistics of the first.
+    layers = (torch.nn.Linear(6, 3), torch.nn.BatchNorm1d(3), torch.nn.Linear(3, 1))
+    return pl.Task(
+        model=torch.nn.Sequential(*layers).double(),
+        data=data,
+        loss=loss,
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.02),
+        batch_size=12,
+        test=data,
+        test_batch_size=7,
+        metric={"loss": "loss", "perplexity": "perplexity"},
+    )
+
 class Watcher:
     wants_state = True
     def __init__(self):
@@ -66,7 +80,7 @@ SCRIPT = """
 import json, os, sys
 import torch
 import paceline as pl
-from the_task import Watcher, task, watched
+from the_task import Watcher, evaluated, task, watched
 
 if __name__ == "__main__":
     where, strategies = sys.argv[1], sys.argv[2:]
@@ -78,6 +92,9 @@ if __name__ == "__main__":
         what = task(torch.float32) if way == "autocast" else task()
         if way == "watched":
             what, how = watched(), {"steps": 30, "evaluate_every": 3, "callbacks": [watcher]}
+        if way == "evaluated":
+            torch.manual_seed(0)
+            what, how = evaluated(), {"steps": 8, "evaluate_every": 3}
         try:
             with torch.autocast("cpu", torch.bfloat16, enabled=way == "autocast"):
                 run = pl.train(what, strategy, pl.Launched(deadline_s=20.0, threads=1), **how)
@@ -87,7 +104,8 @@ if __name__ == "__main__":
             said = {
                 "parameters": run.parameters.tolist(), "steps": run.steps, "staleness": sum(run.staleness.values()),
                 "bytes": run.bytes_sent, "environment": run.environment, "spans": [len(s) for s in run.trace.spans],
-                "seen": watcher.seen,
+                "seen": watcher.seen, "metrics": [[r.step, r.metric, r.extra] for r in run.history if r.metric],
+                "evaluations": [len(s.of(pl.trace.Kind.EVALUATE)) for s in run.trace.spans],
             }
         with open(f"{where}/{number}-{rank}.json", "w") as file:
             json.dump(said, file)

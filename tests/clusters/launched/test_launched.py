@@ -21,7 +21,7 @@ from paceline.training import roles_of
 
 pytestmark = pytest.mark.xdist_group("launched")  # one launch of torchrun for all
 
-AUTOCAST, EPOCHS = "autocast all-reduce", "epochs async"
+AUTOCAST, EPOCHS, EVALUATED = "autocast all-reduce", "epochs async", "evaluated all-reduce"
 SYNCHRONOUS = ("all-reduce:algorithm=ring", "all-reduce", "sync", "local-sgd:period=2", "decentralized")
 WATCHED = ("all-reduce:algorithm=ring", "sync")
 
@@ -75,7 +75,7 @@ def by_torchrun(folder: Path) -> Path:
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
     watched = [f"watched {strategy}" for strategy in WATCHED]
     subprocess.run(
-        [*words, *SYNCHRONOUS, "async", *watched, AUTOCAST, EPOCHS],
+        [*words, *SYNCHRONOUS, "async", *watched, AUTOCAST, EPOCHS, EVALUATED],
         cwd=folder,
         env=env,
         check=True,
@@ -131,6 +131,19 @@ def test_every_process_counts_the_same_updates_of_an_epoch(by_torchrun: Path):
     """Of 60 samples in batches of 12, by two workers and a server."""
     runs = said(by_torchrun, len(SYNCHRONOUS) + 2 + len(WATCHED), ranks=3)
     assert [run["steps"] for run in runs] == [2 * 5 * 2] * 3
+
+
+def test_evaluations_that_launched_processes_share_give_the_metrics_of_one_that_looks_alone(
+    by_torchrun: Path,
+):
+    torch.manual_seed(0)
+    task = the_task(name="evaluated")
+    cluster = pl.Simulated(workers=3, compute=pl.times.Constant(0.01), threads=1)
+    expected = pl.train(task, "all-reduce", cluster, steps=8, evaluate_every=3)
+    for run in said(by_torchrun, len(SYNCHRONOUS) + 3 + len(WATCHED), ranks=3):
+        assert run["metrics"] == [[r.step, r.metric, r.extra] for r in expected.history if r.metric]
+        assert len(run["metrics"]) == 3  # type: ignore[arg-type]
+        assert all(run["evaluations"])  # type: ignore[call-overload]
 
 
 def test_the_run_says_where_its_ranks_were_and_how_they_talked(by_torchrun: Path):

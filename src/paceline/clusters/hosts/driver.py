@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from paceline.clusters.hosts.hub_client import HubClient
-from paceline.clusters.hosts.parameter_board import HubParameterBoard
+from paceline.clusters.hosts.row_boards import HubRowBoards
 from paceline.clusters.process.letters import write_record
 from paceline.clusters.process.status_board import StatusBoard
-from paceline.clusters.rank.observer import ParameterBoard
+from paceline.clusters.rank.row_board import RowBoard
 from paceline.links.memory import SharedMemory
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ class HubDriver:
     def __init__(self, rank: int, workers: int, board: StatusBoard, client: HubClient) -> None:
         self.board = board
         self.client = client
-        self._parameter_board = HubParameterBoard(rank, workers, board, client) if rank < workers else None
+        self._row_boards = HubRowBoards(rank, workers, board, client) if rank < workers else None
         self._made: list[SharedMemory] = []
 
     def end_after(self, step: int) -> None:
@@ -61,7 +61,10 @@ class HubDriver:
         memory.close_fd()
         return memory
 
-    def parameter_board(self, context: ProcessContext, like: Tensor) -> ParameterBoard:
-        assert self._parameter_board is not None, "who only serves has nothing to show"
-        self._parameter_board.open(context, like)
-        return self._parameter_board
+    def row_board(
+        self, context: ProcessContext, name: str, like: Tensor, *, forgiving: bool = False
+    ) -> RowBoard:
+        assert self._row_boards is not None, "who only serves has nothing to show"
+        found = self._row_boards.find(name)
+        found.open(context, like, forgiving=forgiving)
+        return found

@@ -30,7 +30,7 @@ class Requests:
         self._paths: dict[tuple[int, str], str | None] = {}
         self._waiting: dict[tuple[int, str], list[tuple[Answer, dict[str, Any]]]] = {}
         self._telling: _Round | None = None
-        self._rows: _Round | None = None
+        self._rows: dict[int, _Round] = {}
 
     def take(self, rank: int, letter: Letter, answer: Answer) -> None:
         words = {
@@ -53,7 +53,7 @@ class Requests:
 
     def forget(self, rank: int) -> None:
         """A rank is lost: nobody waits for its part any more."""
-        for each in (self._telling, self._rows):
+        for each in (self._telling, *self._rows.values()):
             if each is not None:
                 each.do_without(rank)
 
@@ -107,28 +107,28 @@ class Requests:
         for waiting, values in self._waiting.pop(key, []):
             waiting({**values, "path": path})
 
-    # The parameter board
+    # The boards on which workers show rows
 
     def _pass_on(self, rank: int, letter: Letter, answer: Answer) -> None:
         """Tell the other workers that one has come to a barrier."""
         for other in range(self._job.workers):
             if other != rank:
-                self._tell(other, "arrive", {"rank": rank, "visit": letter.values["visit"]})
+                self._tell(other, "arrive", {**letter.values, "rank": rank})
 
     def _gather_rows(self, rank: int, letter: Letter, answer: Answer) -> None:
         workers = [
             worker for worker in range(self._job.workers) if self._board.status(worker) is not Status.LOST
         ]
-        self._rows = _Round(
+        self._rows[rank] = _Round(  # several may ask at once
             workers,
             lambda rows: answer({**letter.values, "ranks": list(rows)}, list(rows.values())),
         )
         for worker in workers:
-            self._tell(worker, "row")
+            self._tell(worker, "row", {"asker": rank, "board": letter.values["board"]})
 
     def _note_row(self, rank: int, letter: Letter, answer: Answer) -> None:
-        if self._rows is not None and letter.blobs:
-            self._rows.note(rank, letter.blobs[0])
+        if letter.blobs:
+            self._rows[letter.values["asker"]].note(rank, letter.blobs[0])
 
 
 class _Round:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Awaitable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from functools import cached_property
 from typing import Any, TypeVar, cast
 
@@ -31,6 +31,8 @@ from paceline.clusters.rank.data import TrainingData
 from paceline.clusters.rank.groups import Groups
 from paceline.clusters.rank.observer import Observer
 from paceline.clusters.rank.rank import Rank
+from paceline.clusters.rank.row_board import RowBoard
+from paceline.clusters.rank.sharing import SharedEvaluation
 from paceline.context import Handle
 from paceline.costs.prices import Price
 from paceline.costs.stragglers import Stragglers
@@ -125,14 +127,22 @@ class ProcessContext(Rank):
 
     def prepare(self) -> None:
         """Do before the run what would otherwise take time of its first steps."""
+        # Where machines are emulated, workers that wait for each other to evaluate would change the run's times.
+        self.log.sharing = sharing = None if self._emulates else SharedEvaluation.of(self)
         if not self.job.compiles:
             return
         batches, samples = [], None
         if self.rank in self.workers:
             data, samples = self.data, self.data.samples
             batches = [data.batch_of(self.rank, step) for step in data.first_and_last]
+        warm_up(self.model.replica, batches, samples, self._evaluation(sharing))
+
+    def _evaluation(self, sharing: SharedEvaluation | None) -> Callable[[], object] | None:
+        """What this rank does in an evaluation."""
+        if sharing is not None:
+            return sharing.look
         test = self.test_samples if self.is_reporter and self.job.evaluate_every else None
-        warm_up(self.model.replica, batches, samples, test)
+        return None if test is None else lambda: self.model.replica.evaluate(test)
 
     def begin(self, start_s: float) -> None:
         self._start_s = start_s - self.resumed_s
@@ -209,8 +219,12 @@ class ProcessContext(Rank):
         return self.board.status(rank) == Status.LOST
 
     def open_parameter_board(self) -> Observer:
-        parameter_board = self.driver.parameter_board(self, Observer.row(self.model.parameters))
+        like = Observer.row(self.model.parameters)
+        parameter_board = self.driver.row_board(self, "parameter-board", like, forgiving=True)
         return Observer(parameter_board, self.rank, self.workers, self.is_lost)
+
+    def open_row_board(self, name: str, like: Tensor) -> RowBoard:
+        return self.driver.row_board(self, name, like)
 
     # How this rank waits
 

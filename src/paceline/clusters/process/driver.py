@@ -11,7 +11,7 @@ from paceline.clusters.process.channel import Channel
 from paceline.clusters.process.letters import write_record
 from paceline.clusters.process.status_board import StatusBoard
 from paceline.clusters.process.window import LocalWindow
-from paceline.clusters.rank.observer import ParameterBoard
+from paceline.clusters.rank.row_board import RowBoard
 from paceline.links.memory import SharedMemory
 
 if TYPE_CHECKING:
@@ -63,8 +63,13 @@ class Driver(Protocol):
         """Memory that all ranks of this host find under this name. The first to ask has it made, of zeros."""
         ...
 
-    def parameter_board(self, context: ProcessContext, like: Tensor) -> ParameterBoard:
-        """Where the workers show rows of the size and dtype of `like` to the run."""
+    def row_board(
+        self, context: ProcessContext, name: str, like: Tensor, *, forgiving: bool = False
+    ) -> RowBoard:
+        """The board of this name, where workers show rows of the size and dtype of `like`.
+
+        `forgiving`: its barriers do without ranks that are lost.
+        """
         ...
 
 
@@ -105,9 +110,11 @@ class LocalDriver:
         os.close(letter.fds[0])
         return memory
 
-    def parameter_board(self, context: ProcessContext, like: Tensor) -> ParameterBoard:
+    def row_board(
+        self, context: ProcessContext, name: str, like: Tensor, *, forgiving: bool = False
+    ) -> RowBoard:
         # Not `net.window`: the run looks at this one even where a strategy's ranks share no memory.
         workers = context.groups.find(context.workers)
-        window = LocalWindow.open(context, "parameter-board", workers, rows=workers.size, like=like)
-        window.forgiving = True
+        window = LocalWindow.open(context, name, workers, rows=workers.size, like=like)
+        window.forgiving = forgiving
         return window

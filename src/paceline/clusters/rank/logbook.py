@@ -13,6 +13,7 @@ from torch import Tensor
 from paceline.clusters.rank.averaging import Averaging
 from paceline.clusters.rank.endings import Endings
 from paceline.clusters.rank.observer import Observer
+from paceline.clusters.rank.sharing import SharedEvaluation
 from paceline.errors import ConfigurationError
 from paceline.trace import Kind
 
@@ -36,7 +37,9 @@ class Logbook:
         "_rank",
         "_reported",
         "_seen",
+        "_together",
         "_was_of_all",
+        "sharing",
     )
 
     def __init__(self, rank: Rank) -> None:
@@ -44,6 +47,9 @@ class Logbook:
         self._reported: dict[str, float] = {}
         self._evaluation_s = 0.0
         self._seen: dict[str, float] | None = None  # the step's metrics, where the run has looked already
+        self._together: dict[str, float] | None = None  # the step's metrics, where all workers have looked
+        self.sharing: SharedEvaluation | None = None
+        """Where the workers share evaluations. A world in which that is quicker sets it, before the run begins."""
         self._observer: Observer | None = None
         self._was_of_all = False  # whether the run that goes on had seen all workers' parameters
         self._endings = Endings(rank)
@@ -128,6 +134,15 @@ class Logbook:
     def begin_leg(self) -> None:
         self._seen = None
         self._endings.begin_leg()
+
+    async def evaluate_together(self, step: int) -> None:
+        """Before `finish_step`: this worker's part in an evaluation that is shared, if one is due."""
+        if self.sharing is None or not self._evaluation_is_due(step):
+            return
+        start_s = self._rank.now()
+        found = await self.sharing.evaluate()
+        self._together = found if self._rank.is_reporter else None
+        self._evaluation_s += self._rank.now() - start_s  # it has written its spans
 
     def finish_step(self, step: int) -> None:
         rank, outcome = self._rank, self._rank.outcome
@@ -235,9 +250,12 @@ class Logbook:
         assert rank.test_samples is not None
         rank.outcome.test_samples = rank.test_samples.length
         start_s = rank.now()
-        with rank.clock_stopped() if rank.is_reporter else contextlib.nullcontext():
-            parameters = None if own else self._looked_at()
-            found: dict[str, float] = rank.model.replica.evaluate(rank.test_samples, parameters)
+        found, self._together = self._together, None
+        if found is None:
+            with rank.clock_stopped() if rank.is_reporter else contextlib.nullcontext():
+                parameters = None if own else self._looked_at()
+                found = rank.model.replica.evaluate(rank.test_samples, parameters)
+        assert found is not None
         if not own and rank.model.replica.updates.wait_for_metric:
             rank.announce(next(iter(found.values())))
         self._leave_out(start_s)

@@ -7,39 +7,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
-__all__ = ["Observer", "ParameterBoard"]
+from paceline.clusters.rank.row_board import RowBoard
 
-
-class ParameterBoard(Protocol):
-    """A window in which each worker has a row: its parameters, and a 1 once it has shown them."""
-
-    @property
-    def tensor(self) -> Tensor:
-        """All rows, as they are now."""
-        ...
-
-    def row(self, number: int) -> Tensor:
-        """The row of this worker's own, to be written to."""
-        ...
-
-    def barrier(self) -> Awaitable[None]: ...
-
-    def pause(self) -> Awaitable[None]:
-        """A barrier whose wait is for the measurement's sake, not the run's."""
-        ...
+__all__ = ["Observer"]
 
 
 class Observer:
-    """One worker's part in the observation."""
+    """One worker's part in the observation. A row of the board: its parameters, and a 1 once it has shown them."""
 
     def __init__(
         self,
-        parameter_board: ParameterBoard,
+        parameter_board: RowBoard,
         rank: int,
         workers: Sequence[int],
         is_lost: Callable[[int], bool],

@@ -20,6 +20,7 @@ from paceline.clusters.rank.data import TrainingData
 from paceline.clusters.rank.logbook import Logbook
 from paceline.clusters.rank.lone_samples import warn_of_lone_samples
 from paceline.clusters.rank.observer import Observer
+from paceline.clusters.rank.row_board import RowBoard
 from paceline.context import Batch, Context
 from paceline.replica.samples import Samples
 from paceline.trace import Kind, Recorder
@@ -179,6 +180,8 @@ class Rank(ABC):
         while step < self.leg_end:
             self.step = step
             yield step
+            if self.log.sharing is not None:
+                await self.log.evaluate_together(step)
             self.log.finish_step(step)
             step += 1
 
@@ -271,6 +274,10 @@ class Rank(ABC):
     @abstractmethod
     def open_parameter_board(self) -> Observer:
         """Where the workers show their parameters to the run."""
+
+    def open_row_board(self, name: str, like: Tensor) -> RowBoard:
+        """Where the workers show rows of the size and dtype of `like`, in worlds in which evaluation can be shared."""
+        raise NotImplementedError
 
     @abstractmethod
     def show_progress(self, record: dict[str, Any]) -> None:
