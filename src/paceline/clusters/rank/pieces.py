@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from torch import Tensor
 from torch.utils._pytree import tree_map
@@ -66,7 +66,9 @@ class PieceLearner(Learner[R]):
             assert replica.held == tuple(segments), "in every leg a rank holds the same"
             return
         if isinstance(replica, ShapeReplica):
-            self._replica = BlankPart(replica, cut, segments)
+            self._replica = part = BlankPart(replica, cut, segments)
+            assert self.account is not None
+            part.count_in(self.account, self._few_samples, keeps_whole=self._ctx.is_reporter)
             return
         whole = self._ctx.is_reporter
         self._replica = self._off_the_clock(lambda: PartReplica(replica, cut, segments, keeps_whole=whole))
@@ -89,13 +91,17 @@ class PieceLearner(Learner[R]):
         return self._layers
 
     def _find_layers(self) -> Layers:
-        replica, data = self.replica, self._ctx.data
+        replica = self.replica
         if isinstance(replica, ShapeReplica) and replica.is_stand_in:
             return Layers.untried(replica.module)
-        few = few_samples(data.samples, data.batch_of(0, 0))
+        few = self._few_samples()
         if isinstance(replica, ShapeReplica):
             few = tree_map(lambda leaf: leaf.to("meta") if isinstance(leaf, Tensor) else leaf, few)
         return Layers.of(replica.task, replica.module, few)
+
+    def _few_samples(self) -> Any:
+        data = self._ctx.data
+        return few_samples(data.samples, data.batch_of(0, 0))
 
     # Passes
 
@@ -145,7 +151,8 @@ class PieceLearner(Learner[R]):
 
     def _pass(self, work: Work, segment: int, batch: Batch) -> Pass:
         slice_samples = batch.total / len(self._ctx.workers)
-        return Pass(work, self._of_cut().segments[segment].share, batch.count, slice_samples)
+        recomputes = self.replica.task.recompute and work in (Work.BACKWARD, Work.INPUTS)
+        return Pass(work, self._of_cut().segments[segment].share, batch.count, slice_samples, recomputes)
 
     @abstractmethod
     async def _timed(self, kind: Kind, one: Pass, micro: int, run: Callable[[], T]) -> T:
