@@ -1,7 +1,7 @@
 """The memory ledger of a rank: what it holds of each kind, and what it held when that was most.
 
-- `parameters`: the flat parameters, those that are not trained, and other copies of the model's weights: the whole model
-  that a reporter evaluates with, a moving average, a server's beside a worker's.
+- `parameters`: the flat parameters, those that are not trained, and other copies of the model's weights: the whole
+  model that a reporter evaluates with, a moving average, a server's beside a worker's.
 - `gradients`: the flat gradient.
 - `optimizer`: what optimizers remember, from the first update on; of a shard, its own only.
 - `activations`: what a forward pass leaves for its backward pass.
