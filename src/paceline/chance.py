@@ -8,9 +8,20 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
-__all__ = ["fetch_seed", "kept", "part_seed", "rank_seed", "seed_all", "seeded", "stream_seed"]
+__all__ = [
+    "Standing",
+    "fetch_seed",
+    "kept",
+    "part_seed",
+    "rank_seed",
+    "seed_all",
+    "seeded",
+    "stand_at",
+    "standing",
+    "stream_seed",
+]
 
 
 def rank_seed(seed: int, rank: int) -> int:
@@ -45,6 +56,42 @@ def seed_all(seed: int) -> None:
     torch.default_generator.manual_seed(seed)
     random.seed(seed)
     np.random.seed(seed % 2**32)
+
+
+class Standing(NamedTuple):
+    """Where the random numbers stand."""
+
+    python: Any
+    legacy: Any
+    """numpy's own."""
+    torch: Any
+    device: Any
+    """Those of the device in use; None if there is none."""
+
+
+def standing() -> Standing:
+    """Where they stand now, on the processor and on the device in use."""
+    import numpy as np
+    import torch
+
+    device = _device_in_use()
+    there = None
+    if device["devices"]:
+        there = torch.get_device_module(device["device_type"]).get_rng_state(device["devices"][0])
+    return Standing(random.getstate(), np.random.get_state(), torch.default_generator.get_state(), there)
+
+
+def stand_at(where: Standing) -> None:
+    """Go back to where they stood."""
+    import numpy as np
+    import torch
+
+    random.setstate(where.python)
+    np.random.set_state(where.legacy)
+    torch.default_generator.set_state(where.torch)
+    if where.device is not None:
+        device = _device_in_use()
+        torch.get_device_module(device["device_type"]).set_rng_state(where.device, device["devices"][0])
 
 
 @contextmanager

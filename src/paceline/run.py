@@ -93,6 +93,9 @@ class Run:
     messages_sent: list[int]
     staleness: dict[int, int]
     """How many gradients were how stale when they were applied."""
+    memory: list[dict[str, int]] = field(default_factory=list)
+    """Of each rank: the bytes of its parameters, gradients, optimizer, activations and buffers, and their total, when
+    that was highest; see docs/memory.md. Empty in runs that older versions saved."""
     lost: list[tuple[int, int]] = field(default_factory=list)
     """Ranks that died and that the run went on without, and the step of each."""
     peer_metrics: dict[int, float] = field(default_factory=dict)
@@ -213,6 +216,7 @@ class Run:
             "seconds_to_target": self.seconds_to_target,
             "bytes_sent": self.bytes_sent,
             "messages_sent": self.messages_sent,
+            "memory": self.memory,
             "lost": self.lost,
             "peer_metrics": {str(rank): metric for rank, metric in sorted(self.peer_metrics.items())},
             "staleness": {str(k): v for k, v in sorted(self.staleness.items())},

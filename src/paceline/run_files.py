@@ -157,6 +157,7 @@ def _manifest(fields: Fields) -> dict[str, Any]:
         "seconds": fields.get("seconds", seconds),
         "bytes_sent": fields.get("bytes_sent", list_of(whole)),
         "messages_sent": fields.get("messages_sent", list_of(whole)),
+        "memory": fields.get("memory", list_of(mapping_of(text, whole)), []),
         "staleness": fields.get("staleness", mapping_of(_rank, whole)),
         "lost": fields.get("lost", list_of(_pair)),
         "peer_metrics": fields.get("peer_metrics", mapping_of(_rank, number), {}),

@@ -33,6 +33,7 @@ from paceline.task_loops import (
     check_loop_numbers,
     check_models,
     check_optimizers,
+    check_recompute,
     check_step,
     model_names,
     turns_of,
@@ -115,6 +116,9 @@ class Task:
     """The decay of an exponential moving average of the weights. It is what is evaluated, and `run.ema_state`."""
     compile: bool = False
     """Whether torch.compile compiles the model: on each rank, before the run begins. It needs a C++ compiler."""
+    recompute: bool = False
+    """Whether backward computes the forward pass again, piece by piece, so that its values need not be kept: less
+    memory for more time, and the same bits. See docs/memory.md."""
 
     def __post_init__(self) -> None:
         for name, value in settled(self).items():
@@ -137,6 +141,7 @@ class Task:
             ema=self.ema,
             schedule_every=self.schedule_every,
         )
+        check_recompute(self.recompute, compiles=self.compile)
         check_metric(self.metric, self.test, self.target, METRIC_NAMES)
         check_better(self.better, self.metric)
         asks = self.predict is None or callable(self.predict)

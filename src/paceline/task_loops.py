@@ -24,6 +24,7 @@ __all__ = [
     "check_loop_numbers",
     "check_models",
     "check_optimizers",
+    "check_recompute",
     "check_step",
     "model_names",
     "turns_of",
@@ -185,6 +186,14 @@ def check_loop_numbers(
         words = isinstance(schedule_every, str)
         require(not words, "schedule_every", 'must be "step" or "epoch"', schedule_every, remedy)
         _check_count("schedule_every", schedule_every, 'or write "step" or "epoch"')
+
+
+def check_recompute(recompute: object, *, compiles: bool) -> None:
+    require(isinstance(recompute, bool), "recompute", "must be True or False", recompute, "leave it out")
+    remedy = "choose one of the two"
+    require(
+        not (recompute and compiles), "recompute", "must not be given with compile=True", recompute, remedy
+    )
 
 
 def _check_count(argument: str, value: object, remedy: str) -> None:

@@ -80,3 +80,14 @@ def test_the_first_measurement_is_met_and_nothing_is_below_zero(samples, seconds
     fixed_s, per_sample_s = fit(samples, seconds)
     assert (fixed_s, per_sample_s) == pytest.approx(expected)
     assert fixed_s + per_sample_s * samples[0] == pytest.approx(seconds[0])
+
+
+@pytest.mark.parametrize("work", [Work.BACKWARD, Work.INPUTS])
+def test_a_backward_that_computes_again_takes_a_forward_more(work):
+    pricings = Given(times.Constant(12.0)), Measured(3.0, 1.5), Given(times.Phases("4ms", "3ms", "2ms"))
+    for of_rank in map(price, pricings):
+        plain, again, forward = (
+            of_rank.pass_seconds(one)
+            for one in (Pass(work, 0.5, 2, 8), Pass(work, 0.5, 2, 8, True), Pass(Work.FORWARD, 0.5, 2, 8))
+        )
+        assert again == pytest.approx(plain + forward)

@@ -262,8 +262,8 @@ def test_activations_in_flight_are_those_of_the_order():
     kept, most = {}, {}
     forward = passes.Passes.forward
 
-    def counted(self, micro, *args):
-        made = forward(self, micro, *args)
+    def counted(self, micro, *args, **more):
+        made = forward(self, micro, *args, **more)
         kept[id(self)] = self
         most[id(self)] = max(most.get(id(self), 0), self.in_flight)
         return made

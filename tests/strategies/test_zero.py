@@ -115,3 +115,42 @@ def test_a_simulation_without_mathematics_sends_and_takes_the_same():
     )
     assert real.bytes_sent == blank.bytes_sent
     assert real.seconds == pytest.approx(blank.seconds)
+
+
+# Memory: the table of the paper, in float32 with Adam
+
+
+WIDTH, LAYERS, RANKS = 64, 8, 4
+
+
+def even_layers():
+    return nn.Sequential(*(nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(LAYERS)))
+
+
+def memory_of(spec, math):
+    inputs = torch.ones(16, WIDTH)
+    task = a_task(
+        model=even_layers,
+        data=(inputs, inputs),
+        optimizer=lambda params: torch.optim.Adam(params, lr=1e-3),
+    )
+    return pl.train(task, spec, simulated(RANKS, math=math), steps=2).memory
+
+
+@pytest.mark.parametrize("math", ["real", "none"])
+def test_each_stage_takes_the_bytes_of_the_paper(math):
+    count = LAYERS * WIDTH**2
+    layer = 4 * WIDTH**2
+    states = {
+        stage: [each["parameters"] + each["gradients"] + each["optimizer"] for each in memory_of(spec, math)]
+        for stage, spec in (
+            (1, "zero:stage=1"),
+            (2, f"zero:stage=2,segments={LAYERS}"),
+            (3, f"zero:stage=3,segments={LAYERS}"),
+        )
+    }
+    assert states[1] == [8 * count + 8 * count // RANKS] * RANKS
+    # The gradient of one layer is made while that of another is summed.
+    assert states[2] == [4 * count + 12 * count // RANKS + 2 * layer] * RANKS
+    # Besides, one layer is computed while the parameters of the next come.
+    assert states[3] == [16 * count // RANKS + 4 * layer] * RANKS

@@ -16,6 +16,7 @@ from paceline.clusters.job import Job
 from paceline.environment import snapshot
 from paceline.fingerprint import fingerprint
 from paceline.metrics import HIGHER
+from paceline.replica.memory import empty_peak
 from paceline.run import Record, Run
 from paceline.trace import Spans, Trace
 
@@ -55,6 +56,8 @@ class Outcome:
     """Of the reporter, where it evaluated."""
     bytes_sent: int = 0
     messages_sent: int = 0
+    memory: dict[str, int] = field(default_factory=dict)
+    """Bytes that it held, by kind, when it held most; empty of a rank that did not come back."""
     staleness: dict[int, int] = field(default_factory=dict)
     lost: list[tuple[int, int]] = field(default_factory=list)
     """Ranks that the run went on without, and the step of each."""
@@ -95,6 +98,7 @@ def assemble(job: Job, cluster: str, outcomes: Sequence[Outcome], module: nn.Mod
         seconds=reporter.records[-1]["seconds"] if reporter.records else max(o.seconds for o in outcomes),
         bytes_sent=[o.bytes_sent for o in outcomes],
         messages_sent=[o.messages_sent for o in outcomes],
+        memory=[empty_peak() | o.memory for o in outcomes],
         staleness=_sum_histograms([o.staleness for o in outcomes]),
         lost=_losses(outcomes),
         peer_metrics={o.rank: o.own_metric for o in outcomes if o.own_metric is not None},

@@ -56,6 +56,13 @@ class Pass:
     samples: int
     slice_samples: float
     """Of a worker's slice of the batch: what is given for a gradient is of so many, and of the whole model."""
+    recomputes: bool = False
+    """Whether a forward pass is done again first."""
+
+    @property
+    def gradient_share(self) -> float:
+        """Its part of the time of a gradient."""
+        return _SHARES[self.work] + (_FORWARD_SHARE if self.recomputes else 0.0)
 
 
 class Price(Protocol):
@@ -127,7 +134,7 @@ class _Drawn:
         self._block[0] = iter(list(draws))
 
     def pass_seconds(self, one: Pass) -> float:
-        return self._draw() * _SHARES[one.work] * one.share * one.samples / one.slice_samples
+        return self._draw() * one.gradient_share * one.share * one.samples / one.slice_samples
 
 
 class _DrawsNothingBeforehand:
@@ -161,6 +168,7 @@ class _InPhases(_DrawsNothingBeforehand):
             Work.WEIGHTS: times.weights_s,
             Work.BACKWARD: times.backward_s + times.weights_s,
         }[one.work]
+        seconds += times.forward_s if one.recomputes else 0.0
         return seconds * self._factor + (self._extra() if one.work is Work.FORWARD else 0.0)
 
 
@@ -181,7 +189,7 @@ class _Reckoned(_DrawsNothingBeforehand):
     def pass_seconds(self, one: Pass) -> float:
         gradient_s = self._measured.fixed_s + self._measured.per_sample_s * one.samples
         extra_s = self._extra() if one.work is Work.FORWARD else 0.0  # a delay is one of each micro-batch
-        return gradient_s * one.share * _SHARES[one.work] * self._factor + extra_s
+        return gradient_s * one.share * one.gradient_share * self._factor + extra_s
 
 
 def _delays(rank: int, stragglers: Stragglers, rng: np.random.Generator) -> Callable[[], float]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 from paceline.chance import kept, part_seed, rank_seed, seed_all
 from paceline.context import Batch
 from paceline.errors import RunError
+from paceline.replica.accounting import Accounting
 from paceline.replica.autocast import Autocast, computing
 from paceline.replica.binding import Binding
 from paceline.replica.buckets import Buckets
@@ -23,7 +25,9 @@ from paceline.replica.evaluation import evaluate, parts_of
 from paceline.replica.finite import check_updated
 from paceline.replica.gradients import FlatGradient, hand_to_nobody
 from paceline.replica.layout import Layout, flatten
+from paceline.replica.memory import Account, Ledger
 from paceline.replica.optimizers import Updates, all_work_elementwise
+from paceline.replica.recomputing import Recomputing
 from paceline.replica.samples import Samples, Source
 from paceline.replica.steps import UserStep, micro_batches
 from paceline.task import Task
@@ -72,11 +76,14 @@ class Replica:
         self._gradient.hold(torch.zeros_like(self.parameters))
         self._buffers = FlatBuffers(module)
         self._buffers_before: list[Tensor] = []
-        self.updates = Updates(task, module, self.layout, self._memory)
+        self.updates = Updates(task, module, self.layout, self._flats)
         self._user_step = UserStep(task, module, lambda: self.buffers) if task.step is not None else None
         self._computed: Batch | None = None
         self.logged: dict[str, float] = {}
         """What the user's step told of the last batch besides its loss."""
+        self.recomputing = Recomputing(module, lambda: computing(autocast)) if task.recompute else None
+        self._accounting = Accounting()
+        self._accounting.hold_model(self)
 
     def twin(self) -> Replica:
         """Another replica of this rank, as this one was at first."""
@@ -104,11 +111,21 @@ class Replica:
 
     # Memory
 
+    def account_in(self, ledger: Ledger) -> Account:
+        """Write into this ledger what is held here: from now on, and in the account that is returned."""
+        self._accounting.account.move_to(ledger)
+        return self._accounting.account
+
+    def give_account(self) -> Account:
+        """To a replica that takes the place of this one: what this one still holds is not counted any more."""
+        account, self._accounting = self._accounting.account, Accounting()
+        return account
+
     @property
     def gradient(self) -> Tensor:
         return self._gradient.flat
 
-    def _memory(self, part: slice) -> tuple[Tensor, Tensor]:
+    def _flats(self, part: slice) -> tuple[Tensor, Tensor]:
         return self.parameters[part], self.gradient[part]
 
     @property
@@ -132,16 +149,19 @@ class Replica:
                 gradient = torch.zeros_like(parameters)  # an optimizer wants both on one device
         if gradient is not None:
             self._gradient.hold(gradient)
+        self._accounting.hold_model(self)
 
     def release(self) -> None:
         """Give up the memory of the parameters, which nothing else may use: what they were is lost."""
         storage = self.parameters.untyped_storage()
         self._released_bytes = storage.nbytes()
         storage.resize_(0)
+        self._accounting.account.free("parameters", self._released_bytes)
 
     def reclaim(self) -> None:
         """Have memory for the parameters again."""
         self.parameters.untyped_storage().resize_(self._released_bytes)
+        self._accounting.account.add("parameters", self._released_bytes)
 
     @contextmanager
     def _holding(self, parameters: Tensor | None) -> Iterator[None]:
@@ -196,6 +216,7 @@ class Replica:
             self._accelerator.begin()
         self._binding.refresh()
         self._buffers_before = [buffer.clone() for buffer in self.buffers]
+        self._accounting.hold_buffers(self.buffers, self._buffers_before)
         self._computed, self.logged = batch, {}
         gradient = self._gradient
         gradient.begin(on_bucket, checkpoint, accumulate=accumulate)
@@ -224,8 +245,12 @@ class Replica:
         for number, part in enumerate(parts):
             share = part.count / batch.count
             self._gradient.begin_part(weight * share, is_last=part is parts[-1])
-            value, trained = self._forward(part, samples, share, number)
-            value.backward(inputs=trained)  # type: ignore[no-untyped-call]
+            forward = partial(self._forward, part, samples, share, number)
+            value, trained = self._accounting.forward(self, part.count, forward)
+            try:
+                value.backward(inputs=trained)  # type: ignore[no-untyped-call]
+            finally:
+                self._accounting.end_backward(self, part.count)
             loss += share * value.item()
         return loss
 
@@ -254,13 +279,16 @@ class Replica:
         content = self.fetch(batch, samples, part)
         if not self.module.training:
             self.module.train()
-        with computing(self._autocast):
+        with computing(self._autocast), self._leaving_little():
             if self._user_step is None:
                 return loss_of(self.task, self.called, content), None
             made = self._user_step.loss(self.called, batch, content)
         for name, value in made.logged.items():
             self.logged[name] = self.logged.get(name, 0.0) + share * value
         return made.value, made.trained
+
+    def _leaving_little(self) -> AbstractContextManager[None]:
+        return nullcontext() if self.recomputing is None else self.recomputing.forward()
 
     # Updates
 
@@ -283,6 +311,7 @@ class Replica:
         if self._accelerator is not None:
             self._accelerator.begin()
         self.updates.of(shard).step(norm, advance=advance, shares=self.updates.shares(of, step))
+        self._accounting.note_update(self.updates, len(self.task.turns))
         if self._accelerator is not None:
             self._accelerator.end()
 
@@ -293,6 +322,7 @@ class Replica:
     def reset_optimizer(self) -> None:
         """Forget momentum and the like, and begin the learning-rate schedule anew."""
         self.updates.forget()
+        self._accounting.forget_optimizer()
 
     def moments(self) -> Sequence[Tensor]:
         """What the optimizer remembers of each parameter (momentum, say), in an order that is the same everywhere."""

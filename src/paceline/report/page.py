@@ -13,6 +13,7 @@ from paceline.comparison.proof import Proof
 from paceline.comparison.words import summary
 from paceline.errors import ConfigurationError
 from paceline.report import assets
+from paceline.report.memory import memory_section
 from paceline.report.payload import payload, script_safe_json
 from paceline.report.sections import figures_table, provenance, run_sentences, summary_list, where_line
 from paceline.report.story import story_section
@@ -65,6 +66,7 @@ def page(
         story=story_section(story),
         summary=summary_list([*run_sentences(entries), *summary(entries)]),
         figures=figures_table(entries),
+        memory=memory_section(entries),
         provenance=provenance(entries, command),
         payload=script_safe_json(payload(entries)),
     )

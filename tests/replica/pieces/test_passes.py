@@ -3,7 +3,8 @@ import torch
 from torch import nn
 
 from paceline.context import Crossing
-from paceline.replica.pieces.passes import Passes
+from paceline.replica.memory import Ledger
+from paceline.replica.pieces.passes import Around, Passes
 
 
 def passes_of(layer, taken):
@@ -61,3 +62,54 @@ def test_the_weight_of_a_loss_is_in_its_gradients():
     assert loss == pytest.approx(layer(torch.ones(2, 3)).mean().item())
     passes.backward(0, ())
     torch.testing.assert_close(taken[0][1], torch.tensor([0.25]))
+
+
+def counted_passes(layer, **how):
+    ledger = Ledger()
+    around = Around(account=ledger.account(), state=lambda: list(layer.parameters()), **how)
+    passes = Passes(lambda _, values: [layer(values[0])], list(layer.parameters()), lambda *_: None, around)
+    return passes, ledger
+
+
+def given(samples=2):
+    return Crossing((torch.ones(samples, 3),), (True,))
+
+
+def test_activations_are_held_from_forward_to_backward():
+    passes, ledger = counted_passes(nn.Linear(3, 2))
+    one = 4 * 2 * (3 + 2)  # inputs and outputs
+    for micro in range(3):
+        passes.forward(micro, None, given(), samples=2)
+        assert ledger.now["activations"] == (micro + 1) * one
+    passes.backward(0, [torch.ones(2, 2)])
+    assert ledger.now["activations"] == 2 * one
+    passes.backward_inputs(1, [torch.ones(2, 2)])
+    assert ledger.now["activations"] == 2 * one
+    passes.backward_weights(1)
+    assert ledger.now["activations"] == one
+
+
+def test_micro_batches_of_another_size_have_activations_of_another_size():
+    passes, ledger = counted_passes(nn.Linear(3, 2))
+    for samples in (2, 1, 2):
+        passes.forward(samples + ledger.now["activations"], None, given(samples), samples=samples)
+    assert ledger.now["activations"] == 4 * 5 * (2 + 1 + 2)
+
+
+@pytest.mark.parametrize("parted", [False, True])
+def test_a_forward_that_is_computed_again_leaves_its_inputs_only(parted):
+    layer = nn.Sequential(nn.Linear(3, 50), nn.Tanh(), nn.Dropout(0.5), nn.Linear(50, 2))
+    results = []
+    for recomputes in (False, True):
+        torch.manual_seed(3)
+        passes, ledger = counted_passes(layer, recomputes=recomputes)
+        passes.forward(0, None, given(), samples=2)
+        left = ledger.now["activations"]
+        walk = passes.backward_inputs if parted else passes.backward
+        results.append(walk(0, [torch.ones(2, 2)]))
+        if parted:
+            passes.backward_weights(0)
+        assert ledger.now["activations"] == 0
+    assert left == 4 * 2 * 3
+    assert ledger.peak["activations"] > 4 * 2 * 50
+    assert torch.equal(results[0][0], results[1][0])

@@ -22,12 +22,13 @@ _PREFIX = "ema/"
 class Averaging:
     """The average of the run's model over its steps."""
 
-    __slots__ = ("_average", "_rank", "_steps")
+    __slots__ = ("_account", "_average", "_rank", "_steps")
 
     def __init__(self, rank: Rank, decay: float) -> None:
         self._rank = rank
         self._average = MovingAverage(decay)
         self._steps = 0
+        self._account = rank.ledger.account()
 
     @property
     def values(self) -> Tensor | None:
@@ -44,6 +45,7 @@ class Averaging:
         if steps > self._steps:
             self._steps = steps
             self._average.update(self._whole.parameters)
+            self._account.hold("parameters", self._whole.parameters.nbytes)
 
     def keep(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Its tensors by the names of parameters, and how far it is."""

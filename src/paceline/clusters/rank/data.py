@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
 from paceline.context import Batch
 from paceline.replica.batches import GlobalBatches
+from paceline.replica.pieces.cutting import few_samples
 from paceline.replica.samples import Samples, Source
 
 __all__ = ["TrainingData"]
@@ -51,6 +53,10 @@ class TrainingData:
         batch = self.batches.slice(step // turns, worker, self._workers)
         whole = batch.whole
         return Batch(step, batch.start, batch.count, batch.total, lambda step: whole(step // turns))
+
+    def few(self) -> Any:
+        """A small batch to try a model with: its shapes count."""
+        return few_samples(self.samples, self.batch_of(0, 0))
 
     def ahead(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         """The same batches. A world that can fetches those to come while the last one is computed."""

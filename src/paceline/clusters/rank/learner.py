@@ -14,6 +14,7 @@ from paceline.clusters.rank.data import TrainingData
 from paceline.clusters.rank.rank import Rank
 from paceline.context import Batch, Pieces
 from paceline.errors import ConfigurationError, GradientNotFiniteError, LossNotFiniteError
+from paceline.replica.memory import Account
 from paceline.replica.replica import Replica
 
 __all__ = ["Learner"]
@@ -24,7 +25,18 @@ R = TypeVar("R", bound=Rank)
 class Learner(ABC, Generic[R]):
     """A rank's replica of the model. Its subclasses satisfy `paceline.context.Model`."""
 
-    __slots__ = ("_ctx", "_is_shared", "_looks", "_pieces", "_replica", "_twins", "states", "updates")
+    __slots__ = (
+        "_ctx",
+        "_is_shared",
+        "_looks",
+        "_pieces",
+        "_replica",
+        "_states_account",
+        "_twins",
+        "account",
+        "states",
+        "updates",
+    )
 
     def __init__(self, ctx: R, replica: Replica | None) -> None:
         self._ctx = ctx
@@ -38,6 +50,9 @@ class Learner(ABC, Generic[R]):
         """What the strategy remembers, by name."""
         self._twins = 0  # those that the program has asked for in this leg
         self._pieces: Pieces | None = None
+        self.account: Account | None = None if replica is None else replica.account_in(ctx.ledger)
+        """What this rank's replica holds: see `paceline.replica.memory`."""
+        self._states_account: Account | None = None
 
     @abstractmethod
     def _make_pieces(self) -> Pieces: ...
@@ -100,6 +115,8 @@ class Learner(ABC, Generic[R]):
             bound = "must not need a metric where optimizers begin anew"
             raise ConfigurationError("schedule", bound, "ReduceLROnPlateau", remedy)
         self.replica.reset_optimizer()
+        if self.account is not None:
+            self.account.hold("optimizer", 0)
 
     def _look_before_update(self, shard: slice | None) -> None:
         """Step a schedule that goes by the metric, if there is a new one; see that a moving average sees all."""
@@ -139,6 +156,9 @@ class Learner(ABC, Generic[R]):
         kept = self.states.get(name)
         if kept is None or kept.shape != like.shape or kept.dtype != like.dtype:
             kept = self.states[name] = like.clone().zero_() if initial is None else initial.clone()
+        if self._states_account is None:
+            self._states_account = self._ctx.ledger.account()
+        self._states_account.hold("buffers", sum(each.nbytes for each in self.states.values()))
         return kept
 
     def twin(self) -> R:

@@ -46,6 +46,7 @@ class Notes:
         }
         facts = {name: getattr(outcome, name) for name in _NUMBERS}
         facts["lost"] = [list(each) for each in outcome.lost]
+        facts["memory"] = outcome.memory
         facts["staleness"] = {str(key): count for key, count in outcome.staleness.items()}
         return tensors, facts
 
@@ -66,6 +67,7 @@ class Notes:
         for name in _NUMBERS:
             setattr(outcome, name, facts[name])
         outcome.lost = [(rank, step) for rank, step in facts["lost"]]
+        outcome.memory = dict(facts.get("memory", {}))  # older checkpoints do not say
         outcome.staleness = {int(key): count for key, count in facts["staleness"].items()}
 
 

@@ -16,7 +16,7 @@ from paceline.context import BackwardPart, Batch, Crossing, Segment
 from paceline.costs.prices import Pass, Work
 from paceline.errors import GradientNotFiniteError
 from paceline.replica.pieces.blank import BlankPart, BlankSharded
-from paceline.replica.pieces.cutting import Cut, Layers, few_samples
+from paceline.replica.pieces.cutting import Cut, Layers
 from paceline.replica.pieces.part import PartReplica
 from paceline.replica.pieces.sharded import ShardedReplica
 from paceline.replica.shapes import ShapeReplica
@@ -65,7 +65,7 @@ class RankPieces(ABC, Generic[R]):
             assert replica.held == tuple(segments), "in every leg a rank holds the same"
             return
         if isinstance(replica, ShapeReplica):
-            self._learner.hold(BlankPart(replica, cut, segments))
+            self._hold_blank(BlankPart(replica, cut, segments))
             return
         whole = self._ctx.is_reporter
         self._learner.hold(
@@ -76,7 +76,7 @@ class RankPieces(ABC, Generic[R]):
         cut, learner = self._of_cut(), self._learner
         replica = learner.replica
         if isinstance(replica, ShapeReplica) and not isinstance(replica, BlankPart):
-            learner.hold(BlankSharded(replica, cut, segments, ranks=ranks, own=own, sheds=sheds))
+            self._hold_blank(BlankSharded(replica, cut, segments, ranks=ranks, own=own, sheds=sheds))
         elif not isinstance(replica, ShardedReplica | BlankSharded):
             if len(segments) < len(cut.segments):
                 self.hold(segments, worker=own)
@@ -87,6 +87,11 @@ class RankPieces(ABC, Generic[R]):
         shared = learner.replica
         assert isinstance(shared, ShardedReplica | BlankSharded)
         return RankShards(self._ctx, shared, cut.segments)
+
+    def _hold_blank(self, part: BlankPart) -> None:
+        self._learner.hold(part)
+        if self._learner.account is not None:
+            part.count_in(self._learner.account, self._ctx.data.few)
 
     def _off_the_clock(self, work: Callable[[], T]) -> T:
         """Tracing a model takes a second or more, once: it is no part of a step."""
@@ -106,10 +111,10 @@ class RankPieces(ABC, Generic[R]):
         return self._layers
 
     def _find_layers(self) -> Layers:
-        replica, data = self._learner.replica, self._ctx.data
+        replica = self._learner.replica
         if isinstance(replica, ShapeReplica) and replica.is_stand_in:
             return Layers.untried(replica.module)
-        few = few_samples(data.samples, data.batch_of(0, 0))
+        few = self._ctx.data.few()
         if isinstance(replica, ShapeReplica):
             few = tree_map(lambda leaf: leaf.to("meta") if isinstance(leaf, Tensor) else leaf, few)
         return Layers.of(replica.task, replica.module, few)
@@ -169,7 +174,8 @@ class RankPieces(ABC, Generic[R]):
 
     def _pass(self, work: Work, segment: int, batch: Batch) -> Pass:
         slice_samples = batch.total / len(self._ctx.workers)
-        return Pass(work, self._of_cut().segments[segment].share, batch.count, slice_samples)
+        recomputes = self._learner.replica.task.recompute and work in (Work.BACKWARD, Work.INPUTS)
+        return Pass(work, self._of_cut().segments[segment].share, batch.count, slice_samples, recomputes)
 
     @abstractmethod
     async def _timed(self, kind: Kind, one: Pass, micro: int, run: Callable[[], T]) -> T:

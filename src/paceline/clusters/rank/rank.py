@@ -22,6 +22,7 @@ from paceline.clusters.rank.lone_samples import warn_of_lone_samples
 from paceline.clusters.rank.observer import Observer
 from paceline.clusters.rank.row_board import RowBoard
 from paceline.context import Batch, Context
+from paceline.replica.memory import Ledger
 from paceline.replica.samples import Samples
 from paceline.trace import Kind, Recorder
 from paceline.trace.spans import pack_span
@@ -62,6 +63,7 @@ class Rank(ABC):
         "is_reporter",
         "job",
         "keeper",
+        "ledger",
         "leg",
         "log",
         "model",
@@ -105,6 +107,8 @@ class Rank(ABC):
         self.own_pace = False
         self.recorder = Recorder(rank, self.role)
         self.outcome = Outcome(rank=rank)
+        self.ledger = Ledger()
+        """The memory that it holds, that of its twins included."""
         self.log = Logbook(self)
         self.twins: list[Rank] = []
         """This rank once more: see `Learner.twin`."""
@@ -308,6 +312,7 @@ class Rank(ABC):
 
     def finish(self) -> Outcome:
         """What this rank brings back."""
+        self.outcome.memory = self.ledger.peak
         outcome = self.outcome if self.stopped else self.log.finish()
         if self.keeper is not None:
             self.keeper.finish()

@@ -57,6 +57,7 @@ def restore(rank: Rank, shards: Shards) -> None:
 def _go_on(rank: Rank, own: Shard, main: Shard) -> None:
     facts = own.facts
     Notes().restore(rank.outcome, own.tensors, facts["written"])
+    rank.ledger.take_over(rank.outcome.memory)
     rank.log.restore(own.tensors, facts["log"])
     rank.resumed_s = facts["seconds"]
     chance = facts["chance"]

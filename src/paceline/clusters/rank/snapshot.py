@@ -31,6 +31,7 @@ def twin_prefix(number: int) -> str:
 def snapshot(rank: Rank, step: int, notes: Notes) -> Shard:
     """Its tensors are those in use: they have to be copied before the next leg begins."""
     replicates = rank.role in getattr(rank.job.strategy, "replicates", ())
+    rank.outcome.memory = rank.ledger.peak
     tensors, written = notes.keep(rank.outcome)
     parts = []
     for number, each in enumerate((rank, *rank.twins)):

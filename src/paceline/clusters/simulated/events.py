@@ -70,6 +70,7 @@ class ComputeEvent(Event[float]):
             self.result = learner.note_loss(batch, loss)
         else:
             context.outcome.losses.append((batch.step, math.nan, batch.count))
+            context.model.note_blank(batch)
             self.result = math.nan
         context.kernel.at(self._start_s + self.seconds, ComputeEvent._end, self)
 

@@ -12,6 +12,7 @@ from paceline.clusters.simulated.events import ComputeEvent, Timer
 from paceline.clusters.simulated.pieces import SimulatedPieces
 from paceline.context import BUCKET_BYTES, Batch
 from paceline.costs.prices import Work, ready_shares
+from paceline.replica.shapes import ShapeReplica
 from paceline.trace import Kind
 from paceline.trace.spans import pack_span
 
@@ -61,11 +62,20 @@ class SimulatedLearner(Learner["SimulatedContext"]):
         start_s = ctx.kernel.now
         if self._looks:
             self._look_before_update(shard)
-        self.replica.apply(shard, norm, advance=advance, of=of, step=ctx.step)
+        replica = self.replica
+        replica.apply(shard, norm, advance=advance, of=of, step=ctx.step)
+        if isinstance(replica, ShapeReplica) and self.account is not None:
+            replica.note_updated(self.account, shard)
         update_s = ctx.price.seconds(_UPDATE_WORK, 0, 0)
         if update_s:
             await Timer(ctx, update_s)
         ctx.record_packed(pack_span(_UPDATE, start_s, ctx.kernel.now, -1, 0, ctx.step))
+
+    def note_blank(self, batch: Batch) -> None:
+        """A gradient was computed without mathematics: the memory that it would have taken."""
+        replica = self.replica
+        if isinstance(replica, ShapeReplica) and self.account is not None:
+            replica.note_computed(self.account, batch, self._ctx.data.few)
 
     def _make_pieces(self) -> SimulatedPieces:
         return SimulatedPieces(self._ctx, self)

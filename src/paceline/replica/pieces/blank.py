@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from paceline.context import Batch
 from paceline.context.crossing import Crossing
+from paceline.replica.activations import Activations
+from paceline.replica.memory import Account, Kind
 from paceline.replica.optimizers import all_work_elementwise
+from paceline.replica.pieces.blank_activations import BlankActivations
 from paceline.replica.pieces.cutting import Cut
-from paceline.replica.pieces.units import homes_of, units_of
+from paceline.replica.pieces.units import homes_of, laid_out, units_of
 from paceline.replica.samples import Source
 from paceline.replica.shapes import ShapeReplica
 
@@ -33,6 +37,30 @@ class BlankPart(ShapeReplica):
         self.held = tuple(held)
         self._shards = {}
         self._given: dict[tuple[int, int], tuple[Tensor, ...]] = {}  # by segment and micro-batch
+        self._whole_shapes = whole
+        self._names = names
+        self._activations: BlankActivations | None = None
+
+    def count_in(self, account: Account, few: Callable[[], Any]) -> None:
+        """Write into this account what is held here, and what `PartReplica` would hold besides."""
+        whole = self._whole_shapes
+        if whole.is_stand_in:
+            return
+        memory = whole.memory
+        other = Activations([whole.parameters])  # parameters that are not trained, and narrow copies
+        other.note([each for name, each in whole.module.named_parameters() if name in self._names])
+        account.hold("parameters", self.parameters.nbytes + other.let_go())
+        account.hold("gradients", self.gradient.nbytes)
+        account.hold("buffers", memory.buffers)
+        account.begin()
+        self._activations = BlankActivations(account, whole, self._cut, few)
+
+    def note_updated(self, account: Account, shard: slice | None) -> None:
+        if self._activations is not None and self.layout.length:
+            layout = self._whole_shapes.layout
+            places = [number for number, name in enumerate(layout.names) if name in self._names]
+            ranges = [(layout.offsets[number], layout.offsets[number + 1]) for number in places]
+            account.hold("optimizer", self._whole_shapes.memory.optimizer(ranges))
 
     @property
     def gradient(self) -> Tensor:
@@ -53,18 +81,26 @@ class BlankPart(ShapeReplica):
         self, segment: int, batch: Batch, part: int, samples: Source, given: Crossing
     ) -> Crossing | Tensor:
         self._given[segment, part] = given.tensors
+        if self._activations is not None:
+            self._activations.forward(segment, part, batch.count)
         if segment + 1 == len(self._cut.segments):
             return torch.tensor(float("nan"))
         values = self._cut.segments[segment].values_out
         return Crossing(tuple(_blank(nbytes * batch.count) for nbytes in values), (True,) * len(values))
 
     def backward(self, segment: int, part: int, given: Sequence[Tensor]) -> list[Tensor]:
+        made = self.backward_inputs(segment, part, given)
+        self.backward_weights(segment, part)
+        return made
+
+    def backward_inputs(self, segment: int, part: int, given: Sequence[Tensor]) -> list[Tensor]:
+        if self._activations is not None:
+            self._activations.backward(segment, part)
         return list(self._given.pop((segment, part)))  # a gradient has the shape of its value
 
-    backward_inputs = backward
-
     def backward_weights(self, segment: int, part: int) -> None:
-        pass
+        if self._activations is not None:
+            self._activations.end(segment, part)
 
     def end_batch(self) -> None:
         pass
@@ -86,6 +122,8 @@ class BlankPart(ShapeReplica):
 class BlankSharded(BlankPart):
     """What `ShardedReplica` is, without data."""
 
+    _account: Account | None = None
+
     def __init__(
         self, whole: ShapeReplica, cut: Cut, held: Sequence[int], *, ranks: int, own: int, sheds: bool
     ) -> None:
@@ -93,24 +131,76 @@ class BlankSharded(BlankPart):
         homes = homes_of([cut.segments[number].parameters for number in held], self.layout.names)
         evenly = all_work_elementwise(whole.task, whole.module)
         self.units = units_of(self.layout, homes, ranks, evenly=evenly)
+        self.layout = laid_out(self.units, self.layout.dtype)
         self.sheds = sheds
+        self._own_parts = [unit.own(own) for unit in self.units]
+        length = sum(part.stop - part.start for part in self._own_parts)
+        self._own_gradient = torch.empty(length, dtype=self.layout.dtype, device="meta")
         if sheds:
-            lengths = (unit.shards[own].stop - unit.shards[own].start for unit in self.units)
-            self.parameters = torch.empty(sum(lengths), dtype=self.layout.dtype, device="meta")
+            self.parameters = self._own_gradient
+        self._gathered: set[int] = set()
+        self._summed: set[int] = set()
+
+    @property
+    def gradient(self) -> Tensor:
+        return self._own_gradient
+
+    def count_in(self, account: Account, few: Callable[[], Any]) -> None:
+        super().count_in(account, few)
+        self._account = None if self._activations is None else account
+
+    def note_updated(self, account: Account, shard: slice | None) -> None:
+        if self._account is not None:
+            account.hold("optimizer", self._whole_shapes.memory.optimizer(self._own_places()))
+
+    def _own_places(self) -> list[tuple[int, int]]:
+        """This rank's parts, in the layout of the whole model."""
+        whole, places = self._whole_shapes.layout, []
+        starts = dict(zip(whole.names, whole.offsets[:-1], strict=True))
+        for part in self._own_parts:
+            for name, first, stop in zip(
+                self.layout.names, self.layout.offsets[:-1], self.layout.offsets[1:], strict=True
+            ):
+                a, b = max(part.start, first), min(part.stop, stop)
+                if a < b:
+                    places.append((starts[name] + a - first, starts[name] + b - first))
+        return places
+
+    def _book(self, kind: Kind, open_units: set[int], place: int, *, comes: bool) -> None:
+        if self._account is None or comes == (place in open_units):
+            return
+        nbytes = self.units[place].length * self.layout.dtype.itemsize
+        if comes:
+            open_units.add(place)
+            self._account.add(kind, nbytes)
+        else:
+            open_units.discard(place)
+            self._account.free(kind, nbytes)
 
     def gather(self, place: int) -> Tensor:
-        return torch.empty(self.units[place].length, dtype=self.layout.dtype, device="meta")
-
-    whole_gradient = gather
+        if self.sheds:
+            self._book("parameters", self._gathered, place, comes=True)
+        return self._unit(place)
 
     def refresh(self, place: int) -> None:
         pass
 
     def let_go(self, place: int) -> None:
-        pass
+        self._book("parameters", self._gathered, place, comes=False)
+
+    def backward_weights(self, segment: int, part: int) -> None:
+        super().backward_weights(segment, part)
+        self._book("gradients", self._summed, self.held.index(segment), comes=True)
+
+    def whole_gradient(self, place: int) -> Tensor:
+        self._book("gradients", self._summed, place, comes=True)
+        return self._unit(place)
 
     def keep_gradient(self, place: int, own: Tensor) -> None:
-        pass
+        self._book("gradients", self._summed, place, comes=False)
+
+    def _unit(self, place: int) -> Tensor:
+        return torch.empty(self.units[place].length, dtype=self.layout.dtype, device="meta")
 
 
 @lru_cache(maxsize=256)

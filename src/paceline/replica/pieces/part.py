@@ -12,13 +12,14 @@ from torch import Tensor, nn
 from paceline.context import Batch
 from paceline.context.crossing import Crossing
 from paceline.errors import ConfigurationError
+from paceline.replica.activations import state_of
 from paceline.replica.autocast import computing
 from paceline.replica.calls import arguments_of, loss_from
 from paceline.replica.layout import flatten
 from paceline.replica.pieces.backward import Gradients
 from paceline.replica.pieces.cutting import Cut
 from paceline.replica.pieces.parts import Arguments
-from paceline.replica.pieces.passes import Passes
+from paceline.replica.pieces.passes import Around, Passes
 from paceline.replica.pieces.units import Passing
 from paceline.replica.replica import Replica
 from paceline.replica.samples import Samples, Source
@@ -45,6 +46,7 @@ class PartReplica(Replica):
         whole.gradient.untyped_storage().resize_(0)
         self._shown = Passing(whole.parameters)
         self._shown.go()
+        self._accounting.take_over(whole.give_account(), self)
         trainable = (parameter for parameter in module.parameters() if parameter.requires_grad)
         self._numbers = {id(parameter): number for number, parameter in enumerate(trainable)}
         self._passes = {number: self._passes_of(number) for number in held}
@@ -59,7 +61,14 @@ class PartReplica(Replica):
         named = dict(self.module.named_parameters())
         own = (named[name] for name in self._cut.segments[number].parameters)
         weights = [parameter for parameter in own if parameter.requires_grad]
-        return Passes(self._cut.compute(self.module, number), weights, self._take)
+        around = Around(
+            account=self._accounting.account,
+            recomputes=self.task.recompute,
+            state=lambda: [self.parameters, *state_of(self.module)],
+            buffers=lambda: _buffers(self.module, self._cut, [number]),
+            context=lambda: computing(self._autocast),
+        )
+        return Passes(self._cut.compute(self.module, number), weights, self._take, around)
 
     def _take(self, weights: Sequence[Tensor], found: Gradients) -> None:
         for weight, gradient in zip(weights, found, strict=True):
@@ -90,9 +99,11 @@ class PartReplica(Replica):
         arguments = Arguments(*arguments_of(self.task, self.module, content)) if takes_arguments else None
         if not self.module.training:
             self.module.train()
-        with computing(self._autocast):
-            loss_of = (lambda made: loss_from(self.task, made, content)) if is_last else None
-            return self._passes[segment].forward(part, arguments, given, loss_of, batch.weight)
+        loss_of = (lambda made: loss_from(self.task, made, content)) if is_last else None
+        needed = content if is_last else arguments
+        return self._passes[segment].forward(
+            part, arguments, given, loss_of, batch.weight, samples=batch.count, content=needed
+        )
 
     def backward(self, segment: int, part: int, given: Sequence[Tensor]) -> list[Tensor]:
         """The gradients of the inputs that want one; those of the weights are added to `gradient`."""

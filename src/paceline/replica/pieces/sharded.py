@@ -11,6 +11,8 @@ from torch import Tensor
 
 from paceline.context import Batch
 from paceline.errors import ConfigurationError
+from paceline.replica.accounting import Accounting
+from paceline.replica.activations import bytes_of
 from paceline.replica.binding import Binding
 from paceline.replica.finite import check_updated, not_finite_in
 from paceline.replica.layout import Layout, flatten, real_view
@@ -62,6 +64,8 @@ class ShardedReplica(PartReplica):
     parameters has all of them, unit by unit, and updates its part of them in place.
     """
 
+    _in_batch = False
+
     def __init__(self, before: Replica, cut: Cut, *, ranks: int, own: int, sheds: bool) -> None:
         vars(self).update(vars(before))
         if not isinstance(before, PartReplica):
@@ -76,7 +80,12 @@ class ShardedReplica(PartReplica):
         self._home = {name: place for place, names in enumerate(homes) for name in names}
         """The unit of each parameter."""
         self.layout = laid_out(self.units, before.layout.dtype)
+        self._accounting = Accounting()
+        self._accounting.account = before.give_account()
         self._take_over(before)
+        self._frozen_bytes = bytes_of(p for p in self.module.parameters() if not p.requires_grad)
+        self._book()
+        self._accounting.account.begin()
         self._passes = {number: self._passes_of(number) for number in self.held}
 
     def _take_over(self, before: Replica) -> None:
@@ -100,7 +109,7 @@ class ShardedReplica(PartReplica):
         }
         self._hold(flat)
         own = [part for part in self._own_parts if part.start < part.stop]
-        self.updates = Updates(self.task, self.module, self.layout, self._memory, own)
+        self.updates = Updates(self.task, self.module, self.layout, self._flats, own)
         if before.updates.kept is not None:
             self.updates.kept = before.updates.kept.laid_out(self.layout)
 
@@ -133,7 +142,7 @@ class ShardedReplica(PartReplica):
     def gradient(self) -> Tensor:
         return self._own_gradient
 
-    def _memory(self, part: slice) -> tuple[Tensor, Tensor]:
+    def _flats(self, part: slice) -> tuple[Tensor, Tensor]:
         """Of a part of the layout that lies within this rank's part of one unit."""
         place = bisect_right([unit.start for unit in self.units], part.start) - 1
         while not self._own_parts[place].start <= part.start < self._own_parts[place].stop:
@@ -151,9 +160,19 @@ class ShardedReplica(PartReplica):
         else:
             self._hold(parameters)
 
+    def _book(self) -> None:
+        """Write down what is here now."""
+        account = self._accounting.account
+        gathered = sum(whole.nbytes for whole in self._wholes) if self.sheds else 0
+        account.hold("parameters", self.parameters.nbytes + gathered + self._frozen_bytes)
+        summed = sum(gradient.memory.nbytes for gradient in self._gradients)
+        account.hold("gradients", self._own_gradient.nbytes + summed)
+
     def gather(self, place: int) -> Tensor:
         """Memory for all parameters of a unit, with this rank's part in its place."""
         whole = self._wholes[place].come()
+        if self._in_batch:
+            self._book()
         if self.sheds:
             shard = self.units[place].shards[self._own]
             whole[shard].copy_(self.parameters[self._starts[place] : self._starts[place + 1]])
@@ -167,6 +186,7 @@ class ShardedReplica(PartReplica):
         """Give up the memory of what other ranks hold of a unit."""
         if self.sheds:
             self._wholes[place].go()
+            self._book()
 
     # Passes
 
@@ -175,17 +195,20 @@ class ShardedReplica(PartReplica):
             if gradient is not None:
                 place, number = self._places[id(weight)]
                 self._gradients[place].add(number, gradient)
+        self._book()
 
     def begin_batch(self) -> None:
         if not self._is_all:
             self._shown.go()
         for place in range(len(self.units)):
             self.let_go(place)
+        self._in_batch = True
         self._own_gradient.zero_()
         self._gradient.not_finite = None
 
     def end_batch(self) -> None:
         """Each unit's gradient was looked at before it was handed over."""
+        self._in_batch = False  # what is gathered from now on is to look at the model
 
     def whole_gradient(self, place: int) -> Tensor:
         """The gradient of a unit, of what was computed here since it was last kept."""
@@ -198,6 +221,7 @@ class ShardedReplica(PartReplica):
         """Add this rank's part of a unit's gradient, summed over all ranks; the rest is given up."""
         self._own_gradient[self._starts[place] : self._starts[place + 1]].add_(own)
         self._gradients[place].memory.go()
+        self._book()
 
     def place_of(self, name: str) -> slice:
         remedy = "use zero=1, or a model whose stages share none"

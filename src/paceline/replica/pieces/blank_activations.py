@@ -1,0 +1,76 @@
+"""The activations of segments of shapes alone: as many as those of `Passes` with data would be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from paceline.context.crossing import Crossing
+from paceline.replica.activations import state_of
+from paceline.replica.calls import arguments_of, loss_from
+from paceline.replica.memory import Account, Ledger
+from paceline.replica.pieces.cutting import Cut
+from paceline.replica.pieces.parts import Arguments
+from paceline.replica.pieces.passes import Around, PassBytes, Passes
+from paceline.replica.shape_memory import resized, tried
+
+if TYPE_CHECKING:
+    from paceline.replica.shapes import ShapeReplica
+
+__all__ = ["BlankActivations", "segment_bytes"]
+
+
+class BlankActivations:
+    """Those of one rank's segments, written into its account pass by pass."""
+
+    def __init__(self, account: Account, whole: ShapeReplica, cut: Cut, few: Callable[[], Any]) -> None:
+        """`few` gives some samples, for their shapes."""
+        self._account = account
+        self._whole = whole
+        self._cut = cut
+        self._few = few
+        self._in_flight: dict[tuple[int, int], PassBytes] = {}  # by segment and micro-batch
+
+    def forward(self, segment: int, micro: int, samples: int) -> None:
+        nbytes = self._in_flight[segment, micro] = self._of(segment, samples)
+        if self._whole.task.recompute:
+            self._account.add("activations", nbytes.given)
+            self._account.touch("activations", nbytes.made)
+        else:
+            self._account.add("activations", nbytes.kept)
+
+    def backward(self, segment: int, micro: int) -> None:
+        """The gradients of the inputs are computed."""
+        if self._whole.task.recompute:
+            self._account.add("activations", self._in_flight[segment, micro].made)
+
+    def end(self, segment: int, micro: int) -> None:
+        """Those of the weights are, too."""
+        nbytes = self._in_flight.pop((segment, micro))
+        again = self._whole.task.recompute
+        self._account.free("activations", nbytes.given + nbytes.made if again else nbytes.kept)
+
+    def _of(self, segment: int, samples: int) -> PassBytes:
+        known, key = self._whole.memory.of_segments, (self._cut.bounds, samples)
+        if key not in known:  # ranks that hold other segments ask for the same
+            known[key] = tried(lambda: segment_bytes(self._whole, self._cut, resized(self._few(), samples)))
+        found: Sequence[PassBytes] | None = known[key]
+        return PassBytes() if found is None else found[segment]
+
+
+def segment_bytes(whole: ShapeReplica, cut: Cut, content: Any) -> list[PassBytes]:
+    """What a forward pass of each segment takes, found by a pass through the whole model without data."""
+    task, module = whole.task, whole.module
+    module.train()
+    arguments = Arguments(*arguments_of(task, module, content))
+    around = Around(account=Ledger().account(), state=lambda: [whole.parameters, *state_of(module)])
+    found, crossing = [], Crossing()
+    for number in range(len(cut.segments)):
+        is_last, takes = number + 1 == len(cut.segments), cut.needs_arguments(number)
+        passes = Passes(cut.compute(module, number), [], lambda *_: None, around)
+        own = arguments if takes else None
+        loss_of = (lambda outputs: loss_from(task, outputs, content)) if is_last else None
+        made = passes.forward(0, own, crossing, loss_of, content=content if is_last else own)
+        found.append(passes.bytes_of(0))
+        crossing = made if isinstance(made, Crossing) else crossing
+    return found

@@ -1,0 +1,80 @@
+"""The ledger against what the processes of a run take.
+
+A layer looks at its process's memory whenever it is computed: between a forward pass and its backward pass, when the
+most is held. What Python, torch and the links take besides is that of a run of a small model. A process keeps the
+model as it came with the task, too, which the ledger leaves out: see docs/memory.md.
+"""
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import paceline as pl
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's /proc")
+
+WIDTH, SAMPLES = 140_000, 64  # tensors of 36 MB: memory that goes back to the system when it is freed
+
+
+class Look(nn.Module):
+    """Hands on what it is given, and writes down how much memory its process has."""
+
+    def __init__(self, folder):
+        super().__init__()
+        self.folder = folder
+
+    def forward(self, x):
+        lines = Path("/proc/self/status").read_text().splitlines()
+        held = sum(int(line.split()[1]) for line in lines if line.startswith(("RssAnon", "RssShmem")))
+        with open(Path(self.folder) / str(os.getpid()), "a") as out:
+            out.write(f"{held * 1024}\n")
+        return x
+
+
+def task_of(folder, width, stages):
+    def model():
+        pairs = [
+            (nn.Linear(SAMPLES, width), nn.ReLU(), nn.Linear(width, SAMPLES), Look(folder))
+            for _ in range(stages)
+        ]
+        return nn.Sequential(*(layer for pair in pairs for layer in pair))
+
+    data = torch.ones(4 * SAMPLES, SAMPLES), torch.ones(4 * SAMPLES, SAMPLES)
+    momentum = {"lr": 1e-6, "momentum": 0.9}
+    return pl.Task(
+        model=model,
+        data=data,
+        loss=nn.functional.mse_loss,
+        optimizer=lambda params: torch.optim.SGD(params, **momentum),
+        batch_size=2 * SAMPLES,
+    )
+
+
+def peaks(folder, width, spec, stages):
+    """Of each rank: what the ledger says, and what was seen."""
+    folder.mkdir()
+    run = pl.train(task_of(str(folder), width, stages), spec, pl.Local(workers=2, threads=1), steps=3)
+    seen = sorted(folder.iterdir())
+    assert len(seen) == 2, "a file for each rank"
+    return run.memory, [max(map(int, file.read_text().split())) for file in seen]
+
+
+def check(tmp_path, spec, stages):
+    large, seen_large = peaks(tmp_path / "large", WIDTH, spec, stages)
+    small, seen_small = peaks(tmp_path / "small", 64, spec, stages)
+    as_it_came = stages * 4 * 2 * SAMPLES * WIDTH
+    told = sorted(a["total"] - b["total"] + as_it_came for a, b in zip(large, small, strict=True))
+    seen = sorted(a - b for a, b in zip(sorted(seen_large), sorted(seen_small), strict=True))
+    for one, other in zip(told, seen, strict=True):
+        assert 0.8 * one < other < 1.25 * one, (told, seen)
+
+
+def test_the_ledger_of_all_reduce_with_messages_is_about_what_its_processes_take(tmp_path):
+    check(tmp_path, "all-reduce:algorithm=ring", 1)
+
+
+def test_the_ledger_of_a_pipeline_is_about_what_its_processes_take(tmp_path):
+    check(tmp_path, "pipeline:order=gpipe,microbatches=2,cuts=4", 2)
