@@ -123,6 +123,7 @@ class BlankSharded(BlankPart):
     """What `ShardedReplica` is, without data."""
 
     _account: Account | None = None
+    _in_batch = False
 
     def __init__(
         self, whole: ShapeReplica, cut: Cut, held: Sequence[int], *, ranks: int, own: int, sheds: bool
@@ -178,9 +179,15 @@ class BlankSharded(BlankPart):
             self._account.free(kind, nbytes)
 
     def gather(self, place: int) -> Tensor:
-        if self.sheds:
+        if self.sheds and self._in_batch:
             self._book("parameters", self._gathered, place, comes=True)
         return self._unit(place)
+
+    def begin_batch(self) -> None:
+        self._in_batch = True
+
+    def end_batch(self) -> None:
+        self._in_batch = False  # what is gathered from now on is to look at the model
 
     def refresh(self, place: int) -> None:
         pass
