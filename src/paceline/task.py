@@ -20,6 +20,7 @@ from paceline.task_checks import (
     check_metric,
     check_model,
     check_numbers,
+    check_tensor_plan,
     is_factory,
     is_stream,
     require,
@@ -115,6 +116,9 @@ class Task:
     """The decay of an exponential moving average of the weights. It is what is evaluated, and `run.ema_state`."""
     compile: bool = False
     """Whether torch.compile compiles the model: on each rank, before the run begins. It needs a C++ compiler."""
+    tensor_plan: Mapping[str, str] | None = None
+    """How the strategy `tensor` splits layers: by name or pattern ("blocks.*.up") column, row, vocabulary or heads.
+    None: it finds that by itself."""
 
     def __post_init__(self) -> None:
         for name, value in settled(self).items():
@@ -139,6 +143,7 @@ class Task:
         )
         check_metric(self.metric, self.test, self.target, METRIC_NAMES)
         check_better(self.better, self.metric)
+        check_tensor_plan(self.tensor_plan)
         asks = self.predict is None or callable(self.predict)
         require(asks, "predict", "must be a function of the model and a batch", self.predict, "leave it out")
 

@@ -36,15 +36,19 @@ class Pieces(Protocol):
         """What it is cut into, in forward order."""
         ...
 
-    def cut(self, stages: int, cuts: Sequence[str] = (), *, finer: int = 1) -> None:
+    def cut(self, stages: int, cuts: Sequence[str] = (), *, finer: int = 1, tensor: int = 1) -> None:
         """Cut it into stages of about equal seconds, or before the layers that `cuts` names.
 
-        A stage is one segment, or `finer` of them, where parameters come and go segment by segment.
+        A stage is one segment, or `finer` of them, where parameters come and go segment by segment. With `tensor`,
+        matrices are split among so many ranks, and it is also cut where these have to sum: see `Segment.sums`.
         """
         ...
 
-    def hold(self, segments: Sequence[int]) -> None:
-        """Keep the parameters of these segments only; none at all, if there are no segments."""
+    def hold(self, segments: Sequence[int], *, position: int = 0) -> None:
+        """Keep the parameters of these segments only; none at all, if there are no segments.
+
+        Of those that are split, keep the part of this position in the tensor group.
+        """
         ...
 
     def begin_batch(self, batch: Batch, parts: int) -> Sequence[Batch]:
@@ -90,6 +94,11 @@ class Pieces(Protocol):
         """Whether the run keeps a moving average of the weights: it must then be shown every step."""
         ...
 
-    def put(self, segments: Sequence[int], parameters: Tensor, buffers: Sequence[Tensor]) -> None:
-        """On the first worker: what the rank that holds these segments has. So the run sees the whole model."""
+    def put(
+        self, segments: Sequence[int], parameters: Tensor, buffers: Sequence[Tensor], *, position: int = 0
+    ) -> None:
+        """On the first worker: what the rank that holds these segments has, at that position in its tensor group.
+
+        So the run sees the whole model.
+        """
         ...

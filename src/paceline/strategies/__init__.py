@@ -34,6 +34,7 @@ from paceline.strategies.pipeline import Pipeline
 from paceline.strategies.single import Single
 from paceline.strategies.ssp import StaleSynchronous
 from paceline.strategies.sync import Sync
+from paceline.strategies.tensor import Tensor
 from paceline.strategies.words import ALIASES, answer
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ STRATEGIES: dict[str, type[Any]] = {
     "central-storage": CentralStorage,
     "layers": Layers,
     "pipeline": Pipeline,
+    "tensor": Tensor,
     "k-sync": KSync,
     "k-batch-sync": KBatchSync,
     "async": Async,

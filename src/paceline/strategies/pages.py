@@ -12,7 +12,7 @@ __all__ = ["FAMILIES", "IN_PIECES", "OTHERS", "SYNCHRONOUS", "Page", "family_of"
 SYNCHRONOUS = ("map-reduce", "all-reduce", "sync", "central-storage")
 """Those whose every update is of the whole batch."""
 
-IN_PIECES = ("layers", "pipeline")
+IN_PIECES = ("layers", "pipeline", "tensor")
 """Those whose workers each hold a part of the model."""
 
 FAMILIES: Mapping[str, tuple[str, ...]] = {

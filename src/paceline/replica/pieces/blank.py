@@ -23,11 +23,10 @@ class BlankPart(ShapeReplica):
     """What `PartReplica` is, without data: what crosses a cut has its bytes and nothing in them."""
 
     def __init__(self, whole: ShapeReplica, cut: Cut, held: Sequence[int]) -> None:
-        names = {name for number in held for name in cut.segments[number].parameters}
         self.task = whole.task
         self.module = whole.module
         self.updates = whole.updates
-        self.layout = _narrowed(whole.layout, names)
+        self.layout = _narrowed(whole.layout, cut, held)
         self.parameters = torch.empty(self.layout.length, dtype=self.layout.dtype, device="meta")
         self._cut = cut
         self.held = tuple(held)
@@ -76,16 +75,26 @@ class BlankPart(ShapeReplica):
     def held_buffers(self) -> list[Tensor]:
         return []
 
-    def put(self, held: Sequence[int], parameters: Tensor, buffers: Sequence[Tensor]) -> None:
+    def put(
+        self, held: Sequence[int], parameters: Tensor, buffers: Sequence[Tensor], position: int = 0
+    ) -> None:
         pass
 
 
-def _narrowed(layout: Layout, names: set[str]) -> Layout:
+def _narrowed(layout: Layout, cut: Cut, held: Sequence[int]) -> Layout:
+    names = cut.parameters(held)
     kept = [number for number, name in enumerate(layout.names) if name in names]
-    lengths = (layout.offsets[number + 1] - layout.offsets[number] for number in kept)
+    shapes = [layout.shapes[number] for number in kept]
+    if cut.shares is not None:
+        shapes = [
+            cut.shares.shape(layout.names[number], layout.shapes[number], cut.position) for number in kept
+        ]
+    lengths = (
+        shape.numel() * (1 + layout.dtypes[n].is_complex) for n, shape in zip(kept, shapes, strict=True)
+    )
     return Layout(
         tuple(layout.names[number] for number in kept),
-        tuple(layout.shapes[number] for number in kept),
+        tuple(shapes),
         tuple(itertools.accumulate(lengths, initial=0)),
         tuple(layout.dtypes[number] for number in kept),
         layout.dtype,
