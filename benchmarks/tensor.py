@@ -27,15 +27,15 @@ import paceline as pl
 from benchmarks.plain_torch import PlainTorch, join, obey
 from benchmarks.result import Goal, Result, Row, compare
 from benchmarks.rounds import rounds
-from benchmarks.transformer import SAMPLES, make_sentences, token_loss
+from benchmarks.transformer import make_sentences, token_loss
 
 __all__ = ["build_model", "measure"]
 
-WORKERS = 2
+WORKERS, SAMPLES = 2, 8
 LAYERS, WIDTH, HEAD, HEADS, LENGTH, WORDS = 6, 384, 64, 6, 64, 512
 DTENSOR, APART = "DTensor", "no communication"
-ROUNDS, LIMIT_S = 7, 120.0
-STEPS, WARM_UP = 10, 2
+ROUNDS, LIMIT_S = 7, 90.0
+STEPS, WARM_UP = 8, 2
 
 
 class Block(nn.Module):

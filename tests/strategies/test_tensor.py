@@ -103,6 +103,16 @@ def test_the_whole_model_is_evaluated_and_averaged(world):
         torch.testing.assert_close(runs[1].ema_state[name], tensor, rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize(("spec", "workers"), [("single", 1), ("tensor", 4), ("tensor:size=2", 4)])
+def test_a_run_goes_on_with_other_parts_of_its_matrices(spec, workers, tmp_path):
+    task = model_task("in-three", optimizer=OPTIMIZERS["adam"])  # queries, keys and values by one matrix
+    expected = pl.train(task, "single", simulated(1), steps=6)
+    kept = {"checkpoint": tmp_path, "checkpoint_every": 3}
+    pl.train(task, "tensor", simulated(2), steps=3, **kept)
+    run = pl.train(task, spec, simulated(workers), steps=6, resume="must", **kept)
+    check_close(run.parameters, expected.parameters)
+
+
 def test_a_block_needs_four_sums_a_step():
     run = pl.train(gpt_task(), "tensor", simulated(2), steps=2)
     a_sum, blocks, steps, shown = 2, 3, 2, 1  # a ring of two ranks sends twice
