@@ -93,6 +93,14 @@ SCENES = {
             "words": "the numbers are micro-batches; what is empty between them is the bubble",
         },
     ),
+    "tensor": Scene(
+        spec="tensor",
+        steps=1,
+        model="deep",
+        more=("tensor:size=2",),
+        **EVEN
+        | {"words": "four pairs of layers, each with a sum forward and, but for the first, one backward"},
+    ),
     "k-sync": Scene(spec="k-sync:k=3"),
     "k-batch-sync": Scene(spec="k-batch-sync:k=4"),
     "async": Scene(spec="async", steps=14),

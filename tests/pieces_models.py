@@ -67,11 +67,11 @@ class Block(nn.Module):
 class SmallGPT(nn.Module):
     """As nanoGPT is written: an assertion on the length, a loop over blocks, and a head tied to the embedding."""
 
-    def __init__(self, vocabulary=11, length=6, width=8, blocks=3, dropout=0.0):
+    def __init__(self, vocabulary=11, length=6, width=8, blocks=3, dropout=0.0, heads=2):
         super().__init__()
         self.length = length
         self.tokens, self.places = nn.Embedding(vocabulary, width), nn.Embedding(length, width)
-        self.blocks = nn.ModuleList(Block(width, 2, dropout) for _ in range(blocks))
+        self.blocks = nn.ModuleList(Block(width, heads, dropout) for _ in range(blocks))
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, vocabulary, bias=False)
         self.head.weight = self.tokens.weight
@@ -119,9 +119,9 @@ def _classes(count):
 
 def gpt_task(**changes):
     tokens = torch.randint(0, 11, (24, 7), generator=torch.Generator().manual_seed(3))
-    dropout, blocks = changes.pop("dropout", 0.0), changes.pop("blocks", 3)
+    sizes = {name: changes.pop(name) for name in ("dropout", "blocks", "heads") if name in changes}
     given = {
-        "model": lambda: SmallGPT(dropout=dropout, blocks=blocks).double(),
+        "model": lambda: SmallGPT(**sizes).double(),
         "data": (tokens[:, :-1], tokens[:, 1:]),
         "loss": token_loss,
         "optimizer": sgd,

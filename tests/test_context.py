@@ -10,12 +10,12 @@ from tasks import a_task, simulated
 import paceline as pl
 from paceline.clusters.simulated import simulated as simulated_cluster
 from paceline.clusters.simulated.whole_collective import MANY
-from paceline.context import Context, Log, Model, Net, Pieces, Strategy
+from paceline.context import Context, Log, Model, Net, Pieces, Shards, Strategy
 from paceline.costs.prices import Measured
 from paceline.strategies.fedavg import FedAvg
 from paceline.trace import Kind
 
-MOST = {Context: 14, Model: 20, Pieces: 13, Net: 10, Log: 8}
+MOST = {Context: 14, Model: 20, Pieces: 15, Shards: 7, Net: 10, Log: 8}
 
 CLUSTERS = {
     "shared memory": lambda workers: pl.Local(workers=workers, threads=1),

@@ -20,6 +20,7 @@ from paceline.task_checks import (
     check_metric,
     check_model,
     check_numbers,
+    check_tensor_plan,
     is_factory,
     is_stream,
     require,
@@ -119,6 +120,9 @@ class Task:
     recompute: bool = False
     """Whether backward computes the forward pass again, piece by piece, so that its values need not be kept: less
     memory for more time, and the same bits. See docs/memory.md."""
+    tensor_plan: Mapping[str, str] | None = None
+    """How the strategy `tensor` splits layers: by name or pattern ("blocks.*.up") column, row, vocabulary or heads.
+    None: it finds that by itself."""
 
     def __post_init__(self) -> None:
         for name, value in settled(self).items():
@@ -144,6 +148,7 @@ class Task:
         check_recompute(self.recompute, compiles=self.compile)
         check_metric(self.metric, self.test, self.target, METRIC_NAMES)
         check_better(self.better, self.metric)
+        check_tensor_plan(self.tensor_plan)
         asks = self.predict is None or callable(self.predict)
         require(asks, "predict", "must be a function of the model and a batch", self.predict, "leave it out")
 

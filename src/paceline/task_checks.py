@@ -16,6 +16,7 @@ __all__ = [
     "check_metric",
     "check_model",
     "check_numbers",
+    "check_tensor_plan",
     "is_factory",
     "is_stream",
     "look_of",
@@ -223,3 +224,22 @@ def _is_column(part: Any) -> bool:
             return False
         return all(stride >= 0 for stride in part.strides)
     return True
+
+
+TENSOR_WORDS = ("column", "row", "vocabulary", "heads")
+"""What a tensor plan may say of a layer."""
+
+
+def check_tensor_plan(plan: object) -> None:
+    if plan is None:
+        return
+    bound, remedy = (
+        "must be a dictionary of layers and words",
+        'write {"blocks.*.up": "column"}, or leave it out',
+    )
+    require(isinstance(plan, Mapping) and len(plan) > 0, "tensor_plan", bound, plan, remedy)
+    assert isinstance(plan, Mapping)
+    for layer, word in plan.items():
+        require(isinstance(layer, str), "tensor_plan", "must name layers", layer, remedy)
+        if word not in TENSOR_WORDS:
+            raise UnknownNameError("tensor_plan", str(word), TENSOR_WORDS)

@@ -69,7 +69,7 @@ LOCAL = frozenset({"decentralized", "local-sgd", "diloco", "fedavg", "fedprox", 
 """Strategies whose workers each have weights of their own for a while: not those of `single`, but the same in every
 world, whoever is quicker."""
 
-IN_PIECES = frozenset({"layers", "pipeline", "zero", "hybrid"})
+IN_PIECES = frozenset({"layers", "pipeline", "tensor", "zero", "hybrid"})
 """Strategies that compute the model in segments (`zero:stage=1` does not). They give the weights of `single`, too; but
 a training step of the user's own cannot be cut, BatchNorm sees micro-batches, and a model that looks at its data
 cannot be traced."""

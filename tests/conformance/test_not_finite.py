@@ -87,7 +87,7 @@ class SpoilingLayer(nn.Module):
         return Spoil.apply(inputs, bool((inputs[:, 0] == UNLUCKY).any()), float("nan"))
 
 
-@pytest.mark.parametrize("spec", CUT)
+@pytest.mark.parametrize("spec", [spec for spec in CUT if spec != "tensor"])  # this layer cannot be traced
 def test_the_rank_that_holds_the_parameter_is_named_where_the_model_is_cut(spec):
     def model():
         return nn.Sequential(nn.Linear(4, 4), nn.Identity(), SpoilingLayer(), nn.Linear(4, 2)).double()

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from paceline.replica.layout import BUCKET_BYTES, Layout, flatten
+from paceline.replica.layout import BUCKET_BYTES, Layout, Within, flatten
 
 SIZES = st.lists(st.integers(1, 50), min_size=1, max_size=12)
 
@@ -127,3 +127,9 @@ def test_flatten_copies_one_after_another():
     flat = flatten(tensors, torch.float64, torch.device("cpu"))
     assert flat.tolist() == [0, 2, 1, 3, 7]
     assert flat.dtype == torch.float64
+
+
+def test_a_part_within_a_larger_parameter_is_its_stretches_one_after_the_other():
+    whole = torch.arange(12).view(2, 6)
+    within = Within(whole.shape, 1, ((0, 1), (3, 5)))
+    assert within.of(whole).tolist() == [[0, 3, 4], [6, 9, 10]]

@@ -55,6 +55,24 @@ def test_stages_that_share_a_parameter_cannot_shard_its_gradient():
         pl.train(gpt_task(), "hybrid:pipeline=2,zero=2", simulated(4), steps=1)
 
 
+@pytest.mark.parametrize(
+    ("spec", "workers"),
+    [
+        ("hybrid:tensor=2", 4),
+        ("hybrid:pipeline=2,tensor=2", 4),
+        ("hybrid:pipeline=2,tensor=2,zero=1,order=zb-h1", 8),
+        ("hybrid:tensor=2,zero=2,microbatches=2", 4),
+        ("hybrid:tensor=2,zero=3", 4),
+    ],
+)
+def test_three_axes_give_the_weights_of_single(spec, workers):
+    task = gpt_task(optimizer=momentum, clip_norm=0.1)
+    expected = pl.train(task, "single", simulated(1), steps=STEPS)
+    run = pl.train(task, spec, simulated(workers), steps=STEPS)
+    check_close(run.parameters, expected.parameters)
+    assert torch.equal(run.state["head.weight"], run.state["tokens.weight"])
+
+
 @pytest.mark.parametrize("zero", [0, 1, 2, 3])
 def test_both_worlds_give_the_same_bits(zero):
     task = a_task(model=deep, optimizer=momentum, clip_norm=0.05, batch_size=7)
@@ -84,8 +102,9 @@ def test_chunks_and_any_all_reduce():
 @pytest.mark.parametrize(
     ("spec", "words"),
     [
-        ("hybrid:data=3,pipeline=2", "data x pipeline must be the 4 workers, but got '3 x 2'"),
-        ("hybrid:pipeline=3", "data x pipeline must be the 4 workers, but got 'any x 3'"),
+        ("hybrid:data=3,pipeline=2", "the mesh must be of the 4 workers, but got '3 x 2 x 1'"),
+        ("hybrid:pipeline=3", "the mesh must be of the 4 workers, but got 'any x 3 x 1'"),
+        ("hybrid:pipeline=2,tensor=3", "the mesh must be of the 4 workers, but got 'any x 2 x 3'"),
         ("hybrid:data=0", "data must be at least 1, but got 0"),
         ("hybrid:zero=4", "zero must be 0, 1, 2 or 3, but got 4"),
         ("hybrid:pipeline=2,order=2f2b", "order must be one of"),

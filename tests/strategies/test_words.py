@@ -99,7 +99,7 @@ def test_other_spellings_are_answered_with_our_word(spelt, ours):
     assert f"is {ours} here: write that" in answer(spelt).remedy
 
 
-@pytest.mark.parametrize("spelt", ["ZeRO-2", "Megatron-LM", "TPUStrategy", "Ray Train"])
+@pytest.mark.parametrize("spelt", ["ZeRO-2", "TPUStrategy", "Ray Train"])
 def test_other_spellings_of_what_is_not_here_are_answered_too(spelt):
     assert answer(spelt).remedy.endswith(tuple(word.instead for word in WORDS if not word.is_alias))
 

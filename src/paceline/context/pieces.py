@@ -37,21 +37,25 @@ class Pieces(Protocol):
         """What it is cut into, in forward order."""
         ...
 
-    def cut(self, stages: int, cuts: Sequence[str] = (), *, finer: int = 1) -> None:
+    def cut(self, stages: int, cuts: Sequence[str] = (), *, finer: int = 1, tensor: int = 1) -> None:
         """Cut it into stages of about equal seconds, or before the layers that `cuts` names.
 
-        A stage is one segment, or `finer` of them, where parameters come and go segment by segment.
+        A stage is one segment, or `finer` of them, where parameters come and go segment by segment. With `tensor`,
+        matrices are split among so many ranks, and it is also cut where these have to sum: see `Segment.sums`.
         """
         ...
 
-    def hold(self, segments: Sequence[int], *, worker: int = 0) -> None:
+    def hold(self, segments: Sequence[int], *, worker: int = 0, position: int = 0) -> None:
         """Keep the parameters of these segments only; none at all, if there are no segments.
 
-        What is drawn at random (dropout, say) is what worker number `worker` would draw with the whole model.
+        Of those that are split, keep the part of this position in the tensor group. What is drawn at random (dropout,
+        say) is what worker number `worker` would draw with the whole model.
         """
         ...
 
-    def share(self, segments: Sequence[int], *, ranks: int, own: int, sheds: bool) -> Shards:
+    def share(
+        self, segments: Sequence[int], *, ranks: int, own: int, sheds: bool, position: int = 0
+    ) -> Shards:
         """Hold these segments together with other workers, of which each keeps a part of their gradients and of what
         the optimizer remembers; with `sheds`, of their parameters too. This is number `own` of so many."""
         ...
@@ -111,6 +115,11 @@ class Pieces(Protocol):
         """Whether the run keeps a moving average of the weights: it must then be shown every step."""
         ...
 
-    def put(self, segments: Sequence[int], parameters: Tensor, buffers: Sequence[Tensor]) -> None:
-        """On the first worker: what the rank that holds these segments has. So the run sees the whole model."""
+    def put(
+        self, segments: Sequence[int], parameters: Tensor, buffers: Sequence[Tensor], *, position: int = 0
+    ) -> None:
+        """On the first worker: what the rank that holds these segments has, at that position in its tensor group.
+
+        So the run sees the whole model.
+        """
         ...

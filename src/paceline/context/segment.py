@@ -29,6 +29,12 @@ class Segment:
     """What comes from the segment before."""
     values_out: tuple[int, ...]
     """The bytes of each value that goes to the segment after."""
+    sums: tuple[int, ...] = ()
+    """Which of these are partial sums, to be summed over the ranks of a tensor group before they go on."""
+    gradient_sums: tuple[int, ...] = ()
+    """Of which of the values that come from the segment before the gradients are."""
+    parted: tuple[str, ...] = ()
+    """Parameters of which each rank of a tensor group has a part of its own. It has the others as all have them."""
 
     @property
     def bytes_out(self) -> int:

@@ -21,7 +21,7 @@ class Buckets:
         self._places = [slice(layout.offsets[run.start], layout.offsets[run.stop]) for run in self.runs]
         self._order = range(len(self.runs) - 1, -1, -1)
         sizes = [self._places[number].stop - self._places[number].start for number in self._order]
-        self._shares = [size / layout.length for size in sizes]
+        self._shares = [size / (layout.length or 1) for size in sizes]
 
     def place(self, number: int) -> slice:
         """Where a bucket lies in the flat gradient."""

@@ -1,7 +1,8 @@
 """What the optimizers of a replica remember, by the names of parameters: so that it fits any other cut of them.
 
 A tensor is called `optimizer/NAME/KEY`, as `optimizer/0.weight/momentum_buffer`; of one of several optimizers,
-`optimizer.WHICH/NAME/KEY`. Where a shard has a part of a parameter only, NAME is that part, flat: `0.weight[3:70]`.
+`optimizer.WHICH/NAME/KEY`. Where a shard has a part of a parameter only, NAME is that part, flat: `0.weight[3:70]`;
+or, where matrices are split, a stretch along a dimension: `0.weight[1@8:16]`.
 What is no number for each element, such as Adam's count of steps, is there once for each parameter.
 
 Of a learning-rate schedule the number of its updates is kept: they are made again, which gives the same rates whatever
@@ -28,7 +29,7 @@ __all__ = ["KeptUpdates", "keep_module", "keep_updates", "load_module", "names_o
 
 _KIND = "optimizer"
 _NAME = re.compile(
-    r"optimizer(?:\.(?P<which>[^/]+))?/(?P<name>.+?)(?:\[(?P<a>\d+):(?P<b>\d+)\])?/(?P<key>[^/]+)"
+    r"optimizer(?:\.(?P<which>[^/]+))?/(?P<name>.+?)(?:\[(?:(?P<dim>\d+)@)?(?P<a>\d+):(?P<b>\d+)\])?/(?P<key>[^/]+)"
 )
 
 
@@ -60,7 +61,8 @@ def _keep(
                 name = layout.names[number]
                 if _is_by_element(value, piece):
                     part = value.reshape(-1)[a - start : b - start]
-                    tensors[f"{kind}/{_label(layout, number, a, b)}/{key}"] = _shaped(layout, number, part)
+                    for label, each in _labelled(layout, number, a, b, part):
+                        tensors[f"{kind}/{label}/{key}"] = each
                 elif isinstance(value, Tensor):
                     tensors[f"{kind}/{name}/{key}"] = value
                 elif isinstance(value, bool | int | float):
@@ -88,6 +90,20 @@ def _parts(layout: Layout, start: int, stop: int) -> Iterator[tuple[int, int, in
         number += 1
 
 
+def _labelled(layout: Layout, number: int, a: int, b: int, part: Tensor) -> Iterator[tuple[str, Tensor]]:
+    """A part of the flat tensor within one parameter, by the names of what it is."""
+    name = layout.names[number]
+    within = layout.within.get(name)
+    if within is None:
+        yield _label(layout, number, a, b), _shaped(layout, number, part)
+        return
+    assert b - a == layout.shapes[number].numel(), "a part of a split matrix is kept as a whole"
+    sizes = [stop - start for start, stop in within.stretches]
+    pieces = torch.split(part.view(layout.shapes[number]), sizes, within.dim)
+    for (start, stop), piece in zip(within.stretches, pieces, strict=True):
+        yield f"{name}[{within.dim}@{start}:{stop}]", piece
+
+
 def _label(layout: Layout, number: int, a: int, b: int) -> str:
     """A parameter's name, with the part of it that is meant if that is not all of it."""
     offset, name = layout.offsets[number], layout.names[number]
@@ -109,6 +125,16 @@ class _Values:
     """Flat, with where each begins and ends in the flat parameters."""
     once: Any = None
     """A number, or a tensor that is not by element."""
+    whole: Tensor | None = None
+    """Where matrices are, or were, split: what is known of the whole one."""
+    known: Tensor | None = None
+    """Which of its elements are."""
+
+    def into_whole(self, shape: torch.Size, tensor: Tensor) -> tuple[Tensor, Tensor]:
+        if self.whole is None or self.known is None:
+            self.whole = torch.zeros(shape, dtype=tensor.dtype)
+            self.known = torch.zeros(shape, dtype=torch.bool)
+        return self.whole, self.known
 
 
 class KeptUpdates:
@@ -127,6 +153,7 @@ class KeptUpdates:
             self._facts += facts
             for name, tensor in tensors.items():
                 self._enter(name, tensor)
+        self._take_parts()
         for each in self._facts:
             for which, kept in each["optimizers"].items():
                 for name in kept["numbers"].keys() & self._numbers.keys():
@@ -153,12 +180,44 @@ class KeptUpdates:
             self._of(found["which"] or "", found["name"], found["key"]),
             self._layout.offsets[number],
         )
+        if self._enter_split(found, values, tensor):
+            return
         if found["a"] is not None:
             values.parts.append((offset + int(found["a"]), offset + int(found["b"]), tensor))
         elif tensor.shape == self._layout.shapes[number]:
             values.parts.append((offset, offset + tensor.numel(), tensor.reshape(-1)))
         else:
             values.once = tensor
+
+    def _enter_split(self, found: re.Match[str], values: _Values, tensor: Tensor) -> bool:
+        """Whether it is of a matrix that was split, or is to be: then it is first put into the whole one."""
+        within = self._layout.within.get(found["name"])
+        shape = self._layout.shapes[self._numbers[found["name"]]] if within is None else within.shape
+        if found["dim"] is None and (within is None or (found["a"] is None and tensor.shape != shape)):
+            return False
+        for each, value in zip(values.into_whole(shape, tensor), (tensor, torch.tensor(True)), strict=True):
+            if found["dim"] is not None:
+                a, b = int(found["a"]), int(found["b"])
+                each.narrow(int(found["dim"]), a, b - a).copy_(value)
+            elif found["a"] is not None:
+                each.view(-1)[int(found["a"]) : int(found["b"])].copy_(value)
+            else:
+                each.copy_(value)
+        return True
+
+    def _take_parts(self) -> None:
+        """Of what was put into whole matrices, what this layout has."""
+        for (_, number), by_key in self._values.items():
+            offset, within = self._layout.offsets[number], self._layout.within.get(self._layout.names[number])
+            for values in by_key.values():
+                if values.whole is None or values.known is None:
+                    continue
+                whole, known = values.whole, values.known
+                if within is not None:
+                    whole, known = within.of(whole), within.of(known)
+                if known.all():
+                    values.parts.append((offset, offset + whole.numel(), whole.reshape(-1)))
+                values.whole = values.known = None
 
     def fill(self, shard: tuple[int, int], optimizers: FlatOptimizers) -> None:
         """Let new optimizers of a shard remember it."""
@@ -187,7 +246,7 @@ class KeptUpdates:
 
     def _put_together(self, which: str, key: str, values: Sequence[_Values], start: int, stop: int) -> Tensor:
         parts = [part for each in values for part in each.parts]
-        flat = torch.empty(stop - start, dtype=parts[0][2].dtype)
+        flat = torch.empty(stop - start, dtype=parts[0][2].dtype if parts else None)
         missing = torch.ones(stop - start, dtype=torch.bool)
         for a, b, tensor in parts:
             low, high = max(a, start), min(b, stop)

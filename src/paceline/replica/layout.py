@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +13,23 @@ from torch import Tensor, nn
 from paceline.context import BUCKET_BYTES
 from paceline.schedules.steps import chunk_bounds
 
-__all__ = ["Layout", "flatten", "real_view"]
+__all__ = ["Layout", "Within", "flatten", "real_view"]
+
+
+@dataclass(frozen=True, slots=True)
+class Within:
+    """Which part of a whole parameter a replica has: some stretches along a dimension, one after the other."""
+
+    shape: torch.Size
+    """Of the whole."""
+    dim: int
+    stretches: tuple[tuple[int, int], ...]
+    """From and to."""
+
+    def of(self, whole: Tensor) -> Tensor:
+        """That part of a whole tensor."""
+        parts = [whole.narrow(self.dim, a, b - a) for a, b in self.stretches]
+        return parts[0] if len(parts) == 1 else torch.cat(parts, self.dim)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +44,8 @@ class Layout:
     """Of each parameter in its module."""
     dtype: torch.dtype
     """Of the flat tensors: real, and the widest of all."""
+    within: Mapping[str, Within] = field(default_factory=dict)
+    """Of parameters that are parts of larger ones, by name: which."""
 
     @classmethod
     def of(cls, module: nn.Module) -> Layout:
@@ -51,6 +69,7 @@ class Layout:
             tuple(itertools.accumulate(lengths, initial=0)),
             tuple(self.dtypes[number] for number in numbers),
             self.dtype,
+            {name: within for name, within in self.within.items() if name in places},
         )
 
     @property

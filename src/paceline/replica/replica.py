@@ -329,7 +329,7 @@ class Replica:
         return self.updates.of().moments()
 
     def shards(self, parts: int) -> Sequence[slice]:
-        if all_work_elementwise(self.task, self.module):
+        if all_work_elementwise(self.task, self.module) and not self.layout.within:
             return self.layout.even_shards(parts)
         return self.layout.whole_shards(parts)
 

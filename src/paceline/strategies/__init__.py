@@ -35,6 +35,7 @@ from paceline.strategies.pipeline import Pipeline
 from paceline.strategies.single import Single
 from paceline.strategies.ssp import StaleSynchronous
 from paceline.strategies.sync import Sync
+from paceline.strategies.tensor import Tensor
 from paceline.strategies.words import ALIASES, answer
 from paceline.strategies.zero import Zero
 
@@ -62,6 +63,7 @@ STRATEGIES: dict[str, type[Any]] = {
     "central-storage": CentralStorage,
     "layers": Layers,
     "pipeline": Pipeline,
+    "tensor": Tensor,
     "zero": Zero,
     "hybrid": Hybrid,
     "k-sync": KSync,

@@ -1,13 +1,14 @@
-"""A mesh of workers, data x pipeline: each row is a pipeline that computes its part of the batch, and the rows sum
-their gradients.
+"""A mesh of workers, data x pipeline x tensor: each row holds the model once and computes its part of the batch, and
+the rows sum their gradients.
 
-Workers that are neighbours in rank are neighbours in a pipeline: so a pipeline lies within a host where hosts have as
-many ranks, and gradients go across. `zero` shards what the rows would each have: 1 what the optimizer remembers, 2 the
-gradients too, 3 the parameters too.
+A row is a pipeline whose every stage is split among a tensor group. Workers that are neighbours in rank are a tensor
+group, then a pipeline: so the sums of tensors stay within a host where hosts have as many ranks, and gradients go
+across. `zero` shards what the rows would each have: 1 what the optimizer remembers, 2 the gradients too, 3 the
+parameters too.
 
 When: A model that is too large for one worker, and more workers than it has good stages.
-Cost, d rows of p stages, m micro-batches: that of a pipeline with 1/d of the batch, and 2 n/p (d - 1)/d bytes sent by
-each worker for gradients of n bytes.
+Cost, d rows of p stages of t workers, m micro-batches: that of a pipeline with 1/d of the batch and of tensor groups
+in it, and 2 n/(p t) (d - 1)/d bytes sent by each worker for gradients of n bytes.
 Source: Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM", 2021;
 Rajbhandari et al., "ZeRO", 2020.
 """
@@ -31,7 +32,7 @@ _LEVELS = (0, 1, 2, 3)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Hybrid(Strategy):
-    """A mesh: rows of workers are pipelines, and the rows share the batch."""
+    """A mesh: a row of workers holds the model, in stages and columns, and the rows share the batch."""
 
     replicates: ClassVar[tuple[str, ...]] = ("worker",)
 
@@ -40,6 +41,7 @@ class Hybrid(Strategy):
         metadata={"help": "rows, each with its part of the batch; left out: what the others leave"},
     )
     pipeline: int = field(default=1, metadata={"help": "stages of each row's pipeline"})
+    tensor: int = field(default=1, metadata={"help": "workers that each stage's matrices are split among"})
     zero: int = field(
         default=0,
         metadata={"help": "what rows share: 0 nothing, 1 optimizer state, 2 gradients, 3 parameters too"},
@@ -66,23 +68,27 @@ class Hybrid(Strategy):
         )
         if self.data is not None and self.data < 1:
             raise ConfigurationError("data", "must be at least 1", self.data, "leave it out")
+        if self.tensor < 1:
+            raise ConfigurationError("tensor", "must be at least 1", self.tensor, "leave it out")
         if self.zero not in _LEVELS:
             raise ConfigurationError("zero", "must be 0, 1, 2 or 3", self.zero, "0 shards nothing")
         if self.algorithm not in ALGORITHMS:
             raise UnknownNameError("algorithm", self.algorithm, ALGORITHMS)
 
     def roles(self, workers: int) -> Sequence[str]:
-        rows = workers // self.pipeline if self.data is None else self.data
-        if rows * self.pipeline != workers or not rows:
-            words = f"{rows} x {self.pipeline}" if self.data is not None else f"any x {self.pipeline}"
-            remedy = "use as many workers as data x pipeline"
-            raise ConfigurationError("data x pipeline", f"must be the {workers} workers", words, remedy)
+        row = self.pipeline * self.tensor
+        rows = workers // row if self.data is None else self.data
+        if rows * row != workers or not rows:
+            words = f"{'any' if self.data is None else rows} x {self.pipeline} x {self.tensor}"
+            remedy = "use as many workers as data x pipeline x tensor"
+            raise ConfigurationError("the mesh", f"must be of the {workers} workers", words, remedy)
         return ("worker",) * workers
 
     async def worker(self, ctx: Context) -> None:
         plan = Plan(
             stages=self.pipeline,
-            data=ctx.net.size // self.pipeline,
+            data=ctx.net.size // (self.pipeline * self.tensor),
+            tensor=self.tensor,
             chunks=self.chunks,
             microbatches=self.microbatches,
             order=self.order,

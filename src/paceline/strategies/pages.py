@@ -12,7 +12,7 @@ __all__ = ["FAMILIES", "IN_PIECES", "OTHERS", "SYNCHRONOUS", "Page", "family_of"
 SYNCHRONOUS = ("map-reduce", "all-reduce", "sync", "central-storage")
 """Those whose every update is of the whole batch."""
 
-IN_PIECES = ("layers", "pipeline", "zero", "hybrid")
+IN_PIECES = ("layers", "pipeline", "tensor", "zero", "hybrid")
 """Those whose workers each hold a part of the model, or of what training it needs."""
 
 FAMILIES: Mapping[str, tuple[str, ...]] = {

@@ -129,10 +129,10 @@ WORDS: tuple[Word, ...] = (
     Word(
         system="Megatron-LM",
         thing="",
-        names=("megatron", "megatron-lm", "tensor", "tensor-parallel"),
-        instead="is not there yet, but for layers in a pipeline: write pipeline; "
-        "or all-reduce, if the whole model fits on one worker",
-        differs="Theirs: matrices cut among workers, layers in a pipeline, and data parallelism over both.",
+        names=("megatron", "megatron-lm", "tensor-parallel"),
+        ours="tensor",
+        differs="Theirs has layers in a pipeline besides, and splits norms and dropout by the sequence. With more "
+        "workers than `size` the groups share the batch here, too.",
     ),
     Word(
         system="GPipe, PipeDream",
@@ -149,6 +149,14 @@ WORDS: tuple[Word, ...] = (
         ours="pipeline",
         differs="Theirs is a library for scripts of your own. Its ScheduleGPipe, Schedule1F1B and "
         "ScheduleInterleaved1F1B are orders here, and ScheduleInterleavedZeroBubble with one chunk is `zb-h1`.",
+    ),
+    Word(
+        system="PyTorch",
+        thing="parallelize_module",
+        names=("parallelize-module", "dtensor"),
+        ours="tensor",
+        differs="Its plan of ColwiseParallel and RowwiseParallel is `Task(tensor_plan={…})` with column and row, or is "
+        "found by itself. No tensors of a kind of their own: the model stays as it is.",
     ),
     Word(
         system="the textbook",

@@ -35,12 +35,13 @@ _KINDS = {"both": Kind.BACKWARD, "inputs": Kind.BACKWARD, "weights": Kind.WEIGHT
 class RankPieces(ABC, Generic[R]):
     """The segments of one rank. Its subclasses satisfy `paceline.context.Pieces`."""
 
-    __slots__ = ("_batch", "_ctx", "_cut", "_layers", "_learner", "_loss", "_micros")
+    __slots__ = ("_batch", "_ctx", "_cut", "_layers", "_learner", "_loss", "_micros", "_position")
 
     def __init__(self, ctx: R, learner: Learner[Any]) -> None:
         self._ctx = ctx
         self._learner = learner
-        self._layers: Layers | None = None
+        self._layers: dict[int, Layers] = {}  # by the size of a tensor group
+        self._position = 0  # in that group
         self._cut: Cut | None = None
         self._batch: Batch | None = None
         self._micros: list[Batch] = []
@@ -56,11 +57,12 @@ class RankPieces(ABC, Generic[R]):
     def segments(self) -> Sequence[Segment]:
         return self._of_cut().segments
 
-    def cut(self, stages: int, cuts: Sequence[str] = (), *, finer: int = 1) -> None:
-        self._cut = self._off_the_clock(lambda: self._found_layers().cut(stages, cuts, finer=finer))
+    def cut(self, stages: int, cuts: Sequence[str] = (), *, finer: int = 1, tensor: int = 1) -> None:
+        self._cut = self._off_the_clock(lambda: self._found_layers(tensor).cut(stages, cuts, finer=finer))
 
-    def hold(self, segments: Sequence[int], *, worker: int = 0) -> None:
-        replica, cut = self._learner.replica, self._of_cut()
+    def hold(self, segments: Sequence[int], *, worker: int = 0, position: int = 0) -> None:
+        self._position = position
+        replica, cut = self._learner.replica, self._of_cut().at(position)
         if isinstance(replica, PartReplica | BlankPart):
             assert replica.held == tuple(segments), "in every leg a rank holds the same"
             return
@@ -72,14 +74,16 @@ class RankPieces(ABC, Generic[R]):
             self._off_the_clock(lambda: PartReplica(replica, cut, segments, keeps_whole=whole, worker=worker))
         )
 
-    def share(self, segments: Sequence[int], *, ranks: int, own: int, sheds: bool) -> RankShards:
-        cut, learner = self._of_cut(), self._learner
+    def share(
+        self, segments: Sequence[int], *, ranks: int, own: int, sheds: bool, position: int = 0
+    ) -> RankShards:
+        cut, learner = self._of_cut().at(position), self._learner
         replica = learner.replica
         if isinstance(replica, ShapeReplica) and not isinstance(replica, BlankPart):
             self._hold_blank(BlankSharded(replica, cut, segments, ranks=ranks, own=own, sheds=sheds))
         elif not isinstance(replica, ShardedReplica | BlankSharded):
-            if len(segments) < len(cut.segments):
-                self.hold(segments, worker=own)
+            if len(segments) < len(cut.segments) or cut.shares is not None:
+                self.hold(segments, worker=own, position=position)
             before = learner.replica
             learner.hold(
                 self._off_the_clock(lambda: ShardedReplica(before, cut, ranks=ranks, own=own, sheds=sheds))
@@ -105,19 +109,19 @@ class RankPieces(ABC, Generic[R]):
         assert self._cut is not None, "cut comes first"
         return self._cut
 
-    def _found_layers(self) -> Layers:
-        if self._layers is None:
-            self._layers = self._find_layers()
-        return self._layers
+    def _found_layers(self, tensor: int = 1) -> Layers:
+        if tensor not in self._layers:
+            self._layers[tensor] = self._find_layers(tensor)
+        return self._layers[tensor]
 
-    def _find_layers(self) -> Layers:
+    def _find_layers(self, tensor: int) -> Layers:
         replica = self._learner.replica
         if isinstance(replica, ShapeReplica) and replica.is_stand_in:
             return Layers.untried(replica.module)
         few = self._ctx.data.few()
-        if isinstance(replica, ShapeReplica):
-            few = tree_map(lambda leaf: leaf.to("meta") if isinstance(leaf, Tensor) else leaf, few)
-        return Layers.of(replica.task, replica.module, few)
+        where = "meta" if isinstance(replica, ShapeReplica) else replica.device
+        few = tree_map(lambda leaf: leaf.to(where) if isinstance(leaf, Tensor) else leaf, few)
+        return Layers.of(replica.task, replica.module, few, tensor=tensor)
 
     # Passes
 
@@ -165,7 +169,10 @@ class RankPieces(ABC, Generic[R]):
         ctx, batch, part = self._ctx, self._batch, self._part()
         assert batch is not None
         part.end_batch()
-        if self._loss is not None and isinstance(part, BlankPart):
+        if self._position > 0:  # the first of its tensor group notes the loss of all
+            if part.not_finite is not None:
+                raise GradientNotFiniteError(ctx.rank, ctx.step, part.not_finite)
+        elif self._loss is not None and isinstance(part, BlankPart):
             ctx.outcome.losses.append((batch.step, self._loss, batch.count))
         elif self._loss is not None:  # this rank has the last segment
             self._learner.note_loss(batch, self._loss)
@@ -201,8 +208,10 @@ class RankPieces(ABC, Generic[R]):
     def averages(self) -> bool:
         return self._learner.replica.task.ema is not None
 
-    def put(self, segments: Sequence[int], parameters: Tensor, buffers: Sequence[Tensor]) -> None:
-        self._part().put(segments, parameters, buffers)
+    def put(
+        self, segments: Sequence[int], parameters: Tensor, buffers: Sequence[Tensor], *, position: int = 0
+    ) -> None:
+        self._part().put(segments, parameters, buffers, position)
 
     def _part(self) -> PartReplica | BlankPart:
         replica = self._learner.replica

@@ -25,11 +25,11 @@ class SimulatedPieces(RankPieces["SimulatedContext"]):
 
     __slots__ = ()
 
-    def _find_layers(self) -> Layers:
-        world = self._ctx.world
-        if world.layers is None:
-            world.layers = super()._find_layers()
-        return world.layers
+    def _find_layers(self, tensor: int) -> Layers:
+        layers = self._ctx.world.layers
+        if tensor not in layers:
+            layers[tensor] = super()._find_layers(tensor)
+        return layers[tensor]
 
     async def _timed(self, kind: Kind, one: Pass, micro: int, run: Callable[[], T]) -> T:
         ctx = self._ctx

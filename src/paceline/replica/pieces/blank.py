@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
@@ -12,6 +13,7 @@ from torch import Tensor
 from paceline.context import Batch
 from paceline.context.crossing import Crossing
 from paceline.replica.activations import Activations
+from paceline.replica.layout import Layout
 from paceline.replica.memory import Account, Kind
 from paceline.replica.optimizers import all_work_elementwise
 from paceline.replica.pieces.blank_activations import BlankActivations
@@ -27,18 +29,17 @@ class BlankPart(ShapeReplica):
     """What `PartReplica` is, without data: what crosses a cut has its bytes and nothing in them."""
 
     def __init__(self, whole: ShapeReplica, cut: Cut, held: Sequence[int]) -> None:
-        names = {name for number in held for name in cut.segments[number].parameters}
         self.task = whole.task
         self.module = whole.module
         self.updates = whole.updates
-        self.layout = whole.layout.narrowed(name for name in whole.layout.names if name in names)
+        self.layout = _narrowed(whole.layout, cut, held)
         self.parameters = torch.empty(self.layout.length, dtype=self.layout.dtype, device="meta")
         self._cut = cut
         self.held = tuple(held)
         self._shards = {}
         self._given: dict[tuple[int, int], tuple[Tensor, ...]] = {}  # by segment and micro-batch
         self._whole_shapes = whole
-        self._names = names
+        self._names = cut.parameters(held)
         self._activations: BlankActivations | None = None
 
     def count_in(self, account: Account, few: Callable[[], Any]) -> None:
@@ -115,7 +116,9 @@ class BlankPart(ShapeReplica):
     def held_buffers(self) -> list[Tensor]:
         return []
 
-    def put(self, held: Sequence[int], parameters: Tensor, buffers: Sequence[Tensor]) -> None:
+    def put(
+        self, held: Sequence[int], parameters: Tensor, buffers: Sequence[Tensor], position: int = 0
+    ) -> None:
         pass
 
 
@@ -130,7 +133,7 @@ class BlankSharded(BlankPart):
     ) -> None:
         super().__init__(whole, cut, held)
         homes = homes_of([cut.segments[number].parameters for number in held], self.layout.names)
-        evenly = all_work_elementwise(whole.task, whole.module)
+        evenly = all_work_elementwise(whole.task, whole.module) and cut.shares is None
         self.units = units_of(self.layout, homes, ranks, evenly=evenly)
         self.layout = laid_out(self.units, self.layout.dtype)
         self.sheds = sheds
@@ -208,6 +211,26 @@ class BlankSharded(BlankPart):
 
     def _unit(self, place: int) -> Tensor:
         return torch.empty(self.units[place].length, dtype=self.layout.dtype, device="meta")
+
+
+def _narrowed(layout: Layout, cut: Cut, held: Sequence[int]) -> Layout:
+    names = cut.parameters(held)
+    kept = [number for number, name in enumerate(layout.names) if name in names]
+    shapes = [layout.shapes[number] for number in kept]
+    if cut.shares is not None:
+        shapes = [
+            cut.shares.shape(layout.names[number], layout.shapes[number], cut.position) for number in kept
+        ]
+    lengths = (
+        shape.numel() * (1 + layout.dtypes[n].is_complex) for n, shape in zip(kept, shapes, strict=True)
+    )
+    return Layout(
+        tuple(layout.names[number] for number in kept),
+        tuple(shapes),
+        tuple(itertools.accumulate(lengths, initial=0)),
+        tuple(layout.dtypes[number] for number in kept),
+        layout.dtype,
+    )
 
 
 @lru_cache(maxsize=256)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -15,9 +15,12 @@ from torch.utils._pytree import tree_leaves
 from paceline.context import Batch, Segment
 from paceline.errors import ConfigurationError
 from paceline.replica.calls import arguments_of
+from paceline.replica.layout import Layout, Within
+from paceline.replica.optimizers import all_work_elementwise
 from paceline.replica.pieces.chain import Chain, is_chain
 from paceline.replica.pieces.choosing import choose
 from paceline.replica.pieces.parts import Arguments, Compute, Part, Parts
+from paceline.replica.pieces.tensor.spec import Shares
 from paceline.replica.samples import Samples
 from paceline.task import Task
 
@@ -36,6 +39,51 @@ class Cut:
     """Where each segment begins among the parts, and at the end how many parts there are."""
     segments: tuple[Segment, ...]
 
+    shares: Shares | None = None
+    """Who of a tensor group has what of each parameter, where they have parts."""
+    position: int = 0
+    """Whose cut this is in that group."""
+
+    def at(self, position: int) -> Cut:
+        """The same cut, as another rank of the tensor group has it."""
+        if self.shares is None:
+            return self
+        return replace(self, model=self.model.at(position), position=position)  # type: ignore[attr-defined]
+
+    def parameters(self, held: Sequence[int]) -> set[str]:
+        """The names of what a rank has that holds these segments."""
+        names = {name for number in held for name in self.segments[number].parameters}
+        return names if self.shares is None else {n for n in names if self.shares.holds(n, self.position)}
+
+    def part(self, name: str, whole: Tensor) -> Tensor:
+        """A rank's part of a parameter; the parameter itself, if all have all of it."""
+        if self.shares is None or self.shares.of.get(name) is None:
+            return whole
+        return self.shares.part(name, whole, self.position)
+
+    def write(self, name: str, whole: Tensor, part: Tensor) -> None:
+        """Put a rank's part, flat, into a parameter."""
+        if self.shares is None:
+            whole.copy_(part.view(whole.shape))
+        else:
+            shape = self.shares.shape(name, whole.shape, self.position)
+            self.shares.write(name, whole, part.view(shape), self.position)
+
+    def within(self, layout: Layout) -> dict[str, Within]:
+        """Of the parameters of which a rank has a part: which part of the whole one, whose layout is given."""
+        found: dict[str, Within] = {}
+        for name, shape in zip(layout.names, layout.shapes, strict=True):
+            split = None if self.shares is None else self.shares.of.get(name)
+            if split is not None and self.shares is not None:
+                start, count = split.stretch(self.position, self.shares.size)
+                places = (start + block * split.length for block in range(split.blocks))
+                found[name] = Within(shape, split.dim, tuple((a, a + count) for a in places))
+        return found
+
+    def count(self, name: str, whole: torch.Size) -> int:
+        """How many numbers a rank's part of a parameter has."""
+        return (whole if self.shares is None else self.shares.shape(name, whole, self.position)).numel()
+
     def needs_arguments(self, number: int) -> bool:
         """Whether a segment needs what the model is called with."""
         return self.model.needs_arguments(self.bounds[number], self.bounds[number + 1])
@@ -50,18 +98,39 @@ class Layers:
 
     def __init__(self, module: nn.Module, model: Parts) -> None:
         self.model = model
-        self._sizes = {name: parameter.numel() for name, parameter in module.named_parameters()}
+        shares: Shares | None = getattr(model, "shares", None)
+        self._shares = shares
+        self._sizes = {
+            name: (shares.shape(name, each.shape, 0) if shares else each.shape).numel()
+            for name, each in module.named_parameters()
+        }
         used = {name for part in model.parts for name in part.parameters}
         self._unused = tuple(name for name in self._sizes if name not in used)
 
     @classmethod
-    def of(cls, task: Task, module: nn.Module, batch: Any) -> Layers:
-        """`batch` is a small one, as the task's data has them: its shapes count, not its values."""
+    def of(cls, task: Task, module: nn.Module, batch: Any, *, tensor: int = 1) -> Layers:
+        """`batch` is a small one, as the task's data has them: its shapes count, not its values.
+
+        With `tensor`, matrices are split among so many ranks: the parts are those of one of them.
+        """
         if task.step is not None:
             remedy = "give the task a loss, or choose a strategy that keeps the model whole"
             raise ConfigurationError("step", "must not be given where the model is cut", task.step, remedy)
         arguments = Arguments(*arguments_of(task, module, batch))
-        return cls(module, _parts(module, arguments, _samples(arguments)))
+        if tensor == 1:
+            return cls(module, _parts(module, arguments, _samples(arguments)))
+        if not all_work_elementwise(task, module):
+            bound = "must work element by element where matrices are split"
+            value = type(task.build_optimizer(module)).__name__
+            raise ConfigurationError(
+                "optimizer", bound, value, "choose SGD, Adam or the like, or another strategy"
+            )
+        from paceline.replica.pieces.tensor.planning import roles_of
+        from paceline.replica.pieces.tensor.sharded import Sharded
+
+        roles = roles_of(task.tensor_plan or {}, module)
+        traced = _parts(module, arguments, _samples(arguments), trace=True)
+        return cls(module, Sharded(traced, roles, tensor))
 
     @classmethod
     def untried(cls, module: nn.Module) -> Layers:
@@ -87,9 +156,10 @@ class Layers:
         bounds, owners = [0], []
         for stage, (a, b) in enumerate(pairwise((0, *chosen, len(parts)))):
             inner = [a + place for place in _within(parts[a:b], finer)]
+            inner = sorted({*inner, *(place for place in getattr(self.model, "forced", ()) if a < place < b)})
             owners += [stage] * (len(inner) + 1)
             bounds += [*inner, b]
-        return Cut(self.model, tuple(bounds), self._segments(bounds, owners))
+        return Cut(self.model, tuple(bounds), self._segments(bounds, owners), self._shares)
 
     def _given(self, stages: int, cuts: Sequence[str]) -> list[int]:
         if len(cuts) != stages - 1:
@@ -117,7 +187,8 @@ class Layers:
 
     def _segments(self, bounds: Sequence[int], stages: Sequence[int]) -> tuple[Segment, ...]:
         parts = self.model.parts
-        total = sum(part.operations for part in parts) or 1.0
+        whole = getattr(self.model, "whole_operations", None)
+        total = (sum(part.operations for part in parts) if whole is None else whole) or 1.0
         segments = []
         for number, (a, b) in enumerate(pairwise(bounds)):
             own = parts[a:b]
@@ -137,9 +208,22 @@ class Layers:
                 share=operations / total,
                 bytes_in=parts[a - 1].crossing_bytes if a else 0,
                 values_out=parts[b - 1].crossing if b < len(parts) else (),
+                **self._summed(bounds, number, names),
             )
             segments.append(segment)
         return tuple(segments)
+
+    def _summed(self, bounds: Sequence[int], number: int, names: Sequence[str]) -> dict[str, Any]:
+        """What a segment sums with the other ranks of its tensor group, and what it has a part of."""
+        if self._shares is None:
+            return {}
+        model: Any = self.model
+        a, b = bounds[number], bounds[number + 1]
+        return {
+            "sums": model.sums(b) if b < bounds[-1] else (),
+            "gradient_sums": model.gradient_sums(bounds[number - 1], a) if a else (),
+            "parted": tuple(name for name in names if name in self._shares.of),
+        }
 
 
 def _within(parts: Sequence[Part], segments: int) -> list[int]:
@@ -166,11 +250,11 @@ def few_samples(samples: Samples, batch: Batch) -> Any:
     return some(next((n for n in _TRIED if n <= batch.total and n not in sizes), batch.total))
 
 
-def _parts(module: nn.Module, arguments: Arguments, samples: int) -> Parts:
+def _parts(module: nn.Module, arguments: Arguments, samples: int, *, trace: bool = False) -> Any:
     was_training = module.training
     module.train()
     try:
-        if is_chain(module):
+        if is_chain(module) and not trace:
             return Chain(module, arguments, samples)
         from paceline.replica.pieces.traced import Traced  # torch.export takes a while to import
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -25,26 +26,39 @@ class Exported:
     """A traced module: its operations in forward order, and where each value comes from."""
 
     def __init__(self, program: ExportedProgram) -> None:
-        self.graph_module = program.graph_module
-        graph = self.graph_module.graph
-        self.placeholders = [node for node in graph.nodes if node.op == "placeholder"]
-        self.output: fx.Node = graph.output_node()
         assert program.call_spec.out_spec is not None
         self.out_spec: TreeSpec = program.call_spec.out_spec
+        self._constants = program.constants
         self.state: dict[fx.Node, str] = {}
         """Parameters, buffers and constants, by the names that the module has for them."""
         self.inputs: dict[fx.Node, int] = {}
         """What the model is called with, by its place among all leaves of it."""
-        self._constants = program.constants
-        for node, spec in zip(self.placeholders, program.graph_signature.input_specs, strict=True):
+        graph = program.graph_module.graph
+        placeholders = [node for node in graph.nodes if node.op == "placeholder"]
+        for node, spec in zip(placeholders, program.graph_signature.input_specs, strict=True):
             if spec.kind is InputKind.USER_INPUT:
                 self.inputs[node] = len(self.inputs)
             else:
                 assert spec.target is not None
                 self.state[node] = spec.target
+        self._look_at(program.graph_module)
+
+    def _look_at(self, graph_module: fx.GraphModule) -> None:
+        self.graph_module = graph_module
+        graph = graph_module.graph
+        self.placeholders = [node for node in graph.nodes if node.op == "placeholder"]
+        self.output: fx.Node = graph.output_node()
         self.sizes = _sizes(graph, set(self.inputs))
         """Numbers that follow from the shapes of the inputs alone."""
         self.nodes = [node for node in graph.nodes if _computes(node) and node not in self.sizes]
+
+    def rebuilt(self, graph: fx.Graph, copies: Mapping[fx.Node, fx.Node]) -> Exported:
+        """The same with another graph, in which operations stand for those of this one."""
+        other = copy.copy(self)
+        other.state = {copies[node]: name for node, name in self.state.items()}
+        other.inputs = {copies[node]: place for node, place in self.inputs.items()}
+        other._look_at(fx.GraphModule(self.graph_module, graph))
+        return other
 
     def fetcher(self, module: nn.Module, node: fx.Node) -> Callable[[], Any]:
         """Gives a parameter, buffer or constant as it is when asked for: a module may replace its buffers."""

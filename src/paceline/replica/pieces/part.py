@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -39,9 +40,11 @@ class PartReplica(Replica):
         self._whole = whole if keeps_whole else None
         self._cut = cut
         self.held = tuple(held)
-        module = _stripped(whole.module, _parameters(cut, held))
+        module = _stripped(whole.module, cut, held)
         # What is drawn is what that worker would draw with the whole model.
         super().__init__(whole.task, module, **(whole._identity | {"rank": worker}))
+        if cut.shares is not None:
+            self.layout = replace(self.layout, within=cut.within(whole.layout))
         # Its hooks keep the other replica alive until Python's garbage collector comes, but not its memory.
         whole.gradient.untyped_storage().resize_(0)
         self._shown = Passing(whole.parameters)
@@ -156,17 +159,21 @@ class PartReplica(Replica):
         """The buffers of the held segments, one flat tensor per dtype."""
         return _flat_by_dtype(_buffers(self.module, self._cut, self.held))
 
-    def put(self, held: Sequence[int], parameters: Tensor, buffers: Sequence[Tensor]) -> None:
+    def put(
+        self, held: Sequence[int], parameters: Tensor, buffers: Sequence[Tensor], position: int = 0
+    ) -> None:
         """Write the parameters and buffers of these segments into the whole replica, by name."""
         assert self._whole is not None, "only a reporter puts a model together"
         self._shown.come()
-        names = _parameters(self._cut, held)
+        cut = self._cut.at(position)
+        names = cut.parameters(held)
         layout = self._whole.layout
         at = 0
         for name, view in zip(layout.names, layout.views(self._whole.parameters), strict=True):
             if name in names:
-                view.copy_(parameters[at : at + view.numel()].view(view.shape))
-                at += view.numel()
+                count = cut.count(name, view.shape)
+                cut.write(name, view, parameters[at : at + count])
+                at += count
         for group, flat in zip(
             _by_dtype(_buffers(self._whole.module, self._cut, held)), buffers, strict=True
         ):
@@ -184,20 +191,18 @@ class PartReplica(Replica):
         return self._whole.state(parameters)
 
 
-def _parameters(cut: Cut, held: Sequence[int]) -> set[str]:
-    return {name for number in held for name in cut.segments[number].parameters}
-
-
-def _stripped(module: nn.Module, kept: Collection[str]) -> nn.Module:
-    """A copy of a module in which the parameters of other names have no memory, and are not trained."""
-    blank: dict[int, Any] = {}
+def _stripped(module: nn.Module, cut: Cut, held: Sequence[int]) -> nn.Module:
+    """A copy of a module in which parameters of others have no memory and are not trained, and others are parts."""
+    kept = cut.parameters(held)
+    changed: dict[int, Any] = {}
     for name, parameter in module.named_parameters():
         if name not in kept:
-            blank[id(parameter)] = nn.Parameter(
-                torch.empty_like(parameter, device="meta"), requires_grad=False
-            )
+            blank = torch.empty_like(parameter, device="meta")
+            changed[id(parameter)] = nn.Parameter(blank, requires_grad=False)
+        elif (part := cut.part(name, parameter.detach())).shape != parameter.shape:
+            changed[id(parameter)] = nn.Parameter(part, requires_grad=parameter.requires_grad)
     try:
-        return copy.deepcopy(module, blank)
+        return copy.deepcopy(module, changed)
     except RuntimeError as error:
         bound = "must be one that can be copied, where it is cut"
         remedy = "use torch.nn.utils.parametrizations instead of torch.nn.utils.weight_norm and the like"

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from paceline.context import Batch
-from paceline.errors import ConfigurationError
 from paceline.replica.accounting import Accounting
 from paceline.replica.activations import bytes_of
 from paceline.replica.binding import Binding
@@ -73,7 +72,7 @@ class ShardedReplica(PartReplica):
         self._is_all = not isinstance(before, PartReplica)
         self._cut, self.sheds, self._own = cut, sheds, own
         self._device = before.device
-        evenly = all_work_elementwise(self.task, self.module)
+        evenly = all_work_elementwise(self.task, self.module) and not before.layout.within
         used = [cut.segments[number].parameters for number in self.held]
         homes = homes_of(used, before.layout.names)
         self.units = units_of(before.layout, homes, ranks, evenly=evenly)
@@ -224,9 +223,12 @@ class ShardedReplica(PartReplica):
         self._book()
 
     def place_of(self, name: str) -> slice:
-        remedy = "use zero=1, or a model whose stages share none"
-        bound = "must be 0 or 1 where several stages use one parameter"
-        raise ConfigurationError("zero", bound, f"2 or more ({name})", remedy)
+        """Where this rank's part of a parameter lies in `gradient`."""
+        place, number = self._home[name], self.units[self._home[name]].layout.names.index(name)
+        offsets, shard = self.units[place].layout.offsets, self.units[place].shards[self._own]
+        a, b = max(offsets[number], shard.start), min(offsets[number + 1], shard.stop)
+        start = self._starts[place] + a - shard.start
+        return slice(start, start + b - a) if a < b else slice(0, 0)
 
     # Looking at the model
 
@@ -240,9 +242,11 @@ class ShardedReplica(PartReplica):
         trained = [name for name, _ in self.module.named_parameters() if name in views]
         return flatten([views[name] for name in trained], self.layout.dtype, self._device)
 
-    def put(self, held: Sequence[int], parameters: Tensor, buffers: Sequence[Tensor]) -> None:
+    def put(
+        self, held: Sequence[int], parameters: Tensor, buffers: Sequence[Tensor], position: int = 0
+    ) -> None:
         if not self._is_all:  # else it is gathered, and need not be put together
-            super().put(held, parameters, buffers)
+            super().put(held, parameters, buffers, position)
 
     @contextmanager
     def _holding(self, parameters: Tensor | None) -> Iterator[None]:

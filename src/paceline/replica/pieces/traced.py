@@ -6,7 +6,8 @@ every rank can fetch it. Nor do sizes that follow from it: they are computed aga
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -15,27 +16,51 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_leaves, tree_unflatten
 
 from paceline.replica.pieces.counting import MOVED, nbytes_of
-from paceline.replica.pieces.exporting import export
+from paceline.replica.pieces.exporting import Exported, export
 from paceline.replica.pieces.parts import MOST_TENSORS, Arguments, Compute, Part, cannot_cross
 
-__all__ = ["Traced"]
+__all__ = ["Traced", "Trial"]
+
+
+@dataclass(slots=True)
+class Trial:
+    """What is known of each operation after some samples went through the model, without data."""
+
+    samples: int
+    values: dict[fx.Node, Any] = field(default_factory=dict)
+    operations: dict[fx.Node, float] = field(default_factory=dict)
+    parameters: dict[fx.Node, str] = field(default_factory=dict)
+    """The names of those that the graph is given."""
+    buffers: dict[fx.Node, str] = field(default_factory=dict)
+    trainable: frozenset[str] = frozenset()
+    split: dict[fx.Node, int] = field(default_factory=dict)
+    """Among how many ranks a value is split, if it is."""
+
+    def nbytes(self, node: fx.Node) -> int:
+        """Of one sample."""
+        return nbytes_of(self.values[node]) // self.samples // self.split.get(node, 1)
 
 
 class Traced:
     """A module as a row of operations."""
 
     def __init__(self, module: nn.Module, arguments: Arguments, samples: int) -> None:
-        self._exported = export(module, arguments, samples)
-        self._nodes = self._exported.nodes
+        exported = export(module, arguments, samples)
+        self._begin(exported, _try(exported, module, arguments, samples))
+
+    def _begin(self, exported: Exported, trial: Trial) -> None:
+        self.exported = exported
+        self.trial = trial
+        self._nodes = exported.nodes
         self._place = {node: place for place, node in enumerate(self._nodes)}
         self._crossing = self._find_crossing()
-        self.parts = self._make_parts(module, arguments, samples)
+        self.parts = self._make_parts()
 
     def needs_arguments(self, start: int, stop: int) -> bool:
         return bool(self._inputs_of(start, stop))
 
     def compute(self, module: nn.Module, start: int, stop: int) -> Compute:
-        exported, is_last = self._exported, stop == len(self._nodes)
+        exported, is_last = self.exported, stop == len(self._nodes)
         state = [exported.fetcher(module, node) for node in self._state_of(start, stop)]
         inputs = [exported.inputs[node] for node in self._inputs_of(start, stop)]
         run = fx.GraphModule(nn.Module(), self._graph(start, stop)).forward
@@ -79,50 +104,28 @@ class Traced:
             return f"{len(crossing)} values would cross it, and it must be 1 to {MOST_TENSORS}"
         for node in crossing:
             if reason := cannot_cross(node.meta.get("val")):
-                return f"{self._exported.layer_of(node)} gives {reason}"
+                return f"{self.exported.layer_of(node)} gives {reason}"
             for user in node.users:
-                if self._place.get(user, -1) > place and self._exported.mutates(user, node):
-                    return f"{self._exported.layer_of(user)} changes a value in place that would cross it"
+                if self._place.get(user, -1) > place and self.exported.mutates(user, node):
+                    return f"{self.exported.layer_of(user)} changes a value in place that would cross it"
         return ""
 
     # Parts
 
-    def _make_parts(self, module: nn.Module, arguments: Arguments, samples: int) -> list[Part]:
-        values, operations = self._try(module, arguments)
-        names = {id(parameter): name for name, parameter in module.named_parameters()}
-        buffers = {id(buffer): name for name, buffer in module.named_buffers()}
-        parts = []
+    def _make_parts(self) -> list[Part]:
+        trial, parts = self.trial, []
         for place, node in enumerate(self._nodes):
-            used = [self._exported.fetcher(module, each)() for each in self._state_of(place, place + 1)]
+            used = self._state_of(place, place + 1)
             part = Part(
-                name=self._exported.layer_of(node),
-                operations=operations[node] / samples,
-                crossing=tuple(nbytes_of(values[each]) // samples for each in self._crossing[place + 1]),
+                name=self.exported.layer_of(node),
+                operations=trial.operations[node] / trial.samples,
+                crossing=tuple(trial.nbytes(each) for each in self._crossing[place + 1]),
                 obstacle=self._obstacle(place),
-                parameters=tuple(names[id(each)] for each in used if id(each) in names),
-                buffers=tuple(buffers[id(each)] for each in used if id(each) in buffers),
+                parameters=tuple(trial.parameters[each] for each in used if each in trial.parameters),
+                buffers=tuple(trial.buffers[each] for each in used if each in trial.buffers),
             )
             parts.append(part)
         return parts
-
-    def _try(
-        self, module: nn.Module, arguments: Arguments
-    ) -> tuple[dict[fx.Node, Any], dict[fx.Node, float]]:
-        """Each operation's values, without data, and what it costs."""
-        exported = self._exported
-        given = tree_leaves(tuple(arguments))
-        with FakeTensorMode(allow_non_fake_inputs=True) as mode, torch.no_grad():
-            fakes: list[Any] = []
-            for node in exported.placeholders:
-                value = (
-                    given[exported.inputs[node]]
-                    if node in exported.inputs
-                    else exported.fetcher(module, node)()
-                )
-                fakes.append(mode.from_tensor(value.detach()) if isinstance(value, Tensor) else value)
-            counting = _Counting(exported.graph_module)
-            counting.run(*fakes)
-        return counting.values, counting.operations
 
     # Graphs of segments
 
@@ -131,21 +134,21 @@ class Traced:
         found: dict[fx.Node, None] = {}
         waiting = [node for place in range(start, stop) for node in self._nodes[place].all_input_nodes]
         if stop == len(self._nodes):
-            waiting += self._exported.output.all_input_nodes
+            waiting += self.exported.output.all_input_nodes
         while waiting:
             node = waiting.pop()
             if node not in found:
                 found[node] = None
-                if node in self._exported.sizes:
+                if node in self.exported.sizes:
                     waiting += node.all_input_nodes
-        return [node for node in self._exported.graph_module.graph.nodes if node in found]
+        return [node for node in self.exported.graph_module.graph.nodes if node in found]
 
     def _state_of(self, start: int, stop: int) -> list[fx.Node]:
         """The parameters, buffers and constants that these operations use."""
-        return [node for node in self._needed(start, stop) if node in self._exported.state]
+        return [node for node in self._needed(start, stop) if node in self.exported.state]
 
     def _inputs_of(self, start: int, stop: int) -> list[fx.Node]:
-        return [node for node in self._needed(start, stop) if node in self._exported.inputs]
+        return [node for node in self._needed(start, stop) if node in self.exported.inputs]
 
     def _graph(self, start: int, stop: int) -> fx.Graph:
         """The operations `start` to `stop` as a graph: of state, of inputs, and of what crosses the cut before."""
@@ -153,27 +156,52 @@ class Traced:
         taken = [*self._state_of(start, stop), *self._inputs_of(start, stop), *self._crossing[start]]
         for node in taken:
             copies[node] = graph.placeholder(node.name)
-        sizes = [node for node in self._needed(start, stop) if node in self._exported.sizes]
+        sizes = [node for node in self._needed(start, stop) if node in self.exported.sizes]
         for node in self._in_order([*sizes, *self._nodes[start:stop]]):
-            copies[node] = graph.node_copy(node, lambda each: copies[each])
+            copies[node] = self._copy(graph, node, copies)
         if stop == len(self._nodes):
-            graph.output(fx.map_arg(self._exported.output.args[0], lambda each: copies[each]))
+            graph.output(fx.map_arg(self.exported.output.args[0], lambda each: copies[each]))
         else:
             graph.output(tuple(copies[node] for node in self._crossing[stop]))
         return graph
 
+    def _copy(self, graph: fx.Graph, node: fx.Node, copies: Mapping[fx.Node, fx.Node]) -> fx.Node:
+        """An operation in the graph of a segment."""
+        return graph.node_copy(node, lambda each: copies[each])
+
     def _in_order(self, nodes: Sequence[fx.Node]) -> Iterator[fx.Node]:
         wanted = set(nodes)
-        return (node for node in self._exported.graph_module.graph.nodes if node in wanted)
+        return (node for node in self.exported.graph_module.graph.nodes if node in wanted)
+
+
+def _try(exported: Exported, module: nn.Module, arguments: Arguments, samples: int) -> Trial:
+    trial = Trial(samples)
+    given = tree_leaves(tuple(arguments))
+    names = {id(parameter): name for name, parameter in module.named_parameters()}
+    buffers = {id(buffer): name for name, buffer in module.named_buffers()}
+    trial.trainable = frozenset(name for name, each in module.named_parameters() if each.requires_grad)
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode, torch.no_grad():
+        fakes: list[Any] = []
+        for node in exported.placeholders:
+            if node in exported.inputs:
+                value = given[exported.inputs[node]]
+            else:
+                value = exported.fetcher(module, node)()
+                if id(value) in names:
+                    trial.parameters[node] = names[id(value)]
+                if id(value) in buffers:
+                    trial.buffers[node] = buffers[id(value)]
+            fakes.append(mode.from_tensor(value.detach()) if isinstance(value, Tensor) else value)
+        _Counting(exported.graph_module, trial).run(*fakes)
+    return trial
 
 
 class _Counting(fx.Interpreter):
     """Runs a graph and counts each operation."""
 
-    def __init__(self, graph_module: fx.GraphModule) -> None:
+    def __init__(self, graph_module: fx.GraphModule, trial: Trial) -> None:
         super().__init__(graph_module, garbage_collect_values=False)
-        self.values: dict[fx.Node, Any] = {}
-        self.operations: dict[fx.Node, float] = {}
+        self._trial = trial
 
     def run_node(self, node: fx.Node) -> Any:
         from torch.utils.flop_counter import FlopCounterMode
@@ -181,6 +209,6 @@ class _Counting(fx.Interpreter):
         with FlopCounterMode(display=False) as counter:
             made = super().run_node(node)
         moved = sum(leaf.numel() for leaf in tree_leaves(made) if isinstance(leaf, Tensor))
-        self.values[node] = made
-        self.operations[node] = float(counter.get_total_flops()) + MOVED * moved
+        self._trial.values[node] = made
+        self._trial.operations[node] = float(counter.get_total_flops()) + MOVED * moved
         return made

@@ -104,4 +104,5 @@ def laid_out(units: Sequence[Unit], dtype: torch.dtype) -> Layout:
         (0, *(unit.start + offset for unit in units for offset in unit.layout.offsets[1:])),
         tuple(kind for each in layouts for kind in each.dtypes),
         dtype,
+        {name: within for each in layouts for name, within in each.within.items()},
     )

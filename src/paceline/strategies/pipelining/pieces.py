@@ -1,7 +1,8 @@
-"""What ranks with different segments of one model do together, besides passing values on.
+"""What ranks with different pieces of one model do together, besides passing values on.
 
-A tied parameter is held by several of them: its gradients are summed, so that it stays the same everywhere. The global
-norm is of every parameter once. And the first rank is shown the whole model when the run looks at it.
+A tied parameter is held by several stages: its gradients are summed, so that it stays the same everywhere. What is not
+split in a tensor group is the same on all its ranks, to the bit: it is computed of the same values. The global norm is
+of every parameter once. And the first rank is shown the whole model when the run looks at it.
 """
 
 from __future__ import annotations
@@ -19,17 +20,34 @@ _SHOWN = 2**30  # a tag of its own
 
 
 class Pieces:
-    """Who holds what. `held` are the segments of each rank of the net."""
+    """Who holds what. `held` are the segments of each rank of `net`, the stages of a pipeline.
 
-    def __init__(self, ctx: Context, net: Net, held: Sequence[Sequence[int]], data: DataAxis) -> None:
+    `row` is all ranks that hold the model together, stage by stage: those of a stage are a tensor group.
+    """
+
+    def __init__(
+        self, ctx: Context, row: Net, net: Net, held: Sequence[Sequence[int]], data: DataAxis
+    ) -> None:
         self._ctx = ctx
         self._data = data
         self._model = ctx.model
+        self._row = row
         self._net = net
         self._held = held
-        self._tied = self._find_tied()
-        self._foreign = [name for name, ranks in self._tied.items() if ranks[0] != net.rank]
-        """Tied parameters that count with another rank."""
+        self._size = row.size // net.size
+        self.tied = self._find_tied()
+        """The ranks of each parameter that this one trains together with other stages."""
+        self._foreign = [name for name, ranks in self.tied.items() if ranks[0] != net.rank]
+        """Parameters that count with another rank."""
+        if row.rank % self._size:
+            self._foreign += [name for name in self._find_whole() if name not in self._foreign]
+
+    def _find_whole(self) -> list[str]:
+        """What every rank of the tensor group trains, all of it."""
+        segments = [self._model.pieces.segments[number] for number in self._held[self._net.rank]]
+        parted = {name for segment in segments for name in segment.parted}
+        names = dict.fromkeys(name for segment in segments for name in segment.parameters)
+        return [name for name in names if name not in parted and self._model.pieces.trains(name)]
 
     def _find_tied(self) -> dict[str, list[int]]:
         """The ranks of each parameter that this rank trains together with others."""
@@ -46,7 +64,7 @@ class Pieces:
     async def update(self) -> None:
         """One update of the whole model with the gradients of all ranks."""
         model = self._model
-        for name, ranks in self._tied.items():
+        for name, ranks in self.tied.items():
             await all_reduce(self._net.split(ranks), model.gradient[model.pieces.place_of(name)], "ring")
         await self._data.sum()
         await self._data.apply(await self._norm() if model.clips else None)
@@ -60,25 +78,26 @@ class Pieces:
         square = square.clamp(min=0)  # rounding may have left less than nothing
         if self._data.shared_by is not None:
             await all_reduce(self._data.shared_by, square, "ring")
-        return await norm_of_squares(self._net, square)
+        return await norm_of_squares(self._row, square)
 
     async def show(self, step: int) -> None:
         """Let the run see the whole model after a step, if it wants to."""
         if not self._ctx.log.inspects(step) and not self._model.pieces.averages:
             return
-        net, model = self._net, self._model
-        if net.rank > 0:
-            buffers = model.pieces.held_buffers
-            await net.send(0, model.pieces.held_parameters, tag=_SHOWN, header=(float(len(buffers)),))
+        row, pieces = self._row, self._model.pieces
+        if row.rank > 0:
+            buffers = pieces.held_buffers
+            await row.send(0, pieces.held_parameters, tag=_SHOWN, header=(float(len(buffers)),))
             for number, buffer in enumerate(buffers):
-                await net.send(0, buffer, tag=_SHOWN + 1 + number)
+                await row.send(0, buffer, tag=_SHOWN + 1 + number)
             return
-        model.pieces.put(self._held[0], model.pieces.held_parameters, model.pieces.held_buffers)
-        for rank in range(1, net.size):
-            message = await net.recv(rank, tag=_SHOWN)
+        pieces.put(self._held[0], pieces.held_parameters, pieces.held_buffers)
+        for rank in range(1, row.size):
+            message = await row.recv(rank, tag=_SHOWN)
             count = int(message.header[0])
-            others = [await net.recv(rank, tag=_SHOWN + 1 + number) for number in range(count)]
-            model.pieces.put(self._held[rank], message.tensor, [other.tensor for other in others])
+            others = [await row.recv(rank, tag=_SHOWN + 1 + number) for number in range(count)]
+            stage, position = divmod(rank, self._size)
+            pieces.put(self._held[stage], message.tensor, [each.tensor for each in others], position=position)
 
 
 def _common(one: slice, other: slice) -> slice:

@@ -1,7 +1,8 @@
-"""The program of a rank of a mesh: data x pipeline. A pipeline alone is a mesh with one row."""
+"""The program of a rank of a mesh: data x pipeline x tensor. A pipeline alone is a mesh with one row."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -29,6 +30,7 @@ class Plan:
     stages: int | None = None
     """Without a number there are as many as workers, or as the model has layers: then some workers hold none."""
     data: int = 1
+    tensor: int = 1
     chunks: int = 1
     microbatches: int | None = None
     """Without a number there are four for each stage."""
@@ -44,16 +46,16 @@ async def train_in_pieces(ctx: Context, plan: Plan) -> None:
     pieces = ctx.model.pieces
     stages = plan.stages
     if stages is None:
-        stages = min(ctx.net.size // plan.data, max(1, pieces.most_segments // plan.chunks))
+        stages = min(ctx.net.size, max(1, pieces.most_segments // plan.chunks))
     if plan.zero == 3 and pieces.averages:
         remedy = "leave it out, or use zero=2"
         raise ConfigurationError("ema", "must not be given where parameters are shed", "a decay", remedy)
-    pieces.cut(stages * plan.chunks, plan.cuts, finer=_FINER if plan.zero > 1 else 1)
-    ranks = stages * plan.data
+    pieces.cut(stages * plan.chunks, plan.cuts, finer=_FINER if plan.zero > 1 else 1, tensor=plan.tensor)
+    ranks = plan.data * stages * plan.tensor
     if ctx.net.rank >= ranks:
         await _look_on(ctx)
         return
-    mesh = Mesh(ctx.net.split(range(ranks)), data=plan.data, pipeline=stages)
+    mesh = Mesh(ctx.net.split(range(ranks)), data=plan.data, pipeline=stages, tensor=plan.tensor)
     rank = _Rank(ctx, plan, mesh)
     await rank.train()
 
@@ -64,30 +66,39 @@ class _Rank:
     def __init__(self, ctx: Context, plan: Plan, mesh: Mesh) -> None:
         self._ctx = ctx
         self._plan = plan
-        self._group, self._net = mesh["data"], mesh["pipeline"]
-        stages = self._net.size
+        self._group, self._net, self._tensor = mesh["data"], mesh["pipeline"], mesh["tensor"]
+        self._ranks = math.prod(mesh.axes.values())
+        stages, size = self._net.size, self._net.size * self._tensor.size
+        row = ctx.net.split(range(self._group.rank * size, (self._group.rank + 1) * size))
         pieces = ctx.model.pieces
         held = [segments_of(pieces, range(rank, stages * plan.chunks, stages)) for rank in range(stages)]
         self._segments, data = self._hold(held[self._net.rank])
         self._stage = Stage(ctx, self._net, plan.chunks, self._segments)
-        self._pieces = Pieces(ctx, self._net, held, data)
+        self._pieces = Pieces(ctx, row, self._net, held, data)
+        if plan.zero > 1 and self._pieces.tied:
+            remedy = "use zero=1, or a model whose stages share none"
+            bound = "must be 0 or 1 where several stages use one parameter"
+            value = f"{plan.zero} ({', '.join(self._pieces.tied)})"
+            raise ConfigurationError("zero", bound, value, remedy)
 
     def _hold(self, own: Sequence[int]) -> tuple[Segments, DataAxis]:
         ctx, group, zero = self._ctx, self._group, self._plan.zero
         pieces = ctx.model.pieces
         if zero > 1:
             return self._share(own, sheds=zero == 3)
-        pieces.hold(own, worker=group.rank)
+        pieces.hold(own, worker=group.rank, position=self._tensor.rank)
+        segments = Segments(pieces, self._tensor)
         if zero == 1 and group.size > 1:
-            return Segments(pieces), SharedUpdates(ctx, group)
-        return Segments(pieces), Copies(ctx, group, self._plan.algorithm)
+            return segments, SharedUpdates(ctx, group)
+        return segments, Copies(ctx, group, self._plan.algorithm)
 
     def _share(self, own: Sequence[int], *, sheds: bool) -> tuple[Segments, DataAxis]:
         ctx, group = self._ctx, self._group
         pieces = ctx.model.pieces
-        shards = pieces.share(own, ranks=group.size, own=group.rank, sheds=sheds)
+        position = self._tensor.rank
+        shards = pieces.share(own, ranks=group.size, own=group.rank, sheds=sheds, position=position)
         self._exchange = exchange_on(ctx, group, shards, own, sheds=sheds)
-        segments = SharedSegmentsOfStage(pieces, shards, self._exchange, own, sheds=sheds)
+        segments = SharedSegmentsOfStage(pieces, self._tensor, shards, self._exchange, own, sheds=sheds)
         return segments, SharedPieces(ctx, group, self._exchange)
 
     async def train(self) -> None:
@@ -104,7 +115,7 @@ class _Rank:
             await self._pieces.update()
             await self._show(step)
             if ctx.net.rank == 0:
-                for onlooker in range(self._net.size * group.size, ctx.net.size):
+                for onlooker in range(self._ranks, ctx.net.size):
                     await ctx.net.send(onlooker, ctx.model.gradient[:0], tag=_NEWS)
 
     async def _show(self, step: int) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from paceline.context import BackwardPart, Crossing, Pieces
+from paceline.collectives import all_reduce
+from paceline.context import BackwardPart, Crossing, Net, Pieces
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -21,28 +22,64 @@ def segments_of(pieces: Pieces, stages: Sequence[int]) -> list[int]:
 class Segments:
     """What a rank computes of a stage. Who shares segments with other ranks talks to them in between."""
 
-    def __init__(self, pieces: Pieces) -> None:
+    def __init__(self, pieces: Pieces, tensor: Net | None = None) -> None:
+        """`tensor`: the ranks among which the matrices of these segments are split."""
         self._pieces = pieces
+        self._tensor = tensor
+        self._all = pieces.segments
         self._of: dict[int, list[int]] = {}
         for segment in pieces.segments:
             self._of.setdefault(segment.stage, []).append(segment.number)
+        self._wanted: dict[tuple[int, int], tuple[bool, ...]] = {}
+        """Of which values that came to a segment a gradient goes back, by segment and micro-batch."""
 
     async def forward(self, stage: int, micro: int, given: Crossing) -> Crossing:
         """What goes from a stage to the next, given what came from the one before."""
-        for segment in self._of[stage]:
-            given = await self._pieces.forward(segment, micro, given)
+        for number in self._of[stage]:
+            segment = self._all[number]
+            if segment.gradient_sums:
+                self._wanted[number, micro] = given.wanted
+            await self._have(number)
+            given = await self._pieces.forward(number, micro, given)
+            self._leave(number)
+            for place in segment.sums:
+                await self._sum(given.tensors[place])
         return given
 
     async def backward(
         self, stage: int, micro: int, gradients: Sequence[Tensor], part: BackwardPart
     ) -> Sequence[Tensor]:
         """The gradients of what came from the stage before, given those of what went to the next."""
-        for segment in reversed(self._of[stage]):
-            gradients = await self._pieces.backward(segment, micro, gradients, part)
+        for number in reversed(self._of[stage]):
+            segment = self._all[number]
+            await self._have(number)
+            gradients = await self._pieces.backward(number, micro, gradients, part)
+            self._leave(number)
+            if part != "inputs":
+                await self._take_gradient(number)
+            if segment.gradient_sums and part != "weights":
+                wanted = self._wanted.pop((number, micro))
+                for place in segment.gradient_sums:
+                    if wanted[place]:
+                        await self._sum(gradients[sum(wanted[:place])])
         return gradients
+
+    async def _have(self, segment: int) -> None:
+        """Before a pass: have its parameters."""
+
+    def _leave(self, segment: int) -> None:
+        """After a pass: they are not needed any more."""
+
+    async def _take_gradient(self, segment: int) -> None:
+        """After a pass that has added to the gradient of its weights."""
 
     async def pass_by(self, stage: int, part: BackwardPart | None) -> None:
         """Take part in a pass of other ranks with which this one shares segments; None: a forward pass."""
 
     async def gather_all(self, *, keeps: bool) -> None:
         """Take part in bringing together all parameters that ranks share; `keeps`: on this rank."""
+
+    async def _sum(self, value: Tensor) -> None:
+        """Over the tensor group, to the same bits on every rank."""
+        if self._tensor is not None:
+            await all_reduce(self._tensor, value, "shared" if self._tensor.shares_memory else "ring")

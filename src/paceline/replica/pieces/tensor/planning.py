@@ -1,0 +1,154 @@
+"""Which layers are split: as the task's plan says, or found by following what their columns lead to.
+
+Found by itself is every group of linear layers with one input (queries, keys and values; or a gate and its values)
+whose columns lead to nothing but other linear layers, which are then split by rows. Where a model has no such group,
+each linear layer is split by columns, and its output is put together at once.
+"""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+from collections.abc import Iterator, Mapping
+
+from torch import Tensor, fx, nn
+
+from paceline.errors import ConfigurationError
+from paceline.replica.pieces.tensor.following import name_of
+from paceline.replica.pieces.tensor.region import Facts, Region, Role, Stuck, follow
+from paceline.replica.pieces.tensor.spec import Split
+
+__all__ = ["find", "roles_of"]
+
+
+def find(facts: Facts, roles: Mapping[str, Role], size: int) -> Region:
+    """Split the model as the roles of its weights say; without any, where it can be."""
+    region = _by_plan(facts, roles) if roles else _by_itself(facts)
+    for name, split in region.parameters.items():
+        if split is not None:
+            _check(name, split, size)
+    return region
+
+
+def _by_plan(facts: Facts, roles: Mapping[str, Role]) -> Region:
+    try:
+        return follow(facts, roles)
+    except Stuck as stuck:
+        bound = f"must be one that can be followed, but {_where(stuck.node)} cannot be done on parts"
+        value = stuck.reason or f"no rule for {name_of(stuck.node)}"
+        raise ConfigurationError("tensor_plan", bound, value, "leave that layer out of the plan") from stuck
+
+
+def _where(node: fx.Node) -> str:
+    stack = node.meta.get("nn_module_stack") or {}
+    path = next((place[0] for place in reversed(list(stack.values())) if place[0]), "")
+    return f"{name_of(node)} of layer {path}" if path else name_of(node)
+
+
+def _by_itself(facts: Facts) -> Region:
+    region = Region()
+    for names in _groups(facts):
+        if region.parameters.keys() & names:
+            continue
+
+        def is_free(name: str, taken: set[str] = names) -> bool:
+            return name not in taken and name not in region.parameters and len(facts.users(name)) == 1
+
+        try:
+            found = follow(facts, dict.fromkeys(names, "column"), free=is_free)
+        except Stuck:
+            continue
+        if not region.parameters.keys() & found.parameters.keys():
+            region.update(found)
+    if region.parameters:
+        return region
+    lone = dict.fromkeys(_linear_weights(facts), _GATHERED)
+    if not lone:
+        remedy = "choose another strategy, or a model with nn.Linear layers"
+        raise ConfigurationError("model", "must have layers that can be split", "no nn.Linear", remedy)
+    return follow(facts, lone)
+
+
+_GATHERED: Role = "gathered"
+
+
+def _groups(facts: Facts) -> Iterator[set[str]]:
+    """The weights of linear layers that have the same input; each that is used once."""
+    groups: dict[object, set[str]] = {}
+    for node in facts.nodes:
+        name = facts.weight(node)
+        if name is not None and name_of(node) == "linear" and len(facts.users(name)) == 1:
+            groups.setdefault(node.args[0], set()).add(name)
+    yield from groups.values()
+
+
+def _linear_weights(facts: Facts) -> list[str]:
+    """Of layers that are used as linear ones alone."""
+    names = dict.fromkeys(facts.weight(node) for node in facts.nodes if name_of(node) == "linear")
+    return [
+        name
+        for name in names
+        if name is not None and all(name_of(user) == "linear" for user in facts.users(name))
+    ]
+
+
+def _check(name: str, split: Split, size: int) -> None:
+    layer = name.rpartition(".")[0] or name
+    if split.unit > 1 and split.units % size:
+        divisors = ", ".join(str(n) for n in range(1, split.units + 1) if split.units % n == 0)
+        bound = f"must divide the {split.units} heads of {layer}"
+        raise ConfigurationError("size", bound, size, f"use one of {divisors}")
+    if split.units < size and (split.blocks > 1 or (split.dim == 0 and not split.origins)):
+        bound = f"must be at most the {split.units} columns of {layer}"
+        raise ConfigurationError(
+            "size", bound, size, "use fewer workers, or leave that layer out of the plan"
+        )
+
+
+# The words of a plan
+
+
+def roles_of(plan: Mapping[str, str], module: nn.Module) -> dict[str, Role]:
+    """The roles of weights, by name, of a plan that has layers by name or by pattern."""
+    layers = dict(module.named_modules())
+    names = {id(parameter): name for name, parameter in module.named_parameters()}
+    roles: dict[str, Role] = {}
+    for pattern, word in plan.items():
+        found = [name for name in layers if name and _matches(name, pattern)]
+        if not found:
+            near = difflib.get_close_matches(pattern, [name for name in layers if name], n=3, cutoff=0.5)
+            remedy = (
+                f"did you mean {' or '.join(near)}?"
+                if near
+                else f"its layers are {', '.join(list(layers)[1:13])}"
+            )
+            raise ConfigurationError("tensor_plan", "must name layers of the model", pattern, remedy)
+        for layer in found:
+            for weight, role in _roles(layer, layers[layer], word):
+                roles[names[id(weight)]] = role
+    return roles
+
+
+def _matches(name: str, pattern: str) -> bool:
+    """A star stands for one part of a name, as in PyTorch's parallelize_module."""
+    parts, wanted = name.split("."), pattern.split(".")
+    return len(parts) == len(wanted) and all(map(fnmatch.fnmatchcase, parts, wanted))
+
+
+def _roles(name: str, layer: nn.Module, word: str) -> list[tuple[Tensor, Role]]:
+    if isinstance(layer, nn.MultiheadAttention) and word == "heads":
+        into = [layer.in_proj_weight, layer.q_proj_weight, layer.k_proj_weight, layer.v_proj_weight]
+        columns: list[tuple[Tensor, Role]] = [(each, "column") for each in into if each is not None]
+        return [*columns, (layer.out_proj.weight, "row")]
+    if isinstance(layer, nn.Embedding) and word in ("vocabulary", "row"):
+        return [(layer.weight, "vocabulary")]
+    if isinstance(layer, nn.Linear) and word in ("column", "row", "vocabulary"):
+        return [(layer.weight, "row" if word == "row" else "column")]
+    fits = {nn.Linear: "column or row", nn.Embedding: "vocabulary", nn.MultiheadAttention: "heads"}
+    words = next((each for kind, each in fits.items() if isinstance(layer, kind)), "")
+    kind = type(layer).__name__
+    bound = (
+        f"must say {words} of {name}, which is of type {kind}" if words else f"must not name {name}, a {kind}"
+    )
+    remedy = "column and row are for nn.Linear, vocabulary for nn.Embedding, heads for nn.MultiheadAttention"
+    raise ConfigurationError("tensor_plan", bound, word, remedy)

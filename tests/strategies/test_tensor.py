@@ -1,0 +1,178 @@
+"""`tensor` gives the weights of `single`, on any number of workers, in every world."""
+
+import pytest
+import torch
+from pieces_models import gpt_task, task_of
+from tasks import WORLDS, a_task, simulated
+from tensor_models import encoder_task, language_task, model_task
+from torch.optim.lr_scheduler import LambdaLR
+
+import paceline as pl
+from paceline.errors import ConfigurationError, UnknownNameError
+from paceline.strategies import parse
+from paceline.testing.checks import check_close
+from paceline.trace import Kind
+
+OPTIMIZERS = {
+    "sgd": lambda params: torch.optim.SGD(params, lr=0.1),
+    "momentum": lambda params: torch.optim.SGD(params, lr=0.1, momentum=0.9, nesterov=True),
+    "adam": lambda params: torch.optim.Adam(params, lr=0.01, weight_decay=0.01),
+}
+UPDATES = {"clip_norm": 0.05, "schedule": lambda made: LambdaLR(made, lambda step: 0.7**step)}
+VOCABULARY = {
+    "tokens": "vocabulary",
+    "head": "column",
+    "block.gate": "column",
+    "block.up": "column",
+    "block.down": "row",
+}
+
+
+def check_weights(task, workers, spec="tensor", steps=4):
+    expected = pl.train(task, "single", simulated(1), steps=steps)
+    run = pl.train(task, spec, simulated(workers), steps=steps)
+    check_close(run.parameters, expected.parameters)
+    assert [r.loss for r in run.history] == pytest.approx([r.loss for r in expected.history], rel=1e-12)
+    assert [r.samples for r in run.history] == [r.samples for r in expected.history]
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_attention_and_gates_give_the_weights_of_single(optimizer, workers):
+    for kind in ("in-three", "gated"):
+        check_weights(model_task(kind, optimizer=OPTIMIZERS[optimizer], **UPDATES), workers)
+
+
+@pytest.mark.parametrize("workers", [3, 5, 6, 7, 8])
+def test_columns_need_not_divide_by_the_workers(workers):
+    check_weights(task_of("perceptron", optimizer=OPTIMIZERS["adam"], **UPDATES), workers)
+
+
+def test_eight_workers_have_a_head_each():
+    check_weights(gpt_task(**UPDATES, heads=8), 8)
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_a_vocabulary_is_split_tied_or_not(tied):
+    task = language_task(tied=tied, tensor_plan=VOCABULARY, optimizer=OPTIMIZERS["adam"], **UPDATES)
+    for workers in (2, 3, 5):
+        check_weights(task, workers)
+
+
+# Not with Adam: the gradients of its keys' biases are zero but for rounding, and Adam takes whole steps by them.
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_torchs_own_transformer_gives_the_weights_of_single_dropout_included(norm_first):
+    check_weights(encoder_task(dropout=0.2, norm_first=norm_first, **UPDATES), 4)
+
+
+def test_a_last_batch_of_fewer_samples_works():
+    check_weights(model_task("separate-dropout", batch_size=7), 2, steps=8)
+
+
+def test_more_workers_than_a_group_share_the_batch():
+    check_weights(gpt_task(optimizer=OPTIMIZERS["adam"], **UPDATES), 6, "tensor:size=2")
+    check_weights(a_task(batch_size=7, **UPDATES), 8, "tensor:size=2", steps=8)
+
+
+@pytest.mark.parametrize("link", ["shared-memory", "tcp"])
+def test_processes_and_simulation_give_the_same_bits(link):
+    task = gpt_task(dropout=0.2, clip_norm=0.1)
+    real = pl.train(task, "tensor", pl.Local(workers=2, threads=1, link=link), steps=4)
+    virtual = pl.train(task, "tensor", WORLDS["simulated"](2), steps=4)
+    assert torch.equal(real.parameters, virtual.parameters)
+    assert [record.loss for record in real.history] == [record.loss for record in virtual.history]
+
+
+@pytest.mark.slow
+def test_groups_in_processes_give_the_bits_of_simulated_ones():
+    task = model_task("gated", clip_norm=0.1)
+    runs = [pl.train(task, "tensor:size=2", WORLDS[world](4), steps=4) for world in WORLDS]
+    assert torch.equal(runs[0].parameters, runs[1].parameters)
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_the_whole_model_is_evaluated_and_averaged(world):
+    task = a_task(test=a_task().build_data(), metric="mse", ema=0.7)
+    runs = [
+        pl.train(task, spec, WORLDS[world](workers), steps=4, evaluate_every=1)
+        for spec, workers in (("single", 1), ("tensor", 2))
+    ]
+    metrics = [[record.metric for record in run.history] for run in runs]
+    assert metrics[1] == pytest.approx(metrics[0], rel=1e-12)
+    for name, tensor in runs[0].ema_state.items():
+        torch.testing.assert_close(runs[1].ema_state[name], tensor, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(("spec", "workers"), [("single", 1), ("tensor", 4), ("tensor:size=2", 4)])
+def test_a_run_goes_on_with_other_parts_of_its_matrices(spec, workers, tmp_path):
+    task = model_task("in-three", optimizer=OPTIMIZERS["adam"])  # queries, keys and values by one matrix
+    expected = pl.train(task, "single", simulated(1), steps=6)
+    kept = {"checkpoint": tmp_path, "checkpoint_every": 3}
+    pl.train(task, "tensor", simulated(2), steps=3, **kept)
+    run = pl.train(task, spec, simulated(workers), steps=6, resume="must", **kept)
+    check_close(run.parameters, expected.parameters)
+
+
+def test_a_block_needs_four_sums_a_step():
+    run = pl.train(gpt_task(), "tensor", simulated(2), steps=2)
+    a_sum, blocks, steps, shown = 2, 3, 2, 1  # a ring of two ranks sends twice
+    assert run.messages_sent[0] == 4 * blocks * steps * a_sum
+    assert run.messages_sent[1] == 4 * blocks * steps * a_sum + shown
+
+
+def test_each_segment_is_in_the_trace():
+    run = pl.train(gpt_task(), "tensor", simulated(2), steps=1)
+    for spans in run.trace.spans:
+        assert len(spans.of(Kind.FORWARD)) == len(spans.of(Kind.BACKWARD)) == 13
+
+
+def test_without_messages_two_workers_take_more_than_half_of_what_one_takes_and_less_than_all():
+    ideal = {"link": pl.Link.ideal()}
+    seconds = [pl.train(gpt_task(), "tensor", simulated(n, **ideal), steps=3).seconds for n in (1, 2)]
+    # A gradient is given for a worker's slice, so two workers compute twice as much as one in as many slices.
+    assert 0.5 < seconds[1] / (2 * seconds[0]) < 0.75
+
+
+# A trace counts some operations otherwise where there is no data: attention, for one.
+@pytest.mark.parametrize("kind", ["perceptron", "gpt"])
+def test_without_mathematics_it_takes_as_long(kind):
+    real, none = (
+        pl.train(task_of(kind, clip_norm=1.0), "tensor", simulated(2, math=math), steps=4)
+        for math in ("real", "none")
+    )
+    assert none.seconds == pytest.approx(real.seconds, rel=0.01)
+    assert none.bytes_sent == real.bytes_sent
+
+
+def test_a_size_is_at_least_one():
+    with pytest.raises(ConfigurationError, match="size must be at least 1, but got 0"):
+        parse("tensor:size=0")
+
+
+def test_a_size_divides_the_workers():
+    with pytest.raises(
+        ConfigurationError, match="size must divide the 4 workers, but got 3; use one of 1, 2, 4"
+    ):
+        pl.train(a_task(), "tensor:size=3", simulated(4), steps=1)
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_heads_that_do_not_divide_are_refused_with_both_numbers(world):
+    with pytest.raises(ConfigurationError, match="size must divide the 2 heads of blocks.0.into, but got 3"):
+        pl.train(gpt_task(), "tensor", WORLDS[world](3), steps=1)
+
+
+def test_a_word_that_is_not_known_is_refused_with_the_nearest():
+    with pytest.raises(UnknownNameError, match="did you mean 'column'"):
+        a_task(tensor_plan={"0": "columns"})
+
+
+def test_an_empty_plan_is_refused():
+    with pytest.raises(ConfigurationError, match="tensor_plan must be a dictionary of layers and words"):
+        a_task(tensor_plan={})
+
+
+def test_a_killed_rank_ends_the_run():
+    faults = (pl.faults.Kill(1, step=2),)
+    with pytest.raises(pl.PacelineError, match="rank 1"):
+        pl.train(gpt_task(), "tensor", simulated(2, faults=faults), steps=5)
