@@ -28,6 +28,7 @@ BENCHMARKS = {
     "report_page": "seconds until a report of 50,000 spans is drawn in Chromium, against its bound",
     "loading": "a step whose samples take 5 ms each with 2 loaders, and 3 workers on a mapped file of 2 GB",
     "pipeline": "one step of a pipeline of 2 stages, against torch.distributed.pipelining on Gloo",
+    "zero": "one step of zero in stages 2 and 3, against FSDP2 on Gloo and against no communication",
     "checkpoints": "seconds to save and load 1 GiB, against torch.save, torch.load and torch.distributed.checkpoint",
     "going_on": "a step with a checkpoint, against one without; seconds until a run that was stopped steps again",
     "stragglers": "seconds to a target with one of 4 workers slow, against DistributedDataParallel",

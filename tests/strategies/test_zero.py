@@ -73,6 +73,15 @@ def test_micro_batches_of_uneven_slices_give_the_weights_of_single(stage):
     check_close(run.parameters, expected.parameters)
 
 
+@pytest.mark.parametrize("spec", ["stage=2", "stage=3", "stage=2,segments=1", "stage=3,segments=1"])
+def test_a_tied_gradient_is_still_on_its_way_when_the_next_micro_batch_is_computed(spec):
+    task = gpt_task(batch_size=12)  # its head is its embedding
+    expected = pl.train(task, "single", simulated(1), steps=STEPS)
+    slow = pl.Simulated(workers=2, compute=pl.times.Constant("1ms"), link=pl.Link("1Mbps", "10ms"))
+    run = pl.train(task, f"zero:{spec},microbatches=3", slow, steps=STEPS)
+    check_close(run.parameters, expected.parameters)
+
+
 def test_more_workers_than_samples_and_parameters_of_a_layer():
     task = a_task(batch_size=3)
     expected = pl.train(task, "single", simulated(1), steps=STEPS)

@@ -98,7 +98,8 @@ class BlankSharded(BlankPart):
     def gather(self, place: int) -> Tensor:
         return torch.empty(self.units[place].length, dtype=self.layout.dtype, device="meta")
 
-    whole_gradient = gather
+    def whole_gradient(self, place: int, into: Tensor | None = None) -> Tensor:
+        return self.gather(place)
 
     def refresh(self, place: int) -> None:
         pass

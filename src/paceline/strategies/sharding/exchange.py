@@ -107,11 +107,11 @@ class ByMemory:
         self._shards.ready(segment)
 
     async def scatter(self, segment: int) -> None:
-        gradient, part = self._shards.gradient(segment), self._shards.parts(segment)[self._net.rank]
+        parts = self._shards.parts(segment)
         await self._gradients.barrier()  # until all have read what this rank wrote last
-        self._gradients.tensor[self._net.rank, : gradient.numel()].copy_(gradient)
-        own = gradient[part]
-        await reduce_own_shard(self._net, self._gradients, part, into=own)
+        row = self._gradients.tensor[self._net.rank, : parts[-1].stop]
+        own = self._shards.gradient(segment, into=row)[parts[self._net.rank]]
+        await reduce_own_shard(self._net, self._gradients, parts[self._net.rank], into=own)
         self._shards.keep(segment, own)
 
     async def updated(self) -> None:

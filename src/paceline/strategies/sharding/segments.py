@@ -34,6 +34,8 @@ class SharedSegments:
         """The gradient of a batch: of this rank's part of each segment, summed over all ranks."""
         for micro, part in enumerate(self._pieces.begin_batch(batch, microbatches)):
             await self._forward(micro, is_empty=not part.count)
+            # A backward pass adds to the first segment's gradient from its beginning, where weights are tied.
+            await self._end_scattering()
             await self._backward(micro, is_empty=not part.count)
         await self._end_scattering()
         self._pieces.end_batch()
