@@ -29,6 +29,7 @@ BENCHMARKS = {
     "loading": "a step whose samples take 5 ms each with 2 loaders, and 3 workers on a mapped file of 2 GB",
     "pipeline": "one step of a pipeline of 2 stages, against torch.distributed.pipelining on Gloo",
     "tensor": "one step with matrices split among 2 workers, against DTensor on Gloo and no communication",
+    "zero": "one step of zero in stages 2 and 3, against FSDP2 on Gloo and against no communication",
     "checkpoints": "seconds to save and load 1 GiB, against torch.save, torch.load and torch.distributed.checkpoint",
     "evaluation": "an evaluation that 2 workers share, against one by the first worker alone",
     "going_on": "a step with a checkpoint, against one without; seconds until a run that was stopped steps again",

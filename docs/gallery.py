@@ -101,6 +101,17 @@ SCENES = {
         **EVEN
         | {"words": "four pairs of layers, each with a sum forward and, but for the first, one backward"},
     ),
+    "zero": Scene(
+        spec="zero:stage=3,segments=4",
+        steps=1,
+        model="wide",
+        **EVEN
+        | {
+            "compute": pl.times.Constant(0.12),
+            "words": "segments are gathered, and their gradients scattered, "
+            "while others are computed; the last gathers are for run.model",
+        },
+    ),
     "k-sync": Scene(spec="k-sync:k=3"),
     "k-batch-sync": Scene(spec="k-batch-sync:k=4"),
     "async": Scene(spec="async", steps=14),
@@ -185,7 +196,18 @@ def deep_task() -> pl.Task:
     )
 
 
-TASKS = {"layer": task, "deep": deep_task}
+def wide_task() -> pl.Task:
+    """Eight layers alike, of 40 kB: two of them are gathered by four ranks in 8 ms."""
+    return pl.Task(
+        model=lambda: nn.Sequential(*(nn.Linear(100, 100) for _ in range(8))),
+        data=(torch.zeros(1024, 100), torch.zeros(1024, 100)),
+        loss=nn.functional.mse_loss,
+        optimizer=lambda params: torch.optim.SGD(params, lr=0.1),
+        batch_size=64,
+    )
+
+
+TASKS = {"layer": task, "deep": deep_task, "wide": wide_task}
 
 
 def page(name: str, kind: type, scene: Scene) -> str:

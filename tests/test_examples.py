@@ -2,6 +2,7 @@
 
 import importlib.util
 import math
+import re
 from pathlib import Path
 
 import pytest
@@ -69,3 +70,19 @@ def test_the_pipeline_example_shows_smaller_bubbles_and_learns(capsys):
 def test_the_pipeline_example_comes_to_its_end(capsys):
     imported("transformer_pipeline").main(steps=4)
     assert "two processes: loss" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    not Path("/proc/self/statm").exists(), reason="the example reads how much memory it has there"
+)
+def test_a_model_too_big_for_one_worker_is_trained_by_those_that_share_it(capsys):
+    imported("too_big_for_one").main(steps=2)
+    _, whole, *shared = capsys.readouterr().out.splitlines()
+    assert re.search(
+        r"all-reduce:algorithm=ring: rank \d has not enough memory in step 0: \S+ MiB more", whole
+    )
+    assert [line.partition(" to ")[0].rpartition(" ")[0] for line in shared] == [
+        "zero:stage=3: loss",
+        "pipeline: loss",
+    ]

@@ -8,6 +8,7 @@ PacelineError
 ├── SaveError                  a run or a page could not be written; also an OSError
 └── RunError                   a run could not go on
     ├── WorkerError            the user's code raised on one rank
+    │   └── OutOfMemoryError   a rank has not enough memory
     ├── LossNotFiniteError     a loss became NaN or infinite
     ├── GradientNotFiniteError a gradient became NaN or infinite, and the loss did not
     ├── PeerLost               a rank is gone
@@ -33,6 +34,7 @@ __all__ = [
     "GradientNotFiniteError",
     "LossNotFiniteError",
     "MismatchError",
+    "OutOfMemoryError",
     "PacelineError",
     "PeerLost",
     "RunError",
@@ -111,6 +113,23 @@ class WorkerError(RunError):
 
     def __str__(self) -> str:
         return f"rank {self.rank} failed in step {self.step}:\n{self.traceback.rstrip()}"
+
+
+class OutOfMemoryError(WorkerError):
+    """A rank has not enough memory."""
+
+    def __init__(self, rank: int, step: int, traceback: str, wanted: str) -> None:
+        """`wanted`: how much it asked for in vain, in words; empty if that is not known."""
+        super().__init__(rank, step, traceback)
+        self.args = (rank, step, traceback, wanted)
+        self.wanted = wanted
+
+    def __str__(self) -> str:
+        wanted = f": {self.wanted} more could not be had" if self.wanted else ""
+        return (
+            f"rank {self.rank} has not enough memory in step {self.step}{wanted}; with zero:stage=3 or pipeline each "
+            f"worker holds less, and smaller batches or Task(accumulate=…) need less\n{self.traceback.rstrip()}"
+        )
 
 
 class LossNotFiniteError(RunError):

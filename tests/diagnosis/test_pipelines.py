@@ -50,3 +50,12 @@ def test_what_a_step_would_take_without_it_comes_from_a_replay(even, uneven):
 def test_where_the_model_is_whole_nothing_is_said_of_bubbles():
     run = pl.train(gpt_task(), "all-reduce", simulated(2), steps=2)
     assert diagnose(run).bubble is None
+
+
+def test_of_zero_whose_ranks_all_compute_all_segments_nothing_is_said_of_stages_and_cuts():
+    run = pl.train(gpt_task(batch_size=12), "zero:stage=3", simulated(3, slow={1: 2.0}), steps=3)
+    assert diagnose(run).bubble is None
+    said = " ".join(sentences(diagnose(run)))
+    assert "Rank 1 is the slowest to compute: 20 ms a step, 2.0 times the others' median of 10 ms." in said
+    assert "stage" not in said
+    assert "cuts" not in said

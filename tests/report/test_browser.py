@@ -111,6 +111,21 @@ def test_the_timeline_is_painted_in_the_colours_of_its_kinds(shown):
     assert counts[",".join([*compute.removeprefix("rgb(").removesuffix(")").split(", "), "255"])] > 1000
 
 
+def test_a_page_of_zero_shows_forward_and_backward_passes_and_what_travels_meanwhile(open_page, tmp_path):
+    run = trained("zero:stage=3", steps=4)
+    summary = str(run.trace.summary())
+    assert summary.count("worker") == 5  # each rank, and the mean
+    assert "rank 3 made the others wait" in summary
+    write_page(tmp_path / "zero.html", [entry("zero:stage=3", run)], title="ZeRO")
+    page = open_page(tmp_path / "zero.html")
+    assert {"forward", "backward", "send", "receive"} <= {
+        text.strip() for text in texts(page, ".legend span")
+    }
+    said = texts(page, "li")
+    assert any("is the slowest to compute" in sentence for sentence in said)
+    assert not any("stages" in sentence for sentence in said)
+
+
 def test_lines_differ_by_more_than_colour(shown):
     looks = shown.value(
         "[...document.querySelectorAll('#metric g > .line')].map(line => [line.getAttribute('stroke-dasharray'),"

@@ -73,18 +73,32 @@ def test_micro_batches_of_uneven_slices_give_the_weights_of_single(stage):
     check_close(run.parameters, expected.parameters)
 
 
+@pytest.mark.parametrize("spec", ["stage=2", "stage=3", "stage=2,segments=1", "stage=3,segments=1"])
+def test_a_tied_gradient_is_still_on_its_way_when_the_next_micro_batch_is_computed(spec):
+    task = gpt_task(batch_size=12)  # its head is its embedding
+    expected = pl.train(task, "single", simulated(1), steps=STEPS)
+    slow = pl.Simulated(workers=2, compute=pl.times.Constant("1ms"), link=pl.Link("1Mbps", "10ms"))
+    run = pl.train(task, f"zero:{spec},microbatches=3", slow, steps=STEPS)
+    check_close(run.parameters, expected.parameters)
+
+
 def test_more_workers_than_samples_and_parameters_of_a_layer():
     task = a_task(batch_size=3)
     expected = pl.train(task, "single", simulated(1), steps=STEPS)
     check_close(pl.train(task, "zero:stage=3", simulated(8), steps=STEPS).parameters, expected.parameters)
 
 
-def test_a_moving_average_is_followed_in_stage_2_and_refused_in_stage_3():
+@pytest.mark.parametrize("stage", [1, 2])
+def test_a_moving_average_is_followed_where_no_parameters_are_shed(stage):
     task = a_task(ema=0.9)
     expected = pl.train(task, "single", simulated(1), steps=STEPS)
-    run = pl.train(task, "zero:stage=2", simulated(3), steps=STEPS)
+    run = pl.train(task, f"zero:stage={stage}", simulated(3), steps=STEPS)
     for name, tensor in expected.ema_state.items():
         torch.testing.assert_close(run.ema_state[name], tensor, rtol=1e-12, atol=1e-14)
+
+
+def test_a_moving_average_is_refused_where_parameters_are_shed():
+    task = a_task(ema=0.9)
     with pytest.raises(ConfigurationError, match="ema must not be given where parameters are shed"):
         pl.train(task, "zero:stage=3", simulated(3), steps=STEPS)
 

@@ -39,10 +39,13 @@ class Shards(Protocol):
         """Give up the memory of what other ranks hold, if this rank sheds it."""
         ...
 
-    def gradient(self, segment: int) -> Tensor:
-        """The gradient of all parameters of a segment, of what this rank has computed since `keep`. It is finite."""
+    def gradient(self, segment: int, into: Tensor | None = None) -> Tensor:
+        """The gradient of all parameters of a segment, of what this rank has computed since it was last asked for.
+
+        It is finite, and is written into the memory given, or into new memory: it is handed over, once.
+        """
         ...
 
     def keep(self, segment: int, own: Tensor) -> None:
-        """Add this rank's part of the gradient, summed over all ranks, to `ctx.model.gradient`; give up the rest."""
+        """Add this rank's part of the gradient, summed over all ranks, to `ctx.model.gradient`."""
         ...

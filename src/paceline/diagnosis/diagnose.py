@@ -13,6 +13,7 @@ from paceline.diagnosis.activities import Floats, Indices, read_activities
 from paceline.diagnosis.blame import Blame, find_blame
 from paceline.diagnosis.messages import match_messages
 from paceline.diagnosis.what_if import beginning_s, step_ratio
+from paceline.strategies import STRATEGIES
 from paceline.trace.spans import COMPUTING, Kind, Spans
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ class SlowRank:
     cancelled_share: float
     """Of its computations, those that were cancelled."""
     in_pieces: bool = False
-    """Whether ranks hold parts of the model: then its seconds are those of all passes of a step."""
+    """Whether the model is computed in segments: then its seconds are those of all passes of a step."""
 
     @property
     def factor(self) -> float:
@@ -81,7 +82,7 @@ class Diagnosis:
     """What a step would take if the slowest to compute were as quick as the others' median. None: nobody is slow,
     or the trace does not tell."""
     bubble: float | None = None
-    """Where the model is in pieces: the share of a step in which the stages do not compute."""
+    """Where ranks hold different segments: the share of a step in which the stages do not compute."""
 
 
 def diagnose(run: Run) -> Diagnosis:
@@ -100,8 +101,14 @@ def diagnose(run: Run) -> Diagnosis:
         compute=slowest,
         link=_slowest_link(spans),
         step_without_s=without_s,
-        bubble=run.trace.bubble if any(map(_has_passes, spans)) else None,
+        bubble=run.trace.bubble if _is_in_stages(run) else None,
     )
+
+
+def _is_in_stages(run: Run) -> bool:
+    """Whether ranks hold different segments. Those of `zero` compute segments too, but each all of them."""
+    kind = STRATEGIES.get(run.strategy.partition(":")[0])
+    return getattr(kind, "in_stages", False) and any(map(_has_passes, run.trace.spans))
 
 
 def _idle_share(spans: Sequence[Spans], blame: Blame, seconds: float) -> float:

@@ -51,7 +51,7 @@ def _computing(diagnosis: Diagnosis) -> list[str]:
         f"Rank {slow.rank} is the slowest to compute: {format_seconds(slow.seconds)} {work}, "
         f"{slow.factor:.1f} times the others' median of {format_seconds(slow.others_s)}"
     )
-    if slow.in_pieces:
+    if diagnosis.bubble is not None:
         return [f"{text}; cuts=… can give its stage fewer layers."]
     cancelled = f"; {slow.cancelled_share:.0%} of its computations were cancelled"
     return [f"{text}{cancelled if slow.cancelled_share else ''}."]

@@ -20,6 +20,7 @@ from paceline.errors import (
     ConfigurationError,
     GradientNotFiniteError,
     LossNotFiniteError,
+    OutOfMemoryError,
     PeerLost,
     WorkerError,
 )
@@ -76,6 +77,7 @@ def test_the_outcomes_of_all_ranks_come_in_one_letter_those_of_lost_ranks_too():
         PeerLost(3, "killed", "rank 1 was waiting"),
         LossNotFiniteError(1, 7, math.inf),
         GradientNotFiniteError(1, 7, "0.weight"),
+        OutOfMemoryError(1, 7, "Traceback", "48 MiB"),
         ConfigurationError("algorithm", "must be known", "x", "choose another"),
     ],
 )
@@ -93,3 +95,16 @@ def test_any_other_error_names_rank_and_step():
     assert isinstance(after, WorkerError)
     assert (after.rank, after.step) == (4, 9)
     assert "KeyError: 'weights'" in str(after)
+
+
+@pytest.mark.parametrize(
+    ("make", "wanted"),
+    [(lambda: torch.empty(2**48), ": 1024 TiB more could not be had;"), (lambda: bytearray(2**62), ";")],
+    ids=["torch", "Python"],
+)
+def test_a_lack_of_memory_names_the_rank_what_it_asked_for_and_what_needs_less(make, wanted):
+    with pytest.raises((MemoryError, RuntimeError)) as raised:
+        make()
+    after = read_error(write_error(4, 9, raised.value))
+    assert isinstance(after, OutOfMemoryError)
+    assert f"rank 4 has not enough memory in step 9{wanted} with zero:stage=3 or pipeline" in str(after)

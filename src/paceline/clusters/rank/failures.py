@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import traceback
 from pathlib import Path
 
-from paceline.errors import PacelineError, WorkerError
+import torch
+
+from paceline.costs.units import format_bytes
+from paceline.errors import OutOfMemoryError, PacelineError, WorkerError
 
 __all__ = ["failure_of"]
 
@@ -15,7 +19,27 @@ _PACELINE = str(Path(__file__).parents[2]) + os.sep
 
 def failure_of(rank: int, step: int, error: BaseException) -> PacelineError:
     """An error of Paceline's own as it is; any other as a WorkerError."""
-    return error if isinstance(error, PacelineError) else WorkerError(rank, step, _trimmed(error))
+    if isinstance(error, PacelineError):
+        return error
+    if _lacks_memory(error):
+        return OutOfMemoryError(rank, step, _trimmed(error), _wanted(str(error)))
+    return WorkerError(rank, step, _trimmed(error))
+
+
+def _lacks_memory(error: BaseException) -> bool:
+    """For the processor's memory torch has no type of error, only words."""
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    return isinstance(error, RuntimeError) and "DefaultCPUAllocator: can't allocate memory" in str(error)
+
+
+def _wanted(words: str) -> str:
+    """How much was asked for, if the words of an error say so."""
+    found = re.search(r"tried to allocate ([\d.]+) (\w+)", words, re.IGNORECASE)
+    if found is None:
+        return ""
+    amount, unit = found.groups()
+    return format_bytes(int(amount)) if unit == "bytes" else f"{amount} {unit}"
 
 
 def _trimmed(error: BaseException) -> str:

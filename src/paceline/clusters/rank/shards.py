@@ -55,8 +55,8 @@ class RankShards:
     def release(self, segment: int) -> None:
         self._replica.let_go(self._place[segment])
 
-    def gradient(self, segment: int) -> Tensor:
-        flat = self._replica.whole_gradient(self._place[segment])
+    def gradient(self, segment: int, into: Tensor | None = None) -> Tensor:
+        flat = self._replica.whole_gradient(self._place[segment], into)
         if self._replica.not_finite is not None:
             raise GradientNotFiniteError(self._ctx.rank, self._ctx.step, self._replica.not_finite)
         return flat

@@ -202,7 +202,7 @@ class BlankSharded(BlankPart):
         super().backward_weights(segment, part)
         self._book("gradients", self._summed, self.held.index(segment), comes=True)
 
-    def whole_gradient(self, place: int) -> Tensor:
+    def whole_gradient(self, place: int, into: Tensor | None = None) -> Tensor:
         self._book("gradients", self._summed, place, comes=True)
         return self._unit(place)
 

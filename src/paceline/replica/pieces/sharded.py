@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -27,33 +27,31 @@ __all__ = ["ShardedReplica"]
 
 
 class _UnitGradient:
-    """The whole gradient of a unit, while one of its micro-batches is on its way back."""
+    """What autograd found for the parameters of a unit, until it is written where ranks exchange it."""
 
-    def __init__(self, layout: Layout, device: torch.device) -> None:
+    def __init__(self, layout: Layout) -> None:
         self._layout = layout
-        self.memory = Passing(torch.empty(layout.length, dtype=layout.dtype, device=device))
-        self._views = layout.views(self.memory.flat)
-        self.memory.go()
-        self._filled = bytearray(len(layout.names))
+        self._found: list[Tensor | None] = [None] * len(layout.names)
 
     def add(self, number: int, gradient: Tensor) -> None:
         """Add to the gradient of a parameter."""
-        self.memory.come()
         real = real_view(gradient.to_dense() if gradient.is_sparse else gradient)
-        if self._filled[number]:
-            self._views[number].add_(real)
-        else:
-            self._views[number].copy_(real)
-            self._filled[number] = 1
+        before = self._found[number]
+        # Not in place: autograd may have given the same tensor to somebody else.
+        self._found[number] = real if before is None else before.to(self._layout.dtype) + real
 
-    def finish(self) -> Tensor:
-        """All of it: zeros where no output depends on a parameter."""
-        flat = self.memory.come()
-        for view, is_filled in zip(self._views, self._filled, strict=True):
-            if not is_filled:
+    @property
+    def nbytes(self) -> int:
+        return sum(found.nbytes for found in self._found if found is not None)
+
+    def write(self, flat: Tensor) -> None:
+        """Write all of it, and keep none: zeros where no output depends on a parameter."""
+        for number, view in enumerate(self._layout.views(flat)):
+            found, self._found[number] = self._found[number], None
+            if found is None:
                 view.zero_()
-        self._filled = bytearray(len(self._filled))
-        return flat
+            else:
+                view.copy_(found)
 
 
 class ShardedReplica(PartReplica):
@@ -89,14 +87,13 @@ class ShardedReplica(PartReplica):
 
     def _take_over(self, before: Replica) -> None:
         named = dict(self.module.named_parameters())
-        old = dict(zip(before.layout.names, before.layout.views(before.parameters), strict=True))
-        flat = flatten([old[name] for name in self.layout.names], self.layout.dtype, self._device)
-        before.release()
+        # First of all: nothing is computed yet, and the parameters are about to be copied.
         before.gradient.untyped_storage().resize_(0)
         self._own_parts = [unit.own(self._own) for unit in self.units]
         self._starts = _starts_of(self._own_parts)
         self._own_gradient = torch.zeros(self._starts[-1], dtype=self.layout.dtype, device=self._device)
-        self._gradients = [_UnitGradient(unit.layout, self._device) for unit in self.units]
+        self._gradients = [_UnitGradient(unit.layout) for unit in self.units]
+        self._under_way: dict[int, int] = {}  # bytes of whole gradients that ranks are summing, by unit
         self._bindings = [
             Binding(unit.layout, [named[name] for name in unit.layout.names], self._device)
             for unit in self.units
@@ -106,26 +103,37 @@ class ShardedReplica(PartReplica):
             for place, unit in enumerate(self.units)
             for number, name in enumerate(unit.layout.names)
         }
-        self._hold(flat)
+        self._part(before)
+        before.release()
         own = [part for part in self._own_parts if part.start < part.stop]
         self.updates = Updates(self.task, self.module, self.layout, self._flats, own)
         if before.updates.kept is not None:
             self.updates.kept = before.updates.kept.laid_out(self.layout)
 
+    def _part(self, before: Replica) -> None:
+        """Take the parameters over, unit by unit: so that this rank's part is all that there is of them twice."""
+        old = dict(zip(before.layout.names, before.layout.views(before.parameters), strict=True))
+        if not self.sheds:
+            self._hold(_flat_of(self.layout, old, self._device))
+            return
+        wholes = (
+            _flat_of(unit.layout, old, self._device)[unit.shards[self._own]].clone() for unit in self.units
+        )
+        self.parameters = torch.cat([*wholes, torch.empty(0, dtype=self.layout.dtype, device=self._device)])
+        self._wholes = []
+        for unit, binding in zip(self.units, self._bindings, strict=True):
+            whole = torch.empty(unit.length, dtype=self.layout.dtype, device=self._device)
+            binding.hold(whole)
+            self._wholes.append(Passing(whole))
+            self._wholes[-1].go()
+
     def _hold(self, flat: Tensor) -> None:
-        """Part these parameters, or keep them as they lie."""
-        if self.sheds:
-            self.parameters = torch.cat([flat[part] for part in self._own_parts])
-            parts = [torch.empty(unit.length, dtype=flat.dtype, device=flat.device) for unit in self.units]
-        else:
-            self.parameters = flat
-            parts = [flat[unit.start : unit.start + unit.length] for unit in self.units]
+        """Have all parameters as they lie there."""
+        self.parameters = flat
+        parts = [flat[unit.start : unit.start + unit.length] for unit in self.units]
         self._wholes = [Passing(part) for part in parts]
         for binding, part in zip(self._bindings, parts, strict=True):
             binding.hold(part)
-        if self.sheds:
-            for whole in self._wholes:
-                whole.go()
 
     # Memory
 
@@ -164,8 +172,8 @@ class ShardedReplica(PartReplica):
         account = self._accounting.account
         gathered = sum(whole.nbytes for whole in self._wholes) if self.sheds else 0
         account.hold("parameters", self.parameters.nbytes + gathered + self._frozen_bytes)
-        summed = sum(gradient.memory.nbytes for gradient in self._gradients)
-        account.hold("gradients", self._own_gradient.nbytes + summed)
+        found = sum(gradient.nbytes for gradient in self._gradients)
+        account.hold("gradients", self._own_gradient.nbytes + found + sum(self._under_way.values()))
 
     def gather(self, place: int) -> Tensor:
         """Memory for all parameters of a unit, with this rank's part in its place."""
@@ -209,17 +217,21 @@ class ShardedReplica(PartReplica):
         """Each unit's gradient was looked at before it was handed over."""
         self._in_batch = False  # what is gathered from now on is to look at the model
 
-    def whole_gradient(self, place: int) -> Tensor:
-        """The gradient of a unit, of what was computed here since it was last kept."""
-        flat, layout = self._gradients[place].finish(), self.units[place].layout
+    def whole_gradient(self, place: int, into: Tensor | None = None) -> Tensor:
+        """The gradient of a unit, of what was computed here since it was last asked for."""
+        layout = self.units[place].layout
+        flat = torch.empty(layout.length, dtype=layout.dtype, device=self._device) if into is None else into
+        self._gradients[place].write(flat)
+        self._under_way[place] = flat.nbytes if into is None else 0
+        self._book()
         if layout.length and self._gradient.not_finite is None:
             self._gradient.not_finite = not_finite_in(layout, flat, range(len(layout.names)))
         return flat
 
     def keep_gradient(self, place: int, own: Tensor) -> None:
-        """Add this rank's part of a unit's gradient, summed over all ranks; the rest is given up."""
+        """Add this rank's part of a unit's gradient, summed over all ranks."""
         self._own_gradient[self._starts[place] : self._starts[place + 1]].add_(own)
-        self._gradients[place].memory.go()
+        self._under_way.pop(place, None)
         self._book()
 
     def place_of(self, name: str) -> slice:
@@ -298,3 +310,7 @@ def _starts_of(parts: Sequence[slice]) -> list[int]:
     for part in parts:
         starts.append(starts[-1] + part.stop - part.start)
     return starts
+
+
+def _flat_of(layout: Layout, named: Mapping[str, Tensor], device: torch.device) -> Tensor:
+    return flatten([named[name] for name in layout.names], layout.dtype, device)

@@ -24,6 +24,11 @@ class Exchange(Protocol):
         other, for then ranks might begin those of two exchanges in different orders."""
         ...
 
+    @property
+    def foresees(self) -> bool:
+        """Whether to gather the next segment while one is computed."""
+        ...
+
     async def gather(self, segment: int) -> None:
         """Have all parameters of a segment."""
         ...
@@ -54,6 +59,10 @@ class ByMessages:
     def overlaps(self) -> bool:
         return all(are_chunks(self._shards.parts(segment)) for segment in self._segments)
 
+    @property
+    def foresees(self) -> bool:
+        return self.overlaps
+
     async def begin(self) -> None:
         pass
 
@@ -76,6 +85,7 @@ class ByMemory:
     """Through windows. Where ranks shed their parameters, each can read the others' parts; else all lie there once."""
 
     overlaps = True
+    foresees = False  # what others have is read at once, and nobody waits for it
 
     def __init__(
         self, ctx: Context, net: Net, shards: Shards, segments: Sequence[int], *, sheds: bool
@@ -107,11 +117,11 @@ class ByMemory:
         self._shards.ready(segment)
 
     async def scatter(self, segment: int) -> None:
-        gradient, part = self._shards.gradient(segment), self._shards.parts(segment)[self._net.rank]
+        parts = self._shards.parts(segment)
         await self._gradients.barrier()  # until all have read what this rank wrote last
-        self._gradients.tensor[self._net.rank, : gradient.numel()].copy_(gradient)
-        own = gradient[part]
-        await reduce_own_shard(self._net, self._gradients, part, into=own)
+        row = self._gradients.tensor[self._net.rank, : parts[-1].stop]
+        own = self._shards.gradient(segment, into=row)[parts[self._net.rank]]
+        await reduce_own_shard(self._net, self._gradients, parts[self._net.rank], into=own)
         self._shards.keep(segment, own)
 
     async def updated(self) -> None:

@@ -35,6 +35,8 @@ class SharedSegments:
         widest = self._ctx.model.data.batch_of(0, batch.step).count
         for micro, part in enumerate(self._pieces.begin_batch(batch, microbatches, widest=widest)):
             await self._forward(micro, is_empty=not part.count)
+            # A backward pass adds to the first segment's gradient from its beginning, where weights are tied.
+            await self._end_scattering()
             await self._backward(micro, is_empty=not part.count)
         await self._end_scattering()
         self._pieces.end_batch()
@@ -86,7 +88,7 @@ class SharedSegments:
                 self._here.add(unit)
 
     def _foresee(self, segments: Sequence[int]) -> None:
-        if self._exchange.overlaps:
+        if self._exchange.foresees:
             self._expect(segments)
 
     def _expect(self, segments: Sequence[int]) -> None:

@@ -33,6 +33,8 @@ async def share_by_messages(ctx: Context) -> None:
     """Each shard of the gradient is summed at its owner, which updates its parameters and sends them to all."""
     net, model = ctx.net, ctx.model
     shards = model.shards(net.size)
+    # They stay where they are, but others write there too: so a moving average sees all of them.
+    model.place(parameters=model.parameters)
     async for batch in ctx.batches():
         await follow_buffers(ctx)
         await model.compute(batch, weight=batch.weight)

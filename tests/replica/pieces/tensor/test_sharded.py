@@ -130,7 +130,6 @@ def test_the_reporter_puts_the_whole_model_together():
     cut = cut_in(task, 3)
     ranks = replicas_of(task, cut)
     expected = {name: tensor.clone() for name, tensor in task.build_model(0).state_dict().items()}
-    ranks[0].whole.parameters.zero_()
     for position, rank in enumerate(ranks):
         ranks[0].put(range(len(cut.segments)), rank.parameters, [], position)
     for name, tensor in ranks[0].state().items():

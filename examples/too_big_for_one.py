@@ -1,0 +1,76 @@
+"""A model that no worker has the memory to train by itself: each gets 185 MB, and all-reduce needs 250.
+
+With Adam in float32 a parameter takes 16 bytes: itself, its gradient, and two numbers that Adam remembers. In
+`all-reduce` each worker has all of that. In `zero:stage=3` each has a share of it, in `pipeline` some of the layers.
+
+python examples/too_big_for_one.py
+"""
+
+import resource
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+import paceline as pl
+from paceline.errors import OutOfMemoryError
+
+WIDTH, LAYERS = 1024, 12
+MEMORY_BYTES = 185_000_000  # for what a worker has besides Python and torch
+STRATEGIES = ("all-reduce:algorithm=ring", "zero:stage=3", "pipeline")
+
+
+def model() -> nn.Module:
+    layers = [layer for _ in range(LAYERS) for layer in (nn.Linear(WIDTH, WIDTH), nn.Tanh())]
+    return nn.Sequential(*layers, nn.Linear(WIDTH, 1))
+
+
+def sums() -> tuple[Tensor, Tensor]:
+    inputs = torch.randn(512, WIDTH, generator=torch.Generator().manual_seed(0))
+    return inputs, inputs[:, :8].sum(dim=1, keepdim=True)
+
+
+class LimitedLoss:
+    """The mean squared error. The task goes to each worker by pickle: who unpickles this limits its own memory.
+
+    So the limit holds in the workers from their first moment, and neither here nor in the shell.
+    """
+
+    def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return nn.functional.mse_loss(outputs, targets)
+
+    def __reduce__(self) -> tuple[object, tuple[int]]:
+        return limited_loss, (MEMORY_BYTES,)
+
+
+def limited_loss(more_bytes: int) -> LimitedLoss:
+    pages = int(Path("/proc/self/statm").read_text().split()[5])  # what Python and torch have
+    limit_bytes = pages * resource.getpagesize() + more_bytes
+    resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes, limit_bytes))
+    return LimitedLoss()
+
+
+task = pl.Task(
+    model=model,
+    data=sums,
+    loss=LimitedLoss(),
+    optimizer=partial(torch.optim.Adam, lr=1e-4),
+    batch_size=64,
+)
+
+
+def main(steps: int = 4) -> None:
+    count = sum(parameter.numel() for parameter in model().parameters())
+    print(f"{count / 1e6:.1f} million parameters: {16 * count / 1e6:.0f} MB to train")
+    for strategy in STRATEGIES:
+        try:
+            run = pl.train(task, strategy, pl.Local(workers=4, threads=1), steps=steps)
+        except OutOfMemoryError as error:
+            print(f"{strategy}: {str(error).splitlines()[0]}")
+        else:
+            print(f"{strategy}: loss {run.history[0].loss:.3f} to {run.loss:.3f} in {run.steps} steps")
+
+
+if __name__ == "__main__":
+    main()
