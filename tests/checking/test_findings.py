@@ -43,7 +43,10 @@ def test_dropout_that_drops_nothing_is_none():
 
 def test_clipping_is_not_the_batchs_where_an_update_is_of_some_workers():
     (strategies,) = found(clip_norm=1.0)
-    assert strategies == "all but single, map-reduce, all-reduce, sync, central-storage, layers and pipeline"
+    assert (
+        strategies
+        == "all but single, map-reduce, all-reduce, sync, central-storage, layers, pipeline and tensor"
+    )
 
 
 def test_an_optimizer_that_is_not_known_to_work_by_element_is_named():
