@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
 from torch import Tensor
-from torch.utils._pytree import tree_map
 
 from paceline.clusters.rank.learner import Learner
 from paceline.clusters.rank.rank import Rank
@@ -17,6 +16,7 @@ from paceline.errors import GradientNotFiniteError
 from paceline.replica.pieces.blank import BlankPart
 from paceline.replica.pieces.cutting import Cut, Layers, few_samples
 from paceline.replica.pieces.part import PartReplica
+from paceline.replica.pieces.whole import without_data
 from paceline.replica.shapes import ShapeReplica
 from paceline.replica.steps import micro_batches
 from paceline.trace import Kind
@@ -33,7 +33,7 @@ _KINDS = {"both": Kind.BACKWARD, "inputs": Kind.BACKWARD, "weights": Kind.WEIGHT
 class RankPieces(ABC, Generic[R]):
     """The segments of one rank. Its subclasses satisfy `paceline.context.Pieces`."""
 
-    __slots__ = ("_batch", "_ctx", "_cut", "_layers", "_learner", "_loss", "_micros")
+    __slots__ = ("_batch", "_ctx", "_cut", "_layers", "_learner", "_loss", "_micros", "_passes")
 
     def __init__(self, ctx: R, learner: Learner[Any]) -> None:
         self._ctx = ctx
@@ -43,6 +43,8 @@ class RankPieces(ABC, Generic[R]):
         self._batch: Batch | None = None
         self._micros: Sequence[Batch] = ()
         self._loss: float | None = None
+        self._passes: dict[tuple[Work, int, int, int], Pass] = {}
+        """By work, segment, samples of the micro-batch and of the batch: the same few come again and again."""
 
     # Cutting
 
@@ -56,6 +58,7 @@ class RankPieces(ABC, Generic[R]):
 
     def cut(self, stages: int, cuts: Sequence[str] = (), *, finer: int = 1) -> None:
         self._cut = self._off_the_clock(lambda: self._found_layers().cut(stages, cuts, finer=finer))
+        self._passes.clear()
 
     def hold(self, segments: Sequence[int]) -> None:
         replica, cut = self._learner.replica, self._of_cut()
@@ -93,7 +96,7 @@ class RankPieces(ABC, Generic[R]):
             return Layers.untried(replica.module)
         few = few_samples(data.samples, data.batch_of(0, 0))
         if isinstance(replica, ShapeReplica):
-            few = tree_map(lambda leaf: leaf.to("meta") if isinstance(leaf, Tensor) else leaf, few)
+            few = without_data(few)
         return Layers.of(replica.task, replica.module, few)
 
     # Passes
@@ -143,8 +146,14 @@ class RankPieces(ABC, Generic[R]):
             raise GradientNotFiniteError(ctx.rank, ctx.step, part.not_finite)
 
     def _pass(self, work: Work, segment: int, batch: Batch) -> Pass:
-        slice_samples = batch.total / len(self._ctx.workers)
-        return Pass(work, self._of_cut().segments[segment].share, batch.count, slice_samples)
+        key = work, segment, batch.count, batch.total
+        one = self._passes.get(key)
+        if one is None:
+            of = self._of_cut().segments[segment]
+            slice_samples = batch.total / len(self._ctx.workers)
+            one = Pass(work, of.share, batch.count, slice_samples, of.flops, of.moved_bytes)
+            self._passes[key] = one
+        return one
 
     @abstractmethod
     async def _timed(self, kind: Kind, one: Pass, micro: int, run: Callable[[], T]) -> T:

@@ -62,7 +62,9 @@ class SimulatedLearner(Learner["SimulatedContext"]):
         if self._looks:
             self._look_before_update(shard)
         self.replica.apply(shard, norm, advance=advance, of=of, step=ctx.step)
-        update_s = ctx.price.seconds(_UPDATE_WORK, 0, 0)
+        layout = self.replica.layout
+        changed = layout.length if shard is None else shard.stop - shard.start
+        update_s = ctx.price.seconds(_UPDATE_WORK, 0, changed * layout.dtype.itemsize)
         if update_s:
             await Timer(ctx, update_s)
         ctx.record_packed(pack_span(_UPDATE, start_s, ctx.kernel.now, -1, 0, ctx.step))

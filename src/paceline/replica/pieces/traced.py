@@ -14,7 +14,7 @@ from torch import Tensor, fx, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_leaves, tree_unflatten
 
-from paceline.replica.pieces.counting import MOVED, nbytes_of
+from paceline.replica.pieces.counting import Count, attention_flops, counted, nbytes_of
 from paceline.replica.pieces.exporting import export
 from paceline.replica.pieces.parts import MOST_TENSORS, Arguments, Compute, Part, cannot_cross
 
@@ -88,7 +88,7 @@ class Traced:
     # Parts
 
     def _make_parts(self, module: nn.Module, arguments: Arguments, samples: int) -> list[Part]:
-        values, operations = self._try(module, arguments)
+        values, counts = self._try(module, arguments)
         names = {id(parameter): name for name, parameter in module.named_parameters()}
         buffers = {id(buffer): name for name, buffer in module.named_buffers()}
         parts = []
@@ -96,7 +96,9 @@ class Traced:
             used = [self._exported.fetcher(module, each)() for each in self._state_of(place, place + 1)]
             part = Part(
                 name=self._exported.layer_of(node),
-                operations=operations[node] / samples,
+                operations=counts[node].operations / samples,
+                flops=counts[node].flops / samples,
+                moved_bytes=counts[node].moved_bytes / samples,
                 crossing=tuple(nbytes_of(values[each]) // samples for each in self._crossing[place + 1]),
                 obstacle=self._obstacle(place),
                 parameters=tuple(names[id(each)] for each in used if id(each) in names),
@@ -107,7 +109,7 @@ class Traced:
 
     def _try(
         self, module: nn.Module, arguments: Arguments
-    ) -> tuple[dict[fx.Node, Any], dict[fx.Node, float]]:
+    ) -> tuple[dict[fx.Node, Any], dict[fx.Node, Count]]:
         """Each operation's values, without data, and what it costs."""
         exported = self._exported
         given = tree_leaves(tuple(arguments))
@@ -122,7 +124,7 @@ class Traced:
                 fakes.append(mode.from_tensor(value.detach()) if isinstance(value, Tensor) else value)
             counting = _Counting(exported.graph_module)
             counting.run(*fakes)
-        return counting.values, counting.operations
+        return counting.values, counting.counts
 
     # Graphs of segments
 
@@ -173,14 +175,13 @@ class _Counting(fx.Interpreter):
     def __init__(self, graph_module: fx.GraphModule) -> None:
         super().__init__(graph_module, garbage_collect_values=False)
         self.values: dict[fx.Node, Any] = {}
-        self.operations: dict[fx.Node, float] = {}
+        self.counts: dict[fx.Node, Count] = {}
 
     def run_node(self, node: fx.Node) -> Any:
-        from torch.utils.flop_counter import FlopCounterMode
-
-        with FlopCounterMode(display=False) as counter:
-            made = super().run_node(node)
-        moved = sum(leaf.numel() for leaf in tree_leaves(made) if isinstance(leaf, Tensor))
-        self.values[node] = made
-        self.operations[node] = float(counter.get_total_flops()) + MOVED * moved
+        made, count = counted(lambda: super(_Counting, self).run_node(node))
+        if node.target is torch.ops.aten.scaled_dot_product_attention.default:
+            args, kwargs = self.fetch_args_kwargs_from_env(node)
+            moved = nbytes_of((args, kwargs, made))
+            count = Count(count.operations, attention_flops(*args, **kwargs), moved)
+        self.values[node], self.counts[node] = made, count
         return made
