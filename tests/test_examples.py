@@ -69,3 +69,12 @@ def test_the_pipeline_example_shows_smaller_bubbles_and_learns(capsys):
 def test_the_pipeline_example_comes_to_its_end(capsys):
     imported("transformer_pipeline").main(steps=4)
     assert "two processes: loss" in capsys.readouterr().out
+
+
+def test_the_example_of_175_billion_parameters_prints_a_line_for_each_pipeline(capsys):
+    example = imported("gpt_175b")
+    example.main(layers=4, hidden=256, heads=4, batch=8)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 1 + len(example.PIPELINES)
+    reached = [float(line.split()[-1]) for line in lines[1:]]
+    assert all(0 < each < 156 for each in reached)  # half of an A100's peak
