@@ -15,7 +15,7 @@ from paceline.replica.pieces.alike import likeness, shapes_of
 from paceline.replica.pieces.counting import Count, counted, nbytes_of
 from paceline.replica.pieces.parts import Arguments, Compute, Part, cannot_cross
 
-__all__ = ["Chain", "is_chain"]
+__all__ = ["Chain", "is_chain", "layers_in", "only_input"]
 
 
 def is_chain(module: nn.Module) -> bool:
@@ -31,10 +31,10 @@ class Chain:
 
         Without them all layers count alike, and nothing crosses a cut.
         """
-        self._names = [name for name, _ in _layers("", module)]
+        self._names = [name for name, _ in layers_in("", module)]
         trial: _Trial | _NoTrial = _NoTrial()
         if arguments is not None:
-            trial = _Trial(module, self._names, _only_input(arguments))
+            trial = _Trial(module, self._names, only_input(arguments))
         self.parts = _measure(module, self._names, trial, samples)
 
     def needs_arguments(self, start: int, stop: int) -> bool:
@@ -47,7 +47,7 @@ class Chain:
         def run(arguments: Arguments | None, values: Sequence[Tensor]) -> Any:
             if start == 0:
                 assert arguments is not None
-                value = _only_input(arguments)
+                value = only_input(arguments)
             else:
                 (value,) = values
             for layer in layers:
@@ -57,15 +57,17 @@ class Chain:
         return run
 
 
-def _layers(prefix: str, module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+def layers_in(prefix: str, module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """The layers of a Sequential and of the Sequentials in it, by name, in forward order."""
     for name, child in module.named_children():
         if is_chain(child) and len(child):  # type: ignore[arg-type]
-            yield from _layers(f"{prefix}{name}.", child)
+            yield from layers_in(f"{prefix}{name}.", child)
         else:
             yield f"{prefix}{name}", child
 
 
-def _only_input(arguments: Arguments) -> Any:
+def only_input(arguments: Arguments) -> Any:
+    """What a Sequential is called with: it takes one input."""
     given = [*arguments.args, *arguments.kwargs.values()]
     if len(given) != 1:
         bound = "must yield one input for a model that is an nn.Sequential"
