@@ -86,3 +86,12 @@ def test_a_model_too_big_for_one_worker_is_trained_by_those_that_share_it(capsys
         "zero:stage=3: loss",
         "pipeline: loss",
     ]
+
+
+def test_the_example_of_175_billion_parameters_prints_a_line_for_each_pipeline(capsys):
+    example = imported("gpt_175b")
+    example.main(layers=4, hidden=256, heads=4, batch=8)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 1 + len(example.PIPELINES)
+    reached = [float(line.split()[-1]) for line in lines[1:]]
+    assert all(0 < each < 156 for each in reached)  # half of an A100's peak

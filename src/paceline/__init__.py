@@ -9,7 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from paceline import callbacks, collectives, faults
+    from paceline import callbacks, collectives, faults, models
     from paceline.callbacks.calling import STOP, StopTraining
     from paceline.clusters.launched.launched import Launched
     from paceline.clusters.local.local import Local
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from paceline.comparison.compare import compare
     from paceline.comparison.comparison import Comparison
     from paceline.comparison.proof import Proof
-    from paceline.costs import Link, times
+    from paceline.costs import Link, devices, times
     from paceline.errors import PacelineError
     from paceline.programs import run_program
     from paceline.run import Run
@@ -44,8 +44,10 @@ __all__ = [
     "callbacks",
     "collectives",
     "compare",
+    "devices",
     "faults",
     "load_task",
+    "models",
     "register",
     "run_program",
     "times",
@@ -66,6 +68,7 @@ _HOMES = {
     "StopTraining": "paceline.callbacks.calling",
     "Task": "paceline.task",
     "compare": "paceline.comparison.compare",
+    "devices": "paceline.costs",
     "load_task": "paceline.task_files",
     "register": "paceline.strategies",
     "run_program": "paceline.programs",
@@ -75,7 +78,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("callbacks", "collectives", "faults"):
+    if name in ("callbacks", "collectives", "faults", "models"):
         return importlib.import_module(f"paceline.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'paceline' has no attribute {name!r}")

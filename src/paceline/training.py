@@ -85,6 +85,7 @@ def train(
         every = count_updates(task, chosen, roles, steps=None, epochs=1, seed=seed)
     with _device(where):
         module = task.build_model(seed)
+    _check_has_data(module, where)
     job = Job(
         strategy=chosen,
         roles=roles,
@@ -155,6 +156,14 @@ def _device(cluster: Cluster) -> contextlib.AbstractContextManager[object]:
     if getattr(cluster, "math", "real") == "none":
         return torch.device("meta")
     return contextlib.nullcontext()
+
+
+def _check_has_data(module: nn.Module, cluster: Cluster) -> None:
+    """Refuse to compute with a model of shapes only."""
+    if getattr(cluster, "math", "real") != "none" and any(p.is_meta for p in module.parameters()):
+        bound = 'must be pl.Simulated(math="none") for a model of shapes only, such as those of pl.models'
+        remedy = 'write pl.Simulated(workers=4, math="none", device=pl.devices.A100)'
+        raise ConfigurationError("cluster", bound, cluster, remedy)
 
 
 def check_seed(seed: int) -> int:

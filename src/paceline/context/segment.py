@@ -23,6 +23,10 @@ class Segment:
     parameter_count: int
     operations: float
     """Of a forward pass: floating-point operations, and what moving its outputs is worth in them."""
+    flops: float = 0.0
+    """Of a forward pass: those of matrix products alone."""
+    moved_bytes: float = 0.0
+    """What all other operations of that pass read and write."""
     share: float
     """Its part of the operations of the whole model."""
     bytes_in: int

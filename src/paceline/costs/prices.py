@@ -2,7 +2,8 @@
 
 What a user gives (`compute=pl.times.…`) is a draw for each gradient, however many samples it is of: the closed forms of
 the parameter servers rest on that. Real processes that emulate such machines draw the same. What is measured is
-a + b x samples: so slices of any size, micro-batches and federated clients each cost what they compute.
+a + b x samples: so slices of any size, micro-batches and federated clients each cost what they compute. What is counted
+(`device=pl.devices.…`, see `counted`) costs its operations at the device's speed.
 """
 
 from __future__ import annotations
@@ -18,7 +19,18 @@ import numpy as np
 from paceline.costs.stragglers import Stragglers
 from paceline.costs.times import Phases, Times
 
-__all__ = ["Given", "Measured", "Pass", "Price", "Pricing", "Work", "fit", "ready_shares"]
+__all__ = [
+    "DrawsNothing",
+    "Given",
+    "Measured",
+    "Pass",
+    "Price",
+    "Pricing",
+    "Work",
+    "delays_of",
+    "fit",
+    "ready_shares",
+]
 
 _DRAWS = 32
 _FORWARD_SHARE = 1 / 3  # of a gradient's time: backward multiplies twice where forward does once
@@ -59,6 +71,11 @@ class Pass:
     recomputes: bool = False
     """Whether a forward pass is done again first."""
 
+    flops: float = 0.0
+    """Of matrix products, in a forward pass of one sample through the segment."""
+    moved_bytes: float = 0.0
+    """What all other operations of that pass read and write."""
+
     @property
     def gradient_share(self) -> float:
         """Its part of the time of a gradient."""
@@ -68,8 +85,11 @@ class Pass:
 class Price(Protocol):
     """What one rank's computations cost."""
 
-    def seconds(self, kind: Work, segment: int, samples: int) -> float:
-        """Of a piece of work on a segment of the model. The whole model is segment 0."""
+    def seconds(self, kind: Work, segment: int, size: int) -> float:
+        """Of a piece of work on a segment of the model. The whole model is segment 0.
+
+        `size` is the samples of a gradient; of an update, the bytes of the parameters that it changes.
+        """
         ...
 
     def pass_seconds(self, one: Pass) -> float:
@@ -99,7 +119,7 @@ class Given:
 
     def of_rank(self, rank: int, stragglers: Stragglers, rng: np.random.Generator) -> Price:
         if isinstance(self.times, Phases):
-            return _InPhases(self.times, stragglers.factor(rank), _delays(rank, stragglers, rng))
+            return _InPhases(self.times, stragglers.factor(rank), delays_of(rank, stragglers, rng))
         return _Drawn(self.times, rank, stragglers, rng)
 
 
@@ -112,7 +132,7 @@ class Measured:
     update_s: float = 0.0
 
     def of_rank(self, rank: int, stragglers: Stragglers, rng: np.random.Generator) -> Price:
-        return _Reckoned(self, stragglers.factor(rank), _delays(rank, stragglers, rng))
+        return _Reckoned(self, stragglers.factor(rank), delays_of(rank, stragglers, rng))
 
 
 class _Drawn:
@@ -124,7 +144,7 @@ class _Drawn:
         collector could free the two."""
         self._draw = _draws(times, rank, stragglers, rng, self._block).__next__
 
-    def seconds(self, kind: Work, segment: int, samples: int) -> float:
+    def seconds(self, kind: Work, segment: int, size: int) -> float:
         return self._draw() if kind is Work.GRADIENT else 0.0
 
     def unused(self) -> list[float]:
@@ -137,7 +157,9 @@ class _Drawn:
         return self._draw() * one.gradient_share * one.share * one.samples / one.slice_samples
 
 
-class _DrawsNothingBeforehand:
+class DrawsNothing:
+    """A price that draws nothing beforehand."""
+
     __slots__ = ()
 
     def unused(self) -> list[float]:
@@ -147,7 +169,7 @@ class _DrawsNothingBeforehand:
         pass
 
 
-class _InPhases(_DrawsNothingBeforehand):
+class _InPhases(DrawsNothing):
     """Each pass takes its given time, whatever the segment and the samples."""
 
     __slots__ = ("_extra", "_factor", "_times")
@@ -157,7 +179,7 @@ class _InPhases(_DrawsNothingBeforehand):
         self._factor = factor
         self._extra = extra
 
-    def seconds(self, kind: Work, segment: int, samples: int) -> float:
+    def seconds(self, kind: Work, segment: int, size: int) -> float:
         return self._times.mean_s * self._factor + self._extra() if kind is Work.GRADIENT else 0.0
 
     def pass_seconds(self, one: Pass) -> float:
@@ -172,7 +194,7 @@ class _InPhases(_DrawsNothingBeforehand):
         return seconds * self._factor + (self._extra() if one.work is Work.FORWARD else 0.0)
 
 
-class _Reckoned(_DrawsNothingBeforehand):
+class _Reckoned(DrawsNothing):
     __slots__ = ("_extra", "_factor", "_measured")
 
     def __init__(self, measured: Measured, factor: float, extra: Callable[[], float]) -> None:
@@ -180,11 +202,11 @@ class _Reckoned(_DrawsNothingBeforehand):
         self._factor = factor
         self._extra = extra
 
-    def seconds(self, kind: Work, segment: int, samples: int) -> float:
+    def seconds(self, kind: Work, segment: int, size: int) -> float:
         measured = self._measured
         if kind is Work.UPDATE:
             return measured.update_s
-        return (measured.fixed_s + measured.per_sample_s * samples) * self._factor + self._extra()
+        return (measured.fixed_s + measured.per_sample_s * size) * self._factor + self._extra()
 
     def pass_seconds(self, one: Pass) -> float:
         gradient_s = self._measured.fixed_s + self._measured.per_sample_s * one.samples
@@ -192,7 +214,8 @@ class _Reckoned(_DrawsNothingBeforehand):
         return gradient_s * one.share * one.gradient_share * self._factor + extra_s
 
 
-def _delays(rank: int, stragglers: Stragglers, rng: np.random.Generator) -> Callable[[], float]:
+def delays_of(rank: int, stragglers: Stragglers, rng: np.random.Generator) -> Callable[[], float]:
+    """What comes on top of each of a rank's gradients, in seconds."""
     delay = stragglers.delay_of(rank)
     return (lambda: 0.0) if delay is None else (lambda: delay.draw(rng))
 

@@ -58,3 +58,19 @@ def test_messages_wait_for_who_comes_late_and_for_the_tag_that_is_asked_for():
         return [int((await ctx.net.recv(source, tag=tag)).tensor) for source, tag in asked]
 
     assert pl.run_program(program, simulated(3)).results[0] == [27, 18, 17, 17, 28, 27]
+
+
+def test_a_mailbox_that_was_emptied_keeps_nothing():
+    """Of thousands of tags, each of which is used once, nothing may stay."""
+
+    async def program(ctx):
+        if ctx.rank:
+            for tag in (5, 6, 5):
+                await ctx.net.send(0, torch.full((1,), float(ctx.rank)), tag=tag)
+            return None
+        await ctx.sleep(1)
+        for source, tag in ((2, 5), (ANY, 6), (1, 5), (2, 6), (ANY, 5), (ANY, 5)):
+            await ctx.net.recv(source, tag=tag)
+        return [len(kept) for kept in (ctx.box._single, ctx.box._by_tag, ctx.box._by_source)]
+
+    assert pl.run_program(program, simulated(3)).results[0] == [0, 0, 0]

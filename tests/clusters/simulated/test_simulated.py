@@ -23,6 +23,9 @@ def test_a_number_of_workers_out_of_range_is_refused(workers):
         ({"math": "reel"}, "did you mean 'real'"),
         ({"compute": 0.1}, "compute must be a distribution of pl.times"),
         ({"compute": None, "math": "none"}, 'compute must be given with math="none"'),
+        ({"device": "A100"}, "device must not be given together with compute"),
+        ({"device": "A10", "compute": None}, "did you mean 'A100'"),
+        ({"device": 3, "compute": None}, "device must be one of pl.devices"),
         ({"link": "10Gbps"}, "link must be a pl.Link"),
         ({"inside": 3}, "inside must be a pl.Link"),
         ({"hosts": 0}, "hosts must be a whole number from 1 to 4"),
@@ -64,6 +67,32 @@ def test_without_a_compute_time_the_tasks_own_gradient_is_timed():
     assert run.history[0].seconds > 0
     steps = [b.seconds - a.seconds for a, b in zip(run.history, run.history[1:], strict=False)]
     assert steps == pytest.approx([run.history[0].seconds] * 2), "timed once"
+
+
+TOY = pl.devices.CPU(flops=1e6, memory_bandwidth=1e6)
+
+
+@pytest.mark.parametrize("math", ["real", "none"])
+def test_a_device_prices_a_gradient_by_its_operations(math):
+    task = a_task(model=lambda: nn.Linear(3, 5), data=(torch.zeros(8, 3), torch.zeros(8, 5)), batch_size=8)
+    cluster = pl.Simulated(workers=2, device=TOY, math=math, link=pl.Link.ideal(), slow={1: 2.0})
+    first, second = pl.train(task, "all-reduce", cluster, steps=1).trace.summary().ranks
+    assert first.compute_s == pytest.approx(3 * 4 * 2 * 3 * 5 / 1e6)
+    assert first.update_s == pytest.approx(7 * 4 * (3 * 5 + 5) / 1e6)
+    assert second.compute_s == pytest.approx(2 * first.compute_s)
+
+
+def test_a_device_prices_passes_by_the_operations_of_their_segments():
+    layers = nn.Sequential(nn.Linear(3, 300), nn.Linear(300, 300), nn.Linear(300, 5))
+    task = a_task(model=layers, data=(torch.zeros(8, 3), torch.zeros(8, 5)), batch_size=8)
+    cluster = pl.Simulated(workers=3, device=TOY, link=pl.Link.ideal())
+    found = pl.train(task, "pipeline:microbatches=2", cluster, steps=1).trace.summary().ranks
+    operations = (2 * 3 * 300, 2 * 300 * 300, 2 * 300 * 5)
+    assert [rank.compute_s for rank in found] == pytest.approx([3 * 8 * each / 1e6 for each in operations])
+
+
+def test_its_words_name_the_device():
+    assert "each A100 at 50% of 312 Tflop/s" in str(pl.Simulated(workers=2, device="a100"))
 
 
 def test_hosts_hold_neighbouring_ranks():

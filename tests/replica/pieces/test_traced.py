@@ -1,7 +1,10 @@
+import pytest
 import torch
 from pieces_models import Encoder, SmallGPT
 from torch import nn
 
+import paceline as pl
+from paceline.replica.pieces.chain import Chain
 from paceline.replica.pieces.parts import Arguments
 from paceline.replica.pieces.traced import Traced
 
@@ -113,3 +116,15 @@ def test_a_value_of_five_dimensions_does_not_cross_a_cut():
     parts = traced(Deep(), torch.randn(5, 8)).parts
     assert "5 dimensions" in next(part.obstacle for part in parts if part.obstacle)
     assert not parts[0].obstacle
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_a_traced_model_counts_as_its_layers_do(device):
+    """Attention included, of which torch counts nothing on a processor."""
+    row = pl.models.GPT(2, 16, 2, 4, 10, batch_size=3).model.to_empty(device=device)
+    arguments = Arguments((torch.zeros(3, 4, dtype=torch.int64, device=device),), {})
+    layers, operations = Chain(row, arguments, 3).parts, Traced(row, arguments, 3).parts
+    assert sum(part.flops for part in operations) == sum(part.flops for part in layers)
+    if device == "meta":  # a processor's attention leaves its output in another order, which spares a copy
+        moved = sum(part.moved_bytes for part in layers)
+        assert sum(part.moved_bytes for part in operations) == pytest.approx(moved)

@@ -25,12 +25,12 @@ class ProcessPieces(RankPieces["ProcessContext"]):
 
     __slots__ = ()
 
-    async def _timed(self, kind: Kind, one: Pass, micro: int, run: Callable[[], T]) -> T:
+    async def _timed(self, kind: int, one: Pass, micro: int, run: Callable[[], T]) -> T:
         ctx, pace = self._ctx, self._ctx.pace
         start_s, began_s = ctx.now(), clock.now()
         least_s, processor_start_s = pace.begin_pass(one), time.thread_time()
         made = run()
         took_s, processor_s = clock.now() - began_s, time.thread_time() - processor_start_s
         dawdle(pace.left_s(least_s, took_s, processor_s), ctx.deadline_s)
-        ctx.span(kind, start_s, ctx.now(), micro)
+        ctx.span(Kind(kind), start_s, ctx.now(), micro)
         return made

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Generic, TypeVar
 
 from torch import Tensor
@@ -28,14 +28,16 @@ __all__ = ["RankPieces"]
 R = TypeVar("R", bound=Rank)
 T = TypeVar("T")
 
-_WORKS = {"both": Work.BACKWARD, "inputs": Work.INPUTS, "weights": Work.WEIGHTS}
-_KINDS = {"both": Kind.BACKWARD, "inputs": Kind.BACKWARD, "weights": Kind.WEIGHTS}
+_WORKS = {"forward": Work.FORWARD, "both": Work.BACKWARD, "inputs": Work.INPUTS, "weights": Work.WEIGHTS}
+# As plain numbers: a member of an enumeration takes longer to find.
+_FORWARD = int(Kind.FORWARD)
+_KINDS = {"both": int(Kind.BACKWARD), "inputs": int(Kind.BACKWARD), "weights": int(Kind.WEIGHTS)}
 
 
 class RankPieces(ABC, Generic[R]):
     """The segments of one rank. Its subclasses satisfy `paceline.context.Pieces`."""
 
-    __slots__ = ("_batch", "_ctx", "_cut", "_layers", "_learner", "_loss", "_micros", "_position")
+    __slots__ = ("_batch", "_ctx", "_cut", "_layers", "_learner", "_loss", "_micros", "_passes", "_position")
 
     def __init__(self, ctx: R, learner: Learner[Any]) -> None:
         self._ctx = ctx
@@ -46,6 +48,8 @@ class RankPieces(ABC, Generic[R]):
         self._batch: Batch | None = None
         self._micros: list[Batch] = []
         self._loss: float | None = None
+        self._passes: dict[tuple[str, int, int, int], Pass] = {}
+        """By way, segment, samples of the micro-batch and of the batch: the same few come again and again."""
 
     # Cutting
 
@@ -59,6 +63,7 @@ class RankPieces(ABC, Generic[R]):
 
     def cut(self, stages: int, cuts: Sequence[str] = (), *, finer: int = 1, tensor: int = 1) -> None:
         self._cut = self._off_the_clock(lambda: self._found_layers(tensor).cut(stages, cuts, finer=finer))
+        self._passes.clear()
 
     def hold(self, segments: Sequence[int], *, worker: int = 0, position: int = 0) -> None:
         self._position = position
@@ -138,23 +143,23 @@ class RankPieces(ABC, Generic[R]):
         part.begin_batch()
         return self._micros
 
-    async def forward(self, segment: int, micro: int, given: Crossing) -> Crossing:
+    def forward(self, segment: int, micro: int, given: Crossing) -> Awaitable[Crossing]:
         batch, part = self._micros[micro], self._part()
-        source = self._ctx.data.source
-        work = self._pass(Work.FORWARD, segment, batch)
-        made = await self._timed(
-            Kind.FORWARD, work, micro, lambda: part.forward(segment, batch, micro, source, given)
-        )
-        if isinstance(made, Crossing):
-            return made
-        assert self._batch is not None
-        self._loss = (self._loss or 0.0) + batch.count / self._batch.count * made.item()
-        return Crossing()
 
-    async def backward(
+        def run() -> Crossing:
+            made = part.forward(segment, batch, micro, self._ctx.data.source, given)
+            if isinstance(made, Crossing):
+                return made
+            assert self._batch is not None
+            self._loss = (self._loss or 0.0) + batch.count / self._batch.count * made.item()
+            return Crossing()
+
+        return self._timed(_FORWARD, self._pass("forward", segment, batch), micro, run)
+
+    def backward(
         self, segment: int, micro: int, gradients: Sequence[Tensor], part: BackwardPart = "both"
-    ) -> Sequence[Tensor]:
-        held, work = self._part(), self._pass(_WORKS[part], segment, self._micros[micro])
+    ) -> Awaitable[Sequence[Tensor]]:
+        held = self._part()
 
         def run() -> Sequence[Tensor]:
             if part == "weights":
@@ -163,7 +168,7 @@ class RankPieces(ABC, Generic[R]):
             walk = held.backward if part == "both" else held.backward_inputs
             return walk(segment, micro, gradients)
 
-        return await self._timed(_KINDS[part], work, micro, run)
+        return self._timed(_KINDS[part], self._pass(part, segment, self._micros[micro]), micro, run)
 
     def end_batch(self) -> None:
         ctx, batch, part = self._ctx, self._batch, self._part()
@@ -179,14 +184,27 @@ class RankPieces(ABC, Generic[R]):
         elif part.not_finite is not None:
             raise GradientNotFiniteError(ctx.rank, ctx.step, part.not_finite)
 
-    def _pass(self, work: Work, segment: int, batch: Batch) -> Pass:
-        slice_samples = batch.total / len(self._ctx.workers)
-        recomputes = self._learner.replica.task.recompute and work in (Work.BACKWARD, Work.INPUTS)
-        return Pass(work, self._of_cut().segments[segment].share, batch.count, slice_samples, recomputes)
+    def _pass(self, way: str, segment: int, batch: Batch) -> Pass:
+        key = way, segment, batch.count, batch.total
+        one = self._passes.get(key)
+        if one is None:
+            of = self._of_cut().segments[segment]
+            slice_samples = batch.total / len(self._ctx.workers)
+            one = Pass(
+                _WORKS[way],
+                of.share,
+                batch.count,
+                slice_samples,
+                recomputes=self._learner.replica.task.recompute and way in ("both", "inputs"),
+                flops=of.flops,
+                moved_bytes=of.moved_bytes,
+            )
+            self._passes[key] = one
+        return one
 
     @abstractmethod
-    async def _timed(self, kind: Kind, one: Pass, micro: int, run: Callable[[], T]) -> T:
-        """Do a pass, in the time that it takes in this world."""
+    def _timed(self, kind: int, one: Pass, micro: int, run: Callable[[], T]) -> Awaitable[T]:
+        """Do a pass, in the time that it takes in this world. `kind` is that of its span."""
 
     # What others hold
 

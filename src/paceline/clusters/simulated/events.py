@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
 
 from paceline.clusters.simulated.kernel import Event
 from paceline.context import Batch
-from paceline.costs.prices import Work
+from paceline.costs.prices import Pass, Work
 from paceline.trace import Kind
+from paceline.trace.spans import pack_span
 
 if TYPE_CHECKING:
     from paceline.clusters.simulated.context import SimulatedContext
 
-__all__ = ["ComputeEvent", "Timer"]
+__all__ = ["ComputeEvent", "PassEvent", "Timer"]
+
+T = TypeVar("T")
 
 # As plain numbers: a member of an enumeration takes longer to find.
 _COMPUTE, _CANCELLED = int(Kind.COMPUTE), int(Kind.CANCELLED)
@@ -84,6 +88,45 @@ class ComputeEvent(Event[float]):
         if self._context.world.samples is not None:
             self._context.model.replica.undo_buffers()
         self._context.note_computing(_CANCELLED, self._start_s)
+
+    def __str__(self) -> str:
+        return "compute"
+
+
+class PassEvent(Event[T]):
+    """A pass of a micro-batch through a segment: done at once, its time passes on the virtual clock."""
+
+    __slots__ = ("_context", "_kind", "_micro", "_one", "_run", "_start_s")
+
+    def __init__(
+        self, context: SimulatedContext, kind: int, one: Pass, micro: int, run: Callable[[], T]
+    ) -> None:
+        self.done = self.started = False
+        self.error = self.waiter = None
+        self._context = context
+        self._kind = kind
+        self._one = one
+        self._micro = micro
+        self._run = run
+
+    def start(self) -> None:
+        context = self._context
+        kernel = context.kernel
+        self._start_s = kernel.now
+        seconds = context.price.pass_seconds(self._one)
+        self.result = self._run()
+        if seconds:
+            kernel.at(self._start_s + seconds, PassEvent._end, self)
+        else:
+            self._end()
+
+    def _end(self) -> None:
+        if not self.done:
+            context = self._context
+            kernel = context.kernel
+            span = pack_span(self._kind, self._start_s, kernel.now, self._micro, 0, context.step)
+            context.record_packed(span)
+            kernel.finish(self)
 
     def __str__(self) -> str:
         return "compute"

@@ -66,7 +66,8 @@ class SimulatedLearner(Learner["SimulatedContext"]):
         replica.apply(shard, norm, advance=advance, of=of, step=ctx.step)
         if isinstance(replica, ShapeReplica) and self.account is not None:
             replica.note_updated(self.account, shard)
-        update_s = ctx.price.seconds(_UPDATE_WORK, 0, 0)
+        changed = replica.gradient.numel() if shard is None else shard.stop - shard.start
+        update_s = ctx.price.seconds(_UPDATE_WORK, 0, changed * replica.layout.dtype.itemsize)
         if update_s:
             await Timer(ctx, update_s)
         ctx.record_packed(pack_span(_UPDATE, start_s, ctx.kernel.now, -1, 0, ctx.step))

@@ -17,12 +17,14 @@ __all__ = ["Mailbox"]
 class Mailbox:
     """What has come for a rank and is not yet received, and who waits for what has not come."""
 
-    __slots__ = ("_alone", "_by_source", "_by_tag", "_kernel", "_unreceived", "_waiting")
+    __slots__ = ("_alone", "_by_source", "_by_tag", "_kernel", "_single", "_unreceived", "_waiting")
 
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
         self._unreceived = 0
-        # Both hold every packet that nobody has received: in the order of arrival, of one tag or of one source too.
+        # Most packets that nobody has received are the only one of their tag: such a one is kept here.
+        self._single: dict[int, SendEvent] = {}
+        # Both hold every other one: in the order of arrival, of one tag or of one source too.
         self._by_tag: dict[int, OrderedDict[SendEvent, None]] = {}
         self._by_source: dict[tuple[int, int], deque[SendEvent]] = {}
         # Several waiters are rare: a single one is kept apart from the list.
@@ -80,22 +82,43 @@ class Mailbox:
 
     def _keep(self, packet: SendEvent) -> None:
         self._unreceived += 1
+        tag = packet.tag
+        if tag not in self._by_tag:
+            other = self._single.setdefault(tag, packet)
+            if other is packet:
+                return
+            del self._single[tag]
+            self._queue(other)
+        self._queue(packet)
+
+    def _queue(self, packet: SendEvent) -> None:
         self._by_tag.setdefault(packet.tag, OrderedDict())[packet] = None
         self._by_source.setdefault((packet.source, packet.tag), deque()).append(packet)
 
     def _take(self, source: int, tag: int) -> SendEvent | None:
         """Remove the packet that came first, of all or of one source's."""
-        packets = self._by_tag.get(tag)
-        if not packets:
-            return None
-        if source == ANY:
-            packet, _ = packets.popitem(last=False)
-            self._by_source[packet.source, tag].popleft()  # the first of all is the first of its source
+        packet = self._single.get(tag)
+        if packet is None:
+            packet = self._take_queued(source, tag) if tag in self._by_tag else None
+        elif source in (ANY, packet.source):
+            del self._single[tag]
         else:
-            queue = self._by_source.get((source, tag))
-            if not queue:
-                return None
-            packet = queue.popleft()
-            del packets[packet]
-        self._unreceived -= 1
+            packet = None
+        if packet is not None:
+            self._unreceived -= 1
+        return packet
+
+    def _take_queued(self, source: int, tag: int) -> SendEvent | None:
+        packets = self._by_tag[tag]
+        if source == ANY:
+            source = next(iter(packets)).source
+        queue = self._by_source.get((source, tag))
+        if queue is None:
+            return None
+        packet = queue.popleft()  # the first of all is the first of its source
+        del packets[packet]
+        if not queue:
+            del self._by_source[source, tag]
+        if not packets:
+            del self._by_tag[tag]
         return packet

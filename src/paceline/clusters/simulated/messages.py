@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from paceline.clusters.simulated.context import SimulatedContext
 
-__all__ = ["GroupRecvEvent", "RecvEvent", "SendEvent"]
+__all__ = ["RecvEvent", "SendEvent"]
 
 # As plain numbers: a member of an enumeration takes longer to find.
 _SEND, _RECEIVE, _WAIT = int(Kind.SEND), int(Kind.RECEIVE), int(Kind.WAIT)
@@ -135,16 +135,24 @@ class SendEvent(Event[None]):
 class RecvEvent(Event[Message]):
     """Done when the message is there."""
 
-    __slots__ = ("_began_s", "_combine", "_context", "_into", "source", "tag")
+    __slots__ = ("_began_s", "_combine", "_context", "_into", "_positions", "source", "tag")
 
     def __init__(
-        self, context: SimulatedContext, source: int, into: Tensor | None, combine: Combine, tag: int
+        self,
+        context: SimulatedContext,
+        source: int,
+        into: Tensor | None,
+        combine: Combine,
+        tag: int,
+        positions: dict[int, int] | None = None,
     ) -> None:
+        """`positions`: what ranks are called in a group that is not everybody."""
         self.done = self.started = False
         self.error = self.waiter = None
         self._context = context
         self._into = into
         self._combine = combine
+        self._positions = positions
         self.source = source
         self.tag = tag
 
@@ -171,7 +179,10 @@ class RecvEvent(Event[Message]):
         else:
             context.record_packed(pack_span(_RECEIVE, began_s, now_s, source, nbytes, step))
         tensor = packet.tensor if self._into is None else self._combined(packet, self._into)
-        self.result = _new_tuple(Message, (source, self.tag, tensor, packet.header))
+        tag, positions = self.tag, self._positions
+        if positions is not None:
+            source, tag = positions[source], tag & TAG_MASK
+        self.result = _new_tuple(Message, (source, tag, tensor, packet.header))
         kernel.finish(self)
 
     def _combined(self, packet: SendEvent, into: Tensor) -> Tensor:
@@ -189,29 +200,6 @@ class RecvEvent(Event[Message]):
 
     def __str__(self) -> str:
         return f"receive from {'any rank' if self.source == ANY else f'rank {self.source}'}"
-
-
-class GroupRecvEvent(RecvEvent):
-    """In a group that is not everybody, where ranks are called by their positions."""
-
-    __slots__ = ("_positions",)
-
-    def __init__(
-        self,
-        context: SimulatedContext,
-        source: int,
-        into: Tensor | None,
-        combine: Combine,
-        tag: int,
-        positions: dict[int, int],
-    ) -> None:
-        super().__init__(context, source, into, combine, tag)
-        self._positions = positions
-
-    def receive(self, packet: SendEvent) -> None:
-        super().receive(packet)
-        source, tag, tensor, header = self.result
-        self.result = Message(self._positions[source], tag & TAG_MASK, tensor, header)
 
 
 def _mismatch(packet: SendEvent, receiver: int, into: Tensor) -> MismatchError:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from paceline.clusters.rank.counter import LATE
 from paceline.clusters.rank.groups import Group
-from paceline.clusters.simulated.messages import GroupRecvEvent, RecvEvent, SendEvent
+from paceline.clusters.simulated.messages import RecvEvent, SendEvent
 from paceline.clusters.simulated.whole_collective import PartEvent, suits
 from paceline.clusters.simulated.window import SimulatedWindow, View
 from paceline.context import ANY, Combine
@@ -97,8 +97,7 @@ class SimulatedGroupNet(SimulatedNet):
     ) -> RecvEvent:
         group = self._group
         member = ANY if source == ANY else group.members[source]
-        assert group.positions is not None
-        return GroupRecvEvent(self._context, member, into, combine, self._base | tag, group.positions)
+        return RecvEvent(self._context, member, into, combine, self._base | tag, group.positions)
 
     def split(self, ranks: Sequence[int]) -> SimulatedNet:
         return self._of([self._group.members[rank] for rank in ranks])

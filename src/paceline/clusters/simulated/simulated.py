@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,12 +25,16 @@ from paceline.clusters.simulated.losses import Losses
 from paceline.clusters.simulated.lossy_network import LossyNetwork
 from paceline.clusters.simulated.network import Disturbed, Network
 from paceline.costs import Link
+from paceline.costs.counted import Counted, Operations
+from paceline.costs.devices import Device, device_of
 from paceline.costs.prices import Given, Measured, Pricing, fit
 from paceline.costs.stragglers import Stragglers
 from paceline.costs.times import Times
 from paceline.errors import Cancelled, ConfigurationError, UnknownNameError
 from paceline.faults import Kill
 from paceline.replica.batches import GlobalBatches
+from paceline.replica.pieces.cutting import few_samples
+from paceline.replica.pieces.whole import count_model, without_data
 from paceline.replica.replica import Replica
 from paceline.replica.samples import Samples
 from paceline.replica.shapes import ShapeReplica
@@ -66,6 +71,8 @@ class Simulated:
     """With how many threads each rank computes, which can change the last bits of sums. None: as `pl.Local`."""
     faults: Sequence[Kill] = ()
     """What goes wrong, and when."""
+    device: Device | str | None = None
+    """What each rank computes with: one of `pl.devices`, or its name. Its speed prices operations that are counted."""
 
     def __post_init__(self) -> None:
         check_workers(self.workers, at_most=MAX_WORKERS)
@@ -73,8 +80,9 @@ class Simulated:
         if self.math not in MATHS:
             raise UnknownNameError("math", str(self.math), MATHS)
         check_compute(self.compute)
-        if self.compute is None and self.math == "none":
-            remedy = "write compute=pl.times.Constant(0.01), say"
+        self._settle_device()
+        if self.compute is None and self.device is None and self.math == "none":
+            remedy = "write compute=pl.times.Constant(0.01), say, or device=pl.devices.A100"
             raise ConfigurationError("compute", 'must be given with math="none"', None, remedy)
         remedy = 'write pl.Link("10Gbps", "50us")'
         if not isinstance(self.link, Link) and self.link != SHARED_MEMORY:
@@ -88,6 +96,14 @@ class Simulated:
         self.stragglers.check(self.workers)
         _check_faults(self.faults)
         object.__setattr__(self, "faults", tuple(self.faults))
+
+    def _settle_device(self) -> None:
+        if self.device is None:
+            return
+        object.__setattr__(self, "device", device_of(self.device))
+        if self.compute is not None:
+            remedy = "a device's seconds are counted, those of compute are given: leave one of them out"
+            raise ConfigurationError("device", "must not be given together with compute", self.device, remedy)
 
     @property
     def between(self) -> Link:
@@ -183,6 +199,10 @@ class Simulated:
             return Given(self.compute)
         if samples is None or batches is None:
             return Measured(0.0, 0.0)
+        if self.device is not None:
+            recompute = job.task is not None and job.task.recompute
+            count = functools.cache(lambda: _count(job, samples, batches))
+            return Counted(device_of(self.device), count, recompute)
         return _measure(job, samples, batches)
 
     def _contexts(self, job: Job, world: World) -> Sequence[SimulatedContext]:
@@ -213,7 +233,8 @@ class Simulated:
     def __str__(self) -> str:
         link = f"shared memory {self.inside}" if self.link == SHARED_MEMORY else f"link {self.link}"
         words = [f"{self.workers} simulated workers", link]
-        words.append(f"compute {self.compute}" if self.compute else "compute as measured here")
+        compute = f"compute {self.compute}" if self.compute else "compute as measured here"
+        words.append(compute if self.device is None else f"each {self.device}")
         if self.hosts > 1:
             words.append(f"{self.hosts} hosts, inside {self.inside}")
         words += [f"rank {rank} {factor:g}x as slow" for rank, factor in sorted(self.slow.items())]
@@ -261,6 +282,14 @@ def _measure(job: Job, samples: Samples, batches: GlobalBatches) -> Measured:
     other_s = _median_s(lambda: replica.compute(other, samples))
     fixed_s, per_sample_s = fit((own.count, other.count), (own_s, other_s))
     return Measured(fixed_s, per_sample_s, _median_s(replica.apply))
+
+
+def _count(job: Job, samples: Samples, batches: GlobalBatches) -> Operations:
+    """The operations of a forward pass of one sample."""
+    assert job.task is not None
+    few = without_data(few_samples(samples, batches.slice(0, 0, 1)))
+    count = count_model(job.task, _build(job).to("meta"), few)
+    return Operations(count.flops, count.moved_bytes)
 
 
 def _median_s(work: Callable[[], object]) -> float:

@@ -86,8 +86,7 @@ class BlankPart(ShapeReplica):
             self._activations.forward(segment, part, batch.count)
         if segment + 1 == len(self._cut.segments):
             return torch.tensor(float("nan"))
-        values = self._cut.segments[segment].values_out
-        return Crossing(tuple(_blank(nbytes * batch.count) for nbytes in values), (True,) * len(values))
+        return _crossing(self._cut.segments[segment].values_out, batch.count)
 
     def backward(self, segment: int, part: int, given: Sequence[Tensor]) -> list[Tensor]:
         made = self.backward_inputs(segment, part, given)
@@ -233,6 +232,8 @@ def _narrowed(layout: Layout, cut: Cut, held: Sequence[int]) -> Layout:
     )
 
 
-@lru_cache(maxsize=256)
-def _blank(nbytes: int) -> Tensor:
-    return torch.empty(nbytes, dtype=torch.uint8, device="meta")
+@lru_cache(maxsize=1024)
+def _crossing(values: tuple[int, ...], samples: int) -> Crossing:
+    """The same for equal cuts and micro-batches: simulations ask for it again and again."""
+    tensors = tuple(torch.empty(nbytes * samples, dtype=torch.uint8, device="meta") for nbytes in values)
+    return Crossing(tensors, (True,) * len(values))

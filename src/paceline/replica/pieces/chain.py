@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -11,10 +11,11 @@ from torch.func import functional_call
 from torch.utils._pytree import tree_map
 
 from paceline.errors import ConfigurationError
-from paceline.replica.pieces.counting import counted, nbytes_of
+from paceline.replica.pieces.alike import likeness, shapes_of
+from paceline.replica.pieces.counting import Count, counted, nbytes_of
 from paceline.replica.pieces.parts import Arguments, Compute, Part, cannot_cross
 
-__all__ = ["Chain", "is_chain"]
+__all__ = ["Chain", "is_chain", "layers_in", "only_input"]
 
 
 def is_chain(module: nn.Module) -> bool:
@@ -30,10 +31,10 @@ class Chain:
 
         Without them all layers count alike, and nothing crosses a cut.
         """
-        self._names = [name for name, _ in _layers("", module)]
+        self._names = [name for name, _ in layers_in("", module)]
         trial: _Trial | _NoTrial = _NoTrial()
         if arguments is not None:
-            trial = _Trial(module, self._names, _only_input(arguments))
+            trial = _Trial(module, self._names, only_input(arguments))
         self.parts = _measure(module, self._names, trial, samples)
 
     def needs_arguments(self, start: int, stop: int) -> bool:
@@ -46,7 +47,7 @@ class Chain:
         def run(arguments: Arguments | None, values: Sequence[Tensor]) -> Any:
             if start == 0:
                 assert arguments is not None
-                value = _only_input(arguments)
+                value = only_input(arguments)
             else:
                 (value,) = values
             for layer in layers:
@@ -56,15 +57,17 @@ class Chain:
         return run
 
 
-def _layers(prefix: str, module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+def layers_in(prefix: str, module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """The layers of a Sequential and of the Sequentials in it, by name, in forward order."""
     for name, child in module.named_children():
         if is_chain(child) and len(child):  # type: ignore[arg-type]
-            yield from _layers(f"{prefix}{name}.", child)
+            yield from layers_in(f"{prefix}{name}.", child)
         else:
             yield f"{prefix}{name}", child
 
 
-def _only_input(arguments: Arguments) -> Any:
+def only_input(arguments: Arguments) -> Any:
+    """What a Sequential is called with: it takes one input."""
     given = [*arguments.args, *arguments.kwargs.values()]
     if len(given) != 1:
         bound = "must yield one input for a model that is an nn.Sequential"
@@ -78,11 +81,13 @@ def _measure(module: nn.Module, names: Sequence[str], trial: _Trial | _NoTrial, 
     parts = []
     for place, name in enumerate(names):
         layer = module.get_submodule(name)
-        made, operations = trial.next()
+        made, count = trial.next()
         after = module.get_submodule(names[place + 1]) if place + 1 < len(names) else None
         part = Part(
             name=name,
-            operations=operations / samples,
+            operations=count.operations / samples,
+            flops=count.flops / samples,
+            moved_bytes=count.moved_bytes / samples,
             crossing=(nbytes_of(made) // samples,),
             obstacle=_obstacle(name, made, names, place, after),
             parameters=tuple(dict.fromkeys(known[id(each)] for each in layer.parameters())),
@@ -95,8 +100,8 @@ def _measure(module: nn.Module, names: Sequence[str], trial: _Trial | _NoTrial, 
 class _NoTrial:
     """Every layer is as good as another."""
 
-    def next(self) -> tuple[Any, float]:
-        return torch.empty(0), 1.0
+    def next(self) -> tuple[Any, Count]:
+        return torch.empty(0), Count(1.0, 1.0, 0.0)
 
 
 class _Trial:
@@ -108,35 +113,43 @@ class _Trial:
         self._place = 0
         self._given = value
         self._blank = _without_data(value)
+        self._tried: dict[Hashable, tuple[Any, Count]] = {}
+        """What layers without data made of values without data: equal ones need not be tried again."""
 
-    def next(self) -> tuple[Any, float]:
-        """What the next layer makes, and its operations."""
+    def next(self) -> tuple[Any, Count]:
+        """What the next layer makes, and what that costs."""
         name = self._names[self._place]
         layer = self._module.get_submodule(name)
         self._place += 1
-        try:
-            self._blank, operations = _apply(layer, self._blank, _without_data)
-        except Exception as error:
-            self._blank, operations = self._with_data(name, layer, error)
-        return self._blank, operations
+        key = likeness(layer), shapes_of(self._blank)
+        if None in key or key not in self._tried:
+            self._tried[key] = self._try(name, layer)
+        self._blank, count = self._tried[key]
+        return self._blank, count
 
-    def _with_data(self, name: str, layer: nn.Module, error: Exception) -> tuple[Any, float]:
+    def _try(self, name: str, layer: nn.Module) -> tuple[Any, Count]:
+        try:
+            return _apply(layer, self._blank, _without_data)
+        except Exception as error:
+            return self._with_data(name, layer, error)
+
+    def _with_data(self, name: str, layer: nn.Module, error: Exception) -> tuple[Any, Count]:
         if any(parameter.is_meta for parameter in self._module.parameters()):
             raise _refusal(name, layer, error) from error
-        value, operations = self._given, 0.0
+        value, count = self._given, Count(0.0, 0.0, 0.0)
         for each in self._names[: self._place]:
             try:
-                value, operations = _apply(self._module.get_submodule(each), value, _copied)
+                value, count = _apply(self._module.get_submodule(each), value, _copied)
             except Exception as cause:
                 raise _refusal(each, self._module.get_submodule(each), cause) from cause
-        return _without_data(value), operations
+        return _without_data(value), count
 
 
-def _apply(layer: nn.Module, value: Any, changed: Callable[[Any], Any]) -> tuple[Any, float]:
+def _apply(layer: nn.Module, value: Any, changed: Callable[[Any], Any]) -> tuple[Any, Count]:
     """With changed parameters and buffers, for those of the layer must stay as they are."""
-    state = {**dict(layer.named_parameters()), **dict(layer.named_buffers())}
+    state = changed({**dict(layer.named_parameters()), **dict(layer.named_buffers())})
     with torch.no_grad():
-        return counted(lambda: functional_call(layer, changed(state), (value,)))
+        return counted(lambda: functional_call(layer, state, (value,)))
 
 
 def _without_data(value: Any) -> Any:

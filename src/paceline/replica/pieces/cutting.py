@@ -24,7 +24,7 @@ from paceline.replica.pieces.tensor.spec import Shares
 from paceline.replica.samples import Samples
 from paceline.task import Task
 
-__all__ = ["Cut", "Layers", "cut_model", "few_samples"]
+__all__ = ["Cut", "Layers", "cut_model", "few_samples", "samples_in"]
 
 _TRIED = (5, 7, 3, 11, 13, 2)
 """How many samples a model is tried with."""
@@ -106,6 +106,7 @@ class Layers:
         }
         used = {name for part in model.parts for name in part.parameters}
         self._unused = tuple(name for name in self._sizes if name not in used)
+        self._made: dict[tuple[int, tuple[str, ...], int], Cut] = {}
 
     @classmethod
     def of(cls, task: Task, module: nn.Module, batch: Any, *, tensor: int = 1) -> Layers:
@@ -118,7 +119,7 @@ class Layers:
             raise ConfigurationError("step", "must not be given where the model is cut", task.step, remedy)
         arguments = Arguments(*arguments_of(task, module, batch))
         if tensor == 1:
-            return cls(module, _parts(module, arguments, _samples(arguments)))
+            return cls(module, _parts(module, arguments, samples_in(arguments)))
         if not all_work_elementwise(task, module):
             bound = "must work element by element where matrices are split"
             value = type(task.build_optimizer(module)).__name__
@@ -129,7 +130,7 @@ class Layers:
         from paceline.replica.pieces.tensor.sharded import Sharded
 
         roles = roles_of(task.tensor_plan or {}, module)
-        traced = _parts(module, arguments, _samples(arguments), trace=True)
+        traced = _parts(module, arguments, samples_in(arguments), trace=True)
         return cls(module, Sharded(traced, roles, tensor))
 
     @classmethod
@@ -147,6 +148,12 @@ class Layers:
 
         Each stage is cut into `finer` segments, or as many as it has layers.
         """
+        key = stages, tuple(cuts), finer
+        if key not in self._made:  # a thousand simulated ranks ask for the same
+            self._made[key] = self._cut(*key)
+        return self._made[key]
+
+    def _cut(self, stages: int, cuts: Sequence[str], finer: int) -> Cut:
         parts = self.model.parts
         chosen = self._given(stages, cuts) if cuts else choose(parts, stages)
         if stages < 1 or chosen is None:
@@ -205,6 +212,8 @@ class Layers:
                 buffers=tuple(dict.fromkeys(name for part in own for name in part.buffers)),
                 parameter_count=sum(self._sizes[name] for name in names),
                 operations=operations,
+                flops=sum(part.flops for part in own),
+                moved_bytes=sum(part.moved_bytes for part in own),
                 share=operations / total,
                 bytes_in=parts[a - 1].crossing_bytes if a else 0,
                 values_out=parts[b - 1].crossing if b < len(parts) else (),
@@ -263,7 +272,7 @@ def _parts(module: nn.Module, arguments: Arguments, samples: int, *, trace: bool
         module.train(was_training)
 
 
-def _samples(arguments: Arguments) -> int:
+def samples_in(arguments: Arguments) -> int:
     """How many samples there are: the length of the first tensor."""
     tensors = (leaf for leaf in tree_leaves(tuple(arguments)) if isinstance(leaf, torch.Tensor))
     first: Tensor | None = next((tensor for tensor in tensors if tensor.dim()), None)

@@ -33,8 +33,13 @@ class Part:
 
     name: str
     operations: float
+    """What cuts are chosen by, of one sample."""
     crossing: tuple[int, ...]
     """The bytes of each value that goes over a cut after this part, of one sample."""
+    flops: float = 0.0
+    """Of matrix products, in a forward pass of one sample."""
+    moved_bytes: float = 0.0
+    """What all other operations of that pass read and write."""
     obstacle: str = ""
     """Why there can be no cut after this part. Empty: there can."""
     parameters: tuple[str, ...] = ()

@@ -15,7 +15,7 @@ from torch import Tensor, fx, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_leaves, tree_unflatten
 
-from paceline.replica.pieces.counting import MOVED, nbytes_of
+from paceline.replica.pieces.counting import Count, attention_flops, counted, nbytes_of
 from paceline.replica.pieces.exporting import Exported, export
 from paceline.replica.pieces.parts import MOST_TENSORS, Arguments, Compute, Part, cannot_cross
 
@@ -28,7 +28,7 @@ class Trial:
 
     samples: int
     values: dict[fx.Node, Any] = field(default_factory=dict)
-    operations: dict[fx.Node, float] = field(default_factory=dict)
+    counts: dict[fx.Node, Count] = field(default_factory=dict)
     parameters: dict[fx.Node, str] = field(default_factory=dict)
     """The names of those that the graph is given."""
     buffers: dict[fx.Node, str] = field(default_factory=dict)
@@ -118,7 +118,9 @@ class Traced:
             used = self._state_of(place, place + 1)
             part = Part(
                 name=self.exported.layer_of(node),
-                operations=trial.operations[node] / trial.samples,
+                operations=trial.counts[node].operations / trial.samples,
+                flops=trial.counts[node].flops / trial.samples,
+                moved_bytes=trial.counts[node].moved_bytes / trial.samples,
                 crossing=tuple(trial.nbytes(each) for each in self._crossing[place + 1]),
                 obstacle=self._obstacle(place),
                 parameters=tuple(trial.parameters[each] for each in used if each in trial.parameters),
@@ -204,11 +206,10 @@ class _Counting(fx.Interpreter):
         self._trial = trial
 
     def run_node(self, node: fx.Node) -> Any:
-        from torch.utils.flop_counter import FlopCounterMode
-
-        with FlopCounterMode(display=False) as counter:
-            made = super().run_node(node)
-        moved = sum(leaf.numel() for leaf in tree_leaves(made) if isinstance(leaf, Tensor))
-        self._trial.values[node] = made
-        self._trial.operations[node] = float(counter.get_total_flops()) + MOVED * moved
+        made, count = counted(lambda: super(_Counting, self).run_node(node))
+        if node.target is torch.ops.aten.scaled_dot_product_attention.default:
+            args, kwargs = self.fetch_args_kwargs_from_env(node)
+            moved = nbytes_of((args, kwargs, made))
+            count = Count(count.operations, attention_flops(*args, **kwargs), moved)
+        self._trial.values[node], self._trial.counts[node] = made, count
         return made

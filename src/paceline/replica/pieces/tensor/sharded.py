@@ -14,6 +14,7 @@ from typing import Any
 from torch import Tensor, fx
 
 from paceline.errors import ConfigurationError
+from paceline.replica.pieces.counting import NOTHING, Count
 from paceline.replica.pieces.tensor.edits import Given, become
 from paceline.replica.pieces.tensor.operations import enter
 from paceline.replica.pieces.tensor.planning import find
@@ -132,9 +133,8 @@ class _Built:
         share = 1 / self._size if state is not None or node in self._region.sums else 1.0
         if node in self._old.values:
             part = isinstance(state, Split) and node not in self._region.sums
-            self._note(
-                made, self._old.values[node], self._old.operations[node] * share, self._size if part else 1
-            )
+            count = self._old.counts[node].times(share)
+            self._note(made, self._old.values[node], count, self._size if part else 1)
         if node in self._region.edits:
             self.edits[made] = self._region.edits[node]
         if node in self._region.sums:
@@ -164,17 +164,17 @@ class _Built:
         made = self._graph.call_function(enter, (source,))
         made.meta = {**value.meta, **node.meta, "val": value.meta["val"]}
         self._copies_entered[source] = made
-        self._note(made, self._old.values[value], 0.0, 1)
+        self._note(made, self._old.values[value], NOTHING, 1)
 
     def _gather(self, node: fx.Node, split: Split) -> None:
         made = self._graph.call_function(widened, (self._copies[node],))
         made.meta = dict(node.meta)
         self._gathered[node] = made
-        self._note(made, self._old.values[node], 0.0, 1)
+        self._note(made, self._old.values[node], NOTHING, 1)
         self.summed.add(made)
         self.edits[made] = [partial(become, function=widened, arguments=[Given(0)], split=split)]
 
-    def _note(self, node: fx.Node, value: Any, operations: float, parts: int) -> None:
+    def _note(self, node: fx.Node, value: Any, count: Count, parts: int) -> None:
         self.trial.values[node] = value
-        self.trial.operations[node] = operations
+        self.trial.counts[node] = count
         self.trial.split[node] = parts

@@ -1,0 +1,69 @@
+"""Prices by counting: operations over a device's speed.
+
+A backward pass has twice the operations of its forward pass: the gradient of the inputs, and that of the weights. So a
+gradient is worth three forward passes, and four where activations are recomputed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from paceline.costs.devices import Device
+from paceline.costs.prices import DrawsNothing, Pass, Price, Work, delays_of
+from paceline.costs.stragglers import Stragglers
+
+__all__ = ["Counted", "Operations"]
+
+_BACKWARD, _FORWARD = Work.BACKWARD, Work.FORWARD  # found quicker here than in their class
+_UPDATE_TOUCHES = 7
+"""How often an update reads or writes each parameter: Adam reads it, its gradient and two moments, and writes three."""
+
+
+class Operations(NamedTuple):
+    """Of a forward pass of one sample."""
+
+    flops: float
+    """Of matrix products."""
+    moved_bytes: float
+    """What all other operations read and write."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """A gradient takes what its device needs for its operations. An update takes as long as its bytes are moved."""
+
+    device: Device
+    of_model: Callable[[], Operations]
+    """Counts the whole model: asked only if a gradient of the whole model is priced."""
+    recompute: bool = False
+    """Whether a gradient of the whole model computes forward twice."""
+
+    def of_rank(self, rank: int, stragglers: Stragglers, rng: np.random.Generator) -> Price:
+        return _ByOperations(self, stragglers.factor(rank), delays_of(rank, stragglers, rng))
+
+
+class _ByOperations(DrawsNothing):
+    __slots__ = ("_counted", "_extra", "_factor")
+
+    def __init__(self, counted: Counted, factor: float, extra: Callable[[], float]) -> None:
+        self._counted = counted
+        self._factor = factor
+        self._extra = extra
+
+    def seconds(self, kind: Work, segment: int, size: int) -> float:
+        counted = self._counted
+        if kind is Work.UPDATE:
+            return counted.device.seconds(0.0, _UPDATE_TOUCHES * size) * self._factor
+        forwards = (4 if counted.recompute else 3) * size
+        return counted.device.seconds(*counted.of_model()) * forwards * self._factor + self._extra()
+
+    def pass_seconds(self, one: Pass) -> float:
+        forward_s = self._counted.device.seconds(one.flops, one.moved_bytes) * one.samples * self._factor
+        if one.work is _FORWARD:
+            return forward_s + self._extra()  # a delay is one of each micro-batch
+        again_s = forward_s if one.recomputes else 0.0
+        return again_s + (2 * forward_s if one.work is _BACKWARD else forward_s)

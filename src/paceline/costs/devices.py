@@ -1,0 +1,82 @@
+"""What computes: how many operations a second, and how quick its memory is. Simulations price computations by it.
+
+Peaks are those of NVIDIA's data sheets, of dense products of 16-bit numbers: "A100 Tensor Core GPU" (SXM, 80 GB:
+312 Tflop/s, 2,039 GB/s), "H100 Tensor Core GPU" (SXM, without sparsity: 989 Tflop/s, 3.35 TB/s), "V100 Tensor Core GPU"
+(SXM2, 32 GB: 125 Tflop/s, 900 GB/s). No program reaches them: Narayanan et al. (SC 2021) measured 44 to 52 % of an
+A100's over whole runs of Megatron-LM, so that half of it is taken here. To take another part, write
+`dataclasses.replace(pl.devices.A100, efficiency=0.45)`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from paceline.costs.units import check_positive, parse_bandwidth, parse_bytes
+from paceline.errors import ConfigurationError, UnknownNameError
+
+__all__ = ["A100", "CPU", "H100", "V100", "Device", "device_of"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """A computation takes its products at `flops` x `efficiency`, and moves all else at the memory's bandwidth."""
+
+    name: str
+    flops: float
+    """Floating-point operations a second of matrix products, at the peak."""
+    efficiency: float = 0.5
+    """The part of the peak that large products reach."""
+    memory_bytes_per_s: float
+    memory_bytes: int
+
+    def __post_init__(self) -> None:
+        check_positive(self.flops, "Device.flops", "write 312e12 for 312 Tflop/s")
+        check_positive(self.efficiency, "Device.efficiency", "about 0.5 is common")
+        if self.efficiency > 1:
+            raise ConfigurationError(
+                "Device.efficiency", "must be at most 1", self.efficiency, "it is a part"
+            )
+        check_positive(self.memory_bytes_per_s, "Device.memory_bytes_per_s", "write 2e12 for 2 TB/s")
+        check_positive(self.memory_bytes, "Device.memory_bytes", "write 80 * 10**9 for 80 GB")
+
+    def seconds(self, flops: float, moved_bytes: float) -> float:
+        """Of operations of matrix products, and of bytes that other operations read and write."""
+        return flops / (self.flops * self.efficiency) + moved_bytes / self.memory_bytes_per_s
+
+    def __str__(self) -> str:
+        return f"{self.name} at {self.efficiency:.0%} of {self.flops / 1e12:g} Tflop/s"
+
+
+A100 = Device(name="A100", flops=312e12, memory_bytes_per_s=2.039e12, memory_bytes=80 * 10**9)
+H100 = Device(name="H100", flops=989e12, memory_bytes_per_s=3.35e12, memory_bytes=80 * 10**9)
+V100 = Device(name="V100", flops=125e12, memory_bytes_per_s=0.9e12, memory_bytes=32 * 10**9)
+
+
+def CPU(  # noqa: N802
+    flops: float = 50e9,
+    memory_bandwidth: str | float = "10GB/s",
+    memory: str | int = "16GB",
+    *,
+    efficiency: float = 1.0,
+) -> Device:
+    """A processor. By default one core: so many operations a second as large products reach there."""
+    return Device(
+        name="CPU",
+        flops=flops,
+        efficiency=efficiency,
+        memory_bytes_per_s=parse_bandwidth(memory_bandwidth, "CPU.memory_bandwidth"),
+        memory_bytes=parse_bytes(memory, "CPU.memory"),
+    )
+
+
+def device_of(given: object) -> Device:
+    """A device, or the one of that name."""
+    known = {device.name: device for device in (A100, H100, V100, CPU())}
+    if isinstance(given, Device):
+        return given
+    if not isinstance(given, str):
+        remedy = "write pl.devices.A100, or pl.devices.Device(…)"
+        raise ConfigurationError("device", "must be one of pl.devices", given, remedy)
+    if given.upper() not in known:
+        raise UnknownNameError("device", given, sorted(known))
+    return known[given.upper()]

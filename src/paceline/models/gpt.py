@@ -1,0 +1,144 @@
+"""GPT, of shapes only: a task to simulate, on as many devices as you like, before anybody has paid for them.
+
+The shapes are those of GPT-2 and GPT-3, which Megatron-LM's papers measure: learned places, norms before attention and
+multilayer perceptron, biases, four times the width inside. Parameters of `layers` L, `hidden` h, `vocabulary` V and
+`sequence` s: 12 L h^2 (1 + 13/(12h) + (V + s)/(12 L h)), and 2h of the last norm; V h more if the head is not tied.
+Source: Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM", SC 2021.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import OrderedDict
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, gelu, scaled_dot_product_attention
+
+from paceline.errors import ConfigurationError
+from paceline.task import Task
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch.optim import Optimizer
+
+__all__ = ["GPT"]
+
+
+def GPT(  # noqa: N802
+    layers: int,
+    hidden: int,
+    heads: int,
+    sequence: int,
+    vocabulary: int,
+    batch_size: int,
+    *,
+    tied: bool = False,
+    dtype: torch.dtype = torch.float32,
+    optimizer: Callable[[Any], Optimizer] | None = None,
+) -> Task:
+    """A task of shapes only, for `pl.Simulated(math="none")`. A step takes `batch_size` sequences.
+
+    `tied`: the head shares the embedding's weights, as in the published counts of parameters. By default it does not:
+    the two lie at the two ends of a pipeline, which would have to sum their gradients in every step.
+    `dtype` is that of parameters and activations, and sets the bytes of messages: torch.bfloat16 where those are to be
+    as in training with 16 bits. `optimizer` is as `pl.Task` takes it; None is Adam.
+    """
+    sizes = {"layers": layers, "hidden": hidden, "heads": heads, "sequence": sequence}
+    for name, value in (sizes | {"vocabulary": vocabulary, "batch_size": batch_size}).items():
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise ConfigurationError(name, "must be a whole number of at least 1", value)
+    if hidden % heads:
+        remedy = f"use a multiple of {heads}, or other heads"
+        raise ConfigurationError("hidden", f"must be a multiple of the {heads} heads", hidden, remedy)
+    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
+        remedy = "write torch.bfloat16 or torch.float32"
+        raise ConfigurationError("dtype", "must be a floating-point dtype of torch", dtype, remedy)
+    tokens = torch.zeros(1, 1, dtype=torch.int64).expand(batch_size, sequence)  # the memory of one number
+    return Task(
+        model=_model(layers, hidden, heads, sequence, vocabulary, tied=tied, dtype=dtype),
+        data=(tokens, tokens),
+        loss=_loss,
+        optimizer=optimizer or partial(torch.optim.Adam, lr=1e-4),
+        batch_size=batch_size,
+    )
+
+
+def _model(
+    layers: int,
+    hidden: int,
+    heads: int,
+    sequence: int,
+    vocabulary: int,
+    *,
+    tied: bool,
+    dtype: torch.dtype,
+) -> nn.Sequential:
+    with torch.device("meta"):
+        block = _Block(hidden, hidden // heads)
+        embedding, head = _Embedding(vocabulary, sequence, hidden), nn.Linear(hidden, vocabulary, bias=False)
+        norm = nn.LayerNorm(hidden)
+    if tied:
+        head.weight = embedding.tokens.weight
+    # To copy a block takes a tenth of the time of making one.
+    blocks = nn.Sequential(block, *(copy.deepcopy(block) for _ in range(layers - 1)))
+    parts = OrderedDict[str, nn.Module](embedding=embedding, blocks=blocks, norm=norm, head=head)
+    return nn.Sequential(parts).to(dtype)
+
+
+def _loss(outputs: Tensor, targets: Tensor) -> Tensor:
+    """The cross entropy of the next tokens, over all places."""
+    return cross_entropy(outputs.flatten(0, 1), targets.flatten())
+
+
+class _Embedding(nn.Module):
+    """Of tokens and of their places."""
+
+    def __init__(self, vocabulary: int, sequence: int, hidden: int) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(vocabulary, hidden)
+        self.places = nn.Embedding(sequence, hidden)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        places = torch.arange(tokens.shape[1], device=tokens.device)
+        made: Tensor = self.tokens(tokens) + self.places(places)
+        return made
+
+
+class _Attention(nn.Module):
+    """Causal. How many heads there are follows from the weights: a rank may hold those of some heads only."""
+
+    def __init__(self, hidden: int, head_size: int) -> None:
+        super().__init__()
+        self.head_size = head_size
+        self.query, self.key, self.value = (nn.Linear(hidden, hidden) for _ in range(3))
+        self.out = nn.Linear(hidden, hidden)
+
+    def forward(self, x: Tensor) -> Tensor:
+        query, key, value = (
+            made.unflatten(-1, (-1, self.head_size)).transpose(1, 2)
+            for made in (self.query(x), self.key(x), self.value(x))
+        )
+        attended = scaled_dot_product_attention(query, key, value, is_causal=True)
+        made: Tensor = self.out(attended.transpose(1, 2).flatten(2))
+        return made
+
+
+class _Block(nn.Module):
+    """Attention and a multilayer perceptron, each behind a norm and beside a shortcut."""
+
+    def __init__(self, hidden: int, head_size: int) -> None:
+        super().__init__()
+        self.attention_norm = nn.LayerNorm(hidden)
+        self.attention = _Attention(hidden, head_size)
+        self.norm = nn.LayerNorm(hidden)
+        self.up = nn.Linear(hidden, 4 * hidden)
+        self.down = nn.Linear(4 * hidden, hidden)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.attention(self.attention_norm(x))
+        made: Tensor = x + self.down(gelu(self.up(self.norm(x))))
+        return made
