@@ -112,6 +112,17 @@ SCENES = {
             "while others are computed; the last gathers are for run.model",
         },
     ),
+    "hybrid": Scene(
+        spec="hybrid:pipeline=2,microbatches=4",
+        steps=1,
+        model="deep",
+        more=("hybrid:pipeline=2,tensor=2,microbatches=4",),
+        **EVEN
+        | {
+            "compute": pl.times.Phases("4ms", "4ms", "4ms"),
+            "words": "two pipelines of two stages, which sum their gradients at the end; then one of two tensor groups",
+        },
+    ),
     "k-sync": Scene(spec="k-sync:k=3"),
     "k-batch-sync": Scene(spec="k-batch-sync:k=4"),
     "async": Scene(spec="async", steps=14),
