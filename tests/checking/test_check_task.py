@@ -83,4 +83,4 @@ def test_a_model_that_cannot_be_copied_is_checked_as_any_other():
     assert found.trainable_here
     refusals = found.trials.failures.values()
     assert all("must be one that can be copied, where it is cut" in refusal for refusal in refusals)
-    assert set(found.trials.failures) == {"layers", "pipeline", "tensor"}
+    assert set(found.trials.failures) == {"layers", "pipeline", "tensor", "hybrid"}

@@ -45,7 +45,7 @@ def test_clipping_is_not_the_batchs_where_an_update_is_of_some_workers():
     (strategies,) = found(clip_norm=1.0)
     assert (
         strategies
-        == "all but single, map-reduce, all-reduce, sync, central-storage, layers, pipeline and tensor"
+        == "all but single, map-reduce, all-reduce, sync, central-storage, layers, pipeline, tensor, zero and hybrid"
     )
 
 

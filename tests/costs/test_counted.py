@@ -48,5 +48,5 @@ def test_the_model_is_counted_only_if_it_is_asked_for():
         raise AssertionError
 
     of_rank = Counted(TOY, fail).of_rank(0, EVEN, np.random.default_rng(0))
-    assert of_rank.pass_seconds(Pass(Work.FORWARD, 1.0, 1, 1, 50.0, 0.0)) == 1.0
+    assert of_rank.pass_seconds(Pass(Work.FORWARD, 1.0, 1, 1, flops=50.0)) == 1.0
     assert (of_rank.unused(), of_rank.put_back([])) == ([], None)

@@ -32,7 +32,7 @@ _LEVELS = (0, 1, 2, 3)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Hybrid(Strategy):
-    """A mesh: a row of workers holds the model, in stages and columns, and the rows share the batch."""
+    """A mesh: each row holds the model, in stages and columns; rows share the batch."""
 
     replicates: ClassVar[tuple[str, ...]] = ("worker",)
 

@@ -30,7 +30,7 @@ _SEGMENTS = 8
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Zero(Strategy):
-    """Workers share the optimizer's state; in stage 2 the gradients too, in stage 3 the parameters too."""
+    """Workers share the optimizer's state, in stage 2 gradients too, in 3 parameters."""
 
     replicates: ClassVar[tuple[str, ...]] = ("worker",)
 

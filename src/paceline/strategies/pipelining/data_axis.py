@@ -71,6 +71,8 @@ class SharedUpdates:
         self.shared_by = net
         self._shards = ctx.model.shards(net.size)
         self.own = self._shards[net.rank]
+        # They stay where they are, but others write there too: so a moving average sees all of them.
+        ctx.model.place(parameters=ctx.model.parameters)
 
     async def sum(self) -> None:
         await sum_to_owners(self.shared_by, self._model.gradient, self._shards)
