@@ -56,8 +56,8 @@ VARIANTS = {
         "pipeline:order=zb-h1,microbatches=5",
         "pipeline:order=zb-h2,microbatches=4",
     ],
-    "zero": ["zero:stage=1", "zero:stage=2", "zero:stage=3", "zero:stage=3,segments=2,microbatches=2"],
-    "hybrid": ["hybrid:microbatches=2", "hybrid:zero=1", "hybrid:zero=3,microbatches=2"],
+    "zero": ["zero:stage=1", "zero:stage=2", "zero:stage=3,segments=2,microbatches=2"],
+    "hybrid": ["hybrid:zero=1,microbatches=2"],
     "fedavg": ["fedavg", "fedavg:epochs=2,batch=3,fraction=0.5,dropout=0.2"],
 }
 """Where a strategy's name alone does not say which way it takes."""

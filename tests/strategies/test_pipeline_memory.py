@@ -69,6 +69,7 @@ def test_a_rank_holds_its_stage_only():
     assert [each["optimizer"] for each in memory] == [2 * stage] * STAGES
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["perceptron", "resnet"])
 def test_a_pipeline_without_mathematics_holds_what_one_with_it_holds(kind):
     for recompute in (False, True):
@@ -102,6 +103,7 @@ def test_recomputation_gives_the_same_bits_with_dropout_and_batch_norm(spec, wor
     assert [record.loss for record in runs[0].history] == [record.loss for record in runs[1].history]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["gpt", "resnet", "encoder"])
 def test_recomputation_gives_the_same_bits_in_a_model_that_is_traced(kind):
     task = task_of(kind, **({"dropout": 0.2} if kind == "gpt" else {}))

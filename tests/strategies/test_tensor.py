@@ -60,6 +60,7 @@ def test_a_vocabulary_is_split_tied_or_not(tied):
 
 
 # Not with Adam: the gradients of its keys' biases are zero but for rounding, and Adam takes whole steps by them.
+@pytest.mark.slow
 @pytest.mark.parametrize("norm_first", [False, True])
 def test_torchs_own_transformer_gives_the_weights_of_single_dropout_included(norm_first):
     check_weights(encoder_task(dropout=0.2, norm_first=norm_first, **UPDATES), 4)
@@ -74,6 +75,7 @@ def test_more_workers_than_a_group_share_the_batch():
     check_weights(a_task(batch_size=7, **UPDATES), 8, "tensor:size=2", steps=8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("link", ["shared-memory", "tcp"])
 def test_processes_and_simulation_give_the_same_bits(link):
     task = gpt_task(dropout=0.2, clip_norm=0.1)

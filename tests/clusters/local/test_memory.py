@@ -76,5 +76,6 @@ def test_the_ledger_of_all_reduce_with_messages_is_about_what_its_processes_take
     check(tmp_path, "all-reduce:algorithm=ring", 1)
 
 
+@pytest.mark.slow
 def test_the_ledger_of_a_pipeline_is_about_what_its_processes_take(tmp_path):
     check(tmp_path, "pipeline:order=gpipe,microbatches=2,cuts=4", 2)

@@ -70,6 +70,7 @@ def compute_in_parts(task, size, stages=1):
     return given[0].item(), cut, [named(rank) for rank in ranks]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [2, 4])
 @pytest.mark.parametrize("kind", TASKS)
 def test_parts_give_the_gradients_of_the_whole(kind, size):
