@@ -149,7 +149,9 @@ def test_a_slow_stage_slows_the_pipeline_and_changes_no_bit():
 
 
 # A trace counts some operations otherwise where there is no data: attention, for one.
-@pytest.mark.parametrize(("kind", "within"), [("perceptron", 1e-9), ("gpt", 0.005)])
+@pytest.mark.parametrize(
+    ("kind", "within"), [("perceptron", 1e-9), pytest.param("gpt", 0.005, marks=pytest.mark.slow)]
+)
 def test_without_mathematics_it_takes_as_long(kind, within):
     real, none = (
         trained(task_of(kind), "pipeline:microbatches=4", simulated(3, math=math))

@@ -1,7 +1,10 @@
 """`tensor` gives the weights of `single`, on any number of workers, in every world."""
 
+import itertools
+
 import pytest
 import torch
+from conformance.cases import one_in
 from pieces_models import gpt_task, task_of
 from tasks import WORLDS, a_task, simulated
 from tensor_models import encoder_task, language_task, model_task
@@ -36,14 +39,13 @@ def check_weights(task, workers, spec="tensor", steps=4):
     assert [r.samples for r in run.history] == [r.samples for r in expected.history]
 
 
-@pytest.mark.parametrize("workers", [1, 2, 4])
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize(("optimizer", "workers"), one_in(4, itertools.product(OPTIMIZERS, [1, 2, 4])))
 def test_attention_and_gates_give_the_weights_of_single(optimizer, workers):
     for kind in ("in-three", "gated"):
         check_weights(model_task(kind, optimizer=OPTIMIZERS[optimizer], **UPDATES), workers)
 
 
-@pytest.mark.parametrize("workers", [3, 5, 6, 7, 8])
+@pytest.mark.parametrize("workers", one_in(4, [(n,) for n in (3, 5, 6, 7, 8)]))
 def test_columns_need_not_divide_by_the_workers(workers):
     check_weights(task_of("perceptron", optimizer=OPTIMIZERS["adam"], **UPDATES), workers)
 
@@ -105,7 +107,7 @@ def test_the_whole_model_is_evaluated_and_averaged(world):
         torch.testing.assert_close(runs[1].ema_state[name], tensor, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize(("spec", "workers"), [("single", 1), ("tensor", 4), ("tensor:size=2", 4)])
+@pytest.mark.parametrize(("spec", "workers"), one_in(3, [("single", 1), ("tensor", 4), ("tensor:size=2", 4)]))
 def test_a_run_goes_on_with_other_parts_of_its_matrices(spec, workers, tmp_path):
     task = model_task("in-three", optimizer=OPTIMIZERS["adam"])  # queries, keys and values by one matrix
     expected = pl.train(task, "single", simulated(1), steps=6)
@@ -136,7 +138,7 @@ def test_without_messages_two_workers_take_more_than_half_of_what_one_takes_and_
 
 
 # A trace counts some operations otherwise where there is no data: attention, for one.
-@pytest.mark.parametrize("kind", ["perceptron", "gpt"])
+@pytest.mark.parametrize("kind", ["perceptron", pytest.param("gpt", marks=pytest.mark.slow)])
 def test_without_mathematics_it_takes_as_long(kind):
     real, none = (
         pl.train(task_of(kind, clip_norm=1.0), "tensor", simulated(2, math=math), steps=4)

@@ -106,7 +106,10 @@ def test_the_errors_of_failed_runs_hold_no_file_open(link, file_descriptors):
 # Ranks that are late
 
 
-@pytest.mark.parametrize("spec", ["async", "k-async:k=2", "k-batch-async:k=2"])
+@pytest.mark.parametrize(
+    "spec",
+    ["async", *(pytest.param(each, marks=pytest.mark.slow) for each in ("k-async:k=2", "k-batch-async:k=2"))],
+)
 def test_a_run_that_is_done_is_returned_without_its_straggler(spec):
     cluster = pl.Local(workers=3, delay={1: pl.times.Constant("3600s")}, deadline_s=2.0)
     run = pl.train(a_task(), spec, cluster, steps=8)

@@ -9,7 +9,6 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from paceline.context import Batch
 from paceline.replica.accounting import Accounting
 from paceline.replica.activations import bytes_of
 from paceline.replica.binding import Binding
@@ -290,18 +289,6 @@ class ShardedReplica(PartReplica):
         with self._holding(parameters):
             state = self.module.state_dict()
             return {name: tensor.detach().to("cpu", copy=True) for name, tensor in state.items()}
-
-    def apply(
-        self,
-        shard: slice | None = None,
-        norm: float | None = None,
-        *,
-        advance: bool = True,
-        of: Sequence[Batch] = (),
-        step: int = 0,
-    ) -> None:
-        assert shard is None, "its part is set"
-        super().apply(None, norm, advance=advance, of=of, step=step)
 
 
 def _starts_of(parts: Sequence[slice]) -> list[int]:
