@@ -1,8 +1,8 @@
 """How long a step of ZeRO takes: ours against FSDP2 (`fully_shard`) on Gloo, and against no communication at all.
 
 The same transformer and batch, Adam, one thread a worker, and both shard layer by layer. The batch is small, so that
-what is sent counts: the larger it is, the more of a step is the same computing on both sides. On a busy machine 8
-sentences gave ratios of 0.51 to 0.64, and the 32 of the other benchmarks 0.73 to 0.90.
+what is sent counts: the larger it is, the more of a step is the same computing on both sides. On a quiet machine 8
+sentences gave ratios of 0.52 to 0.74; on a busy one, the 32 of the other benchmarks gave 0.73 to 0.90.
 
 Stage 3 is `fully_shard` as it is. With `reshard_after_forward=False` parameters stay until the backward pass has used
 them, which sends as much as stage 2, but does not keep them from step to step. FSDP2 needs nothing special for Gloo in
