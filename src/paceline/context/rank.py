@@ -102,6 +102,11 @@ class Strategy(Protocol):
     given them at an evaluation.
     """
 
+    cuts_model: ClassVar[bool] = False
+    """Whether its ranks cut the model (`ctx.model.pieces`). They may have to trace it then: a local run has what that
+    needs imported once for all of them.
+    """
+
     def roles(self, workers: int) -> Sequence[str]:
         """The role of each rank. Workers come first: ranks 0 to `workers - 1`. Who only serves is a "server"."""
         return ("worker",) * workers

@@ -25,6 +25,7 @@ class Layers(Strategy):
     """Each worker holds some layers of the model, and one works at a time."""
 
     replicates: ClassVar[tuple[str, ...]] = ("worker",)
+    cuts_model: ClassVar[bool] = True
     in_stages: ClassVar[bool] = True
     """Ranks compute different segments: so a report speaks of the bubble and of cuts."""
 

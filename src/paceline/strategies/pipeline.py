@@ -31,6 +31,7 @@ class Pipeline(Strategy):
     """Each worker holds a stage of the model, and micro-batches pass through them."""
 
     replicates: ClassVar[tuple[str, ...]] = ("worker",)
+    cuts_model: ClassVar[bool] = True
     in_stages: ClassVar[bool] = True
     """Ranks compute different segments: so a report speaks of the bubble and of cuts."""
 

@@ -33,6 +33,7 @@ class Zero(Strategy):
     """Workers share the optimizer's state, in stage 2 gradients too, in 3 parameters."""
 
     replicates: ClassVar[tuple[str, ...]] = ("worker",)
+    cuts_model: ClassVar[bool] = True
 
     stage: int = field(
         default=3, metadata={"help": "1: optimizer state is sharded; 2: gradients too; 3: parameters too"}

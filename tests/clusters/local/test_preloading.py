@@ -137,3 +137,18 @@ def test_a_package_that_cannot_be_imported_elsewhere_fails_in_the_worker(write):
     with pytest.raises(Exception, match="only here"):
         run(module)
     assert Path(module.__file__).exists()
+
+
+async def imported(ctx):
+    return sorted(sys.modules)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "module"),
+    [("map-reduce", "paceline.strategies.map_reduce"), ("pipeline", "torch.export._trace")],
+)
+def test_what_ranks_of_a_strategy_import_is_there_when_a_later_rank_is_forked(strategy, module):
+    """A program without a strategy shows what its process was forked with."""
+    pl.train(a_task(), strategy, pl.Local(workers=2), steps=1)
+    (modules,) = pl.run_program(imported, pl.Local(workers=1)).results
+    assert module in modules

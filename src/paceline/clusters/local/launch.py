@@ -19,7 +19,7 @@ from paceline.clusters.job import Consult
 from paceline.clusters.local.forkserver import ForkServer
 from paceline.clusters.local.interrupts import interrupts_heard, interrupts_kept
 from paceline.clusters.local.open_files import enough_open_files
-from paceline.clusters.local.preloading import installed_modules
+from paceline.clusters.local.preloading import TRACER, installed_modules
 from paceline.clusters.local.worker import Assignment
 from paceline.clusters.outcome import Outcome
 from paceline.clusters.process.blame import Life, explain, life_of
@@ -99,7 +99,10 @@ class Processes:
             stack.callback(self._board.bells.close)
         self._board.last_step = self._job.steps
         self._selector = stack.enter_context(selectors.DefaultSelector())
-        self._server = ForkServer.get_with(installed_modules(packed.pickled))
+        modules = installed_modules(packed.pickled)
+        if getattr(self._job.strategy, "cuts_model", False):
+            modules.append(TRACER)
+        self._server = ForkServer.get_with(modules)
 
     def _end_workers(self) -> None:
         """Kill first: a rank that has written its last letter has nothing left to do."""

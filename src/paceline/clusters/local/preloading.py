@@ -1,8 +1,8 @@
 """What a run's workers would import one by one, and the fork server imports once for all of them and for later runs.
 
 Only packages that are installed, and that the driver has imported itself: those that the task mentions, and those that
-the user's own modules import which it mentions. The user's modules are not among them: they may be edited between two
-runs. An import that starts threads makes a process that cannot be forked: the server is then replaced by another.
+the user's own modules import which it mentions; the strategy's module too. The user's modules are not among them: they
+may be edited between two runs. An import that starts threads makes a process that cannot be forked: the server is then replaced by another.
 """
 
 from __future__ import annotations
@@ -19,12 +19,15 @@ from types import ModuleType
 
 import cloudpickle
 
-__all__ = ["import_all", "installed_modules"]
+__all__ = ["TRACER", "import_all", "installed_modules"]
+
+TRACER = "torch.export._trace"
+"""What torch imports when a process traces its first model: 400 modules."""
 
 _NAME = re.compile(rb"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
 _INSTALLED = ("site-packages", "dist-packages")
 _STANDARD = sysconfig.get_path("stdlib")
-_OWN = __name__.partition(".")[0]
+_OWN = __name__.partition(".")[0] + "."
 _LOOKED_AT = 2**20  # bytes at either end of a pickle: those between are samples
 
 
@@ -38,9 +41,9 @@ def installed_modules(pickled: bytes | memoryview) -> list[str]:
     while pending:
         module = sys.modules.get(name := pending.pop())
         file = getattr(module, "__file__", None)
-        if not isinstance(module, ModuleType) or not isinstance(file, str) or name.startswith(f"{_OWN}."):
+        if not isinstance(module, ModuleType) or not isinstance(file, str):
             continue
-        if any(part in _INSTALLED for part in PurePath(file).parts):
+        if name.startswith(_OWN) or any(part in _INSTALLED for part in PurePath(file).parts):
             found.append(name)
         elif not file.startswith(_STANDARD):
             new = _mentioned_in(module) & sys.modules.keys() - seen
