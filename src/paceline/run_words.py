@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 __all__ = ["aligned", "as_html", "as_lines", "as_text", "in_short", "metric_name"]
 
 _SHARES = {"compute": "computing", "communicate": "communicating", "update": "updating", "idle": "idle"}
+_RARE_SHARES = {"evaluate": "evaluating and preparing", "cancelled": "computing in vain", "sleep": "sleeping"}
+"""Told only if there is as much as a percent of them."""
 
 
 def in_short(run: Run) -> str:
@@ -32,9 +34,7 @@ def as_lines(run: Run) -> dict[str, str]:
         "seconds": f"{run.seconds:.3f} ({format_seconds(run.step_seconds)} a step)",
         "steps": f"{run.steps} ({samples:,} samples{passes})",
     }
-    summary = run.trace.summary()
-    shares = ", ".join(f"{word} {summary.share(part):.0%}" for part, word in _SHARES.items())
-    return lines | _results(run) | {"time": shares}
+    return lines | _results(run) | {"time": _time_words(run)}
 
 
 def as_text(run: Run) -> str:
@@ -60,6 +60,13 @@ def as_html(run: Run) -> str:
     )
     curves = [markup.chart(line.name, [line], format_seconds(run.seconds)) for line in lines]
     return markup.table((), [list(line) for line in as_lines(run).items()]) + "".join(curves)
+
+
+def _time_words(run: Run) -> str:
+    """Where the time of the trace went, all of it."""
+    share = run.trace.summary().share
+    told = _SHARES | {part: word for part, word in _RARE_SHARES.items() if share(part) >= 0.005}
+    return ", ".join(f"{word} {share(part):.0%}" for part, word in told.items())
 
 
 def metric_name(run: Run) -> str:
