@@ -35,7 +35,9 @@ def test_the_shares_of_time_add_up_to_all_of_it(strategy):
     task = a_task(test=samples(6), metric="mse")
     time = as_lines(pl.train(task, strategy, pl.Local(workers=2), steps=3))["time"]
     shares = [int(words.split()[-1].removesuffix("%")) for words in time.split(", ")]
-    assert sum(shares) == pytest.approx(100, abs=len(shares) / 2 + 1.5)  # each is rounded, or left out below 0.5 %
+    assert sum(shares) == pytest.approx(
+        100, abs=len(shares) / 2 + 1.5
+    )  # each is rounded, or left out below 0.5 %
 
 
 def test_in_a_list_a_run_is_one_line(run):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -112,13 +113,19 @@ class FlatGradient:
     # During backward
 
     def _hook(self, number: int) -> Callable[[Tensor], None]:
+        # Autograd keeps the hook where Python's garbage collector does not look: with a reference to this object,
+        # which has the parameter, neither would ever be freed.
+        own = weakref.ref(self)
+
         def take(parameter: Tensor) -> None:
-            gradient = parameter.grad
+            gradient, taker = parameter.grad, own()
             assert gradient is not None
+            if taker is None:
+                return
             parameter.grad = None
             if gradient.is_sparse:
                 gradient = gradient.to_dense()
-            self._take(number, gradient)
+            taker._take(number, gradient)
 
         return take
 

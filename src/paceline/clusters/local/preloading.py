@@ -2,7 +2,8 @@
 
 Only packages that are installed, and that the driver has imported itself: those that the task mentions, and those that
 the user's own modules import which it mentions; the strategy's module too. The user's modules are not among them: they
-may be edited between two runs. An import that starts threads makes a process that cannot be forked: the server is then replaced by another.
+may be edited between two runs. An import that starts threads makes a process that cannot be forked: the server is then
+replaced by another.
 """
 
 from __future__ import annotations

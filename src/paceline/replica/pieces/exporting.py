@@ -117,7 +117,10 @@ def _export(module: nn.Module, arguments: Arguments, samples: int) -> ExportedPr
     shapes = tree_map(dims, tuple(arguments.args)), tree_map(dims, arguments.kwargs)
     names = _argument_names(module, len(arguments.args))
     dynamic = {**dict(zip(names, shapes[0], strict=True)), **shapes[1]}
-    with warnings.catch_warnings():
+    from torch._dynamo import config
+
+    # Torch keeps what it remembers of shapes for ever, and it is of no use for the next model.
+    with warnings.catch_warnings(), config.patch(fake_tensor_cache_enabled=False):
         warnings.simplefilter("ignore")
         return torch.export.export(
             module, arguments.args, arguments.kwargs, dynamic_shapes=dynamic, strict=False

@@ -1,0 +1,24 @@
+"""A simulation computes in the driver's own process: when its run is gone, so are the models of its ranks."""
+
+import gc
+
+from conformance.cases import SPECS
+from tasks import a_task, perceptron, simulated
+from torch import nn
+
+import paceline as pl
+
+
+class OfStrategy(nn.Sequential):
+    """A model that knows which strategy it was trained by; so do its copies."""
+
+    def __init__(self, spec):
+        super().__init__(*perceptron())
+        self.spec = spec
+
+
+def test_no_rank_keeps_its_model_when_a_simulation_is_over():
+    for spec in SPECS:
+        pl.train(a_task(model=OfStrategy(spec)), spec, simulated(2), steps=2)
+    gc.collect()
+    assert {each.spec for each in gc.get_objects() if type(each) is OfStrategy} == set()
