@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from paceline.strategies import parse
 from paceline.strategies.pages import IN_PIECES
-from soak.specs import WORDS, make_spec
+from soak.specs import NARROWEST, WORDS, make_spec
 
 __all__ = ["CLUSTERS", "GROUP", "Case", "Fault", "fuzz_of", "make_case"]
 
@@ -50,7 +50,9 @@ class Case:
     link: tuple[str, str] = ("", "")
     """Bandwidth and latency of an emulated link."""
     hidden: int
-    """Units of the model's hidden layer: it has about 7 parameters a unit."""
+    """Units of each hidden layer of the model: a block has about 7 parameters a unit."""
+    depth: int = 1
+    """Blocks of the model: one has a hidden layer."""
     dtype: str = "float64"
     batch_norm: bool = False
     optimizer: str = "sgd"
@@ -126,6 +128,7 @@ def make_case(seed: int) -> Case:
         cluster=cluster,
         link=rng.choice(LINKS) if cluster == "emulated" else ("", ""),
         hidden=_hidden(rng),
+        depth=rng.choice([1, 2, 4]) if word in IN_PIECES else 1,
         dtype=rng.choice(["float64", "float64", "float32"]),
         samples=rng.randint(20, 60),
         batch_size=rng.randint(2 * workers, 24),
@@ -146,7 +149,7 @@ def _hidden(rng: random.Random) -> int:
     """Below the lending threshold of 64 KiB, above it, and now and then above a ring's 4 MiB."""
     kind = rng.random()
     if kind < 0.5:
-        return rng.randint(3, 400)
+        return rng.randint(NARROWEST, 400)
     return rng.randint(2_000, 20_000) if kind < 0.95 else rng.randint(80_000, 120_000)
 
 

@@ -9,11 +9,14 @@ from paceline.collectives import ALGORITHMS
 from paceline.schedules.pipeline import ORDERS
 from paceline.strategies import STRATEGIES
 
-__all__ = ["ONE_HOST", "WORDS", "make_spec"]
+__all__ = ["FEWEST_LAYERS", "NARROWEST", "ONE_HOST", "WORDS", "make_spec"]
 
 WORDS = tuple(sorted(STRATEGIES))
 ONE_HOST = ("shared", "native")
 """Algorithms that only ranks of one host can use."""
+
+FEWEST_LAYERS, NARROWEST = 3, 3
+"""Of the models: how many layers, and how many columns, the smallest has."""
 
 Parameters = dict[str, object]
 Maker = Callable[[random.Random, int], Parameters]
@@ -113,6 +116,28 @@ def _pipeline(rng: random.Random, workers: int) -> Parameters:
     return {"order": order, **chunks, **_chosen(rng, {"microbatches": (1, 2, 3, 5, 8)})}
 
 
+def _zero(rng: random.Random, workers: int) -> Parameters:
+    stage = rng.choice([1, 2, 3])
+    options = {"segments": (1, 2, 3), "microbatches": (1, 2, 3)} if stage > 1 else {}
+    return {"stage": stage, **_chosen(rng, options)}
+
+
+def _tensor(rng: random.Random, workers: int) -> Parameters:
+    return {"size": rng.choice(_divisors(workers, NARROWEST))}
+
+
+def _hybrid(rng: random.Random, workers: int) -> Parameters:
+    pipeline = rng.choice(_divisors(workers, FEWEST_LAYERS))
+    tensor = rng.choice(_divisors(workers // pipeline, NARROWEST))
+    orders = tuple(name for name in ORDERS if name != "interleaved")
+    options = {"order": orders, "microbatches": (1, 2, 3, 5), "algorithm": _summing()}
+    return {"pipeline": pipeline, "tensor": tensor, "zero": rng.randint(0, 3), **_chosen(rng, options)}
+
+
+def _divisors(number: int, most: int) -> list[int]:
+    return [n for n in range(1, most + 1) if number % n == 0]
+
+
 _MAKERS: Mapping[str, Maker] = {
     "all-reduce": _all_reduce,
     "sync": _servers,
@@ -125,6 +150,9 @@ _MAKERS: Mapping[str, Maker] = {
     "ssp": _ssp,
     "local-sgd": _local_sgd,
     "pipeline": _pipeline,
+    "zero": _zero,
+    "tensor": _tensor,
+    "hybrid": _hybrid,
     "diloco": _diloco,
     "decentralized": _decentralized,
     "fedavg": _federated,

@@ -25,7 +25,7 @@ def make_task(case: Case) -> pl.Task:
     dtype = torch.float64 if case.dtype == "float64" else torch.float32
     test = _numbers(7, 4, 3, dtype), _numbers(7, 2, 4, dtype)
     return pl.Task(
-        model=partial(_model, case.hidden, case.batch_norm, dtype),
+        model=partial(_model, case.hidden, case.depth, case.batch_norm, dtype),
         data=(_numbers(case.samples, 4, 1, dtype), _numbers(case.samples, 2, 2, dtype)),
         loss=nn.functional.mse_loss,
         optimizer=partial(_optimizer, case.optimizer, 0.05 / (1 + case.hidden / 20)),
@@ -41,12 +41,15 @@ def _numbers(rows: int, columns: int, seed: int, dtype: torch.dtype) -> Tensor:
     return torch.randn(rows, columns, generator=generator, dtype=torch.float64).to(dtype)
 
 
-def _model(hidden: int, batch_norm: bool, dtype: torch.dtype) -> nn.Module:
-    # BatchNorm takes a bias before it away again: its gradient would be rounding noise, which Adam scales up to steps.
-    norm = [nn.BatchNorm1d(hidden)] if batch_norm else []
-    return nn.Sequential(
-        nn.Linear(4, hidden, bias=not batch_norm), *norm, nn.Tanh(), nn.Linear(hidden, 2)
-    ).to(dtype)
+def _model(hidden: int, depth: int, batch_norm: bool, dtype: torch.dtype) -> nn.Module:
+    layers: list[nn.Module] = []
+    for block in range(depth):
+        layers += [nn.Tanh()] if block else []
+        # BatchNorm takes a bias before it away: its gradient would be rounding noise, which Adam scales up to steps.
+        layers.append(nn.Linear(4, hidden, bias=not batch_norm))
+        layers += [nn.BatchNorm1d(hidden)] if batch_norm else []
+        layers += [nn.Tanh(), nn.Linear(hidden, 2 if block + 1 == depth else 4)]
+    return nn.Sequential(*layers).to(dtype)
 
 
 def _optimizer(name: str, rate: float, parameters: list[Tensor]) -> torch.optim.Optimizer:
