@@ -91,6 +91,8 @@ class Case:
     @property
     def uses_windows(self) -> bool:
         """Whether it sums in memory that all ranks share: no messages are counted then."""
+        if self.word in ("tensor", "zero", "hybrid"):
+            return self.cluster in ("memory", "ray")
         if self.word not in ("all-reduce", "local-sgd", "diloco"):
             return False
         automatic = "algorithm=" not in self.spec or "algorithm=auto" in self.spec
