@@ -12,7 +12,7 @@ from paceline.strategies import parse
 from paceline.strategies.pages import IN_PIECES
 from soak.specs import NARROWEST, WORDS, make_spec
 
-__all__ = ["CLUSTERS", "GROUP", "Case", "Fault", "fuzz_of", "make_case"]
+__all__ = ["CHOOSING_ALGORITHMS", "CLUSTERS", "GROUP", "Case", "Fault", "fuzz_of", "make_case"]
 
 CLUSTERS = {"memory": 50, "tcp": 15, "tcp-encrypted": 8, "emulated": 15, "ray": 3}
 """How often each comes up. Ray takes seconds to start, and minutes where cores are busy."""
@@ -22,6 +22,9 @@ GROUP = 20
 ASYNCHRONOUS = frozenset({"k-sync", "k-batch-sync", "async", "k-async", "k-batch-async", "ssp", "hogwild"})
 LOCAL = frozenset({"decentralized", "local-sgd", "diloco", "fedavg", "fedprox", "fedavgm", "fedadam"})
 FEDERATED = frozenset({"fedavg", "fedprox", "fedavgm", "fedadam"})
+SUMMING_PIECES = frozenset({"tensor", "zero", "hybrid"})
+CHOOSING_ALGORITHMS = frozenset({"all-reduce", "local-sgd", "diloco"})
+"""Strategies that sum by memory where all ranks have one, if they may choose; `algorithm=shared` says so."""
 LINKS = (("1Gbps", "50us"), ("1Gbps", "1ms"), ("10Gbps", "200us"))
 
 
@@ -91,9 +94,9 @@ class Case:
     @property
     def uses_windows(self) -> bool:
         """Whether it sums in memory that all ranks share: no messages are counted then."""
-        if self.word in ("tensor", "zero", "hybrid"):
+        if self.word in SUMMING_PIECES:
             return self.cluster in ("memory", "ray")
-        if self.word not in ("all-reduce", "local-sgd", "diloco"):
+        if self.word not in CHOOSING_ALGORITHMS:
             return False
         automatic = "algorithm=" not in self.spec or "algorithm=auto" in self.spec
         return "algorithm=shared" in self.spec or (automatic and self.cluster in ("memory", "ray"))

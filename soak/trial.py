@@ -14,7 +14,7 @@ from typing import Any
 import paceline as pl
 from paceline.errors import DeadlineError, PacelineError
 from paceline.trace import Kind
-from soak.cases import Case
+from soak.cases import CHOOSING_ALGORITHMS, Case
 from soak.checks import Oracles, Seen, check
 from soak.faults import Injector
 from soak.processes import fork_servers
@@ -151,7 +151,7 @@ def _same(case: Case) -> str:
     """The strategy in the words that take the same way through a simulation."""
     name, _, rest = case.spec.partition(":")
     words = [word for word in rest.split(",") if word and not word.startswith("algorithm=")]
-    if case.uses_windows:
+    if case.uses_windows and case.word in CHOOSING_ALGORITHMS:
         words.append("algorithm=shared")
     elif "algorithm=" in rest and "algorithm=native" not in rest:
         return case.spec
