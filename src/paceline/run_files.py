@@ -158,6 +158,7 @@ def _manifest(fields: Fields) -> dict[str, Any]:
         "bytes_sent": fields.get("bytes_sent", list_of(whole)),
         "messages_sent": fields.get("messages_sent", list_of(whole)),
         "memory": fields.get("memory", list_of(mapping_of(text, whole)), []),
+        "holds": fields.get("holds", list_of(text), []),
         "staleness": fields.get("staleness", mapping_of(_rank, whole)),
         "lost": fields.get("lost", list_of(_pair)),
         "peer_metrics": fields.get("peer_metrics", mapping_of(_rank, number), {}),
