@@ -25,8 +25,6 @@ class Layers(Strategy):
     """Each worker holds some layers of the model, and one works at a time."""
 
     replicates: ClassVar[tuple[str, ...]] = ("worker",)
-    in_stages: ClassVar[bool] = True
-    """Ranks compute different segments: so a report speaks of the bubble and of cuts."""
 
     cuts: str = field(
         default="",

@@ -31,8 +31,6 @@ class Pipeline(Strategy):
     """Each worker holds a stage of the model, and micro-batches pass through them."""
 
     replicates: ClassVar[tuple[str, ...]] = ("worker",)
-    in_stages: ClassVar[bool] = True
-    """Ranks compute different segments: so a report speaks of the bubble and of cuts."""
 
     stages: int | None = field(
         default=None,
