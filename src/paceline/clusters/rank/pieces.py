@@ -204,9 +204,14 @@ class RankPieces(ABC, Generic[R]):
                 recomputes=self._learner.replica.task.recompute and way in ("both", "inputs"),
                 flops=of.flops,
                 moved_bytes=of.moved_bytes,
+                stage_share=self._stage_share(of),
             )
             self._passes[key] = one
         return one
+
+    def _stage_share(self, of: Segment) -> float:
+        shares = [each.share for each in self.segments if each.stage == of.stage]
+        return of.share / sum(shares) if any(shares) else 1 / len(shares)
 
     @abstractmethod
     def _timed(self, kind: int, one: Pass, micro: int, run: Callable[[], T]) -> Awaitable[T]:
