@@ -39,7 +39,7 @@ def test_a_stage_that_is_slow_is_named_by_its_seconds_of_a_step(uneven):
     assert slow.seconds == pytest.approx(4 * 2 * 0.006)
     assert slow.factor == pytest.approx(2.0)
     said = " ".join(sentences(diagnose(uneven)))
-    who = "Rank 1 (stage 1 of 3: layers blocks.1.before_attention … blocks.1)"
+    who = "Rank 1 (stage 1 of 3: layer blocks.1)"
     assert f"{who} is the slowest to compute: 48 ms a step, 2.0 times the others' median of 24 ms" in said
     assert "cuts=… can give its stage fewer layers" in said
 
@@ -49,7 +49,7 @@ def test_stages_that_wait_unevenly_are_named_with_their_layers(even, uneven):
     waits = diagnose(uneven).stages.waits
     assert min(waits, key=waits.get) == 1
     said = " ".join(sentences(diagnose(uneven)))
-    assert f"(stage 1 of 3: layers blocks.1.before_attention … blocks.1) for {waits[1]:.0%}" in said
+    assert f"(stage 1 of 3: layer blocks.1) for {waits[1]:.0%}" in said
     assert "more micro-batches" not in said, "they do not help against a slow stage"
 
 

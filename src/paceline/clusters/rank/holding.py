@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from paceline.context import Segment
 from paceline.replica.pieces.cutting import Cut
 
 __all__ = ["what_is_held"]
@@ -15,7 +14,7 @@ def what_is_held(cut: Cut, held: Sequence[int], *, shard: tuple[int, int] | None
 
     `shard`: which of how many parts of these segments, where ranks share them. Empty if all of the model is held.
     """
-    words = [_layers(cut.segments, held)]
+    words = [_layers(cut, held)]
     if cut.shares is not None:
         words.append(f"tensor part {cut.position} of {cut.shares.size}")
     if shard is not None:
@@ -26,15 +25,16 @@ def what_is_held(cut: Cut, held: Sequence[int], *, shard: tuple[int, int] | None
     return ", ".join(words)
 
 
-def _layers(segments: Sequence[Segment], held: Sequence[int]) -> str:
+def _layers(cut: Cut, held: Sequence[int]) -> str:
+    segments = cut.segments
     if not held:
         return "no layers"
     if len(held) == len(segments):
         return "all layers"
-    stages: dict[int, list[Segment]] = {}
+    stages: dict[int, list[int]] = {}
     for number in held:
-        stages.setdefault(segments[number].stage, []).append(segments[number])
-    runs = [_run(each[0].first, each[-1].last) for each in stages.values()]
+        stages.setdefault(segments[number].stage, []).append(number)
+    runs = [_run(*cut.names.between(cut.bounds[own[0]], cut.bounds[own[-1] + 1])) for own in stages.values()]
     numbers, layers = " and ".join(map(str, stages)), " and ".join(runs)
     stage_word = "stage" if len(stages) == 1 else "stages"
     layer_word = "layers" if " " in layers else "layer"
