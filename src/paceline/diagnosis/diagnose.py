@@ -106,7 +106,7 @@ def diagnose(run: Run) -> Diagnosis:
         without_s = None if ratio is None else run.step_seconds * ratio
     return Diagnosis(
         step_s=run.step_seconds,
-        idle_share=_idle_share(spans, blame, run.trace.seconds),
+        idle_share=blame.idle_s / blame.time_s if blame.time_s else 0.0,
         blame=blame,
         compute=slowest,
         link=_slowest_link(spans),
@@ -115,11 +115,6 @@ def diagnose(run: Run) -> Diagnosis:
         stages=stages_of(run),
         peak=peak_of(run),
     )
-
-
-def _idle_share(spans: Sequence[Spans], blame: Blame, seconds: float) -> float:
-    workers = sum(each.role != "server" for each in spans)
-    return blame.idle_s / (workers * seconds) if workers and seconds else 0.0
 
 
 def _slowest(spans: Sequence[Spans]) -> SlowRank | None:
