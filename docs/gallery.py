@@ -12,6 +12,7 @@ import dataclasses
 import inspect
 import shutil
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,8 +43,8 @@ class Scene:
     math: str = "none"
     model: str = "layer"
     """Of `TASKS`."""
-    more: tuple[str, ...] = ()
-    """Other words of the strategy, which get pictures of their own."""
+    more: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Other words of the strategy, which get pictures of their own, and what to say of each."""
 
 
 STEADY = pl.times.Constant(0.02)
@@ -72,21 +73,21 @@ SCENES = {
         **EVEN,
     ),
     "layers": Scene(
-        spec="layers",
+        spec="layers:cuts=2+4+6",
         steps=2,
         model="deep",
-        **EVEN | {"words": "a batch forward and backward through four ranks"},
+        **EVEN | {"words": "two batches, each forward and backward through four ranks"},
     ),
     "pipeline": Scene(
         spec="pipeline:order=1f1b,microbatches=6",
         steps=1,
         model="deep",
-        more=(
-            "pipeline:order=gpipe,microbatches=6",
-            "pipeline:order=interleaved,chunks=2,microbatches=8",
-            "pipeline:order=zb-h1,microbatches=6",
-            "pipeline:order=zb-h2,microbatches=8",
-        ),
+        more={
+            "pipeline:order=gpipe,microbatches=6": "all forward passes first: as long, but all activations are kept",
+            "pipeline:order=interleaved,chunks=2,microbatches=8": "each rank has two stages, one of each half",
+            "pipeline:order=zb-h1,microbatches=6": "gradients of weights fill the time at the end",
+            "pipeline:order=zb-h2,microbatches=8": "more micro-batches in flight fill the time at the beginning, too",
+        },
         **EVEN
         | {
             "compute": pl.times.Phases("4ms", "4ms", "4ms"),
@@ -97,7 +98,9 @@ SCENES = {
         spec="tensor",
         steps=1,
         model="deep",
-        more=("tensor:size=2",),
+        more={
+            "tensor:size=2": "two groups of two, each with half of the batch; they sum their gradients at the end"
+        },
         **EVEN
         | {"words": "four pairs of layers, each with a sum forward and, but for the first, one backward"},
     ),
@@ -116,11 +119,13 @@ SCENES = {
         spec="hybrid:pipeline=2,microbatches=4",
         steps=1,
         model="deep",
-        more=("hybrid:pipeline=2,tensor=2,microbatches=4",),
+        more={
+            "hybrid:pipeline=2,tensor=2,microbatches=4,cuts=4": "a pipeline of two stages, each a tensor group"
+        },
         **EVEN
         | {
             "compute": pl.times.Phases("4ms", "4ms", "4ms"),
-            "words": "two pipelines of two stages, which sum their gradients at the end; then one of two tensor groups",
+            "words": "two pipelines of two stages, which sum their gradients at the end",
         },
     ),
     "k-sync": Scene(spec="k-sync:k=3"),
@@ -166,23 +171,28 @@ def main() -> None:
     FOLDER.mkdir()
     for name, kind in STRATEGIES.items():
         scene = SCENES[name]
-        (FOLDER / f"{name}.svg").write_text(picture(scene, scene.spec), encoding="utf-8")
-        for number, spec in enumerate(scene.more, 2):
-            (FOLDER / f"{name}-{number}.svg").write_text(picture(scene, spec), encoding="utf-8")
+        (FOLDER / f"{name}.svg").write_text(picture(scene, scene.spec, scene.words), encoding="utf-8")
+        for number, (spec, words) in enumerate(scene.more.items(), 2):
+            (FOLDER / f"{name}-{number}.svg").write_text(picture(scene, spec, words), encoding="utf-8")
         (FOLDER / f"{name}.md").write_text(page(name, kind, scene), encoding="utf-8")
     (FOLDER / "README.md").write_text(contents(), encoding="utf-8")
     print(f"{len(STRATEGIES)} pages in {FOLDER}")
 
 
-def picture(scene: Scene, spec: str) -> str:
+def picture(scene: Scene, spec: str, words: str) -> str:
     cluster = pl.Simulated(
         workers=scene.workers, compute=scene.compute, link=SLOW_LINK, slow=scene.slow, math=scene.math
     )
     run = pl.train(TASKS[scene.model](), spec, cluster, steps=scene.steps, seed=3)
-    words = f"{scene.words}; {SLOW_LINK}"
-    if scene.model == "deep":
-        words = f"{scene.words}; bubble {run.trace.bubble:.0%}"
-    return draw(run.trace.spans, run.trace.seconds, title=spec, words=words)
+    in_stages = any(each.startswith("stage") for each in run.holds)
+    words += f"; bubble {run.trace.bubble:.0%}" if in_stages else f"; {SLOW_LINK}"
+    return draw(run.trace.spans, run.trace.seconds, title=spec, words=words, under=under(run.holds))
+
+
+def under(holds: Sequence[str]) -> list[str]:
+    """What each rank holds, as short as it can be said: "stage 1, part 0"."""
+    parts = [[part.split(" of ")[0].removeprefix("tensor ") for part in each.split(", ")] for each in holds]
+    return [", ".join(part for part in each if part != "all layers") for each in parts]
 
 
 def task() -> pl.Task:
@@ -226,8 +236,9 @@ def page(name: str, kind: type, scene: Scene) -> str:
     lines = [f"# {name}", "", told.what, ""]
     lines += [f"![{scene.spec}: what each rank does over time]({name}.svg)", ""]
     lines += [f"`{scene.spec}` on {scene.workers} workers: {scene.words}. Drawn by the simulator.", ""]
-    for number, spec in enumerate(scene.more, 2):
+    for number, (spec, words) in enumerate(scene.more.items(), 2):
         lines += [f"![{spec}: what each rank does over time]({name}-{number}.svg)", ""]
+        lines += [f"`{spec}`: {words}.", ""]
     for heading, text in told.notes.items():
         lines += [f"## {heading}", "", text, ""]
     lines += parameters(kind)

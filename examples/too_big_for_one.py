@@ -69,7 +69,9 @@ def main(steps: int = 4) -> None:
         except OutOfMemoryError as error:
             print(f"{strategy}: {str(error).splitlines()[0]}")
         else:
-            print(f"{strategy}: loss {run.history[0].loss:.3f} to {run.loss:.3f} in {run.steps} steps")
+            most = max(held["total"] for held in run.memory)
+            learned = f"loss {run.history[0].loss:.3f} to {run.loss:.3f} in {run.steps} steps"
+            print(f"{strategy}: {learned}; no worker held more than {most / 1e6:.0f} MB")
 
 
 if __name__ == "__main__":

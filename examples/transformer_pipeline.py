@@ -62,18 +62,21 @@ def simulate() -> None:
     """On four machines: each pass of a micro-batch takes 10 ms, a message 1 ms."""
     phases = pl.times.Phases(forward="10ms", backward="10ms", weights="10ms")
     chunked = pl.times.Phases(forward="5ms", backward="5ms", weights="5ms")
-    print("four stages, eight micro-batches     a step    bubble")
+    print("four stages, eight micro-batches     a step    bubble    memory of the largest")
     for order in ORDERS:
         compute = chunked if "chunks" in order else phases
         cluster = pl.Simulated(workers=4, compute=compute, link=pl.Link("10Gbps", "1ms"), math="none")
         run = pl.train(task, f"pipeline:microbatches=8,order={order}", cluster, steps=2)
-        print(f"  {order:32}{1e3 * run.step_seconds:6.0f} ms    {run.trace.bubble:.1%}")
+        most = max(held["total"] for held in run.memory)
+        print(f"  {order:32}{1e3 * run.step_seconds:6.0f} ms{run.trace.bubble:10.1%}{most / 1e6:10.1f} MB")
 
 
 def main(steps: int = 30) -> None:
     simulate()
     run = pl.train(task, "pipeline:order=1f1b,microbatches=8", pl.Local(workers=2), steps=steps)
     print(f"two processes: loss {run.history[0].loss:.2f} to {run.loss:.2f} in {run.steps} steps")
+    for rank, words in enumerate(run.holds):
+        print(f"  rank {rank} held {words}")
 
 
 if __name__ == "__main__":

@@ -41,7 +41,7 @@ def test_a_page_is_up_to_date(name, gallery):
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_a_picture_is_up_to_date(name, gallery):
     scene = gallery.SCENES[name]
-    drawn = gallery.picture(scene, scene.spec)
+    drawn = gallery.picture(scene, scene.spec, scene.words)
     assert (DOCS / "gallery" / f"{name}.svg").read_text() == drawn, "run make docs"
 
 

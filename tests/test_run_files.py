@@ -191,6 +191,22 @@ def test_spans_of_a_peer_that_the_run_has_not_are_refused(saved):
     refused(saved, r"spans\.npz", "rank 2147483647, but the run has 4 ranks")
 
 
+def test_the_micro_batch_of_a_pass_is_not_taken_for_a_rank(tmp_path):
+    run = pl.train(a_task(), "pipeline:microbatches=4", simulated(2), steps=2)
+    run.save(tmp_path)
+    loaded = Run.load(tmp_path)
+    assert loaded.trace.bubble == run.trace.bubble
+    assert loaded.holds == run.holds != []
+
+
+@pytest.mark.parametrize("key", ["memory", "holds"])
+def test_what_is_said_of_some_ranks_only_is_refused(saved, key):
+    manifest = json.loads((saved / "run.json").read_bytes())
+    value = {"memory": {"total": 1}, "holds": "stage 0 of 2: layer 0"}[key]
+    (saved / "run.json").write_text(json.dumps(manifest | {key: [value]}))
+    refused(saved, r"run\.json", f"{key} must be of 4 ranks, but is of 1")
+
+
 def test_objects_are_never_unpickled(saved):
     spans_with(saved, roles=np.array([print, 1, 2, 3], dtype=object))
     refused(saved, r"spans\.npz", "allow_pickle=False")

@@ -22,7 +22,8 @@ Cancelled                      not an error: unwinds a computation that its stra
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
 __all__ = [
     "Cancelled",
@@ -101,6 +102,14 @@ class SaveError(PacelineError, OSError):
 class RunError(PacelineError):
     """A run ended before its time."""
 
+    holds: Mapping[int, str] = MappingProxyType({})
+    """What each rank holds of the model, in words, where it holds a part of it."""
+
+    def who(self, rank: int) -> str:
+        """A rank, with what it holds: "rank 3 (stage 1 of 2: layers 4 … 7)"."""
+        holds = self.holds.get(rank)
+        return f"rank {rank} ({holds})" if holds else f"rank {rank}"
+
 
 class WorkerError(RunError):
     """The user's model, loss, data or optimizer raised on one rank."""
@@ -112,7 +121,7 @@ class WorkerError(RunError):
         self.traceback = traceback
 
     def __str__(self) -> str:
-        return f"rank {self.rank} failed in step {self.step}:\n{self.traceback.rstrip()}"
+        return f"{self.who(self.rank)} failed in step {self.step}:\n{self.traceback.rstrip()}"
 
 
 class OutOfMemoryError(WorkerError):
@@ -127,8 +136,8 @@ class OutOfMemoryError(WorkerError):
     def __str__(self) -> str:
         wanted = f": {self.wanted} more could not be had" if self.wanted else ""
         return (
-            f"rank {self.rank} has not enough memory in step {self.step}{wanted}; with zero:stage=3 or pipeline each "
-            f"worker holds less, and smaller batches or Task(accumulate=…) need less\n{self.traceback.rstrip()}"
+            f"{self.who(self.rank)} has not enough memory in step {self.step}{wanted}; with zero:stage=3 or pipeline "
+            f"each worker holds less, and smaller batches or Task(accumulate=…) need less\n{self.traceback.rstrip()}"
         )
 
 
@@ -143,7 +152,7 @@ class LossNotFiniteError(RunError):
 
     def __str__(self) -> str:
         return (
-            f"the loss is {self.loss} on rank {self.rank} in step {self.step}; "
+            f"the loss is {self.loss} on {self.who(self.rank)} in step {self.step}; "
             "lower the learning rate, clip the gradients (Task(clip_norm=…)), or look at the data of that step"
         )
 
@@ -159,9 +168,9 @@ class GradientNotFiniteError(RunError):
 
     def __str__(self) -> str:
         return (
-            f"the gradient of {self.parameter} is not finite on rank {self.rank} in step {self.step}, though the loss "
-            "is; look in that layer and those after it for a square root, a logarithm or a division at zero, or for a "
-            "backward of your own"
+            f"the gradient of {self.parameter} is not finite on {self.who(self.rank)} in step {self.step}, though the "
+            "loss is; look in that layer and those after it for a square root, a logarithm or a division at zero, or "
+            "for a backward of your own"
         )
 
 
@@ -175,7 +184,7 @@ class PeerLost(RunError):  # noqa: N818  (a strategy may catch it and go on: an 
         self.waiting = waiting
 
     def __str__(self) -> str:
-        text = f"rank {self.rank} is lost"
+        text = f"{self.who(self.rank)} is lost"
         if self.reason:
             text += f" ({self.reason})"
         return f"{text}; {self.waiting}" if self.waiting else text
@@ -199,8 +208,9 @@ class DeadlineError(RunError):
         return int(number) if number.isdecimal() else None
 
     def __str__(self) -> str:
-        who = f"rank {self.rank}" if self.rank >= 0 else "the driver"
-        text = f"{who} waited {self.deadline_s:g} s in {self.operation} for {self.awaited}"
+        who = self.who(self.rank) if self.rank >= 0 else "the driver"
+        awaited = self.awaited if self.culprit is None else self.who(self.culprit)
+        text = f"{who} waited {self.deadline_s:g} s in {self.operation} for {awaited}"
         if self.view:
             text += f"; {self.view}"
         return f"{text}; if that is ordinary here, raise deadline_s of the cluster"
@@ -238,7 +248,7 @@ class MismatchError(RunError):
 
     def __str__(self) -> str:
         sender, sent, receiver, expected = self.args
-        return f"rank {sender} sent {sent}, but rank {receiver} expected {expected}"
+        return f"{self.who(sender)} sent {sent}, but {self.who(receiver)} expected {expected}"
 
 
 class FrameError(RunError):

@@ -96,6 +96,9 @@ class Run:
     memory: list[dict[str, int]] = field(default_factory=list)
     """Of each rank: the bytes of its parameters, gradients, optimizer, activations and buffers, and their total, when
     that was highest; see docs/memory.md. Empty in runs that older versions saved."""
+    holds: list[str] = field(default_factory=list)
+    """Of each rank: what it holds of the model, in words, such as "stage 1 of 2: layers 4 … 7". Empty where all hold
+    all of it."""
     lost: list[tuple[int, int]] = field(default_factory=list)
     """Ranks that died and that the run went on without, and the step of each."""
     peer_metrics: dict[int, float] = field(default_factory=dict)
@@ -217,6 +220,7 @@ class Run:
             "bytes_sent": self.bytes_sent,
             "messages_sent": self.messages_sent,
             "memory": self.memory,
+            "holds": self.holds,
             "lost": self.lost,
             "peer_metrics": {str(rank): metric for rank, metric in sorted(self.peer_metrics.items())},
             "staleness": {str(k): v for k, v in sorted(self.staleness.items())},

@@ -30,6 +30,7 @@ from paceline.reading import (
 )
 from paceline.tensor_files import read_tensors, write_tensors
 from paceline.trace import Trace
+from paceline.trace.spans import PASSES
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -95,6 +96,7 @@ def read_run(folder: Folder) -> RunFiles:
     fields, sums = read_manifest(folder)
     with folder.opened(MANIFEST):  # names it, if a value is of another kind
         manifest, records = _manifest(fields), fields.get(_RECORDS, optional(whole), None)
+        _check_lengths(manifest)
     with folder.opened("history.jsonl", most_bytes=_HISTORY_BYTES) as file:
         history = [_record(line) for line in _whole_file(file, sums.get("history.jsonl"))]
         if records is not None and len(history) != records:  # of a file that was cut off at the end of a line
@@ -158,6 +160,7 @@ def _manifest(fields: Fields) -> dict[str, Any]:
         "bytes_sent": fields.get("bytes_sent", list_of(whole)),
         "messages_sent": fields.get("messages_sent", list_of(whole)),
         "memory": fields.get("memory", list_of(mapping_of(text, whole)), []),
+        "holds": fields.get("holds", list_of(text), []),
         "staleness": fields.get("staleness", mapping_of(_rank, whole)),
         "lost": fields.get("lost", list_of(_pair)),
         "peer_metrics": fields.get("peer_metrics", mapping_of(_rank, number), {}),
@@ -169,6 +172,14 @@ def _manifest(fields: Fields) -> dict[str, Any]:
         "environment": fields.get("environment", mapping_of(text, text), {}),
         "trainable": fields.get("trainable", list_of(_name)),
     }
+
+
+def _check_lengths(manifest: Mapping[str, Any]) -> None:
+    """What is said of each rank must be said of all, or of none."""
+    ranks = len(manifest["bytes_sent"])
+    for name in ("memory", "holds"):
+        if len(manifest[name]) not in (0, ranks):
+            raise ValueError(f"{name} must be of {ranks} ranks, but is of {len(manifest[name])}")
 
 
 def _better(value: object) -> str:
@@ -220,7 +231,8 @@ def _trace(file: BinaryIO) -> Trace:
 def _check_ranks(trace: Trace, ranks: int) -> None:
     """Whoever looks at a trace makes arrays as long as there are ranks: a wrong number would fill the memory."""
     for each in trace.spans:
-        highest = max(each.rank, int(each.array["peer"].max(initial=-1)))
+        others = each.array[~np.isin(each.array["kind"], PASSES)]  # the peer of a pass is a micro-batch
+        highest = max(each.rank, int(others["peer"].max(initial=-1)))
         if highest >= ranks:
             raise ValueError(f"it has spans of rank {highest}, but the run has {ranks} ranks")
 

@@ -41,10 +41,19 @@ def test_it_prints_a_row_a_stage_and_a_drawing(file):
     result = invoke(file, "chain", "--stages", "3")
     assert result.exit_code == 0, result.stderr
     lines = result.stdout.splitlines()
-    assert lines[0].split() == ["stage", "layers", "parameters", "operations", "seconds", "bytes", "on"]
+    assert lines[0].split() == [
+        "stage",
+        "layers",
+        "parameters",
+        "operations",
+        "seconds",
+        "bytes",
+        "to",
+        "next",
+    ]
     assert [line.split()[0] for line in lines[1:4]] == ["0", "1", "2"]
     assert sum("█" in line for line in lines) == 3
-    assert "at most 6" in lines[-1]
+    assert "up to 6 stages" in lines[-1]
 
 
 def test_json_has_the_figures_and_nothing_else_is_on_stdout(file):

@@ -4,7 +4,7 @@ import json
 
 import pytest
 import torch
-from tasks import a_task, simulated
+from tasks import a_task, perceptron, simulated
 from torch import nn
 
 import paceline as pl
@@ -40,6 +40,17 @@ CLUSTERS = {
 @pytest.mark.parametrize("name", CLUSTERS)
 def test_a_rank_holds_the_same_in_every_world(spec, name):
     assert memory_of(spec, CLUSTERS[name]) == memory_of(spec, simulated(3))
+
+
+@pytest.mark.parametrize("spec", ["tensor", "hybrid:pipeline=2,tensor=2"])
+def test_a_tensor_group_holds_the_same_without_mathematics(spec):
+    workers = 4 if "pipeline" in spec else 2
+    with_data, without = (
+        memory_of(spec, simulated(workers, math=m), model=perceptron) for m in ("real", "none")
+    )
+    assert without == with_data
+    whole = memory_of("single", simulated(1), model=perceptron)[0]
+    assert with_data[0]["optimizer"] < whole["optimizer"]
 
 
 def test_local_workers_that_share_memory_each_keep_the_optimizer_of_their_shard():

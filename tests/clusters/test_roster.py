@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from paceline.clusters.job import Job
 from paceline.clusters.outcome import Outcome
 from paceline.clusters.roster import Roster
-from paceline.errors import LossNotFiniteError, PeerLost
+from paceline.errors import (
+    DeadlineError,
+    GradientNotFiniteError,
+    LossNotFiniteError,
+    MismatchError,
+    OutOfMemoryError,
+    PeerLost,
+    WorkerError,
+)
 
 
 @dataclass(frozen=True)
@@ -55,6 +64,29 @@ def test_the_cause_is_the_rank_that_died_and_says_who_waited_for_it():
     roster.failures[2] = PeerLost(1, "", "rank 2 was waiting")
     cause = roster.cause()
     assert str(cause) == "rank 1 is lost (killed by SIGKILL); rank 0 was waiting; rank 2 was waiting"
+
+
+def test_every_error_says_what_the_ranks_it_names_hold():
+    roster = a_roster()
+    roster.holds.update({0: "stage 0 of 2: layers 0 … 3", 1: "stage 1 of 2: layers 4 … 7"})
+    held = "rank 1 (stage 1 of 2: layers 4 … 7)"
+    said = {
+        WorkerError(1, 7, "Traceback"): f"{held} failed in step 7",
+        OutOfMemoryError(1, 7, "Traceback", "48 MiB"): f"{held} has not enough memory in step 7",
+        LossNotFiniteError(1, 7, math.inf): f"the loss is inf on {held} in step 7",
+        GradientNotFiniteError(1, 7, "4.weight"): f"not finite on {held} in step 7",
+        DeadlineError(
+            0, "recv", "rank 1", 5.0
+        ): f"(stage 0 of 2: layers 0 … 3) waited 5 s in recv for {held}",
+        DeadlineError(
+            -1, "the end of the run", "rank 1", 5.0
+        ): f"the driver waited 5 s in the end of the run for {held}",
+        PeerLost(1, "killed by SIGKILL"): f"{held} is lost (killed by SIGKILL)",
+        MismatchError(1, "float32", 2, "float64"): f"{held} sent float32, but rank 2 expected float64",
+    }
+    for error, words in said.items():
+        roster.failures[0] = error
+        assert words in str(roster.cause())
 
 
 def test_an_error_of_its_own_stands_before_the_losses_that_it_caused():

@@ -1,3 +1,4 @@
+import dataclasses
 import math
 
 import pytest
@@ -138,3 +139,21 @@ def test_other_metrics_have_columns_of_their_own(single, quick):
     place = columns(table).index("f1")
     assert columns(table)[place - 1] == "metric"
     assert [cells(row, table)[place] for row in table] == ["2.0000", NOTHING]
+
+
+def test_memory_is_that_of_the_rank_that_held_most(single):
+    runs = [
+        dataclasses.replace(single, memory=[{"total": 2048}, {"total": largest}])
+        for largest in (5120, 3072, 4096)
+    ]
+    (row,) = table = rows([entry(*runs)])
+    assert row.memory_bytes == 4096
+    assert dict(zip(columns(table), cells(row, table), strict=True))["memory"] == "4 KiB"
+
+
+def test_runs_of_older_versions_have_no_memory_and_no_column_of_it(single, quick):
+    old = dataclasses.replace(single, memory=[])
+    assert "memory" not in columns(rows([entry(old)]))
+    table = rows([entry(old), entry(quick)])
+    place = columns(table).index("memory")
+    assert [cells(row, table)[place] == NOTHING for row in table] == [True, False]

@@ -53,6 +53,12 @@ def test_phases_are_what_each_pass_takes_whatever_its_segment_and_samples():
     assert phases.seconds(Work.UPDATE, 0, 8) == 0
 
 
+def test_phases_of_a_stage_in_several_segments_are_shared_by_them():
+    phases = price(Given(times.Phases("4ms", "3ms", "2ms")))
+    parts = [phases.pass_seconds(Pass(Work.FORWARD, 0.1, 3, 8, stage_share=share)) for share in (0.25, 0.75)]
+    assert parts == pytest.approx([0.001, 0.003])
+
+
 def test_a_delay_is_one_of_each_micro_batch():
     late = Stragglers(slow={}, delay=times.Constant(1.0))
     for pricing in (Measured(0.0, 0.0), Given(times.Phases(0, 0, 0))):

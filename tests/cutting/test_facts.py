@@ -16,7 +16,7 @@ def test_stages_have_parameters_shares_measured_seconds_and_bytes():
 
 def test_cuts_can_be_given():
     facts = facts_of(task_of("perceptron"), 2, ["3"])
-    assert [stage.layers for stage in facts.stages] == ["0 … 2.1", "3 … 4"]
+    assert [stage.layers for stage in facts.stages] == ["0 … 2", "3 … 4"]
     assert facts.stages[1].parameters == 7 * 5 + 5 + 5 * 2 + 2
 
 

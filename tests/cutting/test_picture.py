@@ -33,5 +33,5 @@ def test_bars_are_as_long_as_stages_are_slow():
 
 
 def test_the_slowest_stage_is_named():
-    assert "stage 1 is the slowest" in facts(0.01, 0.02).words()
+    assert "Stage 1 is the slowest" in facts(0.01, 0.02).words()
     assert "75%" in facts(0.01, 0.02).words()

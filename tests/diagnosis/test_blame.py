@@ -38,6 +38,7 @@ def test_who_waits_for_a_message_under_way_waits_for_the_link():
 
 def test_nobody_is_to_blame_for_evaluation():
     found = find_blame(ranks([compute(0, 1), wait(1, 3, 1)], [compute(0, 1), span(Kind.EVALUATE, 1, 3)]), 3.0)
+    assert found.time_s == pytest.approx(2.0), "what the two computed"
     assert found.idle_s == 0.0
     assert found.share(1) == 0.0
 

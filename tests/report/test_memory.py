@@ -45,3 +45,21 @@ def test_a_name_is_escaped():
     run = handmade()
     run.memory = [held(1)]
     assert "<script" not in memory_section([entry("<script>", run)])
+
+
+def test_what_ranks_hold_has_a_column_and_those_that_share_a_row_share_its_words():
+    run = handmade(ranks=4)
+    run.memory = [held(5)] * 4
+    run.holds = [
+        f"stage {stage} of 2: layers {'<a>' if stage else '0'}, tensor part {part} of 2"
+        for stage in (0, 1)
+        for part in (0, 1)
+    ]
+    markup = memory_section([entry("x", run)])
+    assert ranks_in(markup) == ["0-1", "2-3"]
+    assert re.findall(r'<td class="holds">(.*?)</td>', markup) == [
+        "stage 0 of 2: layers 0",
+        "stage 1 of 2: layers &lt;a&gt;",
+    ]
+    run.holds = []
+    assert "holds" not in memory_section([entry("x", run)])

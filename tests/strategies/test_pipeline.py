@@ -223,10 +223,12 @@ def test_a_killed_stage_ends_the_run():
         pl.train(gpt_task(), "pipeline", simulated(3, faults=faults), steps=5)
 
 
-def test_a_stage_that_dies_ends_the_run_by_its_rank(tmp_path):
+@pytest.mark.parametrize("link", ["shared-memory", "tcp"])
+def test_a_stage_that_dies_ends_the_run_by_its_rank_and_its_layers(link, tmp_path):
     task = a_task(loss=deadly_once(tmp_path / "dead"))
-    with pytest.raises(PeerLost, match=r"rank 1 is lost \(killed by SIGKILL"):
-        pl.train(task, "pipeline:microbatches=2", pl.Local(workers=2, threads=1), steps=60)
+    named = r"rank 1 \(stage 1 of 2: layers 1 … 2\) is lost \(killed by SIGKILL"
+    with pytest.raises(PeerLost, match=named):
+        pl.train(task, "pipeline:microbatches=2,cuts=1", pl.Local(workers=2, threads=1, link=link), steps=60)
 
 
 @pytest.mark.slow

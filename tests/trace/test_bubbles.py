@@ -1,7 +1,7 @@
 import pytest
 
 from paceline.trace import Kind, Recorder, Trace
-from paceline.trace.bubbles import bubble
+from paceline.trace.bubbles import bubble, bubbles
 
 
 def spans(rank, *rows):
@@ -35,3 +35,10 @@ def test_ranks_that_never_compute_do_not_count():
 
 def test_a_trace_has_it():
     assert Trace([spans(0, (Kind.COMPUTE, 0, 1, 0))], 1.0).bubble == 0
+
+
+def test_each_rank_has_a_share_of_its_own_and_the_bubble_is_their_mean():
+    ranks = [spans(0, (Kind.FORWARD, 0, 4, 0)), spans(1, (Kind.FORWARD, 1, 2, 0))]
+    assert bubbles(ranks) == {0: 0.0, 1: 0.75}
+    assert bubble(ranks) == pytest.approx(0.375)
+    assert bubbles([]) == {}

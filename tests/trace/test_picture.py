@@ -69,3 +69,21 @@ def test_more_ranks_than_a_picture_can_show_are_refused():
 
     with pytest.raises(pl.PacelineError, match="1 to 64 ranks"):
         draw([lane(rank) for rank in range(65)], 1.0, title="t")
+
+
+def numbers_in(spec):
+    run = pl.train(a_task(), spec, simulated(2), steps=2)
+    texts = [each.text for each in picture_of(run).iter(f"{SVG}text") if each.get("fill") == svg.PAPER]
+    return set(texts)
+
+
+def test_passes_have_the_number_of_their_micro_batch_or_of_their_step_where_there_is_one_alone():
+    assert numbers_in("pipeline:microbatches=4") <= {"1", "2", "3", "4"}
+    assert "3" in numbers_in("pipeline:microbatches=4")
+    assert numbers_in("layers") == {"1", "2"}
+
+
+def test_under_a_rank_stands_its_role_or_what_is_given(run):
+    words = {each.text for each in picture_of(run, under=["a", "b", "c", "d"]).iter(f"{SVG}text")}
+    assert {"a", "b", "c", "d"} <= words
+    assert "worker" not in words

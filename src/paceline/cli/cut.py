@@ -70,7 +70,7 @@ def _plot(facts: Facts, file: str, plot: Path) -> None:
 def _print(facts: Facts) -> None:
     from paceline.cutting.picture import bars
 
-    header = ("stage", "layers", "parameters", "operations", "seconds", "bytes on")
+    header = ("stage", "layers", "parameters", "operations", "seconds", "bytes to next")
     print_table(header, [stage.cells() for stage in facts.stages])
     typer.echo()
     for line in bars(facts):

@@ -58,6 +58,8 @@ class Outcome:
     messages_sent: int = 0
     memory: dict[str, int] = field(default_factory=dict)
     """Bytes that it held, by kind, when it held most; empty of a rank that did not come back."""
+    holds: str = ""
+    """What it held of the model, in words; empty where that is all of it."""
     staleness: dict[int, int] = field(default_factory=dict)
     lost: list[tuple[int, int]] = field(default_factory=list)
     """Ranks that the run went on without, and the step of each."""
@@ -99,6 +101,7 @@ def assemble(job: Job, cluster: str, outcomes: Sequence[Outcome], module: nn.Mod
         bytes_sent=[o.bytes_sent for o in outcomes],
         messages_sent=[o.messages_sent for o in outcomes],
         memory=[empty_peak() | o.memory for o in outcomes],
+        holds=[o.holds for o in outcomes] if any(o.holds for o in outcomes) else [],
         staleness=_sum_histograms([o.staleness for o in outcomes]),
         lost=_losses(outcomes),
         peer_metrics={o.rank: o.own_metric for o in outcomes if o.own_metric is not None},

@@ -19,6 +19,8 @@ class Roster:
         self.failures: dict[int, RunError] = {}
         self._losses: dict[int, PeerLost] = {}
         """Ranks that the run may go on without."""
+        self.holds: dict[int, str] = {}
+        """What each rank has said that it holds of the model."""
 
     @property
     def all_ready(self) -> bool:
@@ -60,8 +62,16 @@ class Roster:
         cause = next(iter(self.failures.values()))
         return isinstance(cause, PeerLost) and cause.rank not in self._losses
 
+    def named(self, error: RunError) -> RunError:
+        """The same error, which from now on says what the ranks it names hold."""
+        error.holds = self.holds
+        return error
+
     def cause(self) -> RunError:
         """What ended the run."""
+        return self.named(self._cause())
+
+    def _cause(self) -> RunError:
         rank, cause = next(iter(self.failures.items()))
         if not isinstance(cause, PeerLost):
             return cause

@@ -42,7 +42,7 @@ class Seen:
     def who(self, rank: int) -> str:
         """A rank in words."""
         serves = any(each.rank == rank and each.role == "server" for each in self.run.trace.spans)
-        return f"its server (rank {rank})" if serves else f"rank {rank}"
+        return f"its server (rank {rank})" if serves else self.diagnosis.who(rank)
 
     def discards(self, rank: int) -> float:
         """The share of a rank's computations that were cancelled."""

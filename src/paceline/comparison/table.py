@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from paceline.comparison.entry import YARDSTICK, Entry, what_differs
 from paceline.costs.units import format_bytes, format_seconds
+from paceline.diagnosis.peak import largest_bytes
 from paceline.metrics import HIGHER
 from paceline.tables import NOTHING
 
@@ -45,6 +46,8 @@ class Row:
     """Of the last step."""
     bytes_sent: int | None = None
     """By all ranks."""
+    memory_bytes: int | None = None
+    """Of the rank that held most, at its peak. None of runs that older versions saved."""
     compute_share: float | None = None
     communicate_share: float | None = None
     idle_share: float | None = None
@@ -113,6 +116,7 @@ def _row(entry: Entry) -> Row:
         other_metrics={name: _median(run.last(name) for run in runs) for name in runs[0].other_metrics},
         loss=_median(run.loss for run in runs),
         bytes_sent=round(statistics.median(sum(run.bytes_sent) for run in runs)),
+        memory_bytes=_whole(_median(largest_bytes(run) for run in runs)),
         compute_share=_median(summary.compute_share for summary in summaries),
         communicate_share=_median(summary.communicate_share for summary in summaries),
         idle_share=_median(summary.idle_share for summary in summaries),
@@ -160,7 +164,11 @@ def _columns(table: Sequence[Row]) -> list[Column]:
     elif any(row.loss is not None for row in table):
         chosen.append(("loss", lambda row: _number(row.loss, ".4g")))
     chosen += [
-        ("sent", lambda row: NOTHING if row.bytes_sent is None else format_bytes(row.bytes_sent)),
+        ("sent", lambda row: _bytes(row.bytes_sent)),
+    ]
+    if any(row.memory_bytes is not None for row in table):
+        chosen.append(("memory", lambda row: _bytes(row.memory_bytes)))
+    chosen += [
         ("compute", lambda row: _number(row.compute_share, ".0%")),
         ("communicate", lambda row: _number(row.communicate_share, ".0%")),
         ("idle", lambda row: _number(row.idle_share, ".0%")),
@@ -188,6 +196,14 @@ def _time(row: Row) -> str:
     if not math.isfinite(greatest_s):
         return f"{text}, not always"
     return f"{text} ±{(greatest_s - least_s) / 2 / row.time_s if row.time_s else 0.0:.0%}"
+
+
+def _bytes(count: int | None) -> str:
+    return NOTHING if count is None else format_bytes(count)
+
+
+def _whole(value: float | None) -> int | None:
+    return None if value is None else round(value)
 
 
 def _number(value: float | None, form: str) -> str:

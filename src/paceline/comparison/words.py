@@ -6,12 +6,13 @@ from collections.abc import Sequence
 
 from paceline.clusters.local.emulation import EMULATED, OVERRUNS
 from paceline.comparison.entry import YARDSTICK, Entry, what_differs
+from paceline.comparison.pieces import about_bubbles, about_memory
 from paceline.comparison.reason import Seen, reason
 from paceline.comparison.table import Row, brief, rows
 from paceline.comparison.verdict import order, within_spread
 from paceline.costs.units import format_seconds
 from paceline.diagnosis.diagnose import diagnose
-from paceline.diagnosis.words import sentences
+from paceline.diagnosis.words import sentences, time_sentences
 from paceline.metrics import LOWER
 
 __all__ = ["summary"]
@@ -28,11 +29,11 @@ def summary(entries: Sequence[Entry]) -> list[str]:
     differing = what_differs(entries)
     if differing:
         said = [f"Nobody wins: these runs did not learn the same: {'; '.join(differing)}."]
-        said += _slow_rank(list(looked.values()))
+        said += _details(list(looked.values()))
     elif len(looked) > 1:
         ranked = [looked.pop(row.name) for row in order(table)]
         rest = list(looked.values())
-        said = _verdict(ranked, rest, table) + _slow_rank([*ranked, *rest])
+        said = _verdict(ranked, rest, table) + _details([*ranked, *rest])
     else:
         said = [sentence for seen in looked.values() for sentence in sentences(seen.diagnosis)]
     said += _missed(table)
@@ -98,6 +99,10 @@ def _nearest(table: Sequence[Row]) -> str:
     return f"Nobody reaches {best.target:g}; {best.name} comes nearest, with {best.metric:.4f}."
 
 
+def _details(looked: Sequence[Seen]) -> list[str]:
+    return [*_slow_rank(looked), *about_bubbles(looked), *about_memory(looked)]
+
+
 def _slow_rank(looked: Sequence[Seen]) -> list[str]:
     """The diagnosis of the entry that suffers most, and what a step of each would take without the slow rank."""
     slow = [seen for seen in looked if seen.diagnosis.compute is not None and seen.diagnosis.compute.is_slow]
@@ -106,7 +111,7 @@ def _slow_rank(looked: Sequence[Seen]) -> list[str]:
     worst = max(
         slow, key=lambda seen: seen.waits_for(seen.diagnosis.compute.rank if seen.diagnosis.compute else 0)
     )
-    said = [f"In {worst.name}: {' '.join(sentences(worst.diagnosis))}"]
+    said = [f"In {worst.name}: {' '.join(time_sentences(worst.diagnosis))}"]
     others = [
         f"{seen.name} {format_seconds(found.step_without_s)} instead of {format_seconds(found.step_s)}"
         for seen in slow

@@ -75,6 +75,8 @@ class Pass:
     """Of matrix products, in a forward pass of one sample through the segment."""
     moved_bytes: float = 0.0
     """What all other operations of that pass read and write."""
+    stage_share: float = 1.0
+    """The segment's part of the operations of its stage: what is given for a pass is of a whole stage."""
 
     @property
     def gradient_share(self) -> float:
@@ -170,7 +172,7 @@ class DrawsNothing:
 
 
 class _InPhases(DrawsNothing):
-    """Each pass takes its given time, whatever the segment and the samples."""
+    """Each pass through a stage takes its given time, whatever the stage and the samples."""
 
     __slots__ = ("_extra", "_factor", "_times")
 
@@ -191,7 +193,7 @@ class _InPhases(DrawsNothing):
             Work.BACKWARD: times.backward_s + times.weights_s,
         }[one.work]
         seconds += times.forward_s if one.recomputes else 0.0
-        return seconds * self._factor + (self._extra() if one.work is Work.FORWARD else 0.0)
+        return seconds * one.stage_share * self._factor + (self._extra() if one.work is Work.FORWARD else 0.0)
 
 
 class _Reckoned(DrawsNothing):

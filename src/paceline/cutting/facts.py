@@ -76,8 +76,9 @@ class Facts:
     def words(self) -> str:
         slowest = self.slowest
         return (
-            f"of a batch of {self.samples}: stage {slowest.number} is the slowest; with no waiting the stages would "
-            f"be busy for {self.evenness:.0%} of the time. This model can be cut into at most {self.most}."
+            f"Seconds are of a batch of {self.samples}, forward and backward, measured here. Stage {slowest.number} is "
+            f"the slowest: at its pace, and without a bubble, the stages are busy for {self.evenness:.0%} of the time. "
+            f"This model can be cut into up to {self.most} stages; --cuts and the strategies' cuts= choose where."
         )
 
     def as_dict(self) -> dict[str, Any]:

@@ -41,6 +41,8 @@ class Blame:
     """Of these, what each rank caused by being busy with its own work."""
     links_s: float = 0.0
     """Of these, what messages under way caused."""
+    time_s: float = 0.0
+    """All of the workers' seconds, without those in which they evaluate, cut the model, or wait for one who does."""
 
     @property
     def worst(self) -> int | None:
@@ -64,14 +66,16 @@ def find_blame(spans: Sequence[Spans], seconds: float) -> Blame:
     ends = _ends_of_chains(awaited)
     doing = np.take_along_axis(parts, ends, axis=0)
     worker = np.array([each.role != "server" for each in spans])[:, None]
-    idle = worker & ((parts == WAITING) | (parts == NOTHING)) & (doing != _EVALUATING)
+    counted = worker & (doing != _EVALUATING)
+    idle = counted & ((parts == WAITING) | (parts == NOTHING))
     waits = idle & (parts == WAITING)
     links = waits & ((doing == _COMMUNICATING) | (doing == WAITING))
     charged = np.bincount(
         ends[waits & ~links], weights=_spread(lengths, waits & ~links), minlength=len(spans)
     )
     ranks = {each.rank: float(s) for each, s in zip(spans, charged, strict=True) if s > 0}
-    return Blame(float(_spread(lengths, idle).sum()), ranks, float(_spread(lengths, links).sum()))
+    idle_s, links_s, time_s = (float(_spread(lengths, mask).sum()) for mask in (idle, links, counted))
+    return Blame(idle_s, ranks, links_s, time_s)
 
 
 def _cells(spans: Sequence[Spans], seconds: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

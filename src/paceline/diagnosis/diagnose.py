@@ -12,8 +12,9 @@ import numpy as np
 from paceline.diagnosis.activities import Floats, Indices, read_activities
 from paceline.diagnosis.blame import Blame, find_blame
 from paceline.diagnosis.messages import match_messages
+from paceline.diagnosis.peak import Peak, peak_of
+from paceline.diagnosis.stages import Stages, stages_of
 from paceline.diagnosis.what_if import beginning_s, step_ratio
-from paceline.strategies import STRATEGIES
 from paceline.trace.spans import COMPUTING, Kind, Spans
 
 if TYPE_CHECKING:
@@ -81,8 +82,17 @@ class Diagnosis:
     step_without_s: float | None
     """What a step would take if the slowest to compute were as quick as the others' median. None: nobody is slow,
     or the trace does not tell."""
-    bubble: float | None = None
-    """Where ranks hold different segments: the share of a step in which the stages do not compute."""
+    holds: Sequence[str] = ()
+    """What each rank holds of the model, in words, where it holds a part of it."""
+    stages: Stages | None = None
+    """None where ranks do not hold different stages."""
+    peak: Peak | None = None
+    """The rank that holds most. None of a run that does not know of its memory."""
+
+    def who(self, rank: int) -> str:
+        """A rank, with what it holds."""
+        holds = self.holds[rank] if rank < len(self.holds) else ""
+        return f"rank {rank} ({holds})" if holds else f"rank {rank}"
 
 
 def diagnose(run: Run) -> Diagnosis:
@@ -96,24 +106,15 @@ def diagnose(run: Run) -> Diagnosis:
         without_s = None if ratio is None else run.step_seconds * ratio
     return Diagnosis(
         step_s=run.step_seconds,
-        idle_share=_idle_share(spans, blame, run.trace.seconds),
+        idle_share=blame.idle_s / blame.time_s if blame.time_s else 0.0,
         blame=blame,
         compute=slowest,
         link=_slowest_link(spans),
         step_without_s=without_s,
-        bubble=run.trace.bubble if _is_in_stages(run) else None,
+        holds=run.holds,
+        stages=stages_of(run),
+        peak=peak_of(run),
     )
-
-
-def _is_in_stages(run: Run) -> bool:
-    """Whether ranks hold different segments. Those of `zero` compute segments too, but each all of them."""
-    kind = STRATEGIES.get(run.strategy.partition(":")[0])
-    return getattr(kind, "in_stages", False) and any(map(_has_passes, run.trace.spans))
-
-
-def _idle_share(spans: Sequence[Spans], blame: Blame, seconds: float) -> float:
-    workers = sum(each.role != "server" for each in spans)
-    return blame.idle_s / (workers * seconds) if workers and seconds else 0.0
 
 
 def _slowest(spans: Sequence[Spans]) -> SlowRank | None:
@@ -148,8 +149,8 @@ def _median_s(spans: Spans) -> float:
         return np.inf
     seconds = computed["end_s"] - computed["start_s"]
     if _has_passes(spans):
-        seconds = np.bincount(computed["step"], weights=seconds)
-        seconds = seconds[np.unique(computed["step"])]
+        _, step = np.unique(computed["step"], return_inverse=True)
+        seconds = np.bincount(step, weights=seconds)
     return float(np.median(seconds))
 
 

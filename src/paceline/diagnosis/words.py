@@ -4,22 +4,40 @@ from __future__ import annotations
 
 import math
 
-from paceline.costs.units import format_seconds
+from paceline.costs.units import format_bytes, format_seconds
 from paceline.diagnosis.diagnose import Diagnosis, SlowRank
+from paceline.diagnosis.peak import Peak
 
-__all__ = ["sentences"]
+__all__ = ["kinds", "sentences", "time_sentences"]
 
 _WORTH_TELLING = 0.05
 """Of the idle time: less is not worth a sentence."""
 _MOSTLY = 0.5
+_UNEVEN = 0.1
+"""Of a step: stages whose waits differ by less wait alike."""
+_MUCH_MORE = 1.25
+"""A rank that holds so many times as much as the others is worth a sentence."""
+_KINDS = {
+    "parameters": "parameters",
+    "gradients": "gradients",
+    "optimizer": "the optimizer's state",
+    "activations": "activations",
+    "buffers": "buffers",
+}
 _MUCH_BY_LINKS = 0.2
 """Of the idle time: below, the times of messages vary by chance, and who is the slowest says nothing."""
 
 
 def sentences(diagnosis: Diagnosis) -> list[str]:
-    """Who is slow, what that costs, and what a step would take without it; a sentence each."""
+    """Who is slow, what that costs, what a step would take without it, and who holds most; a sentence each."""
+    return time_sentences(diagnosis) + _memory(diagnosis)
+
+
+def time_sentences(diagnosis: Diagnosis) -> list[str]:
+    """The same without memory."""
     said = [
         *_bubble(diagnosis),
+        *_waiting_stages(diagnosis),
         *_computing(diagnosis),
         *_blame(diagnosis),
         *_what_if(diagnosis),
@@ -29,29 +47,73 @@ def sentences(diagnosis: Diagnosis) -> list[str]:
 
 
 def _bubble(diagnosis: Diagnosis) -> list[str]:
-    if diagnosis.bubble is None or diagnosis.bubble < _WORTH_TELLING:
+    stages = diagnosis.stages
+    if stages is None or stages.bubble < _WORTH_TELLING:
         return []
+    text = f"In a step the stages do not compute for {stages.bubble:.0%} of the time (the bubble)"
+    if stages.microbatches == 1:
+        return [f"{text}: they take turns, one batch at a time; pipeline parts it into micro-batches."]
+    if stages.splits or _has_slow_rank(diagnosis):
+        return [f"{text}."]
+    return [f"{text}: more micro-batches, or another order, make it smaller."]
+
+
+def _waiting_stages(diagnosis: Diagnosis) -> list[str]:
+    """Which stages wait, where some wait much longer than others."""
+    stages = diagnosis.stages
+    if stages is None or stages.waits[stages.longest] - stages.waits[stages.shortest] < _UNEVEN:
+        return []
+    longest, shortest = stages.longest, stages.shortest
     return [
-        f"In a step the stages do not compute for {diagnosis.bubble:.0%} of the time (the bubble): "
-        "more micro-batches, or another order, make it smaller."
+        f"The stages wait unevenly: {diagnosis.who(longest)} for {stages.waits[longest]:.0%} of a step, "
+        f"{diagnosis.who(shortest)} for {stages.waits[shortest]:.0%}."
     ]
+
+
+def _has_slow_rank(diagnosis: Diagnosis) -> bool:
+    return diagnosis.compute is not None and diagnosis.compute.is_slow
+
+
+def _memory(diagnosis: Diagnosis) -> list[str]:
+    """Who holds most, and what of; where every rank holds all of the model, it goes without saying."""
+    peak = diagnosis.peak
+    if peak is None or not any(diagnosis.holds):
+        return []
+    times = f", {peak.factor:.1f} times the others' median" if peak.factor >= _MUCH_MORE else ""
+    held = f"{format_bytes(peak.total_bytes)} at the peak{times}, {kinds(peak)}"
+    if times:
+        return [f"{_capital(diagnosis.who(peak.rank))} holds the most: {held}."]
+    return [f"No rank holds much more than the others: at most {held}."]
+
+
+def kinds(peak: Peak) -> str:
+    """What of, in words: one kind if that is most of it, or else the two largest."""
+    shares = list(peak.shares.items())
+    if shares[0][1] > _MOSTLY:
+        return f"{shares[0][1]:.0%} of it {_KINDS[shares[0][0]]}"
+    return " and ".join(f"{share:.0%} {_KINDS[kind]}" for kind, share in shares[:2])
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def _computing(diagnosis: Diagnosis) -> list[str]:
     slow = diagnosis.compute
     if slow is None or not slow.is_slow:
         return []
+    who = _capital(diagnosis.who(slow.rank))
     if not math.isfinite(slow.seconds):
         return [
-            f"Rank {slow.rank} is the slowest to compute: all of its computations were cancelled, "
+            f"{who} is the slowest to compute: all of its computations were cancelled, "
             f"while the others take {format_seconds(slow.others_s)}."
         ]
     work = "a step" if slow.in_pieces else "a gradient"
     text = (
-        f"Rank {slow.rank} is the slowest to compute: {format_seconds(slow.seconds)} {work}, "
+        f"{who} is the slowest to compute: {format_seconds(slow.seconds)} {work}, "
         f"{slow.factor:.1f} times the others' median of {format_seconds(slow.others_s)}"
     )
-    if diagnosis.bubble is not None:
+    if diagnosis.stages is not None:
         return [f"{text}; cuts=… can give its stage fewer layers."]
     cancelled = f"; {slow.cancelled_share:.0%} of its computations were cancelled"
     return [f"{text}{cancelled if slow.cancelled_share else ''}."]
@@ -71,8 +133,9 @@ def _blame(diagnosis: Diagnosis) -> list[str]:
         ]
     if share < _MOSTLY or diagnosis.idle_share < _WORTH_TELLING:
         return []
+    who = _capital(diagnosis.who(rank))
     return [
-        f"Rank {rank} causes {share:.0%} of the workers' idle time, though it computes as quickly as the others."
+        f"{who} causes {share:.0%} of the workers' idle time, though it computes as quickly as the others."
     ]
 
 
@@ -98,6 +161,5 @@ def _links(diagnosis: Diagnosis) -> list[str]:
     link, blame = diagnosis.link, diagnosis.blame
     if link is None or not link.is_slow or blame.links_s < _MUCH_BY_LINKS * blame.idle_s:
         return []
-    return [
-        f"Messages to and from rank {link.rank} travel {link.factor:.1f} times as long as others of their size."
-    ]
+    who = diagnosis.who(link.rank)
+    return [f"Messages to and from {who} travel {link.factor:.1f} times as long as others of their size."]

@@ -33,8 +33,13 @@ def span_limits(counts: Sequence[int], most: int = _MOST_SPANS) -> list[int]:
     return limits
 
 
-def pack_lanes(trace: Trace, summary: Summary, ranks: Sequence[int], limit: int) -> dict[str, Any]:
-    """The lanes of these ranks. If they have more than `limit` spans, those from the beginning of the run."""
+def pack_lanes(
+    trace: Trace, summary: Summary, ranks: Sequence[int], limit: int, holds: Sequence[str] = ()
+) -> dict[str, Any]:
+    """The lanes of these ranks. If they have more than `limit` spans, those from the beginning of the run.
+
+    `holds`: what each rank of the run holds of the model, in words.
+    """
     shown = [each for each in trace.spans if each.rank in set(ranks)]
     arrays = [each.array[np.argsort(each.array["start_s"], kind="stable")] for each in shown]
     until_s = _until(arrays, limit, trace.seconds)
@@ -47,7 +52,15 @@ def pack_lanes(trace: Trace, summary: Summary, ranks: Sequence[int], limit: int)
         "seconds": trace.seconds,
         "until": until_s,
         "tick": tick_s,
-        "ranks": [{"rank": each.rank, "role": each.role, "host": each.host} for each in shown],
+        "ranks": [
+            {
+                "rank": each.rank,
+                "role": each.role,
+                "host": each.host,
+                "holds": holds[each.rank] if holds else "",
+            }
+            for each in shown
+        ],
         "parts": [[round(parts[each.rank].share(p), 5) for p in PART_NAMES] for each in shown],
         "counts": [len(array) for array in arrays],
         "sizes": sizes.tolist(),

@@ -68,7 +68,7 @@ def _run(run: Run, summary: Summary, ranks: Sequence[int], limit: int) -> dict[s
         "consensus": curve(run.history, lambda record: record.extra.get("consensus")),
         "staleness": sorted(run.staleness.items()),
         "rank_count": len(run.trace.spans),
-        "lanes": pack_lanes(run.trace, summary, ranks, limit),
+        "lanes": pack_lanes(run.trace, summary, ranks, limit, run.holds),
         "shares": [round(summary.share(part), 5) for part in PART_NAMES],
         "waits": waits_matrix(summary),
         "bytes": bytes_matrix(run.trace) | {"sent": sum(run.bytes_sent)},

@@ -26,8 +26,6 @@ class Layers(Strategy):
 
     replicates: ClassVar[tuple[str, ...]] = ("worker",)
     cuts_model: ClassVar[bool] = True
-    in_stages: ClassVar[bool] = True
-    """Ranks compute different segments: so a report speaks of the bubble and of cuts."""
 
     cuts: str = field(
         default="",

@@ -32,8 +32,6 @@ class Pipeline(Strategy):
 
     replicates: ClassVar[tuple[str, ...]] = ("worker",)
     cuts_model: ClassVar[bool] = True
-    in_stages: ClassVar[bool] = True
-    """Ranks compute different segments: so a report speaks of the bubble and of cuts."""
 
     stages: int | None = field(
         default=None,

@@ -13,23 +13,29 @@ import numpy as np
 
 from paceline.trace.spans import COMPUTING, Spans
 
-__all__ = ["bubble"]
+__all__ = ["bubble", "bubbles"]
 
 
 def bubble(spans: Sequence[Spans]) -> float:
     """The share. 0 where nobody computes."""
-    ranks = [each.of(*COMPUTING) for each in spans]
-    ranks = [array for array in ranks if len(array)]
+    found = bubbles(spans)
+    return sum(found.values()) / len(found) if found else 0.0
+
+
+def bubbles(spans: Sequence[Spans]) -> dict[int, float]:
+    """Of each rank that computes: the share of the cost in which it does not."""
+    ranks = {each.rank: array for each in spans if len(array := each.of(*COMPUTING))}
     if not ranks:
-        return 0.0
-    steps = 1 + max(int(array["step"].max()) for array in ranks)
-    cost_s, busy_s = np.zeros(steps), 0.0
-    for array in ranks:
-        first_s, last_s = np.full(steps, np.inf), np.full(steps, -np.inf)
-        np.minimum.at(first_s, array["step"], array["start_s"])
-        np.maximum.at(last_s, array["step"], array["end_s"])
+        return {}
+    steps = np.unique(np.concatenate([array["step"] for array in ranks.values()]))
+    cost_s, busy_s = np.zeros(len(steps)), {}
+    for rank, array in ranks.items():
+        step = np.searchsorted(steps, array["step"])
+        first_s, last_s = np.full(len(steps), np.inf), np.full(len(steps), -np.inf)
+        np.minimum.at(first_s, step, array["start_s"])
+        np.maximum.at(last_s, step, array["end_s"])
         done = np.isfinite(first_s)
         cost_s[done] = np.maximum(cost_s[done], last_s[done] - first_s[done])
-        busy_s += float((array["end_s"] - array["start_s"]).sum())
+        busy_s[rank] = float((array["end_s"] - array["start_s"]).sum())
     total_s = float(cost_s.sum())
-    return 1 - busy_s / len(ranks) / total_s if total_s else 0.0
+    return {rank: 1 - seconds / total_s if total_s else 0.0 for rank, seconds in busy_s.items()}

@@ -1,7 +1,7 @@
 """A trace as an SVG: a lane for each rank, its time as a bar, and the messages as lines from lane to lane.
 
 What a rank does shows by texture as well as by colour. The numbers in the bars are steps, counted from 1; in the passes
-of a pipeline they are micro-batches.
+of a pipeline they are micro-batches, if there are several.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import numpy as np
 from paceline import svg
 from paceline.costs.units import format_seconds
 from paceline.errors import ConfigurationError
-from paceline.trace.spans import COMPUTING, Kind, SpanArray, Spans
+from paceline.trace.spans import COMPUTING, PASSES, Kind, SpanArray, Spans
 
 __all__ = ["draw"]
 
 _WIDTH, _LEFT, _RIGHT, _TOP = 960, 110, 936, 74
 _LANE, _BAR, _STRIP = 46, 22, 5
 _MOST_RANKS, _MOST_SPANS = 64, 20_000
-_NARROWEST_LABELLED = 16.0
+_NARROWEST_DIGIT = 11.0  # of a number in a bar
 
 _COMPUTE, _SEND, _RECEIVE, _UPDATE, _CANCELLED = svg.COLOURS[0], svg.COLOURS[1], *svg.COLOURS[2:4], svg.MUTED
 _BACKWARD, _WEIGHTS = svg.COLOURS[6], svg.COLOURS[4]
@@ -67,15 +67,20 @@ class _Paper:
         return _TOP + _LANE * self.lane[rank]
 
 
-def draw(spans: Sequence[Spans], seconds: float, *, title: str, words: str = "") -> str:
-    """The picture of the first `seconds` of a trace."""
+def draw(
+    spans: Sequence[Spans], seconds: float, *, title: str, words: str = "", under: Sequence[str] = ()
+) -> str:
+    """The picture of the first `seconds` of a trace. `under`: what stands under the ranks' names, for their roles."""
     _check(spans, seconds)
     seen = [(each, each.array[each.array["start_s"] <= seconds]) for each in spans]
     paper = _Paper(spans, seconds)
     kinds = {Kind(int(kind)) for _, array in seen for kind in np.unique(array["kind"])}
     parts = [_PATTERNS, *_heading(title, words), *_axis(paper)]
-    for each, array in seen:
-        parts += [*_lane(paper, each), *_bars(paper, each.rank, array), *_strips(paper, each.rank, array)]
+    numbers = _numbers([array for _, array in seen])
+    for place, (each, array) in enumerate(seen):
+        words = under[place] if under else each.role.replace("_", " ")
+        parts += [*_lane(paper, each.rank, words), *_bars(paper, each.rank, array, numbers)]
+        parts += _strips(paper, each.rank, array)
     parts += [*_messages(paper, {each.rank: array for each, array in seen}), *_key(paper, kinds)]
     return svg.document(_WIDTH, paper.bottom + 62, title, parts)
 
@@ -108,14 +113,20 @@ def _ticks(seconds: float) -> list[float]:
     return [float(step * i) for i in range(int(seconds / step + 1e-9) + 1)]
 
 
-def _lane(paper: _Paper, each: Spans) -> Iterator[str]:
-    y = paper.y(each.rank)
-    yield svg.text(24, y + 15, f"rank {each.rank}", size=13, weight=600)
-    yield svg.text(24, y + 30, each.role.replace("_", " "), size=11, colour=svg.MUTED)
+def _numbers(arrays: Sequence[SpanArray]) -> str:
+    """What the numbers in passes are: the field of a span that has them."""
+    passes = [array[np.isin(array["kind"], PASSES)] for array in arrays]
+    return "peer" if any((array["peer"] > 0).any() for array in passes) else "step"
+
+
+def _lane(paper: _Paper, rank: int, words: str) -> Iterator[str]:
+    y = paper.y(rank)
+    yield svg.text(24, y + 15, f"rank {rank}", size=13, weight=600)
+    yield svg.text(24, y + 30, words, size=11, colour=svg.MUTED)
     yield svg.rule(_LEFT, y + _BAR, _RIGHT, y + _BAR)
 
 
-def _bars(paper: _Paper, rank: int, array: SpanArray) -> Iterator[str]:
+def _bars(paper: _Paper, rank: int, array: SpanArray, numbers: str) -> Iterator[str]:
     """What the processor does. Waiting goes below the rest, where both happen at once."""
     order = (Kind.WAIT, Kind.SLEEP, Kind.EVALUATE, *COMPUTING, Kind.CANCELLED, Kind.UPDATE)
     for kind in order:
@@ -125,8 +136,8 @@ def _bars(paper: _Paper, rank: int, array: SpanArray) -> Iterator[str]:
             y, height = paper.y(rank) + inset, _BAR - 2 * inset
             width = max(right - left, 0.0 if kind == Kind.WAIT else 1.0)
             yield f'<rect x="{left:.1f}" y="{y}" width="{width:.1f}" height="{height}" {_LOOKS[kind]}/>'
-            if kind in COMPUTING and width > _NARROWEST_LABELLED:
-                number = str(int(span["step" if kind == Kind.COMPUTE else "peer"]) + 1)
+            number = str(int(span["step" if kind == Kind.COMPUTE else numbers]) + 1)
+            if kind in COMPUTING and width > _NARROWEST_DIGIT * len(number):
                 yield svg.text((left + right) / 2, y + 15, number, anchor="middle", colour=svg.PAPER)
 
 

@@ -15,7 +15,17 @@ from numpy.typing import NDArray
 
 from paceline.errors import ConfigurationError, FrameError
 
-__all__ = ["COMPUTING", "SPAN", "Kind", "Recorder", "SpanArray", "Spans", "pack_span", "pack_two_spans"]
+__all__ = [
+    "COMPUTING",
+    "PASSES",
+    "SPAN",
+    "Kind",
+    "Recorder",
+    "SpanArray",
+    "Spans",
+    "pack_span",
+    "pack_two_spans",
+]
 
 
 class Kind(IntEnum):
@@ -40,7 +50,9 @@ class Kind(IntEnum):
         return self.name.lower()
 
 
-COMPUTING = (Kind.COMPUTE, Kind.FORWARD, Kind.BACKWARD, Kind.WEIGHTS)
+PASSES = (Kind.FORWARD, Kind.BACKWARD, Kind.WEIGHTS)
+"""The kinds that are passes over a segment: their peer is a micro-batch."""
+COMPUTING = (Kind.COMPUTE, *PASSES)
 """The kinds that are computing: a whole gradient, or the model in pieces."""
 
 SPAN = np.dtype(

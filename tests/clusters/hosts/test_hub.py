@@ -18,7 +18,7 @@ from paceline.clusters.hosts.table import Member, Table, whereabouts
 from paceline.clusters.hosts.wire import write_letter
 from paceline.clusters.job import Job
 from paceline.clusters.outcome import Outcome
-from paceline.clusters.process.letters import read_outcomes, write_outcome
+from paceline.clusters.process.letters import read_error, read_outcomes, write_outcome
 from paceline.clusters.process.status_board import Status, StatusBoard
 from paceline.errors import PacelineError, PeerLost, RunError
 from paceline.links.credentials import Gate
@@ -173,6 +173,18 @@ def test_a_launchers_word_of_a_death_ends_the_run_with_rank_and_host(ends: Ends)
     parting = ends.clients[0].wait_to_part()
     assert parting is not None
     assert parting.values["error"]["type"] == "PeerLost"
+
+
+def test_a_lost_rank_is_named_with_what_it_said_that_it_holds_to_the_other_ranks_too(ends: Ends):
+    begin(ends)
+    ends.clients[1].tell("holds", {"words": "stage 1 of 2: layers 4 … 7"})
+    ends.clients[1].ask("count", {"first": 0})  # until the hub has heard it
+    ends.dead.append((1, "killed by SIGKILL"))
+    error = ends.how_it_ended()
+    assert str(error).startswith("rank 1 (stage 1 of 2: layers 4 … 7) is lost (on host")
+    parting = ends.clients[0].wait_to_part()
+    assert parting is not None
+    assert str(read_error(parting.values["error"])) == str(error)
 
 
 def test_a_hub_that_is_stopped_says_so(ends: Ends):

@@ -44,6 +44,9 @@ class HubDriver:
     def count_update(self, first: int) -> int:
         return int(self.client.ask("count", {"first": first}).values["count"])
 
+    def note_holds(self, words: str) -> None:
+        self.client.tell("holds", {"words": words})
+
     def give_up_on(self, rank: int) -> None:
         self.client.tell("lost", {"rank": rank})
 

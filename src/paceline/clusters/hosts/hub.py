@@ -223,6 +223,8 @@ class Hub:
         elif letter.word == "done":
             self._roster.outcomes[rank] = read_outcome(values, letter.blobs)
             self._set_status(rank, Status.FINISHED)
+        elif letter.word == "holds":
+            self._roster.holds[rank] = values["words"]
         elif letter.word == "lost":
             self._give_up_on(values["rank"])
         elif letter.word == "record":

@@ -218,6 +218,8 @@ class Processes:
         elif letter.word == "done":
             self._roster.outcomes[rank] = read_outcome(letter.values, letter.blobs)
             self._set_status(rank, Status.FINISHED)
+        elif letter.word == "holds":
+            self._roster.holds[rank] = letter.values["words"]
         elif letter.word == "lost" and self._may_leave_behind(letter.values["rank"]):
             self._leave_behind(letter.values["rank"])
         elif letter.word == "error":
@@ -284,7 +286,8 @@ class Processes:
             for rank in late:
                 if not is_complete or self._job.task is None:  # there is no model to return without it
                     seen = f"rank {rank} {self._life(rank)}"
-                    raise DeadlineError(-1, "the end of the run", f"rank {rank}", self._deadline_s, seen)
+                    error = DeadlineError(-1, "the end of the run", f"rank {rank}", self._deadline_s, seen)
+                    raise self._roster.named(error)
                 self._leave_behind(rank)
 
     def _may_leave_behind(self, rank: int) -> bool:

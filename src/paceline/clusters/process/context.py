@@ -280,6 +280,11 @@ class ProcessContext(Rank):
 
     # Notes
 
+    def note_holds(self, words: str) -> None:
+        if words != self.outcome.holds:
+            super().note_holds(words)
+            self.driver.note_holds(words)
+
     def go_on_without(self, rank: int) -> None:
         self.waits.do_without(rank)
         if not self.is_lost(rank):  # it is only late, but the run goes on without it

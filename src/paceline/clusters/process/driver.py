@@ -51,6 +51,10 @@ class Driver(Protocol):
         """
         ...
 
+    def note_holds(self, words: str) -> None:
+        """Tell the driver what this rank holds of the model, for errors that name it."""
+        ...
+
     def give_up_on(self, rank: int) -> None:
         """Ask the driver to end a rank, if the run may go on without it."""
         ...
@@ -95,6 +99,9 @@ class LocalDriver:
 
     def count_update(self, first: int) -> int:
         return self.board.count_update(first)
+
+    def note_holds(self, words: str) -> None:
+        self._channel.send("holds", {"words": words})
 
     def give_up_on(self, rank: int) -> None:
         self._channel.send("lost", {"rank": rank})

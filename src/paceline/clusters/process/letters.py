@@ -75,12 +75,14 @@ def read_record(
 def write_error(rank: int, step: int, error: BaseException) -> dict[str, Any]:
     """The values of a letter that says what ended a rank's program before its time."""
     failure = failure_of(rank, step, error)
-    return {"type": type(failure).__name__, "args": _plain(failure.args), "step": step}
+    holds = list(failure.holds.items()) if isinstance(failure, RunError) else []
+    return {"type": type(failure).__name__, "args": _plain(failure.args), "step": step, "holds": holds}
 
 
 def read_error(values: dict[str, Any]) -> RunError:
     kind: Any = getattr(errors, values["type"], RunError)
     error: RunError = kind(*values["args"])
+    error.holds = dict(values["holds"])
     return error
 
 

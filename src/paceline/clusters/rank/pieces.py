@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
+from paceline.clusters.rank.holding import what_is_held
 from paceline.clusters.rank.learner import Learner
 from paceline.clusters.rank.rank import Rank
 from paceline.clusters.rank.shards import RankShards
@@ -66,6 +67,10 @@ class RankPieces(ABC, Generic[R]):
         self._passes.clear()
 
     def hold(self, segments: Sequence[int], *, worker: int = 0, position: int = 0) -> None:
+        self._ctx.note_holds(what_is_held(self._of_cut().at(position), segments))
+        self._hold(segments, worker, position)
+
+    def _hold(self, segments: Sequence[int], worker: int, position: int) -> None:
         self._position = position
         replica, cut = self._learner.replica, self._of_cut().at(position)
         if isinstance(replica, PartReplica | BlankPart):
@@ -83,12 +88,13 @@ class RankPieces(ABC, Generic[R]):
         self, segments: Sequence[int], *, ranks: int, own: int, sheds: bool, position: int = 0
     ) -> RankShards:
         cut, learner = self._of_cut().at(position), self._learner
+        self._ctx.note_holds(what_is_held(cut, segments, shard=(own, ranks)))
         replica = learner.replica
         if isinstance(replica, ShapeReplica) and not isinstance(replica, BlankPart):
             self._hold_blank(BlankSharded(replica, cut, segments, ranks=ranks, own=own, sheds=sheds))
         elif not isinstance(replica, ShardedReplica | BlankSharded):
             if len(segments) < len(cut.segments) or cut.shares is not None:
-                self.hold(segments, worker=own, position=position)
+                self._hold(segments, own, position)
             before = learner.replica
             learner.hold(
                 self._off_the_clock(lambda: ShardedReplica(before, cut, ranks=ranks, own=own, sheds=sheds))
@@ -198,9 +204,14 @@ class RankPieces(ABC, Generic[R]):
                 recomputes=self._learner.replica.task.recompute and way in ("both", "inputs"),
                 flops=of.flops,
                 moved_bytes=of.moved_bytes,
+                stage_share=self._stage_share(of),
             )
             self._passes[key] = one
         return one
+
+    def _stage_share(self, of: Segment) -> float:
+        shares = [each.share for each in self.segments if each.stage == of.stage]
+        return of.share / sum(shares) if any(shares) else 1 / len(shares)
 
     @abstractmethod
     def _timed(self, kind: int, one: Pass, micro: int, run: Callable[[], T]) -> Awaitable[T]:

@@ -293,6 +293,10 @@ class Rank(ABC):
 
     # Notes
 
+    def note_holds(self, words: str) -> None:
+        """Write down what this rank holds of the model. A world adds how its driver hears of it, lest it dies."""
+        self.outcome.holds = words
+
     def span(self, kind: Kind, start_s: float, end_s: float, peer: int = -1, nbytes: int = 0) -> None:
         self.recorder.packed.append(pack_span(kind, start_s, end_s, peer, nbytes, self.step))
 

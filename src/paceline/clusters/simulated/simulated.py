@@ -7,7 +7,7 @@ import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -30,7 +30,7 @@ from paceline.costs.devices import Device, device_of
 from paceline.costs.prices import Given, Measured, Pricing, fit
 from paceline.costs.stragglers import Stragglers
 from paceline.costs.times import Times
-from paceline.errors import Cancelled, ConfigurationError, UnknownNameError
+from paceline.errors import Cancelled, ConfigurationError, RunError, UnknownNameError
 from paceline.faults import Kill
 from paceline.replica.batches import GlobalBatches
 from paceline.replica.pieces.cutting import few_samples
@@ -41,6 +41,8 @@ from paceline.replica.shapes import ShapeReplica
 from paceline.run import Progress
 
 __all__ = ["Simulated"]
+
+E = TypeVar("E", bound=BaseException)
 
 MATHS = ("real", "none")
 SHARED_MEMORY = "shared-memory"
@@ -155,10 +157,12 @@ class Simulated:
             world.kernel.run(processes)
             outcomes = [context.finish() for context in contexts]
         except (Exception, SystemExit, Cancelled) as error:
+            holds = {context.rank: context.outcome.holds for context in contexts}
             for context, process in zip(contexts, processes, strict=True):
                 of_rank = process.error is error and error is not world.callback_error
                 if of_rank and not isinstance(error, Disturbed):
-                    raise failure_of(context.rank, context.step, error) from None
+                    raise _naming(failure_of(context.rank, context.step, error), holds) from None
+            _naming(error, holds)
             raise
         finally:
             for process in processes:
@@ -243,6 +247,13 @@ class Simulated:
         words += thread_words(self.threads)
         words += [str(fault) for fault in self.faults]
         return ", ".join(words)
+
+
+def _naming(error: E, holds: Mapping[int, str]) -> E:
+    """The same error, which says what the ranks it names hold of the model."""
+    if isinstance(error, RunError):
+        error.holds = holds
+    return error
 
 
 def _check_faults(faults: object) -> None:

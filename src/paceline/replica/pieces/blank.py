@@ -58,9 +58,11 @@ class BlankPart(ShapeReplica):
 
     def note_updated(self, account: Account, shard: slice | None) -> None:
         if self._activations is not None and self.layout.length:
-            layout = self._whole_shapes.layout
-            places = [number for number, name in enumerate(layout.names) if name in self._names]
-            ranges = [(layout.offsets[number], layout.offsets[number + 1]) for number in places]
+            layout, own = self._whole_shapes.layout, self.layout
+            starts = dict(zip(layout.names, layout.offsets[:-1], strict=True))
+            lengths = zip(own.names, own.offsets[:-1], own.offsets[1:], strict=True)
+            # Of a part of a parameter as much is remembered as of any other stretch of that length.
+            ranges = [(starts[name], starts[name] + stop - start) for name, start, stop in lengths]
             account.hold("optimizer", self._whole_shapes.memory.optimizer(ranges))
 
     @property

@@ -10,6 +10,7 @@ from paceline.replica.activations import state_of
 from paceline.replica.calls import arguments_of, loss_from
 from paceline.replica.memory import Account, Ledger
 from paceline.replica.pieces.cutting import Cut
+from paceline.replica.pieces.part import stripped
 from paceline.replica.pieces.parts import Arguments
 from paceline.replica.pieces.passes import Around, PassBytes, Passes
 from paceline.replica.shape_memory import resized, tried
@@ -30,6 +31,7 @@ class BlankActivations:
         self._cut = cut
         self._few = few
         self._in_flight: dict[tuple[int, int], PassBytes] = {}  # by segment and micro-batch
+        self._sizes = _part_sizes(whole, cut)
 
     def forward(self, segment: int, micro: int, samples: int) -> None:
         nbytes = self._in_flight[segment, micro] = self._of(segment, samples)
@@ -51,16 +53,29 @@ class BlankActivations:
         self._account.free("activations", nbytes.given + nbytes.made if again else nbytes.kept)
 
     def _of(self, segment: int, samples: int) -> PassBytes:
-        known, key = self._whole.memory.of_segments, (self._cut.bounds, samples)
+        known, key = self._whole.memory.of_segments, (self._cut.bounds, self._sizes, samples)
         if key not in known:  # ranks that hold other segments ask for the same
             known[key] = tried(lambda: segment_bytes(self._whole, self._cut, resized(self._few(), samples)))
         found: Sequence[PassBytes] | None = known[key]
         return PassBytes() if found is None else found[segment]
 
 
+def _part_sizes(whole: ShapeReplica, cut: Cut) -> tuple[int, ...]:
+    """Of a rank's parts of all parameters, where it is of a tensor group: who has the same computes the same."""
+    if cut.shares is None:
+        return ()
+    known, key = whole.memory.of_segments, (cut.bounds, cut.position)
+    if key not in known:
+        known[key] = tuple(cut.count(name, each.shape) for name, each in whole.module.named_parameters())
+    found: tuple[int, ...] = known[key]
+    return found
+
+
 def segment_bytes(whole: ShapeReplica, cut: Cut, content: Any) -> list[PassBytes]:
     """What a forward pass of each segment takes, found by a pass through the whole model without data."""
     task, module = whole.task, whole.module
+    if cut.shares is not None:
+        module = stripped(module, cut, range(len(cut.segments)))
     module.train()
     arguments = Arguments(*arguments_of(task, module, content))
     around = Around(account=Ledger().account(), state=lambda: [whole.parameters, *state_of(module)])

@@ -19,6 +19,7 @@ from paceline.replica.layout import Layout, Within
 from paceline.replica.optimizers import all_work_elementwise
 from paceline.replica.pieces.chain import Chain, is_chain
 from paceline.replica.pieces.choosing import choose
+from paceline.replica.pieces.naming import Names
 from paceline.replica.pieces.parts import Arguments, Compute, Part, Parts
 from paceline.replica.pieces.tensor.spec import Shares
 from paceline.replica.samples import Samples
@@ -39,6 +40,8 @@ class Cut:
     """Where each segment begins among the parts, and at the end how many parts there are."""
     segments: tuple[Segment, ...]
 
+    names: Names
+    """What its layers are called."""
     shares: Shares | None = None
     """Who of a tensor group has what of each parameter, where they have parts."""
     position: int = 0
@@ -106,6 +109,7 @@ class Layers:
         }
         used = {name for part in model.parts for name in part.parameters}
         self._unused = tuple(name for name in self._sizes if name not in used)
+        self._names = Names([part.name for part in model.parts])
         self._made: dict[tuple[int, tuple[str, ...], int], Cut] = {}
 
     @classmethod
@@ -166,7 +170,8 @@ class Layers:
             inner = sorted({*inner, *(place for place in getattr(self.model, "forced", ()) if a < place < b)})
             owners += [stage] * (len(inner) + 1)
             bounds += [*inner, b]
-        return Cut(self.model, tuple(bounds), self._segments(bounds, owners), self._shares)
+        segments = self._segments(bounds, owners)
+        return Cut(self.model, tuple(bounds), segments, self._names, self._shares)
 
     def _given(self, stages: int, cuts: Sequence[str]) -> list[int]:
         if len(cuts) != stages - 1:
@@ -203,11 +208,12 @@ class Layers:
             if number == 0:  # weight decay changes what takes no part, too: somebody must hold it
                 names += self._unused
             operations = sum(part.operations for part in own)
+            first, last = self._names.between(a, b)
             segment = Segment(
                 number=number,
                 stage=stages[number],
-                first=own[0].name,
-                last=own[-1].name,
+                first=first,
+                last=last,
                 parameters=names,
                 buffers=tuple(dict.fromkeys(name for part in own for name in part.buffers)),
                 parameter_count=sum(self._sizes[name] for name in names),

@@ -25,7 +25,7 @@ from paceline.replica.pieces.units import Passing
 from paceline.replica.replica import Replica
 from paceline.replica.samples import Samples, Source
 
-__all__ = ["PartReplica"]
+__all__ = ["PartReplica", "stripped"]
 
 
 class PartReplica(Replica):
@@ -40,7 +40,7 @@ class PartReplica(Replica):
         self._whole = whole if keeps_whole else None
         self._cut = cut
         self.held = tuple(held)
-        module = _stripped(whole.module, cut, held)
+        module = stripped(whole.module, cut, held)
         # What is drawn is what that worker would draw with the whole model.
         super().__init__(whole.task, module, **(whole._identity | {"rank": worker}))
         if cut.shares is not None:
@@ -191,7 +191,7 @@ class PartReplica(Replica):
         return self._whole.state(parameters)
 
 
-def _stripped(module: nn.Module, cut: Cut, held: Sequence[int]) -> nn.Module:
+def stripped(module: nn.Module, cut: Cut, held: Sequence[int]) -> nn.Module:
     """A copy of a module in which parameters of others have no memory and are not trained, and others are parts."""
     kept = cut.parameters(held)
     changed: dict[int, Any] = {}

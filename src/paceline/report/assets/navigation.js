@@ -10,6 +10,9 @@ function spanRows(timeline, span) {
     ["start", formatMoment(span.start)],
     ["length", formatSeconds(span.end - span.start)],
   ];
+  if (lane.holds) {
+    rows.push(["holds", lane.holds]);
+  }
   if (span.peer >= 0 && !PASSES.includes(span.kind)) {
     rows.push(["peer", `rank ${span.peer}`]);
   }

@@ -113,9 +113,13 @@ class Timeline {
     );
   }
 
-  laneName({ rank, role }) {
+  laneName({ rank, role, holds }) {
     const plain = role === "worker" ? "" : ` ${role}`;
-    return this.short ? `${rank}${plain && ` ${role[0].toUpperCase()}`}` : `rank ${rank}${plain}`;
+    if (this.short) {
+      return `${rank}${plain && ` ${role[0].toUpperCase()}`}`;
+    }
+    const stage = holds.startsWith("stage") ? `, ${holds.split(" of ")[0]}` : "";
+    return `rank ${rank}${plain}${stage}`;
   }
 
   laneBox(place) {

@@ -1,0 +1,45 @@
+"""What a rank holds of a model, in words: for errors, reports and timelines that name it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from paceline.replica.pieces.cutting import Cut
+
+__all__ = ["what_is_held"]
+
+
+def what_is_held(cut: Cut, held: Sequence[int], *, shard: tuple[int, int] | None = None) -> str:
+    """Such as "stage 1 of 2: layers 4 … 7, tensor part 0 of 2". Stages and parts count from 0, as ranks do.
+
+    `shard`: which of how many parts of these segments, where ranks share them. Empty if all of the model is held.
+    """
+    words = [_layers(cut, held)]
+    if cut.shares is not None:
+        words.append(f"tensor part {cut.position} of {cut.shares.size}")
+    if shard is not None:
+        own, ranks = shard
+        words.append(f"shard {own} of {ranks}")
+    if len(words) == 1 and len(held) == len(cut.segments):
+        return ""
+    return ", ".join(words)
+
+
+def _layers(cut: Cut, held: Sequence[int]) -> str:
+    segments = cut.segments
+    if not held:
+        return "no layers"
+    if len(held) == len(segments):
+        return "all layers"
+    stages: dict[int, list[int]] = {}
+    for number in held:
+        stages.setdefault(segments[number].stage, []).append(number)
+    runs = [_run(*cut.names.between(cut.bounds[own[0]], cut.bounds[own[-1] + 1])) for own in stages.values()]
+    numbers, layers = " and ".join(map(str, stages)), " and ".join(runs)
+    stage_word = "stage" if len(stages) == 1 else "stages"
+    layer_word = "layers" if " " in layers else "layer"
+    return f"{stage_word} {numbers} of {segments[-1].stage + 1}: {layer_word} {layers}"
+
+
+def _run(first: str, last: str) -> str:
+    return first if first == last else f"{first} … {last}"
