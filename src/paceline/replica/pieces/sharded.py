@@ -70,10 +70,9 @@ class ShardedReplica(PartReplica):
         self._cut, self.sheds, self._own = cut, sheds, own
         self._device = before.device
         evenly = all_work_elementwise(self.task, self.module) and not before.layout.within
-        used = [cut.segments[number].parameters for number in self.held]
-        homes = homes_of(used, before.layout.names)
+        homes = homes_of([segment.parameters for segment in cut.segments], self.held, before.layout.names)
         self.units = units_of(before.layout, homes, ranks, evenly=evenly)
-        self._home = {name: place for place, names in enumerate(homes) for name in names}
+        self._home = {name: place for place, home in enumerate(homes) for name in home.names}
         """The unit of each parameter."""
         self.layout = laid_out(self.units, before.layout.dtype)
         self._accounting = Accounting()

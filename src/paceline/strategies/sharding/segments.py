@@ -30,7 +30,7 @@ class SharedSegments:
     """Computes batches segment by segment.
 
     Beside a pass, the gradient that the last one left is summed, and then the parameters of the next one come: one
-    after the other, so that a rank has three segments at a time, gradients and parameters together, and not four.
+    after the other, so that a rank has three units at a time, gradients and parameters together, and not four.
     """
 
     def __init__(
@@ -85,22 +85,20 @@ class SharedSegments:
 
     async def _go_on_beside(self, done: _Pass | None, following: Sequence[_Pass]) -> None:
         """Begin what goes on beside the first of the passes that follow one that is done."""
-        left = done.segment if done is not None and done.is_backward else None
-        is_apart = self._is_tight or not self._exchange.overlaps
-        if left is not None and is_apart:
-            await self._exchange.scatter(left)
-            left = None
+        left = self._shards.completed_by(done.segment) if done is not None and done.is_backward else ()
         wanted = following[1:] if self._exchange.foresees else ()
         if self._is_tight and following and following[0].is_backward:
-            wanted = ()
-        units = [unit for one in wanted for unit in self._used_by(one) if unit not in self._here]
-        if left is not None or units:
-            self._beside = self._ctx.start(self._exchange_in_turn(left, units))
+            await self._exchange_in_turn(left, ())
+            return
+        coming = [unit for one in wanted for unit in self._used_by(one) if unit not in self._here]
+        if left or coming:
+            self._beside = self._ctx.start(self._exchange_in_turn(left, coming))
 
-    async def _exchange_in_turn(self, left: int | None, units: Sequence[int]) -> None:
-        if left is not None:
-            await self._exchange.scatter(left)
-        for unit in units:
+    async def _exchange_in_turn(self, left: Sequence[int], coming: Sequence[int]) -> None:
+        """One exchange after the other, on all ranks in this order; nothing else is exchanged meanwhile."""
+        for unit in left:
+            await self._exchange.scatter(unit)
+        for unit in coming:
             await self._gather(unit)
 
     async def _end_beside(self) -> None:
@@ -112,7 +110,7 @@ class SharedSegments:
 
     async def gather_all(self, *, keeps: bool) -> None:
         """Take part in bringing all parameters together; `keeps`: on this rank."""
-        for unit in self._segments if self._sheds else ():
+        for unit in self._shards.units if self._sheds else ():
             await self._exchange.gather(unit)
             if not keeps:
                 self._shards.release(unit)
