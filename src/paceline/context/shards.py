@@ -56,6 +56,10 @@ class Shards(Protocol):
         """
         ...
 
+    def space(self, unit: int) -> Tensor | None:
+        """Where this rank's part of the sum belongs, to be written there at once; None: something is there already."""
+        ...
+
     def keep(self, unit: int, own: Tensor) -> None:
         """Add this rank's part of the gradient, summed over all ranks, to `ctx.model.gradient`."""
         ...

@@ -52,5 +52,8 @@ class RankShards:
             raise GradientNotFiniteError(self._ctx.rank, self._ctx.step, self._replica.not_finite)
         return flat
 
+    def space(self, unit: int) -> Tensor | None:
+        return self._replica.gradient_space(self._places[unit])
+
     def keep(self, unit: int, own: Tensor) -> None:
         self._replica.keep_gradient(self._places[unit], own)

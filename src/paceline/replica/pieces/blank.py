@@ -207,6 +207,9 @@ class BlankSharded(BlankPart):
         self._book("gradients", self._summed, place, comes=True)
         return self._unit(place)
 
+    def gradient_space(self, place: int) -> None:
+        return None
+
     def keep_gradient(self, place: int, own: Tensor) -> None:
         self._book("gradients", self._summed, place, comes=False)
 

@@ -103,7 +103,9 @@ class ByMemory:
         parts = self._shards.parts(unit)
         await self._gradients.barrier()  # until all have read what this rank wrote last
         row = self._gradients.tensor[self._net.rank, : parts[-1].stop]
-        own = self._shards.gradient(unit, into=row)[parts[self._net.rank]]
+        written = self._shards.gradient(unit, into=row)[parts[self._net.rank]]
+        space = self._shards.space(unit)
+        own = written if space is None else space
         await reduce_own_shard(self._net, self._gradients, parts[self._net.rank], into=own)
         self._shards.keep(unit, own)
 
