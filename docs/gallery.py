@@ -105,7 +105,7 @@ SCENES = {
         | {"words": "four pairs of layers, each with a sum forward and, but for the first, one backward"},
     ),
     "zero": Scene(
-        spec="zero:stage=3,segments=4",
+        spec="zero:stage=3,segments=8",
         steps=1,
         model="wide",
         **EVEN
@@ -218,7 +218,7 @@ def deep_task() -> pl.Task:
 
 
 def wide_task() -> pl.Task:
-    """Eight layers alike, of 40 kB: two of them are gathered by four ranks in 8 ms."""
+    """Eight layers alike, of 40 kB: one is gathered by four ranks in 4 ms."""
     return pl.Task(
         model=lambda: nn.Sequential(*(nn.Linear(100, 100) for _ in range(8))),
         data=(torch.zeros(1024, 100), torch.zeros(1024, 100)),

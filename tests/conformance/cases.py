@@ -13,6 +13,7 @@ __all__ = [
     "IN_PIECES",
     "LINEAR",
     "LOCAL",
+    "MESHES",
     "OPTIMIZERS",
     "PASSING_MESSAGES",
     "REPRODUCIBLE",
@@ -87,6 +88,9 @@ REPRODUCIBLE = SYNCHRONOUS + [
 """Strategies whose weights depend on nothing but the task and the seed."""
 UNCUT = [spec for spec in REPRODUCIBLE if spec not in CUT]
 """Of these, those whose workers each compute the whole model."""
+
+MESHES = [("hybrid:pipeline=2,zero=2,microbatches=3", 4), ("hybrid:pipeline=2,zero=3,microbatches=2", 6)]
+"""Meshes that are no mesh of just any number of workers: each with its own."""
 
 SHARING_MEMORY = ("all-reduce:algorithm=shared", "hogwild")
 """What only ranks of one host can do."""

@@ -7,6 +7,7 @@ import torch
 from conformance.cases import (
     CASES,
     LINEAR,
+    MESHES,
     OPTIMIZERS,
     STEPS,
     SYNCHRONOUS,
@@ -37,6 +38,15 @@ def test_single_gives_the_weights_of_a_plain_pytorch_loop(case, optimizer):
 def test_a_synchronous_strategy_gives_the_weights_of_single_in_simulation(case, spec, workers):
     optimizers = OPTIMIZERS if case in ABOUT_UPDATES else ["momentum"]
     for optimizer in optimizers:
+        check_weights_of_single(spec, simulated(workers), case, optimizer)
+
+
+@pytest.mark.parametrize(
+    ("case", "spec", "workers"),
+    one_in(11, [(case, *mesh) for case in CASES for mesh in MESHES]),
+)
+def test_a_mesh_whose_rows_share_its_pieces_gives_the_weights_of_single(case, spec, workers):
+    for optimizer in OPTIMIZERS:
         check_weights_of_single(spec, simulated(workers), case, optimizer)
 
 

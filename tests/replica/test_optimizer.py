@@ -6,7 +6,9 @@ from tasks import a_task, numbers, simulated
 from torch import nn
 
 import paceline as pl
+from paceline.replica import optimizer as optimizer_module
 from paceline.replica.batches import GlobalBatches
+from paceline.replica.keeping import KeptUpdates, keep_updates
 from paceline.replica.layout import Layout
 from paceline.replica.optimizer import FlatOptimizer, works_elementwise
 from paceline.replica.replica import Replica
@@ -210,6 +212,53 @@ def test_neighbours_of_one_group_are_updated_as_one():
     optimizer = FlatOptimizer(a_task(), model, layout, memory, [slice(0, layout.length)])
     (group,) = optimizer.optimizer.param_groups
     assert [len(p) for p in group["params"]] == [layout.length]
+
+
+@pytest.fixture
+def small_blocks(monkeypatch):
+    monkeypatch.setattr(optimizer_module, "BLOCK", 8)
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+@pytest.mark.parametrize("name", ELEMENTWISE)
+def test_blocks_that_are_updated_one_by_one_give_the_same_bits(name, parts, monkeypatch):
+    task = a_task(optimizer=ELEMENTWISE[name])
+    expected = steps_on_shards(task, parts)
+    monkeypatch.setattr(optimizer_module, "BLOCK", 8)
+    assert torch.equal(steps_on_shards(task, parts), expected)
+
+
+def test_what_is_remembered_of_blocks_is_one_tensor_which_they_go_on_with(small_blocks):
+    replica = Replica(a_task(optimizer=ELEMENTWISE["momentum"]), a_model())
+    for gradient in gradients(replica.layout.length)[:2]:
+        replica.gradient.copy_(gradient)
+        replica.apply()
+        (moment,) = replica.moments()
+        assert len(moment) == replica.layout.length
+    before = moment.clone()
+    replica.apply()
+    (again,) = replica.moments()
+    assert again.data_ptr() == moment.data_ptr()
+    assert not torch.equal(moment, before)
+
+
+@pytest.mark.parametrize("name", ["momentum", "adam", "adagrad", "asgd"])
+def test_what_is_kept_of_blocks_is_by_whole_parameters_and_fits_blocks_again(name, small_blocks):
+    task = a_task(optimizer=ELEMENTWISE[name])
+    first, *others = gradients(Replica(task, a_model()).layout.length)
+    replicas = [Replica(task, a_model()) for _ in range(2)]
+    replicas[0].gradient.copy_(first)
+    replicas[0].apply()
+    tensors, facts = keep_updates(replicas[0].updates, replicas[0].layout)
+    assert {key.split("/")[1] for key in tensors} == set(replicas[0].layout.names)
+    replicas[1].parameters.copy_(replicas[0].parameters)
+    copies = {name: tensor.clone() for name, tensor in tensors.items()}
+    replicas[1].updates.kept = KeptUpdates(replicas[1].layout, [(copies, facts)])
+    for gradient in others:
+        for replica in replicas:
+            replica.gradient.copy_(gradient)
+            replica.apply()
+    assert torch.equal(replicas[0].parameters, replicas[1].parameters)
 
 
 class Bag(nn.Module):

@@ -42,21 +42,52 @@ def test_any_mesh_gives_the_weights_of_single(data, stages, zero):
 
 @pytest.mark.parametrize(
     ("order", "zero"),
-    one_in(3, [(order, zero) for order in ("gpipe", "1f1b", "zb-h1", "zb-h2") for zero in (0, 1)]),
+    one_in(3, [(order, zero) for order in ("gpipe", "1f1b", "zb-h1", "zb-h2") for zero in range(4)]),
 )
 def test_tied_weights_stay_tied(order, zero):
-    task = gpt_task(optimizer=momentum, clip_norm=0.1)
+    task = gpt_task(optimizer=adam, clip_norm=0.1)
     expected = pl.train(task, "single", simulated(1), steps=STEPS)
     run = pl.train(task, f"hybrid:pipeline=2,order={order},zero={zero}", simulated(4), steps=STEPS)
     check_close(run.parameters, expected.parameters)
     assert torch.equal(run.state["head.weight"], run.state["tokens.weight"])
 
 
-def test_stages_that_share_a_parameter_cannot_shard_its_gradient():
-    with pytest.raises(
-        ConfigurationError, match="zero must be 0 or 1 where several stages use one parameter"
-    ):
-        pl.train(gpt_task(), "hybrid:pipeline=2,zero=2", simulated(4), steps=1)
+class OneLayerAgainAndAgain(nn.Module):
+    """Every stage of a pipeline uses the same parameters, and some of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.again, self.norms = nn.Linear(4, 4), nn.ModuleList(nn.LayerNorm(4) for _ in range(6))
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, x):
+        for norm in self.norms:
+            x = norm(torch.tanh(self.again(x)) + x)
+        return self.head(x)
+
+
+@pytest.mark.parametrize(
+    ("spec", "workers"),
+    [
+        ("hybrid:pipeline=3,zero=3,microbatches=2", 6),
+        pytest.param("hybrid:pipeline=3,zero=2,microbatches=2,order=zb-h1", 6, marks=pytest.mark.slow),
+        pytest.param("hybrid:pipeline=2,zero=3,order=interleaved,chunks=2", 6, marks=pytest.mark.slow),
+        pytest.param("zero:stage=3,segments=5,microbatches=2", 3, marks=pytest.mark.slow),
+    ],
+)
+def test_a_layer_that_all_stages_use_learns_from_all_of_them(spec, workers):
+    task = a_task(
+        model=lambda: OneLayerAgainAndAgain().double(), optimizer=adam, clip_norm=0.05, batch_size=7
+    )
+    expected = pl.train(task, "single", simulated(1), steps=STEPS)
+    check_close(pl.train(task, spec, simulated(workers), steps=STEPS).parameters, expected.parameters)
+
+
+def test_tied_weights_have_the_same_bits_in_both_worlds():
+    task = gpt_task(optimizer=adam, clip_norm=0.1)
+    worlds = (simulated(4), pl.Local(workers=4, threads=1))
+    runs = [pl.train(task, "hybrid:pipeline=2,zero=3", world, steps=STEPS) for world in worlds]
+    assert torch.equal(runs[0].parameters, runs[1].parameters)
 
 
 @pytest.mark.parametrize(
@@ -67,6 +98,7 @@ def test_stages_that_share_a_parameter_cannot_shard_its_gradient():
         pytest.param("hybrid:pipeline=2,tensor=2,zero=1,order=zb-h1", 8, marks=pytest.mark.slow),
         pytest.param("hybrid:tensor=2,zero=2,microbatches=2", 4, marks=pytest.mark.slow),
         ("hybrid:tensor=2,zero=3", 4),
+        pytest.param("hybrid:pipeline=2,tensor=2,zero=3", 8, marks=pytest.mark.slow),
     ],
 )
 def test_three_axes_give_the_weights_of_single(spec, workers):

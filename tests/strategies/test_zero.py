@@ -137,18 +137,18 @@ def test_a_simulation_without_mathematics_sends_and_takes_the_same():
 WIDTH, LAYERS, RANKS = 64, 8, 4
 
 
-def even_layers():
-    return nn.Sequential(*(nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(LAYERS)))
+def even_layers(layers=LAYERS):
+    return nn.Sequential(*(nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(layers)))
 
 
-def memory_of(spec, math):
-    inputs = torch.ones(16, WIDTH)
+def states_of(spec, cluster, *, model=even_layers, samples=16):
+    """Of each rank: parameters, gradients and what the optimizer remembers, at its peak."""
+    inputs = torch.ones(samples, WIDTH)
     task = a_task(
-        model=even_layers,
-        data=(inputs, inputs),
-        optimizer=lambda params: torch.optim.Adam(params, lr=1e-3),
+        model=model, data=(inputs, inputs), optimizer=lambda params: torch.optim.Adam(params, lr=1e-3)
     )
-    return pl.train(task, spec, simulated(RANKS, math=math), steps=2).memory
+    kinds = ("parameters", "gradients", "optimizer")
+    return [sum(each[kind] for kind in kinds) for each in pl.train(task, spec, cluster, steps=2).memory]
 
 
 @pytest.mark.parametrize("math", ["real", "none"])
@@ -156,7 +156,7 @@ def test_each_stage_takes_the_bytes_of_the_paper(math):
     count = LAYERS * WIDTH**2
     layer = 4 * WIDTH**2
     states = {
-        stage: [each["parameters"] + each["gradients"] + each["optimizer"] for each in memory_of(spec, math)]
+        stage: states_of(spec, simulated(RANKS, math=math))
         for stage, spec in (
             (1, "zero:stage=1"),
             (2, f"zero:stage=2,segments={LAYERS}"),
@@ -166,5 +166,27 @@ def test_each_stage_takes_the_bytes_of_the_paper(math):
     assert states[1] == [8 * count + 8 * count // RANKS] * RANKS
     # The gradient of one layer is made while that of another is summed.
     assert states[2] == [4 * count + 12 * count // RANKS + 2 * layer] * RANKS
-    # Besides, one layer is computed while the parameters of the next come.
-    assert states[3] == [16 * count // RANKS + 4 * layer] * RANKS
+    # The parameters and the gradient of one layer, and of another one of them: it goes, or it comes.
+    assert states[3] == [16 * count // RANKS + 3 * layer] * RANKS
+
+
+def bound_of(layers):
+    """What a rank may hold in stage 3: its part of all, two layers of parameters, and 15 % more."""
+    return 1.15 * (16 * layers * WIDTH**2 // RANKS + 2 * 4 * WIDTH**2)
+
+
+@pytest.mark.parametrize("math", ["real", "none"])
+@pytest.mark.parametrize("link", [pl.Link.ideal(), pl.Link("10Mbps", "1ms")], ids=["ideal", "slow"])
+@pytest.mark.parametrize("layers", [2, 4, 5, LAYERS])
+def test_a_rank_that_sheds_holds_little_more_than_its_part_and_two_segments(layers, link, math):
+    cluster = pl.Simulated(workers=RANKS, compute=pl.times.Constant("10ms"), link=link, math=math)
+    spec = f"zero:stage=3,segments={layers},microbatches=2"
+    states = states_of(spec, cluster, model=lambda: even_layers(layers))
+    assert max(states) <= bound_of(layers)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("link", ["tcp", "shared-memory"])
+def test_so_it_does_in_processes(link):
+    cluster = pl.Local(workers=RANKS, link=link, threads=1)
+    assert max(states_of(f"zero:stage=3,segments={LAYERS}", cluster)) <= bound_of(LAYERS)

@@ -1,8 +1,9 @@
-"""The segments of a model that several ranks share: each keeps a part of every one of them.
+"""The segments of a model that several ranks share, in units: of each unit every rank keeps a part.
 
-The parameters of a segment are all there between `gather` and `release`, once the other ranks' parts have been written
-into what `gather` gives. Its gradient is whole when its backward pass is done: `gradient` gives it, to be summed over
-all ranks, and `keep` takes this rank's part of the sum.
+A unit is the parameters that one segment alone uses, and has its number; or those that the same several segments use.
+Its parameters are all there between `gather` and `release`, once the other ranks' parts have been written into what
+`gather` gives. Its gradient is whole when the backward pass of the first of its segments is done: `gradient` gives it,
+to be summed over all ranks, and `keep` takes this rank's part of the sum.
 """
 
 from __future__ import annotations
@@ -19,33 +20,46 @@ __all__ = ["Shards"]
 class Shards(Protocol):
     """What ranks hold of each other's segments."""
 
+    @property
+    def units(self) -> Sequence[int]:
+        """All that there are, in the order in which they lie in `ctx.model.parameters` and `gradient`."""
+        ...
+
     def used_by(self, segment: int) -> Sequence[int]:
-        """The segments whose parameters one uses: its own, and that of a tied parameter which belongs to another."""
+        """The units whose parameters a segment uses."""
         ...
 
-    def parts(self, segment: int) -> Sequence[slice]:
-        """Each rank's part of a segment's parameters. Nearly equal, unless the optimizer needs whole layers."""
+    def completed_by(self, segment: int) -> Sequence[int]:
+        """The units whose gradient is whole when the backward pass of this segment is done."""
         ...
 
-    def gather(self, segment: int) -> Tensor:
-        """Memory for all parameters of a segment, flat, with this rank's part in its place."""
+    def parts(self, unit: int) -> Sequence[slice]:
+        """Each rank's part of a unit's parameters. Nearly equal, unless the optimizer needs whole layers."""
         ...
 
-    def ready(self, segment: int) -> None:
+    def gather(self, unit: int) -> Tensor:
+        """Memory for all parameters of a unit, flat, with this rank's part in its place."""
+        ...
+
+    def ready(self, unit: int) -> None:
         """The other ranks' parts have been written."""
         ...
 
-    def release(self, segment: int) -> None:
+    def release(self, unit: int) -> None:
         """Give up the memory of what other ranks hold, if this rank sheds it."""
         ...
 
-    def gradient(self, segment: int, into: Tensor | None = None) -> Tensor:
-        """The gradient of all parameters of a segment, of what this rank has computed since it was last asked for.
+    def gradient(self, unit: int, into: Tensor | None = None) -> Tensor:
+        """The gradient of all parameters of a unit, of what this rank has computed since it was last asked for.
 
         It is finite, and is written into the memory given, or into new memory: it is handed over, once.
         """
         ...
 
-    def keep(self, segment: int, own: Tensor) -> None:
+    def space(self, unit: int) -> Tensor | None:
+        """Where this rank's part of the sum belongs, to be written there at once; None: something is there already."""
+        ...
+
+    def keep(self, unit: int, own: Tensor) -> None:
         """Add this rank's part of the gradient, summed over all ranks, to `ctx.model.gradient`."""
         ...

@@ -55,11 +55,11 @@ def _keep(
 ) -> dict[str, dict[str, Any]]:
     """Enter an optimizer's tensors by name; return its plain numbers, by parameter."""
     numbers: dict[str, dict[str, Any]] = {}
-    for piece, start in optimizer.pieces():
-        for key, value in optimizer.optimizer.state.get(piece, {}).items():
-            for number, a, b in _parts(layout, start, start + piece.numel()):
+    for start, length, state in optimizer.remembered():
+        for key, value in state.items():
+            for number, a, b in _parts(layout, start, start + length):
                 name = layout.names[number]
-                if _is_by_element(value, piece):
+                if isinstance(value, Tensor) and value.dim() > 0 and value.numel() == length:
                     part = value.reshape(-1)[a - start : b - start]
                     for label, each in _labelled(layout, number, a, b, part):
                         tensors[f"{kind}/{label}/{key}"] = each
@@ -74,10 +74,6 @@ def _keep(
                     )
                     raise ConfigurationError("optimizer", bound, type(optimizer.optimizer).__name__, remedy)
     return numbers
-
-
-def _is_by_element(value: object, piece: Tensor) -> bool:
-    return isinstance(value, Tensor) and value.dim() > 0 and value.numel() == piece.numel()
 
 
 def _parts(layout: Layout, start: int, stop: int) -> Iterator[tuple[int, int, int]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import product
+from itertools import pairwise, product
 from typing import Any
 
 import torch
@@ -15,10 +15,14 @@ from paceline.replica.layout import Layout, flatten
 from paceline.task import Task
 from paceline.task_checks import waits_for_metric
 
-__all__ = ["FlatOptimizer", "Memory", "clip", "works_elementwise"]
+__all__ = ["BLOCK", "FlatOptimizer", "Memory", "clip", "works_elementwise"]
 
 Memory = Callable[[slice], tuple[Tensor, Tensor]]
 """Gives the parameters and the gradient of a part of the layout: views, not copies."""
+
+BLOCK = 2**18
+"""Elements that are updated at a time, where they may be cut anywhere: what an update needs stays in the cache, and no
+large memory is asked of the system for a moment. A multiple of any vector's length, so that bits are the same."""
 
 # Optimizers whose update of an element needs that element alone: they may be cut anywhere, and parameters that lie side
 # by side may be updated as one. Any other optimizer (LARS, LAMB, Muon, the user's own) gets whole parameters.
@@ -64,7 +68,7 @@ class FlatOptimizer:
         shards: Sequence[slice],
     ) -> None:
         self.optimizer = task.build_optimizer(module)
-        self._places = _move_to_flat(self.optimizer, module, layout, memory, shards)
+        self._runs = _move_to_flat(self.optimizer, module, layout, memory, shards)
         self._gradients = _gradients_of(self.optimizer)
         self._wants_sparse = isinstance(self.optimizer, SparseAdam)
         self._scheduler: Any = task.build_schedule(self.optimizer)
@@ -75,8 +79,19 @@ class FlatOptimizer:
 
     def pieces(self) -> Iterator[tuple[Tensor, int]]:
         """Each tensor that is updated, and where it begins in the layout."""
-        pieces = (piece for group in self.optimizer.param_groups for piece in group["params"])
-        yield from zip(pieces, self._places, strict=True)
+        for start, blocks in self._runs:
+            for number, block in enumerate(blocks):
+                yield block, start + number * BLOCK
+
+    def remembered(self) -> Iterator[tuple[int, int, Mapping[str, Any]]]:
+        """What is remembered of each run of the layout, by key, with where the run begins and how long it is.
+
+        What is remembered of blocks, element by element, is given as one tensor.
+        """
+        for start, blocks in self._runs:
+            states = [self.optimizer.state.get(block, {}) for block in blocks]
+            one = {key: _joined(states, key, blocks[0]) for key in states[0]}
+            yield start, sum(block.numel() for block in blocks), one
 
     def schedule_facts(self) -> dict[str, Any]:
         """Where the learning-rate schedule is, as JSON can hold it."""
@@ -125,13 +140,11 @@ class FlatOptimizer:
 
     def moments(self) -> list[Tensor]:
         """The optimizer's state that has the shape of the parameters: momentum and the like."""
-        pieces = [piece for group in self.optimizer.param_groups for piece in group["params"]]
-        states = [self.optimizer.state.get(piece, {}) for piece in pieces]
         return [
             value
-            for piece, state in zip(pieces, states, strict=True)
+            for _, length, state in self.remembered()
             for value in state.values()
-            if isinstance(value, Tensor) and value.shape == piece.shape and value.dim() > 0
+            if isinstance(value, Tensor) and value.dim() > 0 and value.numel() == length
         ]
 
     def advance_schedule(self, updates: int) -> None:
@@ -162,33 +175,65 @@ def _move_to_flat(
     layout: Layout,
     memory: Memory,
     shards: Sequence[slice],
-) -> list[int]:
+) -> list[tuple[int, list[Tensor]]]:
     """Replace each group's parameters by the pieces of flat tensors that they cover within the shards.
 
-    Returns where in the layout each piece begins.
+    Returns the pieces of each run of elements that lie side by side, with where in the layout it begins.
     """
     named = dict(module.named_parameters())
     number = {id(named[name]): i for i, name in enumerate(layout.names)}
     merge = works_elementwise(optimizer)
     old_state = dict(optimizer.state)
     optimizer.state.clear()
-    places = []
+    runs: list[tuple[int, list[Tensor]]] = []
     for group in optimizer.param_groups:
         owned = {number[id(p)]: p for p in group["params"] if id(p) in number}
-        pieces = []
+        pieces: list[Tensor] = []
         for run, shard in product(_runs(sorted(owned), merge), shards):
             first = layout.offsets[run.start]
             a, b = max(first, shard.start), min(layout.offsets[run.stop], shard.stop)
             if a < b:
-                parameters, gradient = memory(slice(a, b))
-                piece = nn.Parameter(parameters if merge else layout.view(parameters, run.start))
-                piece.grad = gradient if merge else layout.view(gradient, run.start)
-                pieces.append(piece)
-                places.append(a)
+                values, gradients = memory(slice(a, b))
+                if not merge:
+                    values, gradients = (layout.view(flat, run.start) for flat in (values, gradients))
+                blocks = _blocks(values, gradients, cut=merge)
                 states = [old_state.get(owned[i], {}) for i in run]
-                _carry_state(optimizer, piece, states, slice(a - first, b - first))
+                _carry_state(optimizer, blocks, states, slice(a - first, b - first))
+                runs.append((a, blocks))
+                pieces += blocks
         group["params"] = pieces
-    return places
+    return runs
+
+
+def _blocks(values: Tensor, gradients: Tensor, *, cut: bool) -> list[Tensor]:
+    """Parameters of an optimizer, with their gradients. A device updates all at once."""
+    cuts = cut and values.is_cpu
+    pairs = zip(values.split(BLOCK), gradients.split(BLOCK), strict=True) if cuts else [(values, gradients)]  # type: ignore[no-untyped-call]
+    blocks: list[Tensor] = []
+    for value, gradient in pairs:
+        blocks.append(nn.Parameter(value))
+        blocks[-1].grad = gradient
+    return blocks
+
+
+def _joined(states: Sequence[dict[str, Any]], key: str, first: Tensor) -> Any:
+    """What is remembered of the blocks of a run under one key. From now on they have parts of one tensor."""
+    parts = [state[key] for state in states]
+    if len(parts) == 1 or not isinstance(parts[0], Tensor) or parts[0].shape != first.shape:
+        return parts[0]
+    if _lie_in_a_row(parts):
+        return parts[0].as_strided((sum(map(len, parts)),), (1,))
+    whole = torch.cat(parts)
+    for state, part in zip(states, whole.split(BLOCK), strict=True):  # type: ignore[no-untyped-call]
+        state[key] = part
+    return whole
+
+
+def _lie_in_a_row(parts: Sequence[Tensor]) -> bool:
+    """Whether they are one after the other in one memory."""
+    if len({part.untyped_storage().data_ptr() for part in parts}) > 1:
+        return False
+    return all(b.data_ptr() - a.data_ptr() == a.nbytes for a, b in pairwise(parts))
 
 
 def _runs(numbers: list[int], merge: bool) -> list[range]:
@@ -205,15 +250,17 @@ def _runs(numbers: list[int], merge: bool) -> list[range]:
 
 
 def _carry_state(
-    optimizer: torch.optim.Optimizer, piece: Tensor, states: list[dict[str, Any]], part: slice
+    optimizer: torch.optim.Optimizer, blocks: Sequence[Tensor], states: list[dict[str, Any]], part: slice
 ) -> None:
     """Some optimizers (Adagrad) make their state when they are built: move it to the flat pieces."""
-    if not states[0]:
-        return
+    piece = blocks[0]
     for key, first in states[0].items():
         if isinstance(first, Tensor) and first.dim() > 0:
             dtype = piece.dtype if first.is_floating_point() or first.is_complex() else first.dtype
-            whole = flatten([state[key] for state in states], dtype, piece.device)
-            optimizer.state[piece][key] = whole[part].view(piece.shape).clone()
+            whole = flatten([state[key] for state in states], dtype, piece.device)[part].clone()
+            parts = whole.split([block.numel() for block in blocks])  # type: ignore[no-untyped-call]
+            for block, own in zip(blocks, parts, strict=True):
+                optimizer.state[block][key] = own.view(block.shape)
         else:
-            optimizer.state[piece][key] = first.clone() if isinstance(first, Tensor) else first
+            for block in blocks:
+                optimizer.state[block][key] = first.clone() if isinstance(first, Tensor) else first

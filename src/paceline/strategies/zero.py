@@ -76,7 +76,7 @@ class Zero(Strategy):
         model.pieces.cut(1, finer=self.segments or _SEGMENTS)
         segments = range(len(model.pieces.segments))
         shards = model.pieces.share(segments, ranks=net.size, own=net.rank, sheds=sheds)
-        exchange = exchange_on(ctx, net, shards, segments, sheds=sheds)
+        exchange = exchange_on(ctx, net, shards, sheds=sheds)
         shared = SharedSegments(ctx, shards, exchange, segments, sheds=sheds)
         await exchange.begin()
         async for batch in ctx.batches():

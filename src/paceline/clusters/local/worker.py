@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from paceline.clusters.job import Job
+from paceline.clusters.local.heap import keep_freed_memory
 from paceline.clusters.process import dump, payload
 from paceline.clusters.process.channel import Channel, ChannelClosed
 from paceline.clusters.process.context import ProcessContext
@@ -113,6 +114,7 @@ def _prepare(channel: Channel, rank: int, payload_bytes: int, fds: list[int]) ->
     assignment: Assignment = payload.load(assignment_fd, payload_bytes)
     job = assignment.job
     torch.set_num_threads(assignment.threads)
+    keep_freed_memory()
     seed_chance(job.seed, rank)
     rings = SharedMemory.attach(rings_fd)
     board = open_status_board(SharedMemory.attach(board_fd), job.ranks, assignment.network)

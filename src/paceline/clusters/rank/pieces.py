@@ -101,7 +101,7 @@ class RankPieces(ABC, Generic[R]):
             )
         shared = learner.replica
         assert isinstance(shared, ShardedReplica | BlankSharded)
-        return RankShards(self._ctx, shared, cut.segments)
+        return RankShards(self._ctx, shared)
 
     def _hold_blank(self, part: BlankPart) -> None:
         self._learner.hold(part)

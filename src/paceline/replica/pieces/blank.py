@@ -133,7 +133,7 @@ class BlankSharded(BlankPart):
         self, whole: ShapeReplica, cut: Cut, held: Sequence[int], *, ranks: int, own: int, sheds: bool
     ) -> None:
         super().__init__(whole, cut, held)
-        homes = homes_of([cut.segments[number].parameters for number in held], self.layout.names)
+        homes = homes_of([segment.parameters for segment in cut.segments], held, self.layout.names)
         evenly = all_work_elementwise(whole.task, whole.module) and cut.shares is None
         self.units = units_of(self.layout, homes, ranks, evenly=evenly)
         self.layout = laid_out(self.units, self.layout.dtype)
@@ -201,11 +201,16 @@ class BlankSharded(BlankPart):
 
     def backward_weights(self, segment: int, part: int) -> None:
         super().backward_weights(segment, part)
-        self._book("gradients", self._summed, self.held.index(segment), comes=True)
+        for place, unit in enumerate(self.units):
+            if segment in unit.home.users:
+                self._book("gradients", self._summed, place, comes=True)
 
     def whole_gradient(self, place: int, into: Tensor | None = None) -> Tensor:
         self._book("gradients", self._summed, place, comes=True)
         return self._unit(place)
+
+    def gradient_space(self, place: int) -> None:
+        return None
 
     def keep_gradient(self, place: int, own: Tensor) -> None:
         self._book("gradients", self._summed, place, comes=False)

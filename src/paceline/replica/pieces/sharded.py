@@ -31,17 +31,16 @@ class _UnitGradient:
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
         self._found: list[Tensor | None] = [None] * len(layout.names)
+        self.nbytes = 0
 
     def add(self, number: int, gradient: Tensor) -> None:
         """Add to the gradient of a parameter."""
         real = real_view(gradient.to_dense() if gradient.is_sparse else gradient)
         before = self._found[number]
         # Not in place: autograd may have given the same tensor to somebody else.
-        self._found[number] = real if before is None else before.to(self._layout.dtype) + real
-
-    @property
-    def nbytes(self) -> int:
-        return sum(found.nbytes for found in self._found if found is not None)
+        after = real if before is None else before.to(self._layout.dtype) + real
+        self._found[number] = after
+        self.nbytes += after.nbytes - (0 if before is None else before.nbytes)
 
     def write(self, flat: Tensor) -> None:
         """Write all of it, and keep none: zeros where no output depends on a parameter."""
@@ -51,6 +50,7 @@ class _UnitGradient:
                 view.zero_()
             else:
                 view.copy_(found)
+        self.nbytes = 0
 
 
 class ShardedReplica(PartReplica):
@@ -70,10 +70,9 @@ class ShardedReplica(PartReplica):
         self._cut, self.sheds, self._own = cut, sheds, own
         self._device = before.device
         evenly = all_work_elementwise(self.task, self.module) and not before.layout.within
-        used = [cut.segments[number].parameters for number in self.held]
-        homes = homes_of(used, before.layout.names)
+        homes = homes_of([segment.parameters for segment in cut.segments], self.held, before.layout.names)
         self.units = units_of(before.layout, homes, ranks, evenly=evenly)
-        self._home = {name: place for place, names in enumerate(homes) for name in names}
+        self._home = {name: place for place, home in enumerate(homes) for name in home.names}
         """The unit of each parameter."""
         self.layout = laid_out(self.units, before.layout.dtype)
         self._accounting = Accounting()
@@ -91,6 +90,7 @@ class ShardedReplica(PartReplica):
         self._own_parts = [unit.own(self._own) for unit in self.units]
         self._starts = _starts_of(self._own_parts)
         self._own_gradient = torch.zeros(self._starts[-1], dtype=self.layout.dtype, device=self._device)
+        self._begun: set[int] = set()  # units of whose gradient there is something in this batch
         self._gradients = [_UnitGradient(unit.layout) for unit in self.units]
         self._under_way: dict[int, int] = {}  # bytes of whole gradients that ranks are summing, by unit
         self._bindings = [
@@ -209,11 +209,12 @@ class ShardedReplica(PartReplica):
         for place in range(len(self.units)):
             self.let_go(place)
         self._in_batch = True
-        self._own_gradient.zero_()
+        self._begun.clear()
         self._gradient.not_finite = None
 
     def end_batch(self) -> None:
         """Each unit's gradient was looked at before it was handed over."""
+        assert len(self._begun) == len(self.units), "every unit's gradient is summed in every batch"
         self._in_batch = False  # what is gathered from now on is to look at the model
 
     def whole_gradient(self, place: int, into: Tensor | None = None) -> Tensor:
@@ -227,9 +228,21 @@ class ShardedReplica(PartReplica):
             self._gradient.not_finite = not_finite_in(layout, flat, range(len(layout.names)))
         return flat
 
+    def gradient_space(self, place: int) -> Tensor | None:
+        """Where this rank's part of a unit's gradient belongs, if nothing of this batch is there yet."""
+        return None if place in self._begun else self._own_part(place)
+
+    def _own_part(self, place: int) -> Tensor:
+        return self._own_gradient[self._starts[place] : self._starts[place + 1]]
+
     def keep_gradient(self, place: int, own: Tensor) -> None:
         """Add this rank's part of a unit's gradient, summed over all ranks."""
-        self._own_gradient[self._starts[place] : self._starts[place + 1]].add_(own)
+        before = self._own_part(place)
+        if place in self._begun:
+            before.add_(own)
+        elif own.data_ptr() != before.data_ptr():
+            before.copy_(own)
+        self._begun.add(place)
         self._under_way.pop(place, None)
         self._book()
 

@@ -1,4 +1,7 @@
-"""The parameters of one segment as a unit that ranks share: each keeps a part, and all of it is there while needed.
+"""Parameters that ranks share, in units: of each a rank keeps a part, and all of it is there while it is needed.
+
+The parameters that one segment alone uses are a unit. So are those that the same several segments use: it is cut alike
+wherever some of these segments are held, so that ranks with different segments can sum their parts of its gradient.
 
 What comes and goes stays the same tensor: its storage is emptied and filled again. So what autograd has kept of it (a
 transposed weight, say) is right again when the parameters are back.
@@ -14,7 +17,7 @@ from torch import Tensor
 
 from paceline.replica.layout import Layout
 
-__all__ = ["Passing", "Unit", "homes_of", "laid_out", "units_of"]
+__all__ = ["Home", "Passing", "Unit", "homes_of", "laid_out", "units_of"]
 
 
 class Passing:
@@ -47,9 +50,21 @@ class Passing:
 
 
 @dataclass(frozen=True, slots=True)
-class Unit:
-    """The parameters of one segment, one after another."""
+class Home:
+    """The parameters of one unit."""
 
+    number: int
+    """That of the segment which alone uses them; those that several use have numbers after the last segment's."""
+    names: tuple[str, ...]
+    users: tuple[int, ...]
+    """The segments held here that use them. The first comes last in a backward pass: then the gradient is whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """The parameters of a home, one after another."""
+
+    home: Home
     start: int
     """Where it begins in the layout."""
     layout: Layout
@@ -66,31 +81,35 @@ class Unit:
         return slice(self.start + shard.start, self.start + shard.stop)
 
 
-def homes_of(used: Sequence[Sequence[str]], trained: Sequence[str]) -> list[list[str]]:
-    """The parameters of each unit, given those that each segment uses: each belongs to the first that uses it.
-
-    That one comes last in a backward pass, when all others have added to its gradient.
-    """
-    seen: set[str] = set()
-    wanted = set(trained)
-    homes = []
-    for names in used:
-        own = [name for name in dict.fromkeys(names) if name in wanted and name not in seen]
-        seen.update(own)
-        homes.append(own)
+def homes_of(used: Sequence[Sequence[str]], held: Sequence[int], trained: Sequence[str]) -> list[Home]:
+    """What is held of a model, given the parameters that each of its segments uses: one home for each held segment,
+    then those of tied parameters."""
+    users: dict[str, list[int]] = {}
+    for number, names in enumerate(used):
+        for name in dict.fromkeys(names):
+            users.setdefault(name, []).append(number)
+    groups: dict[tuple[int, ...], list[str]] = {(number,): [] for number in range(len(used))}
+    for name, numbers in users.items():
+        groups.setdefault(tuple(numbers), []).append(name)
+    wanted, homes = set(trained), []
+    for place, (segments, tied) in enumerate(groups.items()):
+        here = tuple(number for number in segments if number in held)
+        own = tuple(name for name in tied if name in wanted)
+        if here and (own or len(segments) == 1):
+            homes.append(Home(place, own, here))
     return homes
 
 
-def units_of(layout: Layout, homes: Sequence[Sequence[str]], ranks: int, *, evenly: bool) -> list[Unit]:
+def units_of(layout: Layout, homes: Sequence[Home], ranks: int, *, evenly: bool) -> list[Unit]:
     """Units one after the other; `layout` is of the model, in any order.
 
     `evenly`: parts are cut anywhere. Otherwise they are whole parameters, and some ranks may have none.
     """
     units, start = [], 0
-    for names in homes:
-        own = layout.narrowed(names)
+    for home in homes:
+        own = layout.narrowed(home.names)
         shards = own.even_shards(ranks) if evenly else own.whole_shards(ranks)
-        units.append(Unit(start, own, tuple(shards)))
+        units.append(Unit(home, start, own, tuple(shards)))
         start += own.length
     return units
 

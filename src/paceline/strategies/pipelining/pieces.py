@@ -35,9 +35,9 @@ class Pieces:
         self._net = net
         self._held = held
         self._size = row.size // net.size
-        self.tied = self._find_tied()
+        self._tied = self._find_tied()
         """The ranks of each parameter that this one trains together with other stages."""
-        self._foreign = [name for name, ranks in self.tied.items() if ranks[0] != net.rank]
+        self._foreign = [name for name, ranks in self._tied.items() if ranks[0] != net.rank]
         """Parameters that count with another rank."""
         if row.rank % self._size:
             self._foreign += [name for name in self._find_whole() if name not in self._foreign]
@@ -64,7 +64,7 @@ class Pieces:
     async def update(self) -> None:
         """One update of the whole model with the gradients of all ranks."""
         model = self._model
-        for name, ranks in self.tied.items():
+        for name, ranks in self._tied.items():
             await all_reduce(self._net.split(ranks), model.gradient[model.pieces.place_of(name)], "ring")
         await self._data.sum()
         await self._data.apply(await self._norm() if model.clips else None)

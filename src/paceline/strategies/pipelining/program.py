@@ -75,11 +75,6 @@ class _Rank:
         self._segments, data = self._hold(held[self._net.rank])
         self._stage = Stage(ctx, self._net, plan.chunks, self._segments)
         self._pieces = Pieces(ctx, row, self._net, held, data)
-        if plan.zero > 1 and self._pieces.tied:
-            remedy = "use zero=1, or a model whose stages share none"
-            bound = "must be 0 or 1 where several stages use one parameter"
-            value = f"{plan.zero} ({', '.join(self._pieces.tied)})"
-            raise ConfigurationError("zero", bound, value, remedy)
 
     def _hold(self, own: Sequence[int]) -> tuple[Segments, DataAxis]:
         ctx, group, zero = self._ctx, self._group, self._plan.zero
@@ -97,8 +92,8 @@ class _Rank:
         pieces = ctx.model.pieces
         position = self._tensor.rank
         shards = pieces.share(own, ranks=group.size, own=group.rank, sheds=sheds, position=position)
-        self._exchange = exchange_on(ctx, group, shards, own, sheds=sheds)
-        segments = SharedSegmentsOfStage(pieces, self._tensor, shards, self._exchange, own, sheds=sheds)
+        self._exchange = exchange_on(ctx, group, shards, sheds=sheds)
+        segments = SharedSegmentsOfStage(pieces, self._tensor, shards, self._exchange, sheds=sheds)
         return segments, SharedPieces(ctx, group, self._exchange)
 
     async def train(self) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from paceline.context import BackwardPart, Net, Pieces, Shards
 from paceline.strategies.pipelining.segments import Segments
 from paceline.strategies.sharding.exchange import Exchange
@@ -20,12 +18,10 @@ class SharedSegmentsOfStage(Segments):
         tensor: Net | None,
         shards: Shards,
         exchange: Exchange,
-        held: Sequence[int],
         *,
         sheds: bool,
     ) -> None:
         super().__init__(pieces, tensor)
-        self._held = held
         self._shards = shards
         self._exchange = exchange
         self._sheds = sheds
@@ -39,10 +35,10 @@ class SharedSegmentsOfStage(Segments):
                 await self._take_gradient(segment)
 
     async def gather_all(self, *, keeps: bool) -> None:
-        for segment in self._held:
-            await self._exchange.gather(segment)
+        for unit in self._shards.units:
+            await self._exchange.gather(unit)
             if not keeps:
-                self._shards.release(segment)
+                self._shards.release(unit)
 
     async def _have(self, segment: int) -> None:
         for unit in self._shards.used_by(segment) if self._sheds else ():
@@ -53,4 +49,5 @@ class SharedSegmentsOfStage(Segments):
             self._shards.release(unit)
 
     async def _take_gradient(self, segment: int) -> None:
-        await self._exchange.scatter(segment)
+        for unit in self._shards.completed_by(segment):
+            await self._exchange.scatter(unit)

@@ -1,13 +1,12 @@
-"""How ranks that share segments get what the others have: by messages, or through memory that all of them see."""
+"""How ranks that share units get what the others have: by messages, or through memory that all of them see."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from paceline.collectives import reduce_own_shard
 from paceline.context import Context, Net, Shards
-from paceline.strategies.sharding.owners import are_chunks, fill_from_owners, sum_to_owners
+from paceline.strategies.sharding.owners import fill_from_owners, sum_to_owners
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -16,25 +15,19 @@ __all__ = ["ByMemory", "ByMessages", "Exchange", "exchange_on"]
 
 
 class Exchange(Protocol):
-    """What ranks do with a segment that they share."""
-
-    @property
-    def overlaps(self) -> bool:
-        """Whether one exchange may go on while the next begins: not if each is several collectives, one after the
-        other, for then ranks might begin those of two exchanges in different orders."""
-        ...
+    """What ranks do with a unit of parameters that they share."""
 
     @property
     def foresees(self) -> bool:
-        """Whether to gather the next segment while one is computed."""
+        """Whether to gather what the next pass needs while one is computed."""
         ...
 
-    async def gather(self, segment: int) -> None:
-        """Have all parameters of a segment."""
+    async def gather(self, unit: int) -> None:
+        """Have all parameters of a unit."""
         ...
 
-    async def scatter(self, segment: int) -> None:
-        """Sum the gradient of a segment, and keep this rank's part of it."""
+    async def scatter(self, unit: int) -> None:
+        """Sum the gradient of a unit, and keep this rank's part of it."""
         ...
 
     async def begin(self) -> None:
@@ -47,53 +40,43 @@ class Exchange(Protocol):
 
 
 class ByMessages:
-    """A ring for each segment: all-gather and reduce-scatter."""
+    """A ring for each unit: all-gather and reduce-scatter."""
 
-    def __init__(self, net: Net, shards: Shards, segments: Sequence[int], *, sheds: bool) -> None:
+    foresees = True
+
+    def __init__(self, net: Net, shards: Shards, *, sheds: bool) -> None:
         self._net = net
         self._shards = shards
-        self._segments = segments
         self._sheds = sheds
-
-    @property
-    def overlaps(self) -> bool:
-        return all(are_chunks(self._shards.parts(segment)) for segment in self._segments)
-
-    @property
-    def foresees(self) -> bool:
-        return self.overlaps
 
     async def begin(self) -> None:
         pass
 
-    async def gather(self, segment: int) -> None:
-        await fill_from_owners(self._net, self._shards.gather(segment), self._shards.parts(segment))
-        self._shards.ready(segment)
+    async def gather(self, unit: int) -> None:
+        await fill_from_owners(self._net, self._shards.gather(unit), self._shards.parts(unit))
+        self._shards.ready(unit)
 
-    async def scatter(self, segment: int) -> None:
-        gradient = self._shards.gradient(segment)
-        own = await sum_to_owners(self._net, gradient, self._shards.parts(segment))
-        self._shards.keep(segment, own)
+    async def scatter(self, unit: int) -> None:
+        gradient = self._shards.gradient(unit)
+        own = await sum_to_owners(self._net, gradient, self._shards.parts(unit))
+        self._shards.keep(unit, own)
 
     async def updated(self) -> None:
         if not self._sheds:
-            for segment in self._segments:
-                await self.gather(segment)
+            for unit in self._shards.units:
+                await self.gather(unit)
 
 
 class ByMemory:
     """Through windows. Where ranks shed their parameters, each can read the others' parts; else all lie there once."""
 
-    overlaps = True
     foresees = False  # what others have is read at once, and nobody waits for it
 
-    def __init__(
-        self, ctx: Context, net: Net, shards: Shards, segments: Sequence[int], *, sheds: bool
-    ) -> None:
+    def __init__(self, ctx: Context, net: Net, shards: Shards, *, sheds: bool) -> None:
         self._net = net
         self._shards = shards
         self._sheds = sheds
-        self._columns = {rank: _columns(shards, segments, rank) for rank in range(net.size)}
+        self._columns = {rank: _columns(shards, rank) for rank in range(net.size)}
         own, model = net.rank if sheds else 0, ctx.model
         length = max(_length(columns) for columns in self._columns.values()) if sheds else None
         like = model.parameters if length is None else _like(model.gradient, length)
@@ -102,39 +85,41 @@ class ByMemory:
         if own == net.rank:
             row.copy_(model.parameters)
         model.place(parameters=row)
-        longest = max((shards.parts(segment)[-1].stop for segment in segments), default=0)
+        longest = max((shards.parts(unit)[-1].stop for unit in shards.units), default=0)
         self._gradients = net.window("gradients", rows=net.size, like=_like(model.gradient, longest))
 
     async def begin(self) -> None:
         """Wait until everybody's parameters lie there."""
         await self._parameters.barrier()
 
-    async def gather(self, segment: int) -> None:
-        whole = self._shards.gather(segment)
-        for rank, part in enumerate(self._shards.parts(segment)):
+    async def gather(self, unit: int) -> None:
+        whole = self._shards.gather(unit)
+        for rank, part in enumerate(self._shards.parts(unit)):
             if rank != self._net.rank and part.start < part.stop:
-                await self._parameters.reduce(self._columns[rank][segment], [rank], into=whole[part])
-        self._shards.ready(segment)
+                await self._parameters.reduce(self._columns[rank][unit], [rank], into=whole[part])
+        self._shards.ready(unit)
 
-    async def scatter(self, segment: int) -> None:
-        parts = self._shards.parts(segment)
+    async def scatter(self, unit: int) -> None:
+        parts = self._shards.parts(unit)
         await self._gradients.barrier()  # until all have read what this rank wrote last
         row = self._gradients.tensor[self._net.rank, : parts[-1].stop]
-        own = self._shards.gradient(segment, into=row)[parts[self._net.rank]]
+        written = self._shards.gradient(unit, into=row)[parts[self._net.rank]]
+        space = self._shards.space(unit)
+        own = written if space is None else space
         await reduce_own_shard(self._net, self._gradients, parts[self._net.rank], into=own)
-        self._shards.keep(segment, own)
+        self._shards.keep(unit, own)
 
     async def updated(self) -> None:
         await self._parameters.barrier()
 
 
-def _columns(shards: Shards, segments: Sequence[int], rank: int) -> dict[int, slice]:
-    """Where a rank's part of each segment lies, when its parts lie one after the other."""
+def _columns(shards: Shards, rank: int) -> dict[int, slice]:
+    """Where a rank's part of each unit lies, when its parts lie one after the other."""
     columns, at = {}, 0
-    for segment in segments:
-        part = shards.parts(segment)[rank]
-        columns[segment] = slice(at, at + part.stop - part.start)
-        at = columns[segment].stop
+    for unit in shards.units:
+        part = shards.parts(unit)[rank]
+        columns[unit] = slice(at, at + part.stop - part.start)
+        at = columns[unit].stop
     return columns
 
 
@@ -147,8 +132,8 @@ def _like(tensor: Tensor, length: int) -> Tensor:
     return tensor.new_empty(1).expand(length)
 
 
-def exchange_on(ctx: Context, net: Net, shards: Shards, segments: Sequence[int], *, sheds: bool) -> Exchange:
+def exchange_on(ctx: Context, net: Net, shards: Shards, *, sheds: bool) -> Exchange:
     """The quickest way between these ranks."""
     if net.shares_memory:
-        return ByMemory(ctx, net, shards, segments, sheds=sheds)
-    return ByMessages(net, shards, segments, sheds=sheds)
+        return ByMemory(ctx, net, shards, sheds=sheds)
+    return ByMessages(net, shards, sheds=sheds)
