@@ -113,7 +113,7 @@ def _check_patience(case: Case, seen: Seen) -> Iterator[str]:
 
 def _names(seen: Seen, fault: Fault) -> bool:
     """Whether the error names the rank as more than the one that waited."""
-    rest = re.sub(r"^rank \d+ waited", "", seen.text)
+    rest = re.sub(r"^rank \d+( \(.*?\))? waited", "", seen.text)
     return fault.rank in seen.blamed or re.search(rf"\brank {fault.rank}\b", rest) is not None
 
 
