@@ -3,8 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
-__all__ = ["Segment"]
+__all__ = ["Joining", "Segment", "Together"]
+
+Joining = Literal["sum", "max"]
+"""What the ranks of a tensor group make of a value that each of them has: the same on all of them, the sum or the
+maximum."""
+
+
+class Together(NamedTuple):
+    """A value that goes over a cut, and what the ranks of a tensor group do with it there."""
+
+    place: int
+    """Among the values that go over it."""
+    how: Joining = "sum"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,10 +46,10 @@ class Segment:
     """What comes from the segment before."""
     values_out: tuple[int, ...]
     """The bytes of each value that goes to the segment after."""
-    sums: tuple[int, ...] = ()
-    """Which of these are partial sums, to be summed over the ranks of a tensor group before they go on."""
-    gradient_sums: tuple[int, ...] = ()
-    """Of which of the values that come from the segment before the gradients are."""
+    sums: tuple[Together, ...] = ()
+    """Which of these the ranks of a tensor group make one of before they go on: partial sums, say."""
+    gradient_sums: tuple[Together, ...] = ()
+    """Of which of the values that come from the segment before they do so with the gradients."""
     parted: tuple[str, ...] = ()
     """Parameters of which each rank of a tensor group has a part of its own. It has the others as all have them."""
 

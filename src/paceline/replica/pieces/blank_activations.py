@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.context.crossing import Crossing
 from paceline.replica.activations import state_of
-from paceline.replica.calls import arguments_of, loss_from
 from paceline.replica.memory import Account, Ledger
 from paceline.replica.pieces.cutting import Cut
-from paceline.replica.pieces.parts import Arguments
 from paceline.replica.pieces.passes import Around, PassBytes, Passes
 from paceline.replica.shape_memory import resized, tried
 
@@ -62,14 +60,14 @@ def segment_bytes(whole: ShapeReplica, cut: Cut, content: Any) -> list[PassBytes
     """What a forward pass of each segment takes, found by a pass through the whole model without data."""
     task, module = whole.task, whole.module
     module.train()
-    arguments = Arguments(*arguments_of(task, module, content))
+    arguments = cut.arguments(task, module, content)
     around = Around(account=Ledger().account(), state=lambda: [whole.parameters, *state_of(module)])
     found, crossing = [], Crossing()
     for number in range(len(cut.segments)):
         is_last, takes = number + 1 == len(cut.segments), cut.needs_arguments(number)
         passes = Passes(cut.compute(module, number), [], lambda *_: None, around)
         own = arguments if takes else None
-        loss_of = (lambda outputs: loss_from(task, outputs, content)) if is_last else None
+        loss_of = cut.loss_of(task, content) if is_last else None
         made = passes.forward(0, own, crossing, loss_of, content=content if is_last else own)
         found.append(passes.bytes_of(0))
         crossing = made if isinstance(made, Crossing) else crossing

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -14,8 +14,9 @@ from torch.utils._pytree import tree_leaves
 
 from paceline.context import Batch, Segment
 from paceline.errors import ConfigurationError
-from paceline.replica.calls import arguments_of
+from paceline.replica.calls import arguments_of, loss_from, target_of
 from paceline.replica.layout import Layout, Within
+from paceline.replica.losses import checked_loss
 from paceline.replica.optimizers import all_work_elementwise
 from paceline.replica.pieces.chain import Chain, is_chain
 from paceline.replica.pieces.choosing import choose
@@ -88,6 +89,20 @@ class Cut:
         """Whether a segment needs what the model is called with."""
         return self.model.needs_arguments(self.bounds[number], self.bounds[number + 1])
 
+    @property
+    def has_loss(self) -> bool:
+        """Whether the last segment gives the loss, and not the model's outputs."""
+        return getattr(self.model, "has_loss", False)
+
+    def arguments(self, task: Task, module: nn.Module, content: Any) -> Arguments:
+        """What segments need of a micro-batch."""
+        called = arguments_of(task, module, content)
+        return Arguments(*called, target_of(content) if self.has_loss else None)
+
+    def loss_of(self, task: Task, content: Any) -> Callable[[Any], Tensor]:
+        """Gives the loss of what the last segment makes of a micro-batch."""
+        return checked_loss if self.has_loss else lambda made: loss_from(task, made, content)
+
     def compute(self, module: nn.Module, number: int) -> Compute:
         """A segment as a function, with the parameters of `module`."""
         return self.model.compute(module, self.bounds[number], self.bounds[number + 1])
@@ -126,12 +141,13 @@ class Layers:
             raise ConfigurationError(
                 "optimizer", bound, value, "choose SGD, Adam or the like, or another strategy"
             )
+        from paceline.replica.pieces.tensor.behind import with_loss
         from paceline.replica.pieces.tensor.planning import roles_of
         from paceline.replica.pieces.tensor.sharded import Sharded
 
         roles = roles_of(task.tensor_plan or {}, module)
         traced = _parts(module, arguments, samples_in(arguments), trace=True)
-        return cls(module, Sharded(traced, roles, tensor))
+        return cls(module, Sharded(traced, roles, tensor, lambda model: with_loss(task, model, batch)))
 
     @classmethod
     def untried(cls, module: nn.Module) -> Layers:

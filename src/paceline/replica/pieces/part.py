@@ -15,11 +15,9 @@ from paceline.context.crossing import Crossing
 from paceline.errors import ConfigurationError
 from paceline.replica.activations import state_of
 from paceline.replica.autocast import computing
-from paceline.replica.calls import arguments_of, loss_from
 from paceline.replica.layout import flatten
 from paceline.replica.pieces.backward import Gradients
 from paceline.replica.pieces.cutting import Cut
-from paceline.replica.pieces.parts import Arguments
 from paceline.replica.pieces.passes import Around, Passes
 from paceline.replica.pieces.units import Passing
 from paceline.replica.replica import Replica
@@ -99,10 +97,10 @@ class PartReplica(Replica):
             self.seed_part(batch, part)
         if given.chance is not None:
             torch.default_generator.set_state(given.chance)
-        arguments = Arguments(*arguments_of(self.task, self.module, content)) if takes_arguments else None
+        arguments = self._cut.arguments(self.task, self.module, content) if takes_arguments else None
         if not self.module.training:
             self.module.train()
-        loss_of = (lambda made: loss_from(self.task, made, content)) if is_last else None
+        loss_of = self._cut.loss_of(self.task, content) if is_last else None
         needed = content if is_last else arguments
         return self._passes[segment].forward(
             part, arguments, given, loss_of, batch.weight, samples=batch.count, content=needed

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from paceline.collectives import all_reduce
-from paceline.context import BackwardPart, Crossing, Net, Pieces
+from paceline.context import BackwardPart, Crossing, Joining, Net, Pieces
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -42,8 +42,8 @@ class Segments:
             await self._have(number)
             given = await self._pieces.forward(number, micro, given)
             self._leave(number)
-            for place in segment.sums:
-                await self._sum(given.tensors[place])
+            for place, how in segment.sums:
+                await self._join(given.tensors[place], how)
         return given
 
     async def backward(
@@ -59,9 +59,9 @@ class Segments:
                 await self._take_gradient(number)
             if segment.gradient_sums and part != "weights":
                 wanted = self._wanted.pop((number, micro))
-                for place in segment.gradient_sums:
+                for place, how in segment.gradient_sums:
                     if wanted[place]:
-                        await self._sum(gradients[sum(wanted[:place])])
+                        await self._join(gradients[sum(wanted[:place])], how)
         return gradients
 
     async def _have(self, segment: int) -> None:
@@ -79,7 +79,7 @@ class Segments:
     async def gather_all(self, *, keeps: bool) -> None:
         """Take part in bringing together all parameters that ranks share; `keeps`: on this rank."""
 
-    async def _sum(self, value: Tensor) -> None:
+    async def _join(self, value: Tensor, how: Joining) -> None:
         """Over the tensor group, to the same bits on every rank."""
         if self._tensor is not None:
-            await all_reduce(self._tensor, value, "shared" if self._tensor.shares_memory else "ring")
+            await all_reduce(self._tensor, value, "shared" if self._tensor.shares_memory else "ring", op=how)

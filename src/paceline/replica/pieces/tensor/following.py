@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from torch import fx
 
+from paceline.replica.pieces.tensor.edits import Step
 from paceline.replica.pieces.tensor.spec import Split
 
 __all__ = ["Follower", "NoRule", "Rule", "State", "argument", "dim_of", "first_of", "name_of"]
@@ -48,6 +49,10 @@ class Follower(Protocol):
         self, node: fx.Node, function: Callable[..., Any], arguments: Sequence[Any], split: Split
     ) -> None:
         """An operation is replaced by a function of these arguments and of the rank's part."""
+        ...
+
+    def part(self, node: fx.Node, steps: Sequence[Step]) -> None:
+        """An operation is done in steps, between which ranks talk. The last gives what it gives."""
         ...
 
     def sum(self, node: fx.Node) -> None:

@@ -14,6 +14,7 @@ from torch import fx
 from paceline.replica.pieces.tensor.edits import (
     Edit,
     Given,
+    Step,
     become,
     drop_bias,
     look_up_part,
@@ -30,7 +31,8 @@ __all__ = ["Facts", "Region", "Role", "Stuck", "follow"]
 Role = Literal["column", "row", "vocabulary", "gathered"]
 """Of a weight. Gathered: columns whose outputs are put together at once."""
 
-_MOST_TURNS = 12
+_TURNS = 4
+"""For each weight with a role: how often it may turn out that its columns must be split otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +82,15 @@ class Region:
     sums: dict[fx.Node, None] = field(default_factory=dict)
     """Operations that give partial sums."""
     edits: dict[fx.Node, list[Edit]] = field(default_factory=dict)
+    steps: dict[fx.Node, Sequence[Step]] = field(default_factory=dict)
+    """Operations that are done in several steps."""
     rows: dict[str, None] = field(default_factory=dict)
     """Weights that were split by rows because split values came to them."""
+
+    @property
+    def ends_split(self) -> bool:
+        """Whether a value that the model gives is put together at its end."""
+        return any(node.op == "output" for node, _ in self.gathers)
 
     def update(self, other: Region) -> None:
         for each in fields(self):
@@ -95,7 +104,7 @@ def follow(facts: Facts, roles: Mapping[str, Role], *, free: Callable[[str], boo
     Raises Stuck.
     """
     refined: dict[str, tuple[int, int]] = {}
-    for _ in range(_MOST_TURNS):
+    for _ in range(_TURNS * (2 + len(roles))):
         try:
             return _Follower(facts, roles, refined, free).run()
         except Refine as wish:
@@ -275,6 +284,9 @@ class _Follower:
     ) -> None:
         own = [Given(node.args.index(each)) if isinstance(each, fx.Node) else each for each in arguments]
         self._edit(node, partial(become, function=function, arguments=own, split=split))
+
+    def part(self, node: fx.Node, steps: Sequence[Step]) -> None:
+        self._region.steps[node] = steps
 
     def sum(self, node: fx.Node) -> None:
         self._region.sums[node] = None

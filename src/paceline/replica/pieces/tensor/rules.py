@@ -12,6 +12,7 @@ from typing import Any
 from torch import fx
 
 from paceline.replica.pieces.tensor.dimensions import DIMENSIONS
+from paceline.replica.pieces.tensor.entropies import ENTROPIES
 from paceline.replica.pieces.tensor.following import Follower, NoRule, Rule, State, argument, dim_of, first_of
 from paceline.replica.pieces.tensor.operations import attend, drop_out
 from paceline.replica.pieces.tensor.spec import Split
@@ -178,7 +179,8 @@ RULES: Mapping[str, Rule] = {
     **DIMENSIONS,
     **dict.fromkeys(_POINTWISE, _pointwise),
     **dict.fromkeys(("contiguous", "clone", "detach", "alias", "lift_fresh_copy"), _unchanged),
-    **dict.fromkeys(("softmax", "log_softmax", "_softmax", "_log_softmax"), _along_another(1)),
+    **ENTROPIES,
+    **dict.fromkeys(("softmax", "_softmax"), _along_another(1)),
     **dict.fromkeys(("matmul", "bmm", "mm"), _matmul),
     "dropout": _dropout,
     "scaled_dot_product_attention": _attention,

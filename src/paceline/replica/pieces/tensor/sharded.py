@@ -7,35 +7,55 @@ gradient is summed. So a residual, which goes around them, is another value, and
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor, fx
 
+from paceline.context.segment import Joining, Together
 from paceline.errors import ConfigurationError
 from paceline.replica.pieces.counting import NOTHING, Count
-from paceline.replica.pieces.tensor.edits import Given, become
+from paceline.replica.pieces.tensor.edits import Given, Made, Step, add_part, become
+from paceline.replica.pieces.tensor.following import name_of
 from paceline.replica.pieces.tensor.operations import enter
-from paceline.replica.pieces.tensor.planning import find
-from paceline.replica.pieces.tensor.region import Facts, Region, Role
+from paceline.replica.pieces.tensor.planning import find, find_with_loss, wants_loss
+from paceline.replica.pieces.tensor.region import Facts, Region, Role, Stuck
 from paceline.replica.pieces.tensor.spec import Shares, Split, widened
 from paceline.replica.pieces.traced import Traced, Trial
 
 __all__ = ["Sharded"]
 
+_log = logging.getLogger("paceline")
+
 
 class Sharded(Traced):
     """Its parts are the operations of one rank; `at` says of which."""
 
-    def __init__(self, traced: Traced, roles: Mapping[str, Role], size: int) -> None:
+    def __init__(
+        self,
+        traced: Traced,
+        roles: Mapping[str, Role],
+        size: int,
+        behind: Callable[[Traced], Traced] | None = None,
+    ) -> None:
+        """`behind` gives the model with the task's loss behind it: for outputs that are split."""
         self._position = 0
-        region = find(_facts(traced), roles, size)
+        facts = _facts(traced)
+        region = find(facts, roles, size)
+        self.has_loss = False
+        """Whether what the last part gives is the loss."""
+        if behind is not None and wants_loss(facts, roles, region):
+            found = _with_loss(traced, roles, size, behind)
+            if found is not None:
+                (traced, region), self.has_loss = found, True
         self.shares = Shares(size, region.parameters)
         self.whole_operations = sum(part.operations for part in traced.parts)
         built = _Built(traced, region, size)
         self._edits, self._entered, self._summed = built.edits, built.entered, built.summed
-        self._begin(built.exported, built.trial)
+        self.begin(built.exported, built.trial)
         self.forced = self._forced()
         """Where it must be cut: after each value that is summed, and before each that is entered."""
 
@@ -61,22 +81,22 @@ class Sharded(Traced):
             remedy = "leave that layer out of the plan"
             raise ConfigurationError("model", bound, self.parts[place].obstacle, remedy)
 
-    def sums(self, place: int) -> tuple[int, ...]:
-        """Which of the values that cross the cut at a place are partial sums: those that are made right before it."""
+    def sums(self, place: int) -> tuple[Together, ...]:
+        """What ranks make one of at the cut at a place: partial sums and the like that are made right before it."""
         crossing = self._crossing[place]
         return tuple(
-            number
+            Together(number, self._summed[node])
             for number, node in enumerate(crossing)
             if node in self._summed and self._place[node] == place - 1
         )
 
-    def gradient_sums(self, before: int, place: int) -> tuple[int, ...]:
+    def gradient_sums(self, before: int, place: int) -> tuple[Together, ...]:
         """Which of their gradients are: those of the values that are entered right before it, behind the cut before."""
         first = place
         while first > before and self._nodes[first - 1] in self._entered:
             first -= 1
         return tuple(
-            number
+            Together(number)
             for number, node in enumerate(self._crossing[place])
             if node in self._entered and first <= self._place[node]
         )
@@ -86,6 +106,21 @@ class Sharded(Traced):
         for edit in self._edits.get(node, ()):
             made = edit(graph, made, self._position, self.shares.size)
         return made
+
+
+def _with_loss(
+    traced: Traced, roles: Mapping[str, Role], size: int, behind: Callable[[Traced], Traced]
+) -> tuple[Traced, Region] | None:
+    """The model with its loss, if that can be done on parts of the outputs. None: they are put together."""
+    try:
+        whole = behind(traced)
+        return whole, find_with_loss(_facts(whole), roles, size)
+    except Stuck as stuck:
+        reason = stuck.reason or f"no rule for {name_of(stuck.node)}"
+    except ConfigurationError as error:
+        reason = str(error)
+    _log.info("the loss is computed of whole outputs: %s", reason)
+    return None
 
 
 def _facts(traced: Traced) -> Facts:
@@ -107,7 +142,7 @@ class _Built:
         self._size = size
         self.edits: dict[fx.Node, Any] = {}
         self.entered: set[fx.Node] = set()
-        self.summed: set[fx.Node] = set()
+        self.summed: dict[fx.Node, Joining] = {}
         self._graph = fx.Graph()
         self._copies: dict[fx.Node, fx.Node] = {}
         self._gathered: dict[fx.Node, fx.Node] = {}
@@ -127,6 +162,9 @@ class _Built:
                 self._enter(node, value)
             elif node.op == "output" and self._source(node, value) in self.summed:
                 self._pass_on(node, value)
+        if node in self._region.steps:
+            self._copies[node] = self._add_steps(node, self._region.steps[node])
+            return
         made = self._graph.node_copy(node, lambda value: self._input(node, value))
         self._copies[node] = made
         state = self._region.states.get(node)
@@ -138,10 +176,35 @@ class _Built:
         if node in self._region.edits:
             self.edits[made] = self._region.edits[node]
         if node in self._region.sums:
-            self.summed.add(made)
+            self.summed[made] = "sum"
         if node in self._region.at_once or any(v is node for _, v in self._region.gathers):
             assert isinstance(state, Split)
             self._gather(node, state)
+
+    def _add_steps(self, node: fx.Node, steps: Sequence[Step]) -> fx.Node:
+        """All that an operation costs is that of its longest step, of which the ranks do their part."""
+        old, made = self._old.values[node], list[fx.Node]()
+        largest = max(range(len(steps)), key=lambda number: len(steps[number].arguments))
+        for number, step in enumerate(steps):
+            given = [self._argument(node, each, made) for each in step.arguments]
+            each = self._graph.call_function(step.function, tuple(given))
+            value = torch.empty(tuple(step.shape), dtype=old.dtype, device="meta")
+            each.meta = {**node.meta, "val": value}
+            count = self._old.counts[node].times(1 / self._size) if number == largest else NOTHING
+            self._note(each, value, count, self._size if step.gives_part else 1)
+            if step.split is not None:
+                self.edits[each] = [partial(add_part, split=step.split)]
+            if step.how == "enter":
+                self.entered.add(each)
+            elif step.how is not None:
+                self.summed[each] = step.how
+            made.append(each)
+        return made[-1]
+
+    def _argument(self, node: fx.Node, each: Any, made: Sequence[fx.Node]) -> Any:
+        if isinstance(each, Made):
+            return made[each]
+        return self._input(node, each) if isinstance(each, fx.Node) else each
 
     def _input(self, node: fx.Node, value: fx.Node) -> fx.Node:
         source = self._source(node, value)
@@ -171,7 +234,7 @@ class _Built:
         made.meta = dict(node.meta)
         self._gathered[node] = made
         self._note(made, self._old.values[node], NOTHING, 1)
-        self.summed.add(made)
+        self.summed[made] = "sum"
         self.edits[made] = [partial(become, function=widened, arguments=[Given(0)], split=split)]
 
     def _note(self, node: fx.Node, value: Any, count: Count, parts: int) -> None:
