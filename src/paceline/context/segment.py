@@ -7,9 +7,12 @@ from typing import Literal, NamedTuple
 
 __all__ = ["Joining", "Segment", "Together"]
 
-Joining = Literal["sum", "max"]
-"""What the ranks of a tensor group make of a value that each of them has: the same on all of them, the sum or the
-maximum."""
+Joining = Literal["sum", "max", "scatter", "gather", "take"]
+"""What the ranks of a tensor group make of a value that each of them has.
+
+Of values that lie whole on each rank: the sum or the maximum, on all of them; scatter: each its part of the sum; take:
+each its part of the value, which is the same on all. Gather: of the parts the whole. Parts are of the first dimension.
+"""
 
 
 class Together(NamedTuple):
@@ -18,6 +21,10 @@ class Together(NamedTuple):
     place: int
     """Among the values that go over it."""
     how: Joining = "sum"
+    dim: int = 0
+    """Where the parts lie in the model's own value. Over a cut that dimension is the first."""
+    length: int = 0
+    """Of that dimension of the whole value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +59,9 @@ class Segment:
     """Of which of the values that come from the segment before they do so with the gradients."""
     parted: tuple[str, ...] = ()
     """Parameters of which each rank of a tensor group has a part of its own. It has the others as all have them."""
+
+    partial: tuple[str, ...] = ()
+    """Of those, parameters that each rank uses for its part of the sequence: they sum the gradients."""
 
     @property
     def bytes_out(self) -> int:

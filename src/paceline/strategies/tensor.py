@@ -35,6 +35,10 @@ class Tensor(Strategy):
         default=None,
         metadata={"help": "how many workers each matrix is split among; left out: all"},
     )
+    sequence: bool = field(
+        default=False,
+        metadata={"help": "whether norms and dropout between split layers are parted, too: by the sequence"},
+    )
 
     def __post_init__(self) -> None:
         if self.size is not None and self.size < 1:
@@ -49,5 +53,12 @@ class Tensor(Strategy):
 
     async def worker(self, ctx: Context) -> None:
         size = self.size or ctx.net.size
-        plan = Plan(stages=1, data=ctx.net.size // size, tensor=size, microbatches=1, order="gpipe")
+        plan = Plan(
+            stages=1,
+            data=ctx.net.size // size,
+            tensor=size,
+            sequence=self.sequence,
+            microbatches=1,
+            order="gpipe",
+        )
         await train_in_pieces(ctx, plan)

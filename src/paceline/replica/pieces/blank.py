@@ -109,6 +109,10 @@ class BlankPart(ShapeReplica):
         number = self.layout.names.index(name)
         return slice(self.layout.offsets[number], self.layout.offsets[number + 1])
 
+    def gradients_of(self, names: Sequence[str]) -> list[Tensor]:
+        lengths = dict(zip(self.layout.names, self.layout.shapes, strict=True))
+        return [torch.empty(lengths[name], dtype=self.layout.dtype, device="meta") for name in names]
+
     def held_parameters(self) -> Tensor:
         return torch.empty(self.layout.length, dtype=self.layout.dtype, device="meta")
 

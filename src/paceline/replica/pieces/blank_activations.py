@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 from paceline.context.crossing import Crossing
 from paceline.replica.activations import state_of
 from paceline.replica.memory import Account, Ledger
+from paceline.replica.pieces.arranged import arrived, sent, spread
 from paceline.replica.pieces.cutting import Cut
+from paceline.replica.pieces.part import stripped
 from paceline.replica.pieces.passes import Around, PassBytes, Passes
 from paceline.replica.shape_memory import resized, tried
 
@@ -57,18 +59,25 @@ class BlankActivations:
 
 
 def segment_bytes(whole: ShapeReplica, cut: Cut, content: Any) -> list[PassBytes]:
-    """What a forward pass of each segment takes, found by a pass through the whole model without data."""
-    task, module = whole.task, whole.module
+    """What a forward pass of each segment takes, found by a pass through the whole model without data.
+
+    Of a tensor group, it is the first rank's.
+    """
+    cut = cut.at(0)
+    module = whole.module if cut.shares is None else stripped(whole.module, cut, range(len(cut.segments)))
+    task = whole.task
     module.train()
     arguments = cut.arguments(task, module, content)
     around = Around(account=Ledger().account(), state=lambda: [whole.parameters, *state_of(module)])
     found, crossing = [], Crossing()
-    for number in range(len(cut.segments)):
+    for number, segment in enumerate(cut.segments):
         is_last, takes = number + 1 == len(cut.segments), cut.needs_arguments(number)
         passes = Passes(cut.compute(module, number), [], lambda *_: None, around)
         own = arguments if takes else None
         loss_of = cut.loss_of(task, content) if is_last else None
         made = passes.forward(0, own, crossing, loss_of, content=content if is_last else own)
         found.append(passes.bytes_of(0))
-        crossing = made if isinstance(made, Crossing) else crossing
+        if isinstance(made, Crossing):
+            values = spread(sent(made.tensors, segment.sums, cut.size), segment.sums, cut.size)
+            crossing = made._replace(tensors=tuple(arrived(values, segment.sums)))
     return found

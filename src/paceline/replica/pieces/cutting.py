@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from paceline.context import Batch, Segment
+from paceline.context import Batch, Segment, Together
 from paceline.errors import ConfigurationError
 from paceline.replica.calls import arguments_of, loss_from, target_of
 from paceline.replica.layout import Layout, Within
@@ -89,6 +89,19 @@ class Cut:
         """Whether a segment needs what the model is called with."""
         return self.model.needs_arguments(self.bounds[number], self.bounds[number + 1])
 
+    def joined_before(self, number: int) -> tuple[Together, ...]:
+        """What ranks make one of at the cut before a segment."""
+        return self.segments[number - 1].sums if number else ()
+
+    def gradients_joined_behind(self, number: int) -> tuple[Together, ...]:
+        """The same of the gradients at the cut behind it."""
+        return self.segments[number + 1].gradient_sums if number + 1 < len(self.segments) else ()
+
+    @property
+    def size(self) -> int:
+        """Of the tensor group."""
+        return 1 if self.shares is None else self.shares.size
+
     @property
     def has_loss(self) -> bool:
         """Whether the last segment gives the loss, and not the model's outputs."""
@@ -124,10 +137,13 @@ class Layers:
         self._made: dict[tuple[int, tuple[str, ...], int], Cut] = {}
 
     @classmethod
-    def of(cls, task: Task, module: nn.Module, batch: Any, *, tensor: int = 1) -> Layers:
+    def of(
+        cls, task: Task, module: nn.Module, batch: Any, *, tensor: int = 1, sequence: bool = False
+    ) -> Layers:
         """`batch` is a small one, as the task's data has them: its shapes count, not its values.
 
-        With `tensor`, matrices are split among so many ranks: the parts are those of one of them.
+        With `tensor`, matrices are split among so many ranks: the parts are those of one of them. With `sequence`, so
+        are sequences between them.
         """
         if task.step is not None:
             remedy = "give the task a loss, or choose a strategy that keeps the model whole"
@@ -147,7 +163,10 @@ class Layers:
 
         roles = roles_of(task.tensor_plan or {}, module)
         traced = _parts(module, arguments, samples_in(arguments), trace=True)
-        return cls(module, Sharded(traced, roles, tensor, lambda model: with_loss(task, model, batch)))
+        return cls(
+            module,
+            Sharded(traced, roles, tensor, lambda model: with_loss(task, model, batch), sequence=sequence),
+        )
 
     @classmethod
     def untried(cls, module: nn.Module) -> Layers:
@@ -248,6 +267,7 @@ class Layers:
             "sums": model.sums(b) if b < bounds[-1] else (),
             "gradient_sums": model.gradient_sums(bounds[number - 1], a) if a else (),
             "parted": tuple(name for name in names if name in self._shares.of),
+            "partial": tuple(name for name in names if name in model.partial),
         }
 
 

@@ -16,6 +16,7 @@ from paceline.errors import ConfigurationError
 from paceline.replica.activations import state_of
 from paceline.replica.autocast import computing
 from paceline.replica.layout import flatten
+from paceline.replica.pieces.arranged import arrived, of_wanted, sent
 from paceline.replica.pieces.backward import Gradients
 from paceline.replica.pieces.cutting import Cut
 from paceline.replica.pieces.passes import Around, Passes
@@ -23,7 +24,7 @@ from paceline.replica.pieces.units import Passing
 from paceline.replica.replica import Replica
 from paceline.replica.samples import Samples, Source
 
-__all__ = ["PartReplica"]
+__all__ = ["PartReplica", "stripped"]
 
 
 class PartReplica(Replica):
@@ -38,7 +39,7 @@ class PartReplica(Replica):
         self._whole = whole if keeps_whole else None
         self._cut = cut
         self.held = tuple(held)
-        module = _stripped(whole.module, cut, held)
+        module = stripped(whole.module, cut, held)
         # What is drawn is what that worker would draw with the whole model.
         super().__init__(whole.task, module, **(whole._identity | {"rank": worker}))
         if cut.shares is not None:
@@ -51,6 +52,8 @@ class PartReplica(Replica):
         trainable = (parameter for parameter in module.parameters() if parameter.requires_grad)
         self._numbers = {id(parameter): number for number, parameter in enumerate(trainable)}
         self._passes = {number: self._passes_of(number) for number in held}
+        self._wanted: dict[int, tuple[tuple[bool, ...], tuple[bool, ...]]] = {}
+        """Of which values before and behind each segment gradients go back."""
         if whole.updates.kept is not None:
             self.updates.kept = whole.updates.kept.laid_out(self.layout)
 
@@ -102,17 +105,37 @@ class PartReplica(Replica):
             self.module.train()
         loss_of = self._cut.loss_of(self.task, content) if is_last else None
         needed = content if is_last else arguments
-        return self._passes[segment].forward(
+        given = given._replace(tensors=tuple(arrived(given.tensors, self._cut.joined_before(segment))))
+        made = self._passes[segment].forward(
             part, arguments, given, loss_of, batch.weight, samples=batch.count, content=needed
         )
+        if not isinstance(made, Crossing):
+            self._wanted[segment] = given.wanted, ()
+            return made
+        self._wanted[segment] = given.wanted, made.wanted
+        sums = self._cut.segments[segment].sums
+        return made._replace(tensors=tuple(sent(made.tensors, sums, self._cut.size)))
 
     def backward(self, segment: int, part: int, given: Sequence[Tensor]) -> list[Tensor]:
         """The gradients of the inputs that want one; those of the weights are added to `gradient`."""
-        return self._passes[segment].backward(part, given)
+        return self._sent_back(segment, self._passes[segment].backward(part, self._come_back(segment, given)))
 
     def backward_inputs(self, segment: int, part: int, given: Sequence[Tensor]) -> list[Tensor]:
         """The first part of it: the gradients of the inputs."""
-        return self._passes[segment].backward_inputs(part, given)
+        given = self._come_back(segment, given)
+        return self._sent_back(segment, self._passes[segment].backward_inputs(part, given))
+
+    def _come_back(self, segment: int, gradients: Sequence[Tensor]) -> list[Tensor]:
+        if not gradients:
+            return []
+        behind = self._cut.gradients_joined_behind(segment)
+        return arrived(gradients, of_wanted(behind, self._wanted[segment][1]))
+
+    def _sent_back(self, segment: int, gradients: list[Tensor]) -> list[Tensor]:
+        if not gradients:
+            return gradients
+        before = self._cut.segments[segment].gradient_sums
+        return sent(gradients, of_wanted(before, self._wanted[segment][0]), self._cut.size)
 
     def backward_weights(self, segment: int, part: int) -> None:
         """The second part of it: those of the weights."""
@@ -132,6 +155,10 @@ class PartReplica(Replica):
         """Where a parameter lies in `parameters` and `gradient`."""
         number = self.layout.names.index(name)
         return slice(self.layout.offsets[number], self.layout.offsets[number + 1])
+
+    def gradients_of(self, names: Sequence[str]) -> list[Tensor]:
+        """The gradients of these parameters, as far as they are computed."""
+        return [self.gradient[self.place_of(name)] for name in names]
 
     # Updates
 
@@ -189,7 +216,7 @@ class PartReplica(Replica):
         return self._whole.state(parameters)
 
 
-def _stripped(module: nn.Module, cut: Cut, held: Sequence[int]) -> nn.Module:
+def stripped(module: nn.Module, cut: Cut, held: Sequence[int]) -> nn.Module:
     """A copy of a module in which parameters of others have no memory and are not trained, and others are parts."""
     kept = cut.parameters(held)
     changed: dict[int, Any] = {}

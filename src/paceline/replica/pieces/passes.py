@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from paceline.context.crossing import Crossing
 from paceline.replica.activations import Activations, bytes_of, refuses_counting
@@ -61,8 +62,10 @@ class _Kept:
 
     inputs: list[Tensor]
     """Those that want a gradient."""
-    outputs: list[Tensor]
-    """Those that have one to give."""
+    ends: list[GradientEdge]
+    """Where the gradients of the outputs go in. The outputs need not stay."""
+    begun: list[Tensor]
+    """These gradients, if nobody gives them: that of a loss is 1."""
     weights: Weights | None = None
     nbytes: int = 0
 
@@ -172,7 +175,7 @@ class Passes:
             counted.let_go()
             moment.rewind()
             outputs, kept = self._forward(given)
-        counted.note([kept.inputs, kept.outputs])
+        counted.note(kept.inputs)
         kept.nbytes = counted.nbytes
         held = [given.crossing.tensors, given.content]
         counted.note(held)
@@ -188,11 +191,12 @@ class Passes:
         with torch.enable_grad(), self._around.context():
             made = self._compute(given.arguments, values)
             outputs = [given.loss_of(made)] if given.loss_of is not None else list(made)
-        ends = [output for output in outputs if output.requires_grad]
+        ends, begun = [output for output in outputs if output.requires_grad], list[Tensor]()
         if given.loss_of is not None:
             ends = [outputs[0] * given.weight]
+            begun = [torch.ones_like(ends[0])]
         inputs = [value for value, wanted in zip(values, crossing.wanted, strict=True) if wanted]
-        return outputs, _Kept(inputs=inputs, outputs=ends)
+        return outputs, _Kept(inputs=inputs, ends=[get_gradient_edge(end) for end in ends], begun=begun)
 
     def _computed(self, found: _Kept | _Begun) -> _Kept:
         """What a forward pass left; it is computed again, if it was told to leave nothing."""
@@ -208,7 +212,7 @@ class Passes:
     def backward(self, micro: int, given: Sequence[Tensor]) -> list[Tensor]:
         """The gradients of the inputs that want one; those of the weights are taken."""
         kept = self._computed(self._kept.pop(micro))
-        found = gradients(kept.outputs, _begun(kept, given), [*kept.inputs, *self._weights])
+        found = gradients(kept.ends, given or kept.begun, [*kept.inputs, *self._weights])
         self._take(self._weights, found[len(kept.inputs) :])
         self._around.account.free("activations", kept.nbytes)
         return _filled(kept.inputs, found[: len(kept.inputs)])
@@ -216,8 +220,8 @@ class Passes:
     def backward_inputs(self, micro: int, given: Sequence[Tensor]) -> list[Tensor]:
         """The gradients of the inputs alone."""
         kept = self._kept[micro] = self._computed(self._kept[micro])
-        found, kept.weights = input_gradients(kept.outputs, _begun(kept, given), kept.inputs, self._weights)
-        kept.outputs = []
+        found, kept.weights = input_gradients(kept.ends, given or kept.begun, kept.inputs, self._weights)
+        kept.ends = []
         return _filled(kept.inputs, found)
 
     def backward_weights(self, micro: int) -> None:
@@ -227,11 +231,6 @@ class Passes:
         assert kept.weights is not None, "the gradients of the inputs come first"
         self._take(self._weights, kept.weights.gradients())
         self._around.account.free("activations", kept.nbytes)
-
-
-def _begun(kept: _Kept, given: Sequence[Tensor]) -> Sequence[Tensor]:
-    """The gradients of the outputs. That of a loss is 1, and nobody gives it."""
-    return given or [torch.ones_like(output) for output in kept.outputs]
 
 
 def _filled(inputs: Sequence[Tensor], found: Gradients) -> list[Tensor]:

@@ -38,7 +38,8 @@ class Follower(Protocol):
         ...
 
     def take(self, node: fx.Node, value: fx.Node, split: Split) -> None:
-        """An operation that is split needs its part of a whole value; of what is 1 wide there, all."""
+        """An operation that is split needs its part of a whole value; of what is 1 wide there, all. A split dimension
+        below 0: it needs all."""
         ...
 
     def resize(self, node: fx.Node, argument: int, place: int | None, split: Split) -> None:

@@ -65,6 +65,29 @@ def _along_another(place: int) -> Rule:
     return rule
 
 
+def _norm(look: Follower, node: fx.Node) -> State:
+    """Over the last dimensions; each value of the others by itself."""
+    value, split = first_of(look, node)
+    normed: Any = node.args[1]
+    if split.dim >= len(look.shape(value)) - len(normed):
+        raise NoRule("it needs all values along the split dimension")
+    for parameter in node.all_input_nodes:
+        if parameter is not value:
+            look.take(node, parameter, split.moved(-1))
+    return split
+
+
+def _reduced(look: Follower, node: fx.Node) -> State:
+    """Such as a mean."""
+    value, split = first_of(look, node)
+    dims, given = len(look.shape(value)), argument(node, 1, "dim")
+    gone = {d % dims for d in ([given] if isinstance(given, int) else given or range(dims))}
+    if split.dim in gone:
+        raise NoRule("it needs all values along the split dimension")
+    keeps = len(look.shape(node)) == dims
+    return split if keeps else split.moved(split.dim - sum(d < split.dim for d in gone))
+
+
 # Products
 
 
@@ -182,6 +205,8 @@ RULES: Mapping[str, Rule] = {
     **ENTROPIES,
     **dict.fromkeys(("softmax", "_softmax"), _along_another(1)),
     **dict.fromkeys(("matmul", "bmm", "mm"), _matmul),
+    **dict.fromkeys(("layer_norm", "rms_norm"), _norm),
+    **dict.fromkeys(("mean", "sum", "var"), _reduced),
     "dropout": _dropout,
     "scaled_dot_product_attention": _attention,
 }
