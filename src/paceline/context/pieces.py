@@ -109,11 +109,6 @@ class Pieces(Protocol):
         """Where a parameter that this rank trains lies in `parameters` and `gradient`."""
         ...
 
-    def gradients_of(self, names: Sequence[str]) -> Sequence[Tensor]:
-        """The gradients of parameters that this rank trains, to be changed in place; where ranks share segments, what
-        they have not exchanged yet. What has none is left out, on all ranks alike."""
-        ...
-
     @property
     def held_parameters(self) -> Tensor:
         """The parameters of the held segments, flat, in the model's order."""

@@ -46,6 +46,11 @@ class Shards(Protocol):
         """
         ...
 
+    def gradients_of(self, names: Sequence[str]) -> Sequence[Tensor]:
+        """What was computed here for whole parameters since `gradient` was last asked for, to be changed in place. What
+        has none is left out."""
+        ...
+
     def keep(self, segment: int, own: Tensor) -> None:
         """Add this rank's part of the gradient, summed over all ranks, to `ctx.model.gradient`."""
         ...

@@ -96,6 +96,18 @@ def test_micro_batches_of_another_size_have_activations_of_another_size():
     assert ledger.now["activations"] == 4 * 3 * (2 + 1 + 2)
 
 
+def test_what_this_rank_keeps_anyway_does_not_count_again():
+    layer = nn.Tanh()  # it keeps what it gives
+    passes, ledger = counted_passes(layer)
+    behind, _ = counted_passes(nn.Linear(3, 2))
+    made = passes.forward(0, None, given(), samples=2)
+    assert passes.bytes_of(2).stays == (True,)
+    behind.forward(0, None, made, samples=2, shared=passes.bytes_of(2).stays)
+    assert ledger.now["activations"] == 2 * 4 * 2 * 3, "what came to it, and what it gives"
+    assert behind.bytes_of(2).kept == 0
+    assert behind.bytes_of(2).stays == (False,)
+
+
 @pytest.mark.parametrize("parted", [False, True])
 def test_a_forward_that_is_computed_again_leaves_its_inputs_only(parted):
     layer = nn.Sequential(nn.Linear(3, 50), nn.Tanh(), nn.Dropout(0.5), nn.Linear(50, 2))

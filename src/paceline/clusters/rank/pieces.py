@@ -226,9 +226,6 @@ class RankPieces(ABC, Generic[R]):
     def place_of(self, name: str) -> slice:
         return self._part().place_of(name)
 
-    def gradients_of(self, names: Sequence[str]) -> Sequence[Tensor]:
-        return self._part().gradients_of(names)
-
     @property
     def held_parameters(self) -> Tensor:
         return self._part().held_parameters()

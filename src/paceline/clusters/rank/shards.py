@@ -61,5 +61,8 @@ class RankShards:
             raise GradientNotFiniteError(self._ctx.rank, self._ctx.step, self._replica.not_finite)
         return flat
 
+    def gradients_of(self, names: Sequence[str]) -> Sequence[Tensor]:
+        return self._replica.gradients_of(names)
+
     def keep(self, segment: int, own: Tensor) -> None:
         self._replica.keep_gradient(self._place[segment], own)

@@ -9,16 +9,17 @@ from torch import Tensor
 from paceline.context.segment import Together
 from paceline.errors import ConfigurationError
 
-__all__ = ["arrived", "of_wanted", "sent", "spread"]
+__all__ = ["PARTS", "arrived", "of_wanted", "sent", "spread"]
 
-_PARTS = ("scatter", "take", "gather")
+PARTS = ("scatter", "take", "gather")
+"""What gives a value of another size."""
 
 
 def sent(values: Sequence[Tensor], together: Iterable[Together], size: int) -> list[Tensor]:
     """Values before ranks talk."""
     made = list(values)
     for each in together:
-        if each.how in _PARTS:
+        if each.how in PARTS:
             value = made[each.place]
             _check(value.shape[each.dim] * (size if each.how == "gather" else 1), each)
             made[each.place] = value.movedim(each.dim, 0).contiguous()
@@ -37,7 +38,7 @@ def arrived(values: Sequence[Tensor], together: Iterable[Together]) -> list[Tens
     """Values after they have, as the model knows them."""
     made = list(values)
     for each in together:
-        if each.how in _PARTS:
+        if each.how in PARTS:
             made[each.place] = made[each.place].movedim(0, each.dim).contiguous()
     return made
 
@@ -51,7 +52,7 @@ def spread(values: Sequence[Tensor], together: Iterable[Together], size: int) ->
     """The shapes of values after ranks have talked."""
     made = list(values)
     for each in together:
-        if each.how in _PARTS:
+        if each.how in PARTS:
             value = made[each.place]
             length = len(value) * size if each.how == "gather" else len(value) // size
             made[each.place] = value.new_empty((length, *value.shape[1:]))

@@ -109,10 +109,6 @@ class BlankPart(ShapeReplica):
         number = self.layout.names.index(name)
         return slice(self.layout.offsets[number], self.layout.offsets[number + 1])
 
-    def gradients_of(self, names: Sequence[str]) -> list[Tensor]:
-        lengths = dict(zip(self.layout.names, self.layout.shapes, strict=True))
-        return [torch.empty(lengths[name], dtype=self.layout.dtype, device="meta") for name in names]
-
     def held_parameters(self) -> Tensor:
         return torch.empty(self.layout.length, dtype=self.layout.dtype, device="meta")
 
@@ -208,6 +204,10 @@ class BlankSharded(BlankPart):
     def whole_gradient(self, place: int, into: Tensor | None = None) -> Tensor:
         self._book("gradients", self._summed, place, comes=True)
         return self._unit(place)
+
+    def gradients_of(self, names: Sequence[str]) -> list[Tensor]:
+        lengths = dict(zip(self.layout.names, self.layout.shapes, strict=True))
+        return [torch.empty(lengths[name], dtype=self.layout.dtype, device="meta") for name in names]
 
     def keep_gradient(self, place: int, own: Tensor) -> None:
         self._book("gradients", self._summed, place, comes=False)

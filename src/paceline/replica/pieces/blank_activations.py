@@ -68,14 +68,20 @@ def segment_bytes(whole: ShapeReplica, cut: Cut, content: Any) -> list[PassBytes
     task = whole.task
     module.train()
     arguments = cut.arguments(task, module, content)
-    around = Around(account=Ledger().account(), state=lambda: [whole.parameters, *state_of(module)])
-    found, crossing = [], Crossing()
+    around = Around(
+        account=Ledger().account(),
+        recomputes=task.recompute,
+        state=lambda: [whole.parameters, *state_of(module)],
+    )
+    found, crossing = list[PassBytes](), Crossing()
     for number, segment in enumerate(cut.segments):
         is_last, takes = number + 1 == len(cut.segments), cut.needs_arguments(number)
         passes = Passes(cut.compute(module, number), [], lambda *_: None, around)
         own = arguments if takes else None
         loss_of = cut.loss_of(task, content) if is_last else None
-        made = passes.forward(0, own, crossing, loss_of, content=content if is_last else own)
+        shared = cut.shared(number, found[-1].stays if found else ())
+        needed = content if is_last else own
+        made = passes.forward(0, own, crossing, loss_of, content=needed, shared=shared)
         found.append(passes.bytes_of(0))
         if isinstance(made, Crossing):
             values = spread(sent(made.tensors, segment.sums, cut.size), segment.sums, cut.size)

@@ -18,6 +18,7 @@ from paceline.replica.calls import arguments_of, loss_from, target_of
 from paceline.replica.layout import Layout, Within
 from paceline.replica.losses import checked_loss
 from paceline.replica.optimizers import all_work_elementwise
+from paceline.replica.pieces.arranged import PARTS
 from paceline.replica.pieces.chain import Chain, is_chain
 from paceline.replica.pieces.choosing import choose
 from paceline.replica.pieces.parts import Arguments, Compute, Part, Parts
@@ -92,6 +93,14 @@ class Cut:
     def joined_before(self, number: int) -> tuple[Together, ...]:
         """What ranks make one of at the cut before a segment."""
         return self.segments[number - 1].sums if number else ()
+
+    def shared(self, number: int, stays: Sequence[bool]) -> list[bool]:
+        """Of each value that comes to a segment whether its rank has it anyway, given what stays with the segment
+        before: what went to another rank, or what ranks made of it, is another value."""
+        if not number or self.segments[number - 1].stage != self.segments[number].stage:
+            return []
+        changed = {each.place for each in self.joined_before(number) if each.how in PARTS}
+        return [stay and place not in changed for place, stay in enumerate(stays)]
 
     def gradients_joined_behind(self, number: int) -> tuple[Together, ...]:
         """The same of the gradients at the cut behind it."""

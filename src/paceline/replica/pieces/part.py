@@ -106,8 +106,17 @@ class PartReplica(Replica):
         loss_of = self._cut.loss_of(self.task, content) if is_last else None
         needed = content if is_last else arguments
         given = given._replace(tensors=tuple(arrived(given.tensors, self._cut.joined_before(segment))))
+        before = self._passes.get(segment - 1)
+        stays = () if before is None else before.bytes_of(batch.count).stays
         made = self._passes[segment].forward(
-            part, arguments, given, loss_of, batch.weight, samples=batch.count, content=needed
+            part,
+            arguments,
+            given,
+            loss_of,
+            batch.weight,
+            samples=batch.count,
+            content=needed,
+            shared=self._cut.shared(segment, stays),
         )
         if not isinstance(made, Crossing):
             self._wanted[segment] = given.wanted, ()
@@ -155,10 +164,6 @@ class PartReplica(Replica):
         """Where a parameter lies in `parameters` and `gradient`."""
         number = self.layout.names.index(name)
         return slice(self.layout.offsets[number], self.layout.offsets[number + 1])
-
-    def gradients_of(self, names: Sequence[str]) -> list[Tensor]:
-        """The gradients of these parameters, as far as they are computed."""
-        return [self.gradient[self.place_of(name)] for name in names]
 
     # Updates
 

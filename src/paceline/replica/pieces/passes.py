@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from itertools import compress
 from typing import Any, NamedTuple
 
 import torch
@@ -17,7 +18,7 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from paceline.context.crossing import Crossing
-from paceline.replica.activations import Activations, bytes_of, refuses_counting
+from paceline.replica.activations import Activations, refuses_counting
 from paceline.replica.memory import Account, Ledger
 from paceline.replica.moment import Moment
 from paceline.replica.pieces.backward import Gradients, Weights, gradients, input_gradients
@@ -35,6 +36,7 @@ class _Given(NamedTuple):
     weight: float
     samples: int
     content: Any
+    shared: tuple[bool, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +90,9 @@ class PassBytes:
     """What it leaves for its backward pass besides that."""
     kept: int = 0
     """What it leaves where it will not be computed again. Not all that it is given is needed then."""
+    stays: tuple[bool, ...] = ()
+    """Of each value that goes to the segment after: whether it is among what is left here. If that segment is on the
+    same rank, it does not count there again."""
 
 
 class Passes:
@@ -114,8 +119,8 @@ class Passes:
         return len(self._kept)
 
     def bytes_of(self, samples: int) -> PassBytes:
-        """The memory of a forward pass of so many samples, after the first of them."""
-        return self._bytes[samples]
+        """The memory of a forward pass of so many samples; nothing is known before the first of them."""
+        return self._bytes.get(samples, PassBytes())
 
     def forward(
         self,
@@ -127,13 +132,15 @@ class Passes:
         *,
         samples: int = 0,
         content: Any = None,
+        shared: Sequence[bool] = (),
     ) -> Crossing | Tensor:
         """What goes to the segment after; of the last one (`loss_of` is given) the loss.
 
         `weight` is that of the micro-batch's loss in the batch's, which has so many `samples`. `content` is what
-        arguments and loss are made of, where they are needed.
+        arguments and loss are made of, where they are needed. `shared` says of each value that crosses the cut before
+        whether this rank keeps it anyway.
         """
-        given = _Given(arguments, crossing, loss_of, weight, samples, content)
+        given = _Given(arguments, crossing, loss_of, weight, samples, content, tuple(shared))
         around = self._around
         moment = Moment(around.buffers) if around.recomputes else None
         before = torch.default_generator.get_state()
@@ -165,7 +172,8 @@ class Passes:
         return outputs, kept
 
     def _count(self, given: _Given) -> tuple[list[Tensor], _Kept]:
-        counted, moment = Activations(self._around.state()), Moment(self._around.buffers)
+        shared = list(compress(given.crossing.tensors, given.shared))
+        counted, moment = Activations([*self._around.state(), *shared]), Moment(self._around.buffers)
         try:
             with counted.counting():
                 outputs, kept = self._forward(given)
@@ -178,10 +186,14 @@ class Passes:
         counted.note(kept.inputs)
         kept.nbytes = counted.nbytes
         held = [given.crossing.tensors, given.content]
+        again = Activations([*self._around.state(), *shared])
+        again.note(held)
+        stays = (again if self._around.recomputes else counted).has
+        leaving = () if given.loss_of is not None else tuple(stays(output) for output in outputs)
         counted.note(held)
-        given_bytes = bytes_of(held)
-        found = PassBytes(given=given_bytes, made=counted.let_go() - given_bytes, kept=kept.nbytes)
-        self._bytes[given.samples] = found
+        given_bytes = again.let_go()
+        made = counted.let_go() - given_bytes
+        self._bytes[given.samples] = PassBytes(given_bytes, made, kept.nbytes, leaving)
         return outputs, kept
 
     def _forward(self, given: _Given) -> tuple[list[Tensor], _Kept]:

@@ -7,12 +7,12 @@ from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
 from paceline.collectives import all_gather, all_reduce, reduce_scatter
-from paceline.context import Joining, Net, Pieces
+from paceline.context import Joining, Net
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["joined", "sum_partial"]
+__all__ = ["joined", "sum_together"]
 
 
 async def joined(net: Net, value: Tensor, how: Joining) -> Tensor:
@@ -41,9 +41,8 @@ def _own(net: Net, whole: Tensor) -> Tensor:
     return whole[net.rank * length : (net.rank + 1) * length].clone()
 
 
-async def sum_partial(net: Net, pieces: Pieces, names: Sequence[str]) -> None:
-    """Sum the gradients of some parameters over the ranks, in one message."""
-    gradients = pieces.gradients_of(names)
+async def sum_together(net: Net, gradients: Sequence[Tensor]) -> None:
+    """Sum several tensors over the ranks, as one."""
     if net.size == 1 or not gradients:
         return
     ends = list(accumulate((gradient.numel() for gradient in gradients), initial=0))

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from paceline.collectives import all_reduce, norm_of_squares
 from paceline.context import Context, Net
 from paceline.strategies.pipelining.data_axis import DataAxis
-from paceline.strategies.pipelining.joining import sum_partial
+from paceline.strategies.pipelining.joining import sum_together
 from paceline.tensors import square_of
 
 __all__ = ["Pieces"]
@@ -78,7 +78,8 @@ class Pieces:
         """One update of the whole model with the gradients of all ranks."""
         model = self._model
         if self._tensor is not None and self._partial:
-            await sum_partial(self._tensor, model.pieces, self._partial)
+            places = [model.pieces.place_of(name) for name in self._partial]
+            await sum_together(self._tensor, [model.gradient[place] for place in places])
         for name, ranks in self.tied.items():
             await all_reduce(self._net.split(ranks), model.gradient[model.pieces.place_of(name)], "ring")
         await self._data.sum()

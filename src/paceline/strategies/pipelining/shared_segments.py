@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from paceline.context import BackwardPart, Net, Pieces, Shards
-from paceline.strategies.pipelining.joining import sum_partial
+from paceline.strategies.pipelining.joining import sum_together
 from paceline.strategies.pipelining.segments import Segments
 from paceline.strategies.sharding.exchange import Exchange
 
@@ -63,5 +63,5 @@ class SharedSegmentsOfStage(Segments):
 
     async def _take_gradient(self, segment: int) -> None:
         if self._tensor is not None and self._partial[segment]:
-            await sum_partial(self._tensor, self._pieces, self._partial[segment])
+            await sum_together(self._tensor, self._shards.gradients_of(self._partial[segment]))
         await self._exchange.scatter(segment)

@@ -120,7 +120,7 @@ def test_outputs_of_a_model_with_a_loss_of_its_own_are_not_put_together_either()
 
 def test_what_ranks_make_one_of_has_two_numbers_for_each_token_or_one():
     segments = cut_in(language_task(tensor_plan={"head": "column"}), 2).segments
-    sizes = {how: segment.values_out[place] for segment in segments for place, how in segment.sums}
+    sizes = {each.how: segment.values_out[each.place] for segment in segments for each in segment.sums}
     length, nbytes = 6, 8
     assert sizes == {"max": length * nbytes, "sum": 2 * length * nbytes}
 
