@@ -67,12 +67,12 @@ class InThree(nn.Module):
 class Gated(nn.Module):
     """A gate and its values, each by a layer of its own, as language models have them."""
 
-    def __init__(self):
+    def __init__(self, dropout=0.2):
         super().__init__()
         self.norm = nn.LayerNorm(WIDTH)
         self.gate, self.up = nn.Linear(WIDTH, 12, bias=False), nn.Linear(WIDTH, 12, bias=False)
         self.down = nn.Linear(12, WIDTH, bias=False)
-        self.dropout = nn.Dropout(0.2)
+        self.dropout = nn.Dropout(dropout)
 
     def forward(self, x):
         normed = self.norm(x)
@@ -128,34 +128,36 @@ MODELS = {
 }
 
 
-def model_task(kind, **changes):
+def model_task(kind, length=5, **changes):
     """Two such layers, one after the other."""
 
     def model():
-        return nn.Sequential(MODELS[kind](), MODELS[kind](), nn.Flatten(), nn.Linear(5 * WIDTH, 2)).double()
+        return nn.Sequential(
+            MODELS[kind](), MODELS[kind](), nn.Flatten(), nn.Linear(length * WIDTH, 2)
+        ).double()
 
-    return a_task(**{"model": model, "data": (numbers(24, 5, WIDTH), numbers(24, 2, seed=1))} | changes)
+    return a_task(**{"model": model, "data": (numbers(24, length, WIDTH), numbers(24, 2, seed=1))} | changes)
 
 
-def encoder_task(*, dropout=0.0, norm_first=False, **changes):
+def encoder_task(*, dropout=0.0, norm_first=False, length=5, batch_first=True, **changes):
     def model():
         layer = nn.TransformerEncoderLayer(
-            WIDTH, HEADS, 16, dropout=dropout, batch_first=True, norm_first=norm_first
+            WIDTH, HEADS, 16, dropout=dropout, batch_first=batch_first, norm_first=norm_first
         )
         return nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).double()
 
     return a_task(
-        **{"model": model, "data": (numbers(24, 5, WIDTH), numbers(24, 5, WIDTH, seed=1))} | changes
+        **{"model": model, "data": (numbers(24, length, WIDTH), numbers(24, length, WIDTH, seed=1))} | changes
     )
 
 
 class Language(nn.Module):
     """An embedding, a block, and a head that may be the embedding's own matrix."""
 
-    def __init__(self, *, tied):
+    def __init__(self, *, tied, dropout=0.2):
         super().__init__()
         self.tokens = nn.Embedding(12, WIDTH, padding_idx=3)
-        self.block = Gated()
+        self.block = Gated(dropout)
         self.head = nn.Linear(WIDTH, 12, bias=not tied)
         if tied:
             self.head.weight = self.tokens.weight
@@ -164,10 +166,10 @@ class Language(nn.Module):
         return self.head(self.block(self.tokens(tokens)))
 
 
-def language_task(*, tied=False, **changes):
+def language_task(*, tied=False, dropout=0.2, **changes):
     tokens = torch.randint(0, 12, (24, 7), generator=torch.Generator().manual_seed(3))
     given = {
-        "model": lambda: Language(tied=tied).double(),
+        "model": lambda: Language(tied=tied, dropout=dropout).double(),
         "data": (tokens[:, :-1], tokens[:, 1:]),
         "loss": token_loss,
         "optimizer": sgd,

@@ -15,6 +15,7 @@ __all__ = [
     "LOCAL",
     "MESHES",
     "OPTIMIZERS",
+    "PARTING_SEQUENCES",
     "PASSING_MESSAGES",
     "REPRODUCIBLE",
     "SHARING_MEMORY",
@@ -95,6 +96,16 @@ MESHES = [("hybrid:pipeline=2,zero=2,microbatches=3", 4), ("hybrid:pipeline=2,ze
 SHARING_MEMORY = ("all-reduce:algorithm=shared", "hogwild")
 """What only ranks of one host can do."""
 PASSING_MESSAGES = [spec for spec in SPECS if spec not in SHARING_MEMORY]
+
+PARTING_SEQUENCES = [
+    "tensor:size=2,sequence=true",
+    "hybrid:tensor=2,sequence=true,microbatches=2",
+    "hybrid:pipeline=2,tensor=2,sequence=true,microbatches=2",
+    "hybrid:pipeline=2,tensor=2,sequence=true,order=zb-h1,zero=1,microbatches=3",
+    "hybrid:tensor=2,sequence=true,zero=2,microbatches=2",
+    "hybrid:tensor=2,sequence=true,zero=3,microbatches=2",
+]
+"""Variants for models that have sequences, which those of the suite have not: see `test_sequences.py`."""
 
 LINEAR = [
     "local-sgd:period=1",

@@ -22,7 +22,7 @@ from paceline.context.model import BUCKET_BYTES, Data, Model
 from paceline.context.net import ANY, Combine, Message, Net, Window
 from paceline.context.pieces import BackwardPart, Pieces
 from paceline.context.rank import Context, Program, Strategy
-from paceline.context.segment import Segment
+from paceline.context.segment import Joining, Segment, Together
 from paceline.context.shards import Shards
 
 __all__ = [
@@ -35,6 +35,7 @@ __all__ = [
     "Crossing",
     "Data",
     "Handle",
+    "Joining",
     "Log",
     "Message",
     "Model",
@@ -45,5 +46,6 @@ __all__ = [
     "Sending",
     "Shards",
     "Strategy",
+    "Together",
     "Window",
 ]

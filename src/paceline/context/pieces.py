@@ -37,11 +37,20 @@ class Pieces(Protocol):
         """What it is cut into, in forward order."""
         ...
 
-    def cut(self, stages: int, cuts: Sequence[str] = (), *, finer: int = 1, tensor: int = 1) -> None:
+    def cut(
+        self,
+        stages: int,
+        cuts: Sequence[str] = (),
+        *,
+        finer: int = 1,
+        tensor: int = 1,
+        sequence: bool = False,
+    ) -> None:
         """Cut it into stages of about equal seconds, or before the layers that `cuts` names.
 
         A stage is one segment, or `finer` of them, where parameters come and go segment by segment. With `tensor`,
-        matrices are split among so many ranks, and it is also cut where these have to sum: see `Segment.sums`.
+        matrices are split among so many ranks, and it is also cut where these have to sum: see `Segment.sums`. With
+        `sequence`, each of them has a part of the sequence of what is between split layers.
         """
         ...
 

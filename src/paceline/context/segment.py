@@ -3,8 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
-__all__ = ["Segment"]
+__all__ = ["Joining", "Segment", "Together"]
+
+Joining = Literal["sum", "max", "scatter", "gather", "take"]
+"""What the ranks of a tensor group make of a value that each of them has.
+
+Of values that lie whole on each rank: the sum or the maximum, on all of them; scatter: each its part of the sum; take:
+each its part of the value, which is the same on all. Gather: of the parts the whole. Parts are of the first dimension.
+"""
+
+
+class Together(NamedTuple):
+    """A value that goes over a cut, and what the ranks of a tensor group do with it there."""
+
+    place: int
+    """Among the values that go over it."""
+    how: Joining = "sum"
+    dim: int = 0
+    """Where the parts lie in the model's own value. Over a cut that dimension is the first."""
+    length: int = 0
+    """Of that dimension of the whole value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,12 +53,15 @@ class Segment:
     """What comes from the segment before."""
     values_out: tuple[int, ...]
     """The bytes of each value that goes to the segment after."""
-    sums: tuple[int, ...] = ()
-    """Which of these are partial sums, to be summed over the ranks of a tensor group before they go on."""
-    gradient_sums: tuple[int, ...] = ()
-    """Of which of the values that come from the segment before the gradients are."""
+    sums: tuple[Together, ...] = ()
+    """Which of these the ranks of a tensor group make one of before they go on: partial sums, say."""
+    gradient_sums: tuple[Together, ...] = ()
+    """Of which of the values that come from the segment before they do so with the gradients."""
     parted: tuple[str, ...] = ()
     """Parameters of which each rank of a tensor group has a part of its own. It has the others as all have them."""
+
+    partial: tuple[str, ...] = ()
+    """Of those, parameters that each rank uses for its part of the sequence: they sum the gradients."""
 
     @property
     def bytes_out(self) -> int:

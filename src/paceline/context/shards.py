@@ -56,6 +56,11 @@ class Shards(Protocol):
         """
         ...
 
+    def gradients_of(self, names: Sequence[str]) -> Sequence[Tensor]:
+        """What was computed here for whole parameters since `gradient` was last asked for, to be changed in place. What
+        has none is left out."""
+        ...
+
     def space(self, unit: int) -> Tensor | None:
         """Where this rank's part of the sum belongs, to be written there at once; None: something is there already."""
         ...

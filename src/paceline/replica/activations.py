@@ -56,6 +56,11 @@ class Activations:
             for key, views in self._views.items()
         )
 
+    def has(self, tensor: Tensor) -> bool:
+        """Whether all of a tensor's memory is among what is counted, or there anyway."""
+        key = _storage_of(tensor)
+        return tensor.is_contiguous() and (key in self._besides or key in self._found)
+
     def let_go(self) -> int:
         """The bytes; what was counted is not kept alive any more."""
         nbytes = self.nbytes

@@ -43,6 +43,10 @@ class Hybrid(Strategy):
     )
     pipeline: int = field(default=1, metadata={"help": "stages of each row's pipeline"})
     tensor: int = field(default=1, metadata={"help": "workers that each stage's matrices are split among"})
+    sequence: bool = field(
+        default=False,
+        metadata={"help": "whether these workers part norms and dropout, too: by the sequence"},
+    )
     zero: int = field(
         default=0,
         metadata={"help": "what rows share: 0 nothing, 1 optimizer state, 2 gradients, 3 parameters too"},
@@ -90,6 +94,7 @@ class Hybrid(Strategy):
             stages=self.pipeline,
             data=ctx.net.size // (self.pipeline * self.tensor),
             tensor=self.tensor,
+            sequence=self.sequence,
             chunks=self.chunks,
             microbatches=self.microbatches,
             order=self.order,

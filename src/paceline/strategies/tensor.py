@@ -4,12 +4,14 @@ So two layers need one sum, of what the second gives; backward needs one, of the
 Attention is split by its heads. All workers of a group see the same samples. What is split is found by itself: linear
 layers that lead to linear layers, and nn.TransformerEncoderLayer; or `Task(tensor_plan={"blocks.*.up": "column",
 "blocks.*.down": "row"})` says it. With more workers than `size`, neighbours make up a group, and the groups take each
-its part of the batch, as in all-reduce.
+its part of the batch, as in all-reduce. With `sequence=true` norms, dropout and sums between split layers are parted by
+the sequence: activations take less memory, and messages are as many bytes.
 
 When: Layers too large for one worker, or batches too small to be parted, between workers with a quick link.
 Cost, p workers, l pairs of layers, n values between them: each worker has 1/p of the matrices and their work; 4 l
 sums of n values a step, which nothing can hide.
-Source: Shoeybi et al., "Megatron-LM: Training Multi-Billion Parameter Language Models Using Model Parallelism", 2019.
+Source: Shoeybi et al., "Megatron-LM: Training Multi-Billion Parameter Language Models Using Model Parallelism", 2019;
+Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models", 2022.
 """
 
 from __future__ import annotations
@@ -36,6 +38,10 @@ class Tensor(Strategy):
         default=None,
         metadata={"help": "how many workers each matrix is split among; left out: all"},
     )
+    sequence: bool = field(
+        default=False,
+        metadata={"help": "whether norms and dropout between split layers are parted, too: by the sequence"},
+    )
 
     def __post_init__(self) -> None:
         if self.size is not None and self.size < 1:
@@ -50,5 +56,12 @@ class Tensor(Strategy):
 
     async def worker(self, ctx: Context) -> None:
         size = self.size or ctx.net.size
-        plan = Plan(stages=1, data=ctx.net.size // size, tensor=size, microbatches=1, order="gpipe")
+        plan = Plan(
+            stages=1,
+            data=ctx.net.size // size,
+            tensor=size,
+            sequence=self.sequence,
+            microbatches=1,
+            order="gpipe",
+        )
         await train_in_pieces(ctx, plan)

@@ -131,7 +131,7 @@ WORDS: tuple[Word, ...] = (
         thing="",
         names=("megatron", "megatron-lm", "tensor-parallel"),
         ours="tensor",
-        differs="Theirs has layers in a pipeline besides, and splits norms and dropout by the sequence. With more "
+        differs="Theirs has layers in a pipeline besides. Its sequence parallelism is `sequence=true`. With more "
         "workers than `size` the groups share the batch here, too.",
     ),
     Word(

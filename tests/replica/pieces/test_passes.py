@@ -77,7 +77,7 @@ def given(samples=2):
 
 def test_activations_are_held_from_forward_to_backward():
     passes, ledger = counted_passes(nn.Linear(3, 2))
-    one = 4 * 2 * (3 + 2)  # inputs and outputs
+    one = 4 * 2 * 3  # its inputs: what it gives is needed by others alone
     for micro in range(3):
         passes.forward(micro, None, given(), samples=2)
         assert ledger.now["activations"] == (micro + 1) * one
@@ -93,7 +93,19 @@ def test_micro_batches_of_another_size_have_activations_of_another_size():
     passes, ledger = counted_passes(nn.Linear(3, 2))
     for samples in (2, 1, 2):
         passes.forward(samples + ledger.now["activations"], None, given(samples), samples=samples)
-    assert ledger.now["activations"] == 4 * 5 * (2 + 1 + 2)
+    assert ledger.now["activations"] == 4 * 3 * (2 + 1 + 2)
+
+
+def test_what_this_rank_keeps_anyway_does_not_count_again():
+    layer = nn.Tanh()  # it keeps what it gives
+    passes, ledger = counted_passes(layer)
+    behind, _ = counted_passes(nn.Linear(3, 2))
+    made = passes.forward(0, None, given(), samples=2)
+    assert passes.bytes_of(2).stays == (True,)
+    behind.forward(0, None, made, samples=2, shared=passes.bytes_of(2).stays)
+    assert ledger.now["activations"] == 2 * 4 * 2 * 3, "what came to it, and what it gives"
+    assert behind.bytes_of(2).kept == 0
+    assert behind.bytes_of(2).stays == (False,)
 
 
 @pytest.mark.parametrize("parted", [False, True])

@@ -43,7 +43,8 @@ class RankPieces(ABC, Generic[R]):
     def __init__(self, ctx: R, learner: Learner[Any]) -> None:
         self._ctx = ctx
         self._learner = learner
-        self._layers: dict[int, Layers] = {}  # by the size of a tensor group
+        self._layers: dict[tuple[int, bool], Layers] = {}
+        """By the size of a tensor group, and whether it parts sequences."""
         self._position = 0  # in that group
         self._cut: Cut | None = None
         self._batch: Batch | None = None
@@ -62,8 +63,18 @@ class RankPieces(ABC, Generic[R]):
     def segments(self) -> Sequence[Segment]:
         return self._of_cut().segments
 
-    def cut(self, stages: int, cuts: Sequence[str] = (), *, finer: int = 1, tensor: int = 1) -> None:
-        self._cut = self._off_the_clock(lambda: self._found_layers(tensor).cut(stages, cuts, finer=finer))
+    def cut(
+        self,
+        stages: int,
+        cuts: Sequence[str] = (),
+        *,
+        finer: int = 1,
+        tensor: int = 1,
+        sequence: bool = False,
+    ) -> None:
+        self._cut = self._off_the_clock(
+            lambda: self._found_layers(tensor, sequence).cut(stages, cuts, finer=finer)
+        )
         self._passes.clear()
 
     def hold(self, segments: Sequence[int], *, worker: int = 0, position: int = 0) -> None:
@@ -120,19 +131,20 @@ class RankPieces(ABC, Generic[R]):
         assert self._cut is not None, "cut comes first"
         return self._cut
 
-    def _found_layers(self, tensor: int = 1) -> Layers:
-        if tensor not in self._layers:
-            self._layers[tensor] = self._find_layers(tensor)
-        return self._layers[tensor]
+    def _found_layers(self, tensor: int = 1, sequence: bool = False) -> Layers:
+        key = tensor, sequence
+        if key not in self._layers:
+            self._layers[key] = self._find_layers(tensor, sequence)
+        return self._layers[key]
 
-    def _find_layers(self, tensor: int) -> Layers:
+    def _find_layers(self, tensor: int, sequence: bool) -> Layers:
         replica = self._learner.replica
         if isinstance(replica, ShapeReplica) and replica.is_stand_in:
             return Layers.untried(replica.module)
         few = self._ctx.data.few()
         where = "meta" if isinstance(replica, ShapeReplica) else replica.device
         few = tree_map(lambda leaf: leaf.to(where) if isinstance(leaf, Tensor) else leaf, few)
-        return Layers.of(replica.task, replica.module, few, tensor=tensor)
+        return Layers.of(replica.task, replica.module, few, tensor=tensor, sequence=sequence)
 
     # Passes
 

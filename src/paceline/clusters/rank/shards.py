@@ -52,6 +52,9 @@ class RankShards:
             raise GradientNotFiniteError(self._ctx.rank, self._ctx.step, self._replica.not_finite)
         return flat
 
+    def gradients_of(self, names: Sequence[str]) -> Sequence[Tensor]:
+        return self._replica.gradients_of(names)
+
     def space(self, unit: int) -> Tensor | None:
         return self._replica.gradient_space(self._places[unit])
 

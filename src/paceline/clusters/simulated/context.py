@@ -86,8 +86,9 @@ class World:
     windows: dict[tuple[str, int], SimulatedWindow] = field(default_factory=dict)
     groups: GroupNumbers = field(default_factory=GroupNumbers)
     parameter_board: SimulatedWindow | None = None
-    layers: dict[int, Layers] = field(default_factory=dict)
-    """The parts of the model, where it is cut, by the size of a tensor group: found once for all ranks."""
+    layers: dict[tuple[int, bool], Layers] = field(default_factory=dict)
+    """The parts of the model, where it is cut, by the size of a tensor group and whether it parts sequences: found once
+    for all ranks."""
 
 
 class SharedData(TrainingData):

@@ -23,11 +23,11 @@ class SimulatedPieces(RankPieces["SimulatedContext"]):
 
     __slots__ = ()
 
-    def _find_layers(self, tensor: int) -> Layers:
-        layers = self._ctx.world.layers
-        if tensor not in layers:
-            layers[tensor] = super()._find_layers(tensor)
-        return layers[tensor]
+    def _find_layers(self, tensor: int, sequence: bool) -> Layers:
+        layers, key = self._ctx.world.layers, (tensor, sequence)
+        if key not in layers:
+            layers[key] = super()._find_layers(tensor, sequence)
+        return layers[key]
 
     def _timed(self, kind: int, one: Pass, micro: int, run: Callable[[], T]) -> PassEvent[T]:
         return PassEvent(self._ctx, kind, one, micro, run)

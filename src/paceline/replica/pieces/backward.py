@@ -19,17 +19,19 @@ __all__ = ["Gradients", "Weights", "gradients", "input_gradients"]
 
 Gradients = list[Tensor | None]
 """None: the outputs do not depend on it."""
+End = Tensor | GradientEdge
+"""An output, or where its gradient goes in: then the output itself need not be there any more."""
 
 
-def gradients(outputs: Sequence[Tensor], given: Sequence[Tensor], of: Sequence[Tensor]) -> Gradients:
+def gradients(outputs: Sequence[End], given: Sequence[Tensor], of: Sequence[Tensor]) -> Gradients:
     """The gradients `of` some leaves, given those of the outputs."""
     if not outputs or not of:
         return [None] * len(of)
-    return list(torch.autograd.grad(outputs, of, given, allow_unused=True))
+    return list(torch.autograd.grad([_edge_of(each) for each in outputs], of, given, allow_unused=True))
 
 
 def input_gradients(
-    outputs: Sequence[Tensor], given: Sequence[Tensor], inputs: Sequence[Tensor], weights: Sequence[Tensor]
+    outputs: Sequence[End], given: Sequence[Tensor], inputs: Sequence[Tensor], weights: Sequence[Tensor]
 ) -> tuple[Gradients, Weights]:
     """The gradients of the inputs, and what is left to do for the weights."""
     if not inputs or not outputs:
@@ -45,7 +47,8 @@ def input_gradients(
     handles = [stop.node.register_prehook(stop.note) for stop in stops]
     try:
         of = [*inputs, *(weights[number] for number in early)]
-        found = torch.autograd.grad(outputs, of, given, allow_unused=True, retain_graph=True)
+        edges = [_edge_of(output) for output in outputs]
+        found = torch.autograd.grad(edges, of, given, allow_unused=True, retain_graph=True)
     finally:
         for handle in handles:
             handle.remove()
@@ -98,10 +101,10 @@ class _Stop:
     def without(self, numbers: Sequence[int]) -> _Stop:
         return _Stop(self.node, tuple(n for n in self.weights if n not in numbers), self.arrived)
 
-    def begin(self, outputs: Sequence[Tensor], given: Sequence[Tensor]) -> None:
+    def begin(self, outputs: Sequence[End], given: Sequence[Tensor]) -> None:
         """An output that does not lead to the inputs is not reached by the first walk: its gradient is known."""
         for output, gradient in zip(outputs, given, strict=True):
-            edge = get_gradient_edge(output)
+            edge = _edge_of(output)
             if edge.node is self.node:
                 before = self.arrived.get(edge.output_nr)
                 self.arrived[edge.output_nr] = gradient if before is None else before + gradient
@@ -113,10 +116,8 @@ class _Stop:
 class _Graph:
     """What leads from a segment's outputs to its inputs and its weights."""
 
-    def __init__(
-        self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], weights: Sequence[Tensor]
-    ) -> None:
-        self._roots = [get_gradient_edge(output).node for output in outputs]
+    def __init__(self, outputs: Sequence[End], inputs: Sequence[Tensor], weights: Sequence[Tensor]) -> None:
+        self._roots = [_edge_of(output).node for output in outputs]
         self._inputs = {get_gradient_edge(each).node for each in inputs}
         self._weights = {get_gradient_edge(each).node: number for number, each in enumerate(weights)}
 
@@ -150,3 +151,7 @@ class _Graph:
                 seen.add(node)
                 stack.append((node, True))
                 stack += [(child, False) for child, _ in node.next_functions if child is not None]
+
+
+def _edge_of(output: End) -> GradientEdge:
+    return output if isinstance(output, GradientEdge) else get_gradient_edge(output)

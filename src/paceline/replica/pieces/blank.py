@@ -212,6 +212,10 @@ class BlankSharded(BlankPart):
     def gradient_space(self, place: int) -> None:
         return None
 
+    def gradients_of(self, names: Sequence[str]) -> list[Tensor]:
+        lengths = dict(zip(self.layout.names, self.layout.shapes, strict=True))
+        return [torch.empty(lengths[name], dtype=self.layout.dtype, device="meta") for name in names]
+
     def keep_gradient(self, place: int, own: Tensor) -> None:
         self._book("gradients", self._summed, place, comes=False)
 

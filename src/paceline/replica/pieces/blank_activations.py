@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.context.crossing import Crossing
 from paceline.replica.activations import state_of
-from paceline.replica.calls import arguments_of, loss_from
 from paceline.replica.memory import Account, Ledger
+from paceline.replica.pieces.arranged import arrived, sent, spread
 from paceline.replica.pieces.cutting import Cut
 from paceline.replica.pieces.part import stripped
-from paceline.replica.pieces.parts import Arguments
 from paceline.replica.pieces.passes import Around, PassBytes, Passes
 from paceline.replica.shape_memory import resized, tried
 
@@ -77,15 +76,23 @@ def segment_bytes(whole: ShapeReplica, cut: Cut, content: Any) -> list[PassBytes
     if cut.shares is not None:
         module = stripped(module, cut, range(len(cut.segments)))
     module.train()
-    arguments = Arguments(*arguments_of(task, module, content))
-    around = Around(account=Ledger().account(), state=lambda: [whole.parameters, *state_of(module)])
-    found, crossing = [], Crossing()
-    for number in range(len(cut.segments)):
+    arguments = cut.arguments(task, module, content)
+    around = Around(
+        account=Ledger().account(),
+        recomputes=task.recompute,
+        state=lambda: [whole.parameters, *state_of(module)],
+    )
+    found, crossing = list[PassBytes](), Crossing()
+    for number, segment in enumerate(cut.segments):
         is_last, takes = number + 1 == len(cut.segments), cut.needs_arguments(number)
         passes = Passes(cut.compute(module, number), [], lambda *_: None, around)
         own = arguments if takes else None
-        loss_of = (lambda outputs: loss_from(task, outputs, content)) if is_last else None
-        made = passes.forward(0, own, crossing, loss_of, content=content if is_last else own)
+        loss_of = cut.loss_of(task, content) if is_last else None
+        shared = cut.shared(number, found[-1].stays if found else ())
+        needed = content if is_last else own
+        made = passes.forward(0, own, crossing, loss_of, content=needed, shared=shared)
         found.append(passes.bytes_of(0))
-        crossing = made if isinstance(made, Crossing) else crossing
+        if isinstance(made, Crossing):
+            values = spread(sent(made.tensors, segment.sums, cut.size), segment.sums, cut.size)
+            crossing = made._replace(tensors=tuple(arrived(values, segment.sums)))
     return found

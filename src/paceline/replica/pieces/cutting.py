@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -12,11 +12,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from paceline.context import Batch, Segment
+from paceline.context import Batch, Segment, Together
 from paceline.errors import ConfigurationError
-from paceline.replica.calls import arguments_of
+from paceline.replica.calls import arguments_of, loss_from, target_of
 from paceline.replica.layout import Layout, Within
+from paceline.replica.losses import checked_loss
 from paceline.replica.optimizers import all_work_elementwise
+from paceline.replica.pieces.arranged import PARTS
 from paceline.replica.pieces.chain import Chain, is_chain
 from paceline.replica.pieces.choosing import choose
 from paceline.replica.pieces.naming import Names
@@ -91,6 +93,41 @@ class Cut:
         """Whether a segment needs what the model is called with."""
         return self.model.needs_arguments(self.bounds[number], self.bounds[number + 1])
 
+    def joined_before(self, number: int) -> tuple[Together, ...]:
+        """What ranks make one of at the cut before a segment."""
+        return self.segments[number - 1].sums if number else ()
+
+    def shared(self, number: int, stays: Sequence[bool]) -> list[bool]:
+        """Of each value that comes to a segment whether its rank has it anyway, given what stays with the segment
+        before: what went to another rank, or what ranks made of it, is another value."""
+        if not number or self.segments[number - 1].stage != self.segments[number].stage:
+            return []
+        changed = {each.place for each in self.joined_before(number) if each.how in PARTS}
+        return [stay and place not in changed for place, stay in enumerate(stays)]
+
+    def gradients_joined_behind(self, number: int) -> tuple[Together, ...]:
+        """The same of the gradients at the cut behind it."""
+        return self.segments[number + 1].gradient_sums if number + 1 < len(self.segments) else ()
+
+    @property
+    def size(self) -> int:
+        """Of the tensor group."""
+        return 1 if self.shares is None else self.shares.size
+
+    @property
+    def has_loss(self) -> bool:
+        """Whether the last segment gives the loss, and not the model's outputs."""
+        return getattr(self.model, "has_loss", False)
+
+    def arguments(self, task: Task, module: nn.Module, content: Any) -> Arguments:
+        """What segments need of a micro-batch."""
+        called = arguments_of(task, module, content)
+        return Arguments(*called, target_of(content) if self.has_loss else None)
+
+    def loss_of(self, task: Task, content: Any) -> Callable[[Any], Tensor]:
+        """Gives the loss of what the last segment makes of a micro-batch."""
+        return checked_loss if self.has_loss else lambda made: loss_from(task, made, content)
+
     def compute(self, module: nn.Module, number: int) -> Compute:
         """A segment as a function, with the parameters of `module`."""
         return self.model.compute(module, self.bounds[number], self.bounds[number + 1])
@@ -113,10 +150,13 @@ class Layers:
         self._made: dict[tuple[int, tuple[str, ...], int], Cut] = {}
 
     @classmethod
-    def of(cls, task: Task, module: nn.Module, batch: Any, *, tensor: int = 1) -> Layers:
+    def of(
+        cls, task: Task, module: nn.Module, batch: Any, *, tensor: int = 1, sequence: bool = False
+    ) -> Layers:
         """`batch` is a small one, as the task's data has them: its shapes count, not its values.
 
-        With `tensor`, matrices are split among so many ranks: the parts are those of one of them.
+        With `tensor`, matrices are split among so many ranks: the parts are those of one of them. With `sequence`, so
+        are sequences between them.
         """
         if task.step is not None:
             remedy = "give the task a loss, or choose a strategy that keeps the model whole"
@@ -130,12 +170,16 @@ class Layers:
             raise ConfigurationError(
                 "optimizer", bound, value, "choose SGD, Adam or the like, or another strategy"
             )
+        from paceline.replica.pieces.tensor.behind import with_loss
         from paceline.replica.pieces.tensor.planning import roles_of
         from paceline.replica.pieces.tensor.sharded import Sharded
 
         roles = roles_of(task.tensor_plan or {}, module)
         traced = _parts(module, arguments, samples_in(arguments), trace=True)
-        return cls(module, Sharded(traced, roles, tensor))
+        return cls(
+            module,
+            Sharded(traced, roles, tensor, lambda model: with_loss(task, model, batch), sequence=sequence),
+        )
 
     @classmethod
     def untried(cls, module: nn.Module) -> Layers:
@@ -238,6 +282,7 @@ class Layers:
             "sums": model.sums(b) if b < bounds[-1] else (),
             "gradient_sums": model.gradient_sums(bounds[number - 1], a) if a else (),
             "parted": tuple(name for name in names if name in self._shares.of),
+            "partial": tuple(name for name in names if name in model.partial),
         }
 
 

@@ -60,6 +60,25 @@ class Exported:
         other._look_at(fx.GraphModule(self.graph_module, graph))
         return other
 
+    def rename(self, module: nn.Module, prefix: str) -> None:
+        """Take all state of the module as it is now for constants, by names with this prefix."""
+        values = {name: self.fetcher(module, node)() for node, name in self.state.items()}
+        self._constants = {prefix + name: value for name, value in values.items()}
+        self.state = {node: prefix + name for node, name in self.state.items()}
+
+    def constant(self, node: fx.Node) -> Any:
+        return self._constants[self.state[node]]
+
+    def followed_by(self, other: Exported, graph: fx.Graph, copies: Mapping[fx.Node, fx.Node]) -> Exported:
+        """This and then another that has constants only, with a graph in which operations stand for those of both."""
+        joint = copy.copy(self)
+        joint.out_spec = other.out_spec
+        joint._constants = {**self._constants, **other._constants}
+        joint.state = {copies[node]: name for node, name in (self.state | other.state).items()}
+        joint.inputs = {copies[node]: place for node, place in (self.inputs | other.inputs).items()}
+        joint._look_at(fx.GraphModule(self.graph_module, graph))
+        return joint
+
     def fetcher(self, module: nn.Module, node: fx.Node) -> Callable[[], Any]:
         """Gives a parameter, buffer or constant as it is when asked for: a module may replace its buffers."""
         name = self.state[node]

@@ -15,11 +15,10 @@ from paceline.context.crossing import Crossing
 from paceline.errors import ConfigurationError
 from paceline.replica.activations import state_of
 from paceline.replica.autocast import computing
-from paceline.replica.calls import arguments_of, loss_from
 from paceline.replica.layout import flatten
+from paceline.replica.pieces.arranged import arrived, of_wanted, sent
 from paceline.replica.pieces.backward import Gradients
 from paceline.replica.pieces.cutting import Cut
-from paceline.replica.pieces.parts import Arguments
 from paceline.replica.pieces.passes import Around, Passes
 from paceline.replica.pieces.units import Passing
 from paceline.replica.replica import Replica
@@ -53,6 +52,8 @@ class PartReplica(Replica):
         trainable = (parameter for parameter in module.parameters() if parameter.requires_grad)
         self._numbers = {id(parameter): number for number, parameter in enumerate(trainable)}
         self._passes = {number: self._passes_of(number) for number in held}
+        self._wanted: dict[int, tuple[tuple[bool, ...], tuple[bool, ...]]] = {}
+        """Of which values before and behind each segment gradients go back."""
         if whole.updates.kept is not None:
             self.updates.kept = whole.updates.kept.laid_out(self.layout)
 
@@ -99,22 +100,51 @@ class PartReplica(Replica):
             self.seed_part(batch, part)
         if given.chance is not None:
             torch.default_generator.set_state(given.chance)
-        arguments = Arguments(*arguments_of(self.task, self.module, content)) if takes_arguments else None
+        arguments = self._cut.arguments(self.task, self.module, content) if takes_arguments else None
         if not self.module.training:
             self.module.train()
-        loss_of = (lambda made: loss_from(self.task, made, content)) if is_last else None
+        loss_of = self._cut.loss_of(self.task, content) if is_last else None
         needed = content if is_last else arguments
-        return self._passes[segment].forward(
-            part, arguments, given, loss_of, batch.weight, samples=batch.count, content=needed
+        given = given._replace(tensors=tuple(arrived(given.tensors, self._cut.joined_before(segment))))
+        before = self._passes.get(segment - 1)
+        stays = () if before is None else before.bytes_of(batch.count).stays
+        made = self._passes[segment].forward(
+            part,
+            arguments,
+            given,
+            loss_of,
+            batch.weight,
+            samples=batch.count,
+            content=needed,
+            shared=self._cut.shared(segment, stays),
         )
+        if not isinstance(made, Crossing):
+            self._wanted[segment] = given.wanted, ()
+            return made
+        self._wanted[segment] = given.wanted, made.wanted
+        sums = self._cut.segments[segment].sums
+        return made._replace(tensors=tuple(sent(made.tensors, sums, self._cut.size)))
 
     def backward(self, segment: int, part: int, given: Sequence[Tensor]) -> list[Tensor]:
         """The gradients of the inputs that want one; those of the weights are added to `gradient`."""
-        return self._passes[segment].backward(part, given)
+        return self._sent_back(segment, self._passes[segment].backward(part, self._come_back(segment, given)))
 
     def backward_inputs(self, segment: int, part: int, given: Sequence[Tensor]) -> list[Tensor]:
         """The first part of it: the gradients of the inputs."""
-        return self._passes[segment].backward_inputs(part, given)
+        given = self._come_back(segment, given)
+        return self._sent_back(segment, self._passes[segment].backward_inputs(part, given))
+
+    def _come_back(self, segment: int, gradients: Sequence[Tensor]) -> list[Tensor]:
+        if not gradients:
+            return []
+        behind = self._cut.gradients_joined_behind(segment)
+        return arrived(gradients, of_wanted(behind, self._wanted[segment][1]))
+
+    def _sent_back(self, segment: int, gradients: list[Tensor]) -> list[Tensor]:
+        if not gradients:
+            return gradients
+        before = self._cut.segments[segment].gradient_sums
+        return sent(gradients, of_wanted(before, self._wanted[segment][0]), self._cut.size)
 
     def backward_weights(self, segment: int, part: int) -> None:
         """The second part of it: those of the weights."""

@@ -21,6 +21,8 @@ class Arguments(NamedTuple):
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
+    target: Any = None
+    """Where the loss is one of the model's parts."""
 
 
 Compute = Callable[[Arguments | None, Sequence[Tensor]], Any]

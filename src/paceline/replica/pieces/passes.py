@@ -10,13 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from itertools import compress
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from paceline.context.crossing import Crossing
-from paceline.replica.activations import Activations, bytes_of, refuses_counting
+from paceline.replica.activations import Activations, refuses_counting
 from paceline.replica.memory import Account, Ledger
 from paceline.replica.moment import Moment
 from paceline.replica.pieces.backward import Gradients, Weights, gradients, input_gradients
@@ -34,6 +36,7 @@ class _Given(NamedTuple):
     weight: float
     samples: int
     content: Any
+    shared: tuple[bool, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,8 +64,10 @@ class _Kept:
 
     inputs: list[Tensor]
     """Those that want a gradient."""
-    outputs: list[Tensor]
-    """Those that have one to give."""
+    ends: list[GradientEdge]
+    """Where the gradients of the outputs go in. The outputs need not stay."""
+    begun: list[Tensor]
+    """These gradients, if nobody gives them: that of a loss is 1."""
     weights: Weights | None = None
     nbytes: int = 0
 
@@ -85,6 +90,9 @@ class PassBytes:
     """What it leaves for its backward pass besides that."""
     kept: int = 0
     """What it leaves where it will not be computed again. Not all that it is given is needed then."""
+    stays: tuple[bool, ...] = ()
+    """Of each value that goes to the segment after: whether it is among what is left here. If that segment is on the
+    same rank, it does not count there again."""
 
 
 class Passes:
@@ -111,8 +119,8 @@ class Passes:
         return len(self._kept)
 
     def bytes_of(self, samples: int) -> PassBytes:
-        """The memory of a forward pass of so many samples, after the first of them."""
-        return self._bytes[samples]
+        """The memory of a forward pass of so many samples; nothing is known before the first of them."""
+        return self._bytes.get(samples, PassBytes())
 
     def forward(
         self,
@@ -124,13 +132,15 @@ class Passes:
         *,
         samples: int = 0,
         content: Any = None,
+        shared: Sequence[bool] = (),
     ) -> Crossing | Tensor:
         """What goes to the segment after; of the last one (`loss_of` is given) the loss.
 
         `weight` is that of the micro-batch's loss in the batch's, which has so many `samples`. `content` is what
-        arguments and loss are made of, where they are needed.
+        arguments and loss are made of, where they are needed. `shared` says of each value that crosses the cut before
+        whether this rank keeps it anyway.
         """
-        given = _Given(arguments, crossing, loss_of, weight, samples, content)
+        given = _Given(arguments, crossing, loss_of, weight, samples, content, tuple(shared))
         around = self._around
         moment = Moment(around.buffers) if around.recomputes else None
         before = torch.default_generator.get_state()
@@ -162,7 +172,8 @@ class Passes:
         return outputs, kept
 
     def _count(self, given: _Given) -> tuple[list[Tensor], _Kept]:
-        counted, moment = Activations(self._around.state()), Moment(self._around.buffers)
+        shared = list(compress(given.crossing.tensors, given.shared))
+        counted, moment = Activations([*self._around.state(), *shared]), Moment(self._around.buffers)
         try:
             with counted.counting():
                 outputs, kept = self._forward(given)
@@ -172,13 +183,17 @@ class Passes:
             counted.let_go()
             moment.rewind()
             outputs, kept = self._forward(given)
-        counted.note([kept.inputs, kept.outputs])
+        counted.note(kept.inputs)
         kept.nbytes = counted.nbytes
         held = [given.crossing.tensors, given.content]
+        again = Activations([*self._around.state(), *shared])
+        again.note(held)
+        stays = (again if self._around.recomputes else counted).has
+        leaving = () if given.loss_of is not None else tuple(stays(output) for output in outputs)
         counted.note(held)
-        given_bytes = bytes_of(held)
-        found = PassBytes(given=given_bytes, made=counted.let_go() - given_bytes, kept=kept.nbytes)
-        self._bytes[given.samples] = found
+        given_bytes = again.let_go()
+        made = counted.let_go() - given_bytes
+        self._bytes[given.samples] = PassBytes(given_bytes, made, kept.nbytes, leaving)
         return outputs, kept
 
     def _forward(self, given: _Given) -> tuple[list[Tensor], _Kept]:
@@ -188,11 +203,12 @@ class Passes:
         with torch.enable_grad(), self._around.context():
             made = self._compute(given.arguments, values)
             outputs = [given.loss_of(made)] if given.loss_of is not None else list(made)
-        ends = [output for output in outputs if output.requires_grad]
+        ends, begun = [output for output in outputs if output.requires_grad], list[Tensor]()
         if given.loss_of is not None:
             ends = [outputs[0] * given.weight]
+            begun = [torch.ones_like(ends[0])]
         inputs = [value for value, wanted in zip(values, crossing.wanted, strict=True) if wanted]
-        return outputs, _Kept(inputs=inputs, outputs=ends)
+        return outputs, _Kept(inputs=inputs, ends=[get_gradient_edge(end) for end in ends], begun=begun)
 
     def _computed(self, found: _Kept | _Begun) -> _Kept:
         """What a forward pass left; it is computed again, if it was told to leave nothing."""
@@ -208,7 +224,7 @@ class Passes:
     def backward(self, micro: int, given: Sequence[Tensor]) -> list[Tensor]:
         """The gradients of the inputs that want one; those of the weights are taken."""
         kept = self._computed(self._kept.pop(micro))
-        found = gradients(kept.outputs, _begun(kept, given), [*kept.inputs, *self._weights])
+        found = gradients(kept.ends, given or kept.begun, [*kept.inputs, *self._weights])
         self._take(self._weights, found[len(kept.inputs) :])
         self._around.account.free("activations", kept.nbytes)
         return _filled(kept.inputs, found[: len(kept.inputs)])
@@ -216,8 +232,8 @@ class Passes:
     def backward_inputs(self, micro: int, given: Sequence[Tensor]) -> list[Tensor]:
         """The gradients of the inputs alone."""
         kept = self._kept[micro] = self._computed(self._kept[micro])
-        found, kept.weights = input_gradients(kept.outputs, _begun(kept, given), kept.inputs, self._weights)
-        kept.outputs = []
+        found, kept.weights = input_gradients(kept.ends, given or kept.begun, kept.inputs, self._weights)
+        kept.ends = []
         return _filled(kept.inputs, found)
 
     def backward_weights(self, micro: int) -> None:
@@ -227,11 +243,6 @@ class Passes:
         assert kept.weights is not None, "the gradients of the inputs come first"
         self._take(self._weights, kept.weights.gradients())
         self._around.account.free("activations", kept.nbytes)
-
-
-def _begun(kept: _Kept, given: Sequence[Tensor]) -> Sequence[Tensor]:
-    """The gradients of the outputs. That of a loss is 1, and nobody gives it."""
-    return given or [torch.ones_like(output) for output in kept.outputs]
 
 
 def _filled(inputs: Sequence[Tensor], found: Gradients) -> list[Tensor]:

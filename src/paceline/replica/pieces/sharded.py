@@ -42,6 +42,13 @@ class _UnitGradient:
         self._found[number] = after
         self.nbytes += after.nbytes - (0 if before is None else before.nbytes)
 
+    def of(self, number: int) -> Tensor | None:
+        """What was found for a parameter; None if nothing was. Nobody else has it."""
+        found = self._found[number]
+        if found is not None:
+            self._found[number] = found = found.to(self._layout.dtype, copy=True)
+        return found
+
     def write(self, flat: Tensor) -> None:
         """Write all of it, and keep none: zeros where no output depends on a parameter."""
         for number, view in enumerate(self._layout.views(flat)):
@@ -65,7 +72,7 @@ class ShardedReplica(PartReplica):
     def __init__(self, before: Replica, cut: Cut, *, ranks: int, own: int, sheds: bool) -> None:
         vars(self).update(vars(before))
         if not isinstance(before, PartReplica):
-            self._whole, self.held = None, tuple(range(len(cut.segments)))
+            self._whole, self.held, self._wanted = None, tuple(range(len(cut.segments))), {}
         self._is_all = not isinstance(before, PartReplica)
         self._cut, self.sheds, self._own = cut, sheds, own
         self._device = before.device
@@ -227,6 +234,15 @@ class ShardedReplica(PartReplica):
         if layout.length and self._gradient.not_finite is None:
             self._gradient.not_finite = not_finite_in(layout, flat, range(len(layout.names)))
         return flat
+
+    def gradients_of(self, names: Sequence[str]) -> list[Tensor]:
+        """Those of whole parameters, before ranks exchange them."""
+        found = []
+        for name in names:
+            place = self._home[name]
+            gradient = self._gradients[place].of(self.units[place].layout.names.index(name))
+            found += [] if gradient is None else [gradient]
+        return found
 
     def gradient_space(self, place: int) -> Tensor | None:
         """Where this rank's part of a unit's gradient belongs, if nothing of this batch is there yet."""

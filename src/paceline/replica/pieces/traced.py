@@ -19,7 +19,7 @@ from paceline.replica.pieces.counting import Count, attention_flops, counted, nb
 from paceline.replica.pieces.exporting import Exported, export
 from paceline.replica.pieces.parts import MOST_TENSORS, Arguments, Compute, Part, cannot_cross
 
-__all__ = ["Traced", "Trial"]
+__all__ = ["Traced", "Trial", "run_counted"]
 
 
 @dataclass(slots=True)
@@ -46,9 +46,10 @@ class Traced:
 
     def __init__(self, module: nn.Module, arguments: Arguments, samples: int) -> None:
         exported = export(module, arguments, samples)
-        self._begin(exported, _try(exported, module, arguments, samples))
+        self.begin(exported, _try(exported, module, arguments, samples))
 
-    def _begin(self, exported: Exported, trial: Trial) -> None:
+    def begin(self, exported: Exported, trial: Trial) -> None:
+        """Make parts of a graph."""
         self.exported = exported
         self.trial = trial
         self._nodes = exported.nodes
@@ -194,8 +195,13 @@ def _try(exported: Exported, module: nn.Module, arguments: Arguments, samples: i
                 if id(value) in buffers:
                     trial.buffers[node] = buffers[id(value)]
             fakes.append(mode.from_tensor(value.detach()) if isinstance(value, Tensor) else value)
-        _Counting(exported.graph_module, trial).run(*fakes)
+        run_counted(exported.graph_module, trial, fakes)
     return trial
+
+
+def run_counted(graph_module: fx.GraphModule, trial: Trial, given: Sequence[Any]) -> None:
+    """Run a graph, and note what each operation gives and costs."""
+    _Counting(graph_module, trial).run(*given)
 
 
 class _Counting(fx.Interpreter):

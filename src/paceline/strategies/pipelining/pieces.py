@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from paceline.collectives import all_reduce, norm_of_squares
 from paceline.context import Context, Net
 from paceline.strategies.pipelining.data_axis import DataAxis
+from paceline.strategies.pipelining.joining import sum_together
 from paceline.tensors import square_of
 
 __all__ = ["Pieces"]
@@ -26,10 +27,19 @@ class Pieces:
     """
 
     def __init__(
-        self, ctx: Context, row: Net, net: Net, held: Sequence[Sequence[int]], data: DataAxis
+        self,
+        ctx: Context,
+        row: Net,
+        net: Net,
+        held: Sequence[Sequence[int]],
+        data: DataAxis,
+        tensor: Net | None = None,
     ) -> None:
+        """`tensor`: the ranks that sum what each has a part of: the gradients of parameters that are used for parts of
+        a sequence. None: they have done so already."""
         self._ctx = ctx
         self._data = data
+        self._tensor = tensor
         self._model = ctx.model
         self._row = row
         self._net = net
@@ -39,6 +49,9 @@ class Pieces:
         """The ranks of each parameter that this one trains together with other stages."""
         self._foreign = [name for name, ranks in self._tied.items() if ranks[0] != net.rank]
         """Parameters that count with another rank."""
+        segments = [ctx.model.pieces.segments[number] for number in held[net.rank]]
+        names = dict.fromkeys(name for segment in segments for name in segment.partial)
+        self._partial = [name for name in names if ctx.model.pieces.trains(name)]
         if row.rank % self._size:
             self._foreign += [name for name in self._find_whole() if name not in self._foreign]
 
@@ -64,6 +77,9 @@ class Pieces:
     async def update(self) -> None:
         """One update of the whole model with the gradients of all ranks."""
         model = self._model
+        if self._tensor is not None and self._partial:
+            places = [model.pieces.place_of(name) for name in self._partial]
+            await sum_together(self._tensor, [model.gradient[place] for place in places])
         for name, ranks in self._tied.items():
             await all_reduce(self._net.split(ranks), model.gradient[model.pieces.place_of(name)], "ring")
         await self._data.sum()

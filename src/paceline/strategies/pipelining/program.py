@@ -31,6 +31,8 @@ class Plan:
     """Without a number there are as many as workers, or as the model has layers: then some workers hold none."""
     data: int = 1
     tensor: int = 1
+    sequence: bool = False
+    """Whether a tensor group parts sequences between split layers."""
     chunks: int = 1
     microbatches: int | None = None
     """Without a number there are four for each stage."""
@@ -50,7 +52,13 @@ async def train_in_pieces(ctx: Context, plan: Plan) -> None:
     if plan.zero == 3 and pieces.averages:
         remedy = "leave it out, or use zero=2"
         raise ConfigurationError("ema", "must not be given where parameters are shed", "a decay", remedy)
-    pieces.cut(stages * plan.chunks, plan.cuts, finer=_FINER if plan.zero > 1 else 1, tensor=plan.tensor)
+    pieces.cut(
+        stages * plan.chunks,
+        plan.cuts,
+        finer=_FINER if plan.zero > 1 else 1,
+        tensor=plan.tensor,
+        sequence=plan.sequence and plan.tensor > 1,
+    )
     ranks = plan.data * stages * plan.tensor
     if ctx.net.rank >= ranks:
         await _look_on(ctx)
@@ -74,7 +82,8 @@ class _Rank:
         held = [segments_of(pieces, range(rank, stages * plan.chunks, stages)) for rank in range(stages)]
         self._segments, data = self._hold(held[self._net.rank])
         self._stage = Stage(ctx, self._net, plan.chunks, self._segments)
-        self._pieces = Pieces(ctx, row, self._net, held, data)
+        once = self._tensor if plan.zero < 2 else None  # else segment by segment
+        self._pieces = Pieces(ctx, row, self._net, held, data, once)
 
     def _hold(self, own: Sequence[int]) -> tuple[Segments, DataAxis]:
         ctx, group, zero = self._ctx, self._group, self._plan.zero
@@ -93,7 +102,7 @@ class _Rank:
         position = self._tensor.rank
         shards = pieces.share(own, ranks=group.size, own=group.rank, sheds=sheds, position=position)
         self._exchange = exchange_on(ctx, group, shards, sheds=sheds)
-        segments = SharedSegmentsOfStage(pieces, self._tensor, shards, self._exchange, sheds=sheds)
+        segments = SharedSegmentsOfStage(pieces, self._tensor, shards, self._exchange, own, sheds=sheds)
         return segments, SharedPieces(ctx, group, self._exchange)
 
     async def train(self) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from paceline.collectives import all_reduce
-from paceline.context import BackwardPart, Crossing, Net, Pieces
+from paceline.context import BackwardPart, Crossing, Net, Pieces, Together
+from paceline.strategies.pipelining.joining import joined
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -42,8 +42,7 @@ class Segments:
             await self._have(number)
             given = await self._pieces.forward(number, micro, given)
             self._leave(number)
-            for place in segment.sums:
-                await self._sum(given.tensors[place])
+            given = given._replace(tensors=tuple(await self._joined(given.tensors, segment.sums)))
         return given
 
     async def backward(
@@ -59,9 +58,12 @@ class Segments:
                 await self._take_gradient(number)
             if segment.gradient_sums and part != "weights":
                 wanted = self._wanted.pop((number, micro))
-                for place in segment.gradient_sums:
-                    if wanted[place]:
-                        await self._sum(gradients[sum(wanted[:place])])
+                own = [
+                    each._replace(place=sum(wanted[: each.place]))
+                    for each in segment.gradient_sums
+                    if wanted[each.place]
+                ]
+                gradients = await self._joined(gradients, own)
         return gradients
 
     async def _have(self, segment: int) -> None:
@@ -79,7 +81,11 @@ class Segments:
     async def gather_all(self, *, keeps: bool) -> None:
         """Take part in bringing together all parameters that ranks share; `keeps`: on this rank."""
 
-    async def _sum(self, value: Tensor) -> None:
-        """Over the tensor group, to the same bits on every rank."""
-        if self._tensor is not None:
-            await all_reduce(self._tensor, value, "shared" if self._tensor.shares_memory else "ring")
+    async def _joined(self, values: Sequence[Tensor], together: Sequence[Together]) -> Sequence[Tensor]:
+        """Values after the tensor group has made one of some of them."""
+        if self._tensor is None or not together:
+            return values
+        made = list(values)
+        for each in together:
+            made[each.place] = await joined(self._tensor, made[each.place], each.how)
+        return made

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from paceline.context import BackwardPart, Net, Pieces, Shards
+from paceline.strategies.pipelining.joining import sum_together
 from paceline.strategies.pipelining.segments import Segments
 from paceline.strategies.sharding.exchange import Exchange
 
@@ -18,6 +21,7 @@ class SharedSegmentsOfStage(Segments):
         tensor: Net | None,
         shards: Shards,
         exchange: Exchange,
+        held: Sequence[int],
         *,
         sheds: bool,
     ) -> None:
@@ -25,6 +29,14 @@ class SharedSegmentsOfStage(Segments):
         self._shards = shards
         self._exchange = exchange
         self._sheds = sheds
+        self._partial: dict[int, list[str]] = {}
+        """Parameters whose gradients the tensor group sums before others do, by the first segment that uses them: its
+        gradient is exchanged when all others have added to it."""
+        seen: set[str] = set()
+        for number in held:
+            own = [name for name in pieces.segments[number].partial if name not in seen]
+            self._partial[number] = own
+            seen.update(own)
 
     async def pass_by(self, stage: int, part: BackwardPart | None) -> None:
         segments = self._of[stage]
@@ -49,5 +61,7 @@ class SharedSegmentsOfStage(Segments):
             self._shards.release(unit)
 
     async def _take_gradient(self, segment: int) -> None:
+        if self._tensor is not None and self._partial[segment]:
+            await sum_together(self._tensor, self._shards.gradients_of(self._partial[segment]))
         for unit in self._shards.completed_by(segment):
             await self._exchange.scatter(unit)

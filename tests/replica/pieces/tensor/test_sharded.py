@@ -2,13 +2,11 @@
 
 import pytest
 import torch
-from by_hand import compute_whole, first_batch, named
+from by_hand import compute_whole
 from pieces_models import gpt_task, task_of
+from tensor_by_hand import compute_in_parts, cut_in, replicas_of
 from tensor_models import MODELS, encoder_task, language_task, model_task
 
-from paceline.context import Crossing
-from paceline.replica.pieces.cutting import Layers, few_samples
-from paceline.replica.pieces.part import PartReplica
 from paceline.replica.replica import Replica
 
 VOCABULARY = {"tokens": "vocabulary", "head": "column"}
@@ -22,52 +20,6 @@ TASKS = {
     "vocabulary": language_task(tensor_plan=VOCABULARY),
     "tied vocabulary": language_task(tied=True, tensor_plan=VOCABULARY),
 }
-
-
-def cut_in(task, size, stages=1):
-    layers = Layers.of(task, task.build_model(0), few_samples(*first_batch(task)), tensor=size)
-    return layers.cut(stages)
-
-
-def replicas_of(task, cut):
-    held = range(len(cut.segments))
-    return [
-        PartReplica(Replica(task, task.build_model(0)), cut.at(position), held, keeps_whole=position == 0)
-        for position in range(cut.shares.size)
-    ]
-
-
-def summed(tensors):
-    total = torch.stack(tensors).sum(0)
-    for tensor in tensors:
-        tensor.copy_(total)
-
-
-def compute_in_parts(task, size, stages=1):
-    """Loss, and the gradients of each rank by name."""
-    samples, batch = first_batch(task)
-    cut = cut_in(task, size, stages)
-    ranks = replicas_of(task, cut)
-    for rank in ranks:
-        rank.begin_batch()
-    given, wanted = [Crossing()] * size, {}
-    for segment in cut.segments:
-        wanted[segment.number] = given[0].wanted
-        given = [
-            rank.forward(segment.number, batch, 0, samples, each)
-            for rank, each in zip(ranks, given, strict=True)
-        ]
-        for place in segment.sums:
-            summed([each.tensors[place] for each in given])
-    gradients = [()] * size
-    for segment in reversed(cut.segments):
-        gradients = [
-            rank.backward(segment.number, 0, each) for rank, each in zip(ranks, gradients, strict=True)
-        ]
-        for place in segment.gradient_sums:
-            assert wanted[segment.number][place]
-            summed([each[sum(wanted[segment.number][:place])] for each in gradients])
-    return given[0].item(), cut, [named(rank) for rank in ranks]
 
 
 @pytest.mark.slow

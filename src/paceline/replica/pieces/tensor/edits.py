@@ -4,15 +4,28 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import torch
 from torch import fx
 
+from paceline.context.segment import Joining
 from paceline.replica.pieces.tensor.operations import look_up
 from paceline.replica.pieces.tensor.spec import Split, narrowed
 
-__all__ = ["Edit", "Given", "become", "drop_bias", "look_up_part", "resize", "take_part"]
+__all__ = [
+    "Edit",
+    "Given",
+    "Made",
+    "Step",
+    "add_part",
+    "become",
+    "drop_bias",
+    "look_up_part",
+    "resize",
+    "take_part",
+]
 
 Edit = Callable[[fx.Graph, fx.Node, int, int], fx.Node]
 """Of a rank's graph, an operation in it, the rank's position and the group's size: what stands there then."""
@@ -83,6 +96,33 @@ class Given:
 
     def __init__(self, number: int) -> None:
         self.number = number
+
+
+class Made(int):
+    """What an earlier step gives, by its number."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One of several operations that stand in place of one, so that ranks may talk between them."""
+
+    function: Callable[..., Any]
+    arguments: Sequence[Any]
+    """Operations of the traced model, steps before this one (`Made`), and numbers."""
+    shape: Sequence[int]
+    """Of what it gives."""
+    how: Joining | Literal["enter"] | None = None
+    """What ranks make of it; enter: each uses it for its part, so they sum its gradient. None: it stays as it is."""
+    split: Split | None = None
+    """The function is given the rank's part of this, too."""
+    gives_part: bool = False
+    """It gives the rank's part of a value of that shape."""
+
+
+def add_part(graph: fx.Graph, node: fx.Node, position: int, size: int, *, split: Split) -> fx.Node:
+    """The rank's part are the last arguments of a function."""
+    node.args = (*node.args, split.dim, split.blocks, split.length, *split.stretch(position, size))
+    return node
 
 
 def drop_bias(graph: fx.Graph, node: fx.Node, position: int, size: int) -> fx.Node:

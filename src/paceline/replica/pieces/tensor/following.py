@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from torch import fx
 
+from paceline.replica.pieces.tensor.edits import Step
 from paceline.replica.pieces.tensor.spec import Split
 
 __all__ = ["Follower", "NoRule", "Rule", "State", "argument", "dim_of", "first_of", "name_of"]
@@ -37,7 +38,8 @@ class Follower(Protocol):
         ...
 
     def take(self, node: fx.Node, value: fx.Node, split: Split) -> None:
-        """An operation that is split needs its part of a whole value; of what is 1 wide there, all."""
+        """An operation that is split needs its part of a whole value; of what is 1 wide there, all. A split dimension
+        below 0: it needs all."""
         ...
 
     def resize(self, node: fx.Node, argument: int, place: int | None, split: Split) -> None:
@@ -48,6 +50,10 @@ class Follower(Protocol):
         self, node: fx.Node, function: Callable[..., Any], arguments: Sequence[Any], split: Split
     ) -> None:
         """An operation is replaced by a function of these arguments and of the rank's part."""
+        ...
+
+    def part(self, node: fx.Node, steps: Sequence[Step]) -> None:
+        """An operation is done in steps, between which ranks talk. The last gives what it gives."""
         ...
 
     def sum(self, node: fx.Node) -> None:

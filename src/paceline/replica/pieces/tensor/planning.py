@@ -2,7 +2,8 @@
 
 Found by itself is every group of linear layers with one input (queries, keys and values; or a gate and its values)
 whose columns lead to nothing but other linear layers, which are then split by rows. Where a model has no such group,
-each linear layer is split by columns, and its output is put together at once.
+each linear layer is split by columns, and its output is put together at once. A head of very many classes is split
+too, and the embedding that shares its matrix, if the loss can be computed on parts.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import difflib
 import fnmatch
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 
 from torch import Tensor, fx, nn
 
@@ -18,12 +20,28 @@ from paceline.replica.pieces.tensor.following import name_of
 from paceline.replica.pieces.tensor.region import Facts, Region, Role, Stuck, follow
 from paceline.replica.pieces.tensor.spec import Split
 
-__all__ = ["find", "roles_of"]
+__all__ = ["find", "find_with_loss", "roles_of", "wants_loss"]
 
 
 def find(facts: Facts, roles: Mapping[str, Role], size: int) -> Region:
     """Split the model as the roles of its weights say; without any, where it can be."""
-    region = _by_plan(facts, roles) if roles else _by_itself(facts)
+    return _checked(_by_plan(facts, roles) if roles else _by_itself(facts), size)
+
+
+def wants_loss(facts: Facts, roles: Mapping[str, Role], region: Region) -> bool:
+    """Whether more can be done on parts if the loss is seen, too: outputs are split, or could be."""
+    return region.ends_split or (not roles and bool(region.at_once or _heads(facts)))
+
+
+def find_with_loss(facts: Facts, roles: Mapping[str, Role], size: int) -> Region:
+    """The same of a model with its loss behind it. Raises Stuck if the loss cannot be computed on parts."""
+    region = follow(facts, roles) if roles else _with_heads(facts)
+    if region.ends_split or not region.steps:
+        raise Stuck(facts.output, "no loss of split classes is found")
+    return _checked(region, size)
+
+
+def _checked(region: Region, size: int) -> Region:
     for name, split in region.parameters.items():
         if split is not None:
             _check(name, split, size)
@@ -46,6 +64,17 @@ def _where(node: fx.Node) -> str:
 
 
 def _by_itself(facts: Facts) -> Region:
+    region = _pairs(facts)
+    if region.parameters:
+        return region
+    lone = _linear_weights(facts)
+    if not lone:
+        remedy = "choose another strategy, or a model with nn.Linear layers"
+        raise ConfigurationError("model", "must have layers that can be split", "no nn.Linear", remedy)
+    return follow(facts, dict.fromkeys(lone, _GATHERED))
+
+
+def _pairs(facts: Facts) -> Region:
     region = Region()
     for names in _groups(facts):
         if region.parameters.keys() & names:
@@ -58,18 +87,33 @@ def _by_itself(facts: Facts) -> Region:
             found = follow(facts, dict.fromkeys(names, "column"), free=is_free)
         except Stuck:
             continue
-        if not region.parameters.keys() & found.parameters.keys():
+        if not found.steps and not region.parameters.keys() & found.parameters.keys():
             region.update(found)
-    if region.parameters:
-        return region
-    lone = dict.fromkeys(_linear_weights(facts), _GATHERED)
-    if not lone:
-        remedy = "choose another strategy, or a model with nn.Linear layers"
-        raise ConfigurationError("model", "must have layers that can be split", "no nn.Linear", remedy)
-    return follow(facts, lone)
+    return region
+
+
+def _with_heads(facts: Facts) -> Region:
+    """Pairs, and heads of many classes; of a model without pairs, the last layer is its head."""
+    region = _pairs(facts)
+    if not region.parameters:
+        *others, last = _linear_weights(facts)
+        return follow(facts, dict.fromkeys(others, _GATHERED) | {last: "column"})
+    for name in _heads(facts):
+        if name not in region.parameters:
+            with suppress(Stuck):
+                region.update(follow(facts, {name: "column"}, free=lambda _: False))
+    return region
 
 
 _GATHERED: Role = "gathered"
+_MANY_CLASSES = 8192
+"""From so many on it pays to split a head: it saves more work than the sum of its input's gradient takes."""
+
+
+def _heads(facts: Facts) -> list[str]:
+    """The weights of linear layers with very many columns, which may be an embedding's, too."""
+    weights = {facts.weight(node): facts.values[node] for node in facts.nodes if name_of(node) == "linear"}
+    return [name for name, made in weights.items() if name is not None and made.shape[-1] >= _MANY_CLASSES]
 
 
 def _groups(facts: Facts) -> Iterator[set[str]]:

@@ -14,6 +14,7 @@ from torch import fx
 from paceline.replica.pieces.tensor.edits import (
     Edit,
     Given,
+    Step,
     become,
     drop_bias,
     look_up_part,
@@ -25,12 +26,13 @@ from paceline.replica.pieces.tensor.rules import RULES
 from paceline.replica.pieces.tensor.spec import Split
 from paceline.replica.pieces.tensor.views import Refine
 
-__all__ = ["Facts", "Region", "Role", "Stuck", "follow"]
+__all__ = ["Facts", "Region", "Role", "Stuck", "Walk", "follow", "refine"]
 
 Role = Literal["column", "row", "vocabulary", "gathered"]
 """Of a weight. Gathered: columns whose outputs are put together at once."""
 
-_MOST_TURNS = 12
+_TURNS = 4
+"""For each weight with a role: how often it may turn out that its columns must be split otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,8 @@ class Facts:
     parameters: Mapping[fx.Node, str]
     wanted: frozenset[fx.Node]
     """Values that have a gradient."""
+    inputs: Sequence[fx.Node]
+    """What the model is called with."""
 
     def weight(self, node: fx.Node) -> str | None:
         """The parameter that is a linear layer's or an embedding's weight."""
@@ -80,8 +84,30 @@ class Region:
     sums: dict[fx.Node, None] = field(default_factory=dict)
     """Operations that give partial sums."""
     edits: dict[fx.Node, list[Edit]] = field(default_factory=dict)
-    rows: dict[str, None] = field(default_factory=dict)
-    """Weights that were split by rows because split values came to them."""
+    steps: dict[fx.Node, Sequence[Step]] = field(default_factory=dict)
+    """Operations that are done in several steps."""
+    roles: dict[str, Role] = field(default_factory=dict)
+    """Of all weights that are split."""
+    refined: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Blocks and units of columns that must be split in them."""
+    scatters: dict[fx.Node, Split] = field(default_factory=dict)
+    """Operations that give partial sums, of which each rank has its part of the sequence then."""
+    shared: dict[fx.Node, None] = field(default_factory=dict)
+    """Operations that give partial sums which ranks make one of further on."""
+    takes: dict[fx.Node, Split] = field(default_factory=dict)
+    """Operations that all ranks do alike, and of which each has its part of the sequence then."""
+    partial: dict[str, None] = field(default_factory=dict)
+    """Parameters that are used for parts of the sequence: each rank has a part of their gradient."""
+
+    @property
+    def ends_split(self) -> bool:
+        """Whether a value that the model gives is split by columns, and put together at its end."""
+        return any(node.op == "output" and not self.is_sequence(value) for node, value in self.gathers)
+
+    def is_sequence(self, node: fx.Node) -> bool:
+        """Whether ranks have each their part of the sequence of a value."""
+        state = self.states.get(node)
+        return isinstance(state, Split) and state.sequence
 
     def update(self, other: Region) -> None:
         for each in fields(self):
@@ -95,17 +121,24 @@ def follow(facts: Facts, roles: Mapping[str, Role], *, free: Callable[[str], boo
     Raises Stuck.
     """
     refined: dict[str, tuple[int, int]] = {}
-    for _ in range(_MOST_TURNS):
+    for _ in range(_TURNS * (2 + len(roles))):
         try:
-            return _Follower(facts, roles, refined, free).run()
+            region = Walk(facts, roles, refined, free).run()
+            region.refined = refined
+            return region
         except Refine as wish:
-            for name in wish.origins:
-                blocks = refined.get(name, (1, 1))[0]
-                refined[name] = (wish.blocks, 1) if wish.blocks > 1 else (blocks, wish.unit)
+            refine(refined, wish)
     raise Stuck(facts.output, "its columns cannot be split so that all uses of them fit")
 
 
-class _Follower:
+def refine(refined: dict[str, tuple[int, int]], wish: Refine) -> None:
+    """Note that columns must be split otherwise."""
+    for name in wish.origins:
+        blocks = refined.get(name, (1, 1))[0]
+        refined[name] = (wish.blocks, 1) if wish.blocks > 1 else (blocks, wish.unit)
+
+
+class Walk:
     """One walk through the graph."""
 
     def __init__(
@@ -119,7 +152,7 @@ class _Follower:
         self._roles = roles
         self._refined = refined
         self._free = free
-        self._region = Region()
+        self._region = Region(roles=dict(roles))
 
     def run(self) -> Region:
         for node in self._nodes():
@@ -170,7 +203,7 @@ class _Follower:
             self._end([node])
         elif weight is not None and self._free(weight) and split is not None:
             self._row(node, weight, split)
-            self._region.rows[weight] = None
+            self._region.roles[weight] = "row"
         else:
             raise NoRule("a split value comes to it")
 
@@ -180,7 +213,7 @@ class _Follower:
         out, shape = self.shape(node), self.shape(node.args[1])  # type: ignore[arg-type]
         if shape[0] % (blocks * unit):
             raise NoRule(f"its {shape[0]} columns are used as {blocks} blocks of units of {unit}")
-        split = Split(0, shape[0] // blocks, blocks, unit, frozenset([name]))
+        split = Split(0, shape[0] // blocks, blocks, unit, origins=frozenset([name]))
         self._assign(name, split)
         if len(node.args) > 2 and node.args[2] is not None:
             self._assign(self._parameter(node, node.args[2]), split)
@@ -200,7 +233,7 @@ class _Follower:
         if len(node.args) > 2 and node.args[2] is not None:
             self._assign(self._parameter(node, node.args[2]), None)
             self._edit(node, drop_bias)
-        self.sum(node)
+        self._sum_up(node)
 
     def _look_up(self, node: fx.Node, name: str) -> None:
         if any(node.args[3:]):
@@ -208,6 +241,10 @@ class _Follower:
         split = Split(0, self.shape(node.args[0])[0])  # type: ignore[arg-type]
         self._assign(name, split)
         self._edit(node, partial(look_up_part, split=split))
+        self._sum_up(node)
+
+    def _sum_up(self, node: fx.Node) -> None:
+        """A layer gives partial sums."""
         self.sum(node)
 
     def _parameter(self, node: fx.Node, value: Any) -> str:
@@ -263,6 +300,9 @@ class _Follower:
             raise NoRule(f"its parameter {self._facts.parameters[value]} is not split")
         if value in self._facts.wanted:
             self._region.enters[node, value] = None
+        self._narrow(node, value, split)
+
+    def _narrow(self, node: fx.Node, value: fx.Node, split: Split) -> None:
         if split.dim >= 0 and self.shape(value)[split.dim] > 1:
             places = [n for n, each in enumerate(node.args) if each is value]
             self._edit(node, partial(take_part, places=places, split=split))
@@ -275,6 +315,9 @@ class _Follower:
     ) -> None:
         own = [Given(node.args.index(each)) if isinstance(each, fx.Node) else each for each in arguments]
         self._edit(node, partial(become, function=function, arguments=own, split=split))
+
+    def part(self, node: fx.Node, steps: Sequence[Step]) -> None:
+        self._region.steps[node] = steps
 
     def sum(self, node: fx.Node) -> None:
         self._region.sums[node] = None

@@ -12,6 +12,7 @@ from typing import Any
 from torch import fx
 
 from paceline.replica.pieces.tensor.dimensions import DIMENSIONS
+from paceline.replica.pieces.tensor.entropies import ENTROPIES
 from paceline.replica.pieces.tensor.following import Follower, NoRule, Rule, State, argument, dim_of, first_of
 from paceline.replica.pieces.tensor.operations import attend, drop_out
 from paceline.replica.pieces.tensor.spec import Split
@@ -62,6 +63,29 @@ def _along_another(place: int) -> Rule:
         return split
 
     return rule
+
+
+def _norm(look: Follower, node: fx.Node) -> State:
+    """Over the last dimensions; each value of the others by itself."""
+    value, split = first_of(look, node)
+    normed: Any = node.args[1]
+    if split.dim >= len(look.shape(value)) - len(normed):
+        raise NoRule("it needs all values along the split dimension")
+    for parameter in node.all_input_nodes:
+        if parameter is not value:
+            look.take(node, parameter, split.moved(-1))
+    return split
+
+
+def _reduced(look: Follower, node: fx.Node) -> State:
+    """Such as a mean."""
+    value, split = first_of(look, node)
+    dims, given = len(look.shape(value)), argument(node, 1, "dim")
+    gone = {d % dims for d in ([given] if isinstance(given, int) else given or range(dims))}
+    if split.dim in gone:
+        raise NoRule("it needs all values along the split dimension")
+    keeps = len(look.shape(node)) == dims
+    return split if keeps else split.moved(split.dim - sum(d < split.dim for d in gone))
 
 
 # Products
@@ -178,8 +202,11 @@ RULES: Mapping[str, Rule] = {
     **DIMENSIONS,
     **dict.fromkeys(_POINTWISE, _pointwise),
     **dict.fromkeys(("contiguous", "clone", "detach", "alias", "lift_fresh_copy"), _unchanged),
-    **dict.fromkeys(("softmax", "log_softmax", "_softmax", "_log_softmax"), _along_another(1)),
+    **ENTROPIES,
+    **dict.fromkeys(("softmax", "_softmax"), _along_another(1)),
     **dict.fromkeys(("matmul", "bmm", "mm"), _matmul),
+    **dict.fromkeys(("layer_norm", "rms_norm"), _norm),
+    **dict.fromkeys(("mean", "sum", "var"), _reduced),
     "dropout": _dropout,
     "scaled_dot_product_attention": _attention,
 }

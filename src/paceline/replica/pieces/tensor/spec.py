@@ -25,6 +25,8 @@ class Split:
     length: int
     blocks: int = 1
     unit: int = 1
+    sequence: bool = False
+    """Whether it is of the sequence, and not of columns: all parameters are used for it, and each rank has the same."""
     origins: frozenset[str] = field(default=frozenset(), compare=False)
     """The weights whose columns it comes from."""
     scale: Fraction = field(default=Fraction(1), compare=False)

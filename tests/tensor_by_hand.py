@@ -1,0 +1,78 @@
+"""The parts of all ranks of a tensor group, computed one after the other in one process."""
+
+import torch
+from by_hand import first_batch, named
+
+from paceline.context import Crossing
+from paceline.replica.pieces.cutting import Layers, few_samples
+from paceline.replica.pieces.part import PartReplica
+from paceline.replica.replica import Replica
+
+__all__ = ["compute_in_parts", "cut_in", "replicas_of"]
+
+
+def cut_in(task, size, stages=1, *, sequence=False):
+    few = few_samples(*first_batch(task))
+    layers = Layers.of(task, task.build_model(0), few, tensor=size, sequence=sequence)
+    return layers.cut(stages)
+
+
+def replicas_of(task, cut):
+    held = range(len(cut.segments))
+    return [
+        PartReplica(Replica(task, task.build_model(0)), cut.at(position), held, keeps_whole=position == 0)
+        for position in range(cut.shares.size)
+    ]
+
+
+def joined(tensors, how):
+    """What each rank has after all have talked."""
+    size = len(tensors)
+    if how == "gather":
+        return [torch.cat(tensors) for _ in tensors]
+    total = {"max": lambda: torch.stack(tensors).amax(0), "take": lambda: tensors[0]}.get(
+        how, lambda: torch.stack(tensors).sum(0)
+    )()
+    return list(total.chunk(size)) if how in ("scatter", "take") else [total.clone() for _ in tensors]
+
+
+def join(values, together):
+    """The values of each rank, after the ranks have made one of some of them."""
+    made = [list(each) for each in values]
+    for each in together:
+        for rank, value in enumerate(joined([row[each.place] for row in made], each.how)):
+            made[rank][each.place] = value
+    return made
+
+
+def compute_in_parts(task, size, stages=1, *, sequence=False):
+    """Loss, and the gradients of each rank by name."""
+    samples, batch = first_batch(task)
+    cut = cut_in(task, size, stages, sequence=sequence)
+    ranks = replicas_of(task, cut)
+    for rank in ranks:
+        rank.begin_batch()
+    given, wanted = [Crossing()] * size, {}
+    for segment in cut.segments:
+        wanted[segment.number] = given[0].wanted
+        given = [
+            rank.forward(segment.number, batch, 0, samples, each)
+            for rank, each in zip(ranks, given, strict=True)
+        ]
+        if segment.sums:
+            tensors = join([each.tensors for each in given], segment.sums)
+            given = [each._replace(tensors=tuple(own)) for each, own in zip(given, tensors, strict=True)]
+    gradients = [()] * size
+    for segment in reversed(cut.segments):
+        gradients = [
+            rank.backward(segment.number, 0, each) for rank, each in zip(ranks, gradients, strict=True)
+        ]
+        before = wanted[segment.number]
+        assert all(before[each.place] for each in segment.gradient_sums)
+        own = [each._replace(place=sum(before[: each.place])) for each in segment.gradient_sums]
+        gradients = join(gradients, own)
+    for name in {name for segment in cut.segments for name in segment.partial}:
+        parts = [rank.gradient[rank.place_of(name)] for rank in ranks]
+        for part, total in zip(parts, joined(parts, "sum"), strict=True):
+            part.copy_(total)
+    return given[0].item(), cut, [named(rank) for rank in ranks]
