@@ -35,6 +35,7 @@ class Hybrid(Strategy):
     """A mesh: each row holds the model, in stages and columns; rows share the batch."""
 
     replicates: ClassVar[tuple[str, ...]] = ("worker",)
+    holds_parts: ClassVar[bool] = True
 
     data: int | None = field(
         default=None,

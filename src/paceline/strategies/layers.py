@@ -25,6 +25,7 @@ class Layers(Strategy):
     """Each worker holds some layers of the model, and one works at a time."""
 
     replicates: ClassVar[tuple[str, ...]] = ("worker",)
+    holds_parts: ClassVar[bool] = True
 
     cuts: str = field(
         default="",

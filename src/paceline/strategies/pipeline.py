@@ -31,6 +31,7 @@ class Pipeline(Strategy):
     """Each worker holds a stage of the model, and micro-batches pass through them."""
 
     replicates: ClassVar[tuple[str, ...]] = ("worker",)
+    holds_parts: ClassVar[bool] = True
 
     stages: int | None = field(
         default=None,

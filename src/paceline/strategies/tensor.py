@@ -30,6 +30,7 @@ class Tensor(Strategy):
     """Each worker holds a part of every matrix, and they sum what these give."""
 
     replicates: ClassVar[tuple[str, ...]] = ("worker",)
+    holds_parts: ClassVar[bool] = True
 
     size: int | None = field(
         default=None,
