@@ -17,9 +17,10 @@ import cloudpickle
 import torch
 from torch import Tensor, nn
 
+from paceline.task import Task
 from paceline.task_loops import build_modules
 
-__all__ = ["Rebuilt", "copier", "portable"]
+__all__ = ["Rebuilt", "copier", "portable", "taken_over"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,26 @@ def copier(given: Any, built: nn.Module) -> Callable[[], nn.Module]:
         return Rebuilt(sent.factory, {name: tensor.clone() for name, tensor in sent.state.items()})
     kept = copy.deepcopy(sent)
     return lambda: copy.deepcopy(kept)
+
+
+def taken_over(task: Task, seed: int) -> nn.Module:
+    """The task's model, for a replica: its parameters lie where those of the task's own module do.
+
+    A replica gives them memory of its own. A copy before that would only be thrown away.
+    """
+    model = task.model
+    trained = (
+        [each for each in model.parameters() if each.requires_grad] if isinstance(model, nn.Module) else []
+    )
+    if not isinstance(model, nn.Module) or len({each.dtype for each in trained}) != 1:
+        return task.build_model(seed)  # parameters that are not of the widest type stay where they are
+    memo: dict[int, Any] = {id(each): nn.Parameter(each.detach()) for each in trained if _is_plain(each)}
+    return copy.deepcopy(model, memo)
+
+
+def _is_plain(parameter: nn.Parameter) -> bool:
+    """Whether it is a parameter and nothing else, so that a new one stands for it."""
+    return type(parameter) is nn.Parameter and not vars(parameter) and not parameter._backward_hooks
 
 
 class _Trial(cloudpickle.Pickler):  # type: ignore[misc]

@@ -58,7 +58,7 @@ class Replica:
         self.task = task
         self.module = module
         self._compiled: Any = None
-        self._identity: dict[str, Any] = {"seed": seed, "rank": rank, "autocast": autocast}
+        self.identity: dict[str, Any] = {"seed": seed, "rank": rank, "autocast": autocast}
         self._autocast = autocast
         self._seed = rank_seed(seed, rank)
         trainable = [p for p in module.parameters() if p.requires_grad]
@@ -87,8 +87,8 @@ class Replica:
 
     def twin(self) -> Replica:
         """Another replica of this rank, as this one was at first."""
-        module = self.task.build_model(self._identity["seed"])
-        return Replica(self.task, module, device=self.device, **self._identity)
+        module = self.task.build_model(self.identity["seed"])
+        return Replica(self.task, module, device=self.device, **self.identity)
 
     @property
     def whole(self) -> Replica | None:
@@ -353,7 +353,7 @@ class Replica:
 
     def _seed_test(self, number: int) -> None:
         """Every evaluation draws the same for a test batch, whichever rank looks at it."""
-        seed = part_seed(self._identity["seed"], 0, number)
+        seed = part_seed(self.identity["seed"], 0, number)
         seed_all(seed)
         if self._accelerator is not None:
             self._accelerator.seed(seed)

@@ -36,6 +36,7 @@ class Hybrid(Strategy):
 
     replicates: ClassVar[tuple[str, ...]] = ("worker",)
     cuts_model: ClassVar[bool] = True
+    holds_parts: ClassVar[bool] = True
 
     data: int | None = field(
         default=None,

@@ -26,6 +26,7 @@ class Layers(Strategy):
 
     replicates: ClassVar[tuple[str, ...]] = ("worker",)
     cuts_model: ClassVar[bool] = True
+    holds_parts: ClassVar[bool] = True
 
     cuts: str = field(
         default="",

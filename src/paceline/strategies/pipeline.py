@@ -32,6 +32,7 @@ class Pipeline(Strategy):
 
     replicates: ClassVar[tuple[str, ...]] = ("worker",)
     cuts_model: ClassVar[bool] = True
+    holds_parts: ClassVar[bool] = True
 
     stages: int | None = field(
         default=None,

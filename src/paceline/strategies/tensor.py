@@ -33,6 +33,7 @@ class Tensor(Strategy):
 
     replicates: ClassVar[tuple[str, ...]] = ("worker",)
     cuts_model: ClassVar[bool] = True
+    holds_parts: ClassVar[bool] = True
 
     size: int | None = field(
         default=None,

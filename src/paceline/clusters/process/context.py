@@ -44,8 +44,10 @@ from paceline.links.port import Port
 from paceline.links.receiving import RecvOperation
 from paceline.links.sending import SendOperation
 from paceline.replica.batches import GlobalBatches
+from paceline.replica.blueprint import Blueprint
 from paceline.replica.compiling import warm_up
 from paceline.replica.devices import CPU
+from paceline.replica.portable import taken_over
 from paceline.replica.replica import Replica
 from paceline.replica.samples import Samples
 from paceline.replica.steps import micro_batches
@@ -104,7 +106,7 @@ class ProcessContext(Rank):
         self.windows: dict[Any, LocalWindow] = {}
         self.groups = Groups(rank, hosts, driver.number_of)
         self.net = ProcessNet(self, self.groups.everybody)
-        self.model = ProcessLearner(self, _replica(job, rank, device))
+        self.model = ProcessLearner(self, _source(job, rank, device))
 
     def _open_port(self) -> Port:
         link, bells = self.wiring.emulated, self.board.bells
@@ -129,6 +131,8 @@ class ProcessContext(Rank):
         """Do before the run what would otherwise take time of its first steps."""
         # Where machines are emulated, workers that wait for each other to evaluate would change the run's times.
         self.log.sharing = sharing = None if self._emulates else SharedEvaluation.of(self)
+        if not getattr(self.job.strategy, "holds_parts", False) and self.job.task is not None:
+            _ = self.model.replica  # it is made before the run's time begins
         if not self.job.compiles:
             return
         batches, samples = [], None
@@ -318,8 +322,11 @@ class ProcessContext(Rank):
         self.board.write_report(record["step"], loss, samples, record["seconds"], metric)
 
 
-def _replica(job: Job, rank: int, device: torch.device) -> Replica | None:
+def _source(job: Job, rank: int, device: torch.device) -> Replica | Blueprint | None:
+    """The rank's replica; on the processor, what it is made of when it is needed."""
     if job.task is None:
         return None
-    module = job.task.build_model(job.seed)
+    if device == CPU:
+        return Blueprint(job.task, seed=job.seed, rank=rank, autocast=job.autocast)
+    module = taken_over(job.task, job.seed)
     return Replica(job.task, module, seed=job.seed, rank=rank, autocast=job.autocast, device=device)

@@ -14,6 +14,7 @@ from paceline.clusters.rank.data import TrainingData
 from paceline.clusters.rank.rank import Rank
 from paceline.context import Batch, Pieces
 from paceline.errors import ConfigurationError, GradientNotFiniteError, LossNotFiniteError
+from paceline.replica.blueprint import Blueprint
 from paceline.replica.memory import Account
 from paceline.replica.replica import Replica
 
@@ -26,6 +27,7 @@ class Learner(ABC, Generic[R]):
     """A rank's replica of the model. Its subclasses satisfy `paceline.context.Model`."""
 
     __slots__ = (
+        "_blueprint",
         "_ctx",
         "_is_shared",
         "_looks",
@@ -38,10 +40,12 @@ class Learner(ABC, Generic[R]):
         "updates",
     )
 
-    def __init__(self, ctx: R, replica: Replica | None) -> None:
+    def __init__(self, ctx: R, source: Replica | Blueprint | None) -> None:
+        """`source`: the rank's replica, or what it is made of when it is first used."""
         self._ctx = ctx
-        self._replica = replica
-        task = None if replica is None else replica.task
+        self._replica: Replica | None = None
+        self._blueprint = source if isinstance(source, Blueprint) else None
+        task = None if source is None else source.task
         # Most tasks need no look before an update.
         self._looks = task is not None and (task.ema is not None or task.schedule is not None)
         self._is_shared = False  # whether all ranks see the same parameters
@@ -50,9 +54,11 @@ class Learner(ABC, Generic[R]):
         """What the strategy remembers, by name."""
         self._twins = 0  # those that the program has asked for in this leg
         self._pieces: Pieces | None = None
-        self.account: Account | None = None if replica is None else replica.account_in(ctx.ledger)
+        self.account: Account | None = None
         """What this rank's replica holds: see `paceline.replica.memory`."""
         self._states_account: Account | None = None
+        if source is not None and not isinstance(source, Blueprint):
+            self.hold(source)
 
     @abstractmethod
     def _make_pieces(self) -> Pieces: ...
@@ -64,14 +70,23 @@ class Learner(ABC, Generic[R]):
         return self._pieces
 
     def hold(self, replica: Replica) -> None:
-        """Let this rank learn with another replica: one that has a part of the model only."""
-        self._replica = replica
+        """Let this rank learn with a replica, or with another: one that has a part of the model only."""
+        if self.account is None:
+            self.account = replica.account_in(self._ctx.ledger)
+        self._replica, self._blueprint = replica, None
 
     def begin_leg(self) -> None:
         self._twins = 0
 
     @property
+    def source(self) -> Replica | Blueprint:
+        """The replica, or what it would be made of."""
+        return self.replica if self._blueprint is None else self._blueprint
+
+    @property
     def replica(self) -> Replica:
+        if self._blueprint is not None:
+            self.hold(self._blueprint.build())
         if self._replica is None:
             raise ConfigurationError(
                 "task", "is needed for batches, gradients and updates", None, "use pl.train"
@@ -190,4 +205,4 @@ class Learner(ABC, Generic[R]):
 
     def finish(self, mean: Tensor | None) -> dict[str, Any]:
         """The state of the model, or of the workers' mean if given; empty where there is no task."""
-        return {} if self._replica is None else self._replica.state(mean)
+        return {} if self._ctx.job.task is None else self.replica.state(mean)

@@ -83,14 +83,16 @@ class RankPieces(ABC, Generic[R]):
 
     def _hold(self, segments: Sequence[int], worker: int, position: int) -> None:
         self._position = position
-        replica, cut = self._learner.replica, self._of_cut().at(position)
+        whole = self._ctx.is_reporter
+        # Only a reporter needs the whole model at some time: the others take their part of it.
+        replica = self._off_the_clock(lambda: self._learner.replica) if whole else self._learner.source
+        cut = self._of_cut().at(position)
         if isinstance(replica, PartReplica | BlankPart):
             assert replica.held == tuple(segments), "in every leg a rank holds the same"
             return
         if isinstance(replica, ShapeReplica):
             self._hold_blank(BlankPart(replica, cut, segments))
             return
-        whole = self._ctx.is_reporter
         self._learner.hold(
             self._off_the_clock(lambda: PartReplica(replica, cut, segments, keeps_whole=whole, worker=worker))
         )
@@ -100,13 +102,13 @@ class RankPieces(ABC, Generic[R]):
     ) -> RankShards:
         cut, learner = self._of_cut().at(position), self._learner
         self._ctx.note_holds(what_is_held(cut, segments, shard=(own, ranks)))
-        replica = learner.replica
+        replica = learner.source
         if isinstance(replica, ShapeReplica) and not isinstance(replica, BlankPart):
             self._hold_blank(BlankSharded(replica, cut, segments, ranks=ranks, own=own, sheds=sheds))
         elif not isinstance(replica, ShardedReplica | BlankSharded):
             if len(segments) < len(cut.segments) or cut.shares is not None:
                 self._hold(segments, own, position)
-            before = learner.replica
+            before = self._off_the_clock(lambda: learner.replica)
             learner.hold(
                 self._off_the_clock(lambda: ShardedReplica(before, cut, ranks=ranks, own=own, sheds=sheds))
             )
@@ -138,7 +140,7 @@ class RankPieces(ABC, Generic[R]):
         return self._layers[key]
 
     def _find_layers(self, tensor: int, sequence: bool) -> Layers:
-        replica = self._learner.replica
+        replica = self._learner.source
         if isinstance(replica, ShapeReplica) and replica.is_stand_in:
             return Layers.untried(replica.module)
         few = self._ctx.data.few()
@@ -247,7 +249,7 @@ class RankPieces(ABC, Generic[R]):
 
     @property
     def averages(self) -> bool:
-        return self._learner.replica.task.ema is not None
+        return self._learner.source.task.ema is not None
 
     def put(
         self, segments: Sequence[int], parameters: Tensor, buffers: Sequence[Tensor], *, position: int = 0

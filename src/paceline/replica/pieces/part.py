@@ -15,6 +15,7 @@ from paceline.context.crossing import Crossing
 from paceline.errors import ConfigurationError
 from paceline.replica.activations import state_of
 from paceline.replica.autocast import computing
+from paceline.replica.blueprint import Blueprint
 from paceline.replica.layout import flatten
 from paceline.replica.pieces.arranged import arrived, of_wanted, sent
 from paceline.replica.pieces.backward import Gradients
@@ -33,27 +34,44 @@ class PartReplica(Replica):
     A reporter has a whole replica to evaluate with, whose parameters take memory from `put` to the next batch only.
     """
 
+    _shown: Passing | None = None
+
     def __init__(
-        self, whole: Replica, cut: Cut, held: Sequence[int], *, keeps_whole: bool, worker: int = 0
+        self,
+        whole: Replica | Blueprint,
+        cut: Cut,
+        held: Sequence[int],
+        *,
+        keeps_whole: bool,
+        worker: int = 0,
     ) -> None:
-        self._whole = whole if keeps_whole else None
+        self._whole = whole if keeps_whole and isinstance(whole, Replica) else None
         self._cut = cut
         self.held = tuple(held)
         module = stripped(whole.module, cut, held)
         # What is drawn is what that worker would draw with the whole model.
-        super().__init__(whole.task, module, **(whole._identity | {"rank": worker}))
+        super().__init__(whole.task, module, **(whole.identity | {"rank": worker}))
         if cut.shares is not None:
             self.layout = replace(self.layout, within=cut.within(whole.layout))
-        # Its hooks keep the other replica alive until Python's garbage collector comes, but not its memory.
-        whole.gradient.untyped_storage().resize_(0)
-        self._shown = Passing(whole.parameters)
-        self._shown.go()
-        self._accounting.take_over(whole.give_account(), self)
+        if isinstance(whole, Replica):
+            self._take_place_of(whole)
         trainable = (parameter for parameter in module.parameters() if parameter.requires_grad)
         self._numbers = {id(parameter): number for number, parameter in enumerate(trainable)}
         self._passes = {number: self._passes_of(number) for number in held}
         self._wanted: dict[int, tuple[tuple[bool, ...], tuple[bool, ...]]] = {}
         """Of which values before and behind each segment gradients go back."""
+
+    def _hide_whole(self) -> None:
+        """The run has looked at the model, if it has: its memory is given up."""
+        if self._shown is not None:
+            self._shown.go()
+
+    def _take_place_of(self, whole: Replica) -> None:
+        # Whoever still has the other replica keeps no memory by it.
+        whole.gradient.untyped_storage().resize_(0)
+        self._shown = Passing(whole.parameters)
+        self._shown.go()
+        self._accounting.take_over(whole.give_account(), self)
         if whole.updates.kept is not None:
             self.updates.kept = whole.updates.kept.laid_out(self.layout)
 
@@ -83,7 +101,7 @@ class PartReplica(Replica):
 
     def begin_batch(self) -> None:
         """Before the first micro-batch of a step."""
-        self._shown.go()
+        self._hide_whole()
         self._binding.refresh()
         self._gradient.clear()
 
@@ -194,6 +212,7 @@ class PartReplica(Replica):
     ) -> None:
         """Write the parameters and buffers of these segments into the whole replica, by name."""
         assert self._whole is not None, "only a reporter puts a model together"
+        assert self._shown is not None
         self._shown.come()
         cut = self._cut.at(position)
         names = cut.parameters(held)

@@ -211,8 +211,7 @@ class ShardedReplica(PartReplica):
         self._book()
 
     def begin_batch(self) -> None:
-        if not self._is_all:
-            self._shown.go()
+        self._hide_whole()
         for place in range(len(self.units)):
             self.let_go(place)
         self._in_batch = True
