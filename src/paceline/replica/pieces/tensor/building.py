@@ -18,8 +18,8 @@ from paceline.context.segment import Joining
 from paceline.replica.pieces.counting import NOTHING, Count
 from paceline.replica.pieces.exporting import Exported
 from paceline.replica.pieces.tensor.edits import Given, Made, Step, add_part, become
+from paceline.replica.pieces.tensor.found import Region
 from paceline.replica.pieces.tensor.operations import enter
-from paceline.replica.pieces.tensor.region import Region
 from paceline.replica.pieces.tensor.spec import Split, widened
 from paceline.replica.pieces.traced import Traced, Trial
 

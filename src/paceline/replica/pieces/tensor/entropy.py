@@ -69,7 +69,7 @@ def log_of(exponential_sum: Tensor, most: Tensor, dim: int) -> Tensor:
 
 def minus(values: Tensor, log_sum: Tensor) -> Tensor:
     """This rank's part of log_softmax."""
-    return (_wide(values) - log_sum).to(values.dtype)
+    return _wide(values) - log_sum
 
 
 def picked(values: Tensor, target: Tensor, *part: int) -> Tensor:

@@ -17,7 +17,8 @@ from torch import Tensor, fx, nn
 
 from paceline.errors import ConfigurationError
 from paceline.replica.pieces.tensor.following import name_of
-from paceline.replica.pieces.tensor.region import Facts, Region, Role, Stuck, follow
+from paceline.replica.pieces.tensor.found import Facts, Region, Role, Stuck
+from paceline.replica.pieces.tensor.region import follow
 from paceline.replica.pieces.tensor.spec import Split
 
 __all__ = ["find", "find_with_loss", "roles_of", "wants_loss"]

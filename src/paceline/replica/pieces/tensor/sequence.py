@@ -15,7 +15,8 @@ from torch import Tensor, fx
 
 from paceline.errors import ConfigurationError
 from paceline.replica.pieces.tensor.following import NoRule, name_of
-from paceline.replica.pieces.tensor.region import Facts, Region, Role, Stuck, Walk, refine
+from paceline.replica.pieces.tensor.found import Facts, Region, Role, Stuck
+from paceline.replica.pieces.tensor.region import Walk, refine
 from paceline.replica.pieces.tensor.spec import Split
 from paceline.replica.pieces.tensor.views import Refine
 

@@ -15,8 +15,8 @@ from paceline.context.segment import Together
 from paceline.errors import ConfigurationError
 from paceline.replica.pieces.tensor.building import ENTERED, Built
 from paceline.replica.pieces.tensor.following import name_of
+from paceline.replica.pieces.tensor.found import Facts, Region, Role, Stuck
 from paceline.replica.pieces.tensor.planning import find, find_with_loss, wants_loss
-from paceline.replica.pieces.tensor.region import Facts, Region, Role, Stuck
 from paceline.replica.pieces.tensor.sequence import follow_sequence
 from paceline.replica.pieces.tensor.spec import Shares
 from paceline.replica.pieces.traced import Traced
