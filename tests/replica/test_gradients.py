@@ -100,3 +100,16 @@ def test_gradients_of_other_dtypes_are_taken_as_the_flat_tensor_has_them():
     gradient.begin_part(1.0, is_last=True)
     (module[0](torch.full((1, 2), 3.0)) + module[1](torch.full((1, 2), 5.0).double())).sum().backward()
     assert gradient.flat.tolist() == [3, 3, 1, 5, 5, 1]
+
+
+def test_what_comes_from_elsewhere_is_added_up_and_the_rest_is_zero():
+    module = two_layers()
+    gradient, _ = prepared(module)
+    for weight in (1.0, 3.0):  # the second batch sees nothing of the first
+        gradient.clear()
+        for value in (weight, 2 * weight):
+            gradient.add(1, torch.full((3,), value, dtype=torch.float64))
+        gradient.add(3, torch.full((1,), weight, dtype=torch.float64))
+        gradient.check()
+        assert gradient.flat.tolist() == [*[0.0] * 6, *[3 * weight] * 3, *[0.0] * 3, weight]
+        assert gradient.not_finite is None

@@ -34,6 +34,9 @@ def combine_rows(rows: Sequence[Tensor], into: Tensor, block: Tensor, combine: s
             into.copy_(rows[0])
         return
     function = _FUNCTIONS[combine]
+    if len(rows) == 2:  # there are no partial results
+        function(*rows, out=into)
+        return
     for start in range(0, into.numel(), len(block)):
         part = slice(start, min(start + len(block), into.numel()))
         partial = rows[0][part]
