@@ -85,6 +85,12 @@ class Pass:
 class Price(Protocol):
     """What one rank's computations cost."""
 
+    @property
+    def fixed(self) -> float | None:
+        """Its slowness, if nothing is drawn: ranks of one run that are equally slow then pay the same for a pass.
+        None: something is drawn for each."""
+        ...
+
     def seconds(self, kind: Work, segment: int, size: int) -> float:
         """Of a piece of work on a segment of the model. The whole model is segment 0.
 
@@ -138,6 +144,8 @@ class Measured:
 class _Drawn:
     __slots__ = ("_block", "_draw")
 
+    fixed = None
+
     def __init__(self, times: Times, rank: int, stragglers: Stragglers, rng: np.random.Generator) -> None:
         self._block: list[Iterator[float]] = [iter([])]
         """What was drawn beforehand, alone in a list: the generator must not refer to this object, or only the garbage
@@ -158,9 +166,15 @@ class _Drawn:
 
 
 class DrawsNothing:
-    """A price that draws nothing beforehand."""
+    """A price that draws nothing beforehand; delays are drawn when they are due."""
 
-    __slots__ = ()
+    __slots__ = ("_extra", "_factor", "fixed")
+
+    def __init__(self, factor: float, extra: Callable[[], float] | None) -> None:
+        """`extra` draws a delay. None: there are none."""
+        self._factor = factor
+        self._extra = extra or _nothing
+        self.fixed = factor if extra is None else None
 
     def unused(self) -> list[float]:
         return []
@@ -172,12 +186,11 @@ class DrawsNothing:
 class _InPhases(DrawsNothing):
     """Each pass takes its given time, whatever the segment and the samples."""
 
-    __slots__ = ("_extra", "_factor", "_times")
+    __slots__ = ("_times",)
 
-    def __init__(self, times: Phases, factor: float, extra: Callable[[], float]) -> None:
+    def __init__(self, times: Phases, factor: float, extra: Callable[[], float] | None) -> None:
+        super().__init__(factor, extra)
         self._times = times
-        self._factor = factor
-        self._extra = extra
 
     def seconds(self, kind: Work, segment: int, size: int) -> float:
         return self._times.mean_s * self._factor + self._extra() if kind is Work.GRADIENT else 0.0
@@ -195,12 +208,11 @@ class _InPhases(DrawsNothing):
 
 
 class _Reckoned(DrawsNothing):
-    __slots__ = ("_extra", "_factor", "_measured")
+    __slots__ = ("_measured",)
 
-    def __init__(self, measured: Measured, factor: float, extra: Callable[[], float]) -> None:
+    def __init__(self, measured: Measured, factor: float, extra: Callable[[], float] | None) -> None:
+        super().__init__(factor, extra)
         self._measured = measured
-        self._factor = factor
-        self._extra = extra
 
     def seconds(self, kind: Work, segment: int, size: int) -> float:
         measured = self._measured
@@ -214,10 +226,14 @@ class _Reckoned(DrawsNothing):
         return gradient_s * one.share * one.gradient_share * self._factor + extra_s
 
 
-def delays_of(rank: int, stragglers: Stragglers, rng: np.random.Generator) -> Callable[[], float]:
-    """What comes on top of each of a rank's gradients, in seconds."""
+def delays_of(rank: int, stragglers: Stragglers, rng: np.random.Generator) -> Callable[[], float] | None:
+    """Draws what comes on top of each of a rank's gradients, in seconds. None: nothing does."""
     delay = stragglers.delay_of(rank)
-    return (lambda: 0.0) if delay is None else (lambda: delay.draw(rng))
+    return None if delay is None else (lambda: delay.draw(rng))
+
+
+def _nothing() -> float:
+    return 0.0
 
 
 def ready_shares(bucket_shares: Sequence[float]) -> list[float]:

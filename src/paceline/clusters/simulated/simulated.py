@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import time
@@ -23,7 +24,7 @@ from paceline.clusters.simulated.context import SharedData, SimulatedContext, Wo
 from paceline.clusters.simulated.kernel import Kernel, Process
 from paceline.clusters.simulated.losses import Losses
 from paceline.clusters.simulated.lossy_network import LossyNetwork
-from paceline.clusters.simulated.network import Disturbed, Network
+from paceline.clusters.simulated.network import Disturbed, DisturbedRun, Network
 from paceline.costs import Link
 from paceline.costs.counted import Counted, Operations
 from paceline.costs.devices import Device, device_of
@@ -125,13 +126,17 @@ class Simulated:
         try:
             # The ranks compute in the caller's process, and must leave its random numbers as they were.
             with gc_paused(), seeded(job.seed):
-                try:
-                    # A rank that dies in a collective disturbs it in any case. Callbacks must be called once, and
-                    # checkpoints written once.
-                    whole = not self.faults and consult is None and job.keeping is None
-                    return self._run(job, progress, consult, whole_collectives=whole)
-                except Disturbed:
-                    return self._run(job, progress, consult, whole_collectives=False)
+                # A rank that dies in a collective disturbs it in any case. Callbacks must be called once, and
+                # checkpoints written once.
+                if not self.faults and consult is None and job.keeping is None:
+                    try:
+                        return self._run(job, progress, None, rings=True, runs=True)
+                    except DisturbedRun:
+                        pass
+                    except Disturbed:
+                        with contextlib.suppress(DisturbedRun):
+                            return self._run(job, progress, None, rings=False, runs=True)
+                return self._run(job, progress, consult, rings=False, runs=False)
         finally:
             _set_threads(threads)
 
@@ -141,10 +146,12 @@ class Simulated:
         progress: Callable[[Progress], None] | None,
         consult: Consult | None,
         *,
-        whole_collectives: bool,
+        rings: bool,
+        runs: bool,
     ) -> list[Outcome]:
+        """`rings`, `runs`: whether collectives, and tensor groups' passes and sums, are timed as a whole."""
         world = self._world(job, progress)
-        world.whole_collectives, world.consult = whole_collectives, consult
+        world.whole_collectives, world.whole_runs, world.consult = rings, runs, consult
         contexts = self._contexts(job, world)
         prepare_all(contexts, job)
         processes: list[Process[Any]] = []

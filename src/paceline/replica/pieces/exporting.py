@@ -16,7 +16,7 @@ from torch.utils._pytree import TreeSpec, tree_map
 from paceline.errors import ConfigurationError
 from paceline.replica.pieces.parts import Arguments
 
-__all__ = ["Exported", "export"]
+__all__ = ["Exported", "computes", "export"]
 
 _CHECKS = ("_assert", "sym_constrain", "_guards_fn")
 """Operations that check sizes and give nothing."""
@@ -28,7 +28,7 @@ class Exported:
     def __init__(self, program: ExportedProgram) -> None:
         assert program.call_spec.out_spec is not None
         self.out_spec: TreeSpec = program.call_spec.out_spec
-        self._constants = program.constants
+        self.constants = program.constants
         self.state: dict[fx.Node, str] = {}
         """Parameters, buffers and constants, by the names that the module has for them."""
         self.inputs: dict[fx.Node, int] = {}
@@ -50,7 +50,7 @@ class Exported:
         self.output: fx.Node = graph.output_node()
         self.sizes = _sizes(graph, set(self.inputs))
         """Numbers that follow from the shapes of the inputs alone."""
-        self.nodes = [node for node in graph.nodes if _computes(node) and node not in self.sizes]
+        self.nodes = [node for node in graph.nodes if computes(node) and node not in self.sizes]
 
     def rebuilt(self, graph: fx.Graph, copies: Mapping[fx.Node, fx.Node]) -> Exported:
         """The same with another graph, in which operations stand for those of this one."""
@@ -60,6 +60,19 @@ class Exported:
         other._look_at(fx.GraphModule(self.graph_module, graph))
         return other
 
+    def joined(
+        self,
+        graph: fx.Graph,
+        state: dict[fx.Node, str],
+        inputs: dict[fx.Node, int],
+        constants: dict[str, Any],
+    ) -> Exported:
+        """A larger graph with the outputs of this one."""
+        other = copy.copy(self)
+        other.state, other.inputs, other.constants = state, inputs, constants
+        other._look_at(fx.GraphModule(nn.Module(), graph))
+        return other
+
     def fetcher(self, module: nn.Module, node: fx.Node) -> Callable[[], Any]:
         """Gives a parameter, buffer or constant as it is when asked for: a module may replace its buffers."""
         name = self.state[node]
@@ -67,9 +80,9 @@ class Exported:
         try:
             owner = module.get_submodule(path)
         except AttributeError:
-            return lambda: self._constants[name]
-        if name in self._constants and attribute not in owner._buffers:
-            return lambda: self._constants[name]
+            return lambda: self.constants[name]
+        if name in self.constants and attribute not in owner._buffers:
+            return lambda: self.constants[name]
         return lambda: getattr(owner, attribute)
 
     def layer_of(self, node: fx.Node) -> str:
@@ -90,10 +103,10 @@ class Exported:
         return any(given.get(name) is node for name in written)
 
 
-def export(module: nn.Module, arguments: Arguments, samples: int) -> Exported:
-    """Trace a module with a batch of any size."""
+def export(module: nn.Module, arguments: Arguments, samples: int, *, fixed: bool = False) -> Exported:
+    """Trace a module with a batch of any size. `fixed`: all other sizes stay as they are."""
     try:
-        return Exported(_export(module, arguments, samples))
+        return Exported(_export(module, arguments, samples, fixed=fixed))
     except ConfigurationError:
         raise
     except Exception as error:
@@ -104,16 +117,17 @@ def export(module: nn.Module, arguments: Arguments, samples: int) -> Exported:
         raise ConfigurationError("model", bound, reason, _remedy(reason)) from error
 
 
-def _export(module: nn.Module, arguments: Arguments, samples: int) -> ExportedProgram:
+def _export(module: nn.Module, arguments: Arguments, samples: int, *, fixed: bool = False) -> ExportedProgram:
     def dims(leaf: Any) -> Any:
         if not isinstance(leaf, Tensor):
             return None
         free = samples > 1  # a size of 1 is traced as it is
         return {
-            axis: Dim.DYNAMIC if axis == 0 and size == samples and free else Dim.AUTO
+            axis: Dim.DYNAMIC if axis == 0 and size == samples and free else other
             for axis, size in enumerate(leaf.shape)
         }
 
+    other = Dim.STATIC if fixed else Dim.AUTO
     shapes = tree_map(dims, tuple(arguments.args)), tree_map(dims, arguments.kwargs)
     names = _argument_names(module, len(arguments.args))
     dynamic = {**dict(zip(names, shapes[0], strict=True)), **shapes[1]}
@@ -146,7 +160,8 @@ def _is_tensor(node: fx.Node) -> bool:
     return not isinstance(value, int | float | bool | torch.SymInt | torch.SymFloat | torch.SymBool)
 
 
-def _computes(node: fx.Node) -> bool:
+def computes(node: fx.Node) -> bool:
+    """Whether an operation gives something that is used, and not a mere check."""
     if node.op in ("placeholder", "output"):
         return False
     return not (not node.users and any(word in str(node.target) for word in _CHECKS))

@@ -20,7 +20,8 @@ from paceline.replica.pieces.tensor.operations import enter
 from paceline.replica.pieces.tensor.planning import find
 from paceline.replica.pieces.tensor.region import Facts, Region, Role
 from paceline.replica.pieces.tensor.spec import Shares, Split, widened
-from paceline.replica.pieces.traced import Traced, Trial
+from paceline.replica.pieces.traced import Traced
+from paceline.replica.pieces.trial import Trial
 
 __all__ = ["Sharded"]
 
