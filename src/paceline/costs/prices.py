@@ -75,6 +75,8 @@ class Pass:
     """Of matrix products, in a forward pass of one sample through the segment."""
     moved_bytes: float = 0.0
     """What all other operations of that pass read and write."""
+    measured_s: float | None = None
+    """What it takes on this machine, where that was measured."""
 
     @property
     def gradient_share(self) -> float:
@@ -136,6 +138,8 @@ class Measured:
     fixed_s: float
     per_sample_s: float
     update_s: float = 0.0
+    update_bytes: int = 0
+    """Of the parameters that were updated in that time: a part of them takes a part of it. 0: any takes all of it."""
 
     def of_rank(self, rank: int, stragglers: Stragglers, rng: np.random.Generator) -> Price:
         return _Reckoned(self, stragglers.factor(rank), delays_of(rank, stragglers, rng))
@@ -217,12 +221,14 @@ class _Reckoned(DrawsNothing):
     def seconds(self, kind: Work, segment: int, size: int) -> float:
         measured = self._measured
         if kind is Work.UPDATE:
-            return measured.update_s
+            return measured.update_s * (size / measured.update_bytes if measured.update_bytes else 1.0)
         return (measured.fixed_s + measured.per_sample_s * size) * self._factor + self._extra()
 
     def pass_seconds(self, one: Pass) -> float:
-        gradient_s = self._measured.fixed_s + self._measured.per_sample_s * one.samples
         extra_s = self._extra() if one.work is Work.FORWARD else 0.0  # a delay is one of each micro-batch
+        if one.measured_s is not None:
+            return one.measured_s * self._factor + extra_s
+        gradient_s = self._measured.fixed_s + self._measured.per_sample_s * one.samples
         return gradient_s * one.share * one.gradient_share * self._factor + extra_s
 
 

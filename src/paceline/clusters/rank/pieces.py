@@ -207,19 +207,20 @@ class RankPieces(ABC, Generic[R]):
         key = way, segment, batch.count, batch.total
         one = self._passes.get(key)
         if one is None:
-            of = self._of_cut().segments[segment]
-            slice_samples = batch.total / len(self._ctx.workers)
-            one = Pass(
-                _WORKS[way],
-                of.share,
-                batch.count,
-                slice_samples,
-                recomputes=self._learner.replica.task.recompute and way in ("both", "inputs"),
-                flops=of.flops,
-                moved_bytes=of.moved_bytes,
-            )
-            self._passes[key] = one
+            one = self._passes[key] = self._new_pass(way, segment, batch)
         return one
+
+    def _new_pass(self, way: str, segment: int, batch: Batch) -> Pass:
+        of = self._of_cut().segments[segment]
+        return Pass(
+            _WORKS[way],
+            of.share,
+            batch.count,
+            slice_samples=batch.total / len(self._ctx.workers),
+            recomputes=self._learner.replica.task.recompute and way in ("both", "inputs"),
+            flops=of.flops,
+            moved_bytes=of.moved_bytes,
+        )
 
     @abstractmethod
     def _timed(self, kind: int, one: Pass, micro: int, run: Callable[[], T]) -> Awaitable[T]:

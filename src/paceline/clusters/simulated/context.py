@@ -25,6 +25,7 @@ from paceline.clusters.simulated.kernel import AnyOf, Event, Kernel, Process
 from paceline.clusters.simulated.learner import SimulatedLearner
 from paceline.clusters.simulated.net import SimulatedGroupNet, SimulatedNet
 from paceline.clusters.simulated.network import Network
+from paceline.clusters.simulated.pass_timer import PassTimer
 from paceline.clusters.simulated.run_plan import RunPlan
 from paceline.clusters.simulated.whole_collective import WholeCollective
 from paceline.clusters.simulated.window import SimulatedWindow
@@ -94,6 +95,8 @@ class World:
     windows: dict[tuple[str, int], SimulatedWindow] = field(default_factory=dict)
     groups: GroupNumbers = field(default_factory=GroupNumbers)
     parameter_board: SimulatedWindow | None = None
+    pass_timer: PassTimer | None = None
+    """What passes through segments take on this machine, where that is what they cost."""
     layers: dict[int, Layers] = field(default_factory=dict)
     """The parts of the model, where it is cut, by the size of a tensor group: found once for all ranks."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from torch import Tensor
@@ -39,6 +40,13 @@ class SimulatedPieces(RankPieces["SimulatedContext"]):
 
     def _timed(self, kind: int, one: Pass, micro: int, run: Callable[[], T]) -> PassEvent[T]:
         return PassEvent(self._ctx, kind, one, micro, run)
+
+    def _new_pass(self, way: str, segment: int, batch: Batch) -> Pass:
+        one, timer = super()._new_pass(way, segment, batch), self._ctx.world.pass_timer
+        if timer is None:
+            return one
+        cut = self._of_cut().at(self._position)
+        return replace(one, measured_s=timer.seconds(cut, way, segment, batch))
 
     # Passes and sums of a stage as a whole
 

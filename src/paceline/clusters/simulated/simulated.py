@@ -25,6 +25,7 @@ from paceline.clusters.simulated.kernel import Kernel, Process
 from paceline.clusters.simulated.losses import Losses
 from paceline.clusters.simulated.lossy_network import LossyNetwork
 from paceline.clusters.simulated.network import Disturbed, DisturbedRun, Network
+from paceline.clusters.simulated.pass_timer import PassTimer
 from paceline.costs import Link
 from paceline.costs.counted import Counted, Operations
 from paceline.costs.devices import Device, device_of
@@ -199,6 +200,8 @@ class Simulated:
             computing_s=[0.0] * job.ranks,
             computations=[0] * job.ranks,
         )
+        if self.compute is None and self.device is None and world.data is not None:
+            world.pass_timer = PassTimer(lambda: _replica(job), world.data.source)
         return world
 
     def _pricing(self, job: Job, samples: Samples | None, batches: GlobalBatches | None) -> Pricing:
@@ -279,16 +282,22 @@ def _build(job: Job) -> nn.Module:
     return copy.deepcopy(model) if isinstance(model, nn.Module) else job.task.build_model(job.seed)
 
 
+def _replica(job: Job) -> Replica:
+    """The whole model, to measure with."""
+    assert job.task is not None
+    return Replica(job.task, _build(job), seed=job.seed, autocast=job.autocast)
+
+
 def _measure(job: Job, samples: Samples, batches: GlobalBatches) -> Measured:
     """What gradients and updates cost on this machine: of one worker's slice, and of a batch of another size."""
     assert job.task is not None
-    replica = Replica(job.task, _build(job), seed=job.seed, autocast=job.autocast)
+    replica = _replica(job)
     own = batches.slice(0, 0, job.workers)
     other = batches.slice(0, 0, 1 if job.workers > 1 else 2)
     own_s = _median_s(lambda: replica.compute(own, samples))
     other_s = _median_s(lambda: replica.compute(other, samples))
     fixed_s, per_sample_s = fit((own.count, other.count), (own_s, other_s))
-    return Measured(fixed_s, per_sample_s, _median_s(replica.apply))
+    return Measured(fixed_s, per_sample_s, _median_s(replica.apply), replica.parameters.nbytes)
 
 
 def _count(job: Job, samples: Samples, batches: GlobalBatches) -> Operations:
