@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from paceline.clusters.simulated.kernel import Event
 from paceline.clusters.simulated.messages import SendEvent
-from paceline.clusters.simulated.network import DisturbedRun, Network
+from paceline.clusters.simulated.network import Disturbed, DisturbedRun, Network
 from paceline.clusters.simulated.run_plan import Ring, RunPlan
 from paceline.clusters.simulated.run_times import (
     Apart,
@@ -138,7 +138,7 @@ class GroupRun:
     def _check(self, network: Network) -> None:
         """Whether nothing has happened since the first rank joined that a ring's first message had to do with."""
         if network.is_reserved:
-            raise DisturbedRun
+            raise Disturbed  # it is the ring of other ranks that cannot be timed as a whole
         for position, port in enumerate(self._ports):
             left = self._all[position - 1]
             leaves_s = max(left.joined_s + left.seconds[0], left.out_free_s)
