@@ -28,6 +28,7 @@ BENCHMARKS = {
     "report_page": "seconds until a report of 50,000 spans is drawn in Chromium, against its bound",
     "loading": "a step whose samples take 5 ms each with 2 loaders, and 3 workers on a mapped file of 2 GB",
     "pipeline": "one step of a pipeline of 2 stages, against torch.distributed.pipelining on Gloo",
+    "pipeline_prediction": "simulated seconds of a pipeline's step, priced on this machine, against measured ones",
     "tensor": "one step with matrices split among 2 workers, against DTensor on Gloo and no communication",
     "zero": "one step of zero in stages 2 and 3, against FSDP2 on Gloo and against no communication",
     "checkpoints": "seconds to save and load 1 GiB, against torch.save, torch.load and torch.distributed.checkpoint",

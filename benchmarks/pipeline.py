@@ -23,7 +23,7 @@ from benchmarks.result import Goal, Result, Row, compare
 from benchmarks.rounds import rounds
 from benchmarks.transformer import LAYERS, SAMPLES, build_transformer, make_sentences, token_loss
 
-__all__ = ["measure"]
+__all__ = ["MICRO_BATCHES", "STAGES", "measure", "task"]
 
 STAGES, MICRO_BATCHES = 2, 8
 CUT = 1 + LAYERS // 2
@@ -59,7 +59,8 @@ def measure() -> Result:
     return result
 
 
-def _task(*, accumulate: int = 1) -> pl.Task:
+def task(*, accumulate: int = 1) -> pl.Task:
+    """The transformer and its sentences."""
     return pl.Task(
         model=build_transformer,
         data=make_sentences,
@@ -76,13 +77,13 @@ def _make_optimizer(parameters: Sequence[torch.Tensor]) -> torch.optim.Optimizer
 
 def _run_ours(order: str) -> float:
     spec = f"pipeline:stages={STAGES},microbatches={MICRO_BATCHES},order={order},cuts={CUT}"
-    run = pl.train(_task(), spec, pl.Local(workers=STAGES, threads=1), steps=STEPS)
+    run = pl.train(task(), spec, pl.Local(workers=STAGES, threads=1), steps=STEPS)
     return _typical([record.seconds for record in run.history])
 
 
 def _run_one() -> float:
     cluster = pl.Local(workers=1, threads=1)
-    run = pl.train(_task(accumulate=MICRO_BATCHES), "single", cluster, steps=STEPS)
+    run = pl.train(task(accumulate=MICRO_BATCHES), "single", cluster, steps=STEPS)
     return _typical([record.seconds for record in run.history])
 
 

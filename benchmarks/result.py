@@ -44,6 +44,8 @@ class Goal:
 
     @property
     def bound(self) -> str:
+        if self.at_least is not None and self.at_most is not None:
+            return f"{self.at_least:.3g} to {self.at_most:.3g}"
         if self.at_least is not None:
             return f"at least {self.at_least:.3g}"
         return f"at most {self.at_most:.3g}" if self.at_most is not None else "for information"

@@ -1,4 +1,4 @@
-"""GPT-3's 175 billion parameters on simulated A100s: what some pipelines would take, without a byte of the model.
+"""GPT-3's 175 billion parameters on simulated A100s: what some pipelines and meshes would take, without a byte of it.
 
 python examples/gpt_175b.py
 """
@@ -9,11 +9,16 @@ import paceline as pl
 
 LAYERS, HIDDEN, HEADS, SEQUENCE, VOCABULARY, BATCH = 96, 12288, 96, 2048, 51200, 512
 PIPELINES = (
-    "stages=24,microbatches=128,order=1f1b",
-    "stages=48,microbatches=128,order=1f1b",
-    "stages=48,microbatches=512,order=1f1b",
-    "stages=48,microbatches=128,order=zb-h1",
-    "stages=96,microbatches=512,order=1f1b",
+    "pipeline:stages=24,microbatches=128,order=1f1b",
+    "pipeline:stages=48,microbatches=128,order=1f1b",
+    "pipeline:stages=48,microbatches=512,order=1f1b",
+    "pipeline:stages=48,microbatches=128,order=zb-h1",
+    "pipeline:stages=96,microbatches=512,order=1f1b",
+)
+MESHES = (  # data x pipeline x tensor, a tensor group on each host of 8
+    "hybrid:data=8,pipeline=16,tensor=8,microbatches=64",
+    "hybrid:data=16,pipeline=8,tensor=8,microbatches=32",
+    "hybrid:data=8,pipeline=16,tensor=8,microbatches=64,order=interleaved,chunks=3",
 )
 
 
@@ -23,18 +28,37 @@ def operations(layers: int, hidden: int, batch: int) -> float:
     return 72 * batch * SEQUENCE * layers * hidden**2 * (1 + extra)
 
 
-def main(layers: int = LAYERS, hidden: int = HIDDEN, heads: int = HEADS, batch: int = BATCH) -> None:
+def workers_of(spec: str) -> int:
+    """As many as stages, or as the mesh has places."""
+    words = dict(word.split("=") for word in spec.partition(":")[2].split(","))
+    workers = 1
+    for axis in ("stages", "data", "pipeline", "tensor"):
+        workers *= int(words.get(axis, 1))
+    return workers
+
+
+def main(
+    layers: int = LAYERS,
+    hidden: int = HIDDEN,
+    heads: int = HEADS,
+    batch: int = BATCH,
+    specs: tuple[str, ...] = PIPELINES + MESHES,
+) -> None:
     task = pl.models.GPT(layers, hidden, heads, SEQUENCE, VOCABULARY, batch, dtype=torch.bfloat16)
-    print(f"a batch of {batch} sequences on A100s      a step    bubble    Tflop/s a device")
-    for words in PIPELINES:
-        stages = min(layers, int(words.partition(",")[0].removeprefix("stages=")))
-        rest = words.partition(",")[2]
+    print(f"a batch of {batch} sequences on A100s{'':46}a step    bubble    Tflop/s a device")
+    for spec in specs:
+        workers = workers_of(spec)
         cluster = pl.Simulated(
-            workers=stages, math="none", device=pl.devices.A100, link=pl.Link("200Gbps", "5us")
+            workers=workers,
+            hosts=max(1, workers // 8),
+            math="none",
+            device=pl.devices.A100,
+            link=pl.Link("200Gbps", "5us"),
+            inside=pl.Link("2400Gbps", "2us"),
         )
-        run = pl.train(task, f"pipeline:stages={stages},{rest}", cluster, steps=1)
-        reached = operations(layers, hidden, batch) / run.step_seconds / stages
-        print(f"  {words:40}{run.step_seconds:7.1f} s    {run.trace.bubble:6.1%}    {reached / 1e12:6.1f}")
+        run = pl.train(task, spec, cluster, steps=1)
+        reached = operations(layers, hidden, batch) / run.step_seconds / workers
+        print(f"  {spec:78}{run.step_seconds:7.1f} s    {run.trace.bubble:6.1%}    {reached / 1e12:6.1f}")
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from paceline.costs.prices import Measured
 from paceline.strategies.fedavg import FedAvg
 from paceline.trace import Kind
 
-MOST = {Context: 14, Model: 20, Pieces: 15, Shards: 11, Net: 10, Log: 8}
+MOST = {Context: 14, Model: 20, Pieces: 17, Shards: 11, Net: 10, Log: 9}
 
 CLUSTERS = {
     "shared memory": lambda workers: pl.Local(workers=workers, threads=1),

@@ -88,10 +88,16 @@ def test_a_model_too_big_for_one_worker_is_trained_by_those_that_share_it(capsys
     ]
 
 
-def test_the_example_of_175_billion_parameters_prints_a_line_for_each_pipeline(capsys):
+def test_the_example_of_175_billion_parameters_prints_a_line_for_each_mesh(capsys):
     example = imported("gpt_175b")
-    example.main(layers=4, hidden=256, heads=4, batch=8)
+    specs = (
+        "pipeline:stages=4,microbatches=8,order=zb-h1",
+        "hybrid:data=2,pipeline=2,tensor=2,microbatches=4",
+    )
+    assert [example.workers_of(spec) for spec in specs] == [4, 8]
+    assert [example.workers_of(spec) for spec in example.MESHES] == [1024] * 3
+    example.main(layers=4, hidden=256, heads=4, batch=8, specs=specs)
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 1 + len(example.PIPELINES)
+    assert len(lines) == 1 + len(specs)
     reached = [float(line.split()[-1]) for line in lines[1:]]
     assert all(0 < each < 156 for each in reached)  # half of an A100's peak

@@ -26,6 +26,24 @@ def test_what_is_measured_grows_with_the_samples():
     assert measured.seconds(Work.UPDATE, 0, 0) == 0.125
 
 
+def test_an_update_of_a_part_takes_a_part_of_the_time():
+    measured = price(Measured(0.25, 0.5, update_s=0.125, update_bytes=400))
+    assert measured.seconds(Work.UPDATE, 0, 100) == 0.125 / 4
+
+
+def test_a_pass_that_was_measured_takes_what_it_took():
+    slow = price(Measured(3.0, 1.5), stragglers=Stragglers(slow={0: 2.0}, delay=None))
+    one = Pass(Work.BACKWARD, 0.5, samples=2, slice_samples=8.0, measured_s=0.75)
+    assert slow.pass_seconds(one) == 1.5
+
+
+def test_prices_of_equally_slow_ranks_are_the_same_unless_something_is_drawn():
+    slow, delayed = Stragglers(slow={0: 2.0}, delay=None), Stragglers(slow={}, delay=times.Exponential(0.1))
+    assert price(Measured(3.0, 1.5), stragglers=slow).fixed == 2.0
+    assert price(Measured(3.0, 1.5), stragglers=delayed).fixed is None
+    assert price(Given(times.Exponential(1.0))).fixed is None
+
+
 @pytest.mark.parametrize("pricing", [Given(times.Constant(1.0)), Measured(0.5, 0.25)])
 def test_a_slow_rank_takes_as_many_times_as_long_and_a_delay_comes_on_top(pricing):
     stragglers = Stragglers(slow={1: 3.0}, delay={1: times.Constant(0.5)})

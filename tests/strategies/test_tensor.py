@@ -120,9 +120,10 @@ def test_a_run_goes_on_with_other_parts_of_its_matrices(spec, workers, tmp_path)
 
 def test_a_block_needs_four_sums_a_step():
     run = pl.train(gpt_task(), "tensor", simulated(2), steps=2)
-    a_sum, blocks, steps, shown = 2, 3, 2, 1  # a ring of two ranks sends twice
-    assert run.messages_sent[0] == 4 * blocks * steps * a_sum
-    assert run.messages_sent[1] == 4 * blocks * steps * a_sum + shown
+    a_sum, blocks, steps = 2, 3, 2  # a ring of two ranks sends twice
+    asks, ready, shown = 1, 1, 1
+    assert run.messages_sent[0] == 4 * blocks * steps * a_sum + asks
+    assert run.messages_sent[1] == 4 * blocks * steps * a_sum + ready + shown
 
 
 def test_each_segment_is_in_the_trace():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -38,6 +39,10 @@ class Log(Protocol):
 
     def inspects(self, step: int) -> bool:
         """Whether the run looks at the reporter's parameters after this step: to evaluate or to keep them."""
+        ...
+
+    def measuring(self) -> AbstractContextManager[None]:
+        """What is done in it is measuring, not training: its time is taken off the run's clock."""
         ...
 
     def show(self, parameters: Tensor | None = None) -> None:

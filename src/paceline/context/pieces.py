@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 from paceline.context.batch import Batch
 from paceline.context.crossing import Crossing
+from paceline.context.net import Net
 from paceline.context.segment import Segment
 from paceline.context.shards import Shards
 
@@ -95,6 +96,22 @@ class Pieces(Protocol):
         Those of the weights are added to `gradient`, each micro-batch by its share of the batch. `part` does one half
         of it: first the inputs', for which the segment before waits, and at any time later the weights'.
         """
+        ...
+
+    def forward_through(
+        self, segments: Sequence[int], micro: int, given: Crossing, net: Net
+    ) -> Awaitable[Crossing] | None:
+        """`forward` of several segments in turn, with the sums over a tensor group between them (`Segment.sums`).
+
+        Only where a world can do that as a whole; None: pass by pass, sum by sum. It is so for all ranks of the group
+        or for none.
+        """
+        ...
+
+    def backward_through(
+        self, segments: Sequence[int], micro: int, gradients: Sequence[Tensor], part: BackwardPart, net: Net
+    ) -> Awaitable[Sequence[Tensor]] | None:
+        """The same of `backward`, from the last of these segments to the first."""
         ...
 
     def end_batch(self) -> None:

@@ -47,12 +47,11 @@ class Counted:
 
 
 class _ByOperations(DrawsNothing):
-    __slots__ = ("_counted", "_extra", "_factor")
+    __slots__ = ("_counted",)
 
-    def __init__(self, counted: Counted, factor: float, extra: Callable[[], float]) -> None:
+    def __init__(self, counted: Counted, factor: float, extra: Callable[[], float] | None) -> None:
+        super().__init__(factor, extra)
         self._counted = counted
-        self._factor = factor
-        self._extra = extra
 
     def seconds(self, kind: Work, segment: int, size: int) -> float:
         counted = self._counted

@@ -77,6 +77,8 @@ class Pass:
     """What all other operations of that pass read and write."""
     stage_share: float = 1.0
     """The segment's part of the operations of its stage: what is given for a pass is of a whole stage."""
+    measured_s: float | None = None
+    """What it takes on this machine, where that was measured."""
 
     @property
     def gradient_share(self) -> float:
@@ -86,6 +88,12 @@ class Pass:
 
 class Price(Protocol):
     """What one rank's computations cost."""
+
+    @property
+    def fixed(self) -> float | None:
+        """Its slowness, if nothing is drawn: ranks of one run that are equally slow then pay the same for a pass.
+        None: something is drawn for each."""
+        ...
 
     def seconds(self, kind: Work, segment: int, size: int) -> float:
         """Of a piece of work on a segment of the model. The whole model is segment 0.
@@ -132,6 +140,8 @@ class Measured:
     fixed_s: float
     per_sample_s: float
     update_s: float = 0.0
+    update_bytes: int = 0
+    """Of the parameters that were updated in that time: a part of them takes a part of it. 0: any takes all of it."""
 
     def of_rank(self, rank: int, stragglers: Stragglers, rng: np.random.Generator) -> Price:
         return _Reckoned(self, stragglers.factor(rank), delays_of(rank, stragglers, rng))
@@ -139,6 +149,8 @@ class Measured:
 
 class _Drawn:
     __slots__ = ("_block", "_draw")
+
+    fixed = None
 
     def __init__(self, times: Times, rank: int, stragglers: Stragglers, rng: np.random.Generator) -> None:
         self._block: list[Iterator[float]] = [iter([])]
@@ -160,9 +172,15 @@ class _Drawn:
 
 
 class DrawsNothing:
-    """A price that draws nothing beforehand."""
+    """A price that draws nothing beforehand; delays are drawn when they are due."""
 
-    __slots__ = ()
+    __slots__ = ("_extra", "_factor", "fixed")
+
+    def __init__(self, factor: float, extra: Callable[[], float] | None) -> None:
+        """`extra` draws a delay. None: there are none."""
+        self._factor = factor
+        self._extra = extra or _nothing
+        self.fixed = factor if extra is None else None
 
     def unused(self) -> list[float]:
         return []
@@ -174,12 +192,11 @@ class DrawsNothing:
 class _InPhases(DrawsNothing):
     """Each pass through a stage takes its given time, whatever the stage and the samples."""
 
-    __slots__ = ("_extra", "_factor", "_times")
+    __slots__ = ("_times",)
 
-    def __init__(self, times: Phases, factor: float, extra: Callable[[], float]) -> None:
+    def __init__(self, times: Phases, factor: float, extra: Callable[[], float] | None) -> None:
+        super().__init__(factor, extra)
         self._times = times
-        self._factor = factor
-        self._extra = extra
 
     def seconds(self, kind: Work, segment: int, size: int) -> float:
         return self._times.mean_s * self._factor + self._extra() if kind is Work.GRADIENT else 0.0
@@ -197,29 +214,34 @@ class _InPhases(DrawsNothing):
 
 
 class _Reckoned(DrawsNothing):
-    __slots__ = ("_extra", "_factor", "_measured")
+    __slots__ = ("_measured",)
 
-    def __init__(self, measured: Measured, factor: float, extra: Callable[[], float]) -> None:
+    def __init__(self, measured: Measured, factor: float, extra: Callable[[], float] | None) -> None:
+        super().__init__(factor, extra)
         self._measured = measured
-        self._factor = factor
-        self._extra = extra
 
     def seconds(self, kind: Work, segment: int, size: int) -> float:
         measured = self._measured
         if kind is Work.UPDATE:
-            return measured.update_s
+            return measured.update_s * (size / measured.update_bytes if measured.update_bytes else 1.0)
         return (measured.fixed_s + measured.per_sample_s * size) * self._factor + self._extra()
 
     def pass_seconds(self, one: Pass) -> float:
-        gradient_s = self._measured.fixed_s + self._measured.per_sample_s * one.samples
         extra_s = self._extra() if one.work is Work.FORWARD else 0.0  # a delay is one of each micro-batch
+        if one.measured_s is not None:
+            return one.measured_s * self._factor + extra_s
+        gradient_s = self._measured.fixed_s + self._measured.per_sample_s * one.samples
         return gradient_s * one.share * one.gradient_share * self._factor + extra_s
 
 
-def delays_of(rank: int, stragglers: Stragglers, rng: np.random.Generator) -> Callable[[], float]:
-    """What comes on top of each of a rank's gradients, in seconds."""
+def delays_of(rank: int, stragglers: Stragglers, rng: np.random.Generator) -> Callable[[], float] | None:
+    """Draws what comes on top of each of a rank's gradients, in seconds. None: nothing does."""
     delay = stragglers.delay_of(rank)
-    return (lambda: 0.0) if delay is None else (lambda: delay.draw(rng))
+    return None if delay is None else (lambda: delay.draw(rng))
+
+
+def _nothing() -> float:
+    return 0.0
 
 
 def ready_shares(bucket_shares: Sequence[float]) -> list[float]:

@@ -28,6 +28,8 @@ class ShapeReplica(Replica):
     def __init__(self, task: Task, module: nn.Module, *, seed: int = 0, rank: int = 0) -> None:
         super().__init__(task, module, seed=seed, rank=rank)
         self._shards: dict[int, Sequence[slice]] = {}
+        self.known_parts: dict[Any, Any] = {}
+        """What is known of the parts of the model that ranks hold: see `BlankPart`."""
 
     def twin(self) -> Replica:
         return self

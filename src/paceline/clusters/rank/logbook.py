@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -67,6 +67,14 @@ class Logbook:
 
     def inspects(self, step: int) -> bool:
         return step + 1 >= self._rank.leg_end or self._evaluation_is_due(step)
+
+    @contextlib.contextmanager
+    def measuring(self) -> Iterator[None]:
+        start_s = self._rank.now()
+        try:
+            yield
+        finally:
+            self._leave_out(start_s)
 
     def show(self, parameters: Tensor | None = None) -> None:
         self.observer.show(self._rank.model.parameters if parameters is None else parameters)

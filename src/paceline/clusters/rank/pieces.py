@@ -13,7 +13,7 @@ from paceline.clusters.rank.holding import what_is_held
 from paceline.clusters.rank.learner import Learner
 from paceline.clusters.rank.rank import Rank
 from paceline.clusters.rank.shards import RankShards
-from paceline.context import BackwardPart, Batch, Crossing, Segment
+from paceline.context import BackwardPart, Batch, Crossing, Net, Segment
 from paceline.costs.prices import Pass, Work
 from paceline.errors import GradientNotFiniteError
 from paceline.replica.pieces.blank import BlankPart, BlankSharded
@@ -24,7 +24,7 @@ from paceline.replica.shapes import ShapeReplica
 from paceline.replica.steps import micro_batches
 from paceline.trace import Kind
 
-__all__ = ["RankPieces"]
+__all__ = ["KINDS", "RankPieces"]
 
 R = TypeVar("R", bound=Rank)
 T = TypeVar("T")
@@ -32,7 +32,12 @@ T = TypeVar("T")
 _WORKS = {"forward": Work.FORWARD, "both": Work.BACKWARD, "inputs": Work.INPUTS, "weights": Work.WEIGHTS}
 # As plain numbers: a member of an enumeration takes longer to find.
 _FORWARD = int(Kind.FORWARD)
-_KINDS = {"both": int(Kind.BACKWARD), "inputs": int(Kind.BACKWARD), "weights": int(Kind.WEIGHTS)}
+KINDS = {
+    "forward": _FORWARD,
+    "both": int(Kind.BACKWARD),
+    "inputs": int(Kind.BACKWARD),
+    "weights": int(Kind.WEIGHTS),
+}
 
 
 class RankPieces(ABC, Generic[R]):
@@ -170,11 +175,15 @@ class RankPieces(ABC, Generic[R]):
             made = part.forward(segment, batch, micro, self._ctx.data.source, given)
             if isinstance(made, Crossing):
                 return made
-            assert self._batch is not None
-            self._loss = (self._loss or 0.0) + batch.count / self._batch.count * made.item()
+            self._note_loss(batch, made.item())
             return Crossing()
 
         return self._timed(_FORWARD, self._pass("forward", segment, batch), micro, run)
+
+    def _note_loss(self, batch: Batch, loss: float) -> None:
+        """Of a micro-batch."""
+        assert self._batch is not None
+        self._loss = (self._loss or 0.0) + batch.count / self._batch.count * loss
 
     def backward(
         self, segment: int, micro: int, gradients: Sequence[Tensor], part: BackwardPart = "both"
@@ -188,7 +197,17 @@ class RankPieces(ABC, Generic[R]):
             walk = held.backward if part == "both" else held.backward_inputs
             return walk(segment, micro, gradients)
 
-        return self._timed(_KINDS[part], self._pass(part, segment, self._micros[micro]), micro, run)
+        return self._timed(KINDS[part], self._pass(part, segment, self._micros[micro]), micro, run)
+
+    def forward_through(
+        self, segments: Sequence[int], micro: int, given: Crossing, net: Net
+    ) -> Awaitable[Crossing] | None:
+        return None
+
+    def backward_through(
+        self, segments: Sequence[int], micro: int, gradients: Sequence[Tensor], part: BackwardPart, net: Net
+    ) -> Awaitable[Sequence[Tensor]] | None:
+        return None
 
     def end_batch(self) -> None:
         ctx, batch, part = self._ctx, self._batch, self._part()
@@ -208,20 +227,21 @@ class RankPieces(ABC, Generic[R]):
         key = way, segment, batch.count, batch.total
         one = self._passes.get(key)
         if one is None:
-            of = self._of_cut().segments[segment]
-            slice_samples = batch.total / len(self._ctx.workers)
-            one = Pass(
-                _WORKS[way],
-                of.share,
-                batch.count,
-                slice_samples,
-                recomputes=self._learner.replica.task.recompute and way in ("both", "inputs"),
-                flops=of.flops,
-                moved_bytes=of.moved_bytes,
-                stage_share=self._stage_share(of),
-            )
-            self._passes[key] = one
+            one = self._passes[key] = self._new_pass(way, segment, batch)
         return one
+
+    def _new_pass(self, way: str, segment: int, batch: Batch) -> Pass:
+        of = self._of_cut().segments[segment]
+        return Pass(
+            _WORKS[way],
+            of.share,
+            batch.count,
+            slice_samples=batch.total / len(self._ctx.workers),
+            recomputes=self._learner.replica.task.recompute and way in ("both", "inputs"),
+            flops=of.flops,
+            moved_bytes=of.moved_bytes,
+            stage_share=self._stage_share(of),
+        )
 
     def _stage_share(self, of: Segment) -> float:
         shares = [each.share for each in self.segments if each.stage == of.stage]

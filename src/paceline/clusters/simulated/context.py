@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
@@ -20,10 +20,13 @@ from paceline.clusters.rank.observer import Observer
 from paceline.clusters.rank.pace import slowest
 from paceline.clusters.rank.rank import Rank
 from paceline.clusters.simulated.events import Timer
+from paceline.clusters.simulated.group_run import GroupRun
 from paceline.clusters.simulated.kernel import AnyOf, Event, Kernel, Process
 from paceline.clusters.simulated.learner import SimulatedLearner
 from paceline.clusters.simulated.net import SimulatedGroupNet, SimulatedNet
 from paceline.clusters.simulated.network import Network
+from paceline.clusters.simulated.pass_timer import PassTimer
+from paceline.clusters.simulated.run_plan import RunPlan
 from paceline.clusters.simulated.whole_collective import WholeCollective
 from paceline.clusters.simulated.window import SimulatedWindow
 from paceline.context import Batch, Handle
@@ -83,9 +86,17 @@ class World:
     """Whether collectives of many ranks are timed as a whole."""
     under_way: dict[int, WholeCollective] = field(default_factory=dict)
     """By tag: collectives that are timed as a whole, and that some of their ranks have not begun yet."""
+    whole_runs: bool = True
+    """Whether a tensor group's passes and sums in a stage are timed as a whole."""
+    runs: dict[int, GroupRun] = field(default_factory=dict)
+    """By tag: those that some of their ranks have not begun yet."""
+    plans: dict[Hashable, RunPlan | None] = field(default_factory=dict)
+    """Of runs, found once for all groups."""
     windows: dict[tuple[str, int], SimulatedWindow] = field(default_factory=dict)
     groups: GroupNumbers = field(default_factory=GroupNumbers)
     parameter_board: SimulatedWindow | None = None
+    pass_timer: PassTimer | None = None
+    """What passes through segments take on this machine, where that is what they cost."""
     layers: dict[tuple[int, bool], Layers] = field(default_factory=dict)
     """The parts of the model, where it is cut, by the size of a tensor group and whether it parts sequences: found once
     for all ranks."""

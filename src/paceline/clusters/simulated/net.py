@@ -26,11 +26,11 @@ __all__ = ["SimulatedGroupNet", "SimulatedNet"]
 class SimulatedNet:
     """Everybody, as one of the ranks sees it. It satisfies `paceline.context.Net`."""
 
-    __slots__ = ("_base", "_context", "_group", "hosts", "rank", "size")
+    __slots__ = ("_base", "_context", "group", "hosts", "rank", "size")
 
     def __init__(self, context: SimulatedContext, group: Group) -> None:
         self._context = context
-        self._group = group
+        self.group = group
         self._base = group.base
         self.rank = group.rank
         self.size = group.size
@@ -42,7 +42,7 @@ class SimulatedNet:
 
     def seen_by(self, context: SimulatedContext) -> SimulatedNet:
         """The same group, for another program of this rank."""
-        return type(self)(context, self._group)
+        return type(self)(context, self.group)
 
     def send(self, to: int, tensor: Tensor, *, tag: int = 0, header: tuple[float, ...] = ()) -> SendEvent:
         return SendEvent(self._context, to, tensor, tag, header)
@@ -57,17 +57,17 @@ class SimulatedNet:
             bound, remedy = "must not be native in a simulation", "torch.distributed keeps no virtual time"
             raise ConfigurationError("algorithm", bound, "native", remedy)
         if self._context.world.whole_collectives and suits(collective):
-            return PartEvent(self._context, self._group, collective, data, combine)
-        next_tag = self._group.next_collective
+            return PartEvent(self._context, self.group, collective, data, combine)
+        next_tag = self.group.next_collective
         return interpret(self._context, self, collective, data, combine=combine, next_tag=next_tag)
 
     def window(self, name: str, *, rows: int, like: Tensor) -> View:
         if len(set(self.hosts)) > 1:
             remedy = "use hosts=1 or pass messages"
             raise ConfigurationError("window", "needs ranks of one host", name, remedy)
-        world, key = self._context.world, (name, self._group.place)
+        world, key = self._context.world, (name, self.group.place)
         if key not in world.windows:
-            world.windows[key] = SimulatedWindow(world.kernel, self._group.members, rows, like, world.memory)
+            world.windows[key] = SimulatedWindow(world.kernel, self.group.members, rows, like, world.memory)
         return world.windows[key].seen_by(self._context)
 
     def split(self, ranks: Sequence[int]) -> SimulatedNet:
@@ -90,14 +90,14 @@ class SimulatedGroupNet(SimulatedNet):
     __slots__ = ()
 
     def send(self, to: int, tensor: Tensor, *, tag: int = 0, header: tuple[float, ...] = ()) -> SendEvent:
-        return SendEvent(self._context, self._group.members[to], tensor, self._base | tag, header)
+        return SendEvent(self._context, self.group.members[to], tensor, self._base | tag, header)
 
     def recv(
         self, source: int, into: Tensor | None = None, *, combine: Combine = "copy", tag: int = 0
     ) -> RecvEvent:
-        group = self._group
+        group = self.group
         member = ANY if source == ANY else group.members[source]
         return RecvEvent(self._context, member, into, combine, self._base | tag, group.positions)
 
     def split(self, ranks: Sequence[int]) -> SimulatedNet:
-        return self._of([self._group.members[rank] for rank in ranks])
+        return self._of([self.group.members[rank] for rank in ranks])

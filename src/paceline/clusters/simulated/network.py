@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,17 +18,24 @@ from paceline.clusters.simulated.messages import SendEvent
 from paceline.costs import Link
 from paceline.schedules.network import LinkCost
 
-__all__ = ["Disturbed", "Network"]
+if TYPE_CHECKING:
+    from paceline.clusters.simulated.group_run import GroupRun
+
+__all__ = ["Disturbed", "DisturbedRun", "Network"]
 
 
 class Disturbed(Exception):  # noqa: N818
     """A message was sent while a collective was being timed as a whole, which holds only if nothing else is sent."""
 
 
+class DisturbedRun(Disturbed):
+    """The passes and sums of a tensor group cannot be timed as a whole: see `group_run`."""
+
+
 class Ports:
     """Both ports of one rank."""
 
-    __slots__ = ("arrived", "coming", "deliver", "in_free_s", "instant_s", "out_free_s")
+    __slots__ = ("arrived", "coming", "deliver", "in_free_s", "instant_s", "out_free_s", "run")
 
     def __init__(self, deliver: Callable[[SendEvent], None]) -> None:
         self.deliver = deliver
@@ -38,6 +46,19 @@ class Ports:
         """When messages last arrived."""
         self.arrived: SendEvent | list[SendEvent] | None = None
         """Those that arrived then, in their order: hardly ever several."""
+        self.run: GroupRun | None = None
+        """Who knows when these ports are free, while this rank's group is timed as a whole."""
+
+    def enter_run(self, run: GroupRun) -> None:
+        """From now on messages that arrive take their turn in the run, and none may be sent."""
+        self.run = run
+        self.coming += 1  # nothing can be known of a message before it arrives
+        self.out_free_s = math.inf
+
+    def leave_run(self, out_free_s: float, in_free_s: float) -> None:
+        self.run = None
+        self.coming -= 1
+        self.out_free_s, self.in_free_s = out_free_s, in_free_s
 
 
 class Network:
@@ -77,6 +98,8 @@ class Network:
         packet.carry_s = carry_s = packet.nbytes * per_byte_s
         out, into = self.ports[packet.source], self.ports[packet.to]
         if out.out_free_s > start_s:
+            if out.run is not None:
+                raise DisturbedRun
             start_s = out.out_free_s
             in_order = False
         packet.start_s = start_s
@@ -102,6 +125,10 @@ class Network:
         if not self._whole_collectives:
             self._reserved_until_s = self._last_collective_ends_s
 
+    @property
+    def is_reserved(self) -> bool:
+        return self.kernel.now < self._reserved_until_s
+
     def latencies(self, group: np.ndarray) -> LinkCost:
         """From each rank of a group to each other, as the timer of schedules takes it."""
         return self._costs(group, 0)
@@ -124,7 +151,10 @@ class Network:
         into = self.ports[packet.to]
         into.coming -= 1
         self.under_way -= 1
-        self._arrive(packet, into, packet.begins_s)
+        if into.run is None:
+            self._arrive(packet, into, packet.begins_s)
+        else:
+            into.run.receive(packet)
 
     def _arrive(self, packet: SendEvent, into: Ports, begins_s: float) -> None:
         if begins_s == into.instant_s:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import time
@@ -23,7 +24,8 @@ from paceline.clusters.simulated.context import SharedData, SimulatedContext, Wo
 from paceline.clusters.simulated.kernel import Kernel, Process
 from paceline.clusters.simulated.losses import Losses
 from paceline.clusters.simulated.lossy_network import LossyNetwork
-from paceline.clusters.simulated.network import Disturbed, Network
+from paceline.clusters.simulated.network import Disturbed, DisturbedRun, Network
+from paceline.clusters.simulated.pass_timer import PassTimer
 from paceline.costs import Link
 from paceline.costs.counted import Counted, Operations
 from paceline.costs.devices import Device, device_of
@@ -127,13 +129,17 @@ class Simulated:
         try:
             # The ranks compute in the caller's process, and must leave its random numbers as they were.
             with gc_paused(), seeded(job.seed):
-                try:
-                    # A rank that dies in a collective disturbs it in any case. Callbacks must be called once, and
-                    # checkpoints written once.
-                    whole = not self.faults and consult is None and job.keeping is None
-                    return self._run(job, progress, consult, whole_collectives=whole)
-                except Disturbed:
-                    return self._run(job, progress, consult, whole_collectives=False)
+                # A rank that dies in a collective disturbs it in any case. Callbacks must be called once, and
+                # checkpoints written once.
+                if not self.faults and consult is None and job.keeping is None:
+                    try:
+                        return self._run(job, progress, None, rings=True, runs=True)
+                    except DisturbedRun:
+                        pass
+                    except Disturbed:
+                        with contextlib.suppress(DisturbedRun):
+                            return self._run(job, progress, None, rings=False, runs=True)
+                return self._run(job, progress, consult, rings=False, runs=False)
         finally:
             _set_threads(threads)
 
@@ -143,10 +149,12 @@ class Simulated:
         progress: Callable[[Progress], None] | None,
         consult: Consult | None,
         *,
-        whole_collectives: bool,
+        rings: bool,
+        runs: bool,
     ) -> list[Outcome]:
+        """`rings`, `runs`: whether collectives, and tensor groups' passes and sums, are timed as a whole."""
         world = self._world(job, progress)
-        world.whole_collectives, world.consult = whole_collectives, consult
+        world.whole_collectives, world.whole_runs, world.consult = rings, runs, consult
         contexts = self._contexts(job, world)
         prepare_all(contexts, job)
         processes: list[Process[Any]] = []
@@ -196,6 +204,8 @@ class Simulated:
             computing_s=[0.0] * job.ranks,
             computations=[0] * job.ranks,
         )
+        if self.compute is None and self.device is None and world.data is not None:
+            world.pass_timer = PassTimer(lambda: _replica(job), world.data.source)
         return world
 
     def _pricing(self, job: Job, samples: Samples | None, batches: GlobalBatches | None) -> Pricing:
@@ -283,16 +293,22 @@ def _build(job: Job) -> nn.Module:
     return copy.deepcopy(model) if isinstance(model, nn.Module) else job.task.build_model(job.seed)
 
 
+def _replica(job: Job) -> Replica:
+    """The whole model, to measure with."""
+    assert job.task is not None
+    return Replica(job.task, _build(job), seed=job.seed, autocast=job.autocast)
+
+
 def _measure(job: Job, samples: Samples, batches: GlobalBatches) -> Measured:
     """What gradients and updates cost on this machine: of one worker's slice, and of a batch of another size."""
     assert job.task is not None
-    replica = Replica(job.task, _build(job), seed=job.seed, autocast=job.autocast)
+    replica = _replica(job)
     own = batches.slice(0, 0, job.workers)
     other = batches.slice(0, 0, 1 if job.workers > 1 else 2)
     own_s = _median_s(lambda: replica.compute(own, samples))
     other_s = _median_s(lambda: replica.compute(other, samples))
     fixed_s, per_sample_s = fit((own.count, other.count), (own_s, other_s))
-    return Measured(fixed_s, per_sample_s, _median_s(replica.apply))
+    return Measured(fixed_s, per_sample_s, _median_s(replica.apply), replica.parameters.nbytes)
 
 
 def _count(job: Job, samples: Samples, batches: GlobalBatches) -> Operations:

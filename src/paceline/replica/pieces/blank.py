@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from paceline.context import Batch
+from paceline.context import BackwardPart, Batch
 from paceline.context.crossing import Crossing
 from paceline.replica.activations import Activations
 from paceline.replica.layout import Layout
@@ -32,14 +32,14 @@ class BlankPart(ShapeReplica):
         self.task = whole.task
         self.module = whole.module
         self.updates = whole.updates
-        self.layout = _narrowed(whole.layout, cut, held)
+        self._facts = _facts_of(whole, cut, held)
+        self.layout = self._facts.layout
         self.parameters = torch.empty(self.layout.length, dtype=self.layout.dtype, device="meta")
         self._cut = cut
         self.held = tuple(held)
         self._shards = {}
         self._given: dict[tuple[int, int], tuple[Tensor, ...]] = {}  # by segment and micro-batch
         self._whole_shapes = whole
-        self._names = cut.parameters(held)
         self._activations: BlankActivations | None = None
 
     def count_in(self, account: Account, few: Callable[[], Any]) -> None:
@@ -48,9 +48,7 @@ class BlankPart(ShapeReplica):
         if whole.is_stand_in:
             return
         memory = whole.memory
-        other = Activations([whole.parameters])  # parameters that are not trained, and narrow copies
-        other.note([each for name, each in whole.module.named_parameters() if name in self._names])
-        account.hold("parameters", self.parameters.nbytes + other.let_go())
+        account.hold("parameters", self.parameters.nbytes + self._facts.other_bytes)
         account.hold("gradients", self.gradient.nbytes)
         account.hold("buffers", memory.buffers)
         account.begin()
@@ -58,12 +56,7 @@ class BlankPart(ShapeReplica):
 
     def note_updated(self, account: Account, shard: slice | None) -> None:
         if self._activations is not None and self.layout.length:
-            layout, own = self._whole_shapes.layout, self.layout
-            starts = dict(zip(layout.names, layout.offsets[:-1], strict=True))
-            lengths = zip(own.names, own.offsets[:-1], own.offsets[1:], strict=True)
-            # Of a part of a parameter as much is remembered as of any other stretch of that length.
-            ranges = [(starts[name], starts[name] + stop - start) for name, start, stop in lengths]
-            account.hold("optimizer", self._whole_shapes.memory.optimizer(ranges))
+            account.hold("optimizer", self._facts.optimizer_bytes)
 
     @property
     def gradient(self) -> Tensor:
@@ -103,6 +96,21 @@ class BlankPart(ShapeReplica):
     def backward_weights(self, segment: int, part: int) -> None:
         if self._activations is not None:
             self._activations.end(segment, part)
+
+    def forward_through(self, segments: Sequence[int], batch: Batch, part: int, given: Crossing) -> Crossing:
+        """`forward` of several segments in turn."""
+        self._given[segments[0], part] = given.tensors
+        if self._activations is not None:
+            self._activations.forward_through(segments, part, batch.count)
+        if segments[-1] + 1 == len(self._cut.segments):
+            return Crossing()
+        return _crossing(self._cut.segments[segments[-1]].values_out, batch.count)
+
+    def backward_through(self, segments: Sequence[int], part: int, way: BackwardPart) -> list[Tensor]:
+        """`backward` of several segments, given in forward order."""
+        if self._activations is not None:
+            self._activations.backward_through(segments, part, way)
+        return [] if way == "weights" else list(self._given.pop((segments[0], part)))
 
     def end_batch(self) -> None:
         pass
@@ -223,8 +231,40 @@ class BlankSharded(BlankPart):
         return torch.empty(self.units[place].length, dtype=self.layout.dtype, device="meta")
 
 
-def _narrowed(layout: Layout, cut: Cut, held: Sequence[int]) -> Layout:
-    names = cut.parameters(held)
+class _Facts:
+    """What ranks know that hold the same segments: found once for all of them."""
+
+    def __init__(self, whole: ShapeReplica, cut: Cut, held: Sequence[int]) -> None:
+        self._whole = whole
+        self._names = cut.parameters(held)
+        self.layout = _narrowed(whole.layout, cut, self._names)
+
+    @cached_property
+    def other_bytes(self) -> int:
+        """Of parameters that are not trained, and narrow copies."""
+        other = Activations([self._whole.parameters])
+        other.note([each for name, each in self._whole.module.named_parameters() if name in self._names])
+        return other.let_go()
+
+    @cached_property
+    def optimizer_bytes(self) -> int:
+        layout, own = self._whole.layout, self.layout
+        starts = dict(zip(layout.names, layout.offsets[:-1], strict=True))
+        lengths = zip(own.names, own.offsets[:-1], own.offsets[1:], strict=True)
+        # Of a part of a parameter as much is remembered as of any other stretch of that length.
+        ranges = [(starts[name], starts[name] + stop - start) for name, start, stop in lengths]
+        return self._whole.memory.optimizer(ranges)
+
+
+def _facts_of(whole: ShapeReplica, cut: Cut, held: Sequence[int]) -> _Facts:
+    key = cut.bounds, cut.position, tuple(held)
+    if key not in whole.known_parts:
+        whole.known_parts[key] = _Facts(whole, cut, held)
+    facts: _Facts = whole.known_parts[key]
+    return facts
+
+
+def _narrowed(layout: Layout, cut: Cut, names: set[str]) -> Layout:
     kept = [number for number, name in enumerate(layout.names) if name in names]
     shapes = [layout.shapes[number] for number in kept]
     if cut.shares is not None:

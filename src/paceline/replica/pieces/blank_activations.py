@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from paceline.context import BackwardPart
 from paceline.context.crossing import Crossing
 from paceline.replica.activations import state_of
 from paceline.replica.memory import Account, Ledger
@@ -31,6 +32,8 @@ class BlankActivations:
         self._few = few
         self._in_flight: dict[tuple[int, int], PassBytes] = {}  # by segment and micro-batch
         self._sizes = _part_sizes(whole, cut)
+        self._runs: dict[tuple[int, int], _RunBytes] = {}  # by first segment and micro-batch
+        self._known: dict[tuple[int, int, int], _RunBytes] = {}  # by first and last segment and samples
 
     def forward(self, segment: int, micro: int, samples: int) -> None:
         nbytes = self._in_flight[segment, micro] = self._of(segment, samples)
@@ -51,6 +54,33 @@ class BlankActivations:
         again = self._whole.task.recompute
         self._account.free("activations", nbytes.given + nbytes.made if again else nbytes.kept)
 
+    def forward_through(self, segments: Sequence[int], micro: int, samples: int) -> None:
+        """`forward` of several segments in turn, with the same peak."""
+        run = self._of_run(segments, samples)
+        self._runs[segments[0], micro] = run
+        if run.forward_rise > run.kept:
+            self._account.touch("activations", run.forward_rise)
+        self._account.add("activations", run.kept)
+
+    def backward_through(self, segments: Sequence[int], micro: int, way: BackwardPart) -> None:
+        """`backward` and `end` of several segments, from the last to the first."""
+        run = self._runs[segments[0], micro]
+        if way == "inputs":
+            self._account.add("activations", run.made)
+            return
+        if run.backward_rise and way == "both":
+            self._account.touch("activations", run.backward_rise)
+        del self._runs[segments[0], micro]
+        self._account.free("activations", run.kept + (run.made if way == "weights" else 0))
+
+    def _of_run(self, segments: Sequence[int], samples: int) -> _RunBytes:
+        key = segments[0], segments[-1], samples
+        found = self._known.get(key)
+        if found is None:
+            each = [self._of(segment, samples) for segment in segments]
+            found = self._known[key] = _run_bytes(each, recomputes=self._whole.task.recompute)
+        return found
+
     def _of(self, segment: int, samples: int) -> PassBytes:
         known, key = self._whole.memory.of_segments, (self._cut.bounds, self._sizes, samples)
         if key not in known:  # ranks that hold other segments ask for the same
@@ -70,6 +100,33 @@ def _part_sizes(whole: ShapeReplica, cut: Cut) -> tuple[int, ...]:
     return found
 
 
+class _RunBytes(NamedTuple):
+    """What passes through several segments in turn take."""
+
+    kept: int
+    """After the forward passes, until the backward ones."""
+    made: int
+    """What the backward passes compute again."""
+    forward_rise: int
+    """The most above what was there before them."""
+    backward_rise: int
+
+
+def _run_bytes(segments: Sequence[PassBytes], *, recomputes: bool) -> _RunBytes:
+    if not recomputes:
+        kept = sum(each.kept for each in segments)
+        return _RunBytes(kept, 0, kept, 0)
+    given = made = forward_rise = backward_rise = 0
+    for each in segments:
+        given, made = given + each.given, made + each.made
+        forward_rise = max(forward_rise, given + each.made)
+    freed = 0
+    for each in reversed(segments):
+        backward_rise = max(backward_rise, each.made - freed)
+        freed += each.given
+    return _RunBytes(given, made, forward_rise, backward_rise)
+
+
 def segment_bytes(whole: ShapeReplica, cut: Cut, content: Any) -> list[PassBytes]:
     """What a forward pass of each segment takes, found by a pass through the whole model without data."""
     task, module = whole.task, whole.module
@@ -77,11 +134,8 @@ def segment_bytes(whole: ShapeReplica, cut: Cut, content: Any) -> list[PassBytes
         module = stripped(module, cut, range(len(cut.segments)))
     module.train()
     arguments = cut.arguments(task, module, content)
-    around = Around(
-        account=Ledger().account(),
-        recomputes=task.recompute,
-        state=lambda: [whole.parameters, *state_of(module)],
-    )
+    state = [whole.parameters, *state_of(module)]
+    around = Around(account=Ledger().account(), recomputes=task.recompute, state=lambda: state)
     found, crossing = list[PassBytes](), Crossing()
     for number, segment in enumerate(cut.segments):
         is_last, takes = number + 1 == len(cut.segments), cut.needs_arguments(number)

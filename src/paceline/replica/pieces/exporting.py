@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ from torch.utils._pytree import TreeSpec, tree_map
 from paceline.errors import ConfigurationError
 from paceline.replica.pieces.parts import Arguments
 
-__all__ = ["Exported", "export"]
+__all__ = ["Exported", "computes", "export", "program_of", "symbols_in"]
 
 _CHECKS = ("_assert", "sym_constrain", "_guards_fn")
 """Operations that check sizes and give nothing."""
@@ -28,7 +28,7 @@ class Exported:
     def __init__(self, program: ExportedProgram) -> None:
         assert program.call_spec.out_spec is not None
         self.out_spec: TreeSpec = program.call_spec.out_spec
-        self._constants = program.constants
+        self.constants = program.constants
         self.state: dict[fx.Node, str] = {}
         """Parameters, buffers and constants, by the names that the module has for them."""
         self.inputs: dict[fx.Node, int] = {}
@@ -41,6 +41,8 @@ class Exported:
             else:
                 assert spec.target is not None
                 self.state[node] = spec.target
+        self.batch_symbols = _batch_symbols(self.inputs)
+        """What the size of a batch is written as; nothing if it was traced as a number."""
         self._look_at(program.graph_module)
 
     def _look_at(self, graph_module: fx.GraphModule) -> None:
@@ -50,7 +52,7 @@ class Exported:
         self.output: fx.Node = graph.output_node()
         self.sizes = _sizes(graph, set(self.inputs))
         """Numbers that follow from the shapes of the inputs alone."""
-        self.nodes = [node for node in graph.nodes if _computes(node) and node not in self.sizes]
+        self.nodes = [node for node in graph.nodes if computes(node) and node not in self.sizes]
 
     def rebuilt(self, graph: fx.Graph, copies: Mapping[fx.Node, fx.Node]) -> Exported:
         """The same with another graph, in which operations stand for those of this one."""
@@ -63,21 +65,36 @@ class Exported:
     def rename(self, module: nn.Module, prefix: str) -> None:
         """Take all state of the module as it is now for constants, by names with this prefix."""
         values = {name: self.fetcher(module, node)() for node, name in self.state.items()}
-        self._constants = {prefix + name: value for name, value in values.items()}
+        self.constants = {prefix + name: value for name, value in values.items()}
         self.state = {node: prefix + name for node, name in self.state.items()}
 
     def constant(self, node: fx.Node) -> Any:
-        return self._constants[self.state[node]]
+        return self.constants[self.state[node]]
 
     def followed_by(self, other: Exported, graph: fx.Graph, copies: Mapping[fx.Node, fx.Node]) -> Exported:
         """This and then another that has constants only, with a graph in which operations stand for those of both."""
         joint = copy.copy(self)
         joint.out_spec = other.out_spec
-        joint._constants = {**self._constants, **other._constants}
+        joint.constants = {**self.constants, **other.constants}
         joint.state = {copies[node]: name for node, name in (self.state | other.state).items()}
         joint.inputs = {copies[node]: place for node, place in (self.inputs | other.inputs).items()}
         joint._look_at(fx.GraphModule(self.graph_module, graph))
         return joint
+
+    def joined(
+        self,
+        graph: fx.Graph,
+        state: dict[fx.Node, str],
+        inputs: dict[fx.Node, int],
+        constants: dict[str, Any],
+        batch_symbols: frozenset[Any],
+    ) -> Exported:
+        """A larger graph with the outputs of this one."""
+        other = copy.copy(self)
+        other.batch_symbols = batch_symbols
+        other.state, other.inputs, other.constants = state, inputs, constants
+        other._look_at(fx.GraphModule(nn.Module(), graph))
+        return other
 
     def fetcher(self, module: nn.Module, node: fx.Node) -> Callable[[], Any]:
         """Gives a parameter, buffer or constant as it is when asked for: a module may replace its buffers."""
@@ -86,9 +103,9 @@ class Exported:
         try:
             owner = module.get_submodule(path)
         except AttributeError:
-            return lambda: self._constants[name]
-        if name in self._constants and attribute not in owner._buffers:
-            return lambda: self._constants[name]
+            return lambda: self.constants[name]
+        if name in self.constants and attribute not in owner._buffers:
+            return lambda: self.constants[name]
         return lambda: getattr(owner, attribute)
 
     def layer_of(self, node: fx.Node) -> str:
@@ -109,10 +126,10 @@ class Exported:
         return any(given.get(name) is node for name in written)
 
 
-def export(module: nn.Module, arguments: Arguments, samples: int) -> Exported:
-    """Trace a module with a batch of any size."""
+def export(module: nn.Module, arguments: Arguments, samples: int, *, fixed: bool = False) -> Exported:
+    """Trace a module with a batch of any size. `fixed`: all other sizes stay as they are."""
     try:
-        return Exported(_export(module, arguments, samples))
+        return Exported(_export(module, arguments, samples, fixed=fixed))
     except ConfigurationError:
         raise
     except Exception as error:
@@ -123,33 +140,48 @@ def export(module: nn.Module, arguments: Arguments, samples: int) -> Exported:
         raise ConfigurationError("model", bound, reason, _remedy(reason)) from error
 
 
-def _export(module: nn.Module, arguments: Arguments, samples: int) -> ExportedProgram:
+def _export(module: nn.Module, arguments: Arguments, samples: int, *, fixed: bool = False) -> ExportedProgram:
     def dims(leaf: Any) -> Any:
         if not isinstance(leaf, Tensor):
             return None
         free = samples > 1  # a size of 1 is traced as it is
         return {
-            axis: Dim.DYNAMIC if axis == 0 and size == samples and free else Dim.AUTO
+            axis: Dim.DYNAMIC if axis == 0 and size == samples and free else other
             for axis, size in enumerate(leaf.shape)
         }
 
+    other = Dim.STATIC if fixed else Dim.AUTO
     shapes = tree_map(dims, tuple(arguments.args)), tree_map(dims, arguments.kwargs)
     names = _argument_names(module, len(arguments.args))
     dynamic = {**dict(zip(names, shapes[0], strict=True)), **shapes[1]}
+    return program_of(module, arguments.args, arguments.kwargs, dynamic)
+
+
+def program_of(module: nn.Module, args: Any, kwargs: Any, dynamic_shapes: Any) -> ExportedProgram:
+    """What torch.export makes of it, without a word."""
     from torch._dynamo import config
 
     # Torch keeps what it remembers of shapes for ever, and it is of no use for the next model.
     with warnings.catch_warnings(), config.patch(fake_tensor_cache_enabled=False):
         warnings.simplefilter("ignore")
-        return torch.export.export(
-            module, arguments.args, arguments.kwargs, dynamic_shapes=dynamic, strict=False
-        )
+        return torch.export.export(module, args, kwargs, dynamic_shapes=dynamic_shapes, strict=False)
 
 
 def _argument_names(module: nn.Module, count: int) -> list[str]:
     import inspect
 
     return list(inspect.signature(module.forward).parameters)[:count]
+
+
+def _batch_symbols(inputs: Iterable[fx.Node]) -> frozenset[Any]:
+    tensors = (node.meta.get("val") for node in inputs)
+    first = next((each for each in tensors if isinstance(each, Tensor) and each.dim()), None)
+    return frozenset() if first is None else symbols_in(first.shape[0])
+
+
+def symbols_in(size: Any) -> frozenset[Any]:
+    """What a size of a traced value is written with; nothing if it is a number."""
+    return frozenset(size.node.expr.free_symbols) if isinstance(size, torch.SymInt) else frozenset()
 
 
 def _sizes(graph: fx.Graph, inputs: set[fx.Node]) -> set[fx.Node]:
@@ -168,7 +200,8 @@ def _is_tensor(node: fx.Node) -> bool:
     return not isinstance(value, int | float | bool | torch.SymInt | torch.SymFloat | torch.SymBool)
 
 
-def _computes(node: fx.Node) -> bool:
+def computes(node: fx.Node) -> bool:
+    """Whether an operation gives something that is used, and not a mere check."""
     if node.op in ("placeholder", "output"):
         return False
     return not (not node.users and any(word in str(node.target) for word in _CHECKS))

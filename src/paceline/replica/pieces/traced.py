@@ -7,46 +7,28 @@ every rank can fetch it. Nor do sizes that follow from it: they are computed aga
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from torch import Tensor, fx, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_leaves, tree_unflatten
 
-from paceline.replica.pieces.counting import Count, attention_flops, counted, nbytes_of
 from paceline.replica.pieces.exporting import Exported, export
+from paceline.replica.pieces.layer_by_layer import trace_layers
 from paceline.replica.pieces.parts import MOST_TENSORS, Arguments, Compute, Part, cannot_cross
+from paceline.replica.pieces.trial import Trial, try_out
 
-__all__ = ["Traced", "Trial", "run_counted"]
-
-
-@dataclass(slots=True)
-class Trial:
-    """What is known of each operation after some samples went through the model, without data."""
-
-    samples: int
-    values: dict[fx.Node, Any] = field(default_factory=dict)
-    counts: dict[fx.Node, Count] = field(default_factory=dict)
-    parameters: dict[fx.Node, str] = field(default_factory=dict)
-    """The names of those that the graph is given."""
-    buffers: dict[fx.Node, str] = field(default_factory=dict)
-    trainable: frozenset[str] = frozenset()
-    split: dict[fx.Node, int] = field(default_factory=dict)
-    """Among how many ranks a value is split, if it is."""
-
-    def nbytes(self, node: fx.Node) -> int:
-        """Of one sample."""
-        return nbytes_of(self.values[node]) // self.samples // self.split.get(node, 1)
+__all__ = ["Traced"]
 
 
 class Traced:
     """A module as a row of operations."""
 
     def __init__(self, module: nn.Module, arguments: Arguments, samples: int) -> None:
-        exported = export(module, arguments, samples)
-        self.begin(exported, _try(exported, module, arguments, samples))
+        found = trace_layers(module, arguments, samples)
+        if found is None:
+            exported = export(module, arguments, samples)
+            found = exported, try_out(exported, module, arguments, samples)
+        self.begin(*found)
 
     def begin(self, exported: Exported, trial: Trial) -> None:
         """Make parts of a graph."""
@@ -54,6 +36,7 @@ class Traced:
         self.trial = trial
         self._nodes = exported.nodes
         self._place = {node: place for place, node in enumerate(self._nodes)}
+        self._in_graph = {node: n for n, node in enumerate(exported.graph_module.graph.nodes)}
         self._crossing = self._find_crossing()
         self.parts = self._make_parts()
 
@@ -144,7 +127,7 @@ class Traced:
                 found[node] = None
                 if node in self.exported.sizes:
                     waiting += node.all_input_nodes
-        return [node for node in self.exported.graph_module.graph.nodes if node in found]
+        return sorted(found, key=self._in_graph.__getitem__)
 
     def _state_of(self, start: int, stop: int) -> list[fx.Node]:
         """The parameters, buffers and constants that these operations use."""
@@ -173,49 +156,4 @@ class Traced:
         return graph.node_copy(node, lambda each: copies[each])
 
     def _in_order(self, nodes: Sequence[fx.Node]) -> Iterator[fx.Node]:
-        wanted = set(nodes)
-        return (node for node in self.exported.graph_module.graph.nodes if node in wanted)
-
-
-def _try(exported: Exported, module: nn.Module, arguments: Arguments, samples: int) -> Trial:
-    trial = Trial(samples)
-    given = tree_leaves(tuple(arguments))
-    names = {id(parameter): name for name, parameter in module.named_parameters()}
-    buffers = {id(buffer): name for name, buffer in module.named_buffers()}
-    trial.trainable = frozenset(name for name, each in module.named_parameters() if each.requires_grad)
-    with FakeTensorMode(allow_non_fake_inputs=True) as mode, torch.no_grad():
-        fakes: list[Any] = []
-        for node in exported.placeholders:
-            if node in exported.inputs:
-                value = given[exported.inputs[node]]
-            else:
-                value = exported.fetcher(module, node)()
-                if id(value) in names:
-                    trial.parameters[node] = names[id(value)]
-                if id(value) in buffers:
-                    trial.buffers[node] = buffers[id(value)]
-            fakes.append(mode.from_tensor(value.detach()) if isinstance(value, Tensor) else value)
-        run_counted(exported.graph_module, trial, fakes)
-    return trial
-
-
-def run_counted(graph_module: fx.GraphModule, trial: Trial, given: Sequence[Any]) -> None:
-    """Run a graph, and note what each operation gives and costs."""
-    _Counting(graph_module, trial).run(*given)
-
-
-class _Counting(fx.Interpreter):
-    """Runs a graph and counts each operation."""
-
-    def __init__(self, graph_module: fx.GraphModule, trial: Trial) -> None:
-        super().__init__(graph_module, garbage_collect_values=False)
-        self._trial = trial
-
-    def run_node(self, node: fx.Node) -> Any:
-        made, count = counted(lambda: super(_Counting, self).run_node(node))
-        if node.target is torch.ops.aten.scaled_dot_product_attention.default:
-            args, kwargs = self.fetch_args_kwargs_from_env(node)
-            moved = nbytes_of((args, kwargs, made))
-            count = Count(count.operations, attention_flops(*args, **kwargs), moved)
-        self._trial.values[node], self._trial.counts[node] = made, count
-        return made
+        return iter(sorted(set(nodes), key=self._in_graph.__getitem__))

@@ -8,6 +8,7 @@ of every parameter once. And the first rank is shown the whole model when the ru
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 
 from paceline.collectives import all_reduce, norm_of_squares
 from paceline.context import Context, Net
@@ -17,7 +18,8 @@ from paceline.tensors import square_of
 
 __all__ = ["Pieces"]
 
-_SHOWN = 2**30  # a tag of its own
+_SHOWN = 2**30  # tags of their own
+_READY = 2**29
 
 
 class Pieces:
@@ -64,14 +66,19 @@ class Pieces:
 
     def _find_tied(self) -> dict[str, list[int]]:
         """The ranks of each parameter that this rank trains together with others."""
-        holders: dict[str, list[int]] = {}
-        for rank, segments in enumerate(self._held):
-            for name in dict.fromkeys(n for s in segments for n in self._model.pieces.segments[s].parameters):
-                holders.setdefault(name, []).append(rank)
+        pieces, segments = self._model.pieces, self._model.pieces.segments
+        names = [set[str]().union(*(segments[s].parameters for s in held)) for held in self._held]
+        own = names[self._net.rank]
+        shared = set[str]().union(
+            *(own & other for rank, other in enumerate(names) if rank != self._net.rank)
+        )
+        in_order = (
+            dict.fromkeys(name for segment in segments for name in segment.parameters) if shared else ()
+        )
         return {
-            name: ranks
-            for name, ranks in holders.items()
-            if len(ranks) > 1 and self._net.rank in ranks and self._model.pieces.trains(name)
+            name: [rank for rank, each in enumerate(names) if name in each]
+            for name in in_order
+            if name in shared and pieces.trains(name)
         }
 
     async def update(self) -> None:
@@ -97,9 +104,33 @@ class Pieces:
         return await norm_of_squares(self._row, square)
 
     async def show(self, step: int) -> None:
-        """Let the run see the whole model after a step, if it wants to."""
-        if not self._ctx.log.inspects(step) and not self._model.pieces.averages:
+        """Let the run see the whole model after a step, if it wants to.
+
+        That is measuring: it begins when all have ended the step, and its time does not count. A moving average, which
+        needs to see every step, is part of the training.
+        """
+        row, log = self._row, self._ctx.log
+        if log.inspects(step):
+            await self._await_all()
+            with log.measuring() if row.rank == 0 else nullcontext():
+                await self._bring_together()
+        elif self._model.pieces.averages:
+            await self._bring_together()
+
+    async def _await_all(self) -> None:
+        """The first rank waits until the others have ended the step, and they until it asks for what they hold."""
+        row = self._row
+        nothing = self._model.gradient[:0]
+        if row.rank > 0:
+            await row.send(0, nothing, tag=_READY)
+            await row.recv(0, tag=_READY)
             return
+        for rank in range(1, row.size):
+            await row.recv(rank, tag=_READY)
+        for rank in range(1, row.size):
+            await row.send(rank, nothing, tag=_READY)
+
+    async def _bring_together(self) -> None:
         row, pieces = self._row, self._model.pieces
         if row.rank > 0:
             buffers = pieces.held_buffers

@@ -12,7 +12,7 @@ from paceline.errors import ConfigurationError
 from paceline.mesh import Mesh
 from paceline.strategies.pipelining.data_axis import Copies, DataAxis, SharedPieces, SharedUpdates
 from paceline.strategies.pipelining.pieces import Pieces
-from paceline.strategies.pipelining.segments import Segments, segments_of
+from paceline.strategies.pipelining.segments import Segments, held_segments
 from paceline.strategies.pipelining.shared_segments import SharedSegmentsOfStage
 from paceline.strategies.pipelining.stage import Stage
 from paceline.strategies.sharding.exchange import exchange_on
@@ -76,10 +76,9 @@ class _Rank:
         self._plan = plan
         self._group, self._net, self._tensor = mesh["data"], mesh["pipeline"], mesh["tensor"]
         self._ranks = math.prod(mesh.axes.values())
-        stages, size = self._net.size, self._net.size * self._tensor.size
+        size = self._net.size * self._tensor.size
         row = ctx.net.split(range(self._group.rank * size, (self._group.rank + 1) * size))
-        pieces = ctx.model.pieces
-        held = [segments_of(pieces, range(rank, stages * plan.chunks, stages)) for rank in range(stages)]
+        held = held_segments(ctx.model.pieces, self._net.size)
         self._segments, data = self._hold(held[self._net.rank])
         self._stage = Stage(ctx, self._net, plan.chunks, self._segments)
         once = self._tensor if plan.zero < 2 else None  # else segment by segment

@@ -11,16 +11,22 @@ from paceline.strategies.pipelining.joining import joined
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["Segments", "segments_of"]
+__all__ = ["Segments", "held_segments"]
 
 
-def segments_of(pieces: Pieces, stages: Sequence[int]) -> list[int]:
-    """The segments of some stages."""
-    return [segment.number for segment in pieces.segments if segment.stage in stages]
+def held_segments(pieces: Pieces, ranks: int) -> list[list[int]]:
+    """The segments of each rank of a pipeline: stage k is rank k % p's."""
+    held: list[list[int]] = [[] for _ in range(ranks)]
+    for segment in pieces.segments:
+        held[segment.stage % ranks].append(segment.number)
+    return held
 
 
 class Segments:
     """What a rank computes of a stage. Who shares segments with other ranks talks to them in between."""
+
+    _goes_through = True
+    """Whether nothing but passes and sums over the tensor group is done."""
 
     def __init__(self, pieces: Pieces, tensor: Net | None = None) -> None:
         """`tensor`: the ranks among which the matrices of these segments are split."""
@@ -35,6 +41,10 @@ class Segments:
 
     async def forward(self, stage: int, micro: int, given: Crossing) -> Crossing:
         """What goes from a stage to the next, given what came from the one before."""
+        if self._tensor is not None and self._goes_through:
+            through = self._pieces.forward_through(self._of[stage], micro, given, self._tensor)
+            if through is not None:
+                return await through
         for number in self._of[stage]:
             segment = self._all[number]
             if segment.gradient_sums:
@@ -49,6 +59,10 @@ class Segments:
         self, stage: int, micro: int, gradients: Sequence[Tensor], part: BackwardPart
     ) -> Sequence[Tensor]:
         """The gradients of what came from the stage before, given those of what went to the next."""
+        if self._tensor is not None and self._goes_through:
+            through = self._pieces.backward_through(self._of[stage], micro, gradients, part, self._tensor)
+            if through is not None:
+                return await through
         for number in reversed(self._of[stage]):
             segment = self._all[number]
             await self._have(number)

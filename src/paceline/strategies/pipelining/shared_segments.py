@@ -15,6 +15,8 @@ __all__ = ["SharedSegmentsOfStage"]
 class SharedSegmentsOfStage(Segments):
     """All ranks that share segments make the same passes in the same order, some of them with nothing to compute."""
 
+    _goes_through = False
+
     def __init__(
         self,
         pieces: Pieces,

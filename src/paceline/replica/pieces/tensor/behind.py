@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,8 +13,9 @@ from torch.utils._pytree import TreeSpec, tree_leaves, tree_map, tree_unflatten
 
 from paceline.errors import ConfigurationError
 from paceline.replica.calls import own_loss, target_of
-from paceline.replica.pieces.exporting import Exported
-from paceline.replica.pieces.traced import Traced, Trial, run_counted
+from paceline.replica.pieces.exporting import Exported, program_of
+from paceline.replica.pieces.traced import Traced
+from paceline.replica.pieces.trial import Trial, run_counted
 from paceline.task import Task
 
 __all__ = ["with_loss"]
@@ -60,10 +60,7 @@ def _exported(module: _Loss, target: Any, outputs: Sequence[fx.Node], traced: Tr
     open_dims = [_open_dims(node.meta["val"]) for node in outputs]
     shapes = tree_map(_all_open, target), open_dims
     given = tree_map(lambda leaf: _blank(leaf) if isinstance(leaf, Tensor) else leaf, target)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        program = torch.export.export(module, (given, values), dynamic_shapes=shapes, strict=False)
-    exported = Exported(program)
+    exported = Exported(program_of(module, (given, values), None, shapes))
     for node, dims in zip(exported.placeholders[-len(outputs) :], open_dims, strict=True):
         if any(
             isinstance(node.meta["val"].shape[dim], int) for dim, kind in dims.items() if kind == Dim.AUTO

@@ -21,7 +21,8 @@ from paceline.replica.pieces.tensor.edits import Given, Made, Step, add_part, be
 from paceline.replica.pieces.tensor.found import Region
 from paceline.replica.pieces.tensor.operations import enter
 from paceline.replica.pieces.tensor.spec import Split, widened
-from paceline.replica.pieces.traced import Traced, Trial
+from paceline.replica.pieces.traced import Traced
+from paceline.replica.pieces.trial import Trial
 
 __all__ = ["ENTERED", "Built", "Joint"]
 

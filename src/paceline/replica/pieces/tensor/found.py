@@ -29,8 +29,8 @@ class Facts:
     parameters: Mapping[fx.Node, str]
     wanted: frozenset[fx.Node]
     """Values that have a gradient."""
-    inputs: Sequence[fx.Node]
-    """What the model is called with."""
+    batch_symbols: frozenset[Any]
+    """What the size of a batch is written as; nothing if it was traced as a number."""
 
     def weight(self, node: fx.Node) -> str | None:
         """The parameter that is a linear layer's or an embedding's weight."""

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import torch
 from torch import Tensor, fx
 
 from paceline.errors import ConfigurationError
+from paceline.replica.pieces.exporting import symbols_in
 from paceline.replica.pieces.tensor.following import NoRule, name_of
 from paceline.replica.pieces.tensor.found import Facts, Region, Role, Stuck
 from paceline.replica.pieces.tensor.region import Walk, refine
@@ -75,7 +75,7 @@ class _SequenceWalk(Walk):
         self._whole = whole
         self._now: fx.Node | None = None
         self._uses: dict[str, set[fx.Node]] = {}
-        self._batch = _batch_symbols(facts)
+        self._batch = facts.batch_symbols
 
     def run(self) -> Region:
         region = super().run()
@@ -186,16 +186,5 @@ class _SequenceWalk(Walk):
         value = node.meta.get("val")
         if not isinstance(value, Tensor) or value.dim() != 3:
             return None
-        batch = [dim for dim in (0, 1) if _symbols(value.shape[dim]) & self._batch] if self._batch else [0]
+        batch = [dim for dim in (0, 1) if symbols_in(value.shape[dim]) & self._batch] if self._batch else [0]
         return 1 - batch[0] if len(batch) == 1 else None
-
-
-def _batch_symbols(facts: Facts) -> set[Any]:
-    """What the size of a batch is written as; nothing if it was traced as a number."""
-    tensors = (node.meta.get("val") for node in facts.inputs)
-    first = next((each for each in tensors if isinstance(each, Tensor) and each.dim()), None)
-    return set() if first is None else _symbols(first.shape[0])
-
-
-def _symbols(size: Any) -> set[Any]:
-    return set(size.node.expr.free_symbols) if isinstance(size, torch.SymInt) else set()

@@ -157,5 +157,5 @@ def _facts(traced: Traced) -> Facts:
         trial.values,
         trial.parameters,
         frozenset(wanted),
-        list(exported.inputs),
+        exported.batch_symbols,
     )

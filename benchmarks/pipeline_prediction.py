@@ -1,0 +1,112 @@
+"""How far a simulation is from pipelines that run: predicted seconds of a step over measured ones.
+
+The transformer of the benchmark `pipeline`, in 2 stages with 8 micro-batches, one thread a rank, in each order. The
+simulation is told nothing but the link, which is measured by messages between two processes. What passes and updates
+take it measures itself, as `pl.Simulated` without `compute` does. It runs in as many processes at once as the pipeline
+has ranks: cores share caches and memory, so a core alone is quicker than one of several that compute.
+"""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+
+import torch
+
+import paceline as pl
+from benchmarks.pipeline import MICRO_BATCHES, STAGES, task
+from benchmarks.result import Goal, Result, Row, compare
+from benchmarks.rounds import rounds
+from paceline.bench.fit import fit_link
+from paceline.collectives import barrier
+from paceline.context import Context
+
+__all__ = ["measure"]
+
+ORDERS = {"gpipe": 1, "1f1b": 1, "interleaved": 2, "zb-h1": 1}
+"""With how many chunks."""
+NEAREST, FARTHEST = 0.85, 1.15
+ROUNDS, LIMIT_S = 5, 240.0
+STEPS, WARM_UP = 8, 2
+MESSAGE_BYTES = (4 * 2**10, 64 * 2**10, 512 * 2**10, 2 * 2**20)
+MESSAGES = 30
+
+
+def measure() -> Result:
+    measured: dict[str, list[float]] = {order: [] for order in ORDERS}
+    predicted: dict[str, list[float]] = {order: [] for order in ORDERS}
+    for number in rounds(ROUNDS, LIMIT_S):
+        names = list(ORDERS)
+        link = _measure_link()
+        for order in names[number % len(names) :] + names[: number % len(names)]:
+            measured[order].append(1e3 * _run(order))
+            predicted[order].append(1e3 * _predict(order, link))
+    rows = {
+        order: (
+            Row(what=f"{order}, measured", rounds=measured[order]),
+            Row(what=f"{order}, predicted", rounds=predicted[order]),
+        )
+        for order in ORDERS
+    }
+    return Result(
+        title=f"ms a step of an 11-million-parameter transformer in {STAGES} stages",
+        unit="ms",
+        rows=[row for both in rows.values() for row in both],
+        goals=[
+            Goal(
+                what=f"{order}: predicted / measured",
+                rounds=compare(foretold, found),
+                at_least=NEAREST,
+                at_most=FARTHEST,
+            )
+            for order, (found, foretold) in rows.items()
+        ],
+        notes=["a simulated rank has a core of its own: more stages than cores are not predicted"],
+    )
+
+
+def _spec(order: str) -> str:
+    words = f"pipeline:stages={STAGES},microbatches={MICRO_BATCHES},order={order}"
+    return words if ORDERS[order] == 1 else f"{words},chunks={ORDERS[order]}"
+
+
+def _run(order: str) -> float:
+    run = pl.train(task(), _spec(order), pl.Local(workers=STAGES, threads=1), steps=STEPS)
+    ends_s = [record.seconds for record in run.history]
+    return statistics.median(b - a for a, b in itertools.pairwise(ends_s[WARM_UP:]))
+
+
+def _predict(order: str, link: pl.Link) -> float:
+    cluster = pl.Simulated(workers=STAGES, threads=1, link="shared-memory", inside=link)
+
+    async def simulate(ctx: Context) -> float:
+        await barrier(ctx)
+        first, second = (r.seconds for r in pl.train(task(), _spec(order), cluster, steps=2).history)
+        return second - first
+
+    found: list[float] = pl.run_program(simulate, pl.Local(workers=STAGES, threads=1)).results
+    return statistics.mean(found)
+
+
+def _measure_link() -> pl.Link:
+    """By messages that go to another process and back."""
+
+    async def play(ctx: Context) -> list[float]:
+        return [await _message_s(ctx, nbytes) for nbytes in MESSAGE_BYTES]
+
+    seconds, _ = pl.run_program(play, pl.Local(workers=2, threads=1)).results
+    return fit_link(MESSAGE_BYTES, seconds)
+
+
+async def _message_s(ctx: Context, nbytes: int) -> float:
+    message, taken_s = torch.zeros(nbytes, dtype=torch.uint8), []
+    for _ in range(MESSAGES):
+        start_s = ctx.now()
+        if ctx.rank == 0:
+            await ctx.net.send(1, message)
+            await ctx.net.recv(1, message)
+        else:
+            await ctx.net.recv(0, message)
+            await ctx.net.send(0, message)
+        taken_s.append((ctx.now() - start_s) / 2)
+    return statistics.median(taken_s)
