@@ -64,6 +64,7 @@ def test_every_strategy_sees_each_sample_as_often_as_it_was_asked_to(spec):
     assert run.history[-1].epoch == run.history[-1].samples / 512
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "spec", ["k-sync:k=1", "k-batch-sync:k=2", "fedavg:fraction=0.5,partition=dirichlet"]
 )

@@ -56,7 +56,10 @@ async def sums_along(ctx, axes):
     return found
 
 
-@pytest.mark.parametrize("shape", [*list(SHAPES)[:-1], pytest.param("64 x 64", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "shape",
+    [*list(SHAPES)[:-2], *(pytest.param(shape, marks=pytest.mark.slow) for shape in list(SHAPES)[-2:])],
+)
 def test_collectives_along_each_axis_of_a_mesh_do_not_disturb_each_other(shape):
     axes = SHAPES[shape]
     ranks = math.prod(axes.values())

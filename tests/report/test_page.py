@@ -48,5 +48,6 @@ def test_five_strategies_of_fifty_thousand_spans_fit_into_the_bound(tmp_path):
     assert (tmp_path / "report.html").stat().st_size < SIX_MB
 
 
+@pytest.mark.slow
 def test_more_spans_than_there_is_room_for_fit_too(long_page_file):
     assert long_page_file.stat().st_size < SIX_MB

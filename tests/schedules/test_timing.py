@@ -171,7 +171,7 @@ def test_around_a_ring_nothing_can_overtake_anything(case):
 
 
 @pytest.mark.parametrize("name", ["tree", "all-to-all", "recursive-doubling", "halving-doubling", "ring"])
-@pytest.mark.parametrize("size", [64, 100])
+@pytest.mark.parametrize("size", [64, pytest.param(100, marks=pytest.mark.slow)])
 def test_large_groups_are_timed_as_message_by_message(name: str, size: int):
     chance = np.random.default_rng(size)
     latency, per_byte = np.full((size, size), 1e-3), np.full((size, size), 1e-6)

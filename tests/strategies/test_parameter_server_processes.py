@@ -41,6 +41,7 @@ def a_regression():
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("spec", "servers"), one_in(3, in_turn(zip(VARIANTS), SERVERS)))
 def test_every_variant_learns_in_processes(spec, servers):
     run = pl.train(a_regression(), with_servers(spec, servers), pl.Local(workers=3), steps=150)
@@ -52,7 +53,7 @@ def test_every_variant_learns_in_processes(spec, servers):
     assert count_spans(run, Kind.UPDATE, "server") == 150 * servers
 
 
-@pytest.mark.parametrize(("spec", "servers"), one_in(2, WITH_SERVERS))
+@pytest.mark.parametrize(("spec", "servers"), one_in(4, WITH_SERVERS))
 def test_no_gradient_is_lost_or_applied_twice_in_processes(spec, servers):
     k = 3 if spec == "sync" else 2 if "k=2" in spec else 1
     cluster = pl.Local(workers=3, delay=pl.times.Exponential(0.003))
@@ -67,7 +68,7 @@ def test_no_gradient_is_lost_or_applied_twice_in_processes(spec, servers):
         assert (np.diff(ledger.applied, axis=0) <= 0).all(), "a worker's gradients are applied without a gap"
 
 
-@pytest.mark.parametrize(("spec", "servers"), one_in(2, WITH_SERVERS))
+@pytest.mark.parametrize(("spec", "servers"), one_in(4, WITH_SERVERS))
 def test_a_worker_never_sees_parameters_of_two_versions(spec, servers):
     """They are read where they lie, and the server changes them there."""
     length, steps = 2**16, 40

@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 import torch
+from conformance.cases import one_in
 from deaths import deadly_once
 from pieces_models import gpt_task, task_of
 from tasks import WORLDS, a_task, simulated
@@ -56,12 +57,13 @@ def test_every_order_gives_the_weights_of_single(order, workers):
     check_weights(task_of("perceptron", optimizer=adam, **UPDATES), order, workers)
 
 
-@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("order", one_in(3, zip(ORDERS)))
 def test_a_model_with_residuals_and_tied_weights_gives_the_weights_of_single(order):
     check_weights(gpt_task(optimizer=adam, **UPDATES), order, 3)
 
 
 # Not with Adam: the gradients of its keys' biases are zero but for rounding, and Adam takes whole steps by them.
+@pytest.mark.slow
 @pytest.mark.parametrize("order", one_of_five(ORDERS))
 def test_torchs_own_transformer_gives_the_weights_of_single(order):
     check_weights(task_of("encoder", **UPDATES), order, 3)
@@ -158,6 +160,7 @@ def test_looking_at_the_model_takes_no_time_of_the_run():
     assert ends_s[2] - ends_s[1] == pytest.approx(ends_s[1] - ends_s[0], rel=0.05)
 
 
+@pytest.mark.slow
 def test_a_slow_stage_slows_the_pipeline_and_changes_no_bit():
     task = gpt_task()
     plain, slow = (trained(task, "pipeline", simulated(3, **changes)) for changes in ({}, {"slow": {1: 3.0}}))

@@ -91,6 +91,7 @@ SPECS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("world", WORLDS)
 @pytest.mark.parametrize("spec", SPECS)
 def test_recomputation_gives_the_same_bits_with_dropout_and_batch_norm(spec, world):

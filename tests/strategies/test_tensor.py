@@ -22,6 +22,8 @@ OPTIMIZERS = {
     "momentum": lambda params: torch.optim.SGD(params, lr=0.1, momentum=0.9, nesterov=True),
     "adam": lambda params: torch.optim.Adam(params, lr=0.01, weight_decay=0.01),
 }
+IN_PROCESSES_SLOW = [pytest.param(w, marks=[pytest.mark.slow] if w == "local" else []) for w in WORLDS]
+"""Each process traces the model, which takes long."""
 UPDATES = {"clip_norm": 0.05, "schedule": lambda made: LambdaLR(made, lambda step: 0.7**step)}
 VOCABULARY = {
     "tokens": "vocabulary",
@@ -51,6 +53,7 @@ def test_columns_need_not_divide_by_the_workers(workers):
     check_weights(task_of("perceptron", optimizer=OPTIMIZERS["adam"], **UPDATES), workers)
 
 
+@pytest.mark.slow
 def test_eight_workers_have_a_head_each():
     check_weights(gpt_task(**UPDATES, heads=8), 8)
 
@@ -95,7 +98,7 @@ def test_groups_in_processes_give_the_bits_of_simulated_ones():
     assert torch.equal(runs[0].parameters, runs[1].parameters)
 
 
-@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("world", IN_PROCESSES_SLOW)
 def test_the_whole_model_is_evaluated_and_averaged(world):
     task = a_task(test=a_task().build_data(), metric="mse", ema=0.7)
     runs = [
@@ -132,6 +135,7 @@ def test_each_segment_is_in_the_trace():
         assert len(spans.of(Kind.FORWARD)) == len(spans.of(Kind.BACKWARD)) == 13
 
 
+@pytest.mark.slow
 def test_without_messages_two_workers_take_more_than_half_of_what_one_takes_and_less_than_all():
     ideal = {"link": pl.Link.ideal()}
     seconds = [pl.train(gpt_task(), "tensor", simulated(n, **ideal), steps=3).seconds for n in (1, 2)]
@@ -154,6 +158,7 @@ def sent_by_blocks(spec, blocks):
     return pl.train(gpt_task(blocks=blocks), spec, simulated(2), steps=1).bytes_sent[0]
 
 
+@pytest.mark.slow
 def test_a_block_that_parts_its_sequence_sends_as_much_and_the_gradients_of_its_norms():
     plain, parted = (
         sent_by_blocks(spec, 2) - sent_by_blocks(spec, 1) for spec in ("tensor", "tensor:sequence=true")
@@ -186,6 +191,7 @@ def left_by_a_layer(spec, workers):
     return (left(2) - left(1)) / (PLACES * SAMPLES * WIDE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [2, pytest.param(8, marks=pytest.mark.slow)])
 def test_activations_are_those_of_korthikanti_and_what_comes_over_cuts(workers):
     """sbh(10 + 24/t + 5as/(ht)), without 2 for masks of dropout: GPT has none here. Of attention, queries, keys, values
@@ -213,7 +219,7 @@ def test_parts_of_sequences_take_as_long_without_mathematics(plan):
     assert none.memory[0]["activations"] == pytest.approx(real.memory[0]["activations"], rel=0.1)
 
 
-@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("world", IN_PROCESSES_SLOW)
 def test_a_model_without_sequences_is_refused_where_they_are_to_be_parted(world):
     words = "sequence must be left out of a model without sequences.*leave it out"
     with pytest.raises(ConfigurationError, match=words):
@@ -246,7 +252,7 @@ def test_a_size_divides_the_workers():
         pl.train(a_task(), "tensor:size=3", simulated(4), steps=1)
 
 
-@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("world", IN_PROCESSES_SLOW)
 def test_heads_that_do_not_divide_are_refused_with_both_numbers(world):
     with pytest.raises(ConfigurationError, match="size must divide the 2 heads of blocks.0.into, but got 3"):
         pl.train(gpt_task(), "tensor", WORLDS[world](3), steps=1)

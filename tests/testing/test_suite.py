@@ -125,6 +125,7 @@ def outcomes(folder):
     return lambda suite, outcome: {case for name, case, became in found if (name, became) == (suite, outcome)}
 
 
+@pytest.mark.slow
 def test_a_strategy_of_another_package_trains_in_both_worlds(folder):
     done = python(folder, "-c", TRAINS)
     losses = done.stdout.split()
@@ -140,6 +141,7 @@ def test_a_strategy_of_another_package_is_listed(folder):
     assert "k=1" in page.stdout
 
 
+@pytest.mark.slow
 def test_a_right_strategy_of_another_package_passes_the_suite(outcomes):
     assert outcomes("TestMine", "PASSED") == set(FEW)
 

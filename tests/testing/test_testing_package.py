@@ -10,6 +10,7 @@ def python(program):
     return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 def test_ranks_load_the_tasks_without_pytest():
     done = python("import sys, paceline.testing.tasks, paceline.testing.checks; print(*sys.modules)")
     assert "paceline.testing.tasks" in done.stdout.split()

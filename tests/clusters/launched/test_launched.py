@@ -84,6 +84,7 @@ def by_torchrun(folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", range(len(SYNCHRONOUS)), ids=SYNCHRONOUS)
 def test_launched_processes_give_the_weights_of_local_ones_bit_for_bit(by_torchrun: Path, number: int):
     strategy = SYNCHRONOUS[number]

@@ -70,6 +70,7 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "workers"), [(0, 2), (1, 1)], ids=STRATEGIES)
 def test_processes_of_mpirun_give_the_weights_of_local_ones_bit_for_bit(
     here: Path, number: int, workers: int

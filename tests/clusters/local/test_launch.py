@@ -132,6 +132,7 @@ def task_of_which_one_rank_stops(mark):
     return a_task(loss=loss)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spec", ["k-sync:k=2", "k-batch-sync:k=2", "async"])
 def test_a_run_that_is_done_is_returned_without_a_worker_that_was_stopped(spec, tmp_path):
     task = task_of_which_one_rank_stops(tmp_path / "stopped")

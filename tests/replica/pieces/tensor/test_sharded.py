@@ -40,6 +40,7 @@ def test_parts_give_the_gradients_of_the_whole(kind, size):
                 torch.testing.assert_close(each[name], expected, rtol=0, atol=1e-13, msg=f"{name} {position}")
 
 
+@pytest.mark.slow
 def test_a_stage_may_end_where_ranks_sum_or_elsewhere():
     task = TASKS["gpt"]
     loss, gradients, _ = compute_whole(task)
