@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import io
+import logging
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -158,13 +161,25 @@ def _export(module: nn.Module, arguments: Arguments, samples: int, *, fixed: boo
 
 
 def program_of(module: nn.Module, args: Any, kwargs: Any, dynamic_shapes: Any) -> ExportedProgram:
-    """What torch.export makes of it, without a word."""
+    """What torch.export makes of it. Its errors are raised, and not written to the terminal as well."""
     from torch._dynamo import config
 
     # Torch keeps what it remembers of shapes for ever, and it is of no use for the next model.
-    with warnings.catch_warnings(), config.patch(fake_tensor_cache_enabled=False):
-        warnings.simplefilter("ignore")
+    with _silence(), config.patch(fake_tensor_cache_enabled=False):
         return torch.export.export(module, args, kwargs, dynamic_shapes=dynamic_shapes, strict=False)
+
+
+@contextlib.contextmanager
+def _silence() -> Iterator[None]:
+    """Torch prints the graph of what it cannot trace, and warns besides."""
+    log = logging.getLogger("torch.fx.experimental.symbolic_shapes")
+    was_disabled, log.disabled = log.disabled, True
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        log.disabled = was_disabled
 
 
 def _argument_names(module: nn.Module, count: int) -> list[str]:
