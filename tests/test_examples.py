@@ -61,7 +61,7 @@ def test_the_pipeline_example_shows_smaller_bubbles_and_learns(capsys):
     example = imported("transformer_pipeline")
     example.simulate()
     _, *lines = capsys.readouterr().out.splitlines()
-    bubbles = {line.split()[0]: float(line.split()[-1].rstrip("%")) for line in lines}
+    bubbles = {line.split()[0]: float(line.split("%")[0].split()[-1]) for line in lines}
     assert bubbles["zb-h2"] < bubbles["zb-h1"] < bubbles["1f1b"]
     assert bubbles["interleaved,chunks=2"] < bubbles["1f1b"]
 
