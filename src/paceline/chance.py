@@ -5,13 +5,16 @@ Paceline itself draws from generators of its own. Torch and numpy are imported l
 
 from __future__ import annotations
 
+import os
 import random
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, NamedTuple
 
 __all__ = [
     "Standing",
+    "drawing",
     "fetch_seed",
     "kept",
     "part_seed",
@@ -46,6 +49,26 @@ def fetch_seed(number: int) -> int:
 def stream_seed(seed: int, batch: int) -> int:
     """What a stream draws while it is read belongs to no rank: all read the same."""
     return (rank_seed(seed, 0) + _STREAMING + batch) % 2**63
+
+
+_one_draws = threading.RLock()
+
+
+def drawing() -> AbstractContextManager[object]:
+    """While this thread draws what it has seeded. Another thread that seeds would change it, and waits instead.
+
+    A rank that serves and computes has two threads: one looks at the model while the other computes a gradient.
+    """
+    return _one_draws
+
+
+def _forget_the_parents_threads() -> None:
+    """A thread that held the lock when this process was forked is not there to release it."""
+    global _one_draws
+    _one_draws = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_forget_the_parents_threads)
 
 
 def seed_all(seed: int) -> None:

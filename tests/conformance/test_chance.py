@@ -1,11 +1,13 @@
 """What a dataset draws is the same in every world: set by seed, rank and step."""
 
 import random
+import time
 
 import numpy as np
 import pytest
 import torch
 from tasks import WORLDS, a_task, samples
+from torch import nn
 from torch.utils.data import Dataset
 
 import paceline as pl
@@ -67,3 +69,30 @@ def test_every_evaluation_draws_the_same_test_samples(kind):
     }
     found = {record.metric for world in WORLDS for record in trained(world, **still).history}
     assert len(found) == 1
+
+
+class Dawdling(nn.Module):
+    """Between the seed of a gradient and what is drawn for it there is time for an evaluation to begin."""
+
+    def forward(self, inputs):
+        if self.training:
+            time.sleep(0.03)
+        return inputs
+
+
+def dawdling_metric(outputs, targets):
+    time.sleep(0.06)  # so that a gradient is drawn for in the middle of the evaluation, if nobody waits
+    return outputs.mean().item()
+
+
+def dropping():
+    return nn.Sequential(nn.Linear(4, 16), Dawdling(), nn.Dropout(0.5), nn.Linear(16, 2)).double()
+
+
+@pytest.mark.parametrize("spec", ["sync:placement=all", "sync:placement=worker"])
+def test_a_rank_that_looks_at_the_model_while_it_computes_draws_the_same(spec):
+    task = a_task(model=dropping, test=samples(), metric=dawdling_metric)
+    local, virtual = (
+        pl.train(task, spec, WORLDS[world](2), steps=5, evaluate_every=1) for world in ("local", "simulated")
+    )
+    assert torch.equal(local.parameters, virtual.parameters)

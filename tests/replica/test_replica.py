@@ -1,4 +1,5 @@
 import random
+import threading
 
 import numpy as np
 import pytest
@@ -314,3 +315,44 @@ def test_an_evaluation_draws_the_same_each_time_and_nothing_is_missed_afterwards
     assert replica.evaluate(test) == first
     both = torch.cat([replica.evaluate_parts(test, numbers) for numbers in ([2], [0, 1])])
     assert put_together(task, both[[1, 2, 0]]) == first
+
+
+class Meeting:
+    """A gradient and an evaluation in two threads, the first of which draws in the middle of the second, if it can."""
+
+    def __init__(self):
+        self.computes, self.looks, self.has_drawn = threading.Event(), threading.Event(), threading.Event()
+
+    def model(self):
+        """Dropout; when it learns, it waits for the evaluation to begin: in vain, if that waits for the gradient."""
+
+        def forward(layer, inputs):
+            if layer.training:
+                self.computes.set()
+                self.looks.wait(0.2)
+            dropped = nn.functional.dropout(inputs @ layer.weight.T, 0.5, layer.training)
+            self.has_drawn.set()
+            return dropped
+
+        return type("Dropping", (nn.Linear,), {"forward": forward})(4, 2, bias=False, dtype=torch.float64)
+
+    def metric(self, outputs, _targets):
+        self.has_drawn.clear()
+        self.looks.set()
+        self.has_drawn.wait(0.2)
+        return outputs.sum().item()
+
+
+def test_an_evaluation_in_another_thread_does_not_change_what_a_gradient_draws():
+    meeting = Meeting()
+    own, other = (a_replica(meeting.model, test=samples(), metric=meeting.metric) for _ in range(2))
+    batch = a_batch(step=3)  # that of step 0 has the seed of the first test batch
+    own.compute(batch, DATA)
+    expected = own.gradient.clone()
+    meeting.computes.clear()
+    thread = threading.Thread(target=own.compute, args=(batch, DATA))
+    thread.start()
+    assert meeting.computes.wait(60)
+    other.evaluate(Samples(samples()))
+    thread.join()
+    assert torch.equal(own.gradient, expected)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from paceline.chance import kept, part_seed, rank_seed, seed_all
+from paceline.chance import drawing, kept, part_seed, rank_seed, seed_all
 from paceline.context import Batch
 from paceline.errors import RunError
 from paceline.replica.accounting import Accounting
@@ -221,7 +221,8 @@ class Replica:
         gradient = self._gradient
         gradient.begin(on_bucket, checkpoint, accumulate=accumulate)
         try:
-            loss = self._compute_parts(batch, samples, weight) if batch.count else 0.0
+            with drawing():
+                loss = self._compute_parts(batch, samples, weight) if batch.count else 0.0
         except BaseException:
             gradient.abandon()
             raise
@@ -348,7 +349,7 @@ class Replica:
     @contextmanager
     def _looked_at(self, parameters: Tensor | None) -> Iterator[None]:
         """While it is evaluated. What is drawn meanwhile is not missed afterwards, by an optimizer say."""
-        with self._holding(parameters), computing(self._autocast), kept():
+        with self._holding(parameters), computing(self._autocast), drawing(), kept():
             yield
 
     def _seed_test(self, number: int) -> None:
