@@ -1,5 +1,7 @@
 """What a strategy may ask of its world stays small, and means the same in every world."""
 
+import math
+import time
 from dataclasses import replace
 
 import pytest
@@ -10,8 +12,10 @@ from tasks import a_task, simulated
 import paceline as pl
 from paceline.clusters.simulated import simulated as simulated_cluster
 from paceline.clusters.simulated.whole_collective import MANY
+from paceline.collectives import barrier
 from paceline.context import Context, Log, Model, Net, Pieces, Shards, Strategy
 from paceline.costs.prices import Measured
+from paceline.strategies import parse
 from paceline.strategies.fedavg import FedAvg
 from paceline.trace import Kind
 
@@ -133,6 +137,42 @@ def test_a_gradient_is_the_plain_mean_unless_a_weight_is_given(world):
                 assert torch.equal(ctx.model.gradient, plain * 0.25)
 
     pl.train(a_task(), Weighs(), CLUSTERS[world](2), steps=1)
+
+
+@pytest.mark.parametrize("link", ["shared-memory", "tcp"])
+def test_what_a_strategy_prepares_is_ready_on_every_worker_before_the_clock_begins(link):
+    prepared = []  # on each rank its own
+
+    class Prepares(Strategy):
+        def prepare(self, ctx):
+            time.sleep(0.2 * ctx.rank)  # whoever waits for a later rank does not wait on the clock
+            prepared.append(ctx.now())
+
+        async def worker(self, ctx):
+            assert prepared == [-math.inf]
+            async for batch in ctx.batches():
+                await ctx.model.compute(batch)
+                await barrier(ctx)
+
+    run = pl.train(a_task(), Prepares(), pl.Local(workers=2, threads=1, link=link), steps=1)
+    assert run.seconds > 0
+    assert all(spans.array["start_s"].min() >= 0 for spans in run.trace.spans)
+
+
+@pytest.mark.parametrize(
+    "spec", ["layers", "pipeline", "tensor", "zero:stage=2", "zero:stage=3", "hybrid:pipeline=2"]
+)
+def test_strategies_that_cut_the_model_do_so_when_they_are_asked_to_prepare(spec):
+    strategy = parse(spec)
+
+    class OnlyPrepares(Strategy):
+        async def worker(self, ctx):
+            strategy.prepare(ctx)
+            assert ctx.model.pieces.segments
+            async for _ in ctx.rounds():
+                pass
+
+    pl.train(a_task(), OnlyPrepares(), simulated(2), steps=1)
 
 
 def test_who_sends_in_a_part_of_the_net_is_called_by_its_position(run_on):

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["Cluster", "Consult", "Job", "Watch"]
 
 _START_S = 60.0  # to unpack a task, at least
-_COMPILE_S = 1800.0
+_PREPARE_S = 1800.0  # to compile or trace a model besides
 
 Consult: TypeAlias = "Callable[[Record, dict[str, Tensor] | None], bool]"
 """Called in the driver with a record and, where it was asked for, the state of the model; whether the run shall end."""
@@ -70,7 +70,8 @@ class Job:
 
     def start_s(self, deadline_s: float) -> float:
         """How long its ranks may take to start, if they wait for each other so long at most."""
-        return max(deadline_s, _COMPILE_S if self.compiles else _START_S)
+        prepares = self.compiles or getattr(self.strategy, "cuts_model", False)
+        return max(deadline_s, _PREPARE_S if prepares else _START_S)
 
     @property
     def ranks(self) -> int:

@@ -114,5 +114,13 @@ class Strategy(Protocol):
         """The role of each rank. Workers come first: ranks 0 to `workers - 1`. Who only serves is a "server"."""
         return ("worker",) * workers
 
+    def prepare(self, ctx: Context) -> None:
+        """Do on a worker what takes long and sends nothing, such as cutting the model.
+
+        Real worlds ask for it before the run's clock begins, so that nobody waits on the clock for a rank that takes
+        longer. The role program asks `ctx` for the same again, and finds it done.
+        """
+        return None
+
 
 Program = Callable[[Context], Awaitable[None]]

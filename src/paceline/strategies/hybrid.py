@@ -17,13 +17,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 from paceline.collectives import ALGORITHMS
-from paceline.context import Context, Strategy
 from paceline.errors import ConfigurationError, UnknownNameError
 from paceline.schedules.pipeline import check_order
-from paceline.strategies.pipelining.program import Plan, names_in, train_in_pieces
+from paceline.strategies.pipelining.program import InPieces, Plan, names_in
 
 __all__ = ["Hybrid"]
 
@@ -31,12 +29,8 @@ _LEVELS = (0, 1, 2, 3)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Hybrid(Strategy):
+class Hybrid(InPieces):
     """A mesh: each row holds the model, in stages and columns; rows share the batch."""
-
-    replicates: ClassVar[tuple[str, ...]] = ("worker",)
-    cuts_model: ClassVar[bool] = True
-    holds_parts: ClassVar[bool] = True
 
     data: int | None = field(
         default=None,
@@ -90,10 +84,10 @@ class Hybrid(Strategy):
             raise ConfigurationError("the mesh", f"must be of the {workers} workers", words, remedy)
         return ("worker",) * workers
 
-    async def worker(self, ctx: Context) -> None:
-        plan = Plan(
+    def plan(self, workers: int) -> Plan:
+        return Plan(
             stages=self.pipeline,
-            data=ctx.net.size // (self.pipeline * self.tensor),
+            data=workers // (self.pipeline * self.tensor),
             tensor=self.tensor,
             sequence=self.sequence,
             chunks=self.chunks,
@@ -103,4 +97,3 @@ class Hybrid(Strategy):
             zero=self.zero,
             algorithm=self.algorithm,
         )
-        await train_in_pieces(ctx, plan)

@@ -12,28 +12,22 @@ Source: Dean et al., "Large Scale Distributed Deep Networks", NeurIPS 2012.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar
 
-from paceline.context import Context, Strategy
-from paceline.strategies.pipelining.program import Plan, names_in, train_in_pieces
+from paceline.strategies.pipelining.program import InPieces, Plan, names_in
 
 __all__ = ["Layers"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Layers(Strategy):
+class Layers(InPieces):
     """Each worker holds some layers of the model, and one works at a time."""
-
-    replicates: ClassVar[tuple[str, ...]] = ("worker",)
-    cuts_model: ClassVar[bool] = True
-    holds_parts: ClassVar[bool] = True
 
     cuts: str = field(
         default="",
         metadata={"help": "layers to cut before, with + between them; left out: for about equal seconds"},
     )
 
-    async def worker(self, ctx: Context) -> None:
+    def plan(self, workers: int) -> Plan:
         cuts = names_in(self.cuts)
         stages = len(cuts) + 1 if cuts else None
-        await train_in_pieces(ctx, Plan(stages=stages, microbatches=1, order="gpipe", cuts=cuts))
+        return Plan(stages=stages, microbatches=1, order="gpipe", cuts=cuts)

@@ -16,23 +16,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
 
-from paceline.context import Context, Strategy
 from paceline.errors import ConfigurationError
 from paceline.schedules.pipeline import check_order
-from paceline.strategies.pipelining.program import Plan, names_in, train_in_pieces
+from paceline.strategies.pipelining.program import InPieces, Plan, names_in
 
 __all__ = ["Pipeline"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Pipeline(Strategy):
+class Pipeline(InPieces):
     """Each worker holds a stage of the model, and micro-batches pass through them."""
-
-    replicates: ClassVar[tuple[str, ...]] = ("worker",)
-    cuts_model: ClassVar[bool] = True
-    holds_parts: ClassVar[bool] = True
 
     stages: int | None = field(
         default=None,
@@ -66,12 +60,11 @@ class Pipeline(Strategy):
             raise ConfigurationError("stages", f"must be at most the {workers} workers", self.stages, remedy)
         return ("worker",) * (workers if self.stages is None else self.stages)
 
-    async def worker(self, ctx: Context) -> None:
-        plan = Plan(
+    def plan(self, workers: int) -> Plan:
+        return Plan(
             stages=self.stages,
             chunks=self.chunks,
             microbatches=self.microbatches,
             order=self.order,
             cuts=names_in(self.cuts),
         )
-        await train_in_pieces(ctx, plan)

@@ -18,22 +18,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
 
-from paceline.context import Context, Strategy
 from paceline.errors import ConfigurationError
-from paceline.strategies.pipelining.program import Plan, train_in_pieces
+from paceline.strategies.pipelining.program import InPieces, Plan
 
 __all__ = ["Tensor"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Tensor(Strategy):
+class Tensor(InPieces):
     """Each worker holds a part of every matrix, and they sum what these give."""
-
-    replicates: ClassVar[tuple[str, ...]] = ("worker",)
-    cuts_model: ClassVar[bool] = True
-    holds_parts: ClassVar[bool] = True
 
     size: int | None = field(
         default=None,
@@ -55,14 +49,13 @@ class Tensor(Strategy):
             raise ConfigurationError("size", bound, self.size, f"use one of {divisors}")
         return ("worker",) * workers
 
-    async def worker(self, ctx: Context) -> None:
-        size = self.size or ctx.net.size
-        plan = Plan(
+    def plan(self, workers: int) -> Plan:
+        size = self.size or workers
+        return Plan(
             stages=1,
-            data=ctx.net.size // size,
+            data=workers // size,
             tensor=size,
             sequence=self.sequence,
             microbatches=1,
             order="gpipe",
         )
-        await train_in_pieces(ctx, plan)

@@ -60,6 +60,10 @@ class Zero(Strategy):
                 bound = "must be left out in stage 1" if self.stage == 1 else "must be at least 1"
                 raise ConfigurationError(name, bound, value, "leave it out")
 
+    def prepare(self, ctx: Context) -> None:
+        if self.stage > 1:
+            self._cut(ctx)
+
     async def worker(self, ctx: Context) -> None:
         if self.stage > 1:
             await self._share_segments(ctx)
@@ -70,10 +74,7 @@ class Zero(Strategy):
 
     async def _share_segments(self, ctx: Context) -> None:
         net, model, sheds = ctx.net, ctx.model, self.stage == 3
-        if sheds and model.pieces.averages:
-            remedy = "leave it out, or use zero:stage=2"
-            raise ConfigurationError("ema", "must not be given where parameters are shed", "a decay", remedy)
-        model.pieces.cut(1, finer=self.segments or _SEGMENTS)
+        self._cut(ctx)
         segments = range(len(model.pieces.segments))
         shards = model.pieces.share(segments, ranks=net.size, own=net.rank, sheds=sheds)
         exchange = exchange_on(ctx, net, shards, sheds=sheds)
@@ -86,3 +87,10 @@ class Zero(Strategy):
             await exchange.updated()
             if ctx.log.inspects(batch.step):
                 await shared.gather_all(keeps=net.rank == 0)
+
+    def _cut(self, ctx: Context) -> None:
+        pieces = ctx.model.pieces
+        if self.stage == 3 and pieces.averages:
+            remedy = "leave it out, or use zero:stage=2"
+            raise ConfigurationError("ema", "must not be given where parameters are shed", "a decay", remedy)
+        pieces.cut(1, finer=self.segments or _SEGMENTS)

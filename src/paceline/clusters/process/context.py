@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import math
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from functools import cached_property
 from typing import Any, TypeVar, cast
@@ -33,7 +34,7 @@ from paceline.clusters.rank.observer import Observer
 from paceline.clusters.rank.rank import Rank
 from paceline.clusters.rank.row_board import RowBoard
 from paceline.clusters.rank.sharing import SharedEvaluation
-from paceline.context import Handle
+from paceline.context import Context, Handle
 from paceline.costs.prices import Price
 from paceline.costs.stragglers import Stragglers
 from paceline.costs.times import Times
@@ -95,7 +96,7 @@ class ProcessContext(Rank):
         self.pace = pace_of(rank, stragglers, compute, self.delay_rng, self.outcome)
         self.deadline_s = deadline_s
         self.native = NativeGroups(store_path, job.ranks, deadline_s)
-        self._start_s = clock.now()
+        self._start_s = math.inf  # until the run's clock begins `now` is minus infinity: no time passes
         self.wiring = wiring
         # A network moves messages while the processor computes.
         self.computes_in_thread = len(set(hosts)) > 1
@@ -133,6 +134,8 @@ class ProcessContext(Rank):
         self.log.sharing = sharing = None if self._emulates else SharedEvaluation.of(self)
         if not getattr(self.job.strategy, "holds_parts", False) and self.job.task is not None:
             _ = self.model.replica  # it is made before the run's time begins
+        if self.rank in self.workers and hasattr(self.job.strategy, "prepare"):
+            self.job.strategy.prepare(cast(Context, self))
         if not self.job.compiles:
             return
         batches, samples = [], None

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from paceline.collectives import broadcast
-from paceline.context import Batch, Context, Net
+from paceline.context import Batch, Context, Net, Strategy
 from paceline.errors import ConfigurationError
 from paceline.mesh import Mesh
 from paceline.strategies.pipelining.data_axis import Copies, DataAxis, SharedPieces, SharedUpdates
@@ -17,7 +18,7 @@ from paceline.strategies.pipelining.shared_segments import SharedSegmentsOfStage
 from paceline.strategies.pipelining.stage import Stage
 from paceline.strategies.sharding.exchange import exchange_on
 
-__all__ = ["Plan", "names_in", "train_in_pieces"]
+__all__ = ["InPieces", "Plan", "names_in"]
 
 _NEWS = 2**30  # a tag of its own
 _FINER = 4  # segments of a stage whose parameters come and go
@@ -43,8 +44,32 @@ class Plan:
     """By which gradients are summed along the data axis."""
 
 
-async def train_in_pieces(ctx: Context, plan: Plan) -> None:
-    """Cut the model into stages, hold one of them (or several chunks), and train."""
+class InPieces(Strategy):
+    """A strategy whose workers hold pieces of the model, as its plan says."""
+
+    replicates: ClassVar[tuple[str, ...]] = ("worker",)
+    cuts_model: ClassVar[bool] = True
+    holds_parts: ClassVar[bool] = True
+
+    def plan(self, workers: int) -> Plan:
+        raise NotImplementedError
+
+    def prepare(self, ctx: Context) -> None:
+        _cut(ctx, self.plan(ctx.net.size))
+
+    async def worker(self, ctx: Context) -> None:
+        plan = self.plan(ctx.net.size)
+        stages = _cut(ctx, plan)
+        ranks = plan.data * stages * plan.tensor
+        if ctx.net.rank >= ranks:
+            await _look_on(ctx)
+            return
+        mesh = Mesh(ctx.net.split(range(ranks)), data=plan.data, pipeline=stages, tensor=plan.tensor)
+        await _Rank(ctx, plan, mesh).train()
+
+
+def _cut(ctx: Context, plan: Plan) -> int:
+    """Cut the model; into how many stages."""
     pieces = ctx.model.pieces
     stages = plan.stages
     if stages is None:
@@ -59,13 +84,7 @@ async def train_in_pieces(ctx: Context, plan: Plan) -> None:
         tensor=plan.tensor,
         sequence=plan.sequence and plan.tensor > 1,
     )
-    ranks = plan.data * stages * plan.tensor
-    if ctx.net.rank >= ranks:
-        await _look_on(ctx)
-        return
-    mesh = Mesh(ctx.net.split(range(ranks)), data=plan.data, pipeline=stages, tensor=plan.tensor)
-    rank = _Rank(ctx, plan, mesh)
-    await rank.train()
+    return stages
 
 
 class _Rank:
