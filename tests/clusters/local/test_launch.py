@@ -48,6 +48,19 @@ def test_a_worker_that_stops_after_its_last_letter_does_not_keep_the_run(link):
     assert workers() == []
 
 
+def test_a_worker_that_stops_while_it_prepares_is_named():
+    class StopsWhileItPrepares(MapReduce):
+        cuts_model = True  # cutting may take long, but not on a rank that is stopped
+
+        def prepare(self, ctx):
+            if ctx.rank == 1:
+                stop()
+
+    with pytest.raises(DeadlineError, match=r"rank 1 is stopped by a signal"):
+        pl.train(a_task(), StopsWhileItPrepares(), pl.Local(workers=2, deadline_s=2), steps=1)
+    assert workers() == []
+
+
 def test_a_worker_that_closes_its_files_and_lives_on_is_lost():
     async def program(ctx):
         if ctx.rank == 1:

@@ -159,17 +159,23 @@ class Processes:
         self._send(rank, "launch", values, fds=[self._payload.fd, self._memory.fd, self._rings.fd])
 
     def _wait_until_ready(self) -> None:
-        patience_s = self._job.start_s(self._deadline_s)
-        deadline_s = time.monotonic() + patience_s
+        patience_s, began_s = self._job.start_s(self._deadline_s), time.monotonic()
         while not self._roster.all_ready:
             self._listen(_PROGRESS_S)
             if self._roster.failures:
                 self._end_in_failure()
-            if time.monotonic() > deadline_s:
-                missing = self._roster.missing
-                ranks = ", ".join(map(str, missing))
-                seen = f"rank {missing[0]} {self._life(missing[0])}"
-                raise DeadlineError(-1, "starting", f"rank {ranks}", patience_s, seen)
+            took_s = time.monotonic() - began_s
+            if took_s > self._deadline_s:
+                self._check_start(took_s, patience_s)
+
+    def _check_start(self, took_s: float, patience_s: float) -> None:
+        missing = self._roster.missing
+        # Who is stopped prepares nothing: there is no reason to be as patient as with who does.
+        stopped = [rank for rank in missing if self._life(rank) is Life.STOPPED]
+        late, limit_s = (stopped, self._deadline_s) if stopped else (missing, patience_s)
+        if late and took_s > limit_s:
+            seen = f"rank {late[0]} {self._life(late[0])}"
+            raise DeadlineError(-1, "starting", f"rank {', '.join(map(str, late))}", limit_s, seen)
 
     def _go(self) -> None:
         values = {"start_s": time.monotonic(), "seats": [self._seats[rank] for rank in sorted(self._seats)]}
