@@ -103,6 +103,11 @@ def test_peers_go_on_and_the_record_names_the_lost_one_once(topology, overlap, f
     assert np.isfinite([record["consensus"] for record in run.history]).all()
 
 
+def test_a_peer_goes_on_alone():
+    run = train("decentralized:mode=async", Kill(1, step=FATAL_STEP), workers=2)
+    assert ([rank for rank, _ in run.lost], run.steps) == ([1], 60)
+
+
 @pytest.mark.parametrize("topology", ["ring", "complete", "star"])
 def test_pairwise_peers_go_on_without_the_dead(topology, caplog):
     run = train(
