@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Coroutine, Sequence
 from typing import Any, NoReturn, TypeVar
 
 from paceline.clusters.job import Job
+from paceline.clusters.news import Teller, enter_news
 from paceline.clusters.outcome import Outcome
 from paceline.clusters.rank.observer import Observer
 from paceline.clusters.simulated.context import SimulatedContext, World
@@ -102,11 +103,12 @@ def _end_the_run(loss: PeerLost) -> NoReturn:
 class MortalContext(SimulatedContext):
     """A rank that may die, among others that may."""
 
-    __slots__ = ("_heard", "_known", "_losses", "fatal_steps", "processes")
+    __slots__ = ("_heard", "_known", "_losses", "_teller", "_told", "fatal_steps", "processes")
 
     def __init__(self, losses: Losses, world: World, job: Job, rank: int, replica: Replica | None) -> None:
         super().__init__(world, job, rank, replica)
         self._losses = losses
+        self._teller, self._told = Teller(self.outcome), Outcome(rank=rank)
         self._heard: set[int] = set()
         """Lost ranks of which no message will come any more."""
         self._known: set[int] = set()
@@ -134,9 +136,13 @@ class MortalContext(SimulatedContext):
             await Event[None]()  # it never happens
 
     def finish(self) -> Outcome:
-        if self.is_lost(self.rank):  # what it had written down is lost with it
-            return Outcome(rank=self.rank, lost=[(self.rank, self.step)])
+        if self.is_lost(self.rank):  # what it had not told is lost with it
+            self._told.lost.append((self.rank, self.step))
+            return self._told
         return super().finish()
+
+    def tell_news(self) -> None:
+        enter_news(self._told, self._teller.take())
 
     def close(self) -> None:
         for process in self.processes:
