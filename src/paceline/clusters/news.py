@@ -55,4 +55,5 @@ def _plain(value: Any) -> Any:
     return value.item()
 
 
-_encode = json.JSONEncoder(default=_plain, check_circular=False).encode  # made once: that takes as long as a line does
+# Made once: to make it takes as long as to write a line.
+_encode = json.JSONEncoder(default=_plain, check_circular=False).encode
