@@ -1,15 +1,18 @@
-"""Losses of a task that kill ranks by a real SIGKILL."""
+"""Losses of a task, and strategies, that kill ranks by a real SIGKILL."""
 
+import dataclasses
 import os
 import signal
 
 import torch
+from strategies.server_cases import Wrapped
 from tasks import samples
 from torch import nn
 
 from paceline.replica.batches import GlobalBatches
+from paceline.strategies import parse
 
-__all__ = ["BATCH", "deadly", "deadly_once", "numbered_samples"]
+__all__ = ["BATCH", "deadly", "deadly_once", "dying", "numbered_samples"]
 
 SAMPLES, BATCH = 60, 20
 
@@ -55,3 +58,25 @@ def deadly(deaths, workers):
         return nn.functional.mse_loss(output, target[:, 1:])
 
     return loss
+
+
+def dying(spec, rank, step):
+    """A strategy one of whose workers dies when it takes its batch of a step: as by `pl.faults.Kill(rank, step=step)`.
+
+    The others take their next batch but one when they can know of it, so that there are steps without it.
+    """
+    strategy = parse(spec)
+
+    async def worker(self, ctx):
+        async def batches(**options):
+            async for batch in ctx.batches(**options):
+                if (ctx.rank, batch.step) == (rank, step):
+                    os.kill(os.getpid(), signal.SIGKILL)
+                while batch.step == step + 2 and not ctx.is_lost(rank):
+                    await ctx.sleep(0.001)
+                yield batch
+
+        await type(strategy).worker(self, Wrapped(ctx, batches=batches))
+
+    kind = type("Dying", (type(strategy),), {"worker": worker})
+    return kind(**{f.name: getattr(strategy, f.name) for f in dataclasses.fields(strategy)})

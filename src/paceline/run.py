@@ -53,7 +53,7 @@ class Record:
     """Mean over the samples of this step, before its update.
 
     NaN where no mathematics was done, and where the step had no samples: that happens to a worker that updates at its
-    own pace and whose slice of the batch is empty.
+    own pace and whose slice of the batch is empty. Also where such a worker was lost while it made this update.
     """
     metric: float | None
     """The task's metric on its test data, in those steps after which it was evaluated."""

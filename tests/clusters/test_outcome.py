@@ -1,6 +1,7 @@
 """What a run is, put together from what its ranks brought back."""
 
 import logging
+import math
 
 from paceline.clusters.job import Job
 from paceline.clusters.outcome import Outcome, assemble
@@ -48,12 +49,24 @@ def test_updates_at_each_workers_own_pace_are_numbered_in_order_of_time():
     assert [record.metric for record in history] == [None, None, 0.75]
 
 
-def test_updates_of_a_lost_rank_count_though_their_records_are_lost(caplog):
-    first = Outcome(rank=0, updates=[an_update(1, 1.0), an_update(4, 4.0)], lost=[(1, 3)], counted=5)
+def test_updates_of_a_lost_rank_are_in_the_history_and_those_it_could_not_tell_of_have_no_loss(caplog):
+    first = Outcome(rank=0, updates=[an_update(2, 2.0), an_update(4, 4.0)], lost=[(1, 3)], counted=5)
+    lost = Outcome(rank=1, updates=[an_update(1, 1.0)])
     with caplog.at_level(logging.WARNING, logger="paceline"):
-        run = assemble(a_job(2, steps=5), "here", [first, Outcome(rank=1)], None)
-    assert [(record.step, record.samples) for record in run.history] == [(1, 4), (5, 20)]
-    assert "3 of 5 updates were made by rank 1, which is lost" in caplog.text
+        run = assemble(a_job(2, steps=5), "here", [first, lost], None)
+    assert [(record.step, record.samples) for record in run.history] == [(n, 4 * n) for n in range(1, 6)]
+    assert [record.seconds for record in run.history] == [1.0, 2.0, 2.0, 4.0, 4.0]
+    assert [math.isnan(record.loss) for record in run.history] == [False, False, True, False, True]
+    assert "the loss of 2 of 5 updates: rank 1 was lost before it could tell" in caplog.text
+
+
+def test_updates_after_the_one_that_was_to_be_the_last_are_in_the_history_too():
+    """The first rank ended the run with update 2, when the second had begun another and the lost one had not."""
+    first = Outcome(rank=0, updates=[an_update(2, 2.0)], lost=[(1, 3)], counted=2)
+    second = Outcome(rank=1, updates=[an_update(1, 1.0)])
+    third = Outcome(rank=2, updates=[an_update(4, 4.0)])
+    run = assemble(a_job(3, steps=9), "here", [first, second, third], None)
+    assert [(record.step, record.seconds) for record in run.history] == [(1, 1.0), (2, 2.0), (3, 4.0)]
 
 
 def test_a_lost_rank_is_named_once_with_the_step_in_which_it_was_first_missed():

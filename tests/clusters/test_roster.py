@@ -34,6 +34,16 @@ def a_roster(*, expendable: bool = False, ready: bool = True) -> Roster:
     return roster
 
 
+def test_what_a_lost_rank_has_told_counts():
+    roster = a_roster(expendable=True)
+    roster.note_news(1, {"losses": [[0, 0.5, 4]], "logged": []})
+    roster.note_news(1, {"losses": [[1, 0.25, 4]], "logged": [[1, 4, {"accuracy": 1.0}]]})
+    roster.do_without(1, "killed", 7)
+    told = roster.outcomes[1]
+    assert (told.losses, told.logged) == ([(0, 0.5, 4), (1, 0.25, 4)], [(1, 4, {"accuracy": 1.0})])
+    assert told.lost == [(1, 7)]
+
+
 def test_a_run_is_done_when_every_rank_has_brought_something_back():
     roster = a_roster()
     for rank in range(3):

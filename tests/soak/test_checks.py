@@ -58,6 +58,15 @@ def test_a_loss_that_neither_world_has_is_the_same():
     assert check(CASE, seen, Oracles(equal=seen, same_bits=True)) == []
 
 
+def test_of_each_lost_pairwise_peer_one_loss_may_be_unknown():
+    case = hit("kill", 1, "decentralized:mode=async")
+    nan = float("nan")
+    seen = replace(SEEN, lost=[1], fired=True, staleness={}, losses=[4.0, nan, 2.0, 1.0])
+    assert check(case, seen, Oracles()) == []
+    assert "2 steps have no loss" in check(case, replace(seen, losses=[4.0, nan, nan, 1.0]), Oracles())[0]
+    assert "3 steps, but 4" in check(case, replace(seen, steps=[1, 2, 3]), Oracles())[0]
+
+
 def test_ssp_is_held_to_its_bound():
     case = replace(CASE, spec="ssp:staleness=1", workers=3)
     assert check(case, replace(SEEN, staleness={0: 1, 6: 3}), Oracles()) == []

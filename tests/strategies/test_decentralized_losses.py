@@ -9,6 +9,7 @@ import pytest
 import torch
 from conformance.cases import in_turn, one_in
 from deaths import BATCH, deadly, numbered_samples
+from strategies.server_cases import Wrapped
 from tasks import a_task
 from torch import nn
 
@@ -97,13 +98,41 @@ def test_pairwise_peers_go_on_without_the_dead(topology, link):
     assert np.isfinite(run.history[-1]["consensus"])
 
 
-def test_updates_of_a_lost_peer_count_though_their_records_died_with_it(caplog):
-    run = train("decentralized:mode=async,topology=complete", {4: FATAL_STEP}, steps=300)
-    steps = [record.step for record in run.history]
-    assert steps == sorted(set(steps))
-    assert (steps[-1], len(steps)) == (run.steps, 300 - FATAL_STEP), "it died in its next computation"
-    assert run.history[-1].samples == 300 * BATCH // 5
-    assert f"{FATAL_STEP} of 300 updates were made by rank 4, which is lost" in caplog.text
+@pytest.mark.parametrize("link", ["shared-memory", "tcp"])
+def test_the_updates_of_a_lost_peer_are_in_the_history(link, caplog):
+    run = train("decentralized:mode=async,topology=complete", {4: FATAL_STEP}, steps=300, link=link)
+    assert [rank for rank, _ in run.lost] == [4]
+    assert [record.step for record in run.history] == list(range(1, 301))
+    assert [record.samples for record in run.history] == [n * BATCH // 5 for n in range(1, 301)]
+    assert np.isfinite([record.loss for record in run.history]).all(), "it died in a computation"
+    assert "was lost before it could tell" not in caplog.text
+
+
+class DiesInAnUpdate(Decentralized):
+    """Its second peer dies when it has counted its fourth update, and has not made it."""
+
+    async def worker(self, ctx):
+        def count():
+            number = ctx.net.count()
+            if ctx.rank == 1 and len(ctx.outcome.updates) == 3:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return number
+
+        net = Wrapped(ctx.net, count=count)
+        await Decentralized.worker(self, Wrapped(ctx, net=net))
+
+
+def test_an_update_in_which_its_peer_dies_is_in_the_history_without_a_loss(caplog):
+    run = train(DiesInAnUpdate(mode="async"), {}, workers=3, steps=100)
+    assert [record.step for record in run.history] == list(range(1, 101))
+    assert sum(np.isnan([record.loss for record in run.history])) == 1
+    assert "the loss of 1 of 100 updates: rank 1 was lost before it could tell" in caplog.text
+
+
+def test_the_samples_that_a_lost_peer_has_seen_count():
+    run = train("decentralized:topology=complete", {2: FATAL_STEP}, workers=5)
+    samples = [BATCH if step < FATAL_STEP else BATCH * 4 // 5 for step in range(60)]
+    assert [record.samples for record in run.history] == list(itertools.accumulate(samples))
 
 
 @pytest.mark.slow

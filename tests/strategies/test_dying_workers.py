@@ -1,11 +1,15 @@
 """The parameter server and federated averaging go on without workers that die, as long as enough are left."""
 
+import itertools
+
 import pytest
-from deaths import deadly_once
-from tasks import a_task
+from conformance.cases import one_in
+from deaths import deadly_once, dying
+from tasks import a_task, simulated
 
 import paceline as pl
 from paceline.errors import PeerLost
+from paceline.faults import Kill
 
 
 def train(spec, flag, workers=3):
@@ -50,3 +54,51 @@ def test_the_next_model_is_the_mean_of_the_clients_that_live(tmp_path):
     clients = [record["clients"] for record in run.history]
     assert clients[:step] == [3] * step
     assert clients[step + 1 :] == [2] * (59 - step)
+
+
+# The first worker serves, and computes in the background
+
+FATAL_STEP = 7
+ENOUGH_ALONE = [
+    "async",
+    "k-async:k=1",
+    "k-batch-async:k=2",
+    "ssp:staleness=1",
+    "k-sync:k=1",
+    "k-batch-sync:k=2",
+]
+"""What one worker is enough for."""
+
+
+def lose_the_second(spec, link, placement="worker", workers=2, steps=40):
+    spec = f"{spec}{',' if ':' in spec else ':'}placement={placement}"
+    if link == "simulated":
+        cluster = simulated(workers, faults=[Kill(1, step=FATAL_STEP)])
+        return pl.train(a_task(), spec, cluster, steps=steps)
+    cluster = pl.Local(workers=workers, link=link, deadline_s=60)
+    return pl.train(a_task(), dying(spec, 1, FATAL_STEP), cluster, steps=steps)
+
+
+def grid(*specs):
+    """In simulation all of them; in processes a third in `make test`."""
+    real = one_in(3, itertools.product(specs, ["tcp", "shared-memory"]))
+    return [*real, *(pytest.param(spec, "simulated", id=f"{spec}-simulated") for spec in specs)]
+
+
+@pytest.mark.parametrize(("spec", "link"), grid(*ENOUGH_ALONE))
+def test_a_worker_that_serves_goes_on_alone(spec, link):
+    run = lose_the_second(spec, link)
+    assert [rank for rank, _ in run.lost] == [1]
+    assert [record.step for record in run.history] == list(range(1, 41))
+
+
+@pytest.mark.parametrize(("spec", "link"), grid("k-async:k=2", "k-sync:k=2"))
+def test_a_worker_that_serves_does_not_go_on_if_it_is_too_few(spec, link):
+    with pytest.raises(PeerLost, match="rank 1 is lost"):
+        lose_the_second(spec, link)
+
+
+@pytest.mark.parametrize(("spec", "link"), grid("async", "k-sync:k=1"))
+def test_where_every_worker_serves_none_can_be_lost(spec, link):
+    with pytest.raises(PeerLost, match="rank 1 is lost"):
+        lose_the_second(spec, link, placement="all", workers=3)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -35,7 +36,7 @@ class Outcome:
     updates: list[dict[str, Any]] = field(default_factory=list)
     """Of a worker that updates the parameters at its own pace: a dictionary for each of its updates."""
     counted: int = 0
-    """Of such a worker: how many updates of all ranks it had heard of in the end."""
+    """Of such a worker: how many updates of all ranks it had heard of in the end; of the reporter, all of the run."""
     metric: float | None = None
     """Of the reporter, where workers update at their own pace: the final metric."""
     reported: dict[str, float] = field(default_factory=dict)
@@ -87,7 +88,7 @@ def assemble(job: Job, cluster: str, outcomes: Sequence[Outcome], module: nn.Mod
     """Put the outcomes of all ranks together."""
     reporter = outcomes[job.reporter]
     if any(outcome.updates for outcome in outcomes):
-        reporter.records = _merge_updates(job, outcomes, reporter)
+        reporter.records = _merge_updates(outcomes, reporter)
     if module is not None and reporter.state:
         with torch.no_grad():
             module.load_state_dict(reporter.state)
@@ -214,36 +215,41 @@ def bytes_by(outcomes: Sequence[Outcome], seconds: list[float]) -> list[int]:
     return total
 
 
-def _merge_updates(job: Job, outcomes: Sequence[Outcome], reporter: Outcome) -> list[dict[str, Any]]:
+def _merge_updates(outcomes: Sequence[Outcome], reporter: Outcome) -> list[dict[str, Any]]:
     """The updates of all ranks as one history: numbered in order of time, samples added up."""
     updates = [update for outcome in outcomes for update in outcome.updates]
     # At one moment of virtual time there may be several; their own count then tells which came first.
     updates.sort(key=lambda update: (update["seconds"], update["step"]))
-    mean_samples = sum(update["samples"] for update in updates) / len(updates)
-    before, samples = 0, 0.0
-    for number, update in zip(_numbers(job, updates, outcomes), updates, strict=True):
-        # Updates without a record are those of a lost rank, which had as many samples as the others, or one more.
-        samples += update["samples"] + (number - before - 1) * mean_samples
+    updates = _fill_gaps(updates, outcomes, reporter.counted)
+    samples = 0.0
+    for number, update in enumerate(updates, start=1):
+        samples += update["samples"]
         update.update(step=number, samples=round(samples))
-        before = number
     updates[-1]["metric"] = reporter.metric
     updates[-1]["extra"] = updates[-1]["extra"] | reporter.reported
     return updates
 
 
-def _numbers(job: Job, updates: Sequence[dict[str, Any]], outcomes: Sequence[Outcome]) -> Sequence[int]:
-    """The numbers of these updates. The records of a lost rank are lost with it; its updates count all the same."""
+def _fill_gaps(updates: list[dict[str, Any]], outcomes: Sequence[Outcome], last: int) -> list[dict[str, Any]]:
+    """The updates, in order of time; between them one for each that a lost rank has begun and not told of."""
     lost = ", ".join(str(rank) for rank, _ in _losses(outcomes))
-    if not lost:
-        return range(1, len(updates) + 1)
-    numbers = sorted(update["step"] for update in updates)
-    if not job.stop_at_target:  # the last record also stands for later updates of a lost rank
-        numbers[-1] = max(numbers[-1], min(job.steps, max(outcome.counted for outcome in outcomes)))
-    missing = numbers[-1] - len(numbers)
-    if missing:
-        words = "%d of %d updates were made by rank %s, which is lost: they count, but history has no record of them"
-        _log.warning(words, missing, numbers[-1], lost)
-    return numbers
+    known = {update["step"] for update in updates}
+    missing = [number for number in range(1, last + 1) if number not in known] if lost else []
+    if not missing:
+        return updates
+    words = "the history does not know the loss of %d of %d updates: rank %s was lost before it could tell"
+    _log.warning(words, len(missing), last, lost)
+    samples = sum(update["samples"] for update in updates) / len(updates)
+    in_time, filled = iter(updates), []
+    for number in range(1, last + 1):
+        if number in known:
+            filled.append(next(in_time))
+        else:
+            seconds = filled[-1]["seconds"] if filled else updates[0]["seconds"]
+            filled.append(
+                {"seconds": seconds, "loss": math.nan, "metric": None, "samples": samples, "extra": {}}
+            )
+    return [*filled, *in_time]
 
 
 def _losses(outcomes: Sequence[Outcome]) -> list[tuple[int, int]]:

@@ -76,7 +76,11 @@ class Net(Protocol):
     def recv(
         self, source: int, into: Tensor | None = None, *, combine: Combine = "copy", tag: int = 0
     ) -> Awaitable[Message]:
-        """The next message of this tag from `source` (or from `ANY`), combined with `into` if given."""
+        """The next message of this tag from `source` (or from `ANY`), combined with `into` if given.
+
+        Who waits for `ANY` is told of each lost rank once, by `PeerLost`, and may then wait on: for the other ranks, or
+        for another program of its own rank. If no message can come any more, it is told again.
+        """
         ...
 
     def execute(self, collective: Collective, data: Tensor, *, combine: Combine) -> Awaitable[None]:

@@ -74,6 +74,10 @@ class Operation(Generic[T]):
         """The ranks without which it cannot end."""
         return ()
 
+    def takes_own(self) -> bool:
+        """Whether it also waits for what this rank may send to itself, by another program."""
+        return False
+
     def progress(self) -> int:
         """0 before its message has begun to come; then a number that grows with what has come."""
         return 0

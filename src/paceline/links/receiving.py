@@ -109,6 +109,9 @@ class RecvOperation(Operation[Message]):
     def awaited(self) -> tuple[int, ...]:
         return (self.source,) if self.source != ANY else self._inbox.others
 
+    def takes_own(self) -> bool:
+        return self.source == ANY
+
     def progress(self) -> int:
         return 0 if self.header is None else 1 + self.received
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ import torch
 import zmq
 from processes import PATIENCE_S, wait_until
 
+from paceline.clusters.hosts.driver import HubDriver
 from paceline.clusters.hosts.hub import Hub
 from paceline.clusters.hosts.hub_client import HubClient
 from paceline.clusters.hosts.table import Member, Table, whereabouts
@@ -31,6 +33,8 @@ TOKEN = b"t" * 16
 
 @dataclass(frozen=True)
 class Pretended:
+    expendable: tuple[str, ...] = ()
+
     def roles(self, workers: int) -> tuple[str, ...]:
         return ("worker",) * workers
 
@@ -38,10 +42,17 @@ class Pretended:
 class Ends:
     """A hub in a thread, and what two ranks need to reach it."""
 
-    def __init__(self, *, encrypt: bool, deadline_s: float = 20.0, share: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        encrypt: bool,
+        deadline_s: float = 20.0,
+        share: bool = False,
+        strategy: Pretended | None = None,
+    ) -> None:
         self.share = share
         self.hub_is_closed = False
-        self.job = Job(strategy=Pretended(), roles=("worker",) * 2, seed=0, steps=50)
+        self.job = Job(strategy=strategy or Pretended(), roles=("worker",) * 2, seed=0, steps=50)
         self.deadline_s = deadline_s
         self.hub = Hub(self.job, bind="127.0.0.1", encrypt=encrypt, token=TOKEN, deadline_s=deadline_s)
         self.contexts: list[zmq.Context[zmq.Socket[bytes]]] = [zmq.Context() for _ in range(2)]
@@ -185,6 +196,23 @@ def test_a_lost_rank_is_named_with_what_it_said_that_it_holds_to_the_other_ranks
     parting = ends.clients[0].wait_to_part()
     assert parting is not None
     assert str(read_error(parting.values["error"])) == str(error)
+
+
+def test_what_a_lost_rank_has_told_is_in_its_outcome():
+    made = Ends(encrypt=False, strategy=Pretended(("worker",)))
+    try:
+        begin(made)
+        update = {"step": 1, "seconds": 0.5, "loss": math.nan, "samples": 4, "metric": None, "extra": {}}
+        HubDriver(1, 2, made.boards[1], made.clients[1]).tell_news({"updates": [update]})
+        made.clients[1].ask("count", {"first": 0})  # until the hub has heard it
+        made.dead.append((1, "killed by SIGKILL"))
+        made.finish(0)
+        outcomes = made.how_it_ended()
+        assert isinstance(outcomes, list)
+        assert str(outcomes[1].updates) == str([update])
+        assert outcomes[1].lost == [(1, 0)]
+    finally:
+        made.close()
 
 
 def test_a_hub_that_is_stopped_says_so(ends: Ends):

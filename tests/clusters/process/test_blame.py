@@ -6,7 +6,7 @@ from conformance.cases import one_in
 
 import paceline as pl
 from paceline.clusters.process.blame import Life, explain
-from paceline.clusters.process.status_board import StatusBoard
+from paceline.clusters.process.status_board import Status, StatusBoard
 from paceline.errors import DeadlineError
 from paceline.links.memory import SharedMemory
 from paceline.links.operation import Doing
@@ -64,6 +64,12 @@ def test_of_several_that_are_waited_for_the_likeliest_cause_is_named(board, stat
     board.note_doing(2, Doing.working)
     waits(board, 3, 0)
     assert explained(board, **state).awaited == f"rank {culprit}"
+
+
+def test_a_rank_that_the_run_goes_on_without_is_not_to_blame(board):
+    waits(board, 0, 1, 2, 3)
+    board.set_status(1, Status.LOST)
+    assert explained(board, rank1=Life.GONE, rank3=Life.STOPPED).awaited == "rank 3"
 
 
 def test_at_a_barrier_the_first_that_is_missing_is_waited_for(board):

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from paceline.clusters.hosts.hub_client import HubClient
 from paceline.clusters.hosts.row_boards import HubRowBoards
+from paceline.clusters.news import News, write_news
 from paceline.clusters.process.letters import write_record
 from paceline.clusters.process.status_board import StatusBoard
 from paceline.clusters.rank.row_board import RowBoard
@@ -46,6 +47,9 @@ class HubDriver:
 
     def note_holds(self, words: str) -> None:
         self.client.tell("holds", {"words": words})
+
+    def tell_news(self, news: News) -> None:
+        self.client.tell("news", blobs=[write_news(news)])
 
     def give_up_on(self, rank: int) -> None:
         self.client.tell("lost", {"rank": rank})

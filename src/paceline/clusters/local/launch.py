@@ -24,6 +24,7 @@ from paceline.clusters.local.worker import Assignment
 from paceline.clusters.outcome import Outcome
 from paceline.clusters.process.blame import Life, explain, life_of
 from paceline.clusters.process.channel import Channel, ChannelClosed, ChannelStalled, Letter
+from paceline.clusters.process.journal import Journal
 from paceline.clusters.process.letters import read_error, read_outcome, read_record
 from paceline.clusters.process.payload import NOT_SENT, Packed
 from paceline.clusters.process.status_board import Status, StatusBoard
@@ -59,6 +60,7 @@ class Processes:
         self._channels: dict[int, Channel] = {}
         self._pids: dict[int, int] = {}
         self._windows: dict[str, SharedMemory] = {}
+        self._journals: dict[int, Journal] = {}
         self._groups = GroupNumbers()
 
     def __enter__(self) -> Processes:
@@ -115,6 +117,8 @@ class Processes:
     def _close_windows(self) -> None:
         for window in self._windows.values():
             window.close_fd()
+        for journal in self._journals.values():
+            journal.close()
 
     def _let_go(self) -> None:
         """Drop everything now: an error's traceback keeps this object, and each mapping holds a descriptor."""
@@ -216,6 +220,9 @@ class Processes:
                 self._seats[rank] = letter.values["seat"]
         elif letter.word == "window":
             self._give_window(rank, letter.values)
+        elif letter.word == "journal":
+            journal = self._journals[rank] = Journal.create(rank)
+            self._send(rank, "journal", fds=[journal.fd])
         elif letter.word == "group":
             number = self._groups.number_of(tuple(letter.values["members"]))
             self._send(rank, "group", {"number": number})
@@ -273,8 +280,15 @@ class Processes:
         step = self._board.step(rank)
         patience_s = 0.0 if isinstance(closed, ChannelStalled) else _GRACE_S
         (ending,) = self._server.end([self._pids.pop(rank)], patience_s)
+        self._read_journal(rank)
         self._roster.note_loss(rank, ending.in_words(step, str(closed)), step)
         self._set_status(rank, Status.LOST)
+
+    def _read_journal(self, rank: int) -> None:
+        """Of a rank that is gone."""
+        if rank in self._journals:
+            for news in self._journals[rank].read():
+                self._roster.note_news(rank, news)
 
     # Who is late
 
@@ -304,6 +318,7 @@ class Processes:
         step = self._board.step(rank)
         reason = f"it {self._life(rank)}, and did not come to the end of the run in time"
         self._server.end([self._pids.pop(rank)])
+        self._read_journal(rank)
         self._roster.do_without(rank, reason, step)
         self._set_status(rank, Status.LOST)
         _log.warning("rank %d is left behind: %s", rank, reason)

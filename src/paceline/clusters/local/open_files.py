@@ -13,7 +13,7 @@ from paceline.errors import ConfigurationError
 __all__ = ["enough_open_files"]
 
 _RUN_FILES = 16  # a run's memory and its mappings, the store, and what it takes to start the fork server
-_RANK_FILES = 3  # a rank's channel, and one piece of memory that it asks for, with its mapping
+_RANK_FILES = 4  # a rank's channel, its journal, and one piece of memory that it asks for, with its mapping
 
 
 @contextlib.contextmanager

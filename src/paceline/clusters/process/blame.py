@@ -75,7 +75,7 @@ def _chain(rank: int, board: StatusBoard, life: Callable[[int], Life]) -> list[i
 def _awaited_by(rank: int, board: StatusBoard) -> Sequence[int]:
     activity = board.activity(rank)
     if activity.awaits_several:
-        return [r for r in range(board.ranks) if r != rank and board.status(r) is not Status.FINISHED]
+        return [r for r in range(board.ranks) if r != rank and board.status(r) is Status.RUNNING]
     return [] if activity.awaited is None else [activity.awaited]
 
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from paceline.chance import part_seed, rank_seed
 from paceline.clusters import stopping
 from paceline.clusters.job import Job
+from paceline.clusters.news import Teller
 from paceline.clusters.outcome import Outcome
 from paceline.clusters.process.computing import ComputeOperation
 from paceline.clusters.process.driver import Driver
@@ -82,6 +83,7 @@ class ProcessContext(Rank):
         device: torch.device = CPU,
     ) -> None:
         super().__init__(job, rank)
+        self._teller = Teller(self.outcome) if job.can_lose(rank) else None
         self._deadline_s = deadline_s
         if job.task is not None and job.task.loaders and rank in self.workers:
             _ = self.data  # loaders are forked before there is a model, which would start torch's threads
@@ -291,6 +293,10 @@ class ProcessContext(Rank):
         if words != self.outcome.holds:
             super().note_holds(words)
             self.driver.note_holds(words)
+
+    def tell_news(self) -> None:
+        if self._teller is not None:
+            self.driver.tell_news(self._teller.take())
 
     def go_on_without(self, rank: int) -> None:
         self.waits.do_without(rank)

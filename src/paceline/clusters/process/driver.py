@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from torch import Tensor
 
+from paceline.clusters.news import News
 from paceline.clusters.process.channel import Channel
+from paceline.clusters.process.journal import Journal
 from paceline.clusters.process.letters import write_record
 from paceline.clusters.process.status_board import StatusBoard
 from paceline.clusters.process.window import LocalWindow
@@ -55,6 +57,10 @@ class Driver(Protocol):
         """Tell the driver what this rank holds of the model, for errors that name it."""
         ...
 
+    def tell_news(self, news: News) -> None:
+        """Let the driver have what this rank has written down: what it was told counts even if the rank is lost."""
+        ...
+
     def give_up_on(self, rank: int) -> None:
         """Ask the driver to end a rank, if the run may go on without it."""
         ...
@@ -83,6 +89,7 @@ class LocalDriver:
     def __init__(self, board: StatusBoard, channel: Channel) -> None:
         self.board = board
         self._channel = channel
+        self._journal: Journal | None = None
 
     def end_after(self, step: int) -> None:
         self.board.last_step = min(self.board.last_step, step + 1)
@@ -102,6 +109,12 @@ class LocalDriver:
 
     def note_holds(self, words: str) -> None:
         self._channel.send("holds", {"words": words})
+
+    def tell_news(self, news: News) -> None:
+        if self._journal is None:
+            self._channel.send("journal")
+            self._journal = Journal(self._channel.receive().fds[0])
+        self._journal.write(news)
 
     def give_up_on(self, rank: int) -> None:
         self._channel.send("lost", {"rank": rank})

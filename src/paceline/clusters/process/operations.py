@@ -66,6 +66,9 @@ class Background(Operation[T]):
     def awaited(self) -> tuple[int, ...]:
         return self._current.awaited() if self._current is not None else ()
 
+    def takes_own(self) -> bool:
+        return self._current is not None and self._current.takes_own()
+
     def progress(self) -> int:
         return self._current.progress() if self._current is not None else 0
 
@@ -95,6 +98,9 @@ class FirstOperation(Operation[Operation[Any]]):
 
     def awaited(self) -> tuple[int, ...]:
         return tuple(dict.fromkeys(rank for handle in self._handles for rank in handle.awaited()))
+
+    def takes_own(self) -> bool:
+        return any(handle.takes_own() for handle in self._handles)
 
     def progress(self) -> int:
         return sum(handle.progress() for handle in self._handles)

@@ -83,7 +83,7 @@ class Waits:
             self._check_others(operation)
             self._check_background()
             # A wait for nobody may be long: a long computation is no failure.
-            if patience.is_over(operation) and awaited and (operation.due_s() == math.inf or clock.stands()):
+            if patience.is_over(operation) and self._still_awaited(operation) and _may_be_late(operation):
                 raise self._deadline_error(operation)
             self._bells.sleep(self._rank, self._until_next_timer(operation, patience.left_s()))
 
@@ -134,14 +134,14 @@ class Waits:
             return
         # The poll may have changed that: a barrier may go on without lost ranks.
         gone = [rank for rank in gone if rank in operation.awaited()]
-        # A wait for any of several ranks is told of each loss once; the program may then wait for the others.
-        known = self._known_lost if len(awaited) > 1 else set()
+        # A wait for any of several programs is told of each loss once; the program may then wait for the others.
+        known = self._known_lost if len(awaited) > 1 or self._may_hear_itself(operation) else set()
         lost = [r for r in gone if self._board.status(r) == Status.LOST and r not in known]
         if lost or (len(gone) == len(awaited) and self._hopes_for_nothing(operation, gone)):
             rank = (lost or gone)[0]
             self._known_lost.add(rank)
             operation.cancel()  # or else it would take a message that is meant for a later receive
-            reason = "" if lost else "it has ended its program"
+            reason = "" if self._board.status(rank) == Status.LOST else "it has ended its program"
             raise PeerLost(rank, reason, f"rank {self._rank} was waiting in {operation} in step {self._step}")
 
     def _check_background(self) -> None:
@@ -158,20 +158,33 @@ class Waits:
             }
 
     def _tell_background_of_losses(self) -> None:
-        """Raise PeerLost in background programs that wait for lost ranks alone: for the rest of a last message, say."""
+        """Raise PeerLost in background programs that wait for lost ranks alone: for the rest of a last message, say.
+
+        Not in those that wait for any rank: the program in the foreground may still send to them.
+        """
         for other in self._running:
-            awaited = other.awaited() if isinstance(other, Background) else ()
-            if awaited and all(self._board.status(rank) == Status.LOST for rank in awaited):
-                assert isinstance(other, Background)
-                if not other.poll() and other.awaited() == awaited:
-                    where = f"rank {self._rank} was waiting in {other} in step {self._step}"
-                    other.throw(PeerLost(awaited[0], "", where))
+            if not isinstance(other, Background) or other.takes_own():
+                continue
+            awaited = other.awaited()
+            in_vain = awaited and all(self._board.status(rank) == Status.LOST for rank in awaited)
+            if in_vain and not other.poll() and other.awaited() == awaited:
+                where = f"rank {self._rank} was waiting in {other} in step {self._step}"
+                other.throw(PeerLost(awaited[0], "", where))
 
     def _hopes_for_nothing(self, operation: Operation[Any], ended: Sequence[int]) -> bool:
-        """Whether no message can come any more, now that all the ranks waited for have ended well."""
+        """Whether no message can come any more, now that all ranks waited for have ended or are known to be lost."""
         under_way = operation.due_s() < math.inf or self._may_hear_from(ended)  # on a slow link
         from_here = any(isinstance(other, Background) for other in self._running)
         return not under_way and not from_here
+
+    def _may_hear_itself(self, operation: Operation[Any]) -> bool:
+        """Whether another program of this rank may send what an operation waits for."""
+        others = (other for other in self._running if other is not operation)
+        return operation.takes_own() and any(isinstance(other, Background) for other in others)
+
+    def _still_awaited(self, operation: Operation[Any]) -> list[int]:
+        """The ranks that an operation waits for, without those that this program goes on without."""
+        return [rank for rank in operation.awaited() if rank not in self._known_lost]
 
     def _may_hear_from(self, ended: Sequence[int]) -> bool:
         """Whether something that these ranks said may still come from the network."""
@@ -182,7 +195,7 @@ class Waits:
         return now_s < max(ended_s, self._endpoint.heard_s) + _LAST_WORDS_S
 
     def _deadline_error(self, operation: Operation[Any]) -> DeadlineError:
-        ranks = ", ".join(str(rank) for rank in operation.awaited())
+        ranks = ", ".join(map(str, self._still_awaited(operation)))
         error = DeadlineError(
             self._rank, f"{operation} in step {self._step}", f"rank {ranks}", self._deadline_s
         )
@@ -211,6 +224,11 @@ class _Patience:
         """Seconds until it is time to look again."""
         left_s = self._until_s - time.monotonic()
         return min(left_s, _PATIENCE_S) if left_s > 0 else _PATIENCE_S
+
+
+def _may_be_late(operation: Operation[Any]) -> bool:
+    """Whether it is not merely on a slow link, which is emulated."""
+    return operation.due_s() == math.inf or clock.stands()
 
 
 def _failed_unheard(operation: Operation[Any]) -> bool:

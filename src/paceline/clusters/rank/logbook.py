@@ -124,6 +124,7 @@ class Logbook:
         rank.outcome.logged = []
         updates.append(record)
         if not rank.is_reporter:
+            rank.tell_news()
             return
         if self._average is not None:
             self._average.follow(step)
@@ -158,6 +159,7 @@ class Logbook:
         if rank.keeper is not None:
             rank.keeper.prepare(step)
         if not rank.is_reporter:
+            rank.tell_news()
             return
         if self._average is not None:
             self._average.follow(step + 1)
@@ -181,6 +183,7 @@ class Logbook:
         """What this rank brings back."""
         rank, outcome = self._rank, self._rank.outcome
         outcome.reported = self._reported
+        outcome.counted = min(outcome.counted, rank.last_step)  # who counts one more makes it no more
         if outcome.updates:
             outcome.logged = []  # of a batch that came to no update; the others are in their records
         outcome.threads = torch.get_num_threads()

@@ -297,6 +297,9 @@ class Rank(ABC):
         """Write down what this rank holds of the model. A world adds how its driver hears of it, lest it dies."""
         self.outcome.holds = words
 
+    def tell_news(self) -> None:  # noqa: B027, for it is no duty: where nobody dies there is nothing to do
+        """Let the driver have what this rank has written down so far. A world whose ranks may die does so."""
+
     def span(self, kind: Kind, start_s: float, end_s: float, peer: int = -1, nbytes: int = 0) -> None:
         self.recorder.packed.append(pack_span(kind, start_s, end_s, peer, nbytes, self.step))
 

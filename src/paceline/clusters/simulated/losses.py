@@ -1,8 +1,9 @@
 """Ranks that die in virtual time, and the others who hear of it, as they do in real worlds.
 
 Who waits for a lost rank alone gets `PeerLost`. A program that waits for any of several ranks gets it once for each
-loss, and may then wait on; a background program gets it when all that it waits for are lost. The news takes no time,
-but comes after the last message of the lost rank.
+loss, and may then wait on; a background program gets it when all that it waits for are lost. Who waits for any rank
+also waits for the other programs of its own rank, as long as there are some. The news takes no time, but comes after
+the last message of the lost rank.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import AsyncIterator, Coroutine, Sequence
 from typing import Any, NoReturn, TypeVar
 
 from paceline.clusters.job import Job
+from paceline.clusters.news import Teller, enter_news
 from paceline.clusters.outcome import Outcome
 from paceline.clusters.rank.observer import Observer
 from paceline.clusters.simulated.context import SimulatedContext, World
@@ -101,11 +103,12 @@ def _end_the_run(loss: PeerLost) -> NoReturn:
 class MortalContext(SimulatedContext):
     """A rank that may die, among others that may."""
 
-    __slots__ = ("_heard", "_known", "_losses", "fatal_steps", "processes")
+    __slots__ = ("_heard", "_known", "_losses", "_teller", "_told", "fatal_steps", "processes")
 
     def __init__(self, losses: Losses, world: World, job: Job, rank: int, replica: Replica | None) -> None:
         super().__init__(world, job, rank, replica)
         self._losses = losses
+        self._teller, self._told = Teller(self.outcome), Outcome(rank=rank)
         self._heard: set[int] = set()
         """Lost ranks of which no message will come any more."""
         self._known: set[int] = set()
@@ -133,9 +136,13 @@ class MortalContext(SimulatedContext):
             await Event[None]()  # it never happens
 
     def finish(self) -> Outcome:
-        if self.is_lost(self.rank):  # what it had written down is lost with it
-            return Outcome(rank=self.rank, lost=[(self.rank, self.step)])
+        if self.is_lost(self.rank):  # what it had not told is lost with it
+            self._told.lost.append((self.rank, self.step))
+            return self._told
         return super().finish()
+
+    def tell_news(self) -> None:
+        enter_news(self._told, self._teller.take())
 
     def close(self) -> None:
         for process in self.processes:
@@ -151,8 +158,7 @@ class MortalContext(SimulatedContext):
 
     def hear_of_loss(self, rank: int) -> None:
         self._heard.add(rank)
-        for process in tuple(self.processes):
-            self.check(process)
+        self.check_all()
 
     def go_on_without(self, rank: int) -> None:
         self._known.add(rank)
@@ -173,29 +179,42 @@ class MortalContext(SimulatedContext):
         self.processes.append(process)
         return process
 
-    def check(self, process: MortalProcess[Any]) -> None:
-        """Raise PeerLost in a program that is parked, if it waits for a rank that is lost."""
+    def check_all(self) -> None:
+        """Raise PeerLost in the programs that wait for a rank that is lost."""
+        if self._heard:
+            for process in tuple(self.processes):
+                self._check(process)
+
+    def _check(self, process: MortalProcess[Any]) -> None:
         event = process.parked
-        if not self._heard or process.done or event is None or event.done:
+        if process.done or event is None or event.done:
             return
-        lost = self._lost_of(event, in_background=not process.name)
+        lost = self._lost_of(process, event)
         if lost is not None:
             self._known.add(lost)
             process.throw(self._losses.error(lost, self, event))
 
-    def _lost_of(self, event: Event[Any], *, in_background: bool) -> int | None:
-        """The lost rank that a wait is to be told of."""
+    def _lost_of(self, process: MortalProcess[Any], event: Event[Any]) -> int | None:
+        """The lost rank that a program is to be told of where it waits."""
         awaited = self._awaited(event)
         lost = [rank for rank in awaited if rank in self._heard]
         news = [rank for rank in lost if rank not in self._known]
-        if isinstance(event, BarrierEvent) or len(lost) == len(awaited):
+        all_lost = len(lost) == len(awaited) and not self._may_hear_itself(process, event)
+        if isinstance(event, BarrierEvent) or all_lost:
             news = news or lost  # it waits in vain
-        elif in_background:
+        elif not process.name:  # in the background
             return None
         return news[0] if news else None
 
+    def _may_hear_itself(self, process: MortalProcess[Any], event: Event[Any]) -> bool:
+        """Whether another program of this rank may send what this one waits for."""
+        others = (each for each in self.processes if each is not process and each is not event)
+        return _takes_own(event) and any(not each.done for each in others)
+
     def _awaited(self, event: Event[Any]) -> Sequence[int]:
         """For which ranks it waits."""
+        if event.done:  # a program that waited in it has yet to go on
+            return []
         if isinstance(event, RecvEvent):
             others = [rank for rank in range(self.job.ranks) if rank != self.rank]
             return others if event.source == ANY else [event.source]
@@ -204,6 +223,15 @@ class MortalContext(SimulatedContext):
         if isinstance(event, Process):
             return self._awaited(event.parked) if event.parked is not None else []
         return event.missing() if isinstance(event, BarrierEvent) else []
+
+
+def _takes_own(event: Event[Any] | None) -> bool:
+    """Whether it is a wait for any rank, which another program of the same rank can end."""
+    if isinstance(event, AnyOf):
+        return any(_takes_own(each) for each in event.events)
+    if isinstance(event, Process):
+        return _takes_own(event.parked)
+    return isinstance(event, RecvEvent) and event.source == ANY
 
 
 class MortalProcess(Process[T]):
@@ -220,7 +248,7 @@ class MortalProcess(Process[T]):
         if not self.done:
             super().resume()
             self.ended_s = self.kernel.now
-            self._context.check(self)
+            self._context.check_all()
 
     def stop(self) -> None:
         """Never go on again. Nobody hears of it."""
