@@ -9,6 +9,7 @@ a + b x samples: so slices of any size, micro-batches and federated clients each
 from __future__ import annotations
 
 import copy
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -26,13 +27,16 @@ __all__ = [
     "Pass",
     "Price",
     "Pricing",
+    "Reckoned",
     "Work",
     "delays_of",
     "fit",
+    "median_s",
     "ready_shares",
 ]
 
 _DRAWS = 32
+_TRIES = 7
 _FORWARD_SHARE = 1 / 3  # of a gradient's time: backward multiplies twice where forward does once
 
 
@@ -144,7 +148,7 @@ class Measured:
     """Of the parameters that were updated in that time: a part of them takes a part of it. 0: any takes all of it."""
 
     def of_rank(self, rank: int, stragglers: Stragglers, rng: np.random.Generator) -> Price:
-        return _Reckoned(self, stragglers.factor(rank), delays_of(rank, stragglers, rng))
+        return Reckoned(self, stragglers.factor(rank), delays_of(rank, stragglers, rng))
 
 
 class _Drawn:
@@ -213,10 +217,25 @@ class _InPhases(DrawsNothing):
         return seconds * one.stage_share * self._factor + (self._extra() if one.work is Work.FORWARD else 0.0)
 
 
-class _Reckoned(DrawsNothing):
+class _Costs(Protocol):
+    """What `Measured` says; it may be found out when it is asked."""
+
+    @property
+    def fixed_s(self) -> float: ...
+    @property
+    def per_sample_s(self) -> float: ...
+    @property
+    def update_s(self) -> float: ...
+    @property
+    def update_bytes(self) -> int: ...
+
+
+class Reckoned(DrawsNothing):
+    """Costs of a gradient, its samples and an update, on a rank that may be slow."""
+
     __slots__ = ("_measured",)
 
-    def __init__(self, measured: Measured, factor: float, extra: Callable[[], float] | None) -> None:
+    def __init__(self, measured: _Costs, factor: float, extra: Callable[[], float] | None) -> None:
         super().__init__(factor, extra)
         self._measured = measured
 
@@ -260,6 +279,16 @@ def fit(samples: tuple[int, int], seconds: tuple[float, float]) -> tuple[float, 
     if one:
         per_sample_s = min(per_sample_s, seconds[0] / one)
     return seconds[0] - per_sample_s * one, per_sample_s
+
+
+def median_s(work: Callable[[], object]) -> float:
+    """Seconds of a piece of work: the median of a few."""
+    taken_s = []
+    for _ in range(_TRIES):
+        start_s = time.perf_counter()
+        work()
+        taken_s.append(time.perf_counter() - start_s)
+    return sorted(taken_s)[_TRIES // 2]
 
 
 def _draws(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -21,6 +20,7 @@ from paceline.clusters.outcome import Outcome
 from paceline.clusters.rank.failures import failure_of
 from paceline.clusters.rank.keeper import prepare_all
 from paceline.clusters.simulated.context import SharedData, SimulatedContext, World
+from paceline.clusters.simulated.gradient_timer import GradientTimer
 from paceline.clusters.simulated.kernel import Kernel, Process
 from paceline.clusters.simulated.losses import Losses
 from paceline.clusters.simulated.lossy_network import LossyNetwork
@@ -29,7 +29,7 @@ from paceline.clusters.simulated.pass_timer import PassTimer
 from paceline.costs import Link
 from paceline.costs.counted import Counted, Operations
 from paceline.costs.devices import Device, device_of
-from paceline.costs.prices import Given, Measured, Pricing, fit
+from paceline.costs.prices import Given, Measured, Pricing
 from paceline.costs.stragglers import Stragglers
 from paceline.costs.times import Times
 from paceline.errors import Cancelled, ConfigurationError, RunError, UnknownNameError
@@ -217,7 +217,7 @@ class Simulated:
             recompute = job.task is not None and job.task.recompute
             count = functools.cache(lambda: _count(job, samples, batches))
             return Counted(device_of(self.device), count, recompute)
-        return _measure(job, samples, batches)
+        return GradientTimer(lambda: _replica(job), samples, batches, job.workers)
 
     def _contexts(self, job: Job, world: World) -> Sequence[SimulatedContext]:
         if self.faults:
@@ -299,31 +299,9 @@ def _replica(job: Job) -> Replica:
     return Replica(job.task, _build(job), seed=job.seed, autocast=job.autocast)
 
 
-def _measure(job: Job, samples: Samples, batches: GlobalBatches) -> Measured:
-    """What gradients and updates cost on this machine: of one worker's slice, and of a batch of another size."""
-    assert job.task is not None
-    replica = _replica(job)
-    own = batches.slice(0, 0, job.workers)
-    other = batches.slice(0, 0, 1 if job.workers > 1 else 2)
-    own_s = _median_s(lambda: replica.compute(own, samples))
-    other_s = _median_s(lambda: replica.compute(other, samples))
-    fixed_s, per_sample_s = fit((own.count, other.count), (own_s, other_s))
-    return Measured(fixed_s, per_sample_s, _median_s(replica.apply), replica.parameters.nbytes)
-
-
 def _count(job: Job, samples: Samples, batches: GlobalBatches) -> Operations:
     """The operations of a forward pass of one sample."""
     assert job.task is not None
     few = without_data(few_samples(samples, batches.slice(0, 0, 1)))
     count = count_model(job.task, _build(job).to("meta"), few)
     return Operations(count.flops, count.moved_bytes)
-
-
-def _median_s(work: Callable[[], object]) -> float:
-    """Seconds of a piece of work: the median of a few."""
-    taken_s = []
-    for _ in range(7):
-        start_s = time.perf_counter()
-        work()
-        taken_s.append(time.perf_counter() - start_s)
-    return sorted(taken_s)[3]
