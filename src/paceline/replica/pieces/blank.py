@@ -19,7 +19,7 @@ from paceline.replica.memory import Account, Kind
 from paceline.replica.optimizers import all_work_elementwise
 from paceline.replica.pieces.arranged import length_after
 from paceline.replica.pieces.blank_activations import BlankActivations
-from paceline.replica.pieces.cutting import Cut
+from paceline.replica.pieces.cut import Cut
 from paceline.replica.pieces.units import homes_of, laid_out, units_of
 from paceline.replica.samples import Source
 from paceline.replica.shapes import ShapeReplica
