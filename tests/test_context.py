@@ -11,7 +11,7 @@ import paceline as pl
 from paceline.clusters.simulated import simulated as simulated_cluster
 from paceline.clusters.simulated.whole_collective import MANY
 from paceline.context import Context, Log, Model, Net, Pieces, Shards, Strategy
-from paceline.costs.prices import Measured
+from paceline.costs.measured import Measured
 from paceline.strategies.fedavg import FedAvg
 from paceline.trace import Kind
 

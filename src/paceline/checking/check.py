@@ -16,7 +16,7 @@ from paceline.checking.findings import Finding, caveats
 from paceline.checking.trials import Trials, fails_to_travel, try_strategies
 from paceline.clusters.checks import check_workers, share_of_cores
 from paceline.context import Batch
-from paceline.costs.prices import Measured, fit, median_s
+from paceline.costs.measured import Measured, fit, median_s
 from paceline.environment import available_bytes
 from paceline.errors import LossNotFiniteError, RunError
 from paceline.replica.batches import GlobalBatches

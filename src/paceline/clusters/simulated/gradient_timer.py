@@ -12,7 +12,8 @@ from functools import cached_property
 import numpy as np
 
 from paceline.chance import kept
-from paceline.costs.prices import Price, Reckoned, delays_of, fit, median_s
+from paceline.costs.measured import Reckoned, fit, median_s
+from paceline.costs.prices import Price, delays_of
 from paceline.costs.stragglers import Stragglers
 from paceline.replica.batches import GlobalBatches
 from paceline.replica.replica import Replica
@@ -22,7 +23,7 @@ __all__ = ["GradientTimer"]
 
 
 class GradientTimer:
-    """A price by measurement: `paceline.costs.prices.Measured`, found out when it is needed."""
+    """A price by measurement: `paceline.costs.measured.Measured`, found out when it is needed."""
 
     def __init__(
         self, make: Callable[[], Replica], samples: Samples, batches: GlobalBatches, workers: int

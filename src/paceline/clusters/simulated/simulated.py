@@ -29,7 +29,8 @@ from paceline.clusters.simulated.pass_timer import PassTimer
 from paceline.costs import Link
 from paceline.costs.counted import Counted, Operations
 from paceline.costs.devices import Device, device_of
-from paceline.costs.prices import Given, Measured, Pricing
+from paceline.costs.measured import Measured
+from paceline.costs.prices import Given, Pricing
 from paceline.costs.stragglers import Stragglers
 from paceline.costs.times import Times
 from paceline.errors import Cancelled, ConfigurationError, RunError, UnknownNameError
