@@ -2,8 +2,8 @@
 
 What a user gives (`compute=pl.times.…`) is a draw for each gradient, however many samples it is of: the closed forms of
 the parameter servers rest on that. Real processes that emulate such machines draw the same. What is measured (see
-`measured`) is a + b x samples: so slices of any size, micro-batches and federated clients each cost what they compute. What is counted
-(`device=pl.devices.…`, see `counted`) costs its operations at the device's speed.
+`measured`) is a + b x samples: so slices of any size, micro-batches and federated clients each cost what they compute.
+What is counted (`device=pl.devices.…`, see `counted`) costs its operations at the device's speed.
 """
 
 from __future__ import annotations

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import torch
-from torch import nn
 
 from paceline.chance import seeded
 from paceline.clusters.checks import check_compute, check_threads, check_workers, share_of_cores, thread_words
@@ -24,10 +22,11 @@ from paceline.clusters.simulated.gradient_timer import GradientTimer
 from paceline.clusters.simulated.kernel import Kernel, Process
 from paceline.clusters.simulated.losses import Losses
 from paceline.clusters.simulated.lossy_network import LossyNetwork
+from paceline.clusters.simulated.models import build_model, count_operations, whole_replica
 from paceline.clusters.simulated.network import Disturbed, DisturbedRun, Network
 from paceline.clusters.simulated.pass_timer import PassTimer
 from paceline.costs import Link
-from paceline.costs.counted import Counted, Operations
+from paceline.costs.counted import Counted
 from paceline.costs.devices import Device, device_of
 from paceline.costs.measured import Measured
 from paceline.costs.prices import Given, Pricing
@@ -36,8 +35,6 @@ from paceline.costs.times import Times
 from paceline.errors import Cancelled, ConfigurationError, RunError, UnknownNameError
 from paceline.faults import Kill
 from paceline.replica.batches import GlobalBatches
-from paceline.replica.pieces.cutting import few_samples
-from paceline.replica.pieces.whole import count_model, without_data
 from paceline.replica.replica import Replica
 from paceline.replica.samples import Samples
 from paceline.replica.shapes import ShapeReplica
@@ -206,7 +203,7 @@ class Simulated:
             computations=[0] * job.ranks,
         )
         if self.compute is None and self.device is None and world.data is not None:
-            world.pass_timer = PassTimer(lambda: _replica(job), world.data.source)
+            world.pass_timer = PassTimer(lambda: whole_replica(job), world.data.source)
         return world
 
     def _pricing(self, job: Job, samples: Samples | None, batches: GlobalBatches | None) -> Pricing:
@@ -216,9 +213,9 @@ class Simulated:
             return Measured(0.0, 0.0)
         if self.device is not None:
             recompute = job.task is not None and job.task.recompute
-            count = functools.cache(lambda: _count(job, samples, batches))
+            count = functools.cache(lambda: count_operations(job, samples, batches))
             return Counted(device_of(self.device), count, recompute)
-        return GradientTimer(lambda: _replica(job), samples, batches, job.workers)
+        return GradientTimer(lambda: whole_replica(job), samples, batches, job.workers)
 
     def _contexts(self, job: Job, world: World) -> Sequence[SimulatedContext]:
         if self.faults:
@@ -241,7 +238,7 @@ class Simulated:
             shapes = ShapeReplica(task, module.to("meta"), seed=job.seed)
             return [(rank, shapes) for rank in range(job.ranks)]
         return [
-            (rank, Replica(task, _build(job), seed=job.seed, rank=rank, autocast=job.autocast))
+            (rank, Replica(task, build_model(job), seed=job.seed, rank=rank, autocast=job.autocast))
             for rank in range(job.ranks)
         ]
 
@@ -284,25 +281,3 @@ def _set_threads(count: int) -> int:
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     return before
-
-
-def _build(job: Job) -> nn.Module:
-    """The model of one rank."""
-    assert job.task is not None
-    model = job.task.model
-    # A copy takes less time than a factory.
-    return copy.deepcopy(model) if isinstance(model, nn.Module) else job.task.build_model(job.seed)
-
-
-def _replica(job: Job) -> Replica:
-    """The whole model, to measure with."""
-    assert job.task is not None
-    return Replica(job.task, _build(job), seed=job.seed, autocast=job.autocast)
-
-
-def _count(job: Job, samples: Samples, batches: GlobalBatches) -> Operations:
-    """The operations of a forward pass of one sample."""
-    assert job.task is not None
-    few = without_data(few_samples(samples, batches.slice(0, 0, 1)))
-    count = count_model(job.task, _build(job).to("meta"), few)
-    return Operations(count.flops, count.moved_bytes)
