@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -15,6 +14,7 @@ from paceline.checking.disk import checkpoint_seconds
 from paceline.checking.findings import Finding, caveats
 from paceline.checking.trials import Trials, fails_to_travel, try_strategies
 from paceline.clusters.checks import check_workers, share_of_cores
+from paceline.clusters.threads import computing_threads
 from paceline.context import Batch
 from paceline.costs.measured import Measured, fit, median_s
 from paceline.environment import available_bytes
@@ -95,7 +95,7 @@ def check_task(
     batches = GlobalBatches.of(built, samples, seed)
     whole, own = batches.slice(0, 0, 1), batches.slice(0, 0, workers)
     replica = Replica(task, module, seed=seed)
-    with _threads(threads := share_of_cores(workers)):
+    with computing_threads(threads := share_of_cores(workers)):
         loss = _first_loss(replica, samples, whole)
         metric = _metric(task, replica, held_out)
         price = _price(replica, samples, batches)
@@ -174,13 +174,3 @@ def _memory(replica: Replica, samples: Samples, whole: Batch, own: int) -> dict[
         "optimizer": sum(moment.nbytes for moment in replica.moments()),
         "activations": sum(kept.values()) * own // whole.count,
     }
-
-
-@contextlib.contextmanager
-def _threads(count: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -8,8 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-import torch
-
 from paceline.chance import seeded
 from paceline.clusters.checks import check_compute, check_threads, check_workers, share_of_cores, thread_words
 from paceline.clusters.gc_pause import gc_paused
@@ -25,6 +23,7 @@ from paceline.clusters.simulated.lossy_network import LossyNetwork
 from paceline.clusters.simulated.models import build_model, count_operations, whole_replica
 from paceline.clusters.simulated.network import Disturbed, DisturbedRun, Network
 from paceline.clusters.simulated.pass_timer import PassTimer
+from paceline.clusters.threads import computing_threads
 from paceline.costs import Link
 from paceline.costs.counted import Counted
 from paceline.costs.devices import Device, device_of
@@ -123,23 +122,20 @@ class Simulated:
         consult: Consult | None = None,
     ) -> list[Outcome]:
         self._check_faulty_ranks(job)
-        threads = _set_threads(self.threads or share_of_cores(job.workers))
-        try:
-            # The ranks compute in the caller's process, and must leave its random numbers as they were.
-            with gc_paused(), seeded(job.seed):
-                # A rank that dies in a collective disturbs it in any case. Callbacks must be called once, and
-                # checkpoints written once.
-                if not self.faults and consult is None and job.keeping is None:
-                    try:
-                        return self._run(job, progress, None, rings=True, runs=True)
-                    except DisturbedRun:
-                        pass
-                    except Disturbed:
-                        with contextlib.suppress(DisturbedRun):
-                            return self._run(job, progress, None, rings=False, runs=True)
-                return self._run(job, progress, consult, rings=False, runs=False)
-        finally:
-            _set_threads(threads)
+        threads = self.threads or share_of_cores(job.workers)  # as many as the real run would use
+        # The ranks compute in the caller's process, and must leave its random numbers as they were.
+        with computing_threads(threads), gc_paused(), seeded(job.seed):
+            # A rank that dies in a collective disturbs it in any case. Callbacks must be called once, and checkpoints
+            # written once.
+            if not self.faults and consult is None and job.keeping is None:
+                try:
+                    return self._run(job, progress, None, rings=True, runs=True)
+                except DisturbedRun:
+                    pass
+                except Disturbed:
+                    with contextlib.suppress(DisturbedRun):
+                        return self._run(job, progress, None, rings=False, runs=True)
+            return self._run(job, progress, consult, rings=False, runs=False)
 
     def _run(
         self,
@@ -274,10 +270,3 @@ def _shared_data(job: Job, samples: Samples | None, batches: GlobalBatches | Non
     if job.task is None or samples is None or batches is None:
         return None
     return SharedData(samples, batches, job.workers, len(job.task.turns) or 1)
-
-
-def _set_threads(count: int) -> int:
-    """Sums depend on the number of threads that share them, so a simulation uses as many as the real run would."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    return before
