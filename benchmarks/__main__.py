@@ -8,6 +8,7 @@ import json
 import os
 import platform
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.result import Result
@@ -43,7 +44,7 @@ def main() -> None:
     results: dict[str, Result] = {}
     for name in options.names or BENCHMARKS:
         began_s, busy = time.monotonic(), busy_cores()
-        results[name] = importlib.import_module(f"benchmarks.{name}").measure()
+        results[name] = _measure(*name.split(":"))
         took_s, busy = time.monotonic() - began_s, max(busy, busy_cores())
         print(f"{name}: {results[name]}")
         print(f"  took {took_s:.0f} s; other work used {busy:.1f} cores before or after\n", flush=True)
@@ -53,6 +54,16 @@ def main() -> None:
         options.json.write_text(json.dumps(_as_dict(results), indent=1) + "\n", encoding="utf-8")
 
 
+def _measure(name: str, *parts: str) -> Result:
+    module = importlib.import_module(f"benchmarks.{name}")
+    known: Sequence[str] = getattr(module, "PARTS", ())
+    unknown = [part for part in parts if part not in known]
+    if unknown:
+        raise SystemExit(f"{name} has no part {', '.join(unknown)}; it has {', '.join(known) or 'none'}")
+    result: Result = module.measure(parts) if parts else module.measure()
+    return result
+
+
 def _parse() -> argparse.Namespace:
     listing = "\n".join(f"  {name:<13} {what}" for name, what in BENCHMARKS.items())
     parser = argparse.ArgumentParser(
@@ -60,10 +71,12 @@ def _parse() -> argparse.Namespace:
         description=f"Measures Paceline against its baselines.\n\n{listing}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("names", nargs="*", metavar="name", help="which to run (default: all)")
+    parser.add_argument(
+        "names", nargs="*", metavar="name", help="which to run (default: all); name:part, where it has parts"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every round's figures to this file")
     options = parser.parse_args()
-    unknown = [name for name in options.names if name not in BENCHMARKS]
+    unknown = [name for name in options.names if name.split(":")[0] not in BENCHMARKS]
     if unknown:
         parser.error(f"no benchmark named {', '.join(unknown)}; there are {', '.join(BENCHMARKS)}")
     return options

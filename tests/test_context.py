@@ -14,7 +14,7 @@ from paceline.clusters.simulated import simulated as simulated_cluster
 from paceline.clusters.simulated.whole_collective import MANY
 from paceline.collectives import barrier
 from paceline.context import Context, Log, Model, Net, Pieces, Shards, Strategy
-from paceline.costs.prices import Measured
+from paceline.costs.measured import Measured
 from paceline.strategies import parse
 from paceline.strategies.fedavg import FedAvg
 from paceline.trace import Kind
@@ -224,7 +224,7 @@ def test_a_client_costs_what_it_computes_where_gradients_are_measured(monkeypatc
         return [range(2), range(2, 24)]
 
     price = Measured(fixed_s=0.5, per_sample_s=0.25)
-    monkeypatch.setattr(simulated_cluster, "_measure", lambda *_: price)
+    monkeypatch.setattr(simulated_cluster, "GradientTimer", lambda *_: price)
     run = pl.train(a_task(), FedAvg(partition=parts, batch=0), pl.Simulated(workers=2, threads=1), steps=2)
     spans = [run.trace.spans[rank].of(Kind.COMPUTE) for rank in range(2)]
     assert [(each["end_s"] - each["start_s"]).tolist() for each in spans] == [

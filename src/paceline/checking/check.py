@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import math
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -16,8 +14,9 @@ from paceline.checking.disk import checkpoint_seconds
 from paceline.checking.findings import Finding, caveats
 from paceline.checking.trials import Trials, fails_to_travel, try_strategies
 from paceline.clusters.checks import check_workers, share_of_cores
+from paceline.clusters.threads import computing_threads
 from paceline.context import Batch
-from paceline.costs.prices import Measured, fit
+from paceline.costs.measured import Measured, fit, median_s
 from paceline.environment import available_bytes
 from paceline.errors import LossNotFiniteError, RunError
 from paceline.replica.batches import GlobalBatches
@@ -33,7 +32,6 @@ from paceline.user_code import user_code
 __all__ = ["Checked", "check_task"]
 
 MAX_WORKERS = 1_000_000
-_TRIES = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +95,7 @@ def check_task(
     batches = GlobalBatches.of(built, samples, seed)
     whole, own = batches.slice(0, 0, 1), batches.slice(0, 0, workers)
     replica = Replica(task, module, seed=seed)
-    with _threads(threads := share_of_cores(workers)):
+    with computing_threads(threads := share_of_cores(workers)):
         loss = _first_loss(replica, samples, whole)
         metric = _metric(task, replica, held_out)
         price = _price(replica, samples, batches)
@@ -150,21 +148,12 @@ def _metric(task: Task, replica: Replica, test: Samples | None) -> float | None:
 def _price(replica: Replica, samples: Samples, batches: GlobalBatches) -> Measured:
     """What a gradient takes is a line through a batch and half of it."""
     whole, half = batches.slice(0, 0, 1), batches.slice(0, 0, 2)
-    whole_s = _median_s(lambda: replica.compute(whole, samples))
+    whole_s = median_s(lambda: replica.compute(whole, samples))
     fixed_s, per_sample_s = whole_s, 0.0
     if half.count > 1:  # BatchNorm fails on a single sample
-        half_s = _median_s(lambda: replica.compute(half, samples))
+        half_s = median_s(lambda: replica.compute(half, samples))
         fixed_s, per_sample_s = fit((whole.count, half.count), (whole_s, half_s))
-    return Measured(fixed_s, per_sample_s, _median_s(replica.apply))
-
-
-def _median_s(work: Callable[[], object]) -> float:
-    taken_s = []
-    for _ in range(_TRIES):
-        start_s = time.perf_counter()
-        work()
-        taken_s.append(time.perf_counter() - start_s)
-    return sorted(taken_s)[_TRIES // 2]
+    return Measured(fixed_s, per_sample_s, median_s(replica.apply))
 
 
 def _memory(replica: Replica, samples: Samples, whole: Batch, own: int) -> dict[str, int]:
@@ -185,13 +174,3 @@ def _memory(replica: Replica, samples: Samples, whole: Batch, own: int) -> dict[
         "optimizer": sum(moment.nbytes for moment in replica.moments()),
         "activations": sum(kept.values()) * own // whole.count,
     }
-
-
-@contextlib.contextmanager
-def _threads(count: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -1,9 +1,9 @@
 """What computations cost in virtual time: one question, `seconds(kind, segment, samples)`.
 
 What a user gives (`compute=pl.times.…`) is a draw for each gradient, however many samples it is of: the closed forms of
-the parameter servers rest on that. Real processes that emulate such machines draw the same. What is measured is
-a + b x samples: so slices of any size, micro-batches and federated clients each cost what they compute. What is counted
-(`device=pl.devices.…`, see `counted`) costs its operations at the device's speed.
+the parameter servers rest on that. Real processes that emulate such machines draw the same. What is measured (see
+`measured`) is a + b x samples: so slices of any size, micro-batches and federated clients each cost what they compute.
+What is counted (`device=pl.devices.…`, see `counted`) costs its operations at the device's speed.
 """
 
 from __future__ import annotations
@@ -22,13 +22,11 @@ from paceline.costs.times import Phases, Times
 __all__ = [
     "DrawsNothing",
     "Given",
-    "Measured",
     "Pass",
     "Price",
     "Pricing",
     "Work",
     "delays_of",
-    "fit",
     "ready_shares",
 ]
 
@@ -133,20 +131,6 @@ class Given:
         return _Drawn(self.times, rank, stragglers, rng)
 
 
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """A gradient takes `fixed_s` and `per_sample_s` for each of its samples."""
-
-    fixed_s: float
-    per_sample_s: float
-    update_s: float = 0.0
-    update_bytes: int = 0
-    """Of the parameters that were updated in that time: a part of them takes a part of it. 0: any takes all of it."""
-
-    def of_rank(self, rank: int, stragglers: Stragglers, rng: np.random.Generator) -> Price:
-        return _Reckoned(self, stragglers.factor(rank), delays_of(rank, stragglers, rng))
-
-
 class _Drawn:
     __slots__ = ("_block", "_draw")
 
@@ -213,27 +197,6 @@ class _InPhases(DrawsNothing):
         return seconds * one.stage_share * self._factor + (self._extra() if one.work is Work.FORWARD else 0.0)
 
 
-class _Reckoned(DrawsNothing):
-    __slots__ = ("_measured",)
-
-    def __init__(self, measured: Measured, factor: float, extra: Callable[[], float] | None) -> None:
-        super().__init__(factor, extra)
-        self._measured = measured
-
-    def seconds(self, kind: Work, segment: int, size: int) -> float:
-        measured = self._measured
-        if kind is Work.UPDATE:
-            return measured.update_s * (size / measured.update_bytes if measured.update_bytes else 1.0)
-        return (measured.fixed_s + measured.per_sample_s * size) * self._factor + self._extra()
-
-    def pass_seconds(self, one: Pass) -> float:
-        extra_s = self._extra() if one.work is Work.FORWARD else 0.0  # a delay is one of each micro-batch
-        if one.measured_s is not None:
-            return one.measured_s * self._factor + extra_s
-        gradient_s = self._measured.fixed_s + self._measured.per_sample_s * one.samples
-        return gradient_s * one.share * one.gradient_share * self._factor + extra_s
-
-
 def delays_of(rank: int, stragglers: Stragglers, rng: np.random.Generator) -> Callable[[], float] | None:
     """Draws what comes on top of each of a rank's gradients, in seconds. None: nothing does."""
     delay = stragglers.delay_of(rank)
@@ -251,15 +214,6 @@ def ready_shares(bucket_shares: Sequence[float]) -> list[float]:
         ready += share * (1 - _FORWARD_SHARE)
         moments.append(ready)
     return moments
-
-
-def fit(samples: tuple[int, int], seconds: tuple[float, float]) -> tuple[float, float]:
-    """Fixed seconds and seconds a sample from two measurements. The first is met exactly; neither is below zero."""
-    one, other = samples
-    per_sample_s = max(0.0, (seconds[1] - seconds[0]) / (other - one)) if other != one else 0.0
-    if one:
-        per_sample_s = min(per_sample_s, seconds[0] / one)
-    return seconds[0] - per_sample_s * one, per_sample_s
 
 
 def _draws(

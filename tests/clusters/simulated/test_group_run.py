@@ -61,9 +61,38 @@ CASES = {
         "hybrid:pipeline=2,tensor=2,microbatches=4",
         {"workers": 4, **HOSTS, "of": task(recompute=True)},
     ),
+    "sequences in parts": (
+        "hybrid:pipeline=2,tensor=4,microbatches=4,sequence=true",
+        {"workers": 8, **HOSTS},
+    ),
+    "sequences across hosts": (
+        "hybrid:pipeline=2,tensor=4,microbatches=4,sequence=true",
+        {"workers": 8, **ACROSS},
+    ),
+    "sequences, a slow rank": (
+        "hybrid:pipeline=2,tensor=2,microbatches=4,sequence=true",
+        {"workers": 4, "slow": {1: 1.5}},
+    ),
+    "sequences, backward in parts": (
+        "hybrid:pipeline=2,tensor=2,microbatches=4,order=zb-h1,sequence=true",
+        {"workers": 4, **HOSTS},
+    ),
+    "sequences, interleaved": (
+        "hybrid:pipeline=2,tensor=2,microbatches=4,order=interleaved,chunks=2,sequence=true",
+        {"workers": 4, **HOSTS},
+    ),
+    "sequences, recomputed": (
+        "hybrid:pipeline=2,tensor=2,microbatches=4,sequence=true",
+        {"workers": 4, **HOSTS, "of": task(recompute=True)},
+    ),
+    "sequences, uneven micro-batches": (
+        "hybrid:pipeline=2,tensor=2,microbatches=3,sequence=true",
+        {"workers": 4, **HOSTS},
+    ),
+    "sequences, one stage": ("tensor:size=4,sequence=true", {"workers": 4}),
     "drawn": ("tensor:size=4", {"workers": 4, "compute": pl.times.Exponential(0.01)}),
 }
-QUICK = ("hosts", "equal stages", "a slow rank")  # the others in make test-all
+QUICK = ("hosts", "equal stages", "a slow rank", "sequences in parts")  # the others in make test-all
 
 
 @pytest.mark.parametrize(

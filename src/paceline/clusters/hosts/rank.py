@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
-from collections.abc import Iterator
 from dataclasses import dataclass
-
-import torch
 
 from paceline.chance import kept
 from paceline.clusters.hosts.driver import HubDriver
@@ -21,6 +17,7 @@ from paceline.clusters.process.letters import write_error, write_outcome
 from paceline.clusters.process.status_board import StatusBoard
 from paceline.clusters.process.wiring import Wiring
 from paceline.clusters.rank.keeper import prepare
+from paceline.clusters.threads import computing_threads
 from paceline.costs.stragglers import Stragglers
 from paceline.errors import Cancelled, RunError
 from paceline.links import fuzz
@@ -82,7 +79,7 @@ class RankProcess:
         )
         try:
             threads = assignment.threads or table.threads_of(self._rank, job.workers)
-            with _threads(threads), kept():
+            with computing_threads(threads), kept():
                 self._run(assignment, table, HubDriver(self._rank, job.workers, board, client))
             return client.wait_to_part()
         finally:
@@ -141,14 +138,3 @@ class RankProcess:
             deadline_s=assignment.deadline_s,
             device=device_of(assignment.device, table.hosts[:rank].count(table.hosts[rank])),
         )
-
-
-@contextlib.contextmanager
-def _threads(count: int) -> Iterator[None]:
-    """The process may be the user's own, and go on after the run."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

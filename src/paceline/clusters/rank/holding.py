@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from paceline.replica.pieces.cutting import Cut
+from paceline.replica.pieces.cut import Cut
 
 __all__ = ["what_is_held"]
 

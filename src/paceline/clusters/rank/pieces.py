@@ -17,7 +17,8 @@ from paceline.context import BackwardPart, Batch, Crossing, Net, Segment
 from paceline.costs.prices import Pass, Work
 from paceline.errors import GradientNotFiniteError
 from paceline.replica.pieces.blank import BlankPart, BlankSharded
-from paceline.replica.pieces.cutting import Cut, Layers
+from paceline.replica.pieces.cut import Cut
+from paceline.replica.pieces.cutting import Layers
 from paceline.replica.pieces.part import PartReplica
 from paceline.replica.pieces.sharded import ShardedReplica
 from paceline.replica.shapes import ShapeReplica

@@ -90,7 +90,7 @@ class World:
     """Whether a tensor group's passes and sums in a stage are timed as a whole."""
     runs: dict[int, GroupRun] = field(default_factory=dict)
     """By tag: those that some of their ranks have not begun yet."""
-    plans: dict[Hashable, RunPlan | None] = field(default_factory=dict)
+    plans: dict[Hashable, RunPlan] = field(default_factory=dict)
     """Of runs, found once for all groups."""
     windows: dict[tuple[str, int], SimulatedWindow] = field(default_factory=dict)
     groups: GroupNumbers = field(default_factory=GroupNumbers)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from paceline.chance import kept
 from paceline.context import Batch, Crossing
-from paceline.replica.pieces.cutting import Cut
+from paceline.replica.pieces.cut import Cut
 from paceline.replica.pieces.part import PartReplica
 from paceline.replica.replica import Replica
 from paceline.replica.samples import Source

@@ -13,10 +13,9 @@ from paceline.clusters.simulated import whole_collective
 from paceline.clusters.simulated.events import PassEvent
 from paceline.clusters.simulated.group_run import RunEvent
 from paceline.clusters.simulated.net import SimulatedNet
-from paceline.clusters.simulated.run_plan import Ring, RunPlan, ring_of
+from paceline.clusters.simulated.run_plan import Ring, RunPlan, rings_of
 from paceline.context import BackwardPart, Batch, Crossing, Net
 from paceline.costs.prices import Pass
-from paceline.replica.pieces.arranged import PARTS
 from paceline.replica.pieces.blank import BlankPart
 from paceline.replica.pieces.cutting import Layers
 
@@ -85,31 +84,26 @@ class SimulatedPieces(RankPieces["SimulatedContext"]):
 
     def _through(
         self, way: str, segments: Sequence[int], micro: int, net: Net, run: Callable[[], T]
-    ) -> RunEvent[T] | None:
+    ) -> RunEvent[T]:
         assert isinstance(net, SimulatedNet)
         batch, plans = self._micros[micro], self._ctx.world.plans
         key = way, segments[0], segments[-1], batch.count, batch.total, net.size
         if key not in plans:
             plans[key] = self._plan(way, segments, batch, net.size)
-        plan = plans[key]
-        return None if plan is None else RunEvent(self._ctx, net.group, plan, micro, run)
+        return RunEvent(self._ctx, net.group, plans[key], micro, run)
 
-    def _plan(self, way: str, segments: Sequence[int], batch: Batch, size: int) -> RunPlan | None:
-        """None where values are parted by the sequence: only whole ones keep their size from segment to segment."""
-        held = [self.segments[number] for number in segments]
-        if any(each.how in PARTS for of in held for each in (*of.sums, *of.gradient_sums)):
-            return None
+    def _plan(self, way: str, segments: Sequence[int], batch: Batch, size: int) -> RunPlan:
         order = segments if way == "forward" else tuple(reversed(segments))
         passes = [self._pass(way, segment, batch) for segment in order]
         return RunPlan(KINDS[way], passes, [self._rings(way, each, batch, size) for each in order], size)
 
     def _rings(self, way: str, number: int, batch: Batch, size: int) -> list[Ring]:
-        """Those in which a tensor group sums what a pass has made."""
+        """Those in which a tensor group makes one of what its ranks' passes have made."""
         of = self.segments[number]
         if way == "forward":
-            sums, values = of.sums, of.values_out
-        elif way == "weights" or not of.gradient_sums:
+            return rings_of(of.values_out, of.sums, size, batch.count)[0]
+        if way == "weights" or not of.gradient_sums:
             return []
-        else:
-            sums, values = of.gradient_sums, self.segments[number - 1].values_out
-        return [ring_of("all-reduce", size, values[each.place] * batch.count) for each in sums]
+        before = self.segments[number - 1]  # gradients are as long as what came from there
+        _, lengths = rings_of(before.values_out, before.sums, size, batch.count)
+        return rings_of(lengths, of.gradient_sums, size)[0]

@@ -11,13 +11,15 @@ from functools import lru_cache
 
 import numpy as np
 
+from paceline.context.segment import Together
 from paceline.costs.prices import Pass, Price
+from paceline.replica.pieces.arranged import length_after
 from paceline.schedules.collective import Collective, actions
 from paceline.schedules.steps import Send
 from paceline.trace import Kind
 from paceline.trace.spans import SPAN
 
-__all__ = ["Ring", "RunPlan", "ring_of"]
+__all__ = ["Ring", "RunPlan", "ring_of", "rings_of"]
 
 _RECEIVE = int(Kind.RECEIVE)
 
@@ -49,6 +51,23 @@ def ring_of(goal: str, size: int, nbytes: int) -> Ring:
     lengths = {length for lengths in sent for length in lengths}
     received = tuple(sum(lengths[rank - 1] for lengths in sent) for rank in range(size))
     return Ring(sent, lengths.pop() if len(lengths) == 1 else None, received)
+
+
+_GOALS = {"sum": "all-reduce", "max": "all-reduce", "scatter": "reduce-scatter", "gather": "all-gather"}
+"""Who takes its part of what all have sends nothing."""
+
+
+def rings_of(
+    values: Sequence[int], together: Sequence[Together], size: int, samples: int = 1
+) -> tuple[list[Ring], list[int]]:
+    """What a tensor group does with values of so many bytes a sample, and how long each is then."""
+    rings, lengths = [], [nbytes * samples for nbytes in values]
+    for place, how, *_ in together:
+        before, after = lengths[place], length_after(lengths[place], how, size)
+        if how in _GOALS:
+            rings.append(ring_of(_GOALS[how], size, max(before, after)))
+        lengths[place] = after
+    return rings, lengths
 
 
 @dataclass(slots=True)

@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import functools
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
-
-import torch
-from torch import nn
 
 from paceline.chance import seeded
 from paceline.clusters.checks import check_compute, check_threads, check_workers, share_of_cores, thread_words
@@ -21,22 +16,24 @@ from paceline.clusters.outcome import Outcome
 from paceline.clusters.rank.failures import failure_of
 from paceline.clusters.rank.keeper import prepare_all
 from paceline.clusters.simulated.context import SharedData, SimulatedContext, World
+from paceline.clusters.simulated.gradient_timer import GradientTimer
 from paceline.clusters.simulated.kernel import Kernel, Process
 from paceline.clusters.simulated.losses import Losses
 from paceline.clusters.simulated.lossy_network import LossyNetwork
+from paceline.clusters.simulated.models import build_model, count_operations, whole_replica
 from paceline.clusters.simulated.network import Disturbed, DisturbedRun, Network
 from paceline.clusters.simulated.pass_timer import PassTimer
+from paceline.clusters.threads import computing_threads
 from paceline.costs import Link
-from paceline.costs.counted import Counted, Operations
+from paceline.costs.counted import Counted
 from paceline.costs.devices import Device, device_of
-from paceline.costs.prices import Given, Measured, Pricing, fit
+from paceline.costs.measured import Measured
+from paceline.costs.prices import Given, Pricing
 from paceline.costs.stragglers import Stragglers
 from paceline.costs.times import Times
 from paceline.errors import Cancelled, ConfigurationError, RunError, UnknownNameError
 from paceline.faults import Kill
 from paceline.replica.batches import GlobalBatches
-from paceline.replica.pieces.cutting import few_samples
-from paceline.replica.pieces.whole import count_model, without_data
 from paceline.replica.replica import Replica
 from paceline.replica.samples import Samples
 from paceline.replica.shapes import ShapeReplica
@@ -125,23 +122,20 @@ class Simulated:
         consult: Consult | None = None,
     ) -> list[Outcome]:
         self._check_faulty_ranks(job)
-        threads = _set_threads(self.threads or share_of_cores(job.workers))
-        try:
-            # The ranks compute in the caller's process, and must leave its random numbers as they were.
-            with gc_paused(), seeded(job.seed):
-                # A rank that dies in a collective disturbs it in any case. Callbacks must be called once, and
-                # checkpoints written once.
-                if not self.faults and consult is None and job.keeping is None:
-                    try:
-                        return self._run(job, progress, None, rings=True, runs=True)
-                    except DisturbedRun:
-                        pass
-                    except Disturbed:
-                        with contextlib.suppress(DisturbedRun):
-                            return self._run(job, progress, None, rings=False, runs=True)
-                return self._run(job, progress, consult, rings=False, runs=False)
-        finally:
-            _set_threads(threads)
+        threads = self.threads or share_of_cores(job.workers)  # as many as the real run would use
+        # The ranks compute in the caller's process, and must leave its random numbers as they were.
+        with computing_threads(threads), gc_paused(), seeded(job.seed):
+            # A rank that dies in a collective disturbs it in any case. Callbacks must be called once, and checkpoints
+            # written once.
+            if not self.faults and consult is None and job.keeping is None:
+                try:
+                    return self._run(job, progress, None, rings=True, runs=True)
+                except DisturbedRun:
+                    pass
+                except Disturbed:
+                    with contextlib.suppress(DisturbedRun):
+                        return self._run(job, progress, None, rings=False, runs=True)
+            return self._run(job, progress, consult, rings=False, runs=False)
 
     def _run(
         self,
@@ -205,7 +199,7 @@ class Simulated:
             computations=[0] * job.ranks,
         )
         if self.compute is None and self.device is None and world.data is not None:
-            world.pass_timer = PassTimer(lambda: _replica(job), world.data.source)
+            world.pass_timer = PassTimer(lambda: whole_replica(job), world.data.source)
         return world
 
     def _pricing(self, job: Job, samples: Samples | None, batches: GlobalBatches | None) -> Pricing:
@@ -215,9 +209,9 @@ class Simulated:
             return Measured(0.0, 0.0)
         if self.device is not None:
             recompute = job.task is not None and job.task.recompute
-            count = functools.cache(lambda: _count(job, samples, batches))
+            count = functools.cache(lambda: count_operations(job, samples, batches))
             return Counted(device_of(self.device), count, recompute)
-        return _measure(job, samples, batches)
+        return GradientTimer(lambda: whole_replica(job), samples, batches, job.workers)
 
     def _contexts(self, job: Job, world: World) -> Sequence[SimulatedContext]:
         if self.faults:
@@ -240,7 +234,7 @@ class Simulated:
             shapes = ShapeReplica(task, module.to("meta"), seed=job.seed)
             return [(rank, shapes) for rank in range(job.ranks)]
         return [
-            (rank, Replica(task, _build(job), seed=job.seed, rank=rank, autocast=job.autocast))
+            (rank, Replica(task, build_model(job), seed=job.seed, rank=rank, autocast=job.autocast))
             for rank in range(job.ranks)
         ]
 
@@ -276,54 +270,3 @@ def _shared_data(job: Job, samples: Samples | None, batches: GlobalBatches | Non
     if job.task is None or samples is None or batches is None:
         return None
     return SharedData(samples, batches, job.workers, len(job.task.turns) or 1)
-
-
-def _set_threads(count: int) -> int:
-    """Sums depend on the number of threads that share them, so a simulation uses as many as the real run would."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    return before
-
-
-def _build(job: Job) -> nn.Module:
-    """The model of one rank."""
-    assert job.task is not None
-    model = job.task.model
-    # A copy takes less time than a factory.
-    return copy.deepcopy(model) if isinstance(model, nn.Module) else job.task.build_model(job.seed)
-
-
-def _replica(job: Job) -> Replica:
-    """The whole model, to measure with."""
-    assert job.task is not None
-    return Replica(job.task, _build(job), seed=job.seed, autocast=job.autocast)
-
-
-def _measure(job: Job, samples: Samples, batches: GlobalBatches) -> Measured:
-    """What gradients and updates cost on this machine: of one worker's slice, and of a batch of another size."""
-    assert job.task is not None
-    replica = _replica(job)
-    own = batches.slice(0, 0, job.workers)
-    other = batches.slice(0, 0, 1 if job.workers > 1 else 2)
-    own_s = _median_s(lambda: replica.compute(own, samples))
-    other_s = _median_s(lambda: replica.compute(other, samples))
-    fixed_s, per_sample_s = fit((own.count, other.count), (own_s, other_s))
-    return Measured(fixed_s, per_sample_s, _median_s(replica.apply), replica.parameters.nbytes)
-
-
-def _count(job: Job, samples: Samples, batches: GlobalBatches) -> Operations:
-    """The operations of a forward pass of one sample."""
-    assert job.task is not None
-    few = without_data(few_samples(samples, batches.slice(0, 0, 1)))
-    count = count_model(job.task, _build(job).to("meta"), few)
-    return Operations(count.flops, count.moved_bytes)
-
-
-def _median_s(work: Callable[[], object]) -> float:
-    """Seconds of a piece of work: the median of a few."""
-    taken_s = []
-    for _ in range(7):
-        start_s = time.perf_counter()
-        work()
-        taken_s.append(time.perf_counter() - start_s)
-    return sorted(taken_s)[3]

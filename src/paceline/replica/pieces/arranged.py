@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 
 from torch import Tensor
 
-from paceline.context.segment import Together
+from paceline.context.segment import Joining, Together
 from paceline.errors import ConfigurationError
 
-__all__ = ["PARTS", "arrived", "of_wanted", "sent", "spread"]
+__all__ = ["PARTS", "arrived", "length_after", "of_wanted", "sent", "spread"]
 
 PARTS = ("scatter", "take", "gather")
 """What gives a value of another size."""
@@ -48,12 +48,18 @@ def of_wanted(together: Iterable[Together], wanted: Sequence[bool]) -> list[Toge
     return [each._replace(place=sum(wanted[: each.place])) for each in together if wanted[each.place]]
 
 
+def length_after(length: int, how: Joining, size: int) -> int:
+    """Of a value's first dimension, or of all of it, when ranks have talked."""
+    if how == "gather":
+        return length * size
+    return length // size if how in PARTS else length
+
+
 def spread(values: Sequence[Tensor], together: Iterable[Together], size: int) -> list[Tensor]:
     """The shapes of values after ranks have talked."""
     made = list(values)
     for each in together:
         if each.how in PARTS:
             value = made[each.place]
-            length = len(value) * size if each.how == "gather" else len(value) // size
-            made[each.place] = value.new_empty((length, *value.shape[1:]))
+            made[each.place] = value.new_empty((length_after(len(value), each.how, size), *value.shape[1:]))
     return made

@@ -12,12 +12,14 @@ from torch import Tensor
 
 from paceline.context import BackwardPart, Batch
 from paceline.context.crossing import Crossing
+from paceline.context.segment import Together
 from paceline.replica.activations import Activations
 from paceline.replica.layout import Layout
 from paceline.replica.memory import Account, Kind
 from paceline.replica.optimizers import all_work_elementwise
+from paceline.replica.pieces.arranged import length_after
 from paceline.replica.pieces.blank_activations import BlankActivations
-from paceline.replica.pieces.cutting import Cut
+from paceline.replica.pieces.cut import Cut
 from paceline.replica.pieces.units import homes_of, laid_out, units_of
 from paceline.replica.samples import Source
 from paceline.replica.shapes import ShapeReplica
@@ -98,13 +100,21 @@ class BlankPart(ShapeReplica):
             self._activations.end(segment, part)
 
     def forward_through(self, segments: Sequence[int], batch: Batch, part: int, given: Crossing) -> Crossing:
-        """`forward` of several segments in turn."""
-        self._given[segments[0], part] = given.tensors
+        """`forward` of several segments in turn, and what a tensor group makes of their values."""
+        all_segments, size = self._cut.segments, self._cut.size
+        first, last = all_segments[segments[0]], all_segments[segments[-1]]
+        self._given[first.number, part] = given.tensors
+        if first.gradient_sums:  # what goes back has been through the cut twice
+            before = all_segments[first.number - 1]
+            together = (*before.sums, *first.gradient_sums)
+            self._given[first.number, part] = _crossing(
+                before.values_out, batch.count, together, size
+            ).tensors
         if self._activations is not None:
             self._activations.forward_through(segments, part, batch.count)
-        if segments[-1] + 1 == len(self._cut.segments):
+        if last is all_segments[-1]:
             return Crossing()
-        return _crossing(self._cut.segments[segments[-1]].values_out, batch.count)
+        return _crossing(last.values_out, batch.count, last.sums, size)
 
     def backward_through(self, segments: Sequence[int], part: int, way: BackwardPart) -> list[Tensor]:
         """`backward` of several segments, given in forward order."""
@@ -284,7 +294,12 @@ def _narrowed(layout: Layout, cut: Cut, names: set[str]) -> Layout:
 
 
 @lru_cache(maxsize=1024)
-def _crossing(values: tuple[int, ...], samples: int) -> Crossing:
+def _crossing(
+    values: tuple[int, ...], samples: int, together: tuple[Together, ...] = (), size: int = 1
+) -> Crossing:
     """The same for equal cuts and micro-batches: simulations ask for it again and again."""
-    tensors = tuple(torch.empty(nbytes * samples, dtype=torch.uint8, device="meta") for nbytes in values)
+    lengths = [nbytes * samples for nbytes in values]
+    for each in together:
+        lengths[each.place] = length_after(lengths[each.place], each.how, size)
+    tensors = tuple(torch.empty(length, dtype=torch.uint8, device="meta") for length in lengths)
     return Crossing(tensors, (True,) * len(values))

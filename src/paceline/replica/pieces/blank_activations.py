@@ -10,7 +10,7 @@ from paceline.context.crossing import Crossing
 from paceline.replica.activations import state_of
 from paceline.replica.memory import Account, Ledger
 from paceline.replica.pieces.arranged import arrived, sent, spread
-from paceline.replica.pieces.cutting import Cut
+from paceline.replica.pieces.cut import Cut
 from paceline.replica.pieces.part import stripped
 from paceline.replica.pieces.passes import Around, PassBytes, Passes
 from paceline.replica.shape_memory import resized, tried

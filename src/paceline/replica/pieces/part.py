@@ -19,7 +19,7 @@ from paceline.replica.blueprint import Blueprint
 from paceline.replica.layout import flatten
 from paceline.replica.pieces.arranged import arrived, of_wanted, sent
 from paceline.replica.pieces.backward import Gradients
-from paceline.replica.pieces.cutting import Cut
+from paceline.replica.pieces.cut import Cut
 from paceline.replica.pieces.passes import Around, Passes
 from paceline.replica.pieces.units import Passing
 from paceline.replica.replica import Replica

@@ -16,7 +16,7 @@ from paceline.replica.finite import check_updated, not_finite_in
 from paceline.replica.layout import Layout, flatten, real_view
 from paceline.replica.optimizers import Updates, all_work_elementwise
 from paceline.replica.pieces.backward import Gradients
-from paceline.replica.pieces.cutting import Cut
+from paceline.replica.pieces.cut import Cut
 from paceline.replica.pieces.part import PartReplica
 from paceline.replica.pieces.units import Passing, homes_of, laid_out, units_of
 from paceline.replica.replica import Replica
