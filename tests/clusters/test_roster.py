@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from paceline.clusters.job import Job
+from paceline.clusters.news import write_news
 from paceline.clusters.outcome import Outcome
 from paceline.clusters.roster import Roster
 from paceline.errors import (
@@ -36,8 +37,8 @@ def a_roster(*, expendable: bool = False, ready: bool = True) -> Roster:
 
 def test_what_a_lost_rank_has_told_counts():
     roster = a_roster(expendable=True)
-    roster.note_news(1, {"losses": [[0, 0.5, 4]], "logged": []})
-    roster.note_news(1, {"losses": [[1, 0.25, 4]], "logged": [[1, 4, {"accuracy": 1.0}]]})
+    roster.note_news(1, write_news({"losses": [(0, 0.5, 4)], "logged": []}))
+    roster.note_news(1, write_news({"losses": [(1, 0.25, 4)], "logged": [(1, 4, {"accuracy": 1.0})]}))
     roster.do_without(1, "killed", 7)
     told = roster.outcomes[1]
     assert (told.losses, told.logged) == ([(0, 0.5, 4), (1, 0.25, 4)], [(1, 4, {"accuracy": 1.0})])

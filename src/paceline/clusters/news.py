@@ -45,7 +45,7 @@ def write_news(news: News) -> bytes:
     return _encode(news).encode() + b"\n"
 
 
-def read_news(line: bytes | bytearray) -> News:
+def read_news(line: bytes) -> News:
     news: News = json.loads(line)
     return news
 

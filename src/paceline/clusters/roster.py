@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from paceline.clusters.job import Job
-from paceline.clusters.news import News, enter_news
+from paceline.clusters.news import enter_news, read_news
 from paceline.clusters.outcome import Outcome
 from paceline.errors import PeerLost, RunError
 
@@ -22,8 +22,8 @@ class Roster:
         """Ranks that the run may go on without."""
         self.holds: dict[int, str] = {}
         """What each rank has said that it holds of the model."""
-        self._told: dict[int, Outcome] = {}
-        """What ranks have told of what they bring back: it counts if they do not come to their end."""
+        self._told: dict[int, list[bytes]] = {}
+        """What ranks have told of what they bring back, unread: it counts if they do not come to their end."""
 
     @property
     def all_ready(self) -> bool:
@@ -57,12 +57,13 @@ class Roster:
     def do_without(self, rank: int, reason: str, step: int) -> None:
         """Go on, or end well, without a rank."""
         self._losses[rank] = PeerLost(rank, reason)
-        self.outcomes[rank] = self._told.pop(rank, Outcome(rank=rank))
-        self.outcomes[rank].lost.append((rank, step))
+        outcome = self.outcomes[rank] = Outcome(rank=rank, lost=[(rank, step)])
+        for line in self._told.pop(rank, ()):
+            enter_news(outcome, read_news(line))
 
-    def note_news(self, rank: int, news: News) -> None:
-        """A rank has told what it has written down since it last did."""
-        enter_news(self._told.setdefault(rank, Outcome(rank=rank)), news)
+    def note_news(self, rank: int, line: bytes) -> None:
+        """A rank has told what it has written down since it last did: see `write_news`."""
+        self._told.setdefault(rank, []).append(line)
 
     @property
     def others_may_say_more(self) -> bool:

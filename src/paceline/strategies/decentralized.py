@@ -15,8 +15,7 @@ The learning-rate schedule goes by the updates of all, as the peer last saw them
 - `run.model` is the peers' mean. `consensus` in the history is the root of the mean squared distance from it.
 - A peer that dies is left out: its neighbours give its weight to themselves. On an undirected graph that leaves the
   others' weights doubly stochastic, so their mean is kept from then on; what the lost one held leaves the mean with it.
-  Its slices of the data are not trained on any more; what it had done stays in the history. The first peer keeps the
-  record, and its death ends the run.
+  Its slices of the data are not trained on any more. The first peer keeps the record, and its death ends the run.
 
 When: High latency or many peers: a step costs a peer the same whatever their number.
 Cost, n bytes, degree d: d n sent by each peer and step, d n b + a seconds (`sync`), whatever the number of peers; with

@@ -6,6 +6,7 @@ import os
 import numpy as np
 import torch
 
+from paceline.clusters.news import read_news
 from paceline.clusters.process.journal import Journal
 
 
@@ -18,7 +19,7 @@ def test_what_was_written_is_read_but_for_a_line_that_was_cut_off():
         os.write(journal.fd, b'{"updates": [{"st')
         os.kill(os.getpid(), 9)
     os.waitpid(child, 0)
-    first, second = journal.read()
+    first, second = map(read_news, journal.read())
     journal.close()
     assert math.isnan(first["updates"][0]["loss"])
     assert second == {"updates": [{"step": 2, "loss": 0.5, "extra": {"accuracy": 1.0}}]}
@@ -27,5 +28,5 @@ def test_what_was_written_is_read_but_for_a_line_that_was_cut_off():
 def test_numbers_of_numpy_and_torch_become_plain():
     journal = Journal.create(0)
     journal.write({"losses": [(np.int64(3), np.float32(0.5), torch.tensor(4))]})
-    assert list(journal.read()) == [{"losses": [[3, 0.5, 4]]}]
+    assert list(map(read_news, journal.read())) == [{"losses": [[3, 0.5, 4]]}]
     journal.close()

@@ -16,7 +16,6 @@ from paceline.clusters.hosts.requests import Requests
 from paceline.clusters.hosts.table import Table, whereabouts
 from paceline.clusters.hosts.wire import ASKING, HEARING
 from paceline.clusters.job import Consult, Job
-from paceline.clusters.news import read_news
 from paceline.clusters.outcome import Outcome
 from paceline.clusters.process.blame import Life, explain
 from paceline.clusters.process.channel import Letter
@@ -227,7 +226,7 @@ class Hub:
         elif letter.word == "holds":
             self._roster.holds[rank] = values["words"]
         elif letter.word == "news":
-            self._roster.note_news(rank, read_news(letter.blobs[0]))
+            self._roster.note_news(rank, bytes(letter.blobs[0]))
         elif letter.word == "lost":
             self._give_up_on(values["rank"])
         elif letter.word == "record":

@@ -287,8 +287,8 @@ class Processes:
     def _read_journal(self, rank: int) -> None:
         """Of a rank that is gone."""
         if rank in self._journals:
-            for news in self._journals[rank].read():
-                self._roster.note_news(rank, news)
+            for line in self._journals[rank].read():
+                self._roster.note_news(rank, line)
 
     # Who is late
 

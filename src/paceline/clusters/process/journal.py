@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from paceline.clusters.news import News, read_news, write_news
+from paceline.clusters.news import News, write_news
 
 __all__ = ["Journal"]
 
@@ -27,13 +27,13 @@ class Journal:
     def write(self, news: News) -> None:
         os.write(self.fd, write_news(news))
 
-    def read(self) -> Iterator[News]:
-        """All of it, once its writer is gone: it moves the place at which either of them goes on."""
+    def read(self) -> Iterator[bytes]:
+        """Its lines, once its writer is gone: it moves the place at which either of them goes on."""
         with open(self.fd, "rb", closefd=False) as file:
             file.seek(0)
             for line in file:
                 if line.endswith(b"\n"):  # the last may have been cut off
-                    yield read_news(line)
+                    yield line
 
     def close(self) -> None:
         os.close(self.fd)
