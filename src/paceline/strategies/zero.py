@@ -60,6 +60,11 @@ class Zero(Strategy):
                 bound = "must be left out in stage 1" if self.stage == 1 else "must be at least 1"
                 raise ConfigurationError(name, bound, value, "leave it out")
 
+    @property
+    def holds_parts(self) -> bool:
+        """In stage 1 each worker has all parameters and the whole gradient."""
+        return self.stage > 1
+
     async def worker(self, ctx: Context) -> None:
         if self.stage > 1:
             await self._share_segments(ctx)
