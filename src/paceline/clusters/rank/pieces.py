@@ -87,7 +87,7 @@ class RankPieces(ABC, Generic[R]):
         self._ctx.note_holds(what_is_held(self._of_cut().at(position), segments))
         self._hold(segments, worker, position)
 
-    def _hold(self, segments: Sequence[int], worker: int, position: int, *, is_bare: bool = False) -> None:
+    def _hold(self, segments: Sequence[int], worker: int, position: int, *, shares: bool = False) -> None:
         self._position = position
         whole = self._ctx.is_reporter
         # Only a reporter needs the whole model at some time: the others take their part of it.
@@ -99,6 +99,8 @@ class RankPieces(ABC, Generic[R]):
         if isinstance(replica, ShapeReplica):
             self._hold_blank(BlankPart(replica, cut, segments))
             return
+        # Parts of a whole replica's parameters lie in its memory, which it gives up: these are copied at once.
+        is_bare = shares and isinstance(replica, Blueprint)
         keeping: dict[str, Any] = {"keeps_whole": whole, "worker": worker, "is_bare": is_bare}
         self._learner.hold(self._off_the_clock(lambda: PartReplica(replica, cut, segments, **keeping)))
 
@@ -112,7 +114,7 @@ class RankPieces(ABC, Generic[R]):
             self._hold_blank(BlankSharded(replica, cut, segments, ranks=ranks, own=own, sheds=sheds))
         elif not isinstance(replica, ShardedReplica | BlankSharded):
             if len(segments) < len(cut.segments) or cut.shares is not None:
-                self._hold(segments, own, position, is_bare=True)
+                self._hold(segments, own, position, shares=True)
             source = learner.source
             before = source.build(is_bare=True) if isinstance(source, Blueprint) else source
             learner.hold(

@@ -46,7 +46,7 @@ class PartReplica(Replica):
         worker: int = 0,
         is_bare: bool = False,
     ) -> None:
-        """`is_bare`: see `Replica`."""
+        """`is_bare`: see `Replica`; of a blueprint only."""
         self._whole = whole if keeps_whole and isinstance(whole, Replica) else None
         self._cut = cut
         self.held = tuple(held)

@@ -75,7 +75,7 @@ class ShardedReplica(PartReplica):
             self._whole, self.held, self._wanted = None, tuple(range(len(cut.segments))), {}
         self._is_all = not isinstance(before, PartReplica)
         self._cut, self.sheds, self._own = cut, sheds, own
-        self._device = before.device
+        self._device, self.is_bare = before.device, False
         evenly = all_work_elementwise(self.task, self.module) and not before.layout.within
         homes = homes_of([segment.parameters for segment in cut.segments], self.held, before.layout.names)
         self.units = units_of(before.layout, homes, ranks, evenly=evenly)
