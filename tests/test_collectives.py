@@ -89,6 +89,39 @@ def test_torchs_own_all_reduce_is_refused_where_time_is_virtual():
         run(program, 2)
 
 
+UNEVEN = [slice(0, 900), slice(900, 900), slice(900, 1003)]
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_parts_of_any_length_are_summed_in_the_rings_order_and_gathered(world):
+    async def program(ctx):
+        part = await collectives.reduce_scatter(ctx, own(ctx.rank, 1003, torch.float32), parts=UNEVEN)
+        whole = torch.full((1003,), -1.0)
+        whole[UNEVEN[ctx.rank]] = part
+        await collectives.all_gather(ctx, whole, parts=UNEVEN)
+        return whole
+
+    a, b, c = (own(rank, 1003, torch.float32) for rank in range(3))
+    expected = torch.cat([((b + c) + a)[UNEVEN[0]], ((a + b) + c)[UNEVEN[2]]])
+    assert all(torch.equal(whole, expected) for whole in run(program, 3, world))
+
+
+@pytest.mark.parametrize(
+    ("parts", "words"),
+    [
+        ([slice(0, 4), slice(5, 7)], "parts must lie one after the other"),
+        ([slice(0, 4), slice(4, 6)], "parts must cut 7 elements into 2 parts, one for each rank, but got"),
+        ([slice(0, 7)], "parts must cut 7 elements into 2 parts"),
+    ],
+)
+def test_parts_that_do_not_make_up_the_tensor_are_refused(parts, words):
+    async def program(ctx):
+        await collectives.all_gather(ctx, torch.ones(7), parts=parts)
+
+    with pytest.raises(ConfigurationError, match=words):
+        run(program, 2)
+
+
 @pytest.mark.parametrize("world", WORLDS)
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
 def test_every_pattern_gives_what_its_definition_says(size, world):

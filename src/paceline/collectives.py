@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 from paceline.context import ANY, Combine, Context, Net, Window
 from paceline.errors import ConfigurationError, UnknownNameError
 from paceline.schedules import ALL_REDUCE, COLLECTIVES
-from paceline.schedules.collective import Collective
+from paceline.schedules.collective import Collective, uneven_bounds
 from paceline.schedules.steps import chunk_bounds
 from paceline.tensors import number_in, square_of
 
@@ -120,18 +120,30 @@ async def gather(where: Where, tensor: Tensor, root: int, group: Sequence[int] |
     await _run(net, "gather", "flat", tensor, root=place)
 
 
-async def all_gather(where: Where, tensor: Tensor, group: Sequence[int] | None = None) -> None:
-    """Put each rank's own chunk of the tensor into every rank's tensor."""
-    await _run(_net(where, group), "all-gather", "ring", tensor)
+async def all_gather(
+    where: Where, tensor: Tensor, group: Sequence[int] | None = None, parts: Sequence[slice] | None = None
+) -> None:
+    """Put each rank's own chunk of the tensor into every rank's tensor.
+
+    `parts` says which part is whose, where that is not the chunk: one after the other, of any length.
+    """
+    await _run(_net(where, group), "all-gather", "ring", tensor, parts=parts)
 
 
 async def reduce_scatter(
-    where: Where, tensor: Tensor, group: Sequence[int] | None = None, op: Operation = "sum"
+    where: Where,
+    tensor: Tensor,
+    group: Sequence[int] | None = None,
+    op: Operation = "sum",
+    parts: Sequence[slice] | None = None,
 ) -> Tensor:
-    """Leave the combination of each chunk on the rank that owns it; return that chunk, a view."""
+    """Leave the combination of each chunk on the rank that owns it; return that chunk, a view.
+
+    `parts` are as of `all_gather`. However long they are, each is combined in the ring's order.
+    """
     net = _net(where, group)
-    await _run(net, "reduce-scatter", "ring", tensor, op=op)
-    return own_chunk(net, tensor)
+    await _run(net, "reduce-scatter", "ring", tensor, op=op, parts=parts)
+    return own_chunk(net, tensor) if parts is None else tensor.view(-1)[parts[net.rank]]
 
 
 async def all_to_all(where: Where, tensor: Tensor, group: Sequence[int] | None = None) -> None:
@@ -218,13 +230,15 @@ async def _run(
     *,
     root: int | None = None,
     op: Operation = "sum",
+    parts: Sequence[slice] | None = None,
 ) -> None:
     if algorithm not in COLLECTIVES[goal] and algorithm != "native":
         raise UnknownNameError("algorithm", algorithm, COLLECTIVES[goal])
     if root is not None and not 0 <= root < net.size:
         raise ConfigurationError("root", f"must be a rank of the net, 0 to {net.size - 1}", root)
     hosts = tuple(net.hosts) if algorithm == "hierarchical" else None
-    collective = Collective(goal, algorithm, net.size, root, hosts)
+    bounds = None if parts is None else uneven_bounds(parts, tensor.numel(), net.size)
+    collective = Collective(goal, algorithm, net.size, root, hosts, bounds)
     flat = tensor.view(-1) if tensor.is_contiguous() else tensor.reshape(-1)
     await net.execute(collective, flat, combine=_combine_of(op))
     if op == "mean" and (root is None or net.rank == root):

@@ -25,6 +25,37 @@ def test_processes_and_simulation_give_the_same_bits(spec, workers, dtype):
     check_both_worlds_give_the_same_bits(spec, workers, odd_task(dtype))
 
 
+class Lars(torch.optim.Optimizer):
+    """Needs whole layers, so that shards are no equal chunks."""
+
+    def __init__(self, params):
+        super().__init__(params, {})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for p in self.param_groups[0]["params"]:
+            p.sub_(p.grad, alpha=float(0.1 * p.norm() / (p.grad.norm() + 1e-6)))
+
+
+@pytest.mark.parametrize(
+    ("spec", "optimizer"),
+    one_in(
+        3,
+        [
+            ("hybrid:tensor=2,zero=2", torch.optim.Adam),
+            ("hybrid:tensor=2,zero=1", torch.optim.Adam),
+            ("zero:stage=3", Lars),
+            ("zero:stage=2", Lars),
+            ("zero:stage=1", Lars),
+            ("hybrid:tensor=2,zero=3", torch.optim.Adam),
+        ],
+    ),
+)
+def test_shards_that_are_no_equal_chunks_are_summed_in_one_order(spec, optimizer):
+    workers = 6 if "tensor" in spec else 3  # three that sum each shard: of two there is one order
+    check_both_worlds_give_the_same_bits(spec, workers, odd_task(torch.float32, optimizer=optimizer))
+
+
 @pytest.mark.parametrize("spec", VARIANTS["sync"])
 def test_messages_that_are_read_where_they_lie_change_no_bit(spec):
     task = odd_task(

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import pytest
 import torch
 from by_hand import cut_of
 from pieces_models import task_of
@@ -11,6 +12,7 @@ from torch import nn
 from paceline.replica.blueprint import Blueprint
 from paceline.replica.memory import Ledger
 from paceline.replica.pieces.part import PartReplica
+from paceline.replica.pieces.sharded import ShardedReplica
 from paceline.replica.replica import Replica
 
 
@@ -47,6 +49,44 @@ def test_a_part_of_it_is_the_part_of_a_whole_replica():
     ledger = Ledger()
     found.account_in(ledger)
     assert ledger.now["parameters"] == found.parameters.nbytes
+
+
+@pytest.mark.parametrize("sheds", [False, True])
+def test_shards_of_it_are_those_of_a_whole_replica(sheds):
+    task = as_it_comes(task_of("gpt"))
+    cut = cut_of(task, 1, finer=3)
+    words = {"ranks": 3, "own": 1, "sheds": sheds}
+    expected = ShardedReplica(Replica(task, task.build_model(0)), cut, **words)
+    before = [each.clone() for each in task.model.parameters()]
+    bare = blueprint_of(task).build(is_bare=True)
+    assert bare.parameters.untyped_storage().nbytes() == bare.parameters.itemsize, "it has no memory yet"
+    found = ShardedReplica(bare, cut, **words)
+    assert torch.equal(found.parameters, expected.parameters)
+    assert found.layout == expected.layout
+    found.parameters.zero_()
+    assert all(map(torch.equal, task.model.parameters(), before)), "those of the task are left alone"
+    ledger = Ledger()
+    found.account_in(ledger)
+    assert ledger.now["parameters"] == found.parameters.nbytes
+    assert ledger.now["gradients"] == found.gradient.nbytes < sum(each.nbytes for each in before) / 2
+
+
+def test_shards_of_a_part_are_those_of_a_part_of_a_whole_replica():
+    task = as_it_comes(task_of("gpt"))
+    cut = cut_of(task, 2, finer=2)
+    sources = Replica(task, task.build_model(0)), blueprint_of(task)
+    expected, found = (
+        ShardedReplica(
+            PartReplica(source, cut, [0, 1], keeps_whole=False, is_bare=isinstance(source, Blueprint)),
+            cut,
+            ranks=2,
+            own=1,
+            sheds=True,
+        )
+        for source in sources
+    )
+    assert torch.equal(found.parameters, expected.parameters)
+    assert found.layout == expected.layout
 
 
 def test_parameters_of_several_types_and_frozen_ones_are_copied():

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from paceline.replica.layout import BUCKET_BYTES, Layout, Within, flatten
+from paceline.replica.layout import BUCKET_BYTES, Layout, Within, blank, flatten
 
 SIZES = st.lists(st.integers(1, 50), min_size=1, max_size=12)
 
@@ -127,6 +127,21 @@ def test_flatten_copies_one_after_another():
     flat = flatten(tensors, torch.float64, torch.device("cpu"))
     assert flat.tolist() == [0, 2, 1, 3, 7]
     assert flat.dtype == torch.float64
+
+
+@given(SIZES, st.data())
+def test_a_part_of_what_is_flattened_is_that_part_of_all_of_it(sizes, data):
+    tensors = [torch.rand(n) for n in sizes]
+    whole = flatten(tensors, torch.float32, torch.device("cpu"))
+    start, stop = sorted(data.draw(st.tuples(*[st.integers(0, len(whole))] * 2)))
+    part = flatten(tensors, torch.float32, torch.device("cpu"), slice(start, stop))
+    assert torch.equal(part, whole[start:stop])
+
+
+def test_a_blank_tensor_has_a_length_and_takes_no_memory():
+    flat = blank(1000, torch.float64, torch.device("cpu"))
+    assert flat.shape == (1000,)
+    assert flat.untyped_storage().nbytes() == 8
 
 
 def test_a_part_within_a_larger_parameter_is_its_stretches_one_after_the_other():

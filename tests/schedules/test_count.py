@@ -4,6 +4,8 @@ schedules.
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -70,6 +72,23 @@ def test_each_rank_sends_all_but_its_own_share(goal: str):
         traffic = count([build(rank, size) for rank in range(size)], 10 * size, ITEMSIZE)
         assert traffic.bytes_sent == (10 * (size - 1) * ITEMSIZE,) * size
         assert traffic.sequence == size - 1
+
+
+@pytest.mark.parametrize("bounds", [(0, 5, 5, 12), (0, 0, 0, 12), (0, 4, 8, 12)], ids=str)
+def test_chunks_of_any_length_are_sent_as_often_as_by_a_tree_for_each(bounds):
+    size, length = len(bounds) - 1, bounds[-1]
+    parts = [stop - start for start, stop in pairwise(bounds)]
+    for goal, rooted in (("reduce-scatter", "reduce"), ("all-gather", "broadcast")):
+        schedules = [COLLECTIVES[goal]["ring"](rank, size) for rank in range(size)]
+        for group in (schedules, group_plan(goal, "ring", size)):
+            traffic = count(group, length, ITEMSIZE, bounds)
+            trees = [
+                count(group_plan(rooted, "tree", size, root=root), part, ITEMSIZE)
+                for root, part in enumerate(parts)
+            ]
+            assert sum(traffic.bytes_sent) == sum(sum(tree.bytes_sent) for tree in trees)
+            if goal == "reduce-scatter":
+                assert traffic.bytes_sent == tuple(ITEMSIZE * (length - part) for part in parts)
 
 
 @pytest.mark.parametrize("name", ALL_REDUCE)

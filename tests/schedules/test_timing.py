@@ -25,9 +25,11 @@ EVERY = [(goal, name) for goal, table in COLLECTIVES.items() for name in table]
 class Reference:
     """Every rank is a generator that yields the time at which it wants to go on, or None to be woken."""
 
-    def __init__(self, schedules, length, itemsize, arrivals, out_free, in_free, latency, per_byte):
+    def __init__(
+        self, schedules, length, itemsize, arrivals, out_free, in_free, latency, per_byte, bounds=None
+    ):
         self.itemsize, self.latency, self.per_byte = itemsize, latency, per_byte
-        self.bounds = chunk_bounds(length, schedules[0].chunks)
+        self.bounds = bounds or chunk_bounds(length, schedules[0].chunks)
         self.out_free, self.in_free = list(out_free), list(in_free)
         self.delivered = defaultdict(deque)
         self.finish = [None] * len(schedules)
@@ -168,6 +170,21 @@ def test_around_a_ring_nothing_can_overtake_anything(case):
     schedules = schedules_of(goal, name, size, {})
     expected = Reference(schedules, length, 4, *state, latency, per_byte).run()
     same(run_wavefront(plan, network, *state), expected)
+
+
+@settings(max_examples=50, deadline=None)
+@given(cases(goals=RINGS[1:]), st.integers(0, 2**32 - 1))
+def test_chunks_of_any_length_are_timed_as_message_by_message(case, seed):
+    (goal, name, size, _), (length, latency, per_byte, arrivals, *ports) = case[:4], case[4:]
+    cuts = np.random.default_rng(seed).integers(0, length + 1, size - 1)
+    bounds = [0, *sorted(cuts.tolist()), length]
+    schedules = schedules_of(goal, name, size, {})
+    expected = Reference(schedules, length, 4, arrivals, *ports, latency, per_byte, bounds).run()
+    for group in (schedules, group_plan(goal, name, size)):
+        costs = {"arrivals_s": arrivals, "latency_s": latency, "seconds_per_byte": per_byte}
+        free = {"out_free_s": ports[0], "in_free_s": ports[1]}
+        timing = time_schedule(group, length=length, itemsize=4, bounds=bounds, **costs, **free)
+        same((timing.finish_s, timing.out_free_s, timing.in_free_s), expected)
 
 
 @pytest.mark.parametrize("name", ["tree", "all-to-all", "recursive-doubling", "halving-doubling", "ring"])

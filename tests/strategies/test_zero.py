@@ -101,6 +101,17 @@ def test_a_moving_average_is_followed_where_no_parameters_are_shed(stage):
         torch.testing.assert_close(run.ema_state[name], tensor, rtol=1e-12, atol=1e-14)
 
 
+@pytest.mark.parametrize("workers", [2, 3])
+def test_a_moving_average_goes_on_from_a_checkpoint_whatever_the_order_of_parameters(workers, tmp_path):
+    task = gpt_task(ema=0.9)  # its embedding is tied: stage 2 has that after all others
+    expected = pl.train(task, "single", simulated(1), steps=2 * STEPS)
+    kept = {"checkpoint": tmp_path, "checkpoint_every": STEPS}
+    pl.train(task, "zero:stage=2", simulated(2), steps=STEPS, **kept)
+    run = pl.train(task, "zero:stage=2", simulated(workers), steps=2 * STEPS, resume="must", **kept)
+    for name, tensor in expected.ema_state.items():
+        torch.testing.assert_close(run.ema_state[name], tensor, rtol=1e-12, atol=1e-14)
+
+
 def test_a_moving_average_is_refused_where_parameters_are_shed():
     task = a_task(ema=0.9)
     with pytest.raises(ConfigurationError, match="ema must not be given where parameters are shed"):

@@ -94,8 +94,11 @@ class Strategy(Protocol):
     optimizer's state do not count: each is written by the rank that has it.
     """
 
-    holds_parts: ClassVar[bool] = False
-    """Whether workers hold parts of the model (`pieces.hold`): they then do not begin with all of it."""
+    @property
+    def holds_parts(self) -> bool:
+        """Whether workers hold parts of the model (`pieces.hold`, `pieces.share`): they then do not begin with all of
+        it, nor with a gradient of all of it."""
+        return False
 
     in_step: ClassVar[bool] = False
     """Whether every worker holds the run's whole model after each step, the same on all, and none ends the next step

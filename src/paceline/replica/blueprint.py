@@ -1,6 +1,6 @@
 """A rank's whole model before a replica is made of it: no memory of the rank's own is in it yet.
 
-A rank that holds some layers only takes these, and never has all parameters at once.
+A rank that holds some layers only, or shards of them, takes these, and never has all parameters at once.
 """
 
 from __future__ import annotations
@@ -33,5 +33,5 @@ class Blueprint:
     def layout(self) -> Layout:
         return Layout.of(self.module)
 
-    def build(self) -> Replica:
-        return Replica(self.task, self.module, device=self.device, **self.identity)
+    def build(self, *, is_bare: bool = False) -> Replica:
+        return Replica(self.task, self.module, device=self.device, is_bare=is_bare, **self.identity)

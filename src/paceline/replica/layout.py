@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from paceline.context import BUCKET_BYTES
 from paceline.schedules.steps import chunk_bounds
 
-__all__ = ["Layout", "Within", "flatten", "real_view"]
+__all__ = ["Layout", "Within", "blank", "flatten", "real_view"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,12 +127,22 @@ def real_view(tensor: Tensor) -> Tensor:
     return torch.view_as_real(tensor.detach().resolve_conj()) if tensor.is_complex() else tensor.detach()
 
 
-def flatten(tensors: Sequence[Tensor], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """One flat copy of several tensors."""
+def flatten(
+    tensors: Sequence[Tensor], dtype: torch.dtype, device: torch.device, part: slice | None = None
+) -> Tensor:
+    """One flat copy of several tensors, or of a part of what they make up: nothing else is read then."""
     reals = [real_view(tensor) for tensor in tensors]
-    flat = torch.empty(sum(real.numel() for real in reals), dtype=dtype, device=device)
+    wanted = slice(0, sum(real.numel() for real in reals)) if part is None else part
+    flat = torch.empty(wanted.stop - wanted.start, dtype=dtype, device=device)
     at = 0
     for real in reals:
-        flat[at : at + real.numel()].copy_(real.reshape(-1))
+        low, high = max(at, wanted.start), min(at + real.numel(), wanted.stop)
+        if low < high:
+            flat[low - wanted.start : high - wanted.start].copy_(real.reshape(-1)[low - at : high - at])
         at += real.numel()
     return flat
+
+
+def blank(length: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """A flat tensor of that length that takes no memory: nothing can be written into it."""
+    return torch.empty(1, dtype=dtype, device=device).expand(length)

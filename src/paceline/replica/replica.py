@@ -24,7 +24,7 @@ from paceline.replica.devices import Accelerator, enter, move_module, with_loss_
 from paceline.replica.evaluation import evaluate, parts_of
 from paceline.replica.finite import check_updated
 from paceline.replica.gradients import FlatGradient, hand_to_nobody
-from paceline.replica.layout import Layout, flatten
+from paceline.replica.layout import Layout, blank, flatten
 from paceline.replica.memory import Account, Ledger
 from paceline.replica.optimizers import Updates, all_work_elementwise
 from paceline.replica.recomputing import Recomputing
@@ -49,8 +49,13 @@ class Replica:
         rank: int = 0,
         autocast: tuple[Autocast, ...] = (),
         device: torch.device | None = None,
+        is_bare: bool = False,
     ) -> None:
-        """With a `device` the module is moved there; otherwise it stays where it is."""
+        """With a `device` the module is moved there; otherwise it stays where it is.
+
+        A bare one has no memory of its own yet: its module's parameters lie where they lay. A replica that shares them
+        with other ranks takes its place, and copies no more than it keeps.
+        """
         if device is not None:
             enter(device)
             move_module(module, device)
@@ -64,16 +69,22 @@ class Replica:
         trainable = [p for p in module.parameters() if p.requires_grad]
         self.layout = Layout.of(module)
         self.device = trainable[0].device if trainable else torch.device("cpu")
-        self.parameters = flatten(trainable, self.layout.dtype, self.device)
+        self.is_bare = is_bare
+        self.parameters = (
+            blank(self.layout.length, self.layout.dtype, self.device)
+            if is_bare
+            else flatten(trainable, self.layout.dtype, self.device)
+        )
         self._accelerator = Accelerator.of(self.device)
         self.device_s = 0.0
         """What the device took for the last gradient. 0: it is the processor."""
         self._binding = Binding(self.layout, trainable, self.device)
-        self._binding.hold(self.parameters)
+        if not is_bare:
+            self._binding.hold(self.parameters)
         # A hook of a layer would make torch compile again.
         watches = not task.compile and not is_compiled(module)
         self._gradient = FlatGradient(module, trainable, self.layout, watches_layers=watches)
-        self._gradient.hold(torch.zeros_like(self.parameters))
+        self._gradient.hold(self.parameters if is_bare else torch.zeros_like(self.parameters))
         self._buffers = FlatBuffers(module)
         self._buffers_before: list[Tensor] = []
         self.updates = Updates(task, module, self.layout, self._flats)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from paceline.errors import ConfigurationError
 from paceline.schedules import COLLECTIVES, group_plan
 from paceline.schedules.plan import GroupPlan
 from paceline.schedules.steps import (
@@ -20,18 +22,23 @@ from paceline.schedules.steps import (
     chunk_slice,
 )
 
-__all__ = ["Action", "Collective", "actions", "scratch_length"]
+__all__ = ["Action", "Collective", "actions", "scratch_length", "uneven_bounds"]
 
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """A goal of `COLLECTIVES` and an algorithm for it. Root and hosts are given where the algorithm takes them."""
+    """A goal of `COLLECTIVES` and an algorithm for it. Root and hosts are given where the algorithm takes them.
+
+    A schedule names chunks by number, so it is right wherever they lie: `bounds` may cut the data unevenly.
+    """
 
     goal: str
     algorithm: str
     size: int
     root: int | None = None
     hosts: tuple[int, ...] | None = None
+    bounds: tuple[int, ...] | None = None
+    """Where each rank's chunk begins, and at the end the length of the data. None: chunks are nearly equal."""
 
     def options(self) -> dict[str, Any]:
         named = {"root": self.root, "hosts": self.hosts}
@@ -40,6 +47,16 @@ class Collective:
     def schedule(self, rank: int) -> Schedule:
         """What one rank of the group does."""
         return _schedule(self, rank)
+
+    def bounds_of(self, length: int, chunks: int) -> Sequence[int]:
+        """Where each chunk of data of `length` elements begins, and at the end `length`."""
+        if self.bounds is None:
+            return chunk_bounds(length, chunks)
+        if (len(self.bounds), self.bounds[-1]) != (chunks + 1, length):
+            bound = f"must cut {length} elements into {chunks} parts, one for each rank"
+            got = f"{len(self.bounds) - 1} parts of {self.bounds[-1]}"
+            raise ConfigurationError("parts", bound, got, "give each rank a part, which may be empty")
+        return self.bounds
 
     def plan(self) -> GroupPlan:
         """What the whole group does, as arrays."""
@@ -55,6 +72,15 @@ def _schedule(collective: Collective, rank: int) -> Schedule:
 @lru_cache(maxsize=64)
 def _plan(collective: Collective) -> GroupPlan:
     return group_plan(collective.goal, collective.algorithm, collective.size, **collective.options())
+
+
+def uneven_bounds(parts: Sequence[slice], length: int, size: int) -> tuple[int, ...] | None:
+    """The bounds of a collective of `size` ranks whose rank i owns part i. None: the parts are nearly equal."""
+    bounds = [0, *(part.stop for part in parts)]
+    if any(part.start != start or part.stop < start for part, start in zip(parts, bounds, strict=False)):
+        remedy = "let each begin where the one before ends, the first at 0"
+        raise ConfigurationError("parts", "must lie one after the other", list(parts)[:20], remedy)
+    return None if bounds == chunk_bounds(length, size) else tuple(bounds)
 
 
 class Action(NamedTuple):
@@ -74,7 +100,7 @@ class Action(NamedTuple):
 def actions(collective: Collective, rank: int, length: int) -> tuple[tuple[Action, ...], ...]:
     """A rank's schedule for data of `length` elements, round by round."""
     schedule = collective.schedule(rank)
-    bounds = chunk_bounds(length, schedule.chunks)
+    bounds = collective.bounds_of(length, schedule.chunks)
     return tuple(tuple(_action(step, bounds) for step in steps) for steps in schedule.rounds)
 
 
@@ -86,11 +112,11 @@ def scratch_length(collective: Collective, rank: int, length: int) -> int:
 
 @lru_cache(maxsize=4096)
 def _uses_scratch(collective: Collective, rank: int) -> bool:
-    rounds = actions(collective, rank, 1)
+    rounds = actions(replace(collective, bounds=None), rank, 1)
     return any(action.in_scratch or action.source_in_scratch for steps in rounds for action in steps)
 
 
-def _action(step: Step, bounds: list[int]) -> Action:
+def _action(step: Step, bounds: Sequence[int]) -> Action:
     if isinstance(step, Send):
         return Action(Send, step.to, *_place(step.chunks, bounds))
     if isinstance(step, Recv | Reduce):
@@ -98,5 +124,5 @@ def _action(step: Step, bounds: list[int]) -> Action:
     return Action(type(step), -1, *_place(step.target, bounds), *_place(step.source, bounds))
 
 
-def _place(chunks: Chunks, bounds: list[int]) -> tuple[slice, bool]:
+def _place(chunks: Chunks, bounds: Sequence[int]) -> tuple[slice, bool]:
     return chunk_slice(chunks, bounds), chunks.buffer is Buffer.SCRATCH

@@ -32,11 +32,13 @@ class Traffic:
     """The longest chain of messages, where a port takes one at a time, in the order of the rounds."""
 
 
-def count(group: GroupPlan | Sequence[Schedule], length: int, itemsize: int) -> Traffic:
-    """Count what a collective on `length` elements of `itemsize` bytes moves."""
+def count(
+    group: GroupPlan | Sequence[Schedule], length: int, itemsize: int, bounds: Sequence[int] | None = None
+) -> Traffic:
+    """Count what a collective on `length` elements of `itemsize` bytes moves; `bounds` are those of uneven chunks."""
     size = group.size if isinstance(group, GroupPlan) else len(group)
     totals = np.zeros((4, size))
-    for sources, targets, size_bytes in _messages(group, length, itemsize):
+    for sources, targets, size_bytes in _messages(group, length, itemsize, bounds):
         totals[0] += np.bincount(sources, minlength=size)
         totals[1] += np.bincount(targets, minlength=size)
         totals[2] += np.bincount(sources, size_bytes, size)
@@ -47,15 +49,16 @@ def count(group: GroupPlan | Sequence[Schedule], length: int, itemsize: int) -> 
 
 
 def _messages(
-    group: GroupPlan | Sequence[Schedule], length: int, itemsize: int
+    group: GroupPlan | Sequence[Schedule], length: int, itemsize: int, bounds: Sequence[int] | None
 ) -> Iterator[tuple[Ints, Ints, Floats]]:
     """Sources, targets and bytes of all messages, a round at a time or all at once."""
     if isinstance(group, GroupPlan):
-        size_of = chunk_bytes(length, itemsize, group.chunks, group.scratch)
+        size_of = chunk_bytes(length, itemsize, group.chunks, group.scratch, bounds)
         for part in group.rounds():
             yield part.pairing.sources, part.pairing.targets, size_of(part.starts, part.stops)
         return
-    size_of = chunk_bytes(length, itemsize, group[0].chunks, max(schedule.scratch for schedule in group))
+    scratch = max(schedule.scratch for schedule in group)
+    size_of = chunk_bytes(length, itemsize, group[0].chunks, scratch, bounds)
     rows = [(m.sender.rank, m.receiver.rank, *_range(m.sent), *_range(m.received)) for m in match(group)]
     sources, targets, *ranges = np.array(rows, np.int64).reshape(-1, 6).T
     size_bytes = size_of(ranges[0], ranges[1])

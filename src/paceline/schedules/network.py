@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,11 +32,13 @@ class NetworkCosts:
     """Of sources and targets."""
 
 
-def chunk_bytes(length: int, itemsize: int, chunks: int, scratch: int) -> PerMessage:
-    """The bytes of ranges of chunks of a tensor of `length` elements."""
+def chunk_bytes(
+    length: int, itemsize: int, chunks: int, scratch: int, bounds: Sequence[int] | None = None
+) -> PerMessage:
+    """The bytes of ranges of chunks of a tensor of `length` elements, cut at `bounds` if they are given."""
     if length < 0:
         raise ConfigurationError("length", "must be at least 0", length)
-    offsets = (chunk_offsets(length, chunks, scratch) * itemsize).astype(np.float64)
+    offsets = (chunk_offsets(length, chunks, scratch, bounds) * itemsize).astype(np.float64)
     return lambda starts, stops: offsets.take(stops) - offsets.take(starts)
 
 

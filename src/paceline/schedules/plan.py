@@ -68,10 +68,13 @@ class GroupPlan:
     scratch: int = 1
 
 
-def chunk_offsets(length: int, chunks: int, scratch: int) -> Ints:
-    """Where each chunk of the data, or of a scratch buffer of several tensors, begins; last, the end."""
-    bounds = np.array(chunk_bounds(length, chunks), np.int64)
-    copies = np.arange(scratch, dtype=np.int64)[:, None] * length + bounds[:-1]
+def chunk_offsets(length: int, chunks: int, scratch: int, bounds: Sequence[int] | None = None) -> Ints:
+    """Where each chunk of the data, or of a scratch buffer of several tensors, begins; last, the end.
+
+    `bounds` are those of chunks that are not nearly equal.
+    """
+    starts = np.array(chunk_bounds(length, chunks) if bounds is None else bounds, np.int64)[:-1]
+    copies = np.arange(scratch, dtype=np.int64)[:, None] * length + starts
     return np.append(copies.ravel(), scratch * length)
 
 

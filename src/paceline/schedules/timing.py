@@ -54,17 +54,18 @@ def time_schedule(
     seconds_per_byte: LinkCost,
     out_free_s: npt.ArrayLike | None = None,
     in_free_s: npt.ArrayLike | None = None,
+    bounds: Sequence[int] | None = None,
 ) -> Timing:
     """Time a collective on `length` elements, which rank r enters at `arrivals_s[r]`.
 
     Ports that are still busy with earlier messages are given by the times at which they will be free. A plan
     is timed with arrays where it can be, per-rank schedules message by message: to time a large group, or one
-    group often, plan it.
+    group often, plan it. `bounds` are those of chunks that are not nearly equal.
     """
     size = group.size if isinstance(group, GroupPlan) else len(group)
     first = group if isinstance(group, GroupPlan) else group[0]
     network = NetworkCosts(
-        chunk_bytes(length, itemsize, first.chunks, first.scratch),
+        chunk_bytes(length, itemsize, first.chunks, first.scratch, bounds),
         link_cost(latency_s, "latency_s", size),
         link_cost(seconds_per_byte, "seconds_per_byte", size),
     )

@@ -64,6 +64,11 @@ class Zero(Strategy):
         if self.stage > 1:
             self._cut(ctx)
 
+    @property
+    def holds_parts(self) -> bool:
+        """In stage 1 each worker has all parameters and the whole gradient."""
+        return self.stage > 1
+
     async def worker(self, ctx: Context) -> None:
         if self.stage > 1:
             await self._share_segments(ctx)

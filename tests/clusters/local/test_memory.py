@@ -17,6 +17,7 @@ import paceline as pl
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's /proc")
 
+LAYERS, RANKS = 12, 4
 WIDTH, SAMPLES = 140_000, 64  # tensors of 36 MB: memory that goes back to the system when it is freed
 
 
@@ -32,6 +33,20 @@ class Look(nn.Module):
         held = sum(int(line.split()[1]) for line in lines if line.startswith(("RssAnon", "RssShmem")))
         with open(Path(self.folder) / str(os.getpid()), "a") as out:
             out.write(f"{held * 1024}\n")
+        return x
+
+
+class LookBack(nn.Module):
+    """Hands on what it is given, and writes down how much memory its process had at its peak until now."""
+
+    def __init__(self, folder):
+        super().__init__()
+        self.folder = folder
+
+    def forward(self, x):
+        lines = Path("/proc/self/status").read_text().splitlines()
+        (peak,) = (int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
+        (Path(self.folder) / str(os.getpid())).write_text(str(peak * 1024))
         return x
 
 
@@ -82,3 +97,29 @@ def test_the_ledger_of_all_reduce_with_messages_is_about_what_its_processes_take
 @pytest.mark.slow
 def test_the_ledger_of_a_pipeline_is_about_what_its_processes_take(tmp_path):
     check(tmp_path, "pipeline:order=gpipe,microbatches=2,cuts=4", 2, looked_at=(1, 0.5))
+
+
+def peaks_at_the_start(folder, width):
+    """Of each rank of zero:stage=3, until it computes its first batch."""
+    folder.mkdir()
+    inputs = torch.ones(8, width)
+    layers = [nn.Linear(width, width) for _ in range(LAYERS)]
+    task = pl.Task(
+        model=nn.Sequential(LookBack(str(folder)), *layers),
+        data=(inputs, inputs),
+        loss=nn.functional.mse_loss,
+        optimizer=torch.optim.SGD,
+        batch_size=8,
+    )
+    pl.train(task, "zero:stage=3", pl.Local(workers=RANKS, threads=1), steps=1)
+    return sorted(int(file.read_text()) for file in folder.iterdir())
+
+
+@pytest.mark.slow
+def test_a_rank_of_zero_begins_with_its_shards_and_not_with_the_whole_model(tmp_path):
+    large, small = peaks_at_the_start(tmp_path / "large", 1024), peaks_at_the_start(tmp_path / "small", 16)
+    assert len(large) == len(small) == RANKS
+    model_bytes = 4 * LAYERS * 1024**2
+    # Of each: what it read of the model as it came, its parameters and where others see them, its gradient, segments.
+    # With the whole model and its gradient it was three times the model.
+    assert max(large) - min(small) < 1.9 * model_bytes, (large, small)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 import torch
 
@@ -9,6 +11,12 @@ import paceline as pl
 from paceline.clusters.simulated import whole_collective
 from paceline.collectives import all_gather, all_reduce, barrier, reduce_scatter
 from paceline.context import Context
+
+
+def uneven_parts(size: int) -> list[slice]:
+    """The first half to one rank, nothing to the next, the rest in parts that grow."""
+    bounds = [0, 501, *(501 + 502 * i**2 // (size - 2) ** 2 for i in range(size - 1))]
+    return [slice(start, stop) for start, stop in pairwise(bounds)]
 
 
 async def uneven_rings(ctx: Context) -> list[float]:
@@ -21,7 +29,11 @@ async def uneven_rings(ctx: Context) -> list[float]:
             if pattern is all_reduce:
                 await all_reduce(ctx, data, "ring")
             else:
+                parts = uneven_parts(ctx.net.size)
+                again = data.clone()
                 await pattern(ctx, data)
+                await pattern(ctx, again, parts=parts)
+                seen.append(float(again[parts[ctx.rank]].sum()))
             own = data[1003 * ctx.rank // ctx.net.size]
             seen += [ctx.now(), float(own)]
     return seen

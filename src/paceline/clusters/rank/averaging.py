@@ -22,17 +22,25 @@ _PREFIX = "ema/"
 class Averaging:
     """The average of the run's model over its steps."""
 
-    __slots__ = ("_account", "_average", "_rank", "_steps")
+    __slots__ = ("_account", "_average", "_kept", "_rank", "_steps")
 
     def __init__(self, rank: Rank, decay: float) -> None:
         self._rank = rank
         self._average = MovingAverage(decay)
         self._steps = 0
+        self._kept: dict[str, Tensor] = {}  # what a checkpoint had of it, by parameter
         self._account = rank.ledger.account()
 
     @property
     def values(self) -> Tensor | None:
+        self._lay_out()
         return self._average.values
+
+    def _lay_out(self) -> None:
+        """When it is needed, not when it is restored: a replica that shares segments has parameters in their order."""
+        if self._kept:
+            flats = [self._kept[name].reshape(-1) for name in self._whole.layout.names]
+            self._average.values, self._kept = torch.cat(flats), {}
 
     @property
     def _whole(self) -> Replica:
@@ -44,6 +52,7 @@ class Averaging:
         """Take in the parameters after so many steps, once."""
         if steps > self._steps:
             self._steps = steps
+            self._lay_out()
             self._average.update(self._whole.parameters)
             self._account.hold("parameters", self._whole.parameters.nbytes)
 
@@ -57,7 +66,7 @@ class Averaging:
         return named, {"averaged_steps": self._steps}
 
     def restore(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
-        names = [_PREFIX + name for name in self._whole.layout.names]
-        if all(name in tensors for name in names):
-            self._average.values = torch.cat([tensors[name].reshape(-1) for name in names])
+        kept = {name: tensors.get(_PREFIX + name) for name in self._whole.layout.names}
+        if all(tensor is not None for tensor in kept.values()):
+            self._kept = {name: tensor.clone() for name, tensor in kept.items() if tensor is not None}
             self._steps = facts["averaged_steps"]

@@ -16,6 +16,7 @@ from paceline.clusters.rank.shards import RankShards
 from paceline.context import BackwardPart, Batch, Crossing, Net, Segment
 from paceline.costs.prices import Pass, Work
 from paceline.errors import GradientNotFiniteError
+from paceline.replica.blueprint import Blueprint
 from paceline.replica.pieces.blank import BlankPart, BlankSharded
 from paceline.replica.pieces.cut import Cut
 from paceline.replica.pieces.cutting import Layers
@@ -87,7 +88,7 @@ class RankPieces(ABC, Generic[R]):
         self._ctx.note_holds(what_is_held(self._of_cut().at(position), segments))
         self._hold(segments, worker, position)
 
-    def _hold(self, segments: Sequence[int], worker: int, position: int) -> None:
+    def _hold(self, segments: Sequence[int], worker: int, position: int, *, shares: bool = False) -> None:
         self._position = position
         whole = self._ctx.is_reporter
         # Only a reporter needs the whole model at some time: the others take their part of it.
@@ -99,9 +100,10 @@ class RankPieces(ABC, Generic[R]):
         if isinstance(replica, ShapeReplica):
             self._hold_blank(BlankPart(replica, cut, segments))
             return
-        self._learner.hold(
-            self._off_the_clock(lambda: PartReplica(replica, cut, segments, keeps_whole=whole, worker=worker))
-        )
+        # Parts of a whole replica's parameters lie in its memory, which it gives up: these are copied at once.
+        is_bare = shares and isinstance(replica, Blueprint)
+        keeping: dict[str, Any] = {"keeps_whole": whole, "worker": worker, "is_bare": is_bare}
+        self._learner.hold(self._off_the_clock(lambda: PartReplica(replica, cut, segments, **keeping)))
 
     def share(
         self, segments: Sequence[int], *, ranks: int, own: int, sheds: bool, position: int = 0
@@ -113,8 +115,9 @@ class RankPieces(ABC, Generic[R]):
             self._hold_blank(BlankSharded(replica, cut, segments, ranks=ranks, own=own, sheds=sheds))
         elif not isinstance(replica, ShardedReplica | BlankSharded):
             if len(segments) < len(cut.segments) or cut.shares is not None:
-                self._hold(segments, own, position)
-            before = self._off_the_clock(lambda: learner.replica)
+                self._hold(segments, own, position, shares=True)
+            source = learner.source
+            before = source.build(is_bare=True) if isinstance(source, Blueprint) else source
             learner.hold(
                 self._off_the_clock(lambda: ShardedReplica(before, cut, ranks=ranks, own=own, sheds=sheds))
             )

@@ -21,7 +21,6 @@ from paceline.errors import MismatchError
 from paceline.replica.sums import combine_into
 from paceline.schedules.collective import Collective
 from paceline.schedules.count import Traffic, count
-from paceline.schedules.steps import chunk_bounds
 from paceline.schedules.timing import time_schedule
 from paceline.trace import Kind
 
@@ -112,7 +111,7 @@ class WholeCollective:
         _check_alike(events)
         finish_s = self._time(events)
         if not first.data.is_meta:
-            perform(self.collective.goal, [event.data for event in events], first.combine)
+            perform(self.collective, [event.data for event in events], first.combine)
         traffic = _traffic(self.collective, first.data.numel(), first.data.itemsize)
         last = max(events, key=lambda event: event.arrival_s)
         for position, event in enumerate(events):
@@ -139,6 +138,7 @@ class WholeCollective:
             seconds_per_byte=network.seconds_per_byte(group),
             out_free_s=[network.ports[rank].out_free_s for rank in self.group],
             in_free_s=in_free_s,
+            bounds=self.collective.bounds,
         )
         for position, rank in enumerate(self.group):
             network.ports[rank].out_free_s = float(timing.out_free_s[position])
@@ -164,22 +164,22 @@ def _check_alike(events: list[PartEvent]) -> None:
 
 @lru_cache(maxsize=64)
 def _traffic(collective: Collective, length: int, itemsize: int) -> Traffic:
-    return count(collective.plan(), length, itemsize)
+    return count(collective.plan(), length, itemsize, collective.bounds)
 
 
-def perform(goal: str, tensors: list[Tensor], combine: Combine) -> None:
+def perform(collective: Collective, tensors: list[Tensor], combine: Combine) -> None:
     """Do a whole group's arithmetic around the ring, in the order of its schedule, without any clock."""
-    bounds = chunk_bounds(tensors[0].numel(), len(tensors))
-    if goal == "all-gather":
+    bounds = collective.bounds_of(tensors[0].numel(), len(tensors))
+    if collective.goal == "all-gather":
         whole = torch.cat([tensor[bounds[rank] : bounds[rank + 1]] for rank, tensor in enumerate(tensors)])
     else:
         whole = _reduce_around(tensors, bounds, combine)
     for rank, tensor in enumerate(tensors):
-        part = slice(bounds[rank], bounds[rank + 1]) if goal == "reduce-scatter" else slice(None)
+        part = slice(bounds[rank], bounds[rank + 1]) if collective.goal == "reduce-scatter" else slice(None)
         tensor[part] = whole[part]
 
 
-def _reduce_around(tensors: list[Tensor], bounds: list[int], combine: Combine) -> Tensor:
+def _reduce_around(tensors: list[Tensor], bounds: Sequence[int], combine: Combine) -> Tensor:
     """Chunk c is combined in the order c + 1, c + 2, …, c: one rank further for all chunks at a time."""
     size, length = len(tensors), tensors[0].numel()
     rows = torch.stack(tensors)

@@ -44,13 +44,15 @@ class PartReplica(Replica):
         *,
         keeps_whole: bool,
         worker: int = 0,
+        is_bare: bool = False,
     ) -> None:
+        """`is_bare`: see `Replica`; of a blueprint only."""
         self._whole = whole if keeps_whole and isinstance(whole, Replica) else None
         self._cut = cut
         self.held = tuple(held)
         module = stripped(whole.module, cut, held)
         # What is drawn is what that worker would draw with the whole model.
-        super().__init__(whole.task, module, **(whole.identity | {"rank": worker}))
+        super().__init__(whole.task, module, is_bare=is_bare, **(whole.identity | {"rank": worker}))
         if cut.shares is not None:
             self.layout = replace(self.layout, within=cut.within(whole.layout))
         if isinstance(whole, Replica):

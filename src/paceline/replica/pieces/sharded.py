@@ -61,7 +61,7 @@ class _UnitGradient:
 
 
 class ShardedReplica(PartReplica):
-    """It goes on with the module of another replica; nothing of that is copied but the parameters.
+    """It goes on with the module of another replica; nothing of that is copied but the parameters that it keeps.
 
     `parameters`, `gradient` and `apply` are of this rank's part of each unit. A replica that does not shed its
     parameters has all of them, unit by unit, and updates its part of them in place.
@@ -75,7 +75,7 @@ class ShardedReplica(PartReplica):
             self._whole, self.held, self._wanted = None, tuple(range(len(cut.segments))), {}
         self._is_all = not isinstance(before, PartReplica)
         self._cut, self.sheds, self._own = cut, sheds, own
-        self._device = before.device
+        self._device, self.is_bare = before.device, False
         evenly = all_work_elementwise(self.task, self.module) and not before.layout.within
         homes = homes_of([segment.parameters for segment in cut.segments], self.held, before.layout.names)
         self.units = units_of(before.layout, homes, ranks, evenly=evenly)
@@ -118,14 +118,17 @@ class ShardedReplica(PartReplica):
 
     def _part(self, before: Replica) -> None:
         """Take the parameters over, unit by unit: so that this rank's part is all that there is of them twice."""
-        old = dict(zip(before.layout.names, before.layout.views(before.parameters), strict=True))
+        old = (
+            dict(self.module.named_parameters())
+            if before.is_bare
+            else dict(zip(before.layout.names, before.layout.views(before.parameters), strict=True))
+        )
         if not self.sheds:
             self._hold(_flat_of(self.layout, old, self._device))
             return
-        wholes = (
-            _flat_of(unit.layout, old, self._device)[unit.shards[self._own]].clone() for unit in self.units
-        )
-        self.parameters = torch.cat([*wholes, torch.empty(0, dtype=self.layout.dtype, device=self._device)])
+        self.parameters = torch.empty(self._starts[-1], dtype=self.layout.dtype, device=self._device)
+        for unit, start, stop in zip(self.units, self._starts, self._starts[1:], strict=False):
+            self.parameters[start:stop] = _flat_of(unit.layout, old, self._device, unit.shards[self._own])
         self._wholes = []
         for unit, binding in zip(self.units, self._bindings, strict=True):
             whole = torch.empty(unit.length, dtype=self.layout.dtype, device=self._device)
@@ -327,5 +330,7 @@ def _starts_of(parts: Sequence[slice]) -> list[int]:
     return starts
 
 
-def _flat_of(layout: Layout, named: Mapping[str, Tensor], device: torch.device) -> Tensor:
-    return flatten([named[name] for name in layout.names], layout.dtype, device)
+def _flat_of(
+    layout: Layout, named: Mapping[str, Tensor], device: torch.device, part: slice | None = None
+) -> Tensor:
+    return flatten([named[name] for name in layout.names], layout.dtype, device, part)

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from paceline.collectives import all_reduce, choose_algorithm
+from paceline.collectives import all_gather, all_reduce, choose_algorithm, reduce_scatter
 from paceline.context import Context, Net
 from paceline.strategies.sharding.exchange import Exchange
-from paceline.strategies.sharding.owners import fill_from_owners, sum_to_owners
 
 __all__ = ["Copies", "DataAxis", "SharedPieces", "SharedUpdates"]
 
@@ -75,11 +74,11 @@ class SharedUpdates:
         ctx.model.place(parameters=ctx.model.parameters)
 
     async def sum(self) -> None:
-        await sum_to_owners(self.shared_by, self._model.gradient, self._shards)
+        await reduce_scatter(self.shared_by, self._model.gradient, parts=self._shards)
 
     async def apply(self, norm: float | None) -> None:
         await self._model.apply(self.own, norm=norm)
-        await fill_from_owners(self.shared_by, self._model.parameters, self._shards)
+        await all_gather(self.shared_by, self._model.parameters, parts=self._shards)
 
 
 class SharedPieces:

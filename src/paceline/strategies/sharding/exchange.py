@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from paceline.collectives import reduce_own_shard
+from paceline.collectives import all_gather, reduce_own_shard, reduce_scatter
 from paceline.context import Context, Net, Shards
-from paceline.strategies.sharding.owners import fill_from_owners, sum_to_owners
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -53,12 +52,12 @@ class ByMessages:
         pass
 
     async def gather(self, unit: int) -> None:
-        await fill_from_owners(self._net, self._shards.gather(unit), self._shards.parts(unit))
+        await all_gather(self._net, self._shards.gather(unit), parts=self._shards.parts(unit))
         self._shards.ready(unit)
 
     async def scatter(self, unit: int) -> None:
         gradient = self._shards.gradient(unit)
-        own = await sum_to_owners(self._net, gradient, self._shards.parts(unit))
+        own = await reduce_scatter(self._net, gradient, parts=self._shards.parts(unit))
         self._shards.keep(unit, own)
 
     async def updated(self) -> None:

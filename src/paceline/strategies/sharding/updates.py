@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from paceline.collectives import gradient_norm, reduce_own_shard
+from paceline.collectives import all_gather, gradient_norm, reduce_own_shard, reduce_scatter
 from paceline.context import Context
 from paceline.strategies.buffers import follow_buffers
-from paceline.strategies.sharding.owners import fill_from_owners, sum_to_owners
 
 __all__ = ["share_by_memory", "share_by_messages"]
 
@@ -38,7 +37,7 @@ async def share_by_messages(ctx: Context) -> None:
     async for batch in ctx.batches():
         await follow_buffers(ctx)
         await model.compute(batch, weight=batch.weight)
-        own = await sum_to_owners(net, model.gradient, shards)
+        own = await reduce_scatter(net, model.gradient, parts=shards)
         norm = await gradient_norm(net, own) if model.clips else None
         await model.apply(shards[net.rank], norm=norm)
-        await fill_from_owners(net, model.parameters, shards)
+        await all_gather(net, model.parameters, parts=shards)
