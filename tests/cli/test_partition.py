@@ -138,6 +138,7 @@ def test_words_that_do_not_fit_are_refused_before_torch_is_imported():
     assert "alpha must be finite" in done.stderr
 
 
+@pytest.mark.slow
 def test_the_digits_can_be_parted():
     digits = Path(__file__).parents[2] / "examples" / "digits.py"
     words = ["partition", str(digits), "--clients", "20", "--partition", "dirichlet", "--alpha", "0.3"]

@@ -146,10 +146,12 @@ def test_a_right_strategy_of_another_package_passes_the_suite(outcomes):
     assert outcomes("TestMine", "PASSED") == set(FEW)
 
 
+@pytest.mark.slow
 def test_a_strategy_of_the_test_file_itself_passes_in_processes(outcomes):
     assert outcomes("TestHere", "PASSED") == {IN_PROCESSES}
 
 
+@pytest.mark.slow
 def test_a_wrong_strategy_of_another_package_fails_the_suite(outcomes):
     """Alone its worker is right, and it takes the same course each time: the rest is found out."""
     assert outcomes("TestWrong", "FAILED") == {

@@ -99,6 +99,7 @@ def test_a_connection_of_the_user_s_own_is_used_and_left(driver):
     assert driver.call(leftovers) == []
 
 
+@pytest.mark.slow
 def test_a_connection_to_another_cluster_is_refused(driver):
     def run():
         import ray
@@ -159,6 +160,7 @@ def test_a_machine_that_is_not_in_the_cluster_is_told_so(hosts, elsewhere):
         elsewhere.call(train, hosts.address)
 
 
+@pytest.mark.slow
 def test_a_wrong_token_is_refused(hosts):
     driver = hosts.driver(RAY_AUTH_TOKEN="f" * 32)
     with pytest.raises(
@@ -187,6 +189,7 @@ def test_another_version_of_ray_is_refused(driver):
         driver.call(run)
 
 
+@pytest.mark.slow
 def test_without_ray_the_error_says_what_to_install():
     program = (
         "import sys; sys.modules['ray'] = None; sys.path[:0] = sys.argv[1:]\n"
