@@ -20,16 +20,15 @@ from paceline.clusters.local.forkserver import ForkServer
 from paceline.clusters.local.interrupts import interrupts_heard, interrupts_kept
 from paceline.clusters.local.open_files import enough_open_files
 from paceline.clusters.local.preloading import TRACER, installed_modules
+from paceline.clusters.local.requests import REQUESTS, Requests
 from paceline.clusters.local.worker import Assignment
 from paceline.clusters.outcome import Outcome
 from paceline.clusters.process.blame import Life, explain, life_of
 from paceline.clusters.process.channel import Channel, ChannelClosed, ChannelStalled, Letter
-from paceline.clusters.process.journal import Journal
 from paceline.clusters.process.letters import read_error, read_outcome, read_record
 from paceline.clusters.process.payload import NOT_SENT, Packed
 from paceline.clusters.process.status_board import Status, StatusBoard
 from paceline.clusters.process.wiring import open_status_board
-from paceline.clusters.rank.groups import GroupNumbers
 from paceline.clusters.roster import Roster
 from paceline.errors import DeadlineError
 from paceline.links.bells import SocketBells
@@ -59,9 +58,7 @@ class Processes:
         self._seats: dict[int, Any] = {}
         self._channels: dict[int, Channel] = {}
         self._pids: dict[int, int] = {}
-        self._windows: dict[str, SharedMemory] = {}
-        self._journals: dict[int, Journal] = {}
-        self._groups = GroupNumbers()
+        self._requests = Requests()
 
     def __enter__(self) -> Processes:
         with contextlib.ExitStack() as stack:
@@ -70,7 +67,7 @@ class Processes:
             stack.callback(self._let_go)
             self._open(stack)
             # One callback each: an interrupt that ends the wait for the workers' end must not keep files open.
-            stack.callback(self._close_windows)
+            stack.callback(self._requests.close)
             stack.callback(self._close_channels)
             stack.callback(self._end_workers)
             self._closing = stack.pop_all()
@@ -113,12 +110,6 @@ class Processes:
     def _close_channels(self) -> None:
         for channel in self._channels.values():
             channel.close()
-
-    def _close_windows(self) -> None:
-        for window in self._windows.values():
-            window.close_fd()
-        for journal in self._journals.values():
-            journal.close()
 
     def _let_go(self) -> None:
         """Drop everything now: an error's traceback keeps this object, and each mapping holds a descriptor."""
@@ -218,14 +209,9 @@ class Processes:
             self._roster.ready.add(rank)
             if "seat" in letter.values:
                 self._seats[rank] = letter.values["seat"]
-        elif letter.word == "window":
-            self._give_window(rank, letter.values)
-        elif letter.word == "journal":
-            journal = self._journals[rank] = Journal.create(rank)
-            self._send(rank, "journal", fds=[journal.fd])
-        elif letter.word == "group":
-            number = self._groups.number_of(tuple(letter.values["members"]))
-            self._send(rank, "group", {"number": number})
+        elif letter.word in REQUESTS:
+            values, fds = self._requests.answer(rank, letter)
+            self._send(rank, letter.word, values, fds=fds)
         elif letter.word == "record":
             self._show_record(rank, letter)
         elif letter.word == "done":
@@ -244,12 +230,6 @@ class Processes:
 
     def _life(self, rank: int) -> Life:
         return life_of(self._pids[rank]) if rank in self._pids else Life.GONE
-
-    def _give_window(self, rank: int, wanted: dict[str, Any]) -> None:
-        window = self._windows.get(wanted["name"])
-        if window is None:
-            window = self._windows[wanted["name"]] = SharedMemory.create(wanted["name"], wanted["nbytes"])
-        self._send(rank, "window", fds=[window.fd])
 
     def _show(self, progress: Callable[[Progress], None]) -> None:
         shown: list[Progress] = []
@@ -286,9 +266,8 @@ class Processes:
 
     def _read_journal(self, rank: int) -> None:
         """Of a rank that is gone."""
-        if rank in self._journals:
-            for line in self._journals[rank].read():
-                self._roster.note_news(rank, line)
+        for line in self._requests.told_by(rank):
+            self._roster.note_news(rank, line)
 
     # Who is late
 
