@@ -61,12 +61,14 @@ def test_phases_of_a_stage_in_several_segments_are_shared_by_them():
     assert parts == pytest.approx([0.001, 0.003])
 
 
-def test_a_delay_is_one_of_each_micro_batch():
+def test_a_delay_is_one_of_each_micro_batch_whatever_the_segments_of_its_stage():
     late = Stragglers(slow={}, delay=times.Constant(1.0))
     for pricing in (Measured(0.0, 0.0), Given(times.Phases(0, 0, 0))):
         of_rank = price(pricing, 0, late)
         works = (Work.FORWARD, Work.INPUTS, Work.WEIGHTS, Work.BACKWARD)
         assert [of_rank.pass_seconds(Pass(work, 1.0, 1, 1)) for work in works] == [1.0, 0.0, 0.0, 0.0]
+        in_segments = [of_rank.pass_seconds(Pass(Work.FORWARD, 0.1, 1, 1, stage_share=s)) for s in (0.25, 0.75)]
+        assert in_segments == [0.25, 0.75]
 
 
 def test_the_buckets_become_ready_during_backward_which_is_two_thirds_of_the_time():

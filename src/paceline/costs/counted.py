@@ -63,6 +63,6 @@ class _ByOperations(DrawsNothing):
     def pass_seconds(self, one: Pass) -> float:
         forward_s = self._counted.device.seconds(one.flops, one.moved_bytes) * one.samples * self._factor
         if one.work is _FORWARD:
-            return forward_s + self._extra()  # a delay is one of each micro-batch
+            return forward_s + self._delay_s(one)
         again_s = forward_s if one.recomputes else 0.0
         return again_s + (2 * forward_s if one.work is _BACKWARD else forward_s)

@@ -60,7 +60,7 @@ class Reckoned(DrawsNothing):
         return (measured.fixed_s + measured.per_sample_s * size) * self._factor + self._extra()
 
     def pass_seconds(self, one: Pass) -> float:
-        extra_s = self._extra() if one.work is Work.FORWARD else 0.0  # a delay is one of each micro-batch
+        extra_s = self._delay_s(one)
         if one.measured_s is not None:
             return one.measured_s * self._factor + extra_s
         gradient_s = self._measured.fixed_s + self._measured.per_sample_s * one.samples

@@ -83,6 +83,11 @@ class Pass:
         """Its part of the time of a gradient."""
         return _SHARES[self.work] + (_FORWARD_SHARE if self.recomputes else 0.0)
 
+    @property
+    def delay_share(self) -> float:
+        """Its part of a straggler's delay, which is one of each micro-batch that passes forward through its stage."""
+        return self.stage_share if self.work is Work.FORWARD else 0.0
+
 
 class Price(Protocol):
     """What one rank's computations cost."""
@@ -166,6 +171,10 @@ class DrawsNothing:
         self._extra = extra or _nothing
         self.fixed = factor if extra is None else None
 
+    def _delay_s(self, one: Pass) -> float:
+        share = one.delay_share
+        return share * self._extra() if share else 0.0
+
     def unused(self) -> list[float]:
         return []
 
@@ -194,7 +203,7 @@ class _InPhases(DrawsNothing):
             Work.BACKWARD: times.backward_s + times.weights_s,
         }[one.work]
         seconds += times.forward_s if one.recomputes else 0.0
-        return seconds * one.stage_share * self._factor + (self._extra() if one.work is Work.FORWARD else 0.0)
+        return seconds * one.stage_share * self._factor + self._delay_s(one)
 
 
 def delays_of(rank: int, stragglers: Stragglers, rng: np.random.Generator) -> Callable[[], float] | None:

@@ -4,7 +4,7 @@ import pytest
 import paceline as pl
 from paceline.clusters.outcome import Outcome
 from paceline.clusters.process.pace import pace_of
-from paceline.costs.prices import Given, Work
+from paceline.costs.prices import Given, Pass, Work
 from paceline.costs.stragglers import Stragglers
 
 EXPONENTIAL = pl.times.Exponential("10ms")
@@ -27,6 +27,17 @@ def test_a_slow_rank_waits_in_proportion_to_its_processor_time_and_for_its_delay
     pace, _ = a_pace(slow={1: 3.0}, delay={1: pl.times.Constant(0.5)})
     assert pace.left_s(pace.begin(8), 9.0, 1.0) == 2.5
     assert not pace.shows_buckets
+
+
+def test_a_delay_of_a_model_in_pieces_is_one_of_each_micro_batch_in_each_stage():
+    pace, _ = a_pace(delay={1: pl.times.Constant(0.5)})
+
+    def left_s(work, stage_share):
+        one = Pass(work=work, share=0.1, samples=2, slice_samples=8, stage_share=stage_share)
+        return pace.left_s(pace.begin_pass(one), 9.0, 1.0)
+
+    assert left_s(Work.FORWARD, 0.25) + left_s(Work.FORWARD, 0.75) == 0.5
+    assert [left_s(work, 1.0) for work in (Work.BACKWARD, Work.INPUTS, Work.WEIGHTS)] == [0.0] * 3
 
 
 @pytest.mark.parametrize(

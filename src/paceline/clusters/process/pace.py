@@ -25,11 +25,11 @@ class Pace(Protocol):
         ...
 
     def begin(self, samples: int) -> float:
-        """A gradient begins: how many seconds it is to take at least."""
+        """A gradient begins: how many seconds it is to take at least, or to take longer than it does."""
         ...
 
     def begin_pass(self, one: Pass) -> float:
-        """A pass through a segment begins: how many seconds it is to take at least."""
+        """The same of a pass through a segment."""
         ...
 
     def left_s(self, least_s: float, took_s: float, worked_s: float) -> float:
@@ -59,15 +59,15 @@ class OwnPace:
         self.shows_buckets = self._factor == 1.0 and self._delay is None
 
     def begin(self, samples: int) -> float:
-        return 0.0
+        return 0.0 if self._delay is None else self._delay.draw(self._rng)
 
     def begin_pass(self, one: Pass) -> float:
-        return 0.0
+        share = one.delay_share
+        return share * self.begin(one.samples) if share else 0.0
 
     def left_s(self, least_s: float, took_s: float, worked_s: float) -> float:
-        # A rank that waits for a core is not slow by itself.
-        extra_s = worked_s * (self._factor - 1.0)
-        return extra_s if self._delay is None else extra_s + self._delay.draw(self._rng)
+        # A rank that waits for a core is not slow by itself. Its delay comes on top of what it computes.
+        return worked_s * (self._factor - 1.0) + least_s
 
 
 class DrawnPace:
