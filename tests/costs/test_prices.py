@@ -67,7 +67,9 @@ def test_a_delay_is_one_of_each_micro_batch_whatever_the_segments_of_its_stage()
         of_rank = price(pricing, 0, late)
         works = (Work.FORWARD, Work.INPUTS, Work.WEIGHTS, Work.BACKWARD)
         assert [of_rank.pass_seconds(Pass(work, 1.0, 1, 1)) for work in works] == [1.0, 0.0, 0.0, 0.0]
-        in_segments = [of_rank.pass_seconds(Pass(Work.FORWARD, 0.1, 1, 1, stage_share=s)) for s in (0.25, 0.75)]
+        in_segments = [
+            of_rank.pass_seconds(Pass(Work.FORWARD, 0.1, 1, 1, stage_share=s)) for s in (0.25, 0.75)
+        ]
         assert in_segments == [0.25, 0.75]
 
 
