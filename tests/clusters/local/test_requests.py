@@ -39,11 +39,10 @@ def test_what_a_rank_has_written_into_its_journal_can_be_read_when_it_is_gone(re
     assert list(requests.told_by(0)) == []
 
 
-def test_closing_leaves_no_descriptor_open():
+def test_closing_leaves_no_descriptor_open_though_somebody_keeps_the_object():
+    before = len(os.listdir("/proc/self/fd"))
     requests = Requests()
-    words = [a_letter("window", name="board", nbytes=64), a_letter("journal")]
-    fds = [requests.answer(0, letter)[1][0] for letter in words]
+    for letter in (a_letter("window", name="board", nbytes=64), a_letter("journal")):
+        requests.answer(0, letter)
     requests.close()
-    for fd in fds:
-        with pytest.raises(OSError, match="Bad file descriptor"):
-            os.fstat(fd)
+    assert len(os.listdir("/proc/self/fd")) == before

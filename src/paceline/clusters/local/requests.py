@@ -45,8 +45,12 @@ class Requests:
             yield from self._journals[rank].read()
 
     def close(self) -> None:
-        """Close the descriptors, all of them even if one cannot be."""
+        """Close the descriptors, all of them even if one cannot be, and drop what was made.
+
+        An error's traceback may keep this object, and each mapping holds a descriptor, too.
+        """
         with contextlib.ExitStack() as stack:
+            stack.callback(self._windows.clear)
             for window in self._windows.values():
                 stack.callback(window.close_fd)
             for journal in self._journals.values():
