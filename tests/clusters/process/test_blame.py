@@ -66,6 +66,17 @@ def test_of_several_that_are_waited_for_the_likeliest_cause_is_named(board, stat
     assert explained(board, **state).awaited == f"rank {culprit}"
 
 
+@pytest.mark.parametrize("state", [Life.STOPPED, Life.ASLEEP])
+def test_one_that_gave_up_at_the_same_deadline_a_moment_before_is_not_to_blame(board, state):
+    waits(board, 0, 1, 2, 3)
+    waits(board, 1, 0)
+    waits(board, 2, 0)
+    board.note_doing(3, Doing.working)
+    assert explained(board, rank1=Life.GONE, rank3=state).awaited == "rank 3"
+    waits(board, 0, 1)
+    assert explained(board, rank1=Life.GONE).awaited == "rank 0"  # a circle
+
+
 def test_a_rank_that_the_run_goes_on_without_is_not_to_blame(board):
     waits(board, 0, 1, 2, 3)
     board.set_status(1, Status.LOST)

@@ -31,6 +31,7 @@ class Life(StrEnum):
 
 
 _CANNOT_GO_ON = (Life.GONE, Life.STOPPED, Life.SILENT)
+"""The likeliest cause first."""
 
 
 def life_of(pid: int) -> Life:
@@ -81,7 +82,15 @@ def _awaited_by(rank: int, board: StatusBoard) -> Sequence[int]:
 
 def _ends_the_chain(rank: int, board: StatusBoard, life: Callable[[int], Life]) -> bool:
     """Whether the chain ends at this rank: it cannot go on, or it waits for nobody."""
-    return life(rank) in _CANNOT_GO_ON or not _waits(rank, board)
+    return _state_that_ends_it(rank, board, life) is not None or not _waits(rank, board)
+
+
+def _state_that_ends_it(rank: int, board: StatusBoard, life: Callable[[int], Life]) -> Life | None:
+    """Why a rank cannot go on. None: it can, as far as the system knows."""
+    state = life(rank)
+    # One that has ended while it waited was another victim: it gave up at the same deadline, a moment before.
+    is_victim = state is Life.GONE and _waits(rank, board)
+    return state if state in _CANNOT_GO_ON and not is_victim else None
 
 
 def _is_it_a_deadlock(circle: Sequence[int], life: Callable[[int], Life]) -> str:
@@ -96,8 +105,8 @@ def _waits(rank: int, board: StatusBoard) -> bool:
 
 def _innocence(rank: int, board: StatusBoard, life: Callable[[int], Life]) -> tuple[int, int, float]:
     """Smallest for the likeliest cause: who cannot go on, then who has waited for nobody the longest."""
-    state = life(rank)
-    order = _CANNOT_GO_ON.index(state) if state in _CANNOT_GO_ON else len(_CANNOT_GO_ON)
+    state = _state_that_ends_it(rank, board, life)
+    order = len(_CANNOT_GO_ON) if state is None else _CANNOT_GO_ON.index(state)
     return order, int(_waits(rank, board)), board.activity(rank).since_s
 
 
