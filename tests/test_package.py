@@ -61,6 +61,7 @@ def test_entry_points_are_looked_at_late(statement):
     assert "importlib.metadata" not in modules_after(statement)
 
 
+@pytest.mark.slow
 def test_training_imports_neither_pages_nor_comparisons():
     program = (
         "import torch, paceline as pl\n"

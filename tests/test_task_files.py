@@ -147,7 +147,9 @@ def test_a_task_of_a_file_reaches_a_process_that_cannot_import_the_file(written,
     assert answer.stdout.startswith("Net("), answer.stderr
 
 
-@pytest.mark.parametrize("name", ["digits", "linear_regression", "char_transformer"])
+@pytest.mark.parametrize(
+    "name", [pytest.param("digits", marks=pytest.mark.slow), "linear_regression", "char_transformer"]
+)
 def test_every_example_is_a_task(name):
     task = load_task(EXAMPLES / f"{name}.py")
     inputs, target = (part[:2] for part in task.build_data())

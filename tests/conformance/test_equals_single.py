@@ -33,7 +33,7 @@ def test_single_gives_the_weights_of_a_plain_pytorch_loop(case, optimizer):
 
 
 @pytest.mark.parametrize(
-    ("case", "spec", "workers"), one_in(7, itertools.product(CASES, SYNCHRONOUS, WORKERS))
+    ("case", "spec", "workers"), one_in(11, itertools.product(CASES, SYNCHRONOUS, WORKERS))
 )
 def test_a_synchronous_strategy_gives_the_weights_of_single_in_simulation(case, spec, workers):
     optimizers = OPTIMIZERS if case in ABOUT_UPDATES else ["momentum"]

@@ -101,7 +101,7 @@ def test_a_moving_average_is_followed_where_no_parameters_are_shed(stage):
         torch.testing.assert_close(run.ema_state[name], tensor, rtol=1e-12, atol=1e-14)
 
 
-@pytest.mark.parametrize("workers", [2, 3])
+@pytest.mark.parametrize("workers", [pytest.param(2, marks=pytest.mark.slow), 3])
 def test_a_moving_average_goes_on_from_a_checkpoint_whatever_the_order_of_parameters(workers, tmp_path):
     task = gpt_task(ema=0.9)  # its embedding is tied: stage 2 has that after all others
     expected = pl.train(task, "single", simulated(1), steps=2 * STEPS)

@@ -97,6 +97,7 @@ def test_launched_processes_give_the_weights_of_local_ones_bit_for_bit(by_torchr
         assert run["bytes"] == expected.bytes_sent
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", range(len(WATCHED)), ids=WATCHED)
 def test_callbacks_of_the_first_process_see_and_stop_the_run_of_all(by_torchrun: Path, number: int):
     strategy, watcher = WATCHED[number], the_task(name="Watcher")

@@ -297,6 +297,7 @@ def test_interrupts_at_any_moment_leave_no_process_no_file_and_no_server_out_of_
     assert driver.output() == f"interrupted {rounds}\n"
 
 
+@pytest.mark.slow
 def test_a_forked_child_trains_though_torch_has_lost_its_threads_there(start):
     driver = start("""
         torch.set_num_threads(4)

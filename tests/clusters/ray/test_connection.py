@@ -17,7 +17,7 @@ from processes import children, wait_until
 import paceline as pl
 from paceline.errors import ConfigurationError, RunError
 
-pytestmark = [needs_ray, on_the_hosts]
+pytestmark = [needs_ray, on_the_hosts, pytest.mark.slow]
 
 SPEC = "all-reduce:algorithm=ring"
 
@@ -34,7 +34,6 @@ def alone():
     driver.close()
 
 
-@pytest.mark.slow
 def test_without_an_address_a_private_ray_serves_the_run_and_is_gone_afterwards(alone):
     def run():
         import ray
@@ -52,7 +51,6 @@ def test_without_an_address_a_private_ray_serves_the_run_and_is_gone_afterwards(
     assert children(alone.pid()) == []
 
 
-@pytest.mark.slow
 def test_a_head_that_stops_answering_ends_the_run_with_an_error_and_leaves_nothing():
     """In a process of its own: nobody can say what Ray does after that."""
 
@@ -82,7 +80,6 @@ def test_a_head_that_stops_answering_ends_the_run_with_an_error_and_leaves_nothi
         driver.close()
 
 
-@pytest.mark.slow
 def test_a_connection_of_the_user_s_own_is_used_and_left(driver):
     def run():
         import ray
@@ -99,7 +96,6 @@ def test_a_connection_of_the_user_s_own_is_used_and_left(driver):
     assert driver.call(leftovers) == []
 
 
-@pytest.mark.slow
 def test_a_connection_to_another_cluster_is_refused(driver):
     def run():
         import ray
@@ -128,7 +124,6 @@ def test_a_name_that_does_not_resolve_is_refused(alone):
         alone.call(train, "nowhere.invalid:1")
 
 
-@pytest.mark.slow
 def test_what_listens_but_is_no_ray_is_refused(alone):
     def run():
         from ray.util import get_node_ip_address
@@ -160,7 +155,6 @@ def test_a_machine_that_is_not_in_the_cluster_is_told_so(hosts, elsewhere):
         elsewhere.call(train, hosts.address)
 
 
-@pytest.mark.slow
 def test_a_wrong_token_is_refused(hosts):
     driver = hosts.driver(RAY_AUTH_TOKEN="f" * 32)
     with pytest.raises(
@@ -189,7 +183,6 @@ def test_another_version_of_ray_is_refused(driver):
         driver.call(run)
 
 
-@pytest.mark.slow
 def test_without_ray_the_error_says_what_to_install():
     program = (
         "import sys; sys.modules['ray'] = None; sys.path[:0] = sys.argv[1:]\n"
