@@ -54,13 +54,14 @@ def test_any_number_of_ranks_gives_the_weights_of_single_even_where_slices_are_e
     torch.testing.assert_close(run.parameters, single(case, "adam").parameters, rtol=0, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_a_straggler_changes_nothing_in_the_weights():
     cluster = pl.Local(workers=3, slow={1: 3.0}, delay={2: pl.times.Constant(0.002)})
     run = train_with_ddp(make_task("plain", "momentum"), cluster, steps=STEPS)
     torch.testing.assert_close(run.parameters, single("plain", "momentum").parameters, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("slow", [{}, {2: 2.0}])
+@pytest.mark.parametrize("slow", [{}, pytest.param({2: 2.0}, marks=pytest.mark.slow)])
 def test_buffers_follow_the_first_rank(slow):
     task = a_normalised_task()
     weights, buffers = train_plainly(task, workers=3)
@@ -106,12 +107,14 @@ def test_bytes_are_those_of_the_ring_that_gloo_uses():
     assert [record.bytes for record in run.history] == [4 * each * (step + 1) for step in range(STEPS)]
 
 
+@pytest.mark.slow
 def test_a_run_that_stops_at_its_target_ends_one_step_later_on_every_rank():
     task = a_task(test=samples(), metric=lambda *_: 1.0, target=0.5)
     run = train_with_ddp(task, pl.Local(workers=3), steps=100, evaluate_every=3, stop_at_target=True)
     assert (run.steps, run.reached_target) == (4, True)
 
 
+@pytest.mark.slow
 def test_progress_is_told():
     heard = []
     train_with_ddp(a_task(), pl.Local(workers=2), steps=300, progress=heard.append)
@@ -128,6 +131,7 @@ def test_every_rank_computes_once_and_updates_once_a_step():
 # Who is slow
 
 
+@pytest.mark.slow
 def test_a_slow_rank_computes_longer_and_the_others_wait_for_it():
     task = a_task(
         model=lambda: nn.Sequential(nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 2)).double(),
@@ -140,7 +144,7 @@ def test_a_slow_rank_computes_longer_and_the_others_wait_for_it():
     assert run.trace.summary().stragglers[0].rank == 1
 
 
-@pytest.mark.parametrize("task", [a_task, a_normalised_task])
+@pytest.mark.parametrize("task", [a_task, pytest.param(a_normalised_task, marks=pytest.mark.slow)])
 def test_a_delay_lengthens_the_computations_of_its_rank_and_the_waits_of_the_others(task):
     cluster = pl.Local(workers=3, delay={0: pl.times.Constant(0.5)})
     run = train_with_ddp(task(), cluster, steps=3)
@@ -245,6 +249,7 @@ def test_ctrl_c_ends_the_run_and_the_next_one_works():
     assert train_with_ddp(a_task(), pl.Local(workers=2), steps=2).steps == 2
 
 
+@pytest.mark.slow
 def test_runs_leave_no_descriptor_behind(file_descriptors):
     def held():
         gc.collect()  # an error and the frames that it passed hold each other

@@ -354,6 +354,7 @@ def test_ctrl_c_ends_the_run_with_exit_code_130_and_no_traceback(small):
     assert out == ""
 
 
+@pytest.mark.slow
 def test_a_terminal_gets_a_bar_with_loss_and_samples_a_second(small):
     driver, terminal = pty.openpty()
     words = command("train", small, "--simulate", "--workers", "2", "--steps", "200")

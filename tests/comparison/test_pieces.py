@@ -38,6 +38,7 @@ def test_where_all_hold_all_of_the_model_nothing_is_said_of_memory(found):
     assert not any("memory" in each or "ubble" in each for each in Comparison(entries=tuple(entries)).summary)
 
 
+@pytest.mark.slow
 def test_a_saved_comparison_says_the_same_and_one_of_an_older_version_says_nothing_of_it(found, tmp_path):
     found.save(tmp_path)
     loaded = Comparison(entries=tuple(load_entries([tmp_path])))

@@ -20,7 +20,7 @@ IN_PROCESSES = [
 ]
 
 
-@pytest.mark.parametrize(("spec", "workers", "world"), one_in(3, [*IN_SIMULATION, *IN_PROCESSES]))
+@pytest.mark.parametrize(("spec", "workers", "world"), one_in(5, [*IN_SIMULATION, *IN_PROCESSES]))
 def test_weights_and_statistics_are_those_of_a_loop_over_the_slices(spec, workers, world):
     check_batch_norm(spec, world, workers)
 

@@ -18,15 +18,15 @@ STEPS = checks.HISTORY_STEPS
 def runs(specs):
     """Parameters of `run`. One process of pytest does all tests of a run, and so trains once."""
     return [
-        pytest.param((spec, world), id=f"{spec}-{world}", marks=_marks(spec, world, number % 2 == 1))
+        pytest.param((spec, world), id=f"{spec}-{world}", marks=_marks(spec, world, number % 3 > 0))
         for number, spec in enumerate(specs)
         for world in WORLDS
     ]
 
 
-def _marks(spec, world, is_odd):
-    """Every other strategy in processes: the rest is left to `make test-all`."""
-    slow = [pytest.mark.slow] if world == "local" and is_odd else []
+def _marks(spec, world, is_left):
+    """One strategy of three in processes: the rest is left to `make test-all`."""
+    slow = [pytest.mark.slow] if world == "local" and is_left else []
     return [pytest.mark.xdist_group(f"{spec} {world}"), *slow]
 
 

@@ -19,7 +19,7 @@ ON_TWO_AND_THREE = list(itertools.product(["single", *REPRODUCIBLE], [2, 3]))
 
 # Each strategy has both dtypes, and each number of workers has now the one, now the other.
 @pytest.mark.parametrize(
-    ("spec", "workers", "dtype"), one_in(3, in_turn(ON_TWO_AND_THREE, [*DTYPES, *reversed(DTYPES)]))
+    ("spec", "workers", "dtype"), one_in(5, in_turn(ON_TWO_AND_THREE, [*DTYPES, *reversed(DTYPES)]))
 )
 def test_processes_and_simulation_give_the_same_bits(spec, workers, dtype):
     check_both_worlds_give_the_same_bits(spec, workers, odd_task(dtype))

@@ -63,7 +63,7 @@ TASKS = {
 }
 
 
-@pytest.mark.parametrize(("spec", "kind"), one_in(5, itertools.product(PARTING_SEQUENCES, TASKS)))
+@pytest.mark.parametrize(("spec", "kind"), one_in(7, itertools.product(PARTING_SEQUENCES, TASKS)))
 def test_a_mesh_of_any_kind_does_so_too(spec, kind):
     check(TASKS[kind](), spec, 4)
 

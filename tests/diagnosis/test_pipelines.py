@@ -60,6 +60,7 @@ def test_stages_that_take_turns_are_told_of_micro_batches():
     )[0].removeprefix("In a step ")
 
 
+@pytest.mark.slow
 def test_a_mesh_has_a_bubble_too_but_micro_batches_are_not_all_of_it():
     run = pl.train(gpt_task(), "hybrid:pipeline=2,tensor=2", simulated(4, math="none"), steps=2)
     (bubble,) = (each for each in sentences(diagnose(run)) if "bubble" in each)
@@ -91,6 +92,7 @@ def test_where_the_model_is_whole_nothing_is_said_of_bubbles_and_of_memory():
     assert diagnose(run).stages is None
 
 
+@pytest.mark.slow
 def test_of_zero_whose_ranks_all_compute_all_segments_nothing_is_said_of_stages_and_cuts():
     run = pl.train(gpt_task(batch_size=12), "zero:stage=3", simulated(3, slow={1: 2.0}), steps=3)
     assert diagnose(run).stages is None

@@ -108,7 +108,10 @@ def nothing_at_all(house, caller):
     pass
 
 
-@pytest.mark.parametrize("introduce", [wrong_token, unknown_name, own_keys, wrong_server_key, nothing_at_all])
+SLOW = [pytest.param(each, marks=pytest.mark.slow) for each in (unknown_name, own_keys, nothing_at_all)]
+
+
+@pytest.mark.parametrize("introduce", [wrong_token, wrong_server_key, *SLOW])
 def test_who_does_not_belong_to_the_run_is_refused_and_logged_once(house, log, introduce):
     house.admit()
     for _ in range(3):

@@ -51,7 +51,7 @@ def test_a_part_of_it_is_the_part_of_a_whole_replica():
     assert ledger.now["parameters"] == found.parameters.nbytes
 
 
-@pytest.mark.parametrize("sheds", [False, True])
+@pytest.mark.parametrize("sheds", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_shards_of_it_are_those_of_a_whole_replica(sheds):
     task = as_it_comes(task_of("gpt"))
     cut = cut_of(task, 1, finer=3)

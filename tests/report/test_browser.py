@@ -82,7 +82,7 @@ def seconds_of(text):
 # It draws and keeps to itself
 
 
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("dark", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [WIDE, NARROW], ids=["wide", "narrow"])
 def test_the_page_opens_without_a_complaint_and_asks_for_nothing(open_page, page_file, width, dark):
     page = open_page(page_file, width=width, dark=dark)
@@ -102,6 +102,7 @@ def test_loss_and_metric_have_a_line_for_each_run(shown):
         assert min(lines) > 20
 
 
+@pytest.mark.slow
 def test_the_timeline_is_painted_in_the_colours_of_its_kinds(shown):
     counts = canvas_colours(shown)
     assert len(counts) > 10
@@ -135,6 +136,7 @@ def test_lines_differ_by_more_than_colour(shown):
     assert len({marker for _, marker in looks}) == 3
 
 
+@pytest.mark.slow
 def test_a_page_of_which_all_entries_failed_opens_too(open_page, tmp_path):
     write_page(tmp_path / "report.html", [Entry(name="sync", error="it broke")], title="Failed")
     page = open_page(tmp_path / "report.html")
@@ -272,6 +274,7 @@ def test_the_pointer_reads_spans_that_the_trace_has(page, entries, number):
     assert tooltip(page) is None
 
 
+@pytest.mark.slow
 def test_the_wheel_zooms_about_the_pointer(page):
     page.click("[aria-label='Show the whole run']")
     assert view(page) == pytest.approx((0, 100), abs=1e-6)
@@ -287,6 +290,7 @@ def test_the_wheel_zooms_about_the_pointer(page):
     assert view(page)[0] < start
 
 
+@pytest.mark.slow
 def test_dragging_moves_the_view(page):
     page.click("[aria-label='Show about ten steps']")
     left, top, width, height = page.box("canvas.lanes")
@@ -297,6 +301,7 @@ def test_dragging_moves_the_view(page):
     assert moved_end - moved_start == pytest.approx(end - start)
 
 
+@pytest.mark.slow
 def test_buttons_zoom_and_move(page):
     start, end = view(page)
     page.click("[aria-label='Zoom in']")
@@ -347,6 +352,7 @@ def test_every_control_can_be_focused_and_has_a_name(shown):
     assert nameless == 0
 
 
+@pytest.mark.slow
 def test_light_and_dark_can_be_chosen(page):
     paper = "getComputedStyle(document.body).backgroundColor"
     light, painted = page.value(paper), canvas_colours(page)
@@ -360,6 +366,7 @@ def test_light_and_dark_can_be_chosen(page):
     assert canvas_colours(page) == painted
 
 
+@pytest.mark.slow
 def test_the_page_can_be_printed(open_page, page_file):
     page = open_page(page_file, width=720, dark=True)  # A4 between its margins
     assert len(page.call("Page.printToPDF")["data"]) > 20_000

@@ -92,7 +92,7 @@ def test_the_sum_is_kept_in_processes(topology, peers):
     assert_sum_is_kept(topology, pl.Local(workers=peers, link=pl.Link("10Mbps", "2ms")), steps=3 * peers)
 
 
-@pytest.mark.parametrize(("topology", "peers", "cluster"), one_in(4, IN_CLUSTERS))
+@pytest.mark.parametrize(("topology", "peers", "cluster"), one_in(7, IN_CLUSTERS))
 def test_peers_come_to_agree_once_they_learn_nothing_more(topology, peers, cluster):
     run = pl.train(
         averaging(peers),
@@ -155,6 +155,7 @@ def test_nobody_waits_for_an_exchange_that_is_quicker_than_a_gradient():
     assert apart.seconds > 1.3 * run.seconds
 
 
+@pytest.mark.slow
 def test_finds_the_optimum_of_a_convex_task():
     x, w = numbers(64, 4), numbers(4, 1, seed=1)
     task = a_task(

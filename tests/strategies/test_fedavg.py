@@ -127,7 +127,7 @@ def test_without_mathematics_time_and_bytes_are_the_same(spec):
     assert [record.samples for record in none.history] == [record.samples for record in real.history]
 
 
-@pytest.mark.parametrize("spec", one_in(3, zip(["fedavg", "fedprox", "fedavgm", "fedadam:server_lr=0.1"])))
+@pytest.mark.parametrize("spec", one_in(4, zip(["fedavg", "fedprox", "fedavgm", "fedadam:server_lr=0.1"])))
 def test_it_learns(spec):
     joint = ":" if ":" not in spec else ","
     details = f"{joint}batch=5,epochs=2,partition=dirichlet,alpha=0.3,fraction=0.5"

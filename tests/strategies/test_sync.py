@@ -47,7 +47,7 @@ def test_every_order_of_arrival_gives_the_same_bits(optimizer, servers):
         assert [record.loss for record in run.history] == [record.loss for record in runs[0].history]
 
 
-@pytest.mark.parametrize("servers", [1, 2, 3])
+@pytest.mark.parametrize("servers", [1, pytest.param(2, marks=pytest.mark.slow), 3])
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_gradients_that_come_in_any_order_give_the_weights_of_single(optimizer, servers):
     for seed in SEEDS:

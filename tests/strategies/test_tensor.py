@@ -42,7 +42,7 @@ def check_weights(task, workers, spec="tensor", steps=4):
     assert [r.samples for r in run.history] == [r.samples for r in expected.history]
 
 
-@pytest.mark.parametrize(("optimizer", "workers"), one_in(4, itertools.product(OPTIMIZERS, [1, 2, 4])))
+@pytest.mark.parametrize(("optimizer", "workers"), one_in(5, itertools.product(OPTIMIZERS, [1, 2, 4])))
 def test_attention_and_gates_give_the_weights_of_single(optimizer, workers):
     for kind in ("in-three", "gated"):
         check_weights(model_task(kind, optimizer=OPTIMIZERS[optimizer], **UPDATES), workers)
@@ -58,7 +58,7 @@ def test_eight_workers_have_a_head_each():
     check_weights(gpt_task(**UPDATES, heads=8), 8)
 
 
-@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("tied", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_a_vocabulary_is_split_tied_or_not(tied):
     task = language_task(tied=tied, tensor_plan=VOCABULARY, optimizer=OPTIMIZERS["adam"], **UPDATES)
     for workers in (2, 3, 5):
@@ -72,6 +72,7 @@ def test_torchs_own_transformer_gives_the_weights_of_single_dropout_included(nor
     check_weights(encoder_task(dropout=0.2, norm_first=norm_first, **UPDATES), 4)
 
 
+@pytest.mark.slow
 def test_a_last_batch_of_fewer_samples_works():
     check_weights(model_task("separate-dropout", batch_size=7), 2, steps=8)
 
@@ -129,6 +130,7 @@ def test_a_block_needs_four_sums_a_step():
     assert run.messages_sent[1] == 4 * blocks * steps * a_sum + ready + shown
 
 
+@pytest.mark.slow
 def test_each_segment_is_in_the_trace():
     run = pl.train(gpt_task(), "tensor", simulated(2), steps=1)
     for spans in run.trace.spans:

@@ -163,7 +163,9 @@ class Valve:
             each.close()
 
 
-@pytest.mark.parametrize("encrypt", [True, False], ids=["encrypted", "plain"])
+@pytest.mark.parametrize(
+    "encrypt", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["encrypted", "plain"]
+)
 def test_a_rank_that_never_ends_a_message_is_cut_off(held: Held, caller: Caller, encrypt: bool):
     address, key = held.seats[0 if encrypt else 1]
     before_bytes = held.ask("reset")
@@ -181,7 +183,9 @@ def test_a_rank_that_never_ends_a_message_is_cut_off(held: Held, caller: Caller,
     dealer.close()
 
 
-@pytest.mark.parametrize("encrypt", [True, False], ids=["encrypted", "plain"])
+@pytest.mark.parametrize(
+    "encrypt", [pytest.param(True, marks=pytest.mark.slow), False], ids=["encrypted", "plain"]
+)
 def test_of_letters_that_a_rank_begins_and_never_ends_one_is_kept(held: Held, caller: Caller, encrypt: bool):
     address, key = held.seats[0 if encrypt else 1]
     before_bytes = held.ask("reset")

@@ -19,7 +19,7 @@ from paceline.clusters.job import Job
 from paceline.errors import ConfigurationError, PacelineError
 from paceline.training import roles_of
 
-pytestmark = pytest.mark.xdist_group("launched")  # one launch of torchrun for all
+pytestmark = pytest.mark.xdist_group("launched")  # one launch for all
 
 AUTOCAST, EPOCHS, EVALUATED = "autocast all-reduce", "epochs async", "evaluated all-reduce"
 SYNCHRONOUS = ("all-reduce:algorithm=ring", "all-reduce", "sync", "local-sgd:period=2", "decentralized")
@@ -31,31 +31,43 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_scripts(tmp_path_factory.mktemp("launched"))
 
 
-# A launcher of one run after the other. It imports torch and its compiler once, and forks.
+# A launcher of one script after the other. It imports torch and its compiler once, and forks.
 LAUNCHER = """
 import json, os, runpy, sys
 import paceline.training, torch, torch._dynamo
-def start(rank, port, strategy, dies):
+def start(rank, port, dies, where, *strategies):
     pid = os.fork()
     if pid == 0:
         os.environ |= {"RANK": str(rank), "WORLD_SIZE": "3", "MASTER_PORT": port, "DIES": dies}
         sys.path.insert(0, os.getcwd())
-        sys.argv = ["train.py", strategy, strategy]
+        sys.argv = ["train.py", where, *strategies]
         runpy.run_path("train.py", run_name="__main__")
         sys.exit()
     return pid
 for words in json.loads(sys.argv[1]):
-    os.mkdir(words[1])
+    os.mkdir(words[2])
     ranks = [start(rank, *words) for rank in range(3)]
     print([os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in ranks], flush=True)
 """
+ALL = [*SYNCHRONOUS, "async", *(f"watched {strategy}" for strategy in WATCHED), AUTOCAST, EPOCHS, EVALUATED]
 DYING = {"all-reduce:algorithm=ring": "1 at 4", "async": "1 at 0"}
+
+
+@pytest.fixture(scope="module")
+def launched(folder: Path) -> Path:
+    """A run of each strategy, by 3 processes."""
+    assert _launch(folder, [(str(free_port()), "nobody", "all", *ALL)]) == [[0, 0, 0]]
+    return folder / "all"
 
 
 @pytest.fixture(scope="module")
 def ends(folder: Path) -> dict[str, list[int]]:
     """How the three processes of each of two runs ended, in both of which one of them dies."""
-    runs = [(str(free_port()), strategy, dies) for strategy, dies in DYING.items()]
+    runs = [(str(free_port()), dies, strategy, strategy) for strategy, dies in DYING.items()]
+    return dict(zip(DYING, _launch(folder, runs), strict=True))
+
+
+def _launch(folder: Path, runs: list[tuple[str, ...]]) -> list[list[int]]:
     done = subprocess.run(
         [sys.executable, "-c", LAUNCHER, json.dumps(runs)],
         cwd=folder,
@@ -64,92 +76,89 @@ def ends(folder: Path) -> dict[str, list[int]]:
         timeout=4 * PATIENCE_S,
         check=True,
     )
-    return dict(zip(DYING, map(json.loads, done.stdout.splitlines()), strict=True))
-
-
-@pytest.fixture(scope="module")
-def by_torchrun(folder: Path) -> Path:
-    """A run of each strategy, by 3 processes of torchrun."""
-    torchrun = str(Path(sys.executable).with_name("torchrun"))
-    words = [torchrun, "--nproc-per-node", "3", "--master-port", str(free_port()), "train.py", str(folder)]
-    env = {**os.environ, "OMP_NUM_THREADS": "1"}
-    watched = [f"watched {strategy}" for strategy in WATCHED]
-    subprocess.run(
-        [*words, *SYNCHRONOUS, "async", *watched, AUTOCAST, EPOCHS, EVALUATED],
-        cwd=folder,
-        env=env,
-        check=True,
-        timeout=4 * PATIENCE_S,
-    )
-    return folder
+    return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 @pytest.mark.slow
+def test_torchrun_is_such_a_launcher(launched: Path, folder: Path):
+    torchrun = str(Path(sys.executable).with_name("torchrun"))
+    where = folder / "torchrun"
+    where.mkdir()
+    words = [torchrun, "--nproc-per-node", "3", "--master-port", str(free_port()), "train.py", str(where)]
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    subprocess.run([*words, *SYNCHRONOUS], cwd=folder, env=env, check=True, timeout=4 * PATIENCE_S)
+    for number in range(len(SYNCHRONOUS)):
+        expected = said(launched, number, ranks=3)
+        for run, other in zip(said(where, number, ranks=3), expected, strict=True):
+            assert {word: run[word] for word in ("parameters", "bytes", "steps")} == {
+                word: other[word] for word in ("parameters", "bytes", "steps")
+            }
+
+
 @pytest.mark.parametrize("number", range(len(SYNCHRONOUS)), ids=SYNCHRONOUS)
-def test_launched_processes_give_the_weights_of_local_ones_bit_for_bit(by_torchrun: Path, number: int):
+def test_launched_processes_give_the_weights_of_local_ones_bit_for_bit(launched: Path, number: int):
     strategy = SYNCHRONOUS[number]
     workers = 2 if strategy == "sync" else 3  # one of the three is the server
     expected = pl.train(the_task(), strategy, pl.Local(workers=workers, threads=1), steps=8)
-    runs = said(by_torchrun, number, ranks=3)
+    runs = said(launched, number, ranks=3)
     for run in runs:
         assert run["steps"] == 8
         assert torch.equal(torch.tensor(run["parameters"], dtype=torch.float64), expected.parameters)
         assert run["bytes"] == expected.bytes_sent
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("number", range(len(WATCHED)), ids=WATCHED)
-def test_callbacks_of_the_first_process_see_and_stop_the_run_of_all(by_torchrun: Path, number: int):
+def test_callbacks_of_the_first_process_see_and_stop_the_run_of_all(launched: Path, number: int):
     strategy, watcher = WATCHED[number], the_task(name="Watcher")
     workers = 2 if strategy == "sync" else 3
     here = pl.Local(workers=workers, threads=1)
     how = {"steps": 30, "evaluate_every": 3, "callbacks": [watcher]}
     expected = pl.train(the_task(name="watched"), strategy, here, **how)  # type: ignore[arg-type]
     assert expected.steps == 10
-    runs = said(by_torchrun, len(SYNCHRONOUS) + 1 + number, ranks=3)
+    runs = said(launched, len(SYNCHRONOUS) + 1 + number, ranks=3)
     for run in runs:
         assert torch.equal(torch.tensor(run["parameters"], dtype=torch.float64), expected.parameters)
     assert [run["seen"] for run in runs] == [watcher.seen, [], []]  # type: ignore[attr-defined]
     assert watcher.seen[:4] == [1, 2, 3, ["weight", "bias"]]  # type: ignore[attr-defined]
 
 
-def test_every_process_gets_the_same_run_with_the_trace_of_all(by_torchrun: Path):
-    runs = said(by_torchrun, len(SYNCHRONOUS), ranks=3)
+def test_every_process_gets_the_same_run_with_the_trace_of_all(launched: Path):
+    runs = said(launched, len(SYNCHRONOUS), ranks=3)
     assert runs[0] == runs[1] | {"environment": runs[0]["environment"]}
     assert runs[0]["staleness"] == 8
     assert len(runs[2]["spans"]) == 3  # type: ignore[arg-type]
     assert all(runs[2]["spans"])  # type: ignore[call-overload]
 
 
-def test_autocast_around_the_script_holds_in_every_process(by_torchrun: Path):
+def test_autocast_around_the_script_holds_in_every_process(launched: Path):
     with torch.autocast("cpu", torch.bfloat16):
         expected = pl.train(the_task(torch.float32), "all-reduce", pl.Local(workers=3, threads=1), steps=8)
-    for run in said(by_torchrun, len(SYNCHRONOUS) + 1 + len(WATCHED), ranks=3):
+    for run in said(launched, len(SYNCHRONOUS) + 1 + len(WATCHED), ranks=3):
         assert torch.equal(torch.tensor(run["parameters"], dtype=torch.float32), expected.parameters)
         assert run["environment"]["autocast"] == "cpu bfloat16"  # type: ignore[index]
 
 
-def test_every_process_counts_the_same_updates_of_an_epoch(by_torchrun: Path):
+def test_every_process_counts_the_same_updates_of_an_epoch(launched: Path):
     """Of 60 samples in batches of 12, by two workers and a server."""
-    runs = said(by_torchrun, len(SYNCHRONOUS) + 2 + len(WATCHED), ranks=3)
+    runs = said(launched, len(SYNCHRONOUS) + 2 + len(WATCHED), ranks=3)
     assert [run["steps"] for run in runs] == [2 * 5 * 2] * 3
 
 
 def test_evaluations_that_launched_processes_share_give_the_metrics_of_one_that_looks_alone(
-    by_torchrun: Path,
+    launched: Path,
 ):
     torch.manual_seed(0)
     task = the_task(name="evaluated")
     cluster = pl.Simulated(workers=3, compute=pl.times.Constant(0.01), threads=1)
     expected = pl.train(task, "all-reduce", cluster, steps=8, evaluate_every=3)
-    for run in said(by_torchrun, len(SYNCHRONOUS) + 3 + len(WATCHED), ranks=3):
+    for run in said(launched, len(SYNCHRONOUS) + 3 + len(WATCHED), ranks=3):
         assert run["metrics"] == [[r.step, r.metric, r.extra] for r in expected.history if r.metric]
         assert len(run["metrics"]) == 3  # type: ignore[arg-type]
         assert all(run["evaluations"])  # type: ignore[call-overload]
 
 
-def test_the_run_says_where_its_ranks_were_and_how_they_talked(by_torchrun: Path):
-    environment = said(by_torchrun, 0, ranks=3)[1]["environment"]
+def test_the_run_says_where_its_ranks_were_and_how_they_talked(launched: Path):
+    environment = said(launched, 0, ranks=3)[1]["environment"]
     assert environment["hosts"] == f"{socket.gethostname()}: 0-2"  # type: ignore[index]
     assert environment["threads a rank"] == "1"  # type: ignore[index]
     assert environment["link"] == "TCP, not encrypted"  # type: ignore[index]

@@ -245,6 +245,7 @@ def test_a_second_interrupt_while_workers_are_ended_leaves_no_file(start):
     assert driver.output() == "interrupted\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rounds", [3, pytest.param(40, marks=pytest.mark.slow)])
 def test_interrupts_at_any_moment_leave_no_process_no_file_and_no_server_out_of_step(start, rounds):
     driver = start(

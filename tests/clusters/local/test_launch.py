@@ -101,7 +101,7 @@ def test_a_worker_that_asks_much_and_reads_no_answer_is_lost(monkeypatch):
 # What a failed run holds
 
 
-@pytest.mark.parametrize("link", LINKS)
+@pytest.mark.parametrize("link", ["shared-memory", pytest.param("tcp", marks=pytest.mark.slow)])
 def test_the_errors_of_failed_runs_hold_no_file_open(link, file_descriptors):
     cluster = pl.Local(workers=2, link=link)
     pl.train(a_task(), "all-reduce", cluster, steps=1)

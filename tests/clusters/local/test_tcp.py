@@ -200,6 +200,7 @@ def test_a_send_to_one_who_does_not_read_meets_the_deadline():
         run_on(2, program, deadline_s=0.5)
 
 
+@pytest.mark.slow
 def test_a_rank_that_waits_for_one_that_has_ended_is_told_so():
     async def program(ctx):
         if ctx.rank == 0:

@@ -1,5 +1,6 @@
 """How a rank waits: what goes on may last, what stands still is named."""
 
+import re
 import time
 
 import pytest
@@ -58,3 +59,63 @@ def test_a_rank_may_compute_for_longer_than_the_deadline():
         return ctx.rank
 
     assert pl.run_program(program, pl.Local(workers=2, deadline_s=1.0)).results == [0, 1]
+
+
+@pytest.mark.parametrize("link", ["shared-memory", "tcp"])
+def test_who_gave_up_waiting_and_waits_again_gets_the_message(link, tmp_path):
+    given_up = tmp_path / "given up"
+
+    async def program(ctx):
+        if ctx.rank == 1:
+            while not given_up.exists():
+                time.sleep(0.01)
+            await ctx.net.send(0, torch.ones(3))
+            return 3.0
+        with pytest.raises(DeadlineError):
+            await ctx.net.recv(1)
+        given_up.touch()
+        return (await ctx.net.recv(1)).tensor.sum().item()
+
+    run = pl.run_program(program, pl.Local(workers=2, link=link, deadline_s=1.0))
+    assert run.results == [3.0, 3.0]
+
+
+def test_who_waits_for_one_that_others_have_given_up_is_waited_for(tmp_path):
+    """Rank 2 begins to wait for rank 1 when rank 0 has just given it up, and gives it up in its turn."""
+    given_up = tmp_path / "given up"
+
+    async def program(ctx):
+        if ctx.rank == 1:
+            while not (tmp_path / "end").exists():
+                time.sleep(0.01)
+            return
+        while ctx.rank == 2 and not given_up.exists():
+            time.sleep(0.01)
+        with pytest.raises(DeadlineError):
+            await ctx.net.recv(1)
+        ctx.log.note_lost(1)
+        if ctx.rank == 2:
+            await ctx.net.send(0, torch.ones(3))
+            return
+        given_up.touch()
+        await ctx.net.recv(2)
+        (tmp_path / "end").touch()
+
+    pl.run_program(program, pl.Local(workers=3, deadline_s=2.0))
+
+
+def test_a_rank_that_has_not_waited_yet_works_since_the_run_began(tmp_path):
+    async def program(ctx):
+        if ctx.rank == 1:
+            while not (tmp_path / "end").exists():
+                time.sleep(0.01)
+            return None
+        with pytest.raises(DeadlineError) as late:
+            await ctx.net.recv(1)
+        (tmp_path / "end").touch()
+        return str(late.value)
+
+    start_s = time.monotonic()
+    said = pl.run_program(program, pl.Local(workers=2, deadline_s=1.0)).results[0]
+    seconds = re.search(r"rank 1 sleeps, for ([\d.]+) s working", said)
+    assert 1.0 <= float(seconds[1]) <= time.monotonic() - start_s

@@ -171,6 +171,7 @@ def test_workers_that_do_not_hold_the_runs_model_do_not_look(strategy, tmp_path)
     assert test.by_process() == [dict.fromkeys(range(50), 2)]
 
 
+@pytest.mark.slow
 def test_emulated_machines_do_not_wait_for_each_other_to_evaluate(tmp_path):
     test = Noted(tmp_path)
     cluster = pl.Local(workers=2, threads=1, compute=pl.times.Constant(0.01))
@@ -204,6 +205,7 @@ def test_all_ranks_end_at_the_step_after_the_one_that_reached_the_target():
     assert all(run.reached_target and torch.equal(run.parameters, runs[0].parameters) for run in runs)
 
 
+@pytest.mark.slow
 def test_schedules_and_callbacks_hear_of_the_metric_as_ever():
     class Watcher:
         wants_state = True
@@ -228,6 +230,7 @@ def test_schedules_and_callbacks_hear_of_the_metric_as_ever():
     assert seen[0][1] == 7
 
 
+@pytest.mark.slow
 def test_a_run_that_is_kept_and_goes_on_shares_them_too(tmp_path):
     task = a_task(test=samples(50), metric=METRICS, test_batch_size=7)
     cluster, how = CLUSTERS["shared-memory-3"], {"checkpoint": tmp_path, "checkpoint_every": 3}
@@ -237,7 +240,7 @@ def test_a_run_that_is_kept_and_goes_on_shares_them_too(tmp_path):
     assert evaluated(gone_on) == evaluated(whole)
 
 
-@pytest.mark.parametrize("link", ["shared-memory", "tcp"])
+@pytest.mark.parametrize("link", ["shared-memory", pytest.param("tcp", marks=pytest.mark.slow)])
 def test_a_rank_that_dies_in_an_evaluation_ends_the_run_with_its_name(link, tmp_path):
     class Deadly(Noted):
         def __getitem__(self, number):

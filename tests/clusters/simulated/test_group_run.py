@@ -92,7 +92,7 @@ CASES = {
     "sequences, one stage": ("tensor:size=4,sequence=true", {"workers": 4}),
     "drawn": ("tensor:size=4", {"workers": 4, "compute": pl.times.Exponential(0.01)}),
 }
-QUICK = ("hosts", "equal stages", "a slow rank", "sequences in parts")  # the others in make test-all
+QUICK = ("hosts", "sequences in parts")  # the others in make test-all
 
 
 @pytest.mark.parametrize(

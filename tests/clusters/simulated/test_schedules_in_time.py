@@ -18,7 +18,7 @@ def arrivals(size, seed):
     return np.zeros(size) if seed is None else np.random.default_rng(seed).exponential(2e-4, size)
 
 
-@pytest.mark.parametrize("seed", [None, 1, 2])
+@pytest.mark.parametrize("seed", [None, 1, pytest.param(2, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("size", [2, 3, 4, 6, 7, 8, 12, 13, 16])
 @pytest.mark.parametrize("algorithm", ALL_REDUCE)
 def test_simulated_seconds_equal_the_timers(algorithm, size, seed):

@@ -44,6 +44,7 @@ def test_a_transformer_is_cut_between_its_blocks():
     assert all(segment.share == pytest.approx(0.25, abs=0.08) for segment in segments)
 
 
+@pytest.mark.slow
 def test_two_cuts_of_one_model_are_the_same():
     assert cut_of(task_of("gpt"), 3).bounds == cut_of(task_of("gpt"), 3).bounds
 

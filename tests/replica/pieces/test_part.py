@@ -5,6 +5,7 @@ import itertools
 import pytest
 import torch
 from by_hand import compute_by_hand, compute_whole, cut_of, first_batch
+from conformance.cases import one_in
 from pieces_models import KINDS, SmallGPT, gpt_task, task_of
 from torch import nn
 
@@ -22,7 +23,7 @@ def check_equal(found, expected):
         torch.testing.assert_close(found[name], value, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize(("kind", "parted"), list(itertools.product(KINDS, [False, True])))
+@pytest.mark.parametrize(("kind", "parted"), one_in(3, itertools.product(KINDS, [False, True])))
 def test_segments_one_by_one_give_the_gradients_of_the_whole_model(kind, parted):
     task = TASKS[kind]
     expected_loss, expected, buffers = compute_whole(task)
@@ -34,7 +35,7 @@ def test_segments_one_by_one_give_the_gradients_of_the_whole_model(kind, parted)
 
 
 @pytest.mark.parametrize("kind", ["perceptron", "gpt", pytest.param("encoder", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("microbatches", [2, 3, 8, 20])
+@pytest.mark.parametrize("microbatches", [2, *(pytest.param(n, marks=pytest.mark.slow) for n in (3, 8)), 20])
 def test_micro_batches_of_any_size_add_up_to_the_batch(kind, microbatches):
     task = TASKS[kind]
     _, expected, _ = compute_whole(task)

@@ -14,7 +14,7 @@ def adam(params):
     return torch.optim.Adam(params, lr=0.05, weight_decay=0.1)
 
 
-@pytest.mark.parametrize("clip_norm", [None, 0.01])
+@pytest.mark.parametrize("clip_norm", [pytest.param(None, marks=pytest.mark.slow), 0.01])
 def test_a_tied_weight_learns_from_both_ends_and_counts_once_in_the_norm(clip_norm):
     task = gpt_task(optimizer=adam, clip_norm=clip_norm)
     expected = pl.train(task, "single", simulated(1), steps=5)

@@ -17,7 +17,7 @@ from paceline.clusters.process.status_board import Status, StatusBoard
 from paceline.errors import DeadlineError
 from paceline.links.operation import Doing
 
-__all__ = ["Life", "explain", "life_of"]
+__all__ = ["Life", "chain_of", "explain", "life_of"]
 
 
 class Life(StrEnum):
@@ -58,6 +58,11 @@ def explain(error: DeadlineError, board: StatusBoard, life: Callable[[int], Life
         view = [_is_it_a_deadlock(circle, life), " waits for ".join(f"rank {rank}" for rank in circle)]
     operation = error.operation if last == error.rank else _in_words(last, board)
     return DeadlineError(last, operation, f"rank {culprit}", error.deadline_s, "; ".join(view))
+
+
+def chain_of(rank: int, board: StatusBoard) -> list[int]:
+    """A rank that waits, the one that it waits for, and so on, as far as the ranks themselves know."""
+    return _chain(rank, board, lambda _rank: Life.ASLEEP)
 
 
 def _chain(rank: int, board: StatusBoard, life: Callable[[int], Life]) -> list[int]:

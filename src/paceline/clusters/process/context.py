@@ -41,7 +41,7 @@ from paceline.costs.stragglers import Stragglers
 from paceline.costs.times import Times
 from paceline.links import clock
 from paceline.links.emulated import EmulatedPort
-from paceline.links.operation import Operation
+from paceline.links.operation import Doing, Operation
 from paceline.links.port import Port
 from paceline.links.receiving import RecvOperation
 from paceline.links.sending import SendOperation
@@ -155,6 +155,7 @@ class ProcessContext(Rank):
 
     def begin(self, start_s: float) -> None:
         self._start_s = start_s - self.resumed_s
+        self.board.note_doing(self.rank, Doing.working)
 
     def now(self) -> float:
         return clock.now() - self._start_s

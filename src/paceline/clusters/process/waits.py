@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from paceline.clusters.process.blame import Life, explain
+from paceline.clusters.process.blame import Life, chain_of, explain
 from paceline.clusters.process.operations import Background
 from paceline.clusters.process.status_board import Status, StatusBoard
 from paceline.errors import Cancelled, DeadlineError, PeerLost
@@ -84,7 +84,11 @@ class Waits:
             self._check_background()
             # A wait for nobody may be long: a long computation is no failure.
             if patience.is_over(operation) and self._still_awaited(operation) and _may_be_late(operation):
-                raise self._deadline_error(operation)
+                if self._will_be_given_up() and patience.renew():
+                    continue
+                error = self._deadline_error(operation)
+                operation.cancel()  # or else it would take a message that is meant for a later receive
+                raise error
             self._bells.sleep(self._rank, self._until_next_timer(operation, patience.left_s()))
 
     def settle(self, step: int) -> None:
@@ -186,6 +190,13 @@ class Waits:
         """The ranks that an operation waits for, without those that this program goes on without."""
         return [rank for rank in operation.awaited() if rank not in self._known_lost]
 
+    def _will_be_given_up(self) -> bool:
+        """Whether those who are waited for wait for a rank that this program goes on without.
+
+        They will give it up too: since their wait has begun, within a deadline from now.
+        """
+        return not self._known_lost.isdisjoint(chain_of(self._rank, self._board))
+
     def _may_hear_from(self, ended: Sequence[int]) -> bool:
         """Whether something that these ranks said may still come from the network."""
         if self._endpoint is None:
@@ -206,12 +217,21 @@ class Waits:
 class _Patience:
     """How long a wait may still last. Any progress gives it the whole time again."""
 
-    __slots__ = ("_deadline_s", "_progress", "_until_s")
+    __slots__ = ("_deadline_s", "_is_renewed", "_progress", "_until_s")
 
     def __init__(self, deadline_s: float) -> None:
         self._deadline_s = deadline_s
         self._until_s = time.monotonic() + deadline_s
         self._progress = 0
+        self._is_renewed = False
+
+    def renew(self) -> bool:
+        """Wait for another deadline. It can be done once: tell whether it was."""
+        if self._is_renewed:
+            return False
+        self._is_renewed = True
+        self._until_s = time.monotonic() + self._deadline_s
+        return True
 
     def is_over(self, operation: Operation[Any]) -> bool:
         progress = operation.progress()

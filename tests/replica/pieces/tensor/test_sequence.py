@@ -88,6 +88,7 @@ def test_each_sum_becomes_a_scatter_and_a_gather():
     assert backward == ["gather", "sum", *["scatter", "gather"] * 6, "take"]
 
 
+@pytest.mark.slow
 def test_norms_are_used_for_parts_and_all_other_parameters_as_without():
     plain, cut = (cut_in(gpt_task(), 2, sequence=sequence) for sequence in (False, True))
     assert cut.shares == plain.shares
