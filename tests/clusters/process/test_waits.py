@@ -80,6 +80,33 @@ def test_who_gave_up_waiting_and_waits_again_gets_the_message(link, tmp_path):
     assert run.results == [3.0, 3.0]
 
 
+def test_who_is_told_of_another_wait_in_vain_and_waits_again_gets_the_message(tmp_path):
+    """Rank 1 never ends its message to rank 0, which hears of that while it waits for rank 2."""
+    told = tmp_path / "told"
+
+    async def program(ctx):
+        if ctx.rank == 1:
+            ctx.net.send(0, LARGE).poll()
+        while ctx.rank > 0 and not told.exists():
+            time.sleep(0.01)
+        if ctx.rank == 2:
+            await ctx.net.send(0, torch.ones(3))
+        if ctx.rank > 0:
+            return 3.0
+        arriving = ctx.start(ctx.net.recv(1))
+        await ctx.sleep(0.5)
+        with pytest.raises(DeadlineError):
+            await ctx.net.recv(2)
+        ctx.log.note_lost(1)
+        told.touch()
+        heard = (await ctx.net.recv(2)).tensor.sum().item()
+        arriving.cancel()
+        return heard
+
+    run = pl.run_program(program, pl.Local(workers=3, deadline_s=1.0))
+    assert run.results == [3.0, 3.0, 3.0]
+
+
 def test_who_waits_for_one_that_others_have_given_up_is_waited_for(tmp_path):
     """Rank 2 begins to wait for rank 1 when rank 0 has just given it up, and gives it up in its turn."""
     given_up = tmp_path / "given up"

@@ -66,8 +66,17 @@ class Waits:
 
     def until_done(self, operation: Operation[Any], step: int) -> None:
         """Poll for a moment, then sleep on this rank's bell until the operation is done."""
-        if self._spin_s and self._spin(operation):
-            return
+        try:
+            if not (self._spin_s and self._spin(operation)):
+                self._sleep_until_done(operation, step)
+        except BaseException:
+            # Nobody can wait for it any more, unless it was started: it would take a message that is meant for
+            # a later receive.
+            if operation not in self._running:
+                operation.cancel()
+            raise
+
+    def _sleep_until_done(self, operation: Operation[Any], step: int) -> None:
         self._step = step
         self._board.set_step(self._rank, step)
         patience = _Patience(self._deadline_s)
@@ -86,9 +95,7 @@ class Waits:
             if patience.is_over(operation) and self._still_awaited(operation) and _may_be_late(operation):
                 if self._will_be_given_up() and patience.renew():
                     continue
-                error = self._deadline_error(operation)
-                operation.cancel()  # or else it would take a message that is meant for a later receive
-                raise error
+                raise self._deadline_error(operation)
             self._bells.sleep(self._rank, self._until_next_timer(operation, patience.left_s()))
 
     def settle(self, step: int) -> None:
@@ -154,7 +161,7 @@ class Waits:
         for other in self._running:
             if other.progress() and not other.done:
                 patience = self._patience.setdefault(other, _Patience(self._deadline_s))
-                if patience.is_over(other):
+                if patience.is_over(other) and self._still_awaited(other):
                     raise self._deadline_error(other)
         if self._patience:
             self._patience = {
