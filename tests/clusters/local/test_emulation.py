@@ -11,10 +11,12 @@ from processes import PATIENCE_S
 from tasks import a_task, numbers, simulated
 
 import paceline as pl
+from paceline.clusters.local.emulation import EMULATED, OVERRUNS, note_emulation
+from paceline.clusters.outcome import Outcome
 from paceline.collectives import choose_algorithm
 from paceline.errors import ConfigurationError, DeadlineError
 from paceline.links import clock
-from paceline.trace import Kind
+from paceline.trace import Kind, Recorder
 
 LINK = pl.Link("1Gbps", "100us")
 TIMES = pl.times.ShiftedExponential("5ms", "10ms")
@@ -130,6 +132,17 @@ def test_a_run_says_what_was_emulated_and_which_gradients_did_not_fit(caplog):
     )
     assert said.endswith("Give longer times in compute, or fewer workers")
     assert said in caplog.messages
+
+
+@pytest.mark.parametrize(("excess_s", "is_said"), [(0.0, False), (0.09, False), (0.11, True)])
+def test_gradients_that_did_not_fit_are_told_of_where_they_matter(excess_s, is_said):
+    """Of 10 s of computing."""
+    recorder = Recorder(0, "worker")
+    recorder.add(Kind.COMPUTE, 0.0, 10.0, -1, 0, 0)
+    outcome = Outcome(rank=0, overruns=int(excess_s > 0), overrun_s=excess_s, spans=recorder.pack())
+    note_emulation("compute", [outcome], outcome)
+    assert outcome.facts[EMULATED] == "compute"
+    assert (OVERRUNS in outcome.facts) == is_said
 
 
 def test_a_run_whose_machines_are_real_says_nothing_of_the_kind():

@@ -17,9 +17,12 @@ OVERRUNS = "overruns"
 
 _log = logging.getLogger("paceline")
 
+_LEAST_SHARE = 0.01
+"""Of the time computed: less changes no figure that anybody looks at."""
+
 
 def note_emulation(words: str, outcomes: Sequence[Outcome], reporter: Outcome) -> None:
-    """Write down what was emulated, and how many gradients did not fit into the time drawn for them."""
+    """Write down what was emulated, and how many gradients did not fit into the time drawn for them, if it matters."""
     reporter.facts[EMULATED] = words
     overruns = _overruns(outcomes)
     if overruns:
@@ -29,13 +32,13 @@ def note_emulation(words: str, outcomes: Sequence[Outcome], reporter: Outcome) -
 
 def _overruns(outcomes: Sequence[Outcome]) -> str:
     count = sum(outcome.overruns for outcome in outcomes)
-    if not count:
-        return ""
     spans = [outcome.spans.of(*COMPUTING) for outcome in outcomes if outcome.spans is not None]
     computations = sum(len(each) for each in spans)
     emulated_s = sum(float((each["end_s"] - each["start_s"]).sum()) for each in spans)
-    in_pieces = any((each["kind"] != Kind.COMPUTE).any() for each in spans)
     excess_s = sum(outcome.overrun_s for outcome in outcomes)
+    if not count or excess_s < _LEAST_SHARE * emulated_s:
+        return ""
+    in_pieces = any((each["kind"] != Kind.COMPUTE).any() for each in spans)
     share = f" ({excess_s / emulated_s:.1%} of the time computed)" if emulated_s else ""
     return (
         f"{count} of {computations} {'passes' if in_pieces else 'gradients'} took longer here than the time drawn "
