@@ -81,8 +81,8 @@ class Net(Protocol):
         Who waits for `ANY` is told of each lost rank once, by `PeerLost`, and may then wait on: for the other ranks, or
         for another program of its own rank. If no message can come any more, it is told again.
 
-        A wait that ends in an error takes no message: whoever catches the error may wait for it again. What was started
-        goes on, and has to be cancelled.
+        A wait that ends in an error takes no message: whoever catches the error may wait for it again. Only a receive
+        that was started goes on after a `DeadlineError`, until it is cancelled.
         """
         ...
 

@@ -151,7 +151,7 @@ class Waits:
         if lost or (len(gone) == len(awaited) and self._hopes_for_nothing(operation, gone)):
             rank = (lost or gone)[0]
             self._known_lost.add(rank)
-            operation.cancel()  # or else it would take a message that is meant for a later receive
+            operation.cancel()  # even if it was started: what it waits for will not come
             reason = "" if self._board.status(rank) == Status.LOST else "it has ended its program"
             raise PeerLost(rank, reason, f"rank {self._rank} was waiting in {operation} in step {self._step}")
 
