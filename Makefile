@@ -1,28 +1,33 @@
-# `make demo` and `make test` set up everything they need inside .venv, from constraints.txt.
+# `make demo` and `make test` install everything they need into .venv, from constraints.txt.
 PYTHON ?= python3
 VENV := .venv
 STAMP := $(VENV)/.installed
 RAY := $(VENV)/.ray-installed
-# One more than there are cores: many tests wait, for a deadline or for processes to start.
+# One more than the number of cores: many tests wait for a deadline, or for processes to start.
 PROCESSES = $(shell echo $$(($$(nproc) + 1)))
 PIP = $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test test-all check bench soak docs clean
+.PHONY: demo test test-all test-long check bench soak docs clean
 
 demo: $(STAMP)
 	@$(VENV)/bin/python examples/demo.py
 
-# Tests start hundreds of Python processes: compiled modules are kept, even where the environment says otherwise.
+# Tests start hundreds of Python processes. Write compiled modules, even if the environment disables this.
 PYTEST = PYTHONDONTWRITEBYTECODE= $(VENV)/bin/python -m pytest --numprocesses $(PROCESSES) --dist loadgroup
 
 test: $(STAMP) $(RAY)
 	@.ci/debian
 	@$(PYTEST) -m "not slow"
 
-# What `make test` leaves out: tests that take long, or say once more what quicker ones say.
+# Tests that `make test` leaves out: slow tests, and tests that repeat faster ones in more cases.
 test-all: $(STAMP) $(RAY)
 	@.ci/debian
 	@$(PYTEST) -m slow
+
+# Run the shutdown tests of networks and processes TIMES times each, with all cores busy. Slow: begin with TIMES=2.
+TIMES ?= 50
+test-long: $(STAMP) $(RAY)
+	@$(VENV)/bin/python tests/harness/under_load.py env $(PYTEST) -m "shutdown and not slow" --times $(TIMES)
 
 check: $(STAMP)
 	@$(VENV)/bin/ruff check .
@@ -32,12 +37,12 @@ check: $(STAMP)
 
 docs: $(STAMP)
 	@$(VENV)/bin/python docs/gallery.py
-	@$(VENV)/bin/python docs/words.py
+	@$(VENV)/bin/python docs/other_systems.py
 
 bench: $(STAMP) $(RAY)
 	@$(VENV)/bin/python -m benchmarks
 
-# MINUTES of random runs, or the case SEED alone.
+# MINUTES of random runs, or only the case SEED.
 MINUTES ?= 10
 soak: $(STAMP) $(RAY)
 	@$(VENV)/bin/python -m soak --minutes $(MINUTES) $(if $(SEED),--seed $(SEED) --runs 1)
@@ -48,7 +53,7 @@ $(STAMP): constraints.txt pyproject.toml
 	@$(PIP) -e '.[examples,dev]'
 	@touch $@
 
-# Ray is needed by its tests and benchmarks alone.
+# Only the tests and benchmarks of Ray need Ray.
 $(RAY): $(STAMP)
 	@$(PIP) -e '.[ray]'
 	@touch $@

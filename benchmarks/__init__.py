@@ -1,5 +1,5 @@
-"""Us against the baselines, in one run: `python -m benchmarks [name …] [--json FILE]`.
+"""Paceline against the baselines, in one run: `python -m benchmarks [name …] [--json FILE]`.
 
-Each benchmark takes turns with its baseline, round by round, and compares within a round. So a machine that is busy for
-a while disturbs both alike. What is printed is the median over rounds and, in brackets, the least and the most.
+Each benchmark alternates with its baseline, round by round, and compares within a round, so that other load on the
+machine affects both equally. The output is the median over rounds and, in brackets, the minimum and the maximum.
 """

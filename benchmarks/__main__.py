@@ -1,4 +1,4 @@
-"""Runs the benchmarks by name, all of them by default."""
+"""Run the benchmarks by name, all of them by default."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from pathlib import Path
 from benchmarks.result import Result
 from benchmarks.rounds import busy_cores
 
-# Named, not imported: each imports torch, and none should be loaded while another measures how long that takes.
+# Not imported here: each benchmark imports torch, and one of them measures the time of that import.
 BENCHMARKS = {
     "step_time": "one step of all-reduce, against DistributedDataParallel and against no communication",
-    "simulator": "messages and updates a second of the simulated world, against SimPy",
+    "simulator": "messages and updates per second in the simulator, against SimPy",
     "start": "seconds until 8 workers can step, against spawned processes",
-    "tracing": "what the trace costs a step",
-    "finite_check": "what it costs a step to refuse gradients that are not finite",
-    "emulated_link": "seconds of all-reduces on an emulated link, against the simulation's",
-    "decentralized": "seconds to a target over a slow link by peers who talk less, against all-reduce",
-    "push_pull": "seconds of a push and a pull of 4 MiB by 3 workers, against Gloo and Ray",
+    "tracing": "cost of the trace in a step",
+    "finite_check": "cost of refusing gradients that are not finite, in a step",
+    "emulated_link": "seconds of all-reduces on an emulated link, against the simulation",
+    "decentralized": "seconds to a target over a slow link by peers that communicate less, against all-reduce",
+    "push_pull": "ms of a push and a pull of 1 and 4 MiB by 3 workers, against Gloo and Ray",
     "two_hosts": "seconds of a hierarchical all-reduce over a slow link, against the flat ring and the formula",
     "ray_start": "seconds until 4 workers on a running Ray cluster can step, against processes that import torch",
-    "report_page": "seconds until a report of 50,000 spans is drawn in Chromium, against its bound",
-    "loading": "a step whose samples take 5 ms each with 2 loaders, and 3 workers on a mapped file of 2 GB",
+    "report_page": "seconds until Chromium shows a report of 50,000 spans, against its limit",
+    "loading": "a step with samples that take 5 ms each and 2 loaders, and 3 workers on a mapped file of 2 GB",
     "pipeline": "one step of a pipeline of 2 stages, against torch.distributed.pipelining on Gloo",
-    "pipeline_prediction": "simulated seconds of a pipeline's step, priced on this machine, against measured ones",
+    "pipeline_prediction": "predicted seconds of a pipeline step on this machine, against measured ones",
     "tensor": "one step with matrices split among 2 workers, against DTensor on Gloo and no communication",
     "zero": "one step of zero in stages 2 and 3, against FSDP2 on Gloo and against no communication",
     "checkpoints": "seconds to save and load 1 GiB, against torch.save, torch.load and torch.distributed.checkpoint",
-    "evaluation": "an evaluation that 2 workers share, against one by the first worker alone",
-    "going_on": "a step with a checkpoint, against one without; seconds until a run that was stopped steps again",
+    "evaluation": "an evaluation shared by 2 workers, against one by the first worker only",
+    "resume": "a step with a checkpoint, against one without; seconds until a resumed run makes its first step",
     "stragglers": "seconds to a target with one of 4 workers slow, against DistributedDataParallel",
 }
 
@@ -47,7 +47,7 @@ def main() -> None:
         results[name] = _measure(*name.split(":"))
         took_s, busy = time.monotonic() - began_s, max(busy, busy_cores())
         print(f"{name}: {results[name]}")
-        print(f"  took {took_s:.0f} s; other work used {busy:.1f} cores before or after\n", flush=True)
+        print(f"  took {took_s:.0f} s; other processes used {busy:.1f} cores before or after\n", flush=True)
     missed = [name for name, result in results.items() if not result.met]
     print(f"targets missed in: {', '.join(missed)}" if missed else "all measured targets met")
     if options.json:
@@ -64,21 +64,28 @@ def _measure(name: str, *parts: str) -> Result:
     return result
 
 
-def _parse() -> argparse.Namespace:
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
     listing = "\n".join(f"  {name:<13} {what}" for name, what in BENCHMARKS.items())
-    parser = argparse.ArgumentParser(
+    made = argparse.ArgumentParser(
         prog="python -m benchmarks",
-        description=f"Measures Paceline against its baselines.\n\n{listing}",
+        description=f"Compare Paceline with its baselines.\n\n{listing}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument(
-        "names", nargs="*", metavar="name", help="which to run (default: all); name:part, where it has parts"
+    made.add_argument(
+        "names", nargs="*", metavar="name", help="benchmarks to run (default: all); name:part selects a part"
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every round's figures to this file")
-    options = parser.parse_args()
+    made.add_argument(
+        "--json", type=Path, metavar="FILE", help="write the figures of every round to this file"
+    )
+    return made
+
+
+def _parse() -> argparse.Namespace:
+    options = parser().parse_args()
     unknown = [name for name in options.names if name.split(":")[0] not in BENCHMARKS]
     if unknown:
-        parser.error(f"no benchmark named {', '.join(unknown)}; there are {', '.join(BENCHMARKS)}")
+        parser().error(f"no benchmark named {', '.join(unknown)}; there are {', '.join(BENCHMARKS)}")
     return options
 
 

@@ -1,11 +1,11 @@
-"""Save and load of 1 GB: ours against torch.save and torch.load, and torch.distributed.checkpoint on Gloo.
+"""Save and load 1 GB: ours against torch.save and torch.load, and torch.distributed.checkpoint on Gloo.
 
-Saving is measured as the training sees it: the seconds until it may go on. Ours and `async_save` copy the tensors and
-write beside the training; `torch.save` writes at once, and does not wait for the disk. Loading ends when the values are
-back in the training's own tensors; the files are in the system's cache, as after a crash of the training alone. Ours
-has a SHA-256 of every byte, checked when it is loaded; the others have none.
+Saving is measured as the time that training waits. Ours and `async_save` copy the tensors and write in the background.
+`torch.save` writes immediately, and does not wait for the disk. Loading ends when the values are in the training's own
+tensors. The files are in the system's cache, as after a crash of the training process. Ours has a SHA-256 of every byte
+and checks it when loading; the others have none.
 
-`async_save` has a stager that keeps its copy's memory from one checkpoint to the next, as ours does.
+`async_save` uses a stager that reuses the memory of its copy for the next checkpoint, as ours does.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = ["measure"]
 
 ROUNDS = 7
 LIMIT_S = 180.0
-TENSORS, NUMBERS = 64, 2**22  # 64 tensors of 16 MiB: 1 GiB, as of 512 MiB of parameters with momentum
+TENSORS, NUMBERS = 64, 2**22  # 64 tensors of 16 MiB: 1 GiB, like 512 MiB of parameters with momentum
 OURS, TORCH, DCP = "ours", "torch.save", "async_save"
 DEADLINE_S = 600.0
 PLAIN_MEMORY = StagingOptions(
@@ -66,7 +66,7 @@ class _Contender:
     name: str
 
     def save(self, state: State, number: int) -> Callable[[], object]:
-        """Returns when the training may go on. What is returned waits until everything is written."""
+        """Save the state. Return when training may continue. The returned function waits until all is written."""
         raise NotImplementedError
 
     def load(self, into: State, number: int) -> None:
@@ -131,7 +131,7 @@ def _copy(found: State, into: State) -> None:
 
 
 def _take_turns(contenders: list[_Contender], state: State) -> dict[tuple[str, str], list[float]]:
-    """One save and one load of each a round, beginning with another one each time. The first round is not counted."""
+    """Run one save and one load of each per round, starting with another one each time. Skip the first round."""
     figures: dict[tuple[str, str], list[float]] = {}
     for number in rounds(ROUNDS + 1, LIMIT_S):
         start = number % len(contenders)
@@ -156,13 +156,13 @@ def _one(contender: _Contender, state: State, number: int) -> dict[str, float]:
     contender.load(loaded, number)
     load_s = time.perf_counter() - began_s
     if not all(torch.equal(loaded[name], tensor) for name, tensor in state.items()):
-        raise AssertionError(f"{contender.name} loaded something else than it saved")
+        raise AssertionError(f"{contender.name} loaded other values than it saved")
     return {"blocked": blocked_s, "on the disk": written_s, "load": load_s}
 
 
 @contextlib.contextmanager
 def _folder() -> Iterator[Path]:
-    """Where we stand: a temporary folder may be no disk at all."""
+    """Use the current folder: the temporary folder may not be on a disk."""
     with tempfile.TemporaryDirectory(prefix=".checkpoints-", dir=Path.cwd()) as folder:
         yield Path(folder)
 

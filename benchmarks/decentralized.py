@@ -1,9 +1,9 @@
-"""How long to 97 % of the digits over a slow link: all-reduce's time against that of peers who talk less.
+"""Time to 97 % on the digits over a slow link: all-reduce against peers that communicate less.
 
-The experiment is that of examples/topologies.py: eight peers, a model of one megabyte, 100 Mbit/s and 5 ms, the same
+The experiment is the one of examples/topologies.py: eight peers, a model of one megabyte, 100 Mbit/s and 5 ms, the same
 batches, optimizer and seed for all. It is simulated first, then run in processes over an emulated link. Both take the
-same steps to the same weights, so that a prediction is wrong by its seconds alone. What the simulation is told of this
-machine is how long a gradient and an update take while eight peers share its cores, measured without any communication.
+same steps to the same weights, so predictions differ only in their seconds. The simulation gets one measurement of this
+machine: the time of a gradient and an update while eight peers share its cores, without communication.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ OTHERS = ("decentralized:topology=one-peer-exponential", "decentralized:topology
 ROUNDS = 5
 LIMIT_S = 150.0
 ALONE = 60
-"""Steps that are measured without communication."""
+"""Steps measured without communication."""
 EPOCHS = 20
-"""Then a run that has not reached the target is given up."""
+"""A run that has not reached the target by then is ended."""
 
 Times = dict[str, list[float]]
 
@@ -54,7 +54,7 @@ def measure() -> Result:
 
 
 def _contests(rows: dict[str, Row]) -> list[Goal]:
-    """All-reduce against each of the others, the best first; the goal is held by the best."""
+    """Return all-reduce against each of the others, best first. The goal applies to the best."""
     others = sorted((name for name in rows if name != ALL_REDUCE), key=lambda name: rows[name].median)
     return [
         Goal(
@@ -67,7 +67,7 @@ def _contests(rows: dict[str, Row]) -> list[Goal]:
 
 
 def _take_turns() -> tuple[Times, Times]:
-    """Seconds to the target: simulated, and in processes. Each round has a seed of its own."""
+    """Return the seconds to the target, simulated and in processes. Each round has its own seed."""
     names = (ALL_REDUCE, *OTHERS)
     predicted: Times = {name: [] for name in names}
     measured: Times = {name: [] for name in names}
@@ -81,13 +81,13 @@ def _take_turns() -> tuple[Times, Times]:
 
 
 def _step_alone_s() -> float:
-    """Seconds of a peer's gradient and update while the other peers compute too and nobody talks."""
+    """Return the seconds of a peer's gradient and update while all peers compute, without communication."""
     run = pl.train(task, f"local-sgd:period={2 * ALONE}", pl.Local(workers=PEERS, link=SLOW), steps=ALONE)
     ends_s = [record.seconds for record in run.history[ALONE // 4 :]]  # the first steps warm up
     return statistics.median(after - before for before, after in itertools.pairwise(ends_s))
 
 
 def _seconds(name: str, cluster: pl.Local | pl.Simulated, seed: int) -> float:
-    """Infinite where the target was not reached."""
+    """Return the seconds to the target; infinite if it was not reached."""
     found = train(name, cluster, epochs=EPOCHS, seed=seed, stop=True).seconds_to_target
     return math.inf if found is None else found

@@ -1,8 +1,8 @@
-"""How near an emulated link comes to the network that it stands for: seconds of all-reduces, against the simulation.
+"""Accuracy of an emulated link: seconds of all-reduces, against the simulation.
 
-Four local workers and four simulated ones run one program: a megabyte is all-reduced by each algorithm in turn. All
-begin at the same moment, and an all-reduce has ended when the last of them has it. Real messages can only be late: each
-time that a worker wakes up late, whatever depends on it is late too.
+Four local workers and four simulated ones run one program: each algorithm in turn all-reduces a megabyte. All workers
+begin at the same moment, and an all-reduce ends when the last worker has the result. Real messages can only be late: if
+a worker wakes up late, everything that depends on it is late too.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import torch
 import paceline as pl
 from benchmarks.result import Goal, Result, Row, compare
 from benchmarks.rounds import rounds
-from paceline.clusters.job import Cluster
+from paceline.clusters.base.job import Cluster
 from paceline.collectives import all_reduce
 from paceline.context import Context
 
@@ -22,7 +22,7 @@ WORKERS = 4
 ALGORITHMS = ("ring", "tree", "reduce-broadcast", "halving-doubling")
 LINK = pl.Link(bandwidth="100Mbps", latency="5ms")
 BYTES = 1_000_000
-APART_S = 0.7  # from the beginning of one all-reduce to that of the next
+APART_S = 0.7  # from the start of one all-reduce to the start of the next
 ROUNDS = 7
 LIMIT_S = 40.0
 
@@ -47,7 +47,7 @@ def measure() -> Result:
 
 
 def _seconds(cluster: Cluster) -> dict[str, float]:
-    """Of each algorithm, from the first worker's beginning to the last one's end."""
+    """Return the seconds of each algorithm, from the first worker's start to the last worker's end."""
     ranks = pl.run_program(_program, cluster).results
     begins, ends = ([rank[which] for rank in ranks] for which in (0, 1))
     return {
@@ -57,10 +57,10 @@ def _seconds(cluster: Cluster) -> dict[str, float]:
 
 
 async def _program(ctx: Context) -> list[list[float]]:
-    """When each all-reduce began and ended on this worker."""
+    """Return the start and end of each all-reduce on this worker."""
     begins_s, ends_s = [], []
     tensor = torch.zeros(BYTES // 4)
-    await all_reduce(ctx, tensor, "ring")  # touches the memory of the rings
+    await all_reduce(ctx, tensor, "ring")  # first access to the memory of the rings
     for place, name in enumerate(ALGORITHMS, start=1):
         await ctx.sleep(max(0.0, APART_S * place - ctx.now()))
         begins_s.append(ctx.now())

@@ -1,9 +1,9 @@
-"""What an evaluation takes that 2 workers share, against one in which the first looks at all test batches alone.
+"""Time of an evaluation shared by 2 workers, against an evaluation by the first worker only.
 
-Both are runs of all-reduce in processes of one thread each, run in turn. An evaluation's seconds are those that
-the reporter's trace has of it: looking at test batches, waiting for the other worker, and putting the parts together.
-The first evaluation of a run is left out, for it touches the test samples for the first time. The smallest is there to
-show what sharing costs: it has two test batches of a model that takes no time.
+Both are runs of all-reduce in processes with one thread each, in alternation. The seconds of an evaluation are taken
+from the reporter's trace: evaluating test batches, waiting for the other worker, and merging the parts. The first
+evaluation of a run is skipped, because it accesses the test samples for the first time. The smallest case shows the
+cost of sharing: it has two test batches and a model that takes almost no time.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ WORKERS = 2
 ROUNDS = 7
 LIMIT_S = 30.0
 STEPS = 6
-BATCH = 512  # test samples a batch
+BATCH = 512  # test samples per batch
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Alone(AllReduce):
-    """All-reduce whose first worker evaluates alone."""
+    """All-reduce in which the first worker evaluates alone."""
 
     in_step: ClassVar[bool] = False
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A model, and how many test batches it has."""
+    """A model and its number of test batches."""
 
     model: Callable[[], nn.Module]
     width: int
@@ -79,7 +79,7 @@ def measure() -> Result:
 
 
 def _seconds(task: pl.Task, strategy: AllReduce) -> float:
-    """Of an evaluation, in the middle of those of a run."""
+    """Return the median seconds of the evaluations of a run."""
     cluster = pl.Local(workers=WORKERS, threads=1)
     run = pl.train(task, strategy, cluster, steps=STEPS, evaluate_every=1)
     by_step: dict[int, float] = defaultdict(float)

@@ -1,10 +1,10 @@
-"""What it costs to refuse gradients that are not finite: the check's own time, as a share of the step it is part of.
+"""Cost of refusing gradients that are not finite: time of the check as a fraction of its step.
 
-A step is one gradient and one update, on one thread and without communication: the shortest there is, so that the
-share is the largest. The check is timed where it happens, in the middle of backward, with the caches as they are then.
-Of the steps of a round the quickest counts, and the quickest check: others who use the machine disturb them least.
-Each round takes one step of each model in turn. Large layers with few samples are the worst case: their gradient is
-little work for each value, and the check has to read every value once more.
+A step is one gradient and one update, on one thread and without communication. This is the shortest step, so the
+fraction is the largest. The check is timed where it runs, in the middle of the backward pass, with the caches as they
+are then. The fastest step and the fastest check of a round count, because other processes disturb them least. Each
+round takes one step of each model in turn. Large layers with few samples are the worst case: their gradient needs
+little work per value, and the check has to read every value once more.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ import paceline as pl
 from benchmarks.mlp import SAMPLES, build_model, cross_entropy, make_optimizer
 from benchmarks.result import Goal, Result, Row
 from benchmarks.rounds import rounds
-from paceline.replica import finite
-from paceline.replica.batches import GlobalBatches
-from paceline.replica.replica import Replica
-from paceline.replica.samples import Samples
+from paceline.data.batches import GlobalBatches
+from paceline.data.samples import Samples
+from paceline.model import finite
+from paceline.model.replica import Replica
 
 __all__ = ["measure"]
 
 ROUNDS = 15
 LIMIT_S = 40.0
-STEPS = 5  # of each model in a round
+STEPS = 5  # steps of each model per round
 DIGITS = Path(__file__).parents[1] / "examples" / "digits.py"
 LARGE = (1024, 2048, 2048, 1536, 10)
 
@@ -42,11 +42,11 @@ class Training:
     def __init__(self, task: pl.Task) -> None:
         self._samples = Samples(task.build_data())
         self._batches = GlobalBatches(self._samples.length, task.batch_size, seed=0)
-        self.replica = Replica(task, task.build_model(0))
+        self.replica = Replica.of(task, task.build_model(0))
         self._step = 0
 
     def step(self) -> float:
-        """Seconds of one more step."""
+        """Take one step. Return its seconds."""
         start_s = time.perf_counter()
         self.replica.compute(self._batches.slice(self._step, 0, 1), self._samples)
         self.replica.apply()
@@ -61,7 +61,7 @@ def measure() -> Result:
     checks_s: dict[str, list[float]] = {name: [] for name in trainings}
     with _timed_checks() as take:
         for training in trainings.values():
-            training.step()  # memory is touched for the first time
+            training.step()  # the first step allocates memory
         for _ in rounds(ROUNDS, LIMIT_S):
             for name, training in trainings.items():
                 pairs = [_step(training, take) for _ in range(STEPS)]
@@ -77,7 +77,7 @@ def _step(training: Training, take: Callable[[], float]) -> tuple[float, float]:
 
 @contextmanager
 def _timed_checks() -> Iterator[Callable[[], float]]:
-    """Time every check; what is yielded tells the seconds since it was last asked."""
+    """Time every check. Yield a function that returns the seconds since its last call."""
     plain, spent_s = finite.is_finite, 0.0
 
     def timed(tensor: Tensor) -> bool:

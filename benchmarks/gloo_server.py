@@ -1,6 +1,6 @@
 """A parameter server on torch.distributed with Gloo: `send` and `recv` between a server and its workers.
 
-The processes are started once and sleep on a pipe until they are told to run a block, so that we and they take turns.
+The processes are started once, and wait at a pipe for a request to run a block, so that both sides can alternate.
 """
 
 from __future__ import annotations
@@ -18,37 +18,35 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from benchmarks.vector import ASYNC, PARAMETERS, RATE, SYNC, WORKERS, Served
+from benchmarks.vector import ASYNC, RATE, SYNC, WORKERS, Served
 
 __all__ = ["IN_TURN", "GlooServer"]
 
 IN_TURN = "in turn"
-"""Not what `async` is, for the server waits for each worker in its turn; but the quickest that Gloo can do."""
+"""Not the same as `async`, because the server waits for each worker in turn. It is the fastest way with Gloo."""
 _SERVER = WORKERS
 
 
 class GlooServer:
-    """A server and its workers."""
+    """A server and its workers, with a model of `count` parameters."""
 
-    def __init__(self) -> None:
+    def __init__(self, count: int) -> None:
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(
-            ["benchmarks.gloo_server"]
-        )  # so that they start in a second, not in ten
+        context.set_forkserver_preload(["benchmarks.gloo_server"])  # starts in one second instead of ten
         self._folder = tempfile.TemporaryDirectory()
         meeting_point = str(Path(self._folder.name) / "store")
         self._pipes: list[Connection] = []
         self._processes = []
         for rank in range(WORKERS + 1):
             ours, theirs = context.Pipe()
-            process = context.Process(target=_serve, args=(rank, meeting_point, theirs), daemon=True)
+            process = context.Process(target=_serve, args=(rank, count, meeting_point, theirs), daemon=True)
             process.start()
             theirs.close()
             self._pipes.append(ours)
             self._processes.append(process)
 
     def run(self, kind: str, rounds: int) -> Served:
-        """Let every worker push and pull so many times."""
+        """Let every worker push and pull `rounds` times."""
         for pipe in self._pipes:
             pipe.send((kind, rounds))
         *_, served = [pipe.recv() for pipe in self._pipes]
@@ -67,11 +65,11 @@ class GlooServer:
         self._folder.cleanup()
 
 
-def _serve(rank: int, meeting_point: str, pipe: Connection) -> None:
+def _serve(rank: int, count: int, meeting_point: str, pipe: Connection) -> None:
     torch.set_num_threads(1)
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"  # the quickest that Gloo has between processes of one machine
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"  # the fastest interface for processes of one machine
     dist.init_process_group("gloo", init_method=f"file://{meeting_point}", rank=rank, world_size=WORKERS + 1)
-    program = _Server() if rank == _SERVER else _Worker()
+    program = _Server(count) if rank == _SERVER else _Worker(count)
     try:
         while True:
             kind, rounds = pipe.recv()
@@ -81,8 +79,8 @@ def _serve(rank: int, meeting_point: str, pipe: Connection) -> None:
 
 
 class _Worker:
-    def __init__(self) -> None:
-        self._parameters, self._gradient = torch.zeros(PARAMETERS), torch.zeros(PARAMETERS)
+    def __init__(self, count: int) -> None:
+        self._parameters, self._gradient = torch.zeros(count), torch.zeros(count)
 
     def run(self, _kind: str, rounds: int) -> None:
         for _ in range(rounds):
@@ -92,10 +90,10 @@ class _Worker:
 
 
 class _Server:
-    def __init__(self) -> None:
-        self._parameters = torch.zeros(PARAMETERS)
-        # A buffer for each worker, so that its gradient can come while another one's is applied.
-        self._gradients = [torch.zeros(PARAMETERS) for _ in range(WORKERS)]
+    def __init__(self, count: int) -> None:
+        self._parameters = torch.zeros(count)
+        # One buffer per worker, so that a gradient can arrive while another is applied.
+        self._gradients = [torch.zeros(count) for _ in range(WORKERS)]
         self._ends_s: list[float] = []
 
     def run(self, kind: str, rounds: int) -> tuple[list[float], object]:

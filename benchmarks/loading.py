@@ -1,10 +1,9 @@
-"""Samples that take long to fetch, and data that is too large to copy.
+"""Samples that are slow to fetch, and data that is too large to copy.
 
-A step whose 16 samples take 5 ms each to fetch, and whose gradient takes 60 ms, with 2 loaders, against the same step
-with its samples in memory, as tensors. And 3 workers on a file of
-2 GB that is mapped: what each holds besides the pages of files, after having read a part of it (its own memory, and its
-share of what it has in common with others, torch included), and how much longer their start takes than that of a small
-data set.
+The first part is a step with 16 samples that take 5 ms each to fetch and a gradient of 60 ms. It runs with 2 loaders,
+against the same step with its samples in memory, as tensors. The second part has 3 workers on a mapped file of 2 GB. It
+measures the memory of each worker without file pages, after it has read a part of the file (its own memory, and its
+share of memory shared with others, including torch), and the additional start time compared with a small data set.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ def measure() -> Result:
 
 
 class Slow(Dataset[tuple[Tensor, Tensor]]):
-    """Samples that take their time, as those of a slow disk do."""
+    """Samples that are slow to fetch, like samples on a slow disk."""
 
     def __len__(self) -> int:
         return 512
@@ -118,7 +117,7 @@ def _measure_loaders(result: Result) -> None:
 
 
 class Rows(Dataset[tuple[Tensor, Tensor]]):
-    """Rows of an array, in whatever memory it is."""
+    """Rows of an array in any kind of memory."""
 
     def __init__(self, array: np.ndarray, mark: str) -> None:
         self._array = array
@@ -136,14 +135,14 @@ class Rows(Dataset[tuple[Tensor, Tensor]]):
 
 
 def _own_bytes() -> int:
-    """This process's share of all memory that is no page of a file: those are the system's to drop."""
+    """Return this process's share of memory, without file pages, which the system can drop."""
     lines = Path("/proc/self/smaps_rollup").read_text(encoding="ascii").splitlines()[1:]
     kilobytes = {name: int(count) for name, count, *_ in map(str.split, lines)}
     return 1024 * (kilobytes["Pss_Anon:"] + kilobytes["Pss_Shmem:"])
 
 
 def _train_on(array: np.ndarray, steps: int) -> tuple[float, list[int]]:
-    """Seconds of a whole run, and what each worker held at its end."""
+    """Return the seconds of a whole run, and the memory of each worker at its end."""
     with tempfile.TemporaryDirectory() as mark:
         task = pl.Task(
             model=_row_model,
@@ -164,7 +163,7 @@ def _row_model() -> nn.Module:
 
 @contextmanager
 def _large_file() -> Iterator[Path]:
-    """Two gigabytes that are really on the disk."""
+    """Yield a file with two gigabytes on disk."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "large.npy")
         array = np.lib.format.open_memmap(path, mode="w+", dtype=np.float32, shape=(ROWS, ROW))
@@ -176,7 +175,7 @@ def _large_file() -> Iterator[Path]:
 
 
 def _measure_mapped_file(result: Result) -> None:
-    """In a program of its own: the fork server of this one has run already."""
+    """Measure in a separate program, because the fork server of this one is already running."""
     with _large_file() as path:
         command = [sys.executable, "-m", "benchmarks.loading", str(path)]
         found = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)

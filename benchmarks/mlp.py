@@ -1,4 +1,4 @@
-"""The model, data and optimizer that we and the baselines train alike."""
+"""The model, data and optimizer that Paceline and the baselines train."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 __all__ = ["SAMPLES", "build_model", "cross_entropy", "make_data", "make_optimizer"]
 
 SAMPLES = 64
-"""Samples a worker and step."""
+"""Samples per worker and step."""
 _STEPS_PER_EPOCH = 16
 
 
@@ -26,7 +26,7 @@ def make_optimizer(parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
 
 
 def make_data(workers: int) -> tuple[Tensor, Tensor]:
-    """Called in each worker, ours and the baselines': also sets one thread a worker, however many cores there are."""
+    """Return the data. Called in each worker of both sides. Also limits the worker to one thread."""
     torch.set_num_threads(1)
     chance = torch.Generator().manual_seed(0)
     count = SAMPLES * workers * _STEPS_PER_EPOCH

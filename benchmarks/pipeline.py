@@ -1,15 +1,14 @@
-"""How long a step of a pipeline takes: ours against torch.distributed.pipelining on Gloo, and against no communication.
+"""Time of a pipeline step: ours against torch.distributed.pipelining on Gloo, and against no communication.
 
-The same transformer, cut at the same layer into 2 stages, 8 micro-batches, plain SGD, one thread a stage.
+Both use the same transformer, cut at the same layer into 2 stages, 8 micro-batches, plain SGD, one thread per stage.
 
-Two workers that do not talk to each other, each with the whole model and as many micro-batches of as many sentences,
-do in a step twice what two stages do. Half of their step is what the stages would take without any communication or
-waiting, on cores that are both busy; a pipeline of 2 stages and 8 micro-batches cannot be quicker than 9/8 of that.
-What such a perfect pipeline takes of torch's step is printed too: no pipeline's ratio to torch's can be lower, if both
-compute alike.
+Two workers that do not communicate, each with the whole model and the same micro-batches, compute twice as much in a
+step as two stages. Half of their step is the time that the stages would take without communication or waiting, with
+both cores busy. A pipeline of 2 stages and 8 micro-batches takes at least 9/8 of that. The ratio of such a perfect
+pipeline to torch's step is printed too. With the same kernels, no pipeline can have a lower ratio.
 
-Two batches are measured: of 32 sentences, where nearly all of a step is the same computing on both sides, and of 8,
-where a micro-batch is one sentence, and what comes besides computing counts.
+Two batch sizes are measured. With 32 sentences nearly all of a step is the same computation on both sides. With 8
+sentences a micro-batch has one sentence, and the overhead matters.
 """
 
 from __future__ import annotations
@@ -35,12 +34,12 @@ STAGES, MICRO_BATCHES = 2, 8
 CUT = 1 + LAYERS // 2
 ORDERS = {"1f1b": Schedule1F1B, "gpipe": ScheduleGPipe}
 BATCHES = (SAMPLES, MICRO_BATCHES)
-"""Sentences of each: micro-batches of 4 and of 1."""
+"""Sentences per batch: micro-batches of 4 and of 1."""
 ROUNDS, LIMIT_S = 7, 120.0
 STEPS, WARM_UP = 8, 2
 _FILLED = (MICRO_BATCHES + STAGES - 1) / MICRO_BATCHES
-"""How much longer a pipeline takes that fills and drains than one that is always full."""
-_APART = "two workers that do not talk"
+"""Ratio of the time of a pipeline that fills and drains to the time of one that is always full."""
+_APART = "two workers without communication"
 
 
 def measure() -> Result:
@@ -89,7 +88,7 @@ def _goals(rows: Mapping[str, Row], batch: int, order: str) -> list[Goal]:
 
 
 def task(*, accumulate: int = 1, batch_size: int = SAMPLES) -> pl.Task:
-    """The transformer and its sentences."""
+    """Return the task: the transformer and its sentences."""
     return pl.Task(
         model=build_transformer,
         data=make_sentences,
@@ -112,7 +111,7 @@ def _run_ours(batch: int, order: str) -> float:
 
 
 def _run_apart(batch: int) -> float:
-    """Each worker has its own part of a batch that is twice as large, and averages with the other never."""
+    """Run two workers that never communicate, each on its part of a batch that is twice as large."""
     cluster = pl.Local(workers=STAGES, threads=1)
     wide = task(accumulate=MICRO_BATCHES, batch_size=STAGES * batch)
     run = pl.train(wide, "local-sgd:period=1000000", cluster, steps=STEPS)
@@ -124,7 +123,7 @@ def _typical(ends_s: Sequence[float]) -> float:
 
 
 class _Stage:
-    """One process's part in a pipeline of torch's."""
+    """One process of torch's pipeline."""
 
     def __init__(self, rank: int, batch: int, order: str) -> None:
         whole = build_transformer()

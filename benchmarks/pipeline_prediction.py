@@ -1,12 +1,12 @@
-"""How far a simulation is from pipelines that run: predicted seconds of a step over measured ones.
+"""Accuracy of simulated pipelines: predicted seconds of a step / measured seconds.
 
-The transformer of the benchmark `pipeline`, in 2 stages with 8 micro-batches, one thread a rank, in each order. The
-simulation is told nothing but the link, which is measured by messages between two processes. What passes and updates
-take it measures itself, as `pl.Simulated` without `compute` does. It runs in as many processes at once as the pipeline
-has ranks: cores share caches and memory, so a core alone is quicker than one of several that compute.
+This is the transformer of the benchmark `pipeline`, in 2 stages with 8 micro-batches, one thread per rank, in each
+order. The simulation gets only the link, which is measured with messages between two processes. It measures the times
+of passes and updates itself, as `pl.Simulated` without `compute` does. It runs in as many processes at the same time as
+the pipeline has ranks: cores share caches and memory, so one busy core is faster than several.
 
-Prediction and run follow each other within seconds: what a machine can do changes within minutes, if it is a virtual
-one. An order takes about a minute and a half, and can be measured by itself: `pipeline_prediction:zb-h1`.
+Prediction and run follow each other within seconds, because the speed of a virtual machine changes within minutes. An
+order takes about a minute and a half, and can be measured separately: `pipeline_prediction:zb-h1`.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from paceline.context import Context
 __all__ = ["PARTS", "measure"]
 
 ORDERS = {"gpipe": 1, "1f1b": 1, "interleaved": 2, "zb-h1": 1}
-"""With how many chunks."""
+"""Number of chunks of each order."""
 PARTS = tuple(ORDERS)
 NEAREST, FARTHEST = 0.85, 1.15
 ROUNDS, LIMIT_S = 5, 60.0
-"""The limit is one of each order."""
+"""Time limit for each order."""
 STEPS, WARM_UP = 6, 2
 MESSAGE_BYTES = (4 * 2**10, 64 * 2**10, 512 * 2**10, 2 * 2**20)
 MESSAGES = 30
@@ -66,7 +66,7 @@ def measure(orders: Sequence[str] = PARTS) -> Result:
             )
             for order, (found, foretold) in rows.items()
         ],
-        notes=["a simulated rank has a core of its own: more stages than cores are not predicted"],
+        notes=["a simulated rank has its own core: more stages than cores are not predicted"],
     )
 
 
@@ -94,7 +94,7 @@ def _predict(order: str, link: pl.Link) -> float:
 
 
 def _measure_link() -> pl.Link:
-    """By messages that go to another process and back."""
+    """Measure the link with round trips to another process."""
 
     async def play(ctx: Context) -> list[float]:
         return [await _message_s(ctx, nbytes) for nbytes in MESSAGE_BYTES]

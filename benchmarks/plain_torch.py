@@ -1,6 +1,6 @@
-"""Processes that train the same model with plain torch: with DistributedDataParallel, each for itself, or as told.
+"""Processes that train the same model with plain torch: with DistributedDataParallel, without communication, or custom.
 
-They are started once and sleep on a pipe until they are told to run some steps, so that we and they can take turns.
+They are started once, and wait at a pipe for a request to run some steps, so that both sides can alternate.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ DDP, ALONE = "ddp", "alone"
 
 
 Serve = Callable[[int, int, str, Connection], None]
-"""What a process does: given its rank, how many there are, where they meet, and the pipe that tells it what to run."""
+"""Main function of a process. Arguments: rank, number of processes, rendezvous path, and the pipe for requests."""
 
 
 class PlainTorch:
-    """As many processes as workers, each with a model for DDP and one for itself; or what `serve` has."""
+    """One process per worker, each with a model for DDP and one without communication, or as `serve` defines."""
 
     def __init__(self, workers: int, serve: Serve | None = None) -> None:
         context = multiprocessing.get_context("forkserver")
-        # So that they start in a second, not in ten.
+        # The start takes one second instead of ten.
         context.set_forkserver_preload(["benchmarks.plain_torch"])
         self._folder = tempfile.TemporaryDirectory()
         meeting_point = str(Path(self._folder.name) / "store")
@@ -53,7 +53,7 @@ class PlainTorch:
             self._processes.append(process)
 
     def run(self, kind: str, steps: int) -> list[list[float]]:
-        """When each worker ended each of its steps, on the machine's monotonic clock."""
+        """Return the end of each step of each worker, on the machine's monotonic clock."""
         for pipe in self._pipes:
             pipe.send((kind, steps))
         return [pipe.recv() for pipe in self._pipes]
@@ -72,7 +72,7 @@ class PlainTorch:
 
 
 class _Trainer:
-    """A model and its optimizer, as a textbook's loop has them."""
+    """A model and its optimizer in a plain training loop."""
 
     def __init__(self, model: nn.Module, data: tuple[Tensor, Tensor], rank: int, workers: int) -> None:
         self._model = model
@@ -93,7 +93,7 @@ class _Trainer:
         loss = cross_entropy(self._model(images), labels)
         loss.backward()  # type: ignore[no-untyped-call]
         self._optimizer.step()
-        loss.item()  # we report every loss; so does anyone who watches a training
+        loss.item()  # Paceline reports every loss too
 
     def _endless_batches(self, rank: int, workers: int) -> Iterator[Tensor]:
         chance = torch.Generator().manual_seed(0)
@@ -104,14 +104,14 @@ class _Trainer:
 
 
 class Trainer(Protocol):
-    """What runs so many steps, and tells when each ended."""
+    """Runs a number of steps, and returns the end of each."""
 
     def run(self, steps: int) -> list[float]: ...
 
 
 def join(rank: int, workers: int, meeting_point: str) -> None:
-    """Make the processes a group."""
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"  # the quickest that Gloo has between processes of one machine
+    """Create the process group."""
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"  # the fastest interface for processes of one machine
     torch.distributed.init_process_group(
         "gloo", init_method=f"file://{meeting_point}", rank=rank, world_size=workers
     )
@@ -128,7 +128,7 @@ def _serve(rank: int, workers: int, meeting_point: str, pipe: Connection) -> Non
 
 
 def obey(pipe: Connection, trainers: Mapping[str, Trainer]) -> None:
-    """Run what the pipe says until it is closed."""
+    """Execute requests from the pipe until it is closed."""
     try:
         while True:
             kind, steps = pipe.recv()

@@ -1,9 +1,9 @@
 """Two parameter servers of Ray actors, and a driver that passes on their references.
 
-The one is that of Ray's documentation ("Parameter Server" in the examples of Ray Core, docs.ray.io), with one flat
-parameter for the model: weights travel as a state of tensors, gradients as NumPy arrays, which are stacked and summed,
-and torch's optimizer takes the step. But that it sums, and this takes the mean. The other is leaner than what people
-write: everything is a NumPy array, of which Ray makes one copy less, and is updated in place.
+The first follows Ray's documentation ("Parameter Server" in the examples of Ray Core, docs.ray.io), with one flat
+parameter as the model: weights are sent as a state dict, gradients as NumPy arrays, which are stacked and averaged (the
+documentation sums them), and torch's optimizer takes the step. The second is leaner than usual code: all data are NumPy
+arrays, for which Ray makes one copy less, and they are updated in place.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import ray
 import torch
 from torch import Tensor
 
-from benchmarks.vector import ASYNC, PARAMETERS, RATE, SYNC, WORKERS, Served, Vector, make_optimizer
+from benchmarks.vector import ASYNC, RATE, SYNC, WORKERS, Served, Vector, make_optimizer
 
 __all__ = ["RayServer"]
 
@@ -28,10 +28,10 @@ _STORE_BYTES = 2**30
 
 
 class RayServer:
-    """A Ray of its own, with a server and its workers of each kind."""
+    """A private Ray with a server and workers of each kind, and a model of `count` parameters."""
 
-    def __init__(self) -> None:
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a benchmark tells nobody that it runs
+    def __init__(self, count: int) -> None:
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # no usage statistics from a benchmark
         ray.init(
             num_cpus=WORKERS + 1,
             object_store_memory=_STORE_BYTES,
@@ -39,7 +39,10 @@ class RayServer:
             logging_level=logging.ERROR,
         )
         self._actors: dict[bool, tuple[Any, list[Any]]] = {
-            is_lean: (ray.remote(server).remote(), [ray.remote(worker).remote() for _ in range(WORKERS)])
+            is_lean: (
+                ray.remote(server).remote(count),
+                [ray.remote(worker).remote(count) for _ in range(WORKERS)],
+            )
             for is_lean, server, worker in (
                 (False, _DocumentedServer, _DocumentedWorker),
                 (True, _LeanServer, _LeanWorker),
@@ -47,7 +50,7 @@ class RayServer:
         }
 
     def run(self, kind: str, rounds: int, *, is_lean: bool = False) -> Served:
-        """Let every worker push and pull so many times."""
+        """Let every worker push and pull `rounds` times."""
         server, workers = self._actors[is_lean]
         current = server.reset.remote()
         {ASYNC: _run_async, SYNC: _run_sync}[kind](server, workers, rounds, current)
@@ -80,9 +83,9 @@ def _run_sync(server: Any, workers: Sequence[Any], rounds: int, current: Any) ->
 
 
 class _DocumentedServer:
-    def __init__(self) -> None:
+    def __init__(self, count: int) -> None:
         torch.set_num_threads(1)
-        self._model = Vector()
+        self._model = Vector(count)
         self._optimizer = make_optimizer(self._model.parameters())
         self._ends_s: list[float] = []
 
@@ -109,10 +112,10 @@ class _DocumentedServer:
 
 
 class _DocumentedWorker:
-    def __init__(self) -> None:
+    def __init__(self, count: int) -> None:
         torch.set_num_threads(1)
-        self._model = Vector()
-        self._gradient = np.zeros(PARAMETERS, np.float32)
+        self._model = Vector(count)
+        self._gradient = np.zeros(count, np.float32)
 
     def compute_gradients(self, weights: dict[str, Tensor]) -> list[np.ndarray]:
         self._model.load_state_dict(weights)
@@ -121,8 +124,8 @@ class _DocumentedWorker:
 
 
 class _LeanServer:
-    def __init__(self) -> None:
-        self._weights = np.zeros(PARAMETERS, np.float32)
+    def __init__(self, count: int) -> None:
+        self._weights = np.zeros(count, np.float32)
         self._change = np.zeros_like(self._weights)
         self._ends_s: list[float] = []
 
@@ -143,10 +146,10 @@ class _LeanServer:
 
 
 class _LeanWorker:
-    def __init__(self) -> None:
-        self._weights, self._gradient = (np.zeros(PARAMETERS, np.float32) for _ in range(2))
+    def __init__(self, count: int) -> None:
+        self._weights, self._gradient = (np.zeros(count, np.float32) for _ in range(2))
 
     def compute_gradients(self, weights: np.ndarray) -> np.ndarray:
-        self._weights[:] = weights  # as a model's state is loaded
+        self._weights[:] = weights  # like loading a state dict
         self._gradient.fill(1.0)
         return self._gradient

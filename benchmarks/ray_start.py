@@ -1,9 +1,10 @@
-"""Seconds until 4 workers on a running Ray cluster have taken their first step, beyond what torch's own import takes.
+"""Seconds until 4 workers on a running Ray cluster have taken their first step, minus the time to import torch.
 
-Ours is a whole run of one step, from before `pl.train` until it has returned: it joins the cluster of two hosts, takes
-its place, starts a process a rank, and ends them. The baselines: 4 plain processes, started at once, that import torch:
-one kind does nothing else, the other builds an optimizer as well, for which torch imports its compiler. Every rank
-does that too. On a machine with fewer than 4 free cores all of them take turns, so that more is slower in proportion.
+Ours is a whole run of one step, from before `pl.train` until it has returned. It joins the cluster of two hosts,
+reserves resources, starts one process per rank, and ends them. The baselines are 4 plain processes, started at the same
+time, that import torch. The first kind does nothing else. The second also builds an optimizer, for which torch imports
+its compiler, as every rank does. On a machine with fewer than 4 free cores they share the cores, so all times are
+longer.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def measure() -> Result:
         )
     with one_machine() if can_make_hosts() else several_hosts(rate=None) as hosts:
         driver = hosts.driver()
-        driver.call(_seconds)  # reads torch from the disk, so that all others find it in memory
+        driver.call(_seconds)  # reads torch from disk, so that it is cached for all others
         return _result(driver)
 
 
@@ -59,7 +60,7 @@ def _result(driver: Driver) -> Result:
 
 
 def _seconds() -> float:
-    """On a host of the cluster."""
+    """Return the seconds of a run on a host of the cluster."""
     import torch
 
     import paceline as pl

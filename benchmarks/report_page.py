@@ -1,7 +1,7 @@
-"""Seconds until a report of 5 strategies, 4 ranks and 50,000 spans is drawn in headless Chromium.
+"""Seconds until headless Chromium shows a report of 5 strategies, 4 ranks and 50,000 spans.
 
-From before the browser is told the file until all charts are there. The bounds are the project's own, 2 s and 6 MB;
-beside them stands an empty page, opened in the same browser by the same way, round by round.
+The time is from the request to open the file until all charts are drawn. The limits are set by this project, 2 s and
+6 MB. For comparison, an empty page is opened in the same browser in the same way, round by round.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 import paceline as pl
 from benchmarks.result import Goal, Result, Row, compare
 from benchmarks.rounds import rounds
-from paceline.comparison.entry import Entry
+from paceline.analysis.comparison.entry import Entry
 from paceline.report import write_page
 from tests.report.chromium import Chromium, find_chromium
 
@@ -66,7 +66,7 @@ def _result(seconds: list[tuple[float, float]], nbytes: int, unmeasured: list[st
 
 
 def _entry(strategy: str) -> Entry:
-    """A run with its share of the spans; how many steps that takes, a short run tells."""
+    """Return a run with its share of the spans. A short run determines the number of steps."""
     spans = len(_run(strategy, 20).trace.to_arrays()["spans"])
     run = _run(strategy, 20 * SPANS // len(STRATEGIES) // spans + 1)
     return Entry(name=strategy, runs=(run,))

@@ -1,4 +1,4 @@
-"""What a benchmark found: rows for the reader, and goals that are met or missed."""
+"""The result of a benchmark: rows of measurements, and goals that are met or missed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Row:
 
     what: str
     rounds: Sequence[float]
-    """What each round measured, in the unit of the result."""
+    """Measurement of each round, in the unit of the result."""
 
     @property
     def median(self) -> float:
@@ -25,7 +25,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goal:
-    """A ratio and the bound that it is held to."""
+    """A ratio and its bound."""
 
     what: str
     rounds: Sequence[float]
@@ -59,7 +59,7 @@ class Goal:
 
 @dataclass(slots=True, kw_only=True)
 class Result:
-    """A benchmark's table, its goals, and what a reader should know besides."""
+    """A benchmark's table, its goals and notes."""
 
     title: str
     unit: str
@@ -67,7 +67,7 @@ class Result:
     goals: list[Goal]
     notes: list[str] = field(default_factory=list)
     unmeasured: list[str] = field(default_factory=list)
-    """What could not be measured here, and how it could."""
+    """What could not be measured here, and what it needs."""
 
     @property
     def met(self) -> bool:
@@ -96,7 +96,7 @@ class Result:
 
 
 def compare(above: Row, below: Row) -> list[float]:
-    """The ratio of two rows within each round."""
+    """Return the ratio of two rows in each round."""
     return [a / b for a, b in zip(above.rounds, below.rounds, strict=True)]
 
 
@@ -105,7 +105,7 @@ def _spread(middle: float, rounds: Sequence[float]) -> list[str]:
 
 
 def _number(value: float) -> str:
-    """Four digits, or whole thousands: more would be noise."""
+    """Format a number with four digits, or in whole thousands. More digits would be noise."""
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
@@ -119,7 +119,7 @@ def _pad(row: list[str]) -> list[str]:
 
 
 def _cells(row: list[str], widths: list[int]) -> list[str]:
-    """The second column holds numbers, which stand to the right."""
+    """Align the cells of a row. The second column has numbers and is right-aligned."""
     return [
         cell.rjust(width) if i == 1 else cell.ljust(width)
         for i, (cell, width) in enumerate(zip(row, widths, strict=True))

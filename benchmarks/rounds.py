@@ -1,4 +1,4 @@
-"""Rounds of measurements: each begins at a quiet moment if one comes soon, and there is an end to them."""
+"""Rounds of measurements. Each begins when the machine is quiet, if that is soon, and their total time is limited."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LEAST = 3
 
 
 def rounds(most: int, limit_s: float) -> Iterator[int]:
-    """Number the rounds. On a busy machine there are fewer of them: none begins when the limit is over."""
+    """Yield the numbers of the rounds. On a busy machine there are fewer: none begins after the time limit."""
     until_s = time.monotonic() + limit_s
     for number in range(most):
         if number >= _LEAST and time.monotonic() > until_s:
@@ -26,7 +26,7 @@ def rounds(most: int, limit_s: float) -> Iterator[int]:
 
 
 def busy_cores() -> float:
-    """How many cores others use at present. To be called while whoever is measured sleeps."""
+    """Return the number of cores that other processes use. Call it while the measured processes sleep."""
     before = _idle_s()
     time.sleep(_SAMPLE_S)
     return max(0.0, (os.cpu_count() or 1) - (_idle_s() - before) / _SAMPLE_S)
@@ -39,7 +39,7 @@ def _wait_until_quiet() -> None:
 
 
 def _idle_s() -> float:
-    """Seconds that all cores together have been idle. 0 where the system does not tell: then all seem busy."""
+    """Return the total idle seconds of all cores. 0 if unknown: all cores then appear busy."""
     try:
         fields = Path("/proc/stat").read_text(encoding="ascii").split("\n", 1)[0].split()
     except OSError:

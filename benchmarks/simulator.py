@@ -1,10 +1,10 @@
-"""How fast the simulated world is, against the same programs in SimPy, which must end at the same virtual second.
+"""Speed of the simulator, against the same programs in SimPy. Both must end at the same virtual time.
 
 A ring all-reduce moves a 1 MB vector around 64 ranks in 2 x 63 rounds, over ports that carry one message at a time.
-Ours goes through everything that `pl.train` does: contexts, tags, counts of bytes, a trace.
+Ours includes everything that `pl.train` does: contexts, tags, byte counts, a trace.
 
-`async` has 1,000 workers push to a server and pull from it. Ours is `pl.train` from its call to the `Run`, with
-history, staleness and every span; SimPy's program draws the same times, moves the same messages, and keeps no record.
+In `async` 1,000 workers push to a server and pull from it. Ours is `pl.train` from its call to the `Run`, with
+history, staleness and every span. SimPy's program draws the same times, sends the same messages, and records nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from torch import nn
 import paceline as pl
 from benchmarks.result import Goal, Result, Row, compare
 from benchmarks.rounds import rounds
-from paceline.clusters.job import Job
+from paceline.clusters.base.job import Job
 from paceline.clusters.rank.rank import DELAY_STREAM
 from paceline.clusters.simulated.simulated import Simulated
 from paceline.collectives import all_reduce
@@ -45,7 +45,7 @@ UPDATES = 20_000
 MEAN_S = 1.0
 SEED = 0
 FEATURES = 1000
-FAST_UPDATES = 50_000  # a second: what is asked of `async`
+FAST_UPDATES = 50_000  # updates per second: the goal for `async`
 
 
 def measure() -> Result:
@@ -87,7 +87,7 @@ def measure() -> Result:
 
 
 def _measure(contenders: dict[str, Callable[[], float]], count: int) -> list[Row]:
-    """How many of `count` things a second each of them does."""
+    """Return the rate of each contender: `count` divided by its seconds."""
     rates: dict[str, list[float]] = {name: [] for name in contenders}
     for _ in rounds(ROUNDS, LIMIT_S):
         ends_s = [_timed(run, count, rates[name]) for name, run in contenders.items()]
@@ -96,7 +96,7 @@ def _measure(contenders: dict[str, Callable[[], float]], count: int) -> list[Row
 
 
 def _timed(run: Callable[[], float], count: int, rates: list[float]) -> float:
-    gc.collect()  # what the one before left behind is not this one's to clear away
+    gc.collect()  # do not charge the garbage of the previous run to this one
     start_s = time.process_time()
     end_s = run()
     rates.append(count / (time.process_time() - start_s))
@@ -107,7 +107,7 @@ def _timed(run: Callable[[], float], count: int, rates: list[float]) -> float:
 
 
 class Ring(Strategy):
-    """The messages of a ring all-reduce, without the sums: virtual time does not ask what is in a message."""
+    """The messages of a ring all-reduce, without the sums, which take no virtual time."""
 
     async def worker(self, ctx: Context) -> None:
         chunk = torch.empty(CHUNK_BYTES // 4, device="meta")
@@ -118,7 +118,7 @@ class Ring(Strategy):
 
 
 class Collective(Ring):
-    """The same messages as strategies send them: a collective of many ranks is timed as a whole."""
+    """The same messages as a collective, like in strategies: with many ranks it is timed as a whole."""
 
     async def worker(self, ctx: Context) -> None:
         vector = torch.empty(VECTOR_BYTES // 4, device="meta")
@@ -151,7 +151,7 @@ def _simulate_async() -> float:
 
 
 class Ports:
-    """When each rank's ports are free again: a list costs SimPy less than a Resource would."""
+    """Times at which the ports of each rank are free. In SimPy a list is faster than a Resource."""
 
     def __init__(self, env: simpy.Environment, ranks: int) -> None:
         self._env = env
@@ -159,7 +159,7 @@ class Ports:
         self._in_s = [0.0] * ranks
 
     def until_delivery_s(self, source: int, to: int, nbytes: int) -> float:
-        """Take both ports for a message that is sent now; tell how long it will be under way."""
+        """Reserve both ports for a message that is sent now. Return the seconds until its delivery."""
         busy_s = nbytes * LINK.seconds_per_byte
         start_s = max(self._env.now, self._out_s[source])
         self._out_s[source] = start_s + busy_s
@@ -172,7 +172,7 @@ Send = Callable[[int, int, int], object]
 
 
 def _simulate_with_processes() -> float:
-    """As SimPy's documentation does it ("Event Latency"): a process carries each message to its Store."""
+    """Simulate as in SimPy's documentation ("Event Latency"): a process carries each message to its Store."""
 
     def network(env: simpy.Environment, channels: list[simpy.Store]) -> Send:
         ports = Ports(env, RANKS)
@@ -187,7 +187,7 @@ def _simulate_with_processes() -> float:
 
 
 def _simulate_with_callbacks() -> float:
-    """Closer to SimPy's engine: the end of a Timeout puts the message into its Store."""
+    """Simulate closer to SimPy's engine: the end of a Timeout puts the message into its Store."""
 
     def network(env: simpy.Environment, channels: list[simpy.Store]) -> Send:
         ports = Ports(env, RANKS)
@@ -221,7 +221,7 @@ def _run_simpy(network: Callable[[simpy.Environment, list[simpy.Store]], Send]) 
 
 
 def _simulate_async_with_processes() -> float:
-    """A process for each worker, one for the server, and one that carries each message."""
+    """Simulate with a process for each worker, for the server, and for each message."""
     env = simpy.Environment()
     channels = [simpy.Store(env) for _ in range(WORKERS + 1)]
     ports, server_rank, nbytes = Ports(env, WORKERS + 1), WORKERS, 4 * FEATURES
@@ -231,7 +231,7 @@ def _simulate_async_with_processes() -> float:
         channels[to].put(source)
 
     def worker(rank: int) -> Generator[Any, Any, None]:
-        rng = np.random.default_rng([SEED, rank, DELAY_STREAM])  # the times that ours draws
+        rng = np.random.default_rng([SEED, rank, DELAY_STREAM])  # the same times as ours
         while True:
             yield env.timeout(rng.exponential(MEAN_S))
             env.process(carry(rank, server_rank))

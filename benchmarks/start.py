@@ -1,8 +1,8 @@
 """Seconds until 8 workers can take their first step, against 8 processes that multiprocessing spawns.
 
-Ours is a whole run of one step, from before `pl.train` until it has returned: cold, with the fork server to be started,
-and warm, as every later run of the same program. The spawned processes import torch, build the same model and an
-optimizer, and say that they are ready. Both start from a program that has imported torch already.
+Ours is a whole run of one step, from before `pl.train` until it has returned: cold, including the start of the fork
+server, and warm, like every later run of the same program. The spawned processes import torch, build the same model and
+an optimizer, and report that they are ready. Both start from a program that has already imported torch.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LIMIT_S = 40.0
 
 
 def measure() -> Result:
-    _in_new_program("ours")  # reads torch from the disk, so that all others find it in memory
+    _in_new_program("ours")  # reads torch from disk, so that it is cached for all others
     ours, spawned = [], []
     for _ in rounds(ROUNDS, LIMIT_S):
         ours.append(_in_new_program("ours"))
@@ -45,7 +45,7 @@ def measure() -> Result:
 
 
 def _in_new_program(whose: str) -> list[float]:
-    """Each measurement has a program of its own, or else the second would find what the first has started."""
+    """Measure in a new program. Otherwise the second measurement would use processes of the first."""
     command = [sys.executable, "-m", "benchmarks.start", whose]
     seconds: list[float] = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
     return seconds
@@ -62,7 +62,7 @@ def _start_ours() -> list[float]:
         data=(torch.zeros(SAMPLES, 784), torch.zeros(SAMPLES, dtype=torch.int64)),
         loss=cross_entropy,
         optimizer=make_optimizer,
-        batch_size=WORKERS,  # one sample each: what is timed is the start, not the step
+        batch_size=WORKERS,  # one sample each: the start is timed, not the step
     )
     seconds = []
     for _ in range(2):

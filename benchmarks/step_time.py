@@ -1,8 +1,8 @@
-"""How long one step takes: all-reduce, against DistributedDataParallel on Gloo and against no communication at all.
+"""Time of one step: all-reduce, against DistributedDataParallel on Gloo and against no communication.
 
-The same model (784-1024-1024-10, float32), data, optimizer and samples a worker; one thread a worker. Without
-communication each worker computes its gradient and takes a full step of its own: the time that a perfect network would
-give to workers that each hold a whole model.
+All use the same model (784-1024-1024-10, float32), data, optimizer and samples per worker, with one thread per worker.
+Without communication each worker computes its gradient and takes its own full step. This is the time on a perfect
+network, if each worker holds a whole model.
 """
 
 from __future__ import annotations
@@ -25,9 +25,7 @@ WORKERS = (2, 4)
 ROUNDS = 9
 LIMIT_S = 50.0
 STEPS = 30
-WARM_UP = (
-    5  # steps at the beginning of every block, in which caches fill and memory is touched for the first time
-)
+WARM_UP = 5  # first steps of every block, in which caches fill and memory is allocated
 SHARED, RING = "all-reduce", "all-reduce:algorithm=ring"
 
 
@@ -39,7 +37,7 @@ def measure() -> Result:
 
 
 def train(workers: int, strategy: str, steps: int = STEPS) -> pl.Run:
-    """One run of ours."""
+    """Run Paceline once."""
     task = pl.Task(
         model=build_model,
         data=partial(make_data, workers),
@@ -85,7 +83,7 @@ def _measure_workers(workers: int, result: Result) -> None:
     ]
     result.notes += [
         f"{workers} workers: {_where_the_time_went(runs)}",
-        # Where others use the machine too, the rounds that they disturbed least come nearest to the truth.
+        # If other processes use the machine, the least disturbed rounds are the most accurate.
         f"{workers} workers, by each one's fastest round: DDP / all-reduce {_fastest(ddp, ours):.2f}, "
         f"all-reduce / no communication {_fastest(ours, alone):.2f}",
     ]
@@ -96,7 +94,7 @@ def _fastest(above: Row, below: Row) -> float:
 
 
 def _take_turns(blocks: dict[str, Callable[[], float]]) -> dict[str, list[float]]:
-    """One block of each a round, beginning with another one each time, so that none profits from its place."""
+    """Run one block of each per round, starting with another one each time, so that the order favours none."""
     measured: dict[str, list[float]] = {name: [] for name in blocks}
     names = list(blocks)
     for number in rounds(ROUNDS, LIMIT_S):
@@ -117,10 +115,10 @@ def _run_plain_torch(plain_torch: PlainTorch, kind: str) -> float:
 
 
 def _common_steps(ends_s: list[list[float]]) -> list[float]:
-    """When the workers together had done one more step each, while all of them were at work.
+    """Return the times at which all workers had done one more step, while all of them were computing.
 
-    Workers that do not wait for each other share the cores unevenly for a while: the steps of one of them alone would
-    show the scheduler's slices, not the work.
+    Workers that do not wait for each other share the cores unevenly for a while. The steps of a single worker would
+    show the time slices of the scheduler, not the work.
     """
     last_s = min(ends[-1] for ends in ends_s)
     together = sorted(end for ends in ends_s for end in ends if end <= last_s)
@@ -132,7 +130,7 @@ def _typical(ends_s: Sequence[float]) -> float:
 
 
 def _where_the_time_went(runs: list[pl.Run]) -> str:
-    """Ours, by what the trace says: mean milliseconds a step and worker."""
+    """Return the mean milliseconds per step and worker of our runs, by kind, from the trace."""
     parts = {"compute": Kind.COMPUTE, "sum": Kind.RECEIVE, "update": Kind.UPDATE, "barriers": Kind.WAIT}
     means = {name: statistics.median(_mean_ms(run, kind) for run in runs) for name, kind in parts.items()}
     return "all-reduce's step: " + ", ".join(f"{name} {ms:.2f} ms" for name, ms in means.items())

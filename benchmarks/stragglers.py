@@ -1,8 +1,8 @@
-"""How long to 97 % of the digits when one of 4 workers is 4 times as slow: DDP's time against each strategy's.
+"""Time to 97 % on the digits if one of 4 workers is 4 times as slow: DDP against each strategy.
 
-The experiment is that of examples/stragglers.py: the same model, batches, seed, optimizer and slowness for all. The
-goal is held at the task's own learning rate, which suits DDP. At that rate stale gradients diverge, so everything is
-measured at a lower one too, where DDP needs half as many steps again.
+The experiment is the one of examples/stragglers.py: the same model, batches, seed, optimizer and slowdown for all. The
+goal applies at the task's own learning rate, which suits DDP. At that rate stale gradients diverge, so everything is
+also measured at a lower rate, where DDP needs one and a half times as many steps.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["measure"]
 ROUNDS = 5
 LIMIT_S = 100.0
 FAMILY = tuple(name for name in STRATEGIES if name not in (DDP, "all-reduce"))
-"""The parameter server's variants."""
+"""Variants of the parameter server."""
 
 Runs = dict[str, list[pl.Run | None]]
 
@@ -64,7 +64,7 @@ def _measure_rate(rate: float, result: Result) -> None:
 
 
 def _take_turns(rate: float) -> Runs:
-    """Every strategy once a round, beginning with another one each time; each round has a seed of its own."""
+    """Run every strategy once per round, starting with another one each time. Each round has its own seed."""
     runs: Runs = {name: [] for name in STRATEGIES}
     for number in rounds(ROUNDS, LIMIT_S):
         start = number % len(STRATEGIES)
@@ -74,7 +74,7 @@ def _take_turns(rate: float) -> Runs:
 
 
 def _reached(runs: Runs, *, with_evaluation: bool = False) -> dict[str, list[float]]:
-    """Of each strategy that came to the target in every round: its seconds."""
+    """Return the seconds of each strategy that reached the target in every round."""
     times: dict[str, list[float]] = {}
     for name, each in runs.items():
         found = [seconds_to_target(run, with_evaluation=with_evaluation) for run in each]
@@ -91,10 +91,10 @@ def _by_the_stopwatch(rate: float, runs: Runs, best: str) -> str:
 
 
 def _at_the_better_rate(rows: Sequence[Row]) -> str:
-    """Neither side is to profit from a rate that does not suit the other."""
+    """Compare both sides at their better rate, so that no rate favours one of them."""
     ddp = [row for row in rows if row.what.startswith(DDP)]
     family = [row for row in rows if row.what.startswith(FAMILY)]
     if not ddp or not family:
-        return "the better rate of each cannot be told"
+        return "the better rate of each is unknown"
     a, b = (min(group, key=lambda row: row.median) for group in (ddp, family))
     return f"each at its better rate: {a.what} / {b.what} {a.median / b.median:.2f}"

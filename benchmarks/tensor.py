@@ -1,8 +1,8 @@
-"""How long a step takes with matrices split among 2 workers: ours against DTensor on Gloo, and without communication.
+"""Time of a step with matrices split among 2 workers: ours against DTensor on Gloo, and without communication.
 
-The same transformer, its attention written so that DTensor can split it, by the same columns, rows and heads; plain
-SGD, one thread a worker. Without communication: each worker has a model of half the heads and half the columns, and
-sums nothing.
+Both use the same transformer, with attention written so that DTensor can split it, and split the same columns, rows and
+heads; plain SGD, one thread per worker. Without communication each worker has a model with half the heads and half the
+columns, and sums nothing.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ STEPS, WARM_UP = 8, 2
 
 
 class Block(nn.Module):
-    """A layer of a transformer, of which a worker may have some of the heads and some of the columns."""
+    """A transformer layer with 1/`parts` of the heads and of the columns."""
 
     def __init__(self, parts: int) -> None:
         super().__init__()
@@ -76,7 +76,7 @@ class Transformer(nn.Module):
 
 
 def build_model() -> nn.Module:
-    """About 11 million parameters."""
+    """Return a model with about 11 million parameters."""
     return Transformer()
 
 
@@ -125,7 +125,7 @@ def _typical(ends_s: Sequence[float]) -> float:
 
 
 class _Trainer:
-    """One process's part."""
+    """Training in one process."""
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model

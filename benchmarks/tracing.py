@@ -1,8 +1,8 @@
-"""What the trace costs a step: the cost of a span, times the spans of a step, as a share of the step.
+"""Cost of the trace in a step: cost of a span, times spans per step, as a fraction of the step.
 
-The cost of a span is measured in a worker process of the local cluster, with the very calls that its context makes:
-two looks at the clock, one span, and its share of the packing at the end. Runs with and without a trace would tell the
-same, but they differ by more than 2 % for other reasons.
+The cost of a span is measured in a worker process of the local cluster, with the same calls as in its context: two
+clock readings, one span, and its share of the packing at the end. Comparing runs with and without a trace is not
+possible, because they differ by more than 2 % for other reasons.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import paceline as pl
 from benchmarks.result import Goal, Result, Row
 from benchmarks.rounds import rounds
 from benchmarks.step_time import step_seconds, train
-from paceline.clusters.job import Job
+from paceline.clusters.base.job import Job
 from paceline.clusters.local.local import Local
 from paceline.context import Strategy
 from paceline.trace import Kind, Recorder
@@ -25,7 +25,7 @@ WORKERS = (2, 4)
 ROUNDS = 3
 LIMIT_S = 10.0
 STEPS = 20
-SPANS = 20_000  # recorded in one measurement
+SPANS = 20_000  # spans per measurement
 
 
 def measure() -> Result:
@@ -55,7 +55,7 @@ def _spans_per_step(run: pl.Run) -> float:
 
 
 class Probe(Strategy):
-    """A role program that does nothing but record spans. Its context's own methods are no part of the Context seam."""
+    """A role program that only records spans. It uses methods outside the Context interface."""
 
     async def worker(self, ctx: Any) -> float:
         start_s = time.perf_counter()
@@ -64,7 +64,7 @@ class Probe(Strategy):
             ctx.span(Kind.UPDATE, began_s, ctx.now())
         ctx.recorder.pack().to_bytes()
         seconds = time.perf_counter() - start_s
-        ctx.recorder = Recorder(ctx.rank, ctx.role)  # the driver has no use for these
+        ctx.recorder = Recorder(ctx.rank, ctx.role)  # the driver does not need these spans
         return seconds / SPANS
 
 

@@ -1,4 +1,4 @@
-"""A transformer of about 11 million parameters, and made-up sentences for it."""
+"""A transformer with about 11 million parameters, and random sentences."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import Tensor, nn
 __all__ = ["LAYERS", "SAMPLES", "build_transformer", "make_sentences", "token_loss"]
 
 LAYERS, SAMPLES = 6, 32
-"""Of the model; of a batch."""
+"""Sizes of the model, and of a batch."""
 _WIDTH, _HEADS, _LENGTH, _WORDS = 384, 6, 64, 512
 
 
@@ -23,7 +23,7 @@ class _Embedding(nn.Module):
 
 
 def build_transformer() -> nn.Sequential:
-    """Its layers are numbers 1 to `LAYERS`; 0 is the embedding, and the last is the head."""
+    """Return the model. Its layers have the numbers 1 to `LAYERS`; 0 is the embedding, and the last is the head."""
     layers = (
         nn.TransformerEncoderLayer(_WIDTH, _HEADS, 4 * _WIDTH, dropout=0.0, batch_first=True, norm_first=True)
         for _ in range(LAYERS)

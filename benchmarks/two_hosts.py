@@ -1,9 +1,9 @@
 """An all-reduce of 4 MiB by two hosts of two workers, over a link of 100 Mbit/s: hierarchical against the flat ring.
 
-The hosts are network namespaces joined by veth pairs that `tc tbf` shapes; their processes are started as any launcher
-would (`pl.Launched`). In the flat ring each host's link carries 2 n (p - 1)/p = 1.5 n, in the hierarchical one n. What
-the formulas predict is that over the bandwidth, since all else is quick against it. Headers of TCP and Ethernet take
-about 4.5 % of the link, which the formulas do not know.
+The hosts are network namespaces joined by veth pairs, shaped with `tc tbf`. Their processes are started as by a
+launcher (`pl.Launched`). In the flat ring each host's link carries 2 n (p - 1)/p = 1.5 n bytes, in the hierarchical
+algorithm n. The formulas predict these bytes divided by the bandwidth; everything else is fast in comparison. Headers
+of TCP and Ethernet take about 4.5 % of the link, which the formulas do not include.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NBYTES = 4 * 2**20
 BITS_A_SECOND = 100e6
 ROUNDS = 7
 WORKERS_A_HOST = 2
-# Bytes that each host's link carries, in tensors.
+# Bytes on each host's link, in units of the tensor.
 CARRIED = {"ring": 1.5, "hierarchical": 1.0}
 TITLE = f"seconds of an all-reduce of {NBYTES // 2**20} MiB, 2 hosts of 2 workers, 100 Mbit/s, encrypted"
 
@@ -50,7 +50,7 @@ def _result(seconds: dict[str, list[float]]) -> Result:
 
 
 def _launch(hosts: Hosts) -> dict[str, list[float]]:
-    """A process a rank, those of one host next to each other."""
+    """Start one process per rank. Ranks of one host are adjacent."""
     ranks = WORKERS_A_HOST * len(hosts.hosts)
     common = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": hosts.hosts[0].address, "OMP_NUM_THREADS": "1"}
     drivers = [hosts.driver(rank // WORKERS_A_HOST, RANK=str(rank), **common) for rank in range(ranks)]
@@ -61,7 +61,7 @@ def _launch(hosts: Hosts) -> dict[str, list[float]]:
 
 
 def _seconds() -> dict[str, list[float]]:
-    """By algorithm, of each round. The slowest rank's time is the collective's."""
+    """Return the seconds of each round, by algorithm. The slowest rank determines the time."""
     results = pl.run_program(_program, pl.Launched()).results
     return {
         name: [max(each) for each in zip(*(result[i] for result in results), strict=True)]
@@ -70,7 +70,7 @@ def _seconds() -> dict[str, list[float]]:
 
 
 async def _program(ctx: Context) -> list[list[float]]:
-    """Seconds of each algorithm in each round, in turns."""
+    """Return the seconds of each algorithm in each round. The algorithms alternate."""
     data = torch.ones(NBYTES // 4)
     taken: list[list[float]] = [[] for _ in ALGORITHMS]
     for number in range(ROUNDS + 1):
@@ -78,7 +78,7 @@ async def _program(ctx: Context) -> list[list[float]]:
             await barrier(ctx)
             began_s = time.monotonic()
             await all_reduce(ctx, data, algorithm)
-            if number:  # the first opens the connections
+            if number:  # the first round opens the connections
                 taken[i].append(time.monotonic() - began_s)
             data.fill_(1.0)
     return taken

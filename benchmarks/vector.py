@@ -1,6 +1,6 @@
-"""A model of 4 MiB: what we and the baselines push and pull alike.
+"""A model with one vector, which Paceline and the baselines push and pull.
 
-Nothing is computed. The gradient is all ones, so what the parameters must be after any number of updates is known.
+Nothing is computed. The gradient is all ones, so the expected parameters are known after any number of updates.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 __all__ = [
     "ASYNC",
-    "PARAMETERS",
     "RATE",
     "SYNC",
     "WORKERS",
@@ -24,37 +23,36 @@ __all__ = [
 ]
 
 WORKERS = 3
-PARAMETERS = 2**20  # of four bytes each
 RATE = 0.01
 ASYNC, SYNC = "async", "sync"
 
 
 class Served(NamedTuple):
-    """What a server did in one block: each worker pushed and pulled `rounds` times."""
+    """Result of one block, in which each worker pushed and pulled `rounds` times."""
 
     ends_s: Sequence[float]
-    """When each update was done, on the server's monotonic clock."""
+    """Time of each update, on the server's monotonic clock."""
     parameters: Tensor
 
     def seconds(self, rounds: int, warm_up: int) -> float:
-        """Mean seconds in which every worker pushes and pulls once, without the first rounds."""
+        """Return the mean seconds of one push and pull by every worker, without the warm-up rounds."""
         self._check()
         updates = len(self.ends_s) // rounds
         first = warm_up * updates - 1
         return (self.ends_s[-1] - self.ends_s[first]) / (rounds - warm_up)
 
     def _check(self) -> None:
-        """Whoever loses a gradient, or applies one twice, is not measured."""
-        expected = torch.full((PARAMETERS,), -RATE * len(self.ends_s))
+        """Check that no gradient was lost or applied twice."""
+        expected = torch.full_like(self.parameters, -RATE * len(self.ends_s))
         torch.testing.assert_close(self.parameters, expected, rtol=1e-3, atol=0.0)
 
 
 class Vector(nn.Module):
-    """One flat parameter."""
+    """One flat parameter of `count` elements, four bytes each."""
 
-    def __init__(self) -> None:
+    def __init__(self, count: int) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.zeros(PARAMETERS))
+        self.weight = nn.Parameter(torch.zeros(count))
 
 
 def make_data() -> tuple[Tensor, Tensor]:

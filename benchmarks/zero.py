@@ -1,16 +1,16 @@
-"""How long a step of ZeRO takes: ours against FSDP2 (`fully_shard`) on Gloo, and against no communication at all.
+"""Time of a ZeRO step: ours against FSDP2 (`fully_shard`) on Gloo, and against no communication.
 
-The same transformer and batch, Adam, one thread a worker, and both shard layer by layer. The batch is small, so that
-what is sent counts: the larger it is, the more of a step is the same computing on both sides. On a quiet machine 8
-sentences gave ratios of 0.52 to 0.74; on a busy one, the 32 of the other benchmarks gave 0.73 to 0.90.
+Both use the same transformer and batch, Adam, one thread per worker, and shard layer by layer. The batch is small, so
+that communication matters: with a larger batch, more of a step is the same computation on both sides. On a quiet
+machine 8 sentences gave ratios of 0.52 to 0.74; on a busy one, the 32 of the other benchmarks gave 0.73 to 0.90.
 
-Stage 3 is `fully_shard` as it is. With `reshard_after_forward=False` parameters stay until the backward pass has used
-them, which sends as much as stage 2, but does not keep them from step to step. FSDP2 needs nothing special for Gloo in
-torch 2.13: where a group cannot take a mean, it takes a sum and divides.
+Stage 3 is plain `fully_shard`. With `reshard_after_forward=False` parameters stay in memory until the backward pass has
+used them. This sends as much as stage 2, but does not keep the parameters between steps. FSDP2 needs no special options
+for Gloo in torch 2.13: if a group cannot compute a mean, it sums and divides.
 
-No communication is the gradient of each worker's slice and the update of a worker's share of the parameters, all
-workers at once: what ZeRO computes, and nothing else. No ratio to FSDP2's step can be lower than what this takes of it,
-if both compute with the same kernels.
+Without communication, all workers compute the gradient of their slice and update their share of the parameters at the
+same time. This is the computation of ZeRO without anything else. With the same kernels, no ratio to FSDP2's step can be
+lower.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def _run_ours(workers: int, stage: int) -> float:
 
 
 def _sent(workers: int, stage: int) -> str:
-    """Counted where all is sent by messages: memory that ranks share has none."""
+    """Return the traffic of a step, counted in a run with messages: shared memory sends none."""
     bytes_sent = [_bytes_sent(workers, stage, steps) for steps in (1, 2)]
     count = sum(parameter.numel() for parameter in build_transformer().parameters())
     elements = (bytes_sent[1] - bytes_sent[0]) / 4 / workers
@@ -126,10 +126,10 @@ def _typical(ends_s: Sequence[float]) -> float:
 
 
 class _Trainer:
-    """One process's model: its own, or sharded by FSDP2."""
+    """The model of one process: unsharded, or sharded by FSDP2."""
 
     def __init__(self, rank: int, workers: int, model: nn.Module, share: float = 1.0) -> None:
-        """`share`: of the parameters that are updated."""
+        """`share` is the fraction of the parameters that is updated."""
         self._model = model
         self._optimizer = _make_optimizer(_first(list(model.parameters()), share))
         self._words, self._targets = make_sentences()
@@ -143,13 +143,13 @@ class _Trainer:
             loss = token_loss(self._model(self._words[first:last]), self._targets[first:last])
             loss.backward()  # type: ignore[no-untyped-call]
             self._optimizer.step()
-            loss.item()  # we report every loss; so does anyone who watches a training
+            loss.item()  # Paceline reports every loss too
             ends_s.append(time.monotonic())
         return ends_s
 
 
 def _first(parameters: Sequence[torch.Tensor], share: float) -> list[torch.Tensor]:
-    """The first of the parameters, about so much of all of their elements."""
+    """Return the first parameters that together have about `share` of all elements."""
     ends = itertools.accumulate(parameter.numel() for parameter in parameters)
     most = share * sum(parameter.numel() for parameter in parameters)
     return [parameter for parameter, end in zip(parameters, ends, strict=True) if end <= most]
@@ -165,7 +165,7 @@ def _sharded(workers: int, stage: int) -> nn.Module:
 
 def _serve(rank: int, workers: int, meeting_point: str, pipe: Connection) -> None:
     torch.set_num_threads(1)
-    # It warns that outputs must not be changed in place. Nobody does.
+    # FSDP warns that outputs must not be changed in place, which does not happen here.
     warnings.filterwarnings("ignore", message="FSDP2-wrapped module")
     join(rank, workers, meeting_point)
     trainers = {str(stage): _Trainer(rank, workers, _sharded(workers, stage)) for stage in STAGES}

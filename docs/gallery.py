@@ -1,9 +1,9 @@
-"""Builds the gallery: for each strategy a page, and its textbook picture as the simulator draws it.
+"""Build the gallery: one page for each strategy, with a timeline drawn from a simulation.
 
     make docs
 
-A page says what the strategy's own module says (what it does, when to use it, its cost, its paper), so nothing here can
-fall behind the code. What a page adds is the scene of its picture. A strategy without a scene is an error.
+The text of a page comes from the docstring of the strategy's module (method, when to use it, cost, paper), so it cannot
+become outdated. Only the scene of the timeline is defined here. A strategy without a scene is an error.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch import nn
 
 import paceline as pl
 from paceline.strategies import ALIASES, STRATEGIES
-from paceline.strategies.pages import page_of
+from paceline.strategies.registry.descriptions import description_of
 from paceline.trace.picture import draw
 
 FOLDER = Path(__file__).parent / "gallery"
@@ -32,28 +32,28 @@ SLOW_LINK = pl.Link(bandwidth="100Mbps", latency="1ms")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Scene:
-    """What a picture shows."""
+    """The simulated run that a picture shows."""
 
     spec: str
-    words: str = "times vary from batch to batch, the last worker is twice as slow"
+    caption: str = "times vary from batch to batch, and the last worker is twice as slow"
     steps: int = 4
     workers: int = 4
     compute: object = SOME_ARE_SLOW
     slow: dict[int, float] = dataclasses.field(default_factory=lambda: {3: 2.0})
     math: str = "none"
     model: str = "layer"
-    """Of `TASKS`."""
+    """Key in `TASKS`."""
     more: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    """Other words of the strategy, which get pictures of their own, and what to say of each."""
+    """Further specs of the strategy that get their own pictures, with the caption of each."""
 
 
 STEADY = pl.times.Constant(0.02)
-EVEN = {"compute": STEADY, "slow": {}, "words": "all workers alike"}
+EVEN = {"compute": STEADY, "slow": {}, "caption": "all workers have equal speed"}
 
 SCENES = {
     "single": Scene(
         spec="single",
-        **EVEN | {"words": "one worker, the whole batch"},
+        **EVEN | {"caption": "one worker, the whole batch"},
     ),
     "map-reduce": Scene(
         spec="map-reduce",
@@ -76,22 +76,22 @@ SCENES = {
         spec="layers:cuts=2+4+6",
         steps=2,
         model="deep",
-        **EVEN | {"words": "two batches, each forward and backward through four ranks"},
+        **EVEN | {"caption": "two batches, each forward and backward through four ranks"},
     ),
     "pipeline": Scene(
         spec="pipeline:order=1f1b,microbatches=6",
         steps=1,
         model="deep",
         more={
-            "pipeline:order=gpipe,microbatches=6": "all forward passes first: as long, but all activations are kept",
-            "pipeline:order=interleaved,chunks=2,microbatches=8": "each rank has two stages, one of each half",
-            "pipeline:order=zb-h1,microbatches=6": "gradients of weights fill the time at the end",
-            "pipeline:order=zb-h2,microbatches=8": "more micro-batches in flight fill the time at the beginning, too",
+            "pipeline:order=gpipe,microbatches=6": "all forward passes first: equally fast, more memory",
+            "pipeline:order=interleaved,chunks=2,microbatches=8": "each rank has two stages, one per half",
+            "pipeline:order=zb-h1,microbatches=6": "weight gradients fill the idle time at the end",
+            "pipeline:order=zb-h2,microbatches=8": "more micro-batches in flight fill the idle time at the start",
         },
         **EVEN
         | {
             "compute": pl.times.Phases("4ms", "4ms", "4ms"),
-            "words": "the numbers are micro-batches; what is empty between them is the bubble",
+            "caption": "the numbers are micro-batches; the gaps between them are the bubble",
         },
     ),
     "tensor": Scene(
@@ -102,7 +102,9 @@ SCENES = {
             "tensor:size=2": "two groups of two, each with half of the batch; they sum their gradients at the end"
         },
         **EVEN
-        | {"words": "four pairs of layers, each with a sum forward and, but for the first, one backward"},
+        | {
+            "caption": "four pairs of layers, each with a sum forward and, except for the first, one backward"
+        },
     ),
     "zero": Scene(
         spec="zero:stage=3,segments=8",
@@ -111,8 +113,8 @@ SCENES = {
         **EVEN
         | {
             "compute": pl.times.Constant(0.12),
-            "words": "segments are gathered, and their gradients scattered, "
-            "while others are computed; the last gathers are for run.model",
+            "caption": "segments are gathered and their gradients scattered while other segments are computed; "
+            "the last gathers are for run.model",
         },
     ),
     "hybrid": Scene(
@@ -125,7 +127,7 @@ SCENES = {
         **EVEN
         | {
             "compute": pl.times.Phases("4ms", "4ms", "4ms"),
-            "words": "two pipelines of two stages, which sum their gradients at the end",
+            "caption": "two pipelines of two stages; they sum their gradients at the end",
         },
     ),
     "k-sync": Scene(spec="k-sync:k=3"),
@@ -171,32 +173,32 @@ def main() -> None:
     FOLDER.mkdir()
     for name, kind in STRATEGIES.items():
         scene = SCENES[name]
-        (FOLDER / f"{name}.svg").write_text(picture(scene, scene.spec, scene.words), encoding="utf-8")
-        for number, (spec, words) in enumerate(scene.more.items(), 2):
-            (FOLDER / f"{name}-{number}.svg").write_text(picture(scene, spec, words), encoding="utf-8")
+        (FOLDER / f"{name}.svg").write_text(picture(scene, scene.spec, scene.caption), encoding="utf-8")
+        for number, (spec, caption) in enumerate(scene.more.items(), 2):
+            (FOLDER / f"{name}-{number}.svg").write_text(picture(scene, spec, caption), encoding="utf-8")
         (FOLDER / f"{name}.md").write_text(page(name, kind, scene), encoding="utf-8")
     (FOLDER / "README.md").write_text(contents(), encoding="utf-8")
     print(f"{len(STRATEGIES)} pages in {FOLDER}")
 
 
-def picture(scene: Scene, spec: str, words: str) -> str:
+def picture(scene: Scene, spec: str, caption: str) -> str:
     cluster = pl.Simulated(
         workers=scene.workers, compute=scene.compute, link=SLOW_LINK, slow=scene.slow, math=scene.math
     )
     run = pl.train(TASKS[scene.model](), spec, cluster, steps=scene.steps, seed=3)
     in_stages = any(each.startswith("stage") for each in run.holds)
-    words += f"; bubble {run.trace.bubble:.0%}" if in_stages else f"; {SLOW_LINK}"
-    return draw(run.trace.spans, run.trace.seconds, title=spec, words=words, under=under(run.holds))
+    caption += f"; bubble {run.trace.bubble:.0%}" if in_stages else f"; {SLOW_LINK}"
+    return draw(run.trace.spans, run.trace.seconds, title=spec, words=caption, under=under(run.holds))
 
 
 def under(holds: Sequence[str]) -> list[str]:
-    """What each rank holds, as short as it can be said: "stage 1, part 0"."""
+    """Return short labels for the parts that ranks hold, such as "stage 1, part 0"."""
     parts = [[part.split(" of ")[0].removeprefix("tensor ") for part in each.split(", ")] for each in holds]
     return [", ".join(part for part in each if part != "all layers") for each in parts]
 
 
 def task() -> pl.Task:
-    """A layer of 80 kB: 6.5 ms on the link of the pictures."""
+    """Make a task with one layer of 80 kB, which takes 6.5 ms on the link of the pictures."""
     return pl.Task(
         model=lambda: nn.Linear(200, 100),
         data=(torch.zeros(1024, 200), torch.zeros(1024, 100)),
@@ -207,7 +209,7 @@ def task() -> pl.Task:
 
 
 def deep_task() -> pl.Task:
-    """Eight layers alike, whose outputs are of 1.6 kB a micro-batch: they are soon sent."""
+    """Make a task with eight equal layers. Their outputs have 1.6 kB per micro-batch, so sending is quick."""
     return pl.Task(
         model=lambda: nn.Sequential(*(nn.Linear(8, 8) for _ in range(8))),
         data=(torch.zeros(1024, 8), torch.zeros(1024, 8)),
@@ -218,7 +220,7 @@ def deep_task() -> pl.Task:
 
 
 def wide_task() -> pl.Task:
-    """Eight layers alike, of 40 kB: one is gathered by four ranks in 4 ms."""
+    """Make a task with eight equal layers of 40 kB. Four ranks gather one of them in 4 ms."""
     return pl.Task(
         model=lambda: nn.Sequential(*(nn.Linear(100, 100) for _ in range(8))),
         data=(torch.zeros(1024, 100), torch.zeros(1024, 100)),
@@ -232,13 +234,13 @@ TASKS = {"layer": task, "deep": deep_task, "wide": wide_task}
 
 
 def page(name: str, kind: type, scene: Scene) -> str:
-    told = page_of(kind)
+    told = description_of(kind)
     lines = [f"# {name}", "", told.what, ""]
     lines += [f"![{scene.spec}: what each rank does over time]({name}.svg)", ""]
-    lines += [f"`{scene.spec}` on {scene.workers} workers: {scene.words}. Drawn by the simulator.", ""]
-    for number, (spec, words) in enumerate(scene.more.items(), 2):
+    lines += [f"`{scene.spec}` on {scene.workers} workers: {scene.caption}. Drawn by the simulator.", ""]
+    for number, (spec, caption) in enumerate(scene.more.items(), 2):
         lines += [f"![{spec}: what each rank does over time]({name}-{number}.svg)", ""]
-        lines += [f"`{spec}`: {words}.", ""]
+        lines += [f"`{spec}`: {caption}.", ""]
     for heading, text in told.notes.items():
         lines += [f"## {heading}", "", text, ""]
     lines += parameters(kind)
@@ -260,7 +262,7 @@ def parameters(kind: type) -> list[str]:
 
 
 def contents() -> str:
-    lines = ["# Gallery", "", "Every strategy at work. `make docs` draws these pages anew.", ""]
+    lines = ["# Gallery", "", "A timeline of every strategy. `make docs` regenerates these pages.", ""]
     for name, kind in STRATEGIES.items():
         summary = (inspect.getdoc(kind) or "").partition("\n")[0]
         lines += [f"## [{name}]({name}.md)", "", summary, "", f"![{name}]({name}.svg)", ""]

@@ -1,6 +1,6 @@
-"""A small character transformer, which learns to write the sentences of a small grammar.
+"""A small character transformer that learns to write the sentences of a small grammar.
 
-The text is made here, from a seed. The model has 2 layers of width 64 and sees 64 characters.
+The text is generated here, from a seed. The model has 2 layers of width 64 and a context of 64 characters.
 
     python examples/char_transformer.py
 """
@@ -26,7 +26,7 @@ GRAMMAR = {
 
 
 def written(symbol: str, chance: random.Random) -> str:
-    """One random text of a symbol of the grammar."""
+    """Return a random text for a symbol of the grammar."""
     text = chance.choice(GRAMMAR[symbol])
     while "{" in text:
         before, _, rest = text.partition("{")
@@ -45,12 +45,12 @@ def encoded(line: str) -> Tensor:
 
 
 def windows(codes: Tensor, stride: int) -> tuple[Tensor, Tensor]:
-    """Windows of the text, and the same windows one character later: what is to be predicted."""
+    """Return windows of the text, and the same windows one character later as targets."""
     return codes[:-1].unfold(0, CONTEXT, stride), codes[1:].unfold(0, CONTEXT, stride)
 
 
 class Embedding(nn.Module):
-    """A vector for each character and for each position."""
+    """Embedding of characters and positions."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ class Embedding(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention to earlier characters, then a small network for each character."""
+    """Causal attention, then an MLP for each character."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -107,7 +107,7 @@ task = pl.Task(
 
 @torch.no_grad()
 def sampled_line(trained: nn.Module, seed: int = 0) -> str:
-    """One line as the model writes it, character by character."""
+    """Sample one line from the model, character by character."""
     generator = torch.Generator().manual_seed(seed)
     line = "\n"
     while len(line) < 2 * CONTEXT and not line.endswith("\n", 1):

@@ -1,4 +1,4 @@
-"""Handwritten digits: 1,797 images of 8 by 8 pixels that come with scikit-learn, and a small CNN.
+"""Handwritten digits: 1,797 images of 8 by 8 pixels from scikit-learn, and a small CNN.
 
 Test accuracy passes 97 % within 3 to 6 epochs and ends near 98.9 %, on any number of workers.
 
@@ -17,12 +17,12 @@ TRAIN = 1437
 
 
 def samples() -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-    """Images and labels to train on, and those to test on: always the same split."""
+    """Return images and labels for training and for testing, always with the same split."""
     digits = load_digits()
     order = torch.randperm(len(digits.target), generator=torch.Generator().manual_seed(0))
     images = torch.tensor(digits.images, dtype=torch.float32)[order].unsqueeze(1)
     labels = torch.tensor(digits.target)[order]
-    # Normalised by the training images alone: the test set is not to be looked at.
+    # Normalised with the training images only, without using the test set.
     images = (images - images[:TRAIN].mean()) / images[:TRAIN].std()
     return (images[:TRAIN], labels[:TRAIN]), (images[TRAIN:], labels[TRAIN:])
 
@@ -41,7 +41,7 @@ def model() -> nn.Sequential:
     )
 
 
-# Loaded here and not in a factory: the tensors travel to the workers, which then need no scikit-learn.
+# Loaded here and not in a factory: the tensors are sent to the workers, which then need no scikit-learn.
 train, test = samples()
 
 task = pl.Task(

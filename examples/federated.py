@@ -1,7 +1,7 @@
-"""Federated averaging of the digits: what skewed clients cost, and what helps.
+"""Federated averaging on the digits: the cost of skewed clients, and strategies that reduce it.
 
-20 simulated clients on a slow link, half of them sampled a round, each with the same digits (IID) or with few of them
-(Dirichlet). See the clients first:
+There are 20 simulated clients on a slow link. Half of them are sampled in a round. Each has all digits (IID) or only a
+few (Dirichlet). To see the clients first:
 
     paceline partition examples/digits.py --clients 20 --partition dirichlet --alpha 0.1 --plot clients.svg
     python examples/federated.py

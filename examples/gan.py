@@ -1,7 +1,7 @@
 """A GAN that learns eight spots on a circle: two models, two optimizers, and a step that yields.
 
-The discriminator is updated first, then the generator, which sees the new discriminator. Each is an update of its own,
-under whatever strategy: a run of 1,200 updates gives each model 600.
+The discriminator is updated first, then the generator, which uses the updated discriminator. These are separate
+updates with every strategy: a run of 1,200 updates makes 600 of each model.
 
     python examples/gan.py
     paceline train examples/gan.py --strategy sync --workers 2 --steps 1200
@@ -17,7 +17,7 @@ import paceline as pl
 
 SPOTS = 8
 NOISE = 2
-NEAR = 0.25  # less than half of the way from one spot to the next
+NEAR = 0.25  # less than half the distance between two spots
 
 
 def centres() -> Tensor:
@@ -26,14 +26,14 @@ def centres() -> Tensor:
 
 
 def points() -> tuple[Tensor]:
-    """What the generator is to imitate."""
+    """Return the points that the generator should imitate."""
     generator = torch.Generator().manual_seed(0)
     spots = centres()[torch.randint(SPOTS, (4096,), generator=generator)]
     return (spots + 0.05 * torch.randn(4096, 2, generator=generator),)
 
 
 def noise() -> tuple[Tensor]:
-    """What the generator is tried with."""
+    """Return the noise for the evaluation of the generator."""
     return (torch.randn(1024, NOISE, generator=torch.Generator().manual_seed(1)),)
 
 
@@ -44,7 +44,7 @@ def network(inputs: int, outputs: int) -> nn.Sequential:
 
 
 def step(model: nn.ModuleDict, batch: list[Tensor]):
-    """One loss after the other. They are given as functions, so that each is computed in its own turn only."""
+    """Yield one loss after the other, as functions, so that each is computed only in its own turn."""
     (real,) = batch
     fake = model["g"](torch.randn(len(real), NOISE))
     softplus = nn.functional.softplus
@@ -57,12 +57,12 @@ def distances(fakes: Tensor) -> Tensor:
 
 
 def near(fakes: Tensor, _: None) -> float:
-    """The share of fakes that are near a spot."""
+    """Return the fraction of fakes that are near a spot."""
     return float((distances(fakes).amin(dim=1) < NEAR).float().mean())
 
 
 def spots_found(fakes: Tensor, _: None) -> float:
-    """How many spots have at least one fake in fifty near them."""
+    """Return the number of spots that have at least one fiftieth of the fakes near them."""
     shares = (distances(fakes) < NEAR).float().mean(dim=0)
     return float((shares > 0.02).sum())
 

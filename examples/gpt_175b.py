@@ -1,4 +1,4 @@
-"""GPT-3's 175 billion parameters on simulated A100s: what some pipelines and meshes would take, without a byte of it.
+"""GPT-3's 175 billion parameters on simulated A100s: step times of pipelines and meshes, without allocating the model.
 
 python examples/gpt_175b.py
 """
@@ -23,13 +23,13 @@ MESHES = (  # data x pipeline x tensor, a tensor group on each host of 8
 
 
 def operations(layers: int, hidden: int, batch: int) -> float:
-    """Floating-point operations of a step, as Narayanan et al. (SC 2021) count them, without recomputation."""
+    """Return the floating-point operations of a step, as in Narayanan et al. (SC 2021), without recomputation."""
     extra = SEQUENCE / (6 * hidden) + VOCABULARY / (12 * layers * hidden)
     return 72 * batch * SEQUENCE * layers * hidden**2 * (1 + extra)
 
 
 def workers_of(spec: str) -> int:
-    """As many as stages, or as the mesh has places."""
+    """Return the number of workers: the number of stages, or the size of the mesh."""
     words = dict(word.split("=") for word in spec.partition(":")[2].split(","))
     workers = 1
     for axis in ("stages", "data", "pipeline", "tensor"):

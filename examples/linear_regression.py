@@ -1,7 +1,7 @@
-"""Linear regression, where the answer is known: the least-squares solution.
+"""Linear regression with a known answer: the least-squares solution.
 
-The loss of one sample is (x·w - y)² / 2, so its gradient is (x·w - y) x. Each step takes all samples, so that
-the steps go straight to the answer, and the distance printed at the end is rounding and nothing else.
+The loss of one sample is (x·w - y)² / 2, so its gradient is (x·w - y) x. Each step uses all samples, so the steps
+converge to the answer, and the distance printed at the end is only rounding.
 
     python examples/linear_regression.py
 """
@@ -17,7 +17,7 @@ SAMPLES, FEATURES, NOISE = 512, 8, 0.1
 
 
 def samples() -> tuple[Tensor, Tensor]:
-    """Inputs, and noisy outputs of a hidden weight vector; in double precision, to see how near we come."""
+    """Return inputs, and noisy outputs of a hidden weight vector, in double precision to show small distances."""
     chance = torch.Generator().manual_seed(0)
     x = torch.randn(SAMPLES, FEATURES, generator=chance, dtype=torch.float64)
     w = torch.randn(FEATURES, 1, generator=chance, dtype=torch.float64)

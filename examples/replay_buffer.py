@@ -1,12 +1,12 @@
 """Reinforcement learning with a replay buffer: a Q-network learns to cross a grid.
 
-What fits: a buffer of transitions is data like any other. The driver plays with the present network, adds what it saw
-to the buffer, and trains on the buffer for a while, on any cluster and with any strategy; then it plays again. The
-frozen target network is a model without an optimizer: it travels with the other, and the step uses it.
+Supported: a buffer of transitions is data like any other. The driver plays with the current network, adds the
+transitions to the buffer, and trains on the buffer, on any cluster and with any strategy. Then it plays again. The
+frozen target network is a model without an optimizer. It is sent with the other model, and the step uses it.
 
-What does not fit: workers do not play, and a buffer does not grow while a run goes on, for which samples make up the
-batch of a step is set by the seed before the run. So there is a run for each round, with a fresh optimizer, and
-sampling by priority would have to be done by the driver, round by round.
+Not supported: workers do not play, and the buffer does not grow during a run, because the seed determines the samples
+of each batch before the run. So there is one run per round, with a fresh optimizer. The driver would have to implement
+prioritized sampling, round by round.
 
     python examples/replay_buffer.py
 """
@@ -31,7 +31,7 @@ Transition = tuple[Place, int, float, Place, bool]
 
 
 def move(place: Place, action: int) -> tuple[Place, float, bool]:
-    """Where it leads, what it earns, and whether that is the goal."""
+    """Return the new place, the reward, and whether the place is the goal."""
     x, y = (min(max(a + b, 0), SIDE - 1) for a, b in zip(place, MOVES[action], strict=True))
     done = (x, y) == GOAL
     return (x, y), 1.0 if done else -0.02, done
@@ -46,7 +46,7 @@ def network() -> nn.Sequential:
 
 
 def play(q: nn.Module, chance: random.Random, explore: float) -> list[Transition]:
-    """One episode, as transitions."""
+    """Play one episode. Return its transitions."""
     place, seen = (0, 0), []
     for _ in range(LONGEST):
         with torch.no_grad():
@@ -61,7 +61,7 @@ def play(q: nn.Module, chance: random.Random, explore: float) -> list[Transition
 
 
 def step(model: nn.ModuleDict, batch: list[Tensor]) -> dict[str, Tensor]:
-    """The loss of Q-learning: the target network says what the next place is worth."""
+    """Return the loss of Q-learning. The target network gives the value of the next place."""
     places, actions, rewards, afters, done = batch
     values = model["q"](places).gather(1, actions[:, None]).squeeze(1)
     with torch.no_grad():
@@ -90,7 +90,7 @@ def train(q: nn.Module, buffer: list[Transition], seed: int, cluster: object = C
 
 
 def main(rounds: int = 8) -> int:
-    """Play and learn in turn; the moves that the last network needs from corner to corner."""
+    """Play and train in turn. Return the moves that the last network needs from corner to corner."""
     torch.manual_seed(0)
     chance, q, buffer = random.Random(0), network(), []
     for number in range(rounds):

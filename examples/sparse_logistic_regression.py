@@ -1,18 +1,18 @@
-"""Sparse logistic regression without locks: Hogwild where it shines.
+"""Sparse logistic regression without locks: a good case for Hogwild.
 
-20,000 samples of 47,000 features, about 75 of them not zero, features as unevenly frequent as words (the shape of RCV1,
-made up). The weights lie in memory that all workers share. A worker takes one sample at a time, reads the weights of
-its features, and changes those alone. Three ways:
+There are 20,000 random samples with 47,000 features. About 75 features of a sample are not zero, and their frequencies
+are as uneven as those of words (the shape of RCV1). The weights are in memory that all workers share. A worker takes
+one sample at a time, reads the weights of its features, and changes only those. Three methods:
 
-    hogwild       nobody waits for anybody
+    hogwild       no worker waits for another
     locked write  a lock is held while weights are changed
     locked step   a lock is held from reading the weights to changing them, so that no step is stale
 
-The lock is a POSIX semaphore in the shared memory: where nobody else holds it, taking it is a function call.
-Speeds are in samples a second of wall-clock time, the best of a few runs that take turns; the first ratio is to one
-worker without a lock, the second is hogwild's to this way with as many workers. Losses are over all samples, after the
-last step, the median of the runs. Cores are how many the workers had on average: fewer than workers where they waited
-for the lock, or where other programs were running; more workers than free cores gain nothing.
+The lock is a POSIX semaphore in shared memory: if it is free, acquiring it is a function call. Speeds are in samples
+per second of wall-clock time, the best of a few alternating runs. The first ratio is relative to one worker without a
+lock. The second ratio is hogwild relative to this method with the same number of workers. Losses are over all samples
+after the last step, the median of the runs. Cores are the average number of cores in use: fewer than workers if they
+waited for the lock, or if other programs were running. More workers than free cores gain nothing.
 
     python examples/sparse_logistic_regression.py
 """
@@ -43,7 +43,7 @@ Guard = contextlib.AbstractContextManager[Any]
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Samples in compressed rows: sample i has `values[starts[i]:starts[i + 1]]` at the columns beside them."""
+    """Samples in compressed rows: sample i has `values[starts[i]:starts[i + 1]]` in the same range of `columns`."""
 
     starts: np.ndarray
     columns: np.ndarray
@@ -56,13 +56,13 @@ class Rows:
         return len(self.labels)
 
     def split(self) -> list[tuple[np.ndarray, np.ndarray, float]]:
-        """Each sample's columns, values and label."""
+        """Return the columns, values and label of each sample."""
         cuts = self.starts[1:-1]
         parts = np.split(self.columns, cuts), np.split(self.values, cuts), self.labels.tolist()
         return list(zip(*parts, strict=True))
 
     def margins(self, weights: np.ndarray) -> np.ndarray:
-        """Of each sample: how far it is on the right side."""
+        """Return the margin of each sample."""
         products = self.values * weights[self.columns]
         return self.labels * np.add.reduceat(products, self.starts[:-1])
 
@@ -71,17 +71,19 @@ class Rows:
 
 
 def make_rows(samples: int = 20_000, features: int = 47_000, nonzeros: int = 75, seed: int = 0) -> Rows:
-    """Rows of length 1 whose features follow a power law, and labels of a hidden weight vector, a few of them wrong."""
+    """Return rows of length 1 with features by a power law, and labels by a hidden weight vector, with some errors."""
     chance = np.random.default_rng(seed)
-    frequency = 1.0 / (np.arange(features) + 50.0)  # as words after the commonest are left out
+    frequency = 1.0 / (np.arange(features) + 50.0)  # like words, without the most common ones
     drawn = np.searchsorted(
         np.cumsum(frequency / frequency.sum()), chance.random((samples, nonzeros + nonzeros // 16))
     )
-    # A feature that was drawn twice counts once.
+    # A feature drawn twice counts once.
     found = [np.unique(np.minimum(row, features - 1)) for row in drawn]
     starts = np.concatenate([[0], np.cumsum([len(row) for row in found])])
     columns = np.concatenate(found)
-    values = chance.lognormal(size=len(columns)) * np.log(1.0 / frequency[columns])  # rare words say more
+    values = chance.lognormal(size=len(columns)) * np.log(
+        1.0 / frequency[columns]
+    )  # rare words have more weight
     norms = np.sqrt(np.add.reduceat(values**2, starts[:-1]))
     values /= np.repeat(norms, np.diff(starts))
     rows = Rows(starts, columns, values, np.ones(samples), features)
@@ -103,7 +105,7 @@ class Lock:
             raise OSError(ctypes.get_errno(), "sem_init failed")
 
     def __enter__(self) -> None:
-        while self._library.sem_wait(self._address):  # a signal may cut the wait short
+        while self._library.sem_wait(self._address):  # a signal may interrupt the wait
             pass
 
     def __exit__(self, *_: object) -> None:
@@ -112,7 +114,7 @@ class Lock:
 
 @dataclass(frozen=True, slots=True)
 class Descent:
-    """What every worker runs."""
+    """The program of every worker."""
 
     rows: Rows
     way: str
@@ -153,7 +155,7 @@ def take_steps(
     around_step: Guard,
     around_write: Guard,
 ) -> None:
-    """One pass of gradient descent, a sample at a time. The gradient is nought but at the sample's own columns."""
+    """Run one pass of gradient descent, sample by sample. The gradient is zero except in the sample's columns."""
     for number in order:
         columns, values, label = samples[number]
         with around_step:
@@ -165,14 +167,14 @@ def take_steps(
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One way with one number of workers."""
+    """Result of one method with one number of workers."""
 
     way: str
     workers: int
     speed: float
-    """Samples a second."""
+    """Samples per second."""
     cores: float
-    """Seconds of computing a second, all workers together."""
+    """Average number of cores in use, over all workers."""
     loss: float
 
 
@@ -185,7 +187,7 @@ def measure(rows: Rows, way: str, workers: int, *, epochs: int = 3, seed: int = 
 
 
 def compare(rows: Rows, workers: list[int], *, epochs: int = 3, repeats: int = 5) -> list[Result]:
-    """Every way with every number of workers. They take turns, so that a busy moment hits them alike."""
+    """Measure every method with every number of workers. They alternate, so that other load affects all equally."""
     cases = [(way, count) for count in workers for way in WAYS]
     runs = [
         [measure(rows, way, count, epochs=epochs, seed=seed) for way, count in cases]
@@ -195,7 +197,7 @@ def compare(rows: Rows, workers: list[int], *, epochs: int = 3, repeats: int = 5
 
 
 def _best(results: Sequence[Result]) -> Result:
-    """The quickest of some runs, with the loss of all."""
+    """Return the fastest of some runs, with the median loss."""
     loss = statistics.median(result.loss for result in results)
     return replace(max(results, key=lambda result: result.speed), loss=loss)
 
@@ -216,7 +218,11 @@ def table(results: list[Result]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument(
-        "--workers", type=int, nargs="+", default=[1, 2, 4], help="the first is the yardstick"
+        "--workers",
+        type=int,
+        nargs="+",
+        default=[1, 2, 4],
+        help="numbers of workers; the first is the reference",
     )
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--repeats", type=int, default=5)

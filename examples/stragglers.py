@@ -1,9 +1,9 @@
-"""Who is first at 97 % of the handwritten digits, when one of 4 workers is 4 times as slow as the others?
+"""Which strategy is first at 97 % on the handwritten digits if one of 4 workers is 4 times as slow as the others?
 
-Strategies for uneven workers against those that wait for everybody, and against PyTorch's DistributedDataParallel on
-Gloo with the same injected slowness. All have the same model, batches, seed and optimizer. A batch has 256 samples, so
-that a gradient takes milliseconds and slowness is more than noise. At the task's own learning rate, 0.05, stale
-gradients (`async`, `ssp`) diverge, so everybody is tried with 0.02 too.
+This compares strategies for uneven workers with strategies that wait for all workers, and with PyTorch's
+DistributedDataParallel on Gloo, with the same slow worker. All have the same model, batches, seed and optimizer. A
+batch has 256 samples, so that a gradient takes milliseconds and the slowdown is larger than the noise. At the task's
+own learning rate, 0.05, stale gradients (`async`, `ssp`) diverge, so all strategies are also run with 0.02.
 
     python examples/stragglers.py             # three rounds, a few minutes on 2 cores
     python examples/stragglers.py --repeat 5
@@ -28,22 +28,22 @@ from paceline.trace import Kind
 DDP = "ddp"
 STRATEGIES = (DDP, "all-reduce", "sync", "k-sync:k=3", "k-batch-sync:k=4", "async", "ssp")
 GRADIENT_AN_UPDATE = ("async", "ssp")
-"""They update by the gradient of one slice, where the others take three or four: their steps are so much smaller."""
+"""Strategies that update with the gradient of one slice. The others use three or four slices per update."""
 RATES = (0.05, 0.02)
 BATCH_SIZE = 256
 CLUSTER = pl.Local(workers=4, slow={3: 4.0})
 EPOCHS = 40
-"""Then a run that has not reached the target is given up."""
+"""A run that has not reached the target by then is ended."""
 EVALUATE_EVERY = 10
-"""Global batches between two looks at the test set."""
+"""Global batches between two evaluations."""
 LOSS_WINDOW = 1024
-"""Samples that a loss is averaged over: a single slice has 64."""
+"""Samples over which a loss is averaged. A single slice has 64."""
 
 digits = pl.load_task(Path(__file__).with_name("digits.py"))
 
 
 def train(strategy: str, rate: float, seed: int) -> pl.Run | None:
-    """One run until the target; None if its loss became infinite."""
+    """Train until the target. Return None if the loss became infinite."""
     optimizer = partial(torch.optim.SGD, lr=rate, momentum=0.9)
     task = dataclasses.replace(digits, batch_size=BATCH_SIZE, optimizer=optimizer)
     smaller = CLUSTER.workers if strategy in GRADIENT_AN_UPDATE else 1
@@ -62,9 +62,9 @@ def train(strategy: str, rate: float, seed: int) -> pl.Run | None:
 
 
 def seconds_to_target(run: pl.Run | None, *, with_evaluation: bool = False) -> float | None:
-    """On the run's clock, which leaves out evaluation: others may then get ahead with a gradient for nothing.
+    """Return the seconds on the run's clock, which excludes evaluation. Other workers may compute meanwhile.
 
-    With evaluation it is what a stopwatch would show.
+    `with_evaluation` includes the evaluations.
     """
     if run is None or run.seconds_to_target is None:
         return None
@@ -73,7 +73,7 @@ def seconds_to_target(run: pl.Run | None, *, with_evaluation: bool = False) -> f
 
 
 def take_turns(repeat: int, rate: float) -> dict[str, list[pl.Run | None]]:
-    """Every strategy once a round, another one first each time, so that none profits from its place."""
+    """Run every strategy once per round, starting with another one each time, so that the order favours none."""
     runs: dict[str, list[pl.Run | None]] = {name: [] for name in STRATEGIES}
     for number in range(repeat):
         start = number % len(STRATEGIES)
@@ -84,7 +84,7 @@ def take_turns(repeat: int, rate: float) -> dict[str, list[pl.Run | None]]:
 
 
 def time_rows(runs: dict[str, list[pl.Run | None]]) -> list[tuple[str, ...]]:
-    """A strategy a row: how long to the target, how that compares with DDP, and where the time went."""
+    """Return one row per strategy: time to the target, ratio to DDP, and how the time was spent."""
     times = {name: [seconds_to_target(run) for run in each] for name, each in runs.items()}
     rows = []
     for name, each in runs.items():
@@ -96,7 +96,7 @@ def time_rows(runs: dict[str, list[pl.Run | None]]) -> list[tuple[str, ...]]:
 
 
 def spread(times: Sequence[float | None]) -> tuple[str, str]:
-    """The median, and from where to where; or how many never arrived."""
+    """Return the median and the range, or the number of runs that never reached the target."""
     reached = [time for time in times if time is not None]
     if len(reached) < len(times):
         return "", f"{len(times) - len(reached)} of {len(times)} not in {EPOCHS} epochs"
@@ -104,7 +104,7 @@ def spread(times: Sequence[float | None]) -> tuple[str, str]:
 
 
 def pace(runs: Sequence[pl.Run | None]) -> tuple[str, str, str]:
-    """Updates to the end, milliseconds each, and the workers' idle share."""
+    """Return the number of updates, milliseconds per update, and the idle fraction of the workers."""
     ended = [run for run in runs if run is not None]
     if not ended:
         return "", "", ""
@@ -115,7 +115,7 @@ def pace(runs: Sequence[pl.Run | None]) -> tuple[str, str, str]:
 
 
 def loss_rows(runs: dict[str, list[pl.Run | None]], moments_s: Sequence[float]) -> list[tuple[str, ...]]:
-    """Loss against wall-clock, of the first round."""
+    """Return the loss over wall-clock time, for the first round."""
     return [(name, *(loss_at(each[0], moment_s) for moment_s in moments_s)) for name, each in runs.items()]
 
 

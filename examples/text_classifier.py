@@ -1,7 +1,7 @@
-"""A Hugging Face text classifier, as it comes: its model, its batches, its loss.
+"""An unmodified Hugging Face text classifier: its model, its batches, its loss.
 
-The model is a small BERT with random weights, and the texts are made here: a text is of class 1 if the word 7 is in it
-more often than the word 8. So nothing is downloaded. For a model and a dataset of your own, change `model` and `Texts`.
+The model is a small BERT with random weights. The texts are generated here: a text has class 1 if it contains the word
+7 more often than the word 8. Nothing is downloaded. For your own model and dataset, change `model` and `Texts`.
 
     pip install transformers
     paceline train examples/text_classifier.py --strategy all-reduce --workers 2 --epochs 4
@@ -24,7 +24,7 @@ WORDS, LENGTH, PADDING = 50, 16, 0
 
 
 class Texts(Dataset):
-    """Dictionaries, as a tokenizer gives them. Texts are of different length, and padded."""
+    """Dictionaries like those from a tokenizer. Texts have different lengths, and are padded."""
 
     def __init__(self, count: int, seed: int) -> None:
         generator = torch.Generator().manual_seed(seed)

@@ -1,7 +1,7 @@
-"""A model that no worker has the memory to train by itself: each gets 185 MB, and all-reduce needs 250.
+"""A model that is too large for one worker: each worker gets 185 MB, and all-reduce needs 250.
 
-With Adam in float32 a parameter takes 16 bytes: itself, its gradient, and two numbers that Adam remembers. In
-`all-reduce` each worker has all of that. In `zero:stage=3` each has a share of it, in `pipeline` some of the layers.
+With Adam in float32 a parameter takes 16 bytes: itself, its gradient, and two values of Adam's state. In `all-reduce`
+each worker has all of them. In `zero:stage=3` each worker has a shard, in `pipeline` some of the layers.
 
 python examples/too_big_for_one.py
 """
@@ -17,7 +17,7 @@ import paceline as pl
 from paceline.errors import OutOfMemoryError
 
 WIDTH, LAYERS = 1024, 12
-MEMORY_BYTES = 185_000_000  # for what a worker has besides Python and torch
+MEMORY_BYTES = 185_000_000  # limit of a worker, in addition to Python and torch
 STRATEGIES = ("all-reduce:algorithm=ring", "zero:stage=3", "pipeline")
 
 
@@ -32,9 +32,9 @@ def sums() -> tuple[Tensor, Tensor]:
 
 
 class LimitedLoss:
-    """The mean squared error. The task goes to each worker by pickle: who unpickles this limits its own memory.
+    """The mean squared error. The task is pickled for each worker, and unpickling this object limits the memory.
 
-    So the limit holds in the workers from their first moment, and neither here nor in the shell.
+    The limit therefore applies in the workers from the start, but not in this process.
     """
 
     def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
@@ -45,7 +45,7 @@ class LimitedLoss:
 
 
 def limited_loss(more_bytes: int) -> LimitedLoss:
-    pages = int(Path("/proc/self/statm").read_text().split()[5])  # what Python and torch have
+    pages = int(Path("/proc/self/statm").read_text().split()[5])  # memory of Python and torch
     limit_bytes = pages * resource.getpagesize() + more_bytes
     resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes, limit_bytes))
     return LimitedLoss()

@@ -1,13 +1,14 @@
-"""Does averaging with neighbours alone do as well as averaging with everybody, over a slow link and over a fast one?
+"""Is averaging with neighbours only as good as averaging with all peers, over a slow link and over a fast link?
 
-Eight peers learn handwritten digits with a model of one megabyte: by all-reduce, by D-PSGD on several graphs, by
-AD-PSGD and by local SGD. All have the same model, data, batches of 64, seed, optimizer and learning rate, which suits
-all-reduce. The figures show who is first at 97 % test accuracy, and the loss against seconds and against bytes. When
-the accuracy first passes 97 % is luck to a degree, 350 of 360 images: benchmarks/decentralized.py takes several seeds.
+Eight peers train a model of one megabyte on handwritten digits: with all-reduce, with D-PSGD on several graphs, with
+AD-PSGD and with local SGD. All use the same model, data, batches of 64, seed, optimizer and learning rate, which suits
+all-reduce. The output shows which strategy is first at 97 % test accuracy, and the loss over seconds and over bytes.
+The time at which accuracy first exceeds 97 % (350 of 360 images) is partly random: benchmarks/decentralized.py uses
+several seeds.
 
     python examples/topologies.py                        # simulated: a slow and a fast link, about a minute on 2 cores
-    python examples/topologies.py --real                 # and in processes, over an emulated slow link: minutes more
-    python examples/topologies.py --report page.html     # and as curves
+    python examples/topologies.py --real                 # also in processes, over an emulated slow link: minutes more
+    python examples/topologies.py --report page.html     # also as curves
 """
 
 import argparse
@@ -37,15 +38,15 @@ FAST = pl.Link(bandwidth="10Gbps", latency="50us")
 COMPUTE = pl.times.Constant("2ms")
 EPOCHS = 8
 EVALUATE_EVERY = 8
-"""Batches between two looks at the test set, for which peers wait for each other: as rare as local SGD's meetings."""
+"""Batches between two evaluations, at which peers wait for each other. Equal to the period of local SGD."""
 WINDOW = 8
-"""Batches that a loss is averaged over."""
+"""Batches over which a loss is averaged."""
 
 Runs = dict[str, pl.Run]
 
 
 def model() -> nn.Sequential:
-    """250,570 parameters: 1.0 megabyte."""
+    """Return a model with 250,570 parameters (1.0 megabyte)."""
     return nn.Sequential(
         nn.Flatten(), nn.Linear(64, 464), nn.ReLU(), nn.Linear(464, 464), nn.ReLU(), nn.Linear(464, 10)
     )
@@ -60,7 +61,7 @@ def simulated(link: pl.Link) -> pl.Simulated:
 
 
 def updates_a_batch(strategy: str) -> int:
-    """A step of AD-PSGD is one peer's update, with an eighth of a batch."""
+    """Return the steps per batch. A step of AD-PSGD is the update of one peer, with an eighth of a batch."""
     return PEERS if "mode=async" in strategy else 1
 
 
@@ -93,13 +94,13 @@ def train_all(cluster: pl.Local | pl.Simulated, *, stop: bool = False) -> Runs:
 
 
 def smooth_losses(run: pl.Run, window: int) -> list[float]:
-    """Of each step the mean of the last few."""
+    """Return a moving mean of the losses."""
     losses = [record.loss for record in run.history]
     return [sum(losses[max(0, end - window) : end]) / min(end, window) for end in range(1, len(losses) + 1)]
 
 
 def loss_at(strategy: str, run: pl.Run, name: str, limit: float) -> str:
-    """The loss when so many seconds had passed, or so many bytes been sent."""
+    """Return the loss at a number of seconds or of bytes sent."""
     losses = smooth_losses(run, WINDOW * updates_a_batch(strategy))
     done = [loss for record, loss in zip(run.history, losses, strict=True) if record[name] <= limit]
     return f"{done[-1]:.3f}" if done and run.history[-1][name] >= limit else ""
@@ -121,7 +122,7 @@ def print_runs(title: str, runs: Runs, seconds: Sequence[float], megabytes: Sequ
     print(f"\n{title}\n")
     print_table(header, rows)
     for name, limits, scale, unit in (("seconds", seconds, 1.0, "s"), ("bytes", megabytes, 1e6, "MB")):
-        print(f"\nloss after so many {name} (empty: the run had ended)\n")
+        print(f"\nloss by {name} (empty: the run had ended)\n")
         print_table(
             ("", *(f"{limit:g} {unit}" for limit in limits)),
             [(s, *(loss_at(s, run, name, scale * limit) for limit in limits)) for s, run in runs.items()],
@@ -136,7 +137,7 @@ def figure(value: float) -> str:
 
 
 def verdict(runs: Runs) -> list[str]:
-    """By the clock and by bytes: who was first at the target, and who did worse than all-reduce."""
+    """Return, by seconds and by bytes, the strategies that were better or worse than all-reduce."""
     lines = []
     for name, unit, scale in (("seconds", "s", 1.0), ("bytes", "MB", 1e6)):
         found = {s: record[name] / scale for s, run in runs.items() if (record := run.record_at_target)}
@@ -158,7 +159,9 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--real", action="store_true", help="also in processes, over an emulated slow link")
-    parser.add_argument("--report", type=Path, metavar="FILE", help="write the slow link's curves as a page")
+    parser.add_argument(
+        "--report", type=Path, metavar="FILE", help="write a report with the curves for the slow link"
+    )
     options = parser.parse_args()
     megabytes = (100, 300, 1000)
     print_runs(f"{PEERS} simulated peers, {SLOW}", train_all(simulated(SLOW)), (2, 5, 10, 20), megabytes)

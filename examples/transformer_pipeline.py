@@ -1,4 +1,4 @@
-"""A transformer in stages: what the orders of a pipeline cost, simulated beforehand; then one of them, in processes.
+"""A transformer in stages: simulated costs of the pipeline orders, then a run of one order in processes.
 
 python examples/transformer_pipeline.py
 paceline cut examples/transformer_pipeline.py --stages 2
@@ -16,7 +16,7 @@ ORDERS = ("gpipe", "1f1b", "interleaved,chunks=2", "zb-h1", "zb-h2")
 
 
 class Transformer(nn.Module):
-    """Embedding, blocks in a list, and a head that shares the embedding's weights."""
+    """Embedding, a list of blocks, and a head that shares the embedding's weights."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class Transformer(nn.Module):
 
 
 def sums(count: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Random letters, and at each place the sum of the first and the last so far: two places to look at."""
+    """Return random letters, and as the target at each position the sum of the first letter and the current one."""
     generator = torch.Generator().manual_seed(seed)
     codes = torch.randint(0, LETTERS, (count, LENGTH), generator=generator)
     return codes, (codes + codes[:, :1]) % LETTERS
@@ -59,7 +59,7 @@ task = pl.Task(
 
 
 def simulate() -> None:
-    """On four machines: each pass of a micro-batch takes 10 ms, a message 1 ms."""
+    """Simulate four machines: each pass of a micro-batch takes 10 ms, a message 1 ms."""
     phases = pl.times.Phases(forward="10ms", backward="10ms", weights="10ms")
     chunked = pl.times.Phases(forward="5ms", backward="5ms", weights="5ms")
     print("four stages, eight micro-batches     a step    bubble    memory of the largest")

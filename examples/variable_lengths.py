@@ -1,7 +1,7 @@
-"""Words of different lengths: which of three made-up languages is it? Batches are padded by a collate function.
+"""Words of different lengths from three invented languages. A collate function pads the batches.
 
-The data is what people have: a list of dictionaries. The model takes them by name and returns its own loss, as models
-of Hugging Face do, so that the task needs none. Two processes of each worker put the next batches together meanwhile.
+The data is a list of dictionaries. The model takes their entries by name and returns its own loss, like Hugging Face
+models, so the task needs no loss. Two loader processes per worker build the next batches in the background.
 
     paceline train examples/variable_lengths.py --strategy all-reduce --workers 2 --epochs 4
 """
@@ -20,7 +20,7 @@ LETTERS = " " + "".join(sorted({letter for syllables in SYLLABLES for letter in 
 
 
 def words(count: int, seed: int) -> list[dict[str, Any]]:
-    """Words of 2 to 6 syllables, and the language of each."""
+    """Return words of 2 to 6 syllables, and the language of each."""
     chance, rows = random.Random(seed), []
     for _ in range(count):
         language = chance.randrange(len(SYLLABLES))
@@ -30,7 +30,7 @@ def words(count: int, seed: int) -> list[dict[str, Any]]:
 
 
 def padded(rows: list[dict[str, Any]]) -> dict[str, Tensor]:
-    """One batch: letters as numbers, spaces up to the longest word, and where the words end."""
+    """Collate a batch: letters as numbers, padded with spaces to the longest word, and the lengths of the words."""
     codes = [torch.tensor([LETTERS.index(letter) for letter in row["word"]]) for row in rows]
     return {
         "codes": nn.utils.rnn.pad_sequence(codes, batch_first=True),
@@ -40,7 +40,7 @@ def padded(rows: list[dict[str, Any]]) -> dict[str, Tensor]:
 
 
 class Classifier(nn.Module):
-    """Reads a word letter by letter, and looks at what is remembered at its end."""
+    """Recurrent network over letters. It classifies the state at the end of a word."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class Classifier(nn.Module):
     def forward(self, codes: Tensor, lengths: Tensor, labels: Tensor) -> dict[str, Tensor]:
         states, _ = self.read(self.embed(codes))
         logits = self.decide(states[torch.arange(len(codes)), lengths - 1])
-        # The mean over words, not over letters: so a worker's slice counts by its words.
+        # The mean over words, not over letters: slices are weighted by their number of words.
         return {"loss": nn.functional.cross_entropy(logits, labels), "logits": logits}
 
 

@@ -1,4 +1,4 @@
-"""Random runs for as long as one likes, each made from one number, each checked against what must be true of it.
+"""Random runs for any length of time. Each is generated from one number, and its result is checked.
 
-It is no part of the product: `make soak` runs it. See docs/soak.md.
+This is not part of the product. `make soak` runs it. See docs/soak.md.
 """

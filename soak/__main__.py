@@ -1,4 +1,4 @@
-"""`python -m soak`: random runs for some minutes, or the case of one number."""
+"""`python -m soak`: run random cases for some minutes, or the case of one number."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def main() -> None:
     began_s = time.monotonic()
     first = random.SystemRandom().randrange(10**8) // GROUP * GROUP if options.seed is None else options.seed
     seeds = iter(range(first, first + options.runs)) if options.runs else itertools.count(first)
-    print(f"soak: from case {first} on; evidence goes to {options.evidence}", flush=True)
+    print(f"soak: starting with case {first}; failures are saved in {options.evidence}", flush=True)
     summary = Summary()
     with contextlib.suppress(KeyboardInterrupt):
         _work(seeds, lambda: time.monotonic() - began_s < 60 * options.minutes, options.evidence, summary)
@@ -33,7 +33,7 @@ def main() -> None:
 
 
 class Summary:
-    """What was run, and what failed."""
+    """Counts of runs and failures."""
 
     def __init__(self) -> None:
         self.words: Counter[str] = Counter()
@@ -63,7 +63,7 @@ class Summary:
 
 
 def _work(seeds: Iterator[int], has_time: Callable[[], bool], evidence: Path, summary: Summary) -> None:
-    """A driver for each group of cases, and another after one that hung or died."""
+    """Run the cases. Each group has its own driver, which is replaced if it hangs or dies."""
     driver: Driver | None = None
     last = -1
     try:
@@ -85,7 +85,7 @@ def _work(seeds: Iterator[int], has_time: Callable[[], bool], evidence: Path, su
 
 
 def _report(result: Result, summary: Summary, case: Case | None = None) -> None:
-    """A line for each run; all that is needed to repeat it for one that failed."""
+    """Print a line for each run. For a failed run, print everything needed to repeat it."""
     if case is not None:
         hit = f", {case.fault.kind} of rank {case.fault.rank}" if case.fault and result.fired else ""
         ended = f" -> {result.error}" if result.error else ""
@@ -102,16 +102,22 @@ def _failure(result: Result) -> str:
     lines = [f"FAILED: case {result.seed}", *make_case(result.seed).describe().splitlines()]
     lines += [f"violated: {violation}" for violation in result.violations]
     lines.append(f"repeat it: {python} -m soak --seed {result.seed} --runs 1")
-    lines.append(f"with what came before: {python} -m soak --seed {group} --runs {result.seed - group + 1}")
+    lines.append(
+        f"with the cases before it: {python} -m soak --seed {group} --runs {result.seed - group + 1}"
+    )
     return "\n  ".join(lines)
 
 
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m soak", description=__doc__)
-    parser.add_argument("--minutes", type=float, default=10.0, help="how long to go on (default: 10)")
-    parser.add_argument("--seed", type=int, help="the first case (default: any)")
-    parser.add_argument("--runs", type=int, default=0, help="how many cases (default: as time allows)")
-    parser.add_argument("--evidence", type=Path, default=Path("runs/soak"), help="where evidence is kept")
+    parser.add_argument("--minutes", type=float, default=10.0, help="duration in minutes (default: 10)")
+    parser.add_argument("--seed", type=int, help="number of the first case (default: random)")
+    parser.add_argument(
+        "--runs", type=int, default=0, help="number of cases (default: until the time is over)"
+    )
+    parser.add_argument(
+        "--evidence", type=Path, default=Path("runs/soak"), help="folder for the data of failures"
+    )
     options = parser.parse_args()
     if options.minutes <= 0 or options.runs < 0 or (options.seed is not None and options.seed < 0):
         parser.error("minutes must be above 0, seed and runs at least 0")

@@ -1,4 +1,4 @@
-"""What is tried: each case is made from one number, so that the number alone repeats it. Nothing here needs torch."""
+"""The random cases. Each is generated from one number, and the number repeats it. This module does not need torch."""
 
 from __future__ import annotations
 
@@ -9,37 +9,37 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from paceline.strategies import parse
-from paceline.strategies.pages import IN_PIECES
+from paceline.strategies.registry.descriptions import IN_PIECES
 from soak.specs import NARROWEST, WORDS, make_spec
 
 __all__ = ["CHOOSING_ALGORITHMS", "CLUSTERS", "GROUP", "Case", "Fault", "fuzz_of", "make_case"]
 
 CLUSTERS = {"memory": 50, "tcp": 15, "tcp-encrypted": 8, "emulated": 15, "ray": 3}
-"""How often each comes up. Ray takes seconds to start, and minutes where cores are busy."""
+"""Relative frequency of each cluster. Ray takes seconds to start, and minutes on busy cores."""
 GROUP = 20
-"""So many cases, whose numbers follow each other, share a driver process and its fork server."""
+"""Number of consecutive cases that share a driver process and its fork server."""
 
 ASYNCHRONOUS = frozenset({"k-sync", "k-batch-sync", "async", "k-async", "k-batch-async", "ssp", "hogwild"})
 LOCAL = frozenset({"decentralized", "local-sgd", "diloco", "fedavg", "fedprox", "fedavgm", "fedadam"})
 FEDERATED = frozenset({"fedavg", "fedprox", "fedavgm", "fedadam"})
 SUMMING_PIECES = frozenset({"tensor", "zero", "hybrid"})
 CHOOSING_ALGORITHMS = frozenset({"all-reduce", "local-sgd", "diloco"})
-"""Strategies that sum by memory where all ranks have one, if they may choose; `algorithm=shared` says so."""
+"""Strategies that sum in shared memory with `algorithm=auto`, if all ranks share memory."""
 LINKS = (("1Gbps", "50us"), ("1Gbps", "1ms"), ("10Gbps", "200us"))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fault:
-    """What happens to one rank."""
+    """A fault of one rank."""
 
     kind: str
-    """kill; pause (shorter than the deadline); stop (longer than it)."""
+    """kill; pause (shorter than the deadline); stop (longer than the deadline)."""
     rank: int
     since: str
-    """From when on `after_s` counts: launch (all processes exist) or running (the first step is done)."""
+    """Start of `after_s`: launch (all processes exist) or running (the first step is done)."""
     after_s: float
     seconds: float = 0.0
-    """How long a pause or a stop lasts."""
+    """Duration of a pause or a stop."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,9 +53,9 @@ class Case:
     link: tuple[str, str] = ("", "")
     """Bandwidth and latency of an emulated link."""
     hidden: int
-    """Units of each hidden layer of the model: a block has about 7 parameters a unit."""
+    """Units of each hidden layer of the model. A block has about 7 parameters per unit."""
     depth: int = 1
-    """Blocks of the model: one has a hidden layer."""
+    """Blocks of the model. Each has one hidden layer."""
     dtype: str = "float64"
     batch_norm: bool = False
     optimizer: str = "sgd"
@@ -66,11 +66,11 @@ class Case:
     steps: int
     slow: dict[int, float] = field(default_factory=dict)
     delay: tuple[str, float] = ("", 0.0)
-    """What every computation takes longer: a distribution and its mean in seconds."""
+    """Additional time of every computation: a distribution and its mean in seconds."""
     deadline_s: float = 60.0
     fault: Fault | None = None
     busy: int = 0
-    """Processes beside the run that do nothing but use the cores."""
+    """Number of other processes that keep the cores busy."""
     one_core: bool = False
 
     @property
@@ -83,17 +83,17 @@ class Case:
 
     @property
     def is_synchronous(self) -> bool:
-        """Whether it must give the weights of `single`."""
+        """Whether the run must give the weights of `single`."""
         return self.word not in ASYNCHRONOUS | LOCAL
 
     @property
     def is_reproducible(self) -> bool:
-        """Whether its weights depend on nothing but task and seed."""
+        """Whether the weights depend only on the task and the seed."""
         return self.word not in ASYNCHRONOUS and "mode=async" not in self.spec
 
     @property
     def uses_windows(self) -> bool:
-        """Whether it sums in memory that all ranks share: no messages are counted then."""
+        """Whether the run sums in shared memory, so that no messages are counted."""
         if self.word in SUMMING_PIECES:
             return self.cluster in ("memory", "ray")
         if self.word not in CHOOSING_ALGORITHMS:
@@ -102,7 +102,7 @@ class Case:
         return "algorithm=shared" in self.spec or (automatic and self.cluster in ("memory", "ray"))
 
     def describe(self) -> str:
-        """All that differs from the default, a line each."""
+        """Return all settings that differ from the default, one per line."""
         shown = [
             f"{item.name}: {getattr(self, item.name)}"
             for item in dataclasses.fields(self)
@@ -112,13 +112,13 @@ class Case:
 
 
 def fuzz_of(seed: int) -> int | None:
-    """PACELINE_FUZZ for the group of a case, which a third of the groups have. None: without."""
+    """Return PACELINE_FUZZ for the group of a case. None for two thirds of the groups."""
     group = seed // GROUP
     return group if random.Random(f"fuzz {group}").random() < 1 / 3 else None
 
 
 def make_case(seed: int) -> Case:
-    """The case of this number, always the same one."""
+    """Return the case of this number. It is always the same."""
     rng = random.Random(f"case {seed}")
     workers = rng.choice([1, 2, 2, 3, 3, 4, 5, 6])
     word = rng.choice(WORDS)
@@ -141,7 +141,7 @@ def make_case(seed: int) -> Case:
         evaluates=rng.random() < 0.25,
         busy=0 if cluster == "ray" else rng.choice([0] * 8 + [1, 4]),
         one_core=cluster != "ray" and rng.random() < 0.1,
-        deadline_s=240.0 if cluster == "ray" else 60.0,  # it is also how long Ray's processes have to start
+        deadline_s=240.0 if cluster == "ray" else 60.0,  # also the start timeout of Ray's processes
     )
     case = _with_optimizer(rng, case)
     if rng.random() < 0.3:
@@ -153,13 +153,13 @@ def make_case(seed: int) -> Case:
 
 
 def _within_time(case: Case) -> Case:
-    """A round of a client is up to a hundred gradients: of large models, and four times as slow, that takes seconds."""
+    """Limit the time of federated cases: a client's round has up to a hundred gradients, which may take seconds."""
     is_long = case.word in FEDERATED and case.hidden > 20_000
     return dataclasses.replace(case, steps=min(case.steps, 4)) if is_long else case
 
 
 def _hidden(rng: random.Random) -> int:
-    """Below the lending threshold of 64 KiB, above it, and now and then above a ring's 4 MiB."""
+    """Return a size below or above the lending threshold of 64 KiB, and sometimes above a ring's 4 MiB."""
     kind = rng.random()
     if kind < 0.5:
         return rng.randint(NARROWEST, 400)
@@ -167,14 +167,14 @@ def _hidden(rng: random.Random) -> int:
 
 
 def _with_optimizer(rng: random.Random, case: Case) -> Case:
-    """Adam for small models alone: it divides by gradients, and so makes much of their last places."""
+    """Choose the optimizer. Adam only for small models: it divides by gradients, which amplifies rounding errors."""
     names = ["sgd", "momentum", "adam"] if case.hidden <= 400 else ["sgd", "momentum"]
     clip = 0.5 if rng.random() < 0.15 else None
     return dataclasses.replace(case, optimizer=rng.choice(names), clip_norm=clip)
 
 
 def _with_batch_norm(rng: random.Random, case: Case) -> Case:
-    """No slice and no client's batch may be of one sample: BatchNorm refuses it. Nor may a micro-batch be."""
+    """Add BatchNorm, if no slice, client batch or micro-batch has a single sample, which BatchNorm refuses."""
     if case.word in IN_PIECES:
         return case
     spec = case.spec
@@ -193,7 +193,7 @@ def _with_stragglers(rng: random.Random, case: Case) -> Case:
 
 
 def _with_fault(rng: random.Random, case: Case) -> Case:
-    """A run with a fault lasts a second or more, so that the fault meets it. A federated round is many gradients."""
+    """Add a fault. Such a run lasts at least a second, so that the fault hits it. Federated rounds are long anyway."""
     kind = rng.choice(["kill"] * 5 + ["pause"] * 5 + ["stop"])
     since = rng.choice(["launch", "running", "running"])
     seconds = {"kill": 0.0, "pause": rng.choice([0.02, 0.2, 1.0]), "stop": 0.0}[kind]
@@ -201,7 +201,7 @@ def _with_fault(rng: random.Random, case: Case) -> Case:
     fault = Fault(kind=kind, rank=rank, since=since, after_s=round(rng.random() * 0.8, 3), seconds=seconds)
     alone = len(case.roles) == 1
     if kind == "stop":
-        # Processes have a minute to start, whatever the deadline. Nobody waits for a rank that is alone.
+        # Processes have a minute to start, whatever the deadline. No rank waits for a single rank.
         fault = dataclasses.replace(fault, since="running", seconds=2.0 if alone else 40.0)
     steps = rng.randint(60, 100) if case.hidden <= 20_000 and case.word not in FEDERATED else 20
     deadline_s, busy = (5.0, 0) if kind == "stop" else (60.0, case.busy)

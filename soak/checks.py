@@ -1,4 +1,4 @@
-"""What must be true of a run, whatever its luck. Each check tells what is violated, in words; none needs torch."""
+"""Checks of a run's result. Each yields a text for each violation. This module does not need torch."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from soak.cases import FEDERATED, Case, Fault
 __all__ = ["Oracles", "Seen", "check", "may_go_on_without"]
 
 _SAME = {"float64": 1e-10, "float32": 1e-4}
-"""How far weights may be from those of `single`, relative to their norm."""
+"""Largest distance of weights from `single`, relative to their norm."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Seen:
-    """What came of a run, in plain values."""
+    """The result of a run, in plain values."""
 
     error: str = ""
-    """The type of the error that ended it."""
+    """Type of the error that ended the run. Empty if there was none."""
     text: str = ""
     blamed: frozenset[int] = frozenset()
-    """The ranks that the error names as the ones that are gone or awaited."""
+    """Ranks that the error names as lost or awaited."""
     fired: bool = False
-    """Whether the fault of the case hit its rank."""
+    """Whether the fault hit its rank."""
     outlasted: bool = False
-    """Whether the rank went on, after its fault, before the run had ended."""
+    """Whether the rank continued after its fault before the run ended."""
     parameters: NDArray[Any] = field(default_factory=lambda: np.zeros(0))
     steps: list[int] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
@@ -43,24 +43,24 @@ class Seen:
     bytes_sent: list[int] = field(default_factory=list)
     messages_sent: list[int] = field(default_factory=list)
     traced: dict[int, tuple[int, int]] = field(default_factory=dict)
-    """Of each rank that brought a trace back: the bytes and the messages that it sent, by its spans."""
+    """Bytes and messages sent by each rank that returned a trace, from its spans."""
     lost: list[int] = field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Oracles:
-    """Runs in simulation that say what the weights have to be. None: nothing says it."""
+    """Simulated runs with the expected weights. None if the weights are not predictable."""
 
     close: Seen | None = None
-    """The weights of `single`, but for the last places."""
+    """The weights of `single`, up to rounding."""
     equal: Seen | None = None
     """The same strategy in simulation."""
     same_bits: bool = False
-    """Whether the second has the very bits: it does with one thread a rank."""
+    """Whether `same` has exactly the same bits: with one thread per rank it has."""
 
 
 def check(case: Case, seen: Seen, oracles: Oracles) -> list[str]:
-    """What is violated."""
+    """Return a text for each violation."""
     if seen.error:
         return [*_check_error(case, seen), *_check_patience(case, seen)]
     found = [
@@ -77,7 +77,7 @@ def check(case: Case, seen: Seen, oracles: Oracles) -> list[str]:
 
 
 def may_go_on_without(case: Case, rank: int) -> bool:
-    """Whether the run has to go on when a rank dies."""
+    """Return whether the run must continue when a rank dies."""
     strategy: Any = parse(case.spec)
     roles = case.roles
     reporter = roles.index("server") if "server" in roles else 0
@@ -85,7 +85,7 @@ def may_go_on_without(case: Case, rank: int) -> bool:
         return False
     if not hasattr(strategy, "policy"):
         return case.workers > 1
-    # With several servers some may have used the dead one's gradient and others lack it.
+    # With several servers, some may have used the gradient of the dead rank and others may not have received it.
     policy = strategy.policy(case.workers)
     return bool(strategy.servers == 1 and case.workers - 1 >= (policy.k if policy.waits else 1))
 
@@ -101,19 +101,19 @@ def _check_error(case: Case, seen: Seen) -> Iterator[str]:
     elif not _names(seen, fault):
         yield f"rank {fault.rank} had a {fault.kind}, but the error blames {sorted(seen.blamed)}: {what}"
     elif fault.kind == "kill" and fault.since == "running" and may_go_on_without(case, fault.rank):
-        yield f"the run ended, but could have gone on without rank {fault.rank}: {what}"
+        yield f"the run ended, but could have continued without rank {fault.rank}: {what}"
 
 
 def _check_patience(case: Case, seen: Seen) -> Iterator[str]:
-    """Where somebody can miss a rank, a deadline ends the run long before the rank goes on."""
+    """Check that a deadline ended the run long before the stopped rank continued, if another rank waits for it."""
     fault = case.fault
     if fault is not None and fault.kind == "stop" and seen.outlasted and len(case.roles) > 1:
-        waited = f"{fault.seconds:g} s for rank {fault.rank}, which was stopped"
+        waited = f"{fault.seconds:g} s for the stopped rank {fault.rank}"
         yield f"the run waited {waited}; the deadline is {case.deadline_s:g} s"
 
 
 def _names(seen: Seen, fault: Fault) -> bool:
-    """Whether the error names the rank as more than the one that waited."""
+    """Return whether the error names the rank in another role than as the waiting rank."""
     rest = re.sub(r"^rank \d+( \(.*?\))? waited", "", seen.text)
     return fault.rank in seen.blamed or re.search(rf"\brank {fault.rank}\b", rest) is not None
 
@@ -122,8 +122,8 @@ def _check_history(case: Case, seen: Seen) -> Iterator[str]:
     if seen.steps != list(range(1, len(seen.steps) + 1)):
         yield f"steps do not count up from 1: {seen.steps}"
     if len(seen.steps) != case.steps:
-        yield f"{len(seen.steps)} steps, but {case.steps} were asked for"
-    # A pairwise peer may die while it makes an update, and nobody knows its loss. Those before are known.
+        yield f"{len(seen.steps)} steps, but {case.steps} were requested"
+    # If a pairwise peer dies during an update, the loss of this update is unknown. Earlier losses are known.
     unknown = sum(map(math.isnan, seen.losses))
     if "mode=async" in case.spec and unknown > len(seen.lost):
         yield f"{unknown} steps have no loss, but {len(seen.lost)} ranks were lost: {seen.losses}"
@@ -135,7 +135,7 @@ def _check_history(case: Case, seen: Seen) -> Iterator[str]:
 def _check_lost(case: Case, seen: Seen) -> Iterator[str]:
     allowed = {case.fault.rank} if case.fault and seen.fired and case.fault.kind != "pause" else set()
     if not allowed.issuperset(seen.lost):
-        yield f"the run says that it lost {seen.lost}, but nothing was done to {set(seen.lost) - allowed}"
+        yield f"the run reports lost ranks {seen.lost}, but {set(seen.lost) - allowed} had no fault"
 
 
 def _check_trace(seen: Seen) -> Iterator[str]:
@@ -148,19 +148,19 @@ def _check_trace(seen: Seen) -> Iterator[str]:
 def _check_weights(case: Case, seen: Seen, oracles: Oracles) -> Iterator[str]:
     bound = _SAME[case.dtype]
     if oracles.close is not None and not _distance(seen, oracles.close) <= bound:
-        yield f"weights are {_distance(seen, oracles.close):.3g} from those of single, more than {bound:g}"
+        yield f"weights are {_distance(seen, oracles.close):.3g} from single, more than {bound:g}"
     same = oracles.equal
     if same is None:
         return
     if oracles.same_bits and not np.array_equal(seen.parameters, same.parameters):
-        yield f"weights are not the bits of the simulation: {_distance(seen, same):.3g} from them"
+        yield f"weights differ from the simulation by {_distance(seen, same):.3g}, but must have the same bits"
     if not _distance(seen, same) <= bound:
-        yield f"weights are {_distance(seen, same):.3g} from those of the simulation, more than {bound:g}"
-    # A round in which no client answered has no loss, which is written as NaN.
+        yield f"weights are {_distance(seen, same):.3g} from the simulation, more than {bound:g}"
+    # A round in which no client answered has no loss. It is stored as NaN.
     if oracles.same_bits and not np.array_equal(seen.losses, same.losses, equal_nan=True):
-        yield f"losses are not those of the simulation: {seen.losses} and {same.losses}"
+        yield f"losses differ from the simulation: {seen.losses} and {same.losses}"
     if seen.samples != same.samples:
-        yield f"samples are not those of the simulation: {seen.samples} and {same.samples}"
+        yield f"samples differ from the simulation: {seen.samples} and {same.samples}"
     if not case.uses_windows and "native" not in case.spec:
         yield from _check_traffic(seen, same)
 
@@ -173,7 +173,7 @@ def _check_traffic(seen: Seen, same: Seen) -> Iterator[str]:
 
 
 def _distance(seen: Seen, other: Seen) -> float:
-    """Of the weights, relative to the norm of the other's."""
+    """Return the distance of the weights, relative to the norm of the other weights."""
     if seen.parameters.shape != other.parameters.shape:
         return float("inf")
     difference = seen.parameters.astype(np.float64) - other.parameters.astype(np.float64)
@@ -194,7 +194,7 @@ def _check_staleness(case: Case, seen: Seen) -> Iterator[str]:
 
 
 def _stalest(case: Case, policy: Any) -> int | None:
-    """The bound on staleness. None: there is none."""
+    """Return the bound on staleness; None if there is none."""
     if case.word in FEDERATED or case.is_synchronous:
         return 0
     if policy is None:
@@ -203,5 +203,5 @@ def _stalest(case: Case, policy: Any) -> int | None:
         return 0
     if policy.slack is None:
         return None
-    # While a worker is at its gradient n, each other goes at most from n - slack to n + slack + 1.
+    # While a worker computes its gradient n, each other worker advances at most from n - slack to n + slack + 1.
     return int((case.workers - 1) * (2 * policy.slack + 1))

@@ -1,6 +1,6 @@
-"""A process that trains: it reads numbers of cases, a line each, and answers each with a line of JSON.
+"""The training process: it reads the number of a case from each line, and answers with a line of JSON.
 
-Many cases share it, and so its fork server: that is part of what is tried.
+Many cases share this process and its fork server. This is part of the test.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def main() -> None:
     os.set_inheritable(answers, False)
     leftovers = Leftovers()
     with os.fdopen(answers, "w") as out:
-        out.write("{}\n")  # all is loaded
+        out.write("{}\n")  # all modules are loaded
         out.flush()
         for line in sys.stdin:
             out.write(json.dumps(_answer(make_case(int(line)), leftovers)) + "\n")
@@ -39,7 +39,7 @@ def _answer(case: Case, leftovers: Leftovers) -> dict[str, object]:
 
 
 def _try(case: Case) -> tuple[str, bool, list[str]]:
-    """What this returns holds nothing of the run, whose descriptors are then counted."""
+    """Run a case. The result holds no reference to the run, so that open descriptors can be counted afterwards."""
     try:
         seen, violations = try_case(case)
     except Exception:

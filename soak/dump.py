@@ -1,4 +1,4 @@
-"""What can be learned of processes that hang, before they are killed."""
+"""Dump of the state of hanging processes, before they are killed."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from soak.processes import catches, read
 __all__ = ["STACKS", "dump"]
 
 STACKS = "soak-stacks"
-"""The name of the memory to which a process writes its stacks on SIGUSR2."""
+"""Name of the memory file to which a process writes its stacks on SIGUSR2."""
 
 _FILES = ("cmdline", "status", "wchan", "syscall", "stack")
 _WRITING_S = 1.0
 
 
 def dump(pids: Sequence[int], folder: Path) -> None:
-    """Write a file for each process: what /proc says, its Python stacks, and what py-spy sees if that is there."""
+    """Write a file for each process: /proc data, Python stacks, and the output of py-spy if it is installed."""
     folder.mkdir(parents=True, exist_ok=True)
     for pid in pids:
         parts = [f"== {name}\n{read(pid, name)}\n" for name in _FILES]
@@ -38,7 +38,7 @@ def dump(pids: Sequence[int], folder: Path) -> None:
 
 
 def _ask_all(pids: Sequence[int], number: signal.Signals) -> None:
-    """Only those that have a handler: the signal would end the others."""
+    """Send a signal to the processes that have a handler for it. It would end the others."""
     for pid in pids:
         if catches(pid, number):
             with suppress(ProcessLookupError):

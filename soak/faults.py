@@ -1,4 +1,4 @@
-"""Does to a rank of a local run what its case says, from a thread of the driver."""
+"""Injects the fault of a case into a rank of a local run, from a thread of the driver."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _POLL_S = 0.002
 
 
 class Injector:
-    """A context manager around a run. `progress` is for the run to call."""
+    """Context manager around a run. The run must call `progress`."""
 
     def __init__(self, case: Case) -> None:
         self._fault = case.fault
@@ -26,9 +26,9 @@ class Injector:
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
         self.fired = False
-        """Whether the rank was alive when it was hit."""
+        """Whether the rank was alive at the time of the fault."""
         self.outlasted = False
-        """Whether a stop was over before the run was."""
+        """Whether a stop ended before the run ended."""
 
     def __enter__(self) -> Injector:
         if self._fault is not None:

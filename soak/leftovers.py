@@ -1,4 +1,4 @@
-"""What a run must not leave behind: processes, files in /dev/shm and the temporary folder, open descriptors."""
+"""Detects what a run leaves behind: processes, files in /dev/shm and the temporary folder, open descriptors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SHARED = Path("/dev/shm")
 
 
 class Leftovers:
-    """Looks at this process before its first run, and after each."""
+    """Compares the state of this process before its first run with the state after each run."""
 
     def __init__(self, grace_s: float = _GRACE_S) -> None:
         self._grace_s = grace_s
@@ -28,15 +28,15 @@ class Leftovers:
         self._clusters: set[str] = set()
 
     def look(self, cluster: str) -> list[str]:
-        """What is there that should not be, after a run on this kind of cluster. Each thing is told once."""
-        gc.collect()  # an error and the frames that it passed hold each other
+        """Return what a run on this kind of cluster has left behind. Each item is reported once."""
+        gc.collect()  # an error and its frames reference each other
         found = [*self._settled(_processes), *self._settled(self._files), *self._descriptors(cluster)]
         self._shared |= _names(_SHARED)
         self._temporary |= _own_temporary()
         return found
 
     def _settled(self, look: Callable[[], list[str]]) -> list[str]:
-        """What a look finds again and again for a while."""
+        """Return what `look` still finds after a grace period."""
         until_s = time.monotonic() + self._grace_s
         while (found := look()) and time.monotonic() < until_s:
             time.sleep(0.05)
@@ -50,12 +50,12 @@ class Leftovers:
         ]
 
     def _descriptors(self, cluster: str) -> list[str]:
-        """The first run on a kind of cluster may open what later ones use again."""
+        """Compare descriptors. The first run on a kind of cluster may open some that later runs reuse."""
         before, after = self._open, _descriptors()
         self._open = after
         is_new = cluster not in self._clusters
         self._clusters.add(cluster)
-        if cluster == "ray":  # Ray itself leaves a socket or two whenever it is started
+        if cluster == "ray":  # each start of Ray leaves a socket or two open
             before, after = _of_paceline(before), _of_paceline(after)
         if is_new or sum(after.values()) <= sum(before.values()):
             return []
@@ -65,7 +65,7 @@ class Leftovers:
 
 
 def _processes() -> list[str]:
-    """All below this process but its one fork server."""
+    """Return all descendants of this process, except its fork server."""
     servers = fork_servers(os.getpid())[-1:]
     left = [process for process in descendants(os.getpid()) if process not in servers]
     return [f"left running: {_shown(process)}" for process in left]
@@ -80,19 +80,19 @@ def _names(folder: Path) -> set[str]:
 
 
 def _own_temporary() -> set[str]:
-    """Paceline's own: torch keeps a cache of its compiler there too."""
+    """Return Paceline's own files. Torch's compiler cache is in the same folder."""
     return {name for name in _names(Path(tempfile.gettempdir())) if "paceline" in name}
 
 
 def _held_elsewhere(name: str) -> bool:
-    """Whether another program of this machine uses a file of /dev/shm."""
+    """Return whether another program of this machine uses a file of /dev/shm."""
     own = {os.getpid(), *(process.pid for process in descendants(os.getpid()))}
     others = (int(pid) for pid in os.listdir("/proc") if pid.isdigit() and int(pid) not in own)
     return any(f"/dev/shm/{name}" in read(pid, "maps") for pid in others)
 
 
 def _descriptors() -> dict[str, int]:
-    """How many descriptors of each kind this process has open."""
+    """Return the number of open descriptors of this process, by kind."""
     counts: dict[str, int] = {}
     for number in os.listdir("/proc/self/fd"):
         try:

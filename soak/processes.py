@@ -1,4 +1,4 @@
-"""What runs on this machine, as /proc tells it."""
+"""Processes of this machine, read from /proc."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Process", "catches", "descendants", "find", "fork_servers", "marked"
 
 
 class Process(NamedTuple):
-    """A process. With its start its number is unique: numbers are used again."""
+    """A process. Process ids are reused, but id and start time together are unique."""
 
     pid: int
     parent: int
@@ -26,7 +26,7 @@ class Process(NamedTuple):
 
 
 def find(pid: int) -> Process | None:
-    """None: there is no such process."""
+    """Return the process; None if it does not exist."""
     text = read(pid, "stat")
     if not text:
         return None
@@ -35,7 +35,7 @@ def find(pid: int) -> Process | None:
 
 
 def descendants(pid: int) -> list[Process]:
-    """All processes below this one, zombies included."""
+    """Return all descendants of a process, including zombies."""
     children: dict[int, list[Process]] = {}
     for process in _all():
         children.setdefault(process.parent, []).append(process)
@@ -48,25 +48,25 @@ def descendants(pid: int) -> list[Process]:
 
 
 def fork_servers(pid: int) -> list[Process]:
-    """Paceline's fork servers that are children of a process."""
+    """Return Paceline's fork servers among the children of a process."""
     own = [process for process in _all() if process.parent == pid]
     return [process for process in own if "forkserver" in read(process.pid, "cmdline")]
 
 
 def ranks_of(pid: int) -> list[Process]:
-    """The ranks of a process's local run: its fork server forks them in their order."""
+    """Return the ranks of a process's local run. Its fork server forks them in order."""
     servers = {process.pid for process in fork_servers(pid)}
     ranks = [process for process in _all() if process.parent in servers]
     return sorted(ranks, key=lambda process: (process.start, process.pid))
 
 
 def marked(mark: str) -> list[Process]:
-    """The living processes whose environment has this mark in it, whoever their parents are by now."""
+    """Return the living processes with this mark in their environment, whatever their current parents are."""
     return [process for process in _all() if process.is_alive and mark in read(process.pid, "environ")]
 
 
 def catches(pid: int, number: signal.Signals) -> bool:
-    """Whether a process has a handler for a signal, which would end it otherwise."""
+    """Return whether a process has a handler for a signal. Without one the signal would end it."""
     for line in read(pid, "status").splitlines():
         if line.startswith("SigCgt:"):
             return bool(int(line.split()[1], 16) >> (number - 1) & 1)
@@ -74,7 +74,7 @@ def catches(pid: int, number: signal.Signals) -> bool:
 
 
 def read(pid: int, name: str) -> str:
-    """A file of a process's folder; empty if it cannot be read."""
+    """Return a file of a process in /proc; empty if it cannot be read."""
     with suppress(OSError):
         return Path(f"/proc/{pid}/{name}").read_bytes().replace(b"\0", b" ").decode(errors="replace")
     return ""

@@ -1,4 +1,4 @@
-"""Random valid words for a strategy, such as "k-sync:k=2,servers=2"."""
+"""Random valid strategy specs, such as "k-sync:k=2,servers=2"."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ ONE_HOST = ("shared", "native")
 """Algorithms that only ranks of one host can use."""
 
 FEWEST_LAYERS, NARROWEST = 3, 3
-"""Of the models: how many layers, and how many columns, the smallest has."""
+"""Number of layers and of columns of the smallest model."""
 
 Parameters = dict[str, object]
 Maker = Callable[[random.Random, int], Parameters]
 
 
 def make_spec(rng: random.Random, word: str, workers: int, *, one_host: bool) -> str:
-    """The word with random parameters. A strategy that is not known here goes without."""
+    """Return a strategy with random parameters. A strategy without an entry here gets its defaults."""
     values = _MAKERS[word](rng, workers) if word in _MAKERS else {}
     if not one_host and values.get("algorithm") in ONE_HOST:
         values["algorithm"] = "ring"
@@ -32,7 +32,7 @@ def make_spec(rng: random.Random, word: str, workers: int, *, one_host: bool) ->
 
 
 def _chosen(rng: random.Random, options: Mapping[str, tuple[object, ...]]) -> Parameters:
-    """Of each parameter one value, or none: then the default counts."""
+    """Choose a value for each parameter, or none for its default."""
     return {name: rng.choice(values) for name, values in options.items() if rng.random() < 0.6}
 
 
@@ -75,7 +75,7 @@ def _diloco(rng: random.Random, workers: int) -> Parameters:
 
 
 def _summing() -> tuple[str, ...]:
-    """Native sums have bits of their own, and local steps have no other yardstick than bits."""
+    """Return the algorithms for local steps. Native sums have other bits, and local steps are checked by bits."""
     return tuple(name for name in ALGORITHMS if name != "native")
 
 

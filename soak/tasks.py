@@ -1,4 +1,4 @@
-"""The task of a case. Ranks import this module, which lets them show their stacks."""
+"""The task of a case. Ranks import this module, which enables stack dumps."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from soak.dump import STACKS
 
 __all__ = ["make_task"]
 
-if "SOAK" in os.environ:  # the file stays open as long as the process lives, and goes with it
+if "SOAK" in os.environ:  # the file stays open until the process ends
     _stacks = os.fdopen(os.memfd_create(STACKS, os.MFD_CLOEXEC), "w", closefd=False)
     faulthandler.register(signal.SIGUSR2, file=_stacks, all_threads=True)
 
@@ -45,7 +45,7 @@ def _model(hidden: int, depth: int, batch_norm: bool, dtype: torch.dtype) -> nn.
     layers: list[nn.Module] = []
     for block in range(depth):
         layers += [nn.Tanh()] if block else []
-        # BatchNorm takes a bias before it away: its gradient would be rounding noise, which Adam scales up to steps.
+        # BatchNorm cancels a bias before it: its gradient would be rounding noise, which Adam would amplify.
         layers.append(nn.Linear(4, hidden, bias=not batch_norm))
         layers += [nn.BatchNorm1d(hidden)] if batch_norm else []
         layers += [nn.Tanh(), nn.Linear(hidden, 2 if block + 1 == depth else 4)]
@@ -53,7 +53,7 @@ def _model(hidden: int, depth: int, batch_norm: bool, dtype: torch.dtype) -> nn.
 
 
 def _optimizer(name: str, rate: float, parameters: list[Tensor]) -> torch.optim.Optimizer:
-    """Rates are low, so that stale gradients do no harm."""
+    """Create the optimizer. Rates are low, so that stale gradients do not diverge."""
     if name == "adam":
         return torch.optim.Adam(parameters, lr=0.001)
     return torch.optim.SGD(parameters, lr=rate, momentum=0.5 if name == "momentum" else 0.0)

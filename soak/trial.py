@@ -1,4 +1,4 @@
-"""One case, run for real: its cluster, its fault, what else uses the cores, and its oracles in simulation."""
+"""Runs one case: its cluster, its fault, other load on the cores, and its reference simulations."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["try_case"]
 
 
 def try_case(case: Case) -> tuple[Seen, list[str]]:
-    """Run it. What was seen, and what of it violates a check."""
+    """Run a case. Return the result and the violations."""
     with _cores(case):
         with _busy(case.busy):
             seen = _train(case)
@@ -51,7 +51,7 @@ def _train(case: Case) -> Seen:
     return dataclasses.replace(seen, fired=injector.fired, outlasted=injector.outlasted)
 
 
-# Where it runs
+# The cluster
 
 
 def _cluster(case: Case) -> Any:
@@ -78,7 +78,7 @@ def _delay(case: Case) -> Any:
 
 @contextlib.contextmanager
 def _cores(case: Case) -> Iterator[None]:
-    """Perhaps one core alone, for this process and for those that its fork server forks."""
+    """Limit this process, and the processes of its fork server, to one core, if the case requires it."""
     everywhere = os.sched_getaffinity(0)
     _stay_on({min(everywhere)} if case.one_core else everywhere)
     try:
@@ -103,7 +103,7 @@ def _busy(count: int) -> Iterator[None]:
             loop.wait()
 
 
-# What came of it
+# The result
 
 
 def _seen_of_error(error: PacelineError) -> Seen:
@@ -128,7 +128,7 @@ def _seen_of_run(run: pl.Run) -> Seen:
     )
 
 
-# What must have come of it
+# The expected result
 
 
 def _oracles(case: Case) -> Oracles:
@@ -143,12 +143,12 @@ def _oracles(case: Case) -> Oracles:
 
 
 def _single(case: Case) -> tuple[str, int]:
-    """BatchNorm normalises each worker's slice by itself, so that the yardstick has as many."""
+    """Return the reference. BatchNorm normalises each worker's slice, so the reference has as many workers."""
     return ("map-reduce", case.workers) if case.batch_norm and case.word != "single" else ("single", 1)
 
 
 def _same(case: Case) -> str:
-    """The strategy in the words that take the same way through a simulation."""
+    """Return the spec that follows the same code path in a simulation."""
     name, _, rest = case.spec.partition(":")
     words = [word for word in rest.split(",") if word and not word.startswith("algorithm=")]
     if case.uses_windows and case.word in CHOOSING_ALGORITHMS:

@@ -1,4 +1,4 @@
-"""The parent of driver processes: hands out cases, waits with a limit, and keeps the evidence of what goes wrong."""
+"""The parent of driver processes: assigns cases, waits with a time limit, and saves the data of failures."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from soak.processes import marked, read
 __all__ = ["LIMIT_S", "Driver", "Result"]
 
 LIMIT_S = 120.0
-"""How long a case may take, and a driver to start. Each wait inside them has a shorter limit of its own."""
+"""Time limits of a case and of the start of a driver. Each wait inside a case has a shorter limit."""
 _RAY_LIMIT_S = 300.0
 _END_S = 30.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Result:
-    """What came of a case."""
+    """The result of a case."""
 
     seed: int
     seconds: float = 0.0
@@ -40,7 +40,7 @@ class Result:
 
 
 class Driver:
-    """A driver process, and how to talk to it."""
+    """A driver process, and the communication with it."""
 
     def __init__(self, evidence: Path, fuzz: int | None, limit_s: float = LIMIT_S) -> None:
         self._evidence = evidence
@@ -75,7 +75,7 @@ class Driver:
         return self._process.poll() is None
 
     def run(self, seed: int) -> Result:
-        """Have it run a case. A driver that hangs or dies is dumped and ended."""
+        """Run a case. A driver that hangs or dies is dumped and killed."""
         began_s = time.monotonic()
         limit_s = _RAY_LIMIT_S if make_case(seed).cluster == "ray" else self._limit_s
         try:
@@ -94,7 +94,7 @@ class Driver:
         return result
 
     def end(self, seed: int) -> Result:
-        """Let it end by itself. `seed` is the last case that it ran."""
+        """Wait until the driver ends by itself. `seed` is the last case that it ran."""
         violations = []
         self._hang_up()
         was_killed = self._process.poll() == -signal.SIGKILL
@@ -110,7 +110,7 @@ class Driver:
         return result
 
     def close(self) -> None:
-        """End it, whatever it does."""
+        """Kill the driver in any state."""
         self._kill()
         self._hang_up()
         os.close(self._answers)
@@ -129,7 +129,7 @@ class Driver:
         self._process.stdin.flush()
 
     def _wait_until_ready(self) -> None:
-        """It has to load torch first, which is not the case's time."""
+        """Wait until the driver has loaded torch, which does not count for the case."""
         if not self._is_ready:
             self._read(self._limit_s)
             self._is_ready = True
@@ -156,11 +156,11 @@ class Driver:
         return True
 
     def _own(self) -> list[int]:
-        """The driver and all that it has started: they alone have its temporary folder."""
+        """Return the driver and all processes that it has started: only they have its temporary folder."""
         return [process.pid for process in marked(self._temporary)]
 
     def _left_over(self) -> list[int]:
-        """What has outlived the driver, after a while for it to end."""
+        """Return the processes that are still alive some time after the driver has ended."""
         until_s = time.monotonic() + _END_S
         while (left := self._own()) and time.monotonic() < until_s:
             time.sleep(0.05)
@@ -170,7 +170,7 @@ class Driver:
         dump(self._own(), self._evidence / str(seed))
 
     def _kill(self) -> None:
-        while left := self._own():  # some may just be starting others
+        while left := self._own():  # a process may be starting another one
             for pid in left:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)

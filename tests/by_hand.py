@@ -2,13 +2,12 @@
 
 from functools import cache
 
-from paceline.context import Crossing
-from paceline.replica.batches import GlobalBatches
-from paceline.replica.pieces.cutting import Layers, few_samples
-from paceline.replica.pieces.part import PartReplica
-from paceline.replica.replica import Replica
-from paceline.replica.samples import Samples
-from paceline.replica.steps import micro_batches
+from paceline.context import BoundaryValues
+from paceline.data.batches import GlobalBatches
+from paceline.data.samples import Samples
+from paceline.model.cutting.layers import Layers, few_samples
+from paceline.model.replica import Replica
+from paceline.model.steps import micro_batches
 
 __all__ = ["compute_by_hand", "compute_whole", "cut_of", "first_batch", "layers_of"]
 
@@ -31,7 +30,7 @@ def cut_of(task, stages, cuts=(), finer=1):
 def compute_whole(task, step=0):
     """Loss, gradients by name and buffers of the whole model."""
     samples, batch = first_batch(task, step)
-    replica = Replica(task, task.build_model(0))
+    replica = Replica.of(task, task.build_model(0))
     loss = replica.compute(batch, samples)
     return loss, named(replica), dict(replica.module.named_buffers())
 
@@ -40,23 +39,22 @@ def compute_by_hand(task, segments, *, microbatches=1, parted=False, step=0):
     """The same, segment by segment; with each backward in its two parts, the weights last of all, if `parted`."""
     samples, batch = first_batch(task, step)
     cut = cut_of(task, segments)
-    part = PartReplica(Replica(task, task.build_model(0)), cut, range(segments), keeps_whole=False)
+    part = Replica.of(task, task.build_model(0)).part(cut, range(segments))
     part.begin_batch()
     loss, micros = 0.0, micro_batches(batch, microbatches)
     for number, micro in enumerate(micros):
-        given = Crossing()
+        given = BoundaryValues()
         for segment in range(segments):
             made = part.forward(segment, micro, number, samples, given)
-            given = made if isinstance(made, Crossing) else Crossing()
+            given = made if isinstance(made, BoundaryValues) else BoundaryValues()
         loss += made.item() * micro.count / batch.count
     for number in range(len(micros)):
         gradients = ()
         for segment in reversed(range(segments)):
-            walk = part.backward_inputs if parted else part.backward
-            gradients = walk(segment, number, gradients)
+            gradients = part.backward(segment, number, gradients, "inputs" if parted else "both")
     for number in range(len(micros) * parted):
         for segment in range(segments):
-            part.backward_weights(segment, number)
+            part.backward(segment, number, (), "weights")
     part.end_batch()
     return loss, named(part), dict(part.module.named_buffers())
 

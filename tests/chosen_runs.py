@@ -5,8 +5,8 @@ import dataclasses
 from tasks import a_task, simulated
 
 import paceline as pl
-from paceline.comparison.entry import Entry
-from paceline.run import Record
+from paceline.analysis.comparison.entry import Entry
+from paceline.runs.run import Record
 
 
 def run_of(strategy, workers=4, steps=10, **cluster):

@@ -9,20 +9,35 @@ import cloudpickle
 import hypothesis
 import pytest
 from clusters.namespaces import can_make_hosts, one_machine, several_hosts
+from harness import limits, shutdown
+from harness.scheduling import pytest_xdist_make_scheduler  # noqa: F401 (a hook)
 from stand_in.build import build, reason_not_to_build
 from stand_in.process import device_process
 
 # Before torch is imported. Models here are small: threads that wait for each other would take most of the cores' time.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-pytest.register_assert_rewrite("paceline.testing.checks")  # a check that fails shows its values
+pytest.register_assert_rewrite("paceline.testing.checks", "refusals")  # a check that fails shows its values
 
 hypothesis.settings.register_profile("paceline", deadline=None)  # a busy machine is slow: that proves nothing
 hypothesis.settings.load_profile("paceline")
 
 
+def pytest_addoption(parser):
+    shutdown.add_option(parser)
+
+
+def pytest_configure(config):
+    limits.register(config)
+
+
+def pytest_generate_tests(metafunc):
+    shutdown.repeat_shutdown_test(metafunc)
+
+
 def pytest_collection_modifyitems(items):
-    """The functions of test modules travel to workers by value: a worker that imported pytest would start slowly."""
+    """Mark tests of shutdown. Pickle the functions of test modules by value: importing pytest would slow workers."""
+    shutdown.mark_shutdown_tests(items)
     for module in {item.module for item in items}:
         cloudpickle.register_pickle_by_value(module)
 

@@ -1,4 +1,4 @@
-"""Losses of a task, and strategies, that kill ranks by a real SIGKILL."""
+"""Losses of a task, and strategies, that kill or stop ranks by a real signal."""
 
 import dataclasses
 import os
@@ -9,10 +9,19 @@ from strategies.server_cases import Wrapped
 from tasks import samples
 from torch import nn
 
-from paceline.replica.batches import GlobalBatches
+from paceline.data.batches import GlobalBatches
 from paceline.strategies import parse
 
-__all__ = ["BATCH", "deadly", "deadly_once", "dying", "numbered_samples"]
+__all__ = [
+    "BATCH",
+    "awaiting_loss",
+    "deadly",
+    "deadly_once",
+    "dying",
+    "numbered_samples",
+    "struck",
+    "struck_at_start",
+]
 
 SAMPLES, BATCH = 60, 20
 
@@ -60,23 +69,95 @@ def deadly(deaths, workers):
     return loss
 
 
-def dying(spec, rank, step):
-    """A strategy one of whose workers dies when it takes its batch of a step: as by `pl.faults.Kill(rank, step=step)`.
+def awaiting_loss(spec, rank, step):
+    """A strategy whose workers wait, before their next batch but one after a step, until a rank is lost.
 
-    The others take their next batch but one when they can know of it, so that there are steps without it.
+    On a busy machine they could otherwise end the run before that rank has come to the step in which it dies.
     """
     strategy = parse(spec)
 
     async def worker(self, ctx):
+        await type(strategy).worker(self, Wrapped(ctx, batches=_batches_until_lost(ctx, rank, step)))
+
+    return _changed(strategy, worker=worker)
+
+
+def dying(spec, rank, step):
+    """As `awaiting_loss`. The worker dies when it takes its batch of the step, as by `pl.faults.Kill`."""
+    strategy = parse(spec)
+
+    async def worker(self, ctx):
+        until_lost = _batches_until_lost(ctx, rank, step)
+
         async def batches(**options):
-            async for batch in ctx.batches(**options):
+            async for batch in until_lost(**options):
                 if (ctx.rank, batch.step) == (rank, step):
                     os.kill(os.getpid(), signal.SIGKILL)
-                while batch.step == step + 2 and not ctx.is_lost(rank):
-                    await ctx.sleep(0.001)
                 yield batch
 
         await type(strategy).worker(self, Wrapped(ctx, batches=batches))
 
-    kind = type("Dying", (type(strategy),), {"worker": worker})
+    return _changed(strategy, worker=worker)
+
+
+def _batches_until_lost(ctx, rank, step):
+    async def batches(**options):
+        async for batch in ctx.batches(**options):
+            while batch.step == step + 2 and not ctx.is_lost(rank):
+                await ctx.sleep(0.001)
+            yield batch
+
+    return batches
+
+
+def struck(spec, rank, step, number, flag):
+    """A strategy that sends a signal to one of its ranks, a worker or a server, when the rank begins a step.
+
+    Workers wait before their next batch but one after that step until the file `flag` tells of the signal.
+    Otherwise quick workers could end an asynchronous run before that rank has come to the step.
+    """
+    strategy = parse(spec)
+
+    def wrapped(ctx):
+        def strike(at):
+            if ctx.rank == rank and at >= step and not flag.exists():
+                flag.touch()
+                os.kill(os.getpid(), number)
+
+        async def batches(**options):
+            async for batch in ctx.batches(**options):
+                strike(batch.step)
+                while batch.step >= step + 2 and not flag.exists():
+                    await ctx.sleep(0.001)
+                yield batch
+
+        async def rounds():
+            async for at in ctx.rounds():
+                strike(at)
+                yield at
+
+        return Wrapped(ctx, batches=batches, rounds=rounds)
+
+    async def worker(self, ctx):
+        await type(strategy).worker(self, wrapped(ctx))
+
+    async def server(self, ctx):
+        await type(strategy).server(self, wrapped(ctx))
+
+    return _changed(strategy, worker=worker, server=server)
+
+
+def struck_at_start(spec, rank, number):
+    """A strategy that sends a signal to one of its workers before that worker is ready for the first step."""
+    strategy = parse(spec)
+
+    def prepare(self, ctx):
+        if ctx.rank == rank:
+            os.kill(os.getpid(), number)
+
+    return _changed(strategy, prepare=prepare)
+
+
+def _changed(strategy, **members):
+    kind = type("Struck", (type(strategy),), members)
     return kind(**{f.name: getattr(strategy, f.name) for f in dataclasses.fields(strategy)})

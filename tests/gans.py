@@ -5,7 +5,7 @@ from tasks import numbers
 from torch import nn
 
 import paceline as pl
-from paceline.replica.batches import GlobalBatches
+from paceline.data.batches import GlobalBatches
 
 SAMPLES, BATCH = 20, 6
 REAL, NOISE = numbers(SAMPLES, 2, seed=5) + 2, numbers(SAMPLES, 3, seed=6)

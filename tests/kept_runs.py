@@ -21,11 +21,11 @@ SCRIPT = """
 import sys
 sys.path[:0] = [sys.argv[2]]
 import paceline as pl
-from kept_runs import STEPS, the_task
+from kept_runs import the_task
 
 if __name__ == "__main__":
     pl.train(
-        the_task(), sys.argv[3], pl.Local(workers=2, threads=1), steps=STEPS,
+        the_task(), sys.argv[3], pl.Local(workers=2, threads=1), steps=int(sys.argv[4]),
         checkpoint=sys.argv[1], checkpoint_every=5, resume=True,
     )
 """
@@ -46,9 +46,9 @@ def the_task():
 class KeptRun:
     """The script, run once. As a context manager it leaves no process behind."""
 
-    def __init__(self, folder, spec="all-reduce"):
+    def __init__(self, folder, spec="all-reduce", steps=STEPS):
         self._store = Store(folder)
-        command = [sys.executable, "-c", SCRIPT, str(folder), os.path.dirname(__file__), spec]
+        command = [sys.executable, "-c", SCRIPT, str(folder), os.path.dirname(__file__), spec, str(steps)]
         self._process = subprocess.Popen(
             command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
         )
@@ -60,6 +60,10 @@ class KeptRun:
         if self._process.poll() is None:
             self.kill("everything")
         self._process.communicate()
+
+    @property
+    def pid(self):
+        return self._process.pid
 
     @property
     def newest(self):

@@ -2,7 +2,7 @@
 
 import torch
 
-from paceline.schedules.collective import Collective
+from paceline.schedules.collectives.collective import Collective
 
 
 async def receives_in_the_other_order(ctx):

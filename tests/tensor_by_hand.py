@@ -3,10 +3,9 @@
 import torch
 from by_hand import first_batch, named
 
-from paceline.context import Crossing
-from paceline.replica.pieces.cutting import Layers, few_samples
-from paceline.replica.pieces.part import PartReplica
-from paceline.replica.replica import Replica
+from paceline.context import BoundaryValues
+from paceline.model.cutting.layers import Layers, few_samples
+from paceline.model.replica import Replica
 
 __all__ = ["compute_in_parts", "cut_in", "replicas_of"]
 
@@ -19,9 +18,10 @@ def cut_in(task, size, stages=1, *, sequence=False):
 
 def replicas_of(task, cut):
     held = range(len(cut.segments))
+    wholes = [Replica.of(task, task.build_model(0)) for _ in range(cut.shares.size)]
+    wholes[0].build()
     return [
-        PartReplica(Replica(task, task.build_model(0)), cut.at(position), held, keeps_whole=position == 0)
-        for position in range(cut.shares.size)
+        whole.part(cut.at(position), held, keeps_whole=position == 0) for position, whole in enumerate(wholes)
     ]
 
 
@@ -52,15 +52,15 @@ def compute_in_parts(task, size, stages=1, *, sequence=False):
     ranks = replicas_of(task, cut)
     for rank in ranks:
         rank.begin_batch()
-    given, wanted = [Crossing()] * size, {}
+    given, wanted = [BoundaryValues()] * size, {}
     for segment in cut.segments:
         wanted[segment.number] = given[0].wanted
         given = [
             rank.forward(segment.number, batch, 0, samples, each)
             for rank, each in zip(ranks, given, strict=True)
         ]
-        if segment.sums:
-            tensors = join([each.tensors for each in given], segment.sums)
+        if segment.reductions:
+            tensors = join([each.tensors for each in given], segment.reductions)
             given = [each._replace(tensors=tuple(own)) for each, own in zip(given, tensors, strict=True)]
     gradients = [()] * size
     for segment in reversed(cut.segments):
@@ -68,11 +68,11 @@ def compute_in_parts(task, size, stages=1, *, sequence=False):
             rank.backward(segment.number, 0, each) for rank, each in zip(ranks, gradients, strict=True)
         ]
         before = wanted[segment.number]
-        assert all(before[each.place] for each in segment.gradient_sums)
-        own = [each._replace(place=sum(before[: each.place])) for each in segment.gradient_sums]
+        assert all(before[each.place] for each in segment.gradient_reductions)
+        own = [each._replace(place=sum(before[: each.place])) for each in segment.gradient_reductions]
         gradients = join(gradients, own)
     for name in {name for segment in cut.segments for name in segment.partial}:
-        parts = [rank.gradient[rank.place_of(name)] for rank in ranks]
+        parts = [rank.gradient[rank.holding.place_of(name)] for rank in ranks]
         for part, total in zip(parts, joined(parts, "sum"), strict=True):
             part.copy_(total)
     return given[0].item(), cut, [named(rank) for rank in ranks]

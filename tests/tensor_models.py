@@ -116,6 +116,35 @@ class Sliced(nn.Module):
         return x + self.down(both[..., :12] * torch.sigmoid(both[..., 12:]))
 
 
+class Untransposed(nn.Module):
+    """A linear layer with its weight as inputs x outputs, like `Conv1D` of Hugging Face's GPT-2."""
+
+    def __init__(self, inputs, outputs):
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(inputs, outputs))
+        self.bias = nn.Parameter(torch.ones(outputs))
+        nn.init.normal_(self.weight, std=0.3)
+
+    def forward(self, x):
+        flat = torch.addmm(self.bias, x.view(-1, x.size(-1)), self.weight)
+        return flat.view(*x.shape[:-1], self.weight.size(1))
+
+
+class GPT2Like(nn.Module):
+    """Queries, keys and values of one untransposed layer, and a perceptron of two."""
+
+    def __init__(self):
+        super().__init__()
+        self.into, self.out = Untransposed(WIDTH, 3 * WIDTH), Untransposed(WIDTH, WIDTH)
+        self.up, self.down = Untransposed(WIDTH, 16), Untransposed(16, WIDTH)
+
+    def forward(self, x):
+        heads = [each.view(*x.shape[:2], HEADS, -1).transpose(1, 2) for each in self.into(x).split(WIDTH, 2)]
+        mixed = nn.functional.scaled_dot_product_attention(*heads, is_causal=True)
+        x = x + self.out(mixed.transpose(1, 2).reshape(x.shape))
+        return x + self.down(nn.functional.gelu(self.up(x)))
+
+
 MODELS = {
     "separate": Separate,
     "separate-dropout": lambda: Separate(0.2),
@@ -125,6 +154,7 @@ MODELS = {
     "fused": Fused,
     "parallel": Parallel,
     "sliced": Sliced,
+    "untransposed": GPT2Like,
 }
 
 

@@ -13,13 +13,25 @@ import paceline as pl
 from paceline.clusters.simulated import simulated as simulated_cluster
 from paceline.clusters.simulated.whole_collective import MANY
 from paceline.collectives import barrier
-from paceline.context import Context, Log, Model, Net, Pieces, Shards, Strategy
+from paceline.context import Context, Data, Handle, Log, Model, Net, Sending, Shards, Stages, Strategy, Window
 from paceline.costs.measured import Measured
 from paceline.strategies import parse
 from paceline.strategies.fedavg import FedAvg
 from paceline.trace import Kind
 
-MOST = {Context: 14, Model: 20, Pieces: 17, Shards: 11, Net: 10, Log: 9}
+MOST = {
+    Context: 14,
+    Data: 4,
+    Model: 17,
+    Stages: 9,
+    Shards: 8,
+    Net: 10,
+    Window: 3,
+    Log: 9,
+    Handle: 2,
+    Sending: 1,
+}
+MOST_IN_ALL = 77
 
 CLUSTERS = {
     "shared memory": lambda workers: pl.Local(workers=workers, threads=1),
@@ -36,6 +48,10 @@ def members(protocol):
 @pytest.mark.parametrize("protocol", MOST, ids=lambda protocol: protocol.__name__)
 def test_each_part_is_small(protocol):
     assert len(members(protocol)) <= MOST[protocol], members(protocol)
+
+
+def test_the_interface_is_small():
+    assert sum(len(members(protocol)) for protocol in MOST) <= MOST_IN_ALL
 
 
 @pytest.fixture(params=CLUSTERS)
@@ -168,7 +184,7 @@ def test_strategies_that_cut_the_model_do_so_when_they_are_asked_to_prepare(spec
     class OnlyPrepares(Strategy):
         async def worker(self, ctx):
             strategy.prepare(ctx)
-            assert ctx.model.pieces.segments
+            assert ctx.model.stages.segments
             async for _ in ctx.rounds():
                 pass
 

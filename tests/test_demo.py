@@ -8,7 +8,7 @@ import pytest
 from chosen_runs import entry, run_of, with_figures
 
 import paceline as pl
-from paceline.comparison.names import named_strategies
+from paceline.analysis.comparison.names import named_strategies
 
 ROOT = Path(__file__).parents[1]
 
@@ -66,8 +66,8 @@ def test_a_verdict_says_how_far_off_and_which_gradients_did_not_fit(demo, proof)
 def test_the_story_begins_with_the_best_and_the_default(demo, proof):
     done = pl.Proof(title="", predicted=proof.predicted, measured=found(sync=2.1))
     lead, *rest = demo.story("single wins.", done, done)
-    assert "local-sgd reaches 95% after 1 s, 5.0 times as soon as one machine alone" in lead
-    assert "all-reduce, which waits for the slow one, after 6 s" in lead
+    assert "local-sgd reaches 95% after 1 s, 5.0 times as soon as one machine" in lead
+    assert "all-reduce, which waits for the slow machine, after 6 s" in lead
     assert rest.count(done) == 2
 
 

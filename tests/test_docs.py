@@ -1,13 +1,18 @@
 """Pages that scripts make are what they make of the tree as it is; links lead somewhere."""
 
+import importlib
 import importlib.util
 import re
 import sys
 from pathlib import Path
 
 import pytest
+import typer
 from checkpoints.shards import save
+from pictures import content_of, read
 
+from benchmarks import __main__ as benchmarks
+from paceline import cli
 from paceline.checkpoints import Store
 from paceline.strategies import STRATEGIES
 
@@ -41,12 +46,13 @@ def test_a_page_is_up_to_date(name, gallery):
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_a_picture_is_up_to_date(name, gallery):
     scene = gallery.SCENES[name]
-    drawn = gallery.picture(scene, scene.spec, scene.words)
-    assert (DOCS / "gallery" / f"{name}.svg").read_text() == drawn, "run make docs"
+    drawn = gallery.picture(scene, scene.spec, scene.caption)
+    shown = (DOCS / "gallery" / f"{name}.svg").read_text()
+    assert content_of(read(shown)) == content_of(read(drawn)), "run make docs"
 
 
-def test_the_words_of_other_systems_are_those_of_the_table():
-    assert (DOCS / "words.md").read_text() == script("words").page(), "run make docs"
+def test_the_page_of_other_systems_is_up_to_date():
+    assert (DOCS / "other_systems.md").read_text() == script("other_systems").page(), "run make docs"
 
 
 def reading_script():
@@ -74,6 +80,29 @@ def test_the_page_finds_damage_without_paceline(tmp_path, monkeypatch, name):
     monkeypatch.setattr(sys, "argv", ["read.py", str(tmp_path)])
     with pytest.raises(AssertionError):
         exec(reading_script(), {})
+
+
+def commands(start):
+    """What follows these words in the commands of all pages."""
+    found = re.compile(rf"`{re.escape(start)}( [^`]*)?`")
+    return sorted({tuple(words.split()) for page in PAGES for words in found.findall(page.read_text())})
+
+
+@pytest.mark.parametrize("words", commands("python -m benchmarks"), ids=" ".join)
+def test_a_benchmark_that_a_page_names_can_be_run_with_these_options(words):
+    if words == ("--help",):
+        return
+    for chosen in benchmarks.parser().parse_args(words).names:
+        name, *parts = chosen.split(":")
+        assert name in {*benchmarks.BENCHMARKS, "NAME"}
+        assert not parts or set(parts) <= set(importlib.import_module(f"benchmarks.{name}").PARTS)
+
+
+@pytest.mark.parametrize("words", commands("paceline bench"), ids=" ".join)
+def test_a_measurement_that_a_page_names_can_be_run_with_these_options(words):
+    bench = typer.main.get_command(cli.app).commands["bench"]
+    if words:
+        bench.make_context("bench", list(words))  # raises if there is no such option
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(DOCS.parent)))

@@ -1,6 +1,6 @@
-"""Paceline trains one PyTorch model on many workers, with any parallel-training strategy, chosen by one word.
+"""Paceline trains one PyTorch model on many workers, with a parallel-training strategy chosen by name.
 
-The names below are public and stable. They are resolved when first used, so that `import paceline` is quick.
+The names below are public and stable. They are imported on first use, so that `import paceline` is fast.
 """
 
 from __future__ import annotations
@@ -10,21 +10,21 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from paceline import callbacks, collectives, faults, models
+    from paceline.analysis.comparison.compare import compare
+    from paceline.analysis.comparison.comparison import Comparison
+    from paceline.analysis.comparison.proof import Proof
     from paceline.callbacks.calling import STOP, StopTraining
     from paceline.clusters.launched.launched import Launched
     from paceline.clusters.local.local import Local
     from paceline.clusters.ray.ray import Ray
     from paceline.clusters.simulated.simulated import Simulated
-    from paceline.comparison.compare import compare
-    from paceline.comparison.comparison import Comparison
-    from paceline.comparison.proof import Proof
     from paceline.costs import Link, devices, times
     from paceline.errors import PacelineError
     from paceline.programs import run_program
-    from paceline.run import Run
+    from paceline.runs.run import Run
     from paceline.strategies import register
-    from paceline.task import Task
-    from paceline.task_files import load_task
+    from paceline.task.files import load_task
+    from paceline.task.task import Task
     from paceline.training import train
 
 __version__ = "0.2.0"
@@ -56,20 +56,20 @@ __all__ = [
 
 _HOMES = {
     "STOP": "paceline.callbacks.calling",
-    "Comparison": "paceline.comparison.comparison",
+    "Comparison": "paceline.analysis.comparison.comparison",
     "Launched": "paceline.clusters.launched.launched",
     "Link": "paceline.costs",
     "Local": "paceline.clusters.local.local",
     "PacelineError": "paceline.errors",
-    "Proof": "paceline.comparison.proof",
+    "Proof": "paceline.analysis.comparison.proof",
     "Ray": "paceline.clusters.ray.ray",
-    "Run": "paceline.run",
+    "Run": "paceline.runs.run",
     "Simulated": "paceline.clusters.simulated.simulated",
     "StopTraining": "paceline.callbacks.calling",
-    "Task": "paceline.task",
-    "compare": "paceline.comparison.compare",
+    "Task": "paceline.task.task",
+    "compare": "paceline.analysis.comparison.compare",
     "devices": "paceline.costs",
-    "load_task": "paceline.task_files",
+    "load_task": "paceline.task.files",
     "register": "paceline.strategies",
     "run_program": "paceline.programs",
     "times": "paceline.costs",

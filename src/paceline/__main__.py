@@ -1,4 +1,4 @@
-"""`python -m paceline`: the command, where the shell does not find it."""
+"""Entry point of `python -m paceline`."""
 
 from paceline.cli import main
 

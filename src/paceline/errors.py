@@ -1,22 +1,22 @@
-"""Everything that Paceline raises on purpose.
+"""The exceptions that Paceline raises on purpose.
 
 PacelineError
-├── ConfigurationError         an argument is wrong; also a ValueError
-│   ├── UnknownNameError       a name is not in its table
-│   └── DamagedError           a saved file is not whole
-├── TaskError                  the user's task file or factory failed
-├── SaveError                  a run or a page could not be written; also an OSError
-└── RunError                   a run could not go on
-    ├── WorkerError            the user's code raised on one rank
-    │   └── OutOfMemoryError   a rank has not enough memory
-    ├── LossNotFiniteError     a loss became NaN or infinite
-    ├── GradientNotFiniteError a gradient became NaN or infinite, and the loss did not
-    ├── PeerLost               a rank is gone
-    ├── DeadlineError          a wait took longer than it may
-    ├── DeadlockError          every simulated rank waits for another
-    ├── MismatchError          two ranks disagree on a tensor's dtype or shape
-    └── FrameError             bytes on a link are not a frame
-Cancelled                      not an error: unwinds a computation that its strategy cancelled
+├── ConfigurationError             an argument is wrong; also a ValueError
+│   ├── UnknownNameError           a name is not in its table
+│   └── DamagedError               a saved file is incomplete or damaged
+├── TaskError                      the user's task file or factory failed
+├── SaveError                      a run or a page could not be written; also an OSError
+└── RunError                       a run failed
+    ├── WorkerError                the user's code raised on one rank
+    │   └── OutOfMemoryError       a rank ran out of memory
+    ├── LossNotFiniteError         a loss became NaN or infinite
+    ├── GradientNotFiniteError     a gradient became NaN or infinite, but the loss is finite
+    ├── PeerLost                   a rank died
+    ├── DeadlineError              a wait exceeded its timeout
+    ├── DeadlockError              every simulated rank waits for another
+    ├── MismatchError              two ranks disagree on a tensor's dtype or shape
+    └── FrameError                 bytes on a link are not a valid frame
+Cancelled                          not an error: unwinds a computation that its strategy cancelled
 """
 
 from __future__ import annotations
@@ -47,11 +47,16 @@ __all__ = [
 
 
 class PacelineError(Exception):
-    """The base of all errors that Paceline raises on purpose."""
+    """Base class of all errors that Paceline raises on purpose."""
+
+    code = "PL-000"
+    """Stable code of this kind of error. Documentation and tests refer to it."""
 
 
 class ConfigurationError(PacelineError, ValueError):
-    """An argument was refused. The message names the argument, the bound, the value and the remedy."""
+    """An invalid argument. The message names the argument, the bound, the value and the remedy."""
+
+    code = "PL-010"
 
     def __init__(self, argument: str, bound: str, value: object, remedy: str = "") -> None:
         super().__init__(argument, bound, value, remedy)
@@ -66,7 +71,9 @@ class ConfigurationError(PacelineError, ValueError):
 
 
 class UnknownNameError(ConfigurationError):
-    """A name that is not in its table. The message lists the valid names and the nearest."""
+    """A name that is not in its table. The message lists the valid names and the closest match."""
+
+    code = "PL-011"
 
     def __init__(self, argument: str, value: str, valid: Iterable[str]) -> None:
         names = sorted(valid)
@@ -74,10 +81,14 @@ class UnknownNameError(ConfigurationError):
         remedy = f"did you mean {near[0]!r}?" if near else "choose one of these"
         super().__init__(argument, f"must be one of {', '.join(names) or '(none)'}", value, remedy)
         self.args = (argument, value, names)
+        self.valid = tuple(names)
+        self.nearest = near[0] if near else None
 
 
 class DamagedError(ConfigurationError):
-    """A saved file was cut off, was changed, or is missing. The message names it and says what is wrong with it."""
+    """A saved file that is truncated, changed or missing. The message names the file and the damage."""
+
+    code = "PL-012"
 
     def __init__(self, folder: str, file: str, reason: str, remedy: str = "save it again") -> None:
         bound = f"must hold a whole {file} that can be read"
@@ -89,30 +100,52 @@ class DamagedError(ConfigurationError):
 
 
 class TaskError(PacelineError):
-    """The user's task could not be loaded or built. The user's own traceback is in the message."""
+    """An error while loading or building the user's task. The message has the user's own traceback."""
+
+    code = "PL-020"
+
+    def __init__(self, failure: str, traceback: str) -> None:
+        """`failure` names the part of the task that could not be built, sent or loaded."""
+        super().__init__(failure, traceback)
+        self.failure = failure
+        self.traceback = traceback
+
+    @property
+    def cause(self) -> str:
+        """Last line of the traceback: type and message of the user's exception."""
+        return _last_line(self.traceback)
+
+    def __str__(self) -> str:
+        return f"{self.failure}:\n{self.traceback}"
 
 
 class SaveError(PacelineError, OSError):
-    """Something could not be written: the disk is full, or the folder refuses. What was there before is whole."""
+    """A failed write: the disk is full, or the folder is not writable. The previous file is unchanged."""
+
+    code = "PL-021"
 
     def __str__(self) -> str:
         return f"{self.filename} could not be saved: {self.strerror}"
 
 
 class RunError(PacelineError):
-    """A run ended before its time."""
+    """A run that failed before its end."""
+
+    code = "PL-030"
 
     holds: Mapping[int, str] = MappingProxyType({})
-    """What each rank holds of the model, in words, where it holds a part of it."""
+    """Description of the part of the model on each rank, for ranks that have only a part."""
 
     def who(self, rank: int) -> str:
-        """A rank, with what it holds: "rank 3 (stage 1 of 2: layers 4 … 7)"."""
+        """Return the rank and its part of the model as text: "rank 3 (stage 1 of 2: layers 4 … 7)"."""
         holds = self.holds.get(rank)
         return f"rank {rank} ({holds})" if holds else f"rank {rank}"
 
 
 class WorkerError(RunError):
-    """The user's model, loss, data or optimizer raised on one rank."""
+    """An exception raised on one rank by the user's model, loss, data or optimizer."""
+
+    code = "PL-031"
 
     def __init__(self, rank: int, step: int, traceback: str) -> None:
         super().__init__(rank, step, traceback)
@@ -120,15 +153,22 @@ class WorkerError(RunError):
         self.step = step
         self.traceback = traceback
 
+    @property
+    def cause(self) -> str:
+        """Last line of the traceback: type and message of the user's exception."""
+        return _last_line(self.traceback)
+
     def __str__(self) -> str:
         return f"{self.who(self.rank)} failed in step {self.step}:\n{self.traceback.rstrip()}"
 
 
 class OutOfMemoryError(WorkerError):
-    """A rank has not enough memory."""
+    """A rank that ran out of memory."""
+
+    code = "PL-032"
 
     def __init__(self, rank: int, step: int, traceback: str, wanted: str) -> None:
-        """`wanted`: how much it asked for in vain, in words; empty if that is not known."""
+        """`wanted` is the size of the failed allocation, as text; empty if unknown."""
         super().__init__(rank, step, traceback)
         self.args = (rank, step, traceback, wanted)
         self.wanted = wanted
@@ -142,23 +182,28 @@ class OutOfMemoryError(WorkerError):
 
 
 class LossNotFiniteError(RunError):
-    """A loss became NaN or infinite."""
+    """A loss that became NaN or infinite."""
 
-    def __init__(self, rank: int, step: int, loss: float) -> None:
-        super().__init__(rank, step, loss)
+    code = "PL-033"
+
+    def __init__(self, rank: int, step: int, loss: float, cause: str = "") -> None:
+        """`cause` describes the reason and the remedy; empty if unknown."""
+        super().__init__(rank, step, loss, cause)
         self.rank = rank
         self.step = step
         self.loss = loss
+        self.cause = cause
 
     def __str__(self) -> str:
-        return (
-            f"the loss is {self.loss} on {self.who(self.rank)} in step {self.step}; "
-            "lower the learning rate, clip the gradients (Task(clip_norm=…)), or look at the data of that step"
-        )
+        remedy = "lower the learning rate, clip the gradients (Task(clip_norm=…)), or look at the data of that step"
+        found = self.cause or remedy
+        return f"the loss is {self.loss} on {self.who(self.rank)} in step {self.step}; {found}"
 
 
 class GradientNotFiniteError(RunError):
-    """A gradient has a value that is NaN or infinite, though the loss is finite. It was not applied anywhere."""
+    """A gradient with a NaN or infinite value, although the loss is finite. It was not applied on any rank."""
+
+    code = "PL-034"
 
     def __init__(self, rank: int, step: int, parameter: str) -> None:
         super().__init__(rank, step, parameter)
@@ -175,7 +220,9 @@ class GradientNotFiniteError(RunError):
 
 
 class PeerLost(RunError):  # noqa: N818  (a strategy may catch it and go on: an event more than an error)
-    """A rank is gone: it died, or its host did. Raised at the await points of the ranks that need it."""
+    """A rank that died, or its host did. Raised at the await points of the ranks that wait for it."""
+
+    code = "PL-035"
 
     def __init__(self, rank: int, reason: str = "", waiting: str = "") -> None:
         super().__init__(rank, reason, waiting)
@@ -191,7 +238,9 @@ class PeerLost(RunError):  # noqa: N818  (a strategy may catch it and go on: an 
 
 
 class DeadlineError(RunError):
-    """A wait took longer than its deadline. `view` says what is known of the rank that it was for."""
+    """A wait that exceeded its timeout. `view` describes the state of the awaited rank."""
+
+    code = "PL-036"
 
     def __init__(self, rank: int, operation: str, awaited: str, deadline_s: float, view: str = "") -> None:
         super().__init__(rank, operation, awaited, deadline_s, view)
@@ -203,7 +252,7 @@ class DeadlineError(RunError):
 
     @property
     def culprit(self) -> int | None:
-        """The rank that the wait was for, if it is one."""
+        """The awaited rank; None if the wait was not for one rank."""
         _, _, number = self.awaited.partition("rank ")
         return int(number) if number.isdecimal() else None
 
@@ -217,7 +266,9 @@ class DeadlineError(RunError):
 
 
 class DeadlockError(RunError):
-    """Every simulated rank that has not finished waits for another."""
+    """A deadlock: every simulated rank that has not finished waits for another."""
+
+    code = "PL-037"
 
     def __init__(self, waits: Iterable[str]) -> None:
         self.waits = tuple(waits)
@@ -227,33 +278,42 @@ class DeadlockError(RunError):
         shown = list(self.waits[:20])
         if len(self.waits) > len(shown):
             shown.append(f"… and {len(self.waits) - len(shown)} more")
-        return "deadlock: nobody can go on\n  " + "\n  ".join(shown)
+        return "deadlock: no rank can proceed\n  " + "\n  ".join(shown)
 
 
 class MismatchError(RunError):
-    """Two ranks disagree about the tensor that one sends to the other."""
+    """Two ranks that disagree on the dtype or shape of a tensor sent from one to the other."""
+
+    code = "PL-038"
 
     def __init__(self, sender: int, sent: str, receiver: int, expected: str) -> None:
         super().__init__(sender, sent, receiver, expected)
         self.sender = sender
+        self.sent = sent
         self.receiver = receiver
+        self.expected = expected
         self.dtype = ""
         self.numbers: tuple[float, ...] = ()
 
     def about(self, dtype: str, numbers: tuple[float, ...]) -> MismatchError:
-        """Note what the message's header said, for whoever can say more about it."""
+        """Store the dtype and numbers of the message's header, for a more detailed error message."""
         self.dtype = dtype
         self.numbers = numbers
         return self
 
     def __str__(self) -> str:
-        sender, sent, receiver, expected = self.args
-        return f"{self.who(sender)} sent {sent}, but {self.who(receiver)} expected {expected}"
+        return f"{self.who(self.sender)} sent {self.sent}, but {self.who(self.receiver)} expected {self.expected}"
 
 
 class FrameError(RunError):
     """Bytes on a link that are not a frame of this run."""
 
+    code = "PL-039"
+
 
 class Cancelled(BaseException):
-    """Unwinds a cancelled computation. A BaseException, so that no user's `except Exception` swallows it."""
+    """Unwinds a cancelled computation. A BaseException, so that a user's `except Exception` does not catch it."""
+
+
+def _last_line(text: str) -> str:
+    return text.rstrip().rpartition("\n")[2]

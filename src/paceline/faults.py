@@ -1,4 +1,4 @@
-"""What goes wrong in a run on purpose: which rank, and when."""
+"""Faults to inject into a run: which rank fails, and when."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ FORMS = 'write pl.faults.Kill(1, at="5ms") or pl.faults.Kill(1, step=3)'
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """A rank dies, `at` so many seconds of the run, or as it begins step number `step` of its own.
+    """Kill a rank `at` a time after the start of the run, or at the start of the rank's own step number `step`.
 
-    `at` is text such as "5ms", or seconds. A rank that has ended before cannot die any more.
+    `at` is text such as "5ms", or seconds. A rank that has already ended is not killed.
     """
 
     rank: int
@@ -28,9 +28,7 @@ class Kill:
     def __post_init__(self) -> None:
         _check_count(self.rank, "Kill.rank")
         if (self.at is None) == (self.step is None):
-            raise ConfigurationError(
-                "Kill", "must have one of at and step", (self.at, self.step), f"{FORMS}, not both"
-            )
+            raise ConfigurationError("Kill", "must have either at or step", (self.at, self.step), FORMS)
         if self.step is not None:
             _check_count(self.step, "Kill.step")
         object.__setattr__(self, "at_s", None if self.at is None else parse_seconds(self.at, "Kill.at"))

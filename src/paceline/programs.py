@@ -1,4 +1,4 @@
-"""Role programs without a task: communication alone, on any cluster."""
+"""Programs without a task: communication only, on any cluster."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-from paceline.clusters.job import Cluster, Job
+from paceline.clusters.base.job import Cluster, Job
+from paceline.clusters.base.outcome import trace_of
 from paceline.clusters.local.local import Local
-from paceline.clusters.outcome import trace_of
 from paceline.context import Context, Strategy
 from paceline.errors import ConfigurationError
-from paceline.forked import do_without_lost_threads
+from paceline.system import interrupts
+from paceline.system.forked import limit_threads_after_fork
+from paceline.system.user_code import name_of
 from paceline.trace import Trace
-from paceline.user_code import name_of
 
 __all__ = ["ProgramRun", "run_program"]
 
@@ -38,29 +39,30 @@ class _EveryRank(Strategy):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgramRun:
-    """What a program's ranks returned, and what they did."""
+    """The results of a program's ranks, with their times and traffic."""
 
     results: list[Any]
-    """By rank."""
+    """Return value of each rank."""
     seconds: float
     bytes_sent: list[int]
     messages_sent: list[int]
     trace: Trace
 
 
+@interrupts.recorded()
 def run_program(
     program: Callable[[Context], Awaitable[Any]], cluster: Cluster | None = None, *, seed: int = 0
 ) -> ProgramRun:
     """Run `async def program(ctx)` on every worker of a cluster.
 
-    It may use the patterns of `pl.collectives` and all of `ctx` but batches, gradients and updates. It may return
-    tensors, numbers, texts, and lists and dictionaries of these.
+    The program may use the patterns of `pl.collectives` and all of `ctx` except batches, gradients and updates. It may
+    return tensors, numbers, strings, and lists and dictionaries of these.
     """
     if not callable(program):
         raise ConfigurationError("program", "must be a function of a context", program, _REMEDY)
     if inspect.isgeneratorfunction(program) or inspect.isasyncgenfunction(program):
         raise ConfigurationError("program", "must not yield", name_of(program), _REMEDY)
-    do_without_lost_threads()
+    limit_threads_after_fork()
     where: Cluster = Local() if cluster is None else cluster
     strategy = _EveryRank(program)
     outcomes = where.run(Job(strategy=strategy, roles=tuple(strategy.roles(where.workers)), seed=seed))

@@ -1,4 +1,4 @@
-"""The front door."""
+"""`pl.train`, the main entry point."""
 
 from __future__ import annotations
 
@@ -12,21 +12,23 @@ from typing import Any
 import torch
 from torch import nn
 
-from paceline.budget import count_updates
 from paceline.callbacks.calling import Callbacks
-from paceline.clusters.job import Cluster, Job, Watch
+from paceline.checkpoint_options import CheckpointOptions, checkpointing, with_checkpoints
+from paceline.clusters.base.checks import check_cluster, check_evaluate_every, check_flag, check_progress
+from paceline.clusters.base.job import Cluster, Job, Watch
+from paceline.clusters.base.outcome import assemble
 from paceline.clusters.local.local import Local
-from paceline.clusters.outcome import assemble
 from paceline.context import Strategy
 from paceline.errors import ConfigurationError
-from paceline.forked import do_without_lost_threads
-from paceline.going_on import KeepingWords, kept, with_keeping
-from paceline.replica.autocast import in_force, suspended
-from paceline.replica.compiling import is_compiled
-from paceline.replica.portable import portable
-from paceline.run import Progress, Run
+from paceline.model.autocast import in_force, suspended
+from paceline.model.compiling import is_compiled
+from paceline.model.portable import portable
+from paceline.run_length import count_updates
+from paceline.runs.run import Progress, Run
 from paceline.strategies import describe, parse, spell
-from paceline.task import Task
+from paceline.system import interrupts
+from paceline.system.forked import limit_threads_after_fork
+from paceline.task.task import Task
 
 __all__ = ["check_seed", "roles_of", "train"]
 
@@ -36,6 +38,7 @@ EVALUATIONS = 20
 _MUCH = 0.1
 
 
+@interrupts.recorded()
 def train(
     task: Task,
     strategy: str | Strategy = "all-reduce",
@@ -56,25 +59,30 @@ def train(
 ) -> Run:
     """Train a task's model with a strategy on a cluster.
 
-    The run is `steps` updates long, or `epochs` passes over the data (10 if neither is given), counted in samples: an
-    update of some strategies takes a part of a batch, or several passes, and a run has at least one. The metric is
-    evaluated every `evaluate_every` steps (about 20 times a run by default) and at the end; with `stop_at_target` the
-    run ends at the step after the one that reached the task's target. `progress` is called about ten times a second.
-    `callbacks` see every record, one after the other, and may end the run: see `pl.callbacks`.
+    The run lasts `steps` updates, or `epochs` passes over the data (10 if neither is given), and at least one update.
+    Passes are counted in samples, because an update of some strategies uses a part of a batch, or several passes. The
+    metric is evaluated every `evaluate_every` steps (about 20 times a run by default) and at the end. With
+    `stop_at_target` the run ends one step after the step that reached the task's target. `progress` is called about ten
+    times a second. `callbacks` receive every record, one after the other, and may end the run: see `pl.callbacks`.
 
-    With a folder as `checkpoint` the run is written there every `checkpoint_every` steps, or after such a time (5min by
-    default), and at its end; the last `keep` checkpoints stay, and the best with `keep_best`. With `resume` it goes on
-    from the newest, if there is one ("must": refuse if there is none; "newest-good": pass over damaged ones).
+    With a folder as `checkpoint` the run is saved there every `checkpoint_every` steps, or after that time (5min by
+    default), and at its end. The last `keep` checkpoints are retained, and the best with `keep_best`. With `resume` the
+    run resumes from the newest checkpoint if there is one ("must": it is an error if there is none; "newest-good": skip
+    damaged ones).
+
+    Ctrl-C ends the run at the next safe point, within a moment, and with `checkpoint` after a last checkpoint. It does
+    not interrupt the task's own code in this process (model factory, data, callbacks). Press Ctrl-C again to do so.
     """
     if not isinstance(task, Task):
         raise ConfigurationError("task", "must be a pl.Task", task, "see pl.load_task for tasks in files")
-    do_without_lost_threads()
+    limit_threads_after_fork()
     chosen = parse(strategy)
     where: Cluster = Local() if cluster is None else cluster
-    if not hasattr(where, "run"):
-        raise ConfigurationError("cluster", "must be a cluster", where, "such as pl.Local(workers=4)")
+    check_cluster(where)
+    check_progress(progress)
+    check_flag("stop_at_target", stop_at_target)
     check_seed(seed)
-    words = KeepingWords(
+    words = CheckpointOptions(
         checkpoint=checkpoint, every=checkpoint_every, resume=resume, keep=keep, keep_best=keep_best
     )
     watchers = Callbacks(callbacks)
@@ -83,8 +91,10 @@ def train(
     every = task.schedule_every
     if every == "epoch":
         every = count_updates(task, chosen, roles, steps=None, epochs=1, seed=seed)
+    interrupts.safe_point()  # the task's data and model are user code, which may take long
     with _device(where):
         module = task.build_model(seed)
+    interrupts.safe_point()
     _check_has_data(module, where)
     job = Job(
         strategy=chosen,
@@ -101,8 +111,8 @@ def train(
             steps=watchers.want_steps, evaluations=watchers.want_evaluations, state=watchers.want_state
         ),
     )
-    job = with_keeping(job, words, where, module)
-    with suspended(), kept(job, where):
+    job = with_checkpoints(job, words, where, module)
+    with suspended(), checkpointing(job, where):
         run = _watched_run(job, where, module, progress, watchers)
     if epochs is not None and not stop_at_target and not watchers:
         _compare_length(run, epochs)
@@ -129,8 +139,8 @@ def _watched_run(
 
 
 def roles_of(strategy: Strategy, cluster: Cluster) -> tuple[str, ...]:
-    """The role of each rank. Where the number of processes is given, as many are workers as leaves enough to serve."""
-    processes: int | None = getattr(cluster, "ranks", None)
+    """Return the role of each rank. If the number of processes is fixed, use as many workers as fit beside servers."""
+    processes = cluster.ranks
     if processes is None:
         return tuple(strategy.roles(cluster.workers))
     for workers in range(processes, 0, -1):
@@ -143,31 +153,35 @@ def roles_of(strategy: Strategy, cluster: Cluster) -> tuple[str, ...]:
 
 
 def _compare_length(run: Run, epochs: float) -> None:
-    """Say so where a run saw many more samples than it was asked for, or many fewer."""
+    """Log a warning if a run used many more or many fewer samples than requested."""
     seen = run.epochs
     if seen is not None and abs(seen - epochs) > max(_MUCH * epochs, seen / run.steps):
         _log.warning(
-            "%s saw its samples %.3g times in %d updates, not %g times", run.strategy, seen, run.steps, epochs
+            "%s processed %.3g epochs in %d updates instead of %g epochs",
+            run.strategy,
+            seen,
+            run.steps,
+            epochs,
         )
 
 
 def _device(cluster: Cluster) -> contextlib.AbstractContextManager[object]:
-    """Where no mathematics is done, a model needs no memory."""
-    if getattr(cluster, "math", "real") == "none":
+    """Return the meta device if no tensor math is done, so that the model needs no memory."""
+    if cluster.math == "none":
         return torch.device("meta")
     return contextlib.nullcontext()
 
 
 def _check_has_data(module: nn.Module, cluster: Cluster) -> None:
-    """Refuse to compute with a model of shapes only."""
-    if getattr(cluster, "math", "real") != "none" and any(p.is_meta for p in module.parameters()):
-        bound = 'must be pl.Simulated(math="none") for a model of shapes only, such as those of pl.models'
+    """Raise if a model without data (on the meta device) is to be trained with real math."""
+    if cluster.math != "none" and any(p.is_meta for p in module.parameters()):
+        bound = 'must be pl.Simulated(math="none") for a model of shapes only, such as pl.models.GPT'
         remedy = 'write pl.Simulated(workers=4, math="none", device=pl.devices.A100)'
         raise ConfigurationError("cluster", bound, cluster, remedy)
 
 
 def check_seed(seed: int) -> int:
-    """The seed, if it is one."""
+    """Return the seed if it is valid, else raise."""
     if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 2**32:
         raise ConfigurationError("seed", "must be a whole number from 0 to 4294967295", seed)
     return seed
@@ -176,6 +190,5 @@ def check_seed(seed: int) -> int:
 def _check_evaluate_every(task: Task, evaluate_every: int | None, steps: int) -> int:
     if evaluate_every is None:
         return max(1, steps // EVALUATIONS) if task.metric is not None else 0
-    if not isinstance(evaluate_every, int) or evaluate_every < 1:
-        raise ConfigurationError("evaluate_every", "must be a whole number of at least 1", evaluate_every)
+    check_evaluate_every(evaluate_every)
     return evaluate_every

@@ -9,7 +9,7 @@ from paceline.trace.spans import SPAN
 
 
 def rank_spans(rank, *spans):
-    return Spans(np.array(list(spans), dtype=SPAN), rank)
+    return Spans(np.array([(*span, -1) for span in spans], dtype=SPAN), rank)
 
 
 def a_trace():
@@ -50,6 +50,15 @@ def test_what_comes_after_the_last_has_entered_is_communication():
         [0.75, 1.0],
     ]
     assert all((each["nbytes"] == 800).all() for each in sums)
+
+
+def test_the_calls_of_one_sum_have_the_same_meeting_on_every_rank():
+    found = find_collective_waits(a_trace()).spans
+    sums = [each.of(Kind.RECEIVE)[each.of(Kind.RECEIVE)["peer"] < 0]["message"].tolist() for each in found]
+    assert sums[0] == sums[1] == sums[2]
+    assert len(set(sums[0])) == 2
+    for each in found:
+        assert set(each.of(Kind.WAIT)["message"].tolist()) <= set(sums[0])
 
 
 def test_other_spans_stay_and_no_second_is_lost():

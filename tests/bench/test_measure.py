@@ -131,4 +131,4 @@ def test_a_barrier_that_a_rank_leaves_before_another_has_come_is_wrong():
     late = {"sizes": [{"dissemination": [[0.5, 1.0], [11.5, 12.0]]}], "mistakes": []}
     report = report_of(Spec(pattern="barrier", workers=2), [early, late], where="here", machine=MACHINE)
     assert report.rows[0].wrong == 1
-    assert "let a rank go before all had come" in report.mistake
+    assert "let a rank leave before all had entered" in report.mistake

@@ -2,7 +2,7 @@ import pytest
 
 from paceline.bench.patterns import PATTERNS
 from paceline.collectives import ALGORITHMS
-from paceline.schedules import COLLECTIVES
+from paceline.schedules.collectives import COLLECTIVES
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,12 @@ import time
 import pytest
 import torch
 from conformance.cases import SPECS
+from refusals import has, raised, refused
 from tasks import WORLDS, a_task, samples, simulated
 from torch import nn
 
 import paceline as pl
-from paceline.errors import ConfigurationError
-from paceline.run import Record
+from paceline.runs.run import Record
 from paceline.trace import Kind
 
 
@@ -153,27 +153,30 @@ def test_the_error_of_a_callback_is_the_runs(spec, world):
         raise LookupError("my own")
 
     seen = Watching(2, fail)
-    with pytest.raises(LookupError, match="my own"):
+    with raised(LookupError, "my own"):
         pl.train(a_task(), spec, WORLDS[world](2), steps=5, callbacks=[seen])
     assert seen.ended == [None]
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("given", "refusal"),
     [
-        (Watching(), "must be a list"),
-        ([Watching], "must be objects, not classes"),
-        ([print], "must have methods to call"),
-        ([type("Asking", (), {"wants_state": True, "on_step": print})()], "must have on_evaluate"),
+        (Watching(), refused("callbacks")),
+        ([Watching], refused("callbacks")),
+        ([print], refused("callbacks")),
+        (
+            [type("Asking", (), {"wants_state": True, "on_step": print})()],
+            refused("callbacks", bound=has("on_evaluate")),
+        ),
     ],
 )
-def test_what_is_no_callback_is_refused(given, words):
-    with pytest.raises(ConfigurationError, match=f"callbacks {words}"):
+def test_what_is_no_callback_is_refused(given, refusal):
+    with refusal:
         pl.train(a_task(), "single", simulated(1), steps=1, callbacks=given)
 
 
 def test_callbacks_are_called_once_where_a_simulation_begins_anew():
-    """Collectives are timed as a whole where they can be, and the run begins anew where they cannot."""
+    """Collectives are timed as a whole where they can be, and the run starts from the beginning where they cannot."""
     seen = Watching()
     pl.train(a_task(), "all-reduce:algorithm=ring", simulated(8), steps=3, callbacks=[seen])
     assert seen.steps == [1, 2, 3]

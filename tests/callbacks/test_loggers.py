@@ -2,12 +2,12 @@ import importlib.util
 import math
 
 import pytest
+from refusals import has, raised, refused
 from tasks import a_task, samples, simulated
 
 import paceline as pl
 from paceline.callbacks.loggers import MLflow, TensorBoard, WandB, figures
-from paceline.errors import ConfigurationError
-from paceline.run import Record
+from paceline.runs.run import Record
 
 
 def train(callback, steps=4):
@@ -27,9 +27,7 @@ def test_the_figures_of_a_record_are_those_that_are_finite():
 def test_a_package_that_is_missing_is_named_at_once(make, package):
     if importlib.util.find_spec(package) is not None:
         pytest.skip(f"{package} is installed")
-    with pytest.raises(
-        ConfigurationError, match=f"callbacks need the package {package}.*pip install {package}"
-    ):
+    with refused("callbacks", bound=has(package), remedy=has(f"pip install {package}")):
         make()
 
 
@@ -72,6 +70,6 @@ def test_a_logger_is_closed_where_the_run_fails():
         def on_end(self, run):
             ended.append(run)
 
-    with pytest.raises(RuntimeError, match="the disk is full"):
+    with raised(RuntimeError, "the disk is full"):
         train(Logger())
     assert ended == [None]

@@ -22,14 +22,16 @@ def test_a_plain_task_has_none():
 
 
 def test_a_batch_with_less_than_a_sample_a_worker_is_named():
-    assert "8 samples has none for some of 9 workers" in found(workers=9)["all with several workers"]
+    assert (
+        "some of 9 workers get no samples from a batch of 8" in found(workers=9)["all with several workers"]
+    )
 
 
 @pytest.mark.parametrize(
     ("layer", "why"),
     [
-        (nn.BatchNorm1d(5), "layer 1 is a BatchNorm1d: it sees its worker's slice alone"),
-        (nn.Dropout(0.1), "layer 1 is a Dropout: each worker draws for itself"),
+        (nn.BatchNorm1d(5), "layer 1 is a BatchNorm1d: it normalises each worker's slice separately"),
+        (nn.Dropout(0.1), "layer 1 is a Dropout: each worker draws its own random numbers"),
     ],
 )
 def test_layers_that_mix_samples_or_draw_are_named_where_there_are_several_workers(layer, why):
@@ -45,7 +47,7 @@ def test_clipping_is_not_the_batchs_where_an_update_is_of_some_workers():
     (strategies,) = found(clip_norm=1.0)
     assert (
         strategies
-        == "all but single, map-reduce, all-reduce, sync, central-storage, layers, pipeline, tensor, zero and hybrid"
+        == "all except single, map-reduce, all-reduce, sync, central-storage, layers, pipeline, tensor, zero and hybrid"
     )
 
 

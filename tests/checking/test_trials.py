@@ -8,7 +8,7 @@ from torch.utils.data import Dataset
 
 import paceline as pl
 from paceline.checking.trials import fails_to_travel, try_strategies
-from paceline.replica.portable import copier
+from paceline.model.portable import copier
 from paceline.strategies import STRATEGIES
 
 

@@ -49,7 +49,7 @@ def test_there_are_never_two_at_once_and_the_one_left_out_is_told(store):
     assert not writer.submit(3, shard_of(0, 3), commit(store, 3))
     assert len(told) == 1
     assert told[0].startswith(
-        "no new checkpoint since step 1: step 3 gets none, for that of step 2 is not done yet"
+        "no new checkpoint since step 1: skipped step 3, because the checkpoint of step 2 is not finished"
     )
     go.set()
     assert writer.finish(60)
@@ -92,7 +92,7 @@ def test_a_rank_that_is_still_writing_says_so_to_the_reporter_who_tells_the_user
     assert reporter.submit(2, shard_of(0, 2), lambda: store.commit(2, 2, {}, deadline_s=3600))
     assert reporter.finish(60)
     assert len(told) == 1
-    assert "rank 1 could not write its file: that of step 1 is not done yet" in told[0]
+    assert "rank 1 could not write its file: the checkpoint of step 1 is not finished" in told[0]
     slow.go.set()
     assert writer.finish(60)
     assert len(told) == 1
@@ -132,6 +132,8 @@ def test_without_a_listener_it_is_logged(store, caplog):
     writer = BackgroundWriter(store, since=30)
     writer.submit(40, shard_of(0, 40), lambda: go.wait(60))
     assert not writer.finish(0)
-    assert caplog.messages == ["no new checkpoint since step 30: that of step 40 was not done in 0 s"]
+    assert caplog.messages == [
+        "no new checkpoint since step 30: the checkpoint of step 40 was not finished within 0 s"
+    ]
     go.set()
     assert writer.finish(60)

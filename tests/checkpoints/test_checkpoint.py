@@ -7,10 +7,11 @@ import shutil
 
 import pytest
 from checkpoints.shards import assert_whole, save
+from refusals import has, raised, refused
 
 from paceline.checkpoints import FORMAT, Checkpoint, Store
-from paceline.checksums import seal
 from paceline.errors import ConfigurationError, DamagedError
+from paceline.files.checksums import seal
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +27,7 @@ def put(whole, folder, name, content):
     return folder
 
 
-def refused(folder, name):
+def is_refused(folder, name):
     """By looking at everything, and by reading the file."""
     looks = [lambda: Checkpoint.open(folder).verify()]
     if name.startswith("rank"):
@@ -53,7 +54,7 @@ def test_a_file_cut_off_at_every_4_kib_is_refused_by_name(whole, tmp_path, name)
     size = os.path.getsize(folder / name)
     for length in (size - 1, *reversed(range(0, size, 4096))):
         os.truncate(folder / name, length)
-        assert refused(folder, name), length
+        assert is_refused(folder, name), length
 
 
 @pytest.mark.slow
@@ -67,15 +68,15 @@ def test_a_large_file_cut_off_at_every_4_kib_or_with_flipped_bits_is_refused_by_
     assert_whole(made, ranks=1, size=2**18)
     for length in reversed(range(0, size, 4096)):
         os.truncate(made.folder / name, length)
-        assert refused(made.folder, name), length
+        assert is_refused(made.folder, name), length
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_file_that_is_missing_or_too_long_is_refused_by_name(whole, tmp_path, name):
     content = (whole.folder / name).read_bytes()
-    assert refused(put(whole, tmp_path, name, content + b"\n"), name)
+    assert is_refused(put(whole, tmp_path, name, content + b"\n"), name)
     os.unlink(tmp_path / name)
-    assert refused(tmp_path, name)
+    assert is_refused(tmp_path, name)
 
 
 def flipped(content, bit):
@@ -90,7 +91,7 @@ def refused_with_a_bit_flipped(folder, name, bit):
         byte = os.pread(file.fileno(), 1, bit // 8)
         os.pwrite(file.fileno(), bytes([byte[0] ^ 1 << bit % 8]), bit // 8)
         try:
-            return refused(folder, name)
+            return is_refused(folder, name)
         finally:
             os.pwrite(file.fileno(), byte, bit // 8)
 
@@ -117,7 +118,7 @@ def test_files_that_changed_places_are_found(whole, tmp_path):
     first, second = (whole.folder / name for name in NAMES[1:])
     folder = put(whole, tmp_path, NAMES[1], second.read_bytes())
     (folder / NAMES[2]).write_bytes(first.read_bytes())
-    assert refused(folder, NAMES[1])
+    assert is_refused(folder, NAMES[1])
 
 
 def test_sizes_alone_are_looked_at_where_time_is_short(whole, tmp_path):
@@ -126,7 +127,7 @@ def test_sizes_alone_are_looked_at_where_time_is_short(whole, tmp_path):
     found = Checkpoint.open(folder)
     found.verify_sizes()
     os.truncate(folder / NAMES[2], len(content) - 1)
-    with pytest.raises(DamagedError, match=NAMES[2]):
+    with raised(DamagedError, file=NAMES[2]):
         found.verify_sizes()
 
 
@@ -143,9 +144,7 @@ def with_values(whole, folder, **changes):
 def test_a_newer_format_is_refused_whatever_else_it_says(whole, tmp_path, version):
     for content in (seal({"format": version}), json.dumps({"format": version}).encode()):
         folder = put(whole, tmp_path, "manifest.json", content)
-        with pytest.raises(
-            ConfigurationError, match=rf"format {FORMAT} or older, but got {version}.*newer Paceline"
-        ):
+        with refused("checkpoint", version, bound=has(FORMAT)):
             Checkpoint.open(folder)
 
 
@@ -162,7 +161,7 @@ def test_a_newer_format_is_refused_whatever_else_it_says(whole, tmp_path, versio
 )
 def test_a_manifest_of_other_files_is_refused(whole, tmp_path, files):
     folder = with_values(whole, tmp_path, files=files)
-    with pytest.raises(DamagedError, match="manifest.json"):
+    with raised(DamagedError, file="manifest.json"):
         Checkpoint.open(folder)
 
 
@@ -170,7 +169,7 @@ def test_a_link_in_the_place_of_a_file_is_not_followed(whole, tmp_path):
     folder = put(whole, tmp_path / "copy", NAMES[1], b"")
     (folder / NAMES[1]).unlink()
     (folder / NAMES[1]).symlink_to(whole.folder / NAMES[1])
-    with pytest.raises(DamagedError, match=f"{NAMES[1]}.*not a link"):
+    with raised(DamagedError, file=NAMES[1]):
         Checkpoint.open(folder).shard(0)
 
 

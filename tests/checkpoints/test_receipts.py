@@ -1,8 +1,11 @@
-import pytest
+import errno
+import os
+
+from refusals import raised
 
 from paceline.checkpoints.receipts import leave_failure, leave_receipt, remove_receipts, wait_for_receipts
-from paceline.checksums import Checksum
 from paceline.errors import DamagedError
+from paceline.files.checksums import Checksum
 
 SUMS = {rank: Checksum(rank, f"{rank:x}" * 64) for rank in range(4)}
 
@@ -17,21 +20,19 @@ def test_receipts_are_found_in_the_order_of_the_ranks(tmp_path):
 
 
 def test_many_missing_ranks_are_told_in_short(tmp_path):
-    with pytest.raises(
-        TimeoutError, match=r"ranks 0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 990 more did not write in 0 s"
-    ):
+    with raised(TimeoutError, *range(10), 990):
         wait_for_receipts(tmp_path, 1000, 0)
 
 
 def test_a_failure_is_told_at_once(tmp_path):
     leave_failure(tmp_path, 1, "No space left on device")
-    with pytest.raises(OSError, match="rank 1 could not write its file: No space left on device"):
+    with raised(OSError, "rank 1", os.strerror(errno.ENOSPC)):
         wait_for_receipts(tmp_path, 2, 3600)
 
 
 def test_a_failure_without_a_reason_is_told_too(tmp_path):
     (tmp_path / "failure-1.txt").touch()
-    with pytest.raises(OSError, match="rank 1 could not write its file$"):
+    with raised(OSError, "rank 1"):
         wait_for_receipts(tmp_path, 2, 3600)
 
 
@@ -43,5 +44,5 @@ def test_a_receipt_that_is_not_whole_is_refused(tmp_path):
     leave_receipt(tmp_path, 0, SUMS[0])
     path = tmp_path / "receipt-0.json"
     path.write_bytes(path.read_bytes().replace(b"bytes", b"bites"))
-    with pytest.raises(DamagedError, match="receipt-0"):
+    with raised(DamagedError, file="receipt-0.json"):
         wait_for_receipts(tmp_path, 1, 3600)

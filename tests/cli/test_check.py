@@ -14,8 +14,8 @@ def test_a_task_is_built_tried_and_described(tmp_path):
     told = dict(line.split("  ", 1) for line in result.stdout.splitlines() if "  " in line)
     assert told["parameters"].strip().startswith("1,539, all trained")
     assert told["samples"].strip() == "3,000, 600 for tests"
-    assert "of a batch of 64" in told["a gradient"]
-    assert "of a worker's slice of 16" in told["a gradient"]
+    assert "for a batch of 64" in told["a gradient"]
+    assert "for a worker's slice of 16" in told["a gradient"]
     assert "activations" in result.stdout
     assert (
         f"{len(STRATEGIES)} of {len(STRATEGIES)} strategies tried on 4 simulated workers work"
@@ -27,7 +27,7 @@ def test_the_best_interval_of_checkpoints_is_told(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     invoke("new", "mine.py")
     told = " ".join(invoke("check", "mine.py").stdout.split())
-    assert re.search(r"interval \(Young, Daly\): .+ for a failure an hour, .+ for one a day, .+ a week", told)
+    assert re.search(r"interval \(Young, Daly\): .+ for a failure per hour, .+ per day, .+ per week", told)
     told = " ".join(invoke("check", "mine.py", "--failures-every", "6h").stdout.split())
     assert "for a failure every 6 h 0 min" in told
     assert sorted(path.name for path in tmp_path.iterdir() if path.name != "__pycache__") == ["mine.py"]
@@ -60,7 +60,7 @@ def test_no_line_is_wider_than_100_columns(tmp_path):
     result = invoke("check", str(file))
     assert "Expected more than 1 value per channel" in " ".join(result.stdout.split())
     assert max(len(line) for line in result.stdout.splitlines() if str(file) not in line) <= 100
-    assert f"mend the first of these, then try again: paceline check {file}" in result.stdout
+    assert f"fix the first problem, then run again: paceline check {file}" in result.stdout
 
 
 def test_an_error_of_the_task_is_shown_with_its_line(tmp_path):

@@ -10,15 +10,16 @@ import time
 import pytest
 from outside import install
 from processes import PATIENCE_S
+from refusals import has
 from typer.testing import CliRunner
 
-from paceline import strategies
 from paceline.cli import app
+from paceline.strategies.registry import table
 
 TASK = """
 import torch
 from torch import nn
-from paceline.task import Task
+from paceline.task.task import Task
 
 x = torch.randn(64, 3, generator=torch.Generator().manual_seed(0))
 
@@ -88,7 +89,9 @@ def test_help_and_version_do_not_import_torch(words):
     assert "torch" not in modules
     assert "numpy" not in modules
     assert "rich.progress" not in modules
-    assert not [name for name in modules if name.startswith(("paceline.report", "paceline.comparison"))]
+    assert not [
+        name for name in modules if name.startswith(("paceline.report", "paceline.analysis.comparison"))
+    ]
 
 
 def test_words_that_do_not_fit_are_refused_before_torch_is_imported():
@@ -105,32 +108,33 @@ def test_help_names_every_command():
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("words", "facts"),
     [
-        (("--steps", "3", "--epochs", "2"), "--steps excludes --epochs"),
-        (("--compute", "quick"), "--compute must be one of"),
-        (("--bandwidth", "wide"), "must be a bandwidth"),
-        (("--latency", "soon"), "must be a time"),
-        (("--simulate", "--deadline", "60s"), "--deadline is for real workers"),
-        (("--simulate", "--device", "cuda"), "--device is for real workers"),
-        (("--device", "nonsense"), "device must be"),
-        (("--out", __file__), "--out must be a directory that can be written"),
-        (("--out", __file__ + "/run"), "--out must be a directory that can be written"),
-        (("--deadline", "soon"), "--deadline must be a time"),
-        (("--simulate", "--bandwidth", "wide"), "must be a bandwidth"),
-        (("--simulate", "--compute", "quick"), "--compute must be one of"),
-        (("--slow", "3"), "slow must be a list of rank:factor"),
-        (("--delay", "often"), "delay must be one of"),
-        (("--workers", "0"), "workers"),
-        (("--workers", "-2"), "workers"),
-        (("--steps", "0"), "steps"),
-        (("--strategy", "all-reduse"), "did you mean 'all-reduce'"),
-        (("--strategy", "all-reduce:algoritm=ring"), "did you mean 'algorithm'"),
+        (("--steps", "3", "--epochs", "2"), has("--steps", "--epochs")),
+        (("--compute", "quick"), has("--compute", "quick")),
+        (("--bandwidth", "wide"), has("bandwidth", "wide")),
+        (("--latency", "soon"), has("latency", "soon")),
+        (("--simulate", "--deadline", "60s"), has("--deadline")),
+        (("--simulate", "--device", "cuda"), has("--device")),
+        (("--device", "nonsense"), has("device", "nonsense")),
+        (("--out", __file__), has("--out")),
+        (("--out", __file__ + "/run"), has("--out")),
+        (("--out", "/proc/run"), has("--out")),
+        (("--deadline", "soon"), has("--deadline", "soon")),
+        (("--simulate", "--bandwidth", "wide"), has("bandwidth", "wide")),
+        (("--simulate", "--compute", "quick"), has("--compute")),
+        (("--slow", "3"), has("slow")),
+        (("--delay", "often"), has("delay", "often")),
+        (("--workers", "0"), has("workers")),
+        (("--workers", "-2"), has("workers")),
+        (("--steps", "0"), has("steps")),
+        (("--strategy", "all-reduse"), has("'all-reduce'")),
+        (("--strategy", "all-reduce:algoritm=ring"), has("'algorithm'")),
     ],
 )
-def test_a_word_that_cannot_be_right_is_refused_with_exit_code_2(small, words, message):
+def test_a_word_that_cannot_be_right_is_refused_with_exit_code_2(small, words, facts):
     result = invoke("train", small, *words)
-    assert message in result.stderr
+    assert facts == result.stderr
     assert result.stdout == ""
     assert "Traceback" not in result.stderr
     assert result.exit_code == 2
@@ -160,7 +164,7 @@ def test_a_broken_file_shows_the_users_traceback_alone(tmp_path):
 def test_an_argument_refused_in_the_file_is_told_with_its_line(tmp_path):
     path = tmp_path / "refused.py"
     path.write_text(
-        "from paceline.task import Task\ntask = Task(model=3, data=1, loss=1, optimizer=1, batch_size=1)\n"
+        "from paceline.task.task import Task\ntask = Task(model=3, data=1, loss=1, optimizer=1, batch_size=1)\n"
     )
     result = invoke("train", str(path))
     assert result.exit_code == 2
@@ -264,19 +268,19 @@ def test_a_real_run_talks_over_tcp_if_told_to(small, encryption):
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("words", "facts"),
     [
-        (("--link", "wires"), "link must be one of a pl.Link, shared-memory, tcp, but got 'wires'"),
-        (("--link", "tcp", "--simulate"), "--link is for real workers, but got 'tcp'"),
-        (("--link", "tcp", "--latency", "1ms"), "--link excludes --latency, but got 'tcp'"),
-        (("--encrypt",), "--encrypt needs --link tcp"),
-        (("--link", "shared-memory", "--encrypt"), "--encrypt needs --link tcp"),
+        (("--link", "wires"), has("link", "pl.Link", "shared-memory", "tcp", "wires")),
+        (("--link", "tcp", "--simulate"), has("--link", "tcp")),
+        (("--link", "tcp", "--latency", "1ms"), has("--link", "--latency", "tcp")),
+        (("--encrypt",), has("--encrypt", "--link")),
+        (("--link", "shared-memory", "--encrypt"), has("--encrypt", "--link")),
     ],
 )
-def test_links_that_do_not_go_together_are_refused(small, words, message):
+def test_links_that_do_not_go_together_are_refused(small, words, facts):
     result = invoke("train", small, "--workers", "2", *words, "--steps", "3")
     assert result.exit_code == 2
-    assert message in result.stderr
+    assert facts == result.stderr
 
 
 def test_a_bench_can_time_tcp():
@@ -324,7 +328,7 @@ def test_a_loss_that_is_not_finite_has_exit_code_1(tmp_path):
 
 
 def test_a_run_that_cannot_be_saved_says_so(small, tmp_path, monkeypatch):
-    from paceline.run import Run
+    from paceline.runs.run import Run
 
     def full(self, directory):
         raise OSError(28, "No space left on device")
@@ -352,6 +356,51 @@ def test_ctrl_c_ends_the_run_with_exit_code_130_and_no_traceback(small):
     assert err.splitlines()[-1] == "interrupted"
     assert "Traceback" not in err
     assert out == ""
+
+
+INTERRUPT_THAT_PYTHON_IGNORES = """
+import signal
+
+class Thing:
+    def __del__(self):
+        signal.raise_signal(signal.SIGINT)
+
+Thing()
+"""
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("train", "--steps", "1", "--simulate"),
+        ("compare", "--strategies", "sync", "--steps", "1", "--simulate"),
+        ("check",),
+    ],
+    ids=lambda words: words[0],
+)
+def test_ctrl_c_in_the_file_of_a_task_is_not_lost_where_exceptions_are_ignored(small, words, monkeypatch):
+    ignored = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda what: ignored.append(what.exc_type))
+    with open(small, "a") as file:
+        file.write(INTERRUPT_THAT_PYTHON_IGNORES)
+    name, *options = words
+    result = invoke(name, small, "--workers", "1", *options)
+    assert result.exit_code == 130, result.output
+    assert result.stderr.splitlines()[-1] == "interrupted"
+    assert result.stdout == ""
+    assert ignored == []
+
+
+def test_ctrl_c_in_a_benchmark_is_not_lost_where_exceptions_are_ignored(monkeypatch):
+    ignored = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda what: ignored.append(what.exc_type))
+    monkeypatch.setattr(
+        "paceline.cli.bench._check_plot", lambda plot, spec: exec(INTERRUPT_THAT_PYTHON_IGNORES, {})
+    )
+    result = invoke("bench", "all-reduce", "--workers", "2", "--simulate", "-b", "1KB", "-e", "1KB")
+    assert result.exit_code == 130, result.output
+    assert result.stderr.splitlines()[-1] == "interrupted"
+    assert ignored == []
 
 
 @pytest.mark.slow
@@ -391,26 +440,26 @@ def test_strategies_are_listed_by_family_a_line_each():
     lines = result.stdout.splitlines()
     assert all(len(line) <= 100 for line in lines)
     listed = [line.split()[0] for line in lines if line.startswith("  ")]
-    assert sorted(listed) == sorted([*strategies.STRATEGIES, *strategies.ALIASES])
+    assert sorted(listed) == sorted([*table.STRATEGIES, *table.ALIASES])
     assert lines[0] == "one worker:"
     assert "…" not in result.stdout, "a summary of the tree fits"
 
 
-@pytest.mark.parametrize("name", strategies.STRATEGIES)
+@pytest.mark.parametrize("name", table.STRATEGIES)
 def test_a_strategy_has_a_page_that_tells_all(name):
     result = invoke("strategies", name)
     assert result.exit_code == 0
     lines = result.stdout.splitlines()
     assert lines[0] == name
     assert {"When:", "Cost:", "Paper:"} <= {*lines}
-    for field in dataclasses.fields(strategies.STRATEGIES[name]):
+    for field in dataclasses.fields(table.STRATEGIES[name]):
         assert any(line.strip().startswith(f"{field.name}=") for line in lines)
     assert all(len(line) <= 100 for line in lines)
 
 
 def test_the_page_of_another_systems_word_is_that_of_ours():
     ours, theirs = (invoke("strategies", name).stdout.splitlines() for name in ("all-reduce", "ddp"))
-    assert theirs[0] == "all-reduce (another name of it: ddp)"
+    assert theirs[0] == "all-reduce (also called ddp)"
     assert theirs[1:] == ours[1:]
 
 
@@ -460,7 +509,7 @@ pl.register("mine-in-a-file", Mine)
     "words", [("train", "--strategy", "mine-in-a-file"), ("compare", "--strategies", "mine-in-a-file")]
 )
 def test_a_task_file_may_register_a_strategy(small, words, monkeypatch):
-    monkeypatch.setattr(strategies, "STRATEGIES", dict(strategies.STRATEGIES))
+    monkeypatch.setattr(table, "STRATEGIES", dict(table.STRATEGIES))
     with open(small, "a") as file:
         file.write(REGISTERS)
     simulated = ("--simulate", "--compute", "constant:seconds=10ms")

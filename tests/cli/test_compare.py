@@ -2,6 +2,7 @@ import json
 import sys
 
 import pytest
+from refusals import has
 from typer.testing import CliRunner
 
 from paceline.cli import app
@@ -9,7 +10,7 @@ from paceline.cli import app
 TASK = """
 import torch
 from torch import nn
-from paceline.task import Task
+from paceline.task.task import Task
 
 x = torch.randn(64, 3, generator=torch.Generator().manual_seed(0))
 
@@ -115,29 +116,29 @@ def test_a_strategy_that_fails_is_told_and_the_others_are_reported(small, tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("words", "facts"),
     [
-        (("--strategies", ""), "--strategies must be strategies with commas between them"),
-        (("--strategies", "k=3"), "--strategies must begin with a strategy's name"),
-        (("--strategies", "sync,all-reduse"), "did you mean 'all-reduce'"),
-        (("--strategies", "k-sync:kk=3"), "parameter of k-sync must be one of"),
-        (("--strategies", "k-sync:k=9"), "k must be a whole number from 1 to 4"),
-        (("--strategies", "sync", "--out", __file__), "--out must be a directory that can be written"),
-        (("--strategies", "sync", "--against", "dpd"), "against must be one of ddp"),
-        (("--strategies", "sync", "--repeat", "0"), "repeat must be"),
-        (("--strategies", "sync", "--steps", "2", "--epochs", "2"), "--steps excludes --epochs"),
-        (("--strategies", "sync", "--simulate", "--against", "ddp"), "against needs local workers"),
-        (("--strategies", "sync", "--compute", "soon"), "--compute must be one of"),
+        (("--strategies", ""), has("--strategies")),
+        (("--strategies", "k=3"), has("--strategies", "k=3")),
+        (("--strategies", "sync,all-reduse"), has("'all-reduce'")),
+        (("--strategies", "k-sync:kk=3"), has("k-sync", "kk")),
+        (("--strategies", "k-sync:k=9"), has("k", "1", "4")),
+        (("--strategies", "sync", "--out", __file__), has("--out")),
+        (("--strategies", "sync", "--against", "dpd"), has("against", "ddp")),
+        (("--strategies", "sync", "--repeat", "0"), has("repeat")),
+        (("--strategies", "sync", "--steps", "2", "--epochs", "2"), has("--steps", "--epochs")),
+        (("--strategies", "sync", "--simulate", "--against", "ddp"), has("against")),
+        (("--strategies", "sync", "--compute", "soon"), has("--compute", "soon")),
         (
             ("--strategies", "sync", "--compute", "const:1ms", "--against", "ddp"),
-            "against needs local workers",
+            has("against"),
         ),
-        (("--strategies", "sync,sync"), "must each be given once"),
+        (("--strategies", "sync,sync"), has("strategies", "sync")),
     ],
 )
-def test_a_word_that_cannot_be_right_is_refused_with_exit_code_2(small, words, message):
+def test_a_word_that_cannot_be_right_is_refused_with_exit_code_2(small, words, facts):
     result = invoke("compare", small, *words)
-    assert message in result.stderr
+    assert facts == result.stderr
     assert result.stdout == ""
     assert "starting" not in result.stderr
     assert result.exit_code == 2
@@ -150,7 +151,7 @@ def test_no_strategy_has_exit_code_2(small):
 
 
 def test_a_comparison_that_cannot_be_saved_says_so(small, tmp_path, monkeypatch):
-    from paceline.run import Run
+    from paceline.runs.run import Run
 
     def full(self, directory):
         raise OSError(28, "No space left on device")

@@ -39,7 +39,7 @@ def test_a_damaged_checkpoint_is_passed_over_aloud(checkpoints, tmp_path):
     result = invoke("export", str(checkpoints), "--out", str(tmp_path / "out"))
     assert result.exit_code == 0
     assert "step-00000010" in result.stdout
-    assert "not of the newest checkpoint" in result.stderr
+    assert "skipped the newest checkpoint" in result.stderr
     assert "rank-00000.safetensors" in result.stderr
 
 

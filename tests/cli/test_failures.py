@@ -14,7 +14,7 @@ from paceline.errors import ConfigurationError, DeadlockError, PeerLost, TaskErr
             "workers must be at least 1",
         ),
         (UnknownNameError("strategy", "singel", ["single"]), 2, "did you mean 'single'"),
-        (TaskError("the model could not be built"), 1, "the model could not be built"),
+        (TaskError("the model could not be built", "ValueError: no"), 1, "the model could not be built"),
         (PeerLost(3, "killed"), 1, "rank 3 is lost (killed)"),
         (DeadlockError(["rank 0 waits for rank 1"]), 1, "rank 0 waits for rank 1"),
         (KeyboardInterrupt(), 130, "interrupted"),
@@ -31,7 +31,7 @@ def test_each_failure_has_its_exit_code_and_message(capsys, error, code, message
 
 def test_a_task_that_cannot_be_loaded_counts_as_refused():
     with pytest.raises(typer.Exit) as caught, exit_codes(), exit_codes(failure=2):
-        raise TaskError("broken")
+        raise TaskError("broken", "ValueError: no")
     assert caught.value.exit_code == 2
 
 

@@ -2,10 +2,10 @@ import math
 
 import pytest
 
+from paceline.analysis.comparison.contender import Stage
 from paceline.cli import progress as module
 from paceline.cli.progress import shown_comparison, shown_progress
-from paceline.comparison.contender import Stage
-from paceline.run import Progress
+from paceline.runs.run import Progress
 
 
 @pytest.fixture

@@ -63,7 +63,7 @@ def test_a_run_of_a_newer_version_has_exit_code_2(saved):
 def test_a_page_that_cannot_be_written_is_refused_before_anything_is_read(tmp_path):
     result = invoke(tmp_path / "nowhere", "--out", tmp_path)
     assert result.exit_code == 2
-    assert "--out must be a file that can be written" in result.stderr
+    assert "--out must be a writable file" in result.stderr
 
 
 def test_no_directory_has_exit_code_2():
@@ -93,7 +93,7 @@ def test_a_comparison_that_names_a_folder_outside_has_exit_code_2(saved):
     (saved / "hostile" / "comparison.json").write_text(json.dumps(content))
     result = invoke(saved / "hostile", "--out", saved / "page.html")
     assert result.exit_code == 2
-    assert "name one inside of this folder" in result.stderr
+    assert "use a path inside this folder" in result.stderr
 
 
 def test_a_page_that_does_not_fit_on_the_disk_leaves_the_old_one(saved):

@@ -50,11 +50,11 @@ def test_json_has_the_same_figures(folder):
 
 def test_a_quick_look_says_what_it_did(folder):
     told = invoke("runs", str(folder / "digits"), "--quick").stdout
-    assert "sizes are right" in told
+    assert "sizes match" in told
 
 
 def test_an_empty_folder_is_said_and_a_missing_one_refused(tmp_path):
-    assert "nothing is saved" in invoke("runs", str(tmp_path)).stdout
+    assert "no runs or checkpoints" in invoke("runs", str(tmp_path)).stdout
     result = invoke("runs", str(tmp_path / "nowhere"))
     assert result.exit_code == 2
     assert "must be a folder" in result.stderr

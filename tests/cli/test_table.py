@@ -1,5 +1,5 @@
 from paceline.cli.table import print_table
-from paceline.tables import plain_table
+from paceline.show.tables import plain_table
 
 HEADER = ("strategy", "seconds", "note")
 ROWS = [("single", "1.50", "[alone]"), ("map-reduce", "12.25", "")]

@@ -3,10 +3,10 @@ import math
 
 import pytest
 from chosen_runs import run_of, with_figures
+from refusals import has, refused
 
 from paceline.cli.tensorboard import Board, Page
-from paceline.errors import ConfigurationError
-from paceline.run import Progress
+from paceline.runs.run import Progress
 
 INSTALLED = importlib.util.find_spec("tensorboard") is not None
 
@@ -23,9 +23,7 @@ class Notes:
 
 @pytest.mark.skipif(INSTALLED, reason="tensorboard is installed")
 def test_without_the_package_the_remedy_is_told(tmp_path):
-    with pytest.raises(
-        ConfigurationError, match="needs the package tensorboard, which is not installed.*pip install"
-    ):
+    with refused("--tensorboard", str(tmp_path), bound=has("tensorboard"), remedy=has("pip install")):
         Board(tmp_path)
 
 

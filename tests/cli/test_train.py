@@ -18,7 +18,7 @@ def test_the_same_words_start_a_run_and_go_on_with_it(words, caplog):
     every = ("--checkpoint-every", "2", "--resume")
     first = invoke(*words, *every, "--steps", "4")
     assert first.exit_code == 0, first.stderr
-    assert "the run begins anew" in caplog.text
+    assert "the run starts from the beginning" in caplog.text
     again = invoke(*words, *every, "--steps", "7")
     assert again.exit_code == 0, again.stderr
     assert json.loads(again.stdout)["steps"] == 7

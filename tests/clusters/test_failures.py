@@ -11,10 +11,12 @@ import pytest
 import torch
 from conformance.cases import one_in
 from processes import fork_servers, opened, workers
+from refusals import has, raised
 from tasks import WORLDS, a_task, numbers, samples, simulated
 from torch import nn
 
 import paceline as pl
+from paceline.data.batches import GlobalBatches
 from paceline.errors import (
     DeadlineError,
     LossNotFiniteError,
@@ -23,7 +25,7 @@ from paceline.errors import (
     TaskError,
     WorkerError,
 )
-from paceline.replica.batches import GlobalBatches
+from paceline.system import interrupts
 
 PARALLEL = ["map-reduce", "all-reduce:algorithm=shared", "sync"]
 UNLUCKY = 5  # the number of the sample at which it happens
@@ -104,7 +106,7 @@ def test_an_exception_in_the_users_model_names_its_rank(world):
             return self.layer(x)
 
     step, rank = place_of(UNLUCKY, 3)
-    with pytest.raises(WorkerError, match=r"(?s)in forward.*ArithmeticError: not this one") as caught:
+    with raised(WorkerError, cause="ArithmeticError: not this one", traceback=has("in forward")) as caught:
         pl.train(a_task(model=Fussy), "all-reduce", WORLDS[world](3), steps=100)
     assert (caught.value.rank, caught.value.step) == (rank, step)
 
@@ -121,7 +123,7 @@ def test_an_exception_in_a_dataset_names_its_rank(world):
             return tuple(part[index] for part in samples())
 
     step, rank = place_of(UNLUCKY, 2)
-    with pytest.raises(WorkerError, match="OSError: torn file") as caught:
+    with raised(WorkerError, traceback=has("torn file", "OSError")) as caught:
         pl.train(a_task(data=Torn()), "all-reduce", WORLDS[world](2), steps=100)
     assert (caught.value.rank, caught.value.step) == (rank, step)
 
@@ -131,14 +133,14 @@ def test_an_exception_in_the_users_metric_names_the_reporting_rank(world):
     def metric(outputs, targets):
         raise ArithmeticError("cannot measure")
 
-    with pytest.raises(WorkerError, match="ArithmeticError: cannot measure") as caught:
+    with raised(WorkerError, cause="ArithmeticError: cannot measure") as caught:
         pl.train(a_task(test=samples(), metric=metric), "all-reduce", WORLDS[world](2), steps=3)
     assert caught.value.rank == 0
 
 
 @pytest.mark.parametrize("world", WORLDS)
 def test_an_exit_in_the_users_loss_ends_the_run_not_the_caller(world):
-    with pytest.raises(WorkerError, match="SystemExit: enough"):
+    with raised(WorkerError, cause="SystemExit: enough"):
         pl.train(unlucky_task(exits), "all-reduce", WORLDS[world](2), steps=100)
 
 
@@ -149,7 +151,7 @@ def test_an_exception_in_a_role_program_names_its_rank(world):
             raise LookupError("lost the thread")
         await ctx.net.recv(1)
 
-    with pytest.raises(WorkerError, match=r"(?s)rank 1 failed.*LookupError: lost the thread"):
+    with raised(WorkerError, rank=1, cause="LookupError: lost the thread"):
         pl.run_program(program, WORLDS[world](3))
 
 
@@ -160,14 +162,14 @@ def test_a_program_that_awaits_a_cancelled_handle_fails_with_its_rank(world):
         handle.cancel()
         await handle
 
-    with pytest.raises(RunError, match=r"(?s)rank \d failed.*Cancelled"):
+    with raised(RunError, cause=has("Cancelled")):
         pl.run_program(program, WORLDS[world](2))
 
 
 @pytest.mark.parametrize(("spec", "world", "count"), one_in(5, itertools.product(PARALLEL, WORLDS, [2, 3])))
 def test_a_loss_that_is_not_a_number_is_named_with_rank_and_step(spec, world, count):
     step, rank = place_of(UNLUCKY, count)
-    with pytest.raises(LossNotFiniteError, match=rf"the loss is nan on rank {rank} in step {step}") as caught:
+    with raised(LossNotFiniteError, rank=rank, step=step) as caught:
         pl.train(unlucky_task(becomes_nan), spec, WORLDS[world](count), steps=100)
     assert (caught.value.rank, caught.value.step) == (rank, step)
 
@@ -179,18 +181,14 @@ def test_a_loss_that_is_not_a_number_is_named_with_rank_and_step(spec, world, co
     ("spec", "waiting"),
     [
         ("all-reduce:algorithm=shared", "barrier"),
-        ("all-reduce:algorithm=ring", "receive from rank"),
-        ("map-reduce", "receive from rank"),
+        ("all-reduce:algorithm=ring", "receive"),
+        ("map-reduce", "receive"),
     ],
 )
 def test_a_worker_that_is_killed_is_named_with_what_others_waited_for(spec, waiting):
     step, rank = place_of(UNLUCKY, 3)
-    with pytest.raises(PeerLost) as caught:
+    with raised(PeerLost, rank=rank, reason=has("SIGKILL"), waiting=has(waiting, f"step {step}")):
         pl.train(unlucky_task(kills_itself), spec, pl.Local(workers=3), steps=100)
-    assert caught.value.rank == rank
-    assert f"rank {rank} is lost (killed by SIGKILL" in str(caught.value)
-    assert f"was waiting in {waiting}" in str(caught.value)
-    assert f"in step {step}" in str(caught.value)
 
 
 @pytest.mark.parametrize("spec", ["single", *PARALLEL])
@@ -198,7 +196,7 @@ def test_a_worker_killed_from_outside_ends_the_run(spec):
     def kill_one(progress):
         os.kill(workers()[0], signal.SIGKILL)
 
-    with pytest.raises(PeerLost, match="killed by SIGKILL"):
+    with raised(PeerLost, reason=has("SIGKILL")):
         pl.train(a_task(), spec, pl.Local(workers=2), steps=10**6, progress=kill_one)
 
 
@@ -211,7 +209,7 @@ def test_a_worker_that_dies_before_it_is_ready_ends_the_run():
                 os._exit(7)
             super().__setstate__(state)
 
-    with pytest.raises(PeerLost, match="ended with exit code 7"):
+    with raised(PeerLost, reason=has("ended", 7)):
         pl.train(a_task(model=lambda: Dies(4, 2).double()), "all-reduce", pl.Local(workers=2), steps=1)
 
 
@@ -225,7 +223,7 @@ def test_a_worker_that_stops_is_named_when_the_deadline_has_passed(spec, count):
         pl.train(unlucky_task(stops_itself), spec, pl.Local(workers=count, deadline_s=2.0), steps=100)
     assert caught.value.awaited == f"rank {rank}"
     assert caught.value.rank != rank
-    assert "waited 2 s" in str(caught.value)
+    assert caught.value.deadline_s == 2.0
 
 
 def test_a_long_computation_is_no_failure_however_short_the_deadline_of_its_own_rank():
@@ -241,7 +239,7 @@ def test_a_rank_that_waits_for_one_that_has_ended_is_told_so():
         if ctx.rank == 0:
             await ctx.net.recv(1)
 
-    with pytest.raises(PeerLost, match=r"rank 1 is lost \(it has ended its program\).*receive from rank 1"):
+    with raised(PeerLost, rank=1, reason=has("ended")):
         pl.run_program(program, pl.Local(workers=2))
 
 
@@ -283,8 +281,9 @@ def test_ctrl_c_ends_the_run_and_the_next_one_works():
 
 
 def train_until_interrupted(delay_s):
-    threading.Timer(delay_s, os.kill, (os.getpid(), signal.SIGINT)).start()
-    pl.train(a_task(), "all-reduce", pl.Local(workers=2), steps=10**6)
+    with interrupts.recorded():  # on a busy machine the signal may arrive before the first line of `pl.train`
+        threading.Timer(delay_s, os.kill, (os.getpid(), signal.SIGINT)).start()
+        pl.train(a_task(), "all-reduce", pl.Local(workers=2), steps=10**6)
 
 
 @pytest.mark.parametrize("delay_s", [0.001, 0.03])  # while it starts, while it runs
@@ -323,9 +322,7 @@ def test_a_task_that_cannot_travel_is_refused_and_leaves_nothing(file_descriptor
 
     pl.train(a_task(), "single", pl.Local(workers=1), steps=1)
     before = file_descriptors()
-    with pytest.raises(
-        TaskError, match=r"(?s)cannot be sent to worker processes.*cannot pickle '_thread.lock'"
-    ):
+    with raised(TaskError, cause=has("_thread.lock")):
         pl.train(a_task(loss=loss), "all-reduce", pl.Local(workers=2), steps=1)
     assert file_descriptors() == before
     assert pl.train(a_task(loss=loss), "all-reduce", simulated(2), steps=1).steps == 1
@@ -348,7 +345,7 @@ def test_an_error_in_the_progress_callback_ends_the_run():
     def broken(progress):
         raise LookupError("no terminal")
 
-    with pytest.raises(LookupError, match="no terminal"):
+    with raised(LookupError, "no terminal"):
         pl.train(a_task(), "all-reduce", pl.Local(workers=2), steps=10**6, progress=broken)
 
 

@@ -8,7 +8,7 @@ from tasks import a_task, perceptron, simulated
 from torch import nn
 
 import paceline as pl
-from paceline.replica.memory import KINDS, empty_peak
+from paceline.model.memory import KINDS, empty_peak
 
 STEPS = 3
 

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from conformance.cases import STEPS, in_turn, make_task, one_in, single
+from refusals import refused
 from tasks import simulated
 
 import paceline as pl
@@ -65,5 +66,5 @@ def test_hosts_make_auto_hierarchical():
 
 
 def test_native_is_refused_in_a_simulation():
-    with pytest.raises(pl.PacelineError, match="must not be native in a simulation"):
+    with refused("algorithm", "native"):
         train("all-reduce:algorithm=native", simulated(2))

@@ -6,7 +6,7 @@ from tasks import WORLDS, a_task, numbers, simulated
 from torch import nn
 
 import paceline as pl
-from paceline.replica.batches import GlobalBatches
+from paceline.data.batches import GlobalBatches
 
 STEPS = 5
 DATA = (numbers(24, 4).float(), numbers(24, 2, seed=1).float())

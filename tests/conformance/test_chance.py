@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils.data import Dataset
 
 import paceline as pl
-from paceline.chance import kept, seed_all
+from paceline.system.seeding import rng_preserved, seed_all
 
 
 class Noisy(Dataset):
@@ -43,7 +43,7 @@ def test_a_simulation_draws_what_processes_draw(kind):
 
 @pytest.mark.parametrize("kind", ["python", "numpy", "torch"])
 def test_two_simulations_draw_the_same_whatever_was_drawn_before(kind):
-    with kept():
+    with rng_preserved():
         seed_all(1)
         first = trained("simulated", kind)
         seed_all(2)
@@ -51,7 +51,7 @@ def test_two_simulations_draw_the_same_whatever_was_drawn_before(kind):
 
 
 def test_the_callers_chance_is_left_as_it_was():
-    with kept():
+    with rng_preserved():
         seed_all(5)
         expected = random.random(), np.random.rand(), torch.rand(1).item()
         seed_all(5)

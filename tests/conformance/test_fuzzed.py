@@ -8,7 +8,7 @@ from torch import nn
 
 import paceline as pl
 from paceline.links.fuzz import VARIABLE
-from paceline.links.lending import LEAST_BYTES
+from paceline.links.memory.lending import LEAST_BYTES
 from paceline.testing.checks import check_trains
 from paceline.testing.tasks import odd_task
 

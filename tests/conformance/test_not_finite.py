@@ -3,12 +3,13 @@
 import pytest
 import torch
 from conformance.cases import CUT, SPECS
+from refusals import has, raised
 from tasks import a_task, numbers, sgd, simulated
 from torch import nn
 
 import paceline as pl
+from paceline.data.batches import GlobalBatches
 from paceline.errors import GradientNotFiniteError, LossNotFiniteError
-from paceline.replica.batches import GlobalBatches
 from paceline.strategies import parse
 
 SAMPLES, BATCH, WORKERS, STEP, RANK = 40, 8, 3, 3, 1
@@ -151,7 +152,23 @@ def test_weights_that_the_last_update_makes_infinite_are_not_returned(spec):
     def loss(outputs, targets):
         return (outputs * 1e200).sum()
 
-    with pytest.raises(
-        pl.PacelineError, match=r"is not finite after the last update; lower the learning rate"
-    ):
+    with raised(pl.PacelineError, "2.bias"):
         pl.train(a_task(optimizer=optimizer, loss=loss), spec, simulated(2), steps=1)
+
+
+@pytest.mark.parametrize(
+    "spec", ["single", "all-reduce", "sync", "pipeline", "layers", "zero:stage=3", "tensor:size=2"]
+)
+def test_a_loss_of_ignored_targets_alone_is_named_as_the_cause(spec):
+    ignored = torch.full((SAMPLES,), -100)
+    model = lambda: nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4)).double()  # noqa: E731
+    task = a_task(model=model, data=(INPUTS, ignored), loss=nn.CrossEntropyLoss(), batch_size=BATCH)
+    with raised(LossNotFiniteError, cause=has("ignore_index", 100)) as got:
+        pl.train(task, spec, simulated(2), steps=1)
+    assert "learning rate" not in str(got.value)
+
+
+def test_a_loss_that_is_not_finite_for_finite_outputs_is_at_fault_itself():
+    task = a_task(loss=lambda outputs, target: (outputs - outputs).sum() / 0.0)
+    with raised(LossNotFiniteError):
+        pl.train(task, "single", simulated(1), steps=1)

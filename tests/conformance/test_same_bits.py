@@ -9,7 +9,7 @@ from tasks import simulated
 from torch import nn
 
 import paceline as pl
-from paceline.links.lending import LEAST_BYTES
+from paceline.links.memory.lending import LEAST_BYTES
 from paceline.testing.checks import check_both_worlds_give_the_same_bits, check_stragglers_change_no_bit
 from paceline.testing.tasks import odd_task
 

@@ -5,11 +5,11 @@ import time
 
 from processes import PATIENCE_S
 
-from paceline.links.bells import Bells
-from paceline.links.memory import SharedMemory
+from paceline.links.memory.bells import Bells
+from paceline.links.memory.ring_ways import RingWays
+from paceline.links.memory.shared import SharedMemory
 from paceline.links.mixed import MixedWays
 from paceline.links.port import Port
-from paceline.links.shared_memory import RingWays
 from paceline.links.tcp import TcpEndpoint, TcpWays
 
 
@@ -107,7 +107,7 @@ class TcpEnds(Ends):
             TcpEndpoint(rank, run_id=run_id, encrypt=self.encrypt, token=token) for rank in range(ranks)
         ]
         for endpoint in self.endpoints:
-            endpoint.meet([other.seat for other in self.endpoints])
+            endpoint.meet([other.address for other in self.endpoints])
 
     def close(self):
         for endpoint in self.endpoints:

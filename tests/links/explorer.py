@@ -16,7 +16,7 @@ import threading
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from paceline.links.memory import SharedMemory
+from paceline.links.memory.shared import SharedMemory
 
 __all__ = ["DeadlockError", "ExploredMemory", "Order", "every_order", "random_orders"]
 

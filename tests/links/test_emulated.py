@@ -4,14 +4,15 @@ import random
 import pytest
 import torch
 from links.ends import Ends
+from refusals import raised
 from tasks import simulated
 
 import paceline as pl
 from paceline.context import ANY
 from paceline.errors import Cancelled, MismatchError
 from paceline.links.emulated import EmulatedPort
+from paceline.links.memory.rings import RING_BYTES
 from paceline.links.port import Port
-from paceline.links.rings import RING_BYTES
 
 LATENCY_S, PER_BYTE_S = 0.5, 0.001
 
@@ -198,7 +199,7 @@ def test_a_message_that_does_not_fit_is_refused_when_it_is_due(ends):
     ends.send(0, 1, torch.ones(5))
     operation = ends.post(1, 0, torch.zeros(3))
     ends.done_at(operation)
-    with pytest.raises(MismatchError, match=r"sent float32\[5\], but rank 1 expected float32\[3\]"):
+    with raised(MismatchError, sent="float32[5]", receiver=1, expected="float32[3]"):
         operation.take()
 
 

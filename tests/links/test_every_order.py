@@ -7,12 +7,12 @@ import pytest
 import torch
 from links.explorer import DeadlockError, every_order, random_orders
 
-from paceline.links import lending, rings
-from paceline.links.bells import Bells
-from paceline.links.lending import Lending
-from paceline.links.memory import CACHE_LINE
+from paceline.links.memory import lending, rings
+from paceline.links.memory.bells import Bells
+from paceline.links.memory.lending import Lending
+from paceline.links.memory.ring_ways import RingWays
+from paceline.links.memory.shared import CACHE_LINE
 from paceline.links.port import Port
-from paceline.links.shared_memory import RingWays
 
 RANDOM_ORDERS = 150
 # With two preemptions a scenario takes a second, with three it takes ten.
@@ -25,7 +25,7 @@ def small_rings(monkeypatch):
     monkeypatch.setattr(rings, "RING_BYTES", 512)
     monkeypatch.setattr(rings, "PIECE_BYTES", 128)
     monkeypatch.setattr(rings, "CHANNEL_BYTES", 2 * CACHE_LINE + 512)
-    monkeypatch.setattr("paceline.links.shared_memory.CHANNEL_BYTES", 2 * CACHE_LINE + 512)
+    monkeypatch.setattr("paceline.links.memory.ring_ways.CHANNEL_BYTES", 2 * CACHE_LINE + 512)
     monkeypatch.setattr(lending, "LEAST_BYTES", 64)
 
 

@@ -4,8 +4,8 @@ import numpy as np
 from tasks import a_task, numbers, simulated
 
 import paceline as pl
-from paceline.comparison.entry import Entry
-from paceline.run import Record, Run
+from paceline.analysis.comparison.entry import Entry
+from paceline.runs.run import Record, Run
 from paceline.trace import SPAN, Spans, Trace
 
 
@@ -57,7 +57,7 @@ def spans_array(rows):
     array = np.zeros(len(rows), dtype=SPAN)
     for place, row in enumerate(rows):
         kind, start_s, end_s, peer, nbytes, step = (*row, *(-1, 0, 0)[len(row) - 3 :])
-        array[place] = (kind, start_s, end_s, peer, nbytes, step)
+        array[place] = (kind, start_s, end_s, peer, nbytes, step, -1)
     return array
 
 
@@ -82,6 +82,7 @@ def many_spans(total, ranks=4, seed=0):
         array["peer"] = np.where(array["kind"] % 4 == 0, -1, rng.integers(0, ranks, count))
         array["nbytes"] = np.where(array["peer"] >= 0, 1000 * rng.integers(0, 50, count), 0)
         array["step"] = np.arange(count) // 6
+        array["message"] = -1
         spans.append(Spans(array, rank))
     seconds = float(max(each.array["end_s"][-1] for each in spans))
     steps = count // 6

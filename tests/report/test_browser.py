@@ -6,7 +6,7 @@ import pytest
 from report.cases import entry, handmade, history_of, trained
 
 import paceline as pl
-from paceline.comparison.entry import Entry
+from paceline.analysis.comparison.entry import Entry
 from paceline.costs.units import format_bytes, format_seconds
 from paceline.report import write_page
 from paceline.trace import Kind

@@ -2,9 +2,9 @@ import re
 from html import unescape
 
 import pytest
+from refusals import has, refused
 from report.cases import entry, many_spans, trained
 
-from paceline.errors import ConfigurationError
 from paceline.report import write_page
 from paceline.report.page import page
 
@@ -32,13 +32,13 @@ def test_a_run_writes_its_own_page(tmp_path):
 
 
 def test_a_page_needs_an_entry():
-    with pytest.raises(ConfigurationError, match="entries must be at least one"):
+    with refused("entries", []):
         page([], title="nothing")
 
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigurationError, match="path must be a file that can be written.*file/report.html"):
+    with refused("path", has("file/report.html")):
         trained("sync", steps=1).report(tmp_path / "file" / "report.html")
 
 

@@ -4,7 +4,7 @@ import math
 import pytest
 from report.cases import entry, handmade, history_of, trained
 
-from paceline.comparison.entry import Entry
+from paceline.analysis.comparison.entry import Entry
 from paceline.report.payload import payload, script_safe_json
 from paceline.trace import Kind
 

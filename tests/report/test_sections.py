@@ -3,8 +3,8 @@ from html import unescape
 
 from report.cases import entry, handmade, history_of, trained
 
-from paceline.comparison.entry import Entry
-from paceline.comparison.table import cells, columns, rows
+from paceline.analysis.comparison.entry import Entry
+from paceline.analysis.comparison.table import cells, columns, rows
 from paceline.report.sections import figures_table, provenance, run_sentences, summary_list, where_line
 
 
@@ -49,11 +49,11 @@ def test_text_is_escaped_wherever_it_stands():
 def test_what_is_needed_to_repeat_a_run_is_there():
     run = trained("k-sync:k=3", seed=7)
     markup = unescape(provenance([entry("k-sync:k=3", run)], "paceline train task.py --seed 7"))
-    for fact in ("paceline train task.py --seed 7", run.cluster, "k-sync:k=3", "4 working, 1 serving"):
+    for fact in ("paceline train task.py --seed 7", run.cluster, "k-sync:k=3", "4 workers, 1 server"):
         assert fact in markup
     for name in ("paceline", "python", "torch", "system", "cores"):
         assert run.environment[name] in markup
-    assert texts(markup, "td") == ["7", "24", "4 working, 1 serving"]
+    assert texts(markup, "td") == ["7", "24", "4 workers, 1 server"]
 
 
 def test_without_a_command_the_runs_own_stand_there_once():

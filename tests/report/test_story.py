@@ -5,7 +5,7 @@ import pytest
 from report.cases import entry, trained
 
 import paceline as pl
-from paceline.comparison.entry import Entry
+from paceline.analysis.comparison.entry import Entry
 from paceline.report import write_page
 from paceline.report.story import story_section
 

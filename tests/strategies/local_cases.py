@@ -9,8 +9,8 @@ from tasks import numbers
 from torch import nn
 
 import paceline as pl
-from paceline.replica.batches import GlobalBatches
-from paceline.replica.samples import Samples
+from paceline.data.batches import GlobalBatches
+from paceline.data.samples import Samples
 
 
 def labelled(count=60, **changes):

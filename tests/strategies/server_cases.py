@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import paceline as pl
-from paceline.replica.batches import GlobalBatches
+from paceline.data.batches import GlobalBatches
 from paceline.strategies import parse
 from paceline.trace import Kind
 

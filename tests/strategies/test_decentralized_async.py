@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 from conformance.cases import one_in
+from refusals import has, refused
 from tasks import WORLDS, a_task, numbers, samples, simulated
 from torch import nn
 
 import paceline as pl
-from paceline.errors import ConfigurationError
 from paceline.strategies.decentralized import Decentralized
 from paceline.trace import Kind
 
@@ -188,7 +188,7 @@ def test_a_slice_without_samples_makes_no_update():
 
 @pytest.mark.parametrize("world", WORLDS)
 def test_more_peers_than_samples_in_a_batch_are_refused(world):
-    with pytest.raises(ConfigurationError, match="batch_size must be at least 3"):
+    with refused("batch_size", 2, bound=has(3)):
         pl.train(a_task(batch_size=2), "decentralized:mode=async", WORLDS[world](3), steps=3)
 
 

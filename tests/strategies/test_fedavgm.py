@@ -1,10 +1,10 @@
 import pytest
 import torch
+from refusals import has, refused
 from strategies.local_cases import flat, in_parts, labelled, mean_difference, put
 from tasks import WORLDS, simulated
 
 import paceline as pl
-from paceline.errors import ConfigurationError
 from paceline.strategies.fedavgm import FedAvgM
 
 
@@ -35,10 +35,10 @@ def test_the_server_moves_as_sgd_with_momentum_does(momentum, server_lr):
 
 @pytest.mark.parametrize("momentum", [1.0, -0.1])
 def test_momentum_that_cannot_be_right_is_refused(momentum):
-    with pytest.raises(ConfigurationError, match="momentum must be at least 0 and below 1"):
+    with refused("momentum", momentum):
         FedAvgM(momentum=momentum)
 
 
 def test_what_fedavg_refuses_is_refused_too():
-    with pytest.raises(ConfigurationError, match="epochs must be a whole number of at least 1"):
+    with refused("epochs", 0, bound=has(1)):
         FedAvgM(epochs=0)

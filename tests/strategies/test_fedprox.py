@@ -2,11 +2,11 @@ import math
 
 import pytest
 import torch
+from refusals import has, refused
 from strategies.local_cases import flat, in_parts, labelled, mean_difference
 from tasks import WORLDS, simulated
 
 import paceline as pl
-from paceline.errors import ConfigurationError
 from paceline.strategies.fedprox import FedProx
 
 DETAILS = "epochs=3,batch=5,partition=dirichlet,fraction=0.6,dropout=0.1"
@@ -45,10 +45,10 @@ def test_a_heavier_term_holds_clients_nearer():
 
 @pytest.mark.parametrize("mu", [-0.1, math.inf, math.nan])
 def test_a_term_that_cannot_be_right_is_refused(mu):
-    with pytest.raises(ConfigurationError, match="mu must be finite and at least 0"):
+    with refused("mu", bound=has(0)):
         FedProx(mu=mu)
 
 
 def test_what_fedavg_refuses_is_refused_too():
-    with pytest.raises(ConfigurationError, match="fraction must be above 0 and at most 1"):
+    with refused("fraction", 0.0, bound=has(1)):
         FedProx(fraction=0.0)

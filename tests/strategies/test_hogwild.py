@@ -10,11 +10,11 @@ import cloudpickle
 import numpy as np
 import pytest
 import torch
+from refusals import has, refused
 from tasks import WORLDS, a_task, numbers, samples, simulated
 from torch import nn
 
 import paceline as pl
-from paceline.errors import ConfigurationError
 from paceline.strategies import hogwild
 from paceline.trace import Kind
 
@@ -182,13 +182,13 @@ def test_a_slice_without_samples_makes_no_update():
 
 
 def test_workers_on_several_hosts_are_refused():
-    with pytest.raises(ConfigurationError, match="hogwild needs workers of one host, but got 2"):
+    with refused("hosts", 2):
         pl.train(a_task(), "hogwild", simulated(4, hosts=2), steps=3)
 
 
 @pytest.mark.parametrize("world", WORLDS)
 def test_more_workers_than_samples_in_a_batch_are_refused(world):
-    with pytest.raises(ConfigurationError, match="batch_size must be at least 3"):
+    with refused("batch_size", 2, bound=has(3)):
         pl.train(a_task(batch_size=2), "hogwild", WORLDS[world](3), steps=3)
 
 

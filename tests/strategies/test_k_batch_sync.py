@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from refusals import has, refused
 from strategies.server_cases import EXPONENTIAL, Ledger, count_spans, free, lengths_s, spans_of, timed
 from tasks import a_task
 
 import paceline as pl
-from paceline.errors import ConfigurationError
 from paceline.trace import Kind
 
 STEPS = 20
@@ -42,7 +42,7 @@ def test_equal_times_take_as_many_rounds_as_k_mini_batches_need(k, seconds):
 @pytest.mark.parametrize("k", [0, -3])
 @pytest.mark.parametrize("name", ["k-batch-sync", "k-batch-async"])
 def test_k_must_be_at_least_one(name, k):
-    with pytest.raises(ConfigurationError, match=f"k must be .*from 1 .*, but got {k}"):
+    with refused("k", k, bound=has(1)):
         pl.train(a_task(), f"{name}:k={k}", free(2), steps=1)
 
 

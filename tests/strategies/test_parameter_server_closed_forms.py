@@ -10,7 +10,7 @@ import pytest
 from strategies.server_cases import EXPONENTIAL, PARETO, SHIFTED, mean_of, spec_of, timed
 
 import paceline as pl
-from paceline.costs.order_statistics import expected_order_statistic, mean_staleness, seconds_per_update
+from paceline.testing.order_statistics import expected_order_statistic, mean_staleness, seconds_per_update
 
 STANDARD_ERROR = 0.0065
 """Of the mean seconds that a run gives: a third of what is allowed."""

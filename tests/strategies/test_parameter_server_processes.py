@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from conformance.cases import STEPS, in_turn, make_task, one_in, single
+from refusals import has, refused
 from strategies.server_cases import (
     VARIANTS,
     Ledger,
@@ -19,9 +20,8 @@ from tasks import a_task, numbers
 from torch import nn
 
 import paceline as pl
-from paceline.errors import ConfigurationError
-from paceline.links.lending import LEAST_BYTES
-from paceline.replica.batches import GlobalBatches
+from paceline.data.batches import GlobalBatches
+from paceline.links.memory.lending import LEAST_BYTES
 from paceline.trace import Kind
 
 SERVERS = (1, 2)
@@ -108,11 +108,12 @@ def a_heavy_task():
 
 @pytest.mark.parametrize("spec", ["k-sync:k=2", "k-batch-sync:k=2"])
 def test_a_slow_workers_computations_are_cancelled_before_their_ends(spec):
-    run = pl.train(a_heavy_task(), spec, pl.Local(workers=3, slow={2: 5.0}), steps=20)
+    factor = 10_000.0  # a gradient of seconds: on a busy machine the quick workers may take turns for a while
+    run = pl.train(a_heavy_task(), spec, pl.Local(workers=3, slow={2: factor}), steps=20)
     quick_s = np.concatenate([lengths_s(run.trace.spans[rank].of(Kind.COMPUTE)) for rank in (0, 1)])
     cancelled_s = lengths_s(run.trace.spans[2].of(Kind.CANCELLED))
     assert len(cancelled_s) > 0
-    assert cancelled_s.min() < 5.0 * np.median(quick_s)
+    assert cancelled_s.min() < factor * np.median(quick_s)
 
 
 def test_a_delay_is_cut_short():
@@ -161,13 +162,13 @@ def test_a_cancelled_forward_pass_stops_between_layers():
 
 
 @pytest.mark.parametrize(
-    ("spec", "message"),
+    ("spec", "refusal"),
     [
-        ("k-sync:k=4", "k must be .*from 1 to 3, but got 4"),
-        ("k-async:k=0", "k must be .*from 1 to 3, but got 0"),
-        ("ssp:staleness=-1", "staleness must be .*at least 0, but got -1"),
+        ("k-sync:k=4", refused("k", 4, bound=has(1, 3))),
+        ("k-async:k=0", refused("k", 0, bound=has(1, 3))),
+        ("ssp:staleness=-1", refused("staleness", -1, bound=has(0))),
     ],
 )
-def test_what_does_not_fit_the_cluster_is_refused_before_a_process_starts(spec, message):
-    with pytest.raises(ConfigurationError, match=message):
+def test_what_does_not_fit_the_cluster_is_refused_before_a_process_starts(spec, refusal):
+    with refusal:
         pl.train(a_task(), spec, pl.Local(workers=3), steps=1)

@@ -11,7 +11,8 @@ from tasks import WORLDS, a_task, numbers, simulated
 from torch import nn
 
 import paceline as pl
-from paceline.schedules.pipeline import activations, pipeline_order
+from paceline.schedules.pipeline import pipeline_order
+from paceline.testing.pipeline_timing import activations
 
 STAGES, MICROBATCHES = 3, 6
 CUTS = "cuts=1+2"

@@ -5,11 +5,13 @@ import itertools
 import pytest
 import torch
 from conformance.cases import one_in
+from refusals import has, raised, refused, unknown
 from strategies.server_cases import VARIANTS
 from tasks import WORLDS, a_task, simulated
 
 import paceline as pl
 from paceline.clusters.simulated.learner import SimulatedLearner
+from paceline.errors import WorkerError
 from paceline.strategies import STRATEGIES, parse
 from paceline.strategies.central_storage import CentralStorage
 
@@ -67,18 +69,18 @@ def test_an_error_in_the_computing_half_of_a_rank_ends_the_run(world):
         raise LookupError("no such loss")
 
     task = a_task(loss=explode)
-    with pytest.raises(pl.PacelineError, match="no such loss"):
+    with raised(WorkerError, cause="LookupError: no such loss"):
         pl.train(task, "sync:placement=worker", WORLDS[world](2), steps=2)
 
 
 @pytest.mark.parametrize("spec", ["sync:placement=all,servers=2", "async:placement=worker,servers=3"])
 def test_servers_beside_workers_that_serve_are_refused(spec):
-    with pytest.raises(pl.PacelineError, match="servers must be 1 where workers serve"):
+    with refused("servers", bound=has(1)):
         parse(spec)
 
 
 def test_an_unknown_placement_is_refused_with_the_known_ones():
-    with pytest.raises(pl.PacelineError, match="all, servers, worker"):
+    with unknown("placement", "moon"):
         parse("sync:placement=moon")
 
 

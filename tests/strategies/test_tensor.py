@@ -7,12 +7,13 @@ import pytest
 import torch
 from conformance.cases import one_in
 from pieces_models import gpt_task, task_of
+from refusals import has, raised, refused, unknown
 from tasks import WORLDS, a_task, simulated
 from tensor_models import encoder_task, language_task, model_task
 from torch.optim.lr_scheduler import LambdaLR
 
 import paceline as pl
-from paceline.errors import ConfigurationError, UnknownNameError
+from paceline.errors import PeerLost
 from paceline.strategies import parse
 from paceline.testing.checks import check_close
 from paceline.trace import Kind
@@ -223,14 +224,13 @@ def test_parts_of_sequences_take_as_long_without_mathematics(plan):
 
 @pytest.mark.parametrize("world", IN_PROCESSES_SLOW)
 def test_a_model_without_sequences_is_refused_where_they_are_to_be_parted(world):
-    words = "sequence must be left out of a model without sequences.*leave it out"
-    with pytest.raises(ConfigurationError, match=words):
+    with refused("sequence", True):
         pl.train(a_task(), "tensor:sequence=true", WORLDS[world](2), steps=1)
 
 
 def test_sequences_that_do_not_divide_are_refused_with_both_numbers():
     task = language_task()  # of six places
-    with pytest.raises(ConfigurationError, match="size must divide the 6 places of a sequence.*but got 4"):
+    with refused("size", 4, bound=has(6)):
         pl.train(task, "hybrid:tensor=4,sequence=true", simulated(4), steps=1)
 
 
@@ -243,34 +243,32 @@ def test_a_head_that_is_split_sends_a_few_numbers_for_each_token_and_no_logits()
 
 
 def test_a_size_is_at_least_one():
-    with pytest.raises(ConfigurationError, match="size must be at least 1, but got 0"):
+    with refused("size", 0, bound=has(1)):
         parse("tensor:size=0")
 
 
 def test_a_size_divides_the_workers():
-    with pytest.raises(
-        ConfigurationError, match="size must divide the 4 workers, but got 3; use one of 1, 2, 4"
-    ):
+    with refused("size", 3, bound=has(4), remedy=has(1, 2)):
         pl.train(a_task(), "tensor:size=3", simulated(4), steps=1)
 
 
 @pytest.mark.parametrize("world", IN_PROCESSES_SLOW)
 def test_heads_that_do_not_divide_are_refused_with_both_numbers(world):
-    with pytest.raises(ConfigurationError, match="size must divide the 2 heads of blocks.0.into, but got 3"):
+    with refused("size", 3, bound=has(2, "blocks.0.into")):
         pl.train(gpt_task(), "tensor", WORLDS[world](3), steps=1)
 
 
 def test_a_word_that_is_not_known_is_refused_with_the_nearest():
-    with pytest.raises(UnknownNameError, match="did you mean 'column'"):
+    with unknown("tensor_plan", "columns", nearest="column"):
         a_task(tensor_plan={"0": "columns"})
 
 
 def test_an_empty_plan_is_refused():
-    with pytest.raises(ConfigurationError, match="tensor_plan must be a dictionary of layers and words"):
+    with refused("tensor_plan", {}):
         a_task(tensor_plan={})
 
 
 def test_a_killed_rank_ends_the_run():
     faults = (pl.faults.Kill(1, step=2),)
-    with pytest.raises(pl.PacelineError, match="rank 1"):
+    with raised(PeerLost, rank=1):
         pl.train(gpt_task(), "tensor", simulated(2, faults=faults), steps=5)

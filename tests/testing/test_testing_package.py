@@ -2,6 +2,7 @@ import subprocess
 import sys
 
 import pytest
+from refusals import raised
 
 import paceline.testing
 
@@ -23,5 +24,5 @@ def test_without_pytest_the_error_says_how_to_get_it():
 
 
 def test_an_unknown_name_is_an_attribute_error():
-    with pytest.raises(AttributeError, match="'paceline.testing' has no attribute 'nonsense'"):
+    with raised(AttributeError, "paceline.testing", "nonsense"):
         _ = paceline.testing.nonsense

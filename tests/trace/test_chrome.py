@@ -11,7 +11,7 @@ from paceline.trace.chrome import chrome_json
 
 unhurried = settings(deadline=None, max_examples=60)  # other work may hold the machine up
 
-Row = tuple[int, float, float, int, int, int]
+Row = tuple[Any, ...]
 
 
 def spans(rank: int, *rows: Row, role: str = "worker", host: int = 0) -> Spans:
@@ -79,6 +79,23 @@ def test_overlapping_spans_of_a_lane_take_further_tracks() -> None:
     assert list(names.values()) == ["communicate", "communicate 2", "communicate 3", "send"]
     tracks = [names[event["pid"], event["tid"]] for event in slices(one) if event["name"] == "receive"]
     assert tracks == ["communicate", "communicate 2", "communicate", "communicate 2", "communicate 3"]
+
+
+def test_a_flow_joins_the_send_and_the_receive_of_each_message() -> None:
+    found = events(
+        spans(0, (Kind.SEND, 1, 2, 1, 8, 0, 7), (Kind.SEND, 2, 3, 1, 8, 0, 8)),
+        spans(
+            1,
+            (Kind.WAIT, 0, 2, 0, 0, 0, 8),
+            (Kind.RECEIVE, 2, 4, 0, 8, 0, 8),
+            (Kind.RECEIVE, 5, 6, -1, 8, 0, -9),
+        ),
+    )
+    sent, received = (next(event for event in found if event["ph"] == phase) for phase in "sf")
+    assert sum(event["ph"] in "sf" for event in found) == 2, "nobody received message 7, and -9 is a meeting"
+    assert sent["id"] == received["id"] == "8"
+    bars = {(event["pid"], event["tid"], event["ts"]): event["name"] for event in found if event["ph"] == "X"}
+    assert [bars[end["pid"], end["tid"], end["ts"]] for end in (sent, received)] == ["send", "receive"]
 
 
 def test_no_process_is_0_and_no_track_passes_for_a_main_thread() -> None:

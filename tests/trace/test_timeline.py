@@ -10,7 +10,7 @@ unhurried = settings(deadline=None, max_examples=60)  # other work may hold the 
 
 
 def array(*spans: tuple[int, float, float]) -> np.ndarray:
-    return np.array([(*span, -1, 0, 0) for span in spans], dtype=SPAN)
+    return np.array([(*span, -1, 0, 0, -1) for span in spans], dtype=SPAN)
 
 
 SPANS = st.lists(

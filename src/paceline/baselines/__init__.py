@@ -1,1 +1,1 @@
-"""Other people's ways to train, run and recorded as our own are, so that the two can be compared."""
+"""Other training libraries, run and recorded like Paceline's strategies, for comparison."""

@@ -1,7 +1,7 @@
-"""Waiting told apart from communicating, where a foreign library does both in one call.
+"""Separates waiting from communication where a library does both in one call.
 
-Nobody can have the sum of all gradients before the last rank has handed over its own. The ranks' clocks are one, so
-what a rank's call took until then was waiting, for that rank; the rest was communicating.
+An all-reduce cannot complete before the last rank has entered it. The ranks share one clock, so the time of a call
+until then is waiting for that rank, and the rest is communication.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.trace import Kind, Spans, Trace
-from paceline.trace.spans import SPAN, SpanArray
+from paceline.trace.spans import SPAN, SpanArray, meeting_id
 
 __all__ = ["find_collective_waits"]
 
 
 def find_collective_waits(trace: Trace) -> Trace:
-    """Cut each receive span without a peer, of which every rank has one a step, into a wait and the rest."""
+    """Split each receive span without a peer into a wait and the rest. Every rank has one such span in each step."""
     calls = [_is_call(each.array) for each in trace.spans]
     entered_s = np.stack([each.array["start_s"][call] for each, call in zip(trace.spans, calls, strict=True)])
     last, last_s = entered_s.argmax(axis=0), entered_s.max(axis=0)
@@ -37,11 +37,14 @@ def _cut(
     array: SpanArray, call: NDArray[np.bool_], last: NDArray[np.int64], last_s: NDArray[np.float64]
 ) -> SpanArray:
     array = array.copy()
+    array["message"][call] = [meeting_id(0, visit) for visit in range(int(call.sum()))]
     border_s = np.minimum(last_s, array["end_s"][call])
     waits = np.empty(len(border_s), dtype=SPAN)
     waits["kind"], waits["peer"], waits["nbytes"] = Kind.WAIT, last, 0
-    waits["start_s"], waits["end_s"], waits["step"] = array["start_s"][call], border_s, array["step"][call]
+    waits["start_s"], waits["end_s"] = array["start_s"][call], border_s
+    for name in ("step", "message"):
+        waits[name] = array[name][call]
     array["start_s"][call] = border_s
-    # In the order of their ends, which is the order in which a rank records.
+    # Sorted by end, which is the order in which a rank records spans.
     together = np.concatenate([array, waits[waits["end_s"] > waits["start_s"]]])
     return together[np.argsort(together["end_s"], kind="stable")]

@@ -1,25 +1,25 @@
-"""PyTorch's DistributedDataParallel on Gloo, run and recorded as a strategy of the local cluster is.
+"""PyTorch's DistributedDataParallel on Gloo, run and recorded like a strategy of the local cluster.
 
-Processes, threads, global batches and their slices, seeds, stragglers, evaluation and records are those of `pl.train`;
-the step is DDP's as a textbook has it: forward, `loss.backward()`, in which DDP sums its buckets while gradients are
+Processes, threads, global batches and their slices, seeds, stragglers, evaluation and records are as in `pl.train`.
+The step is a textbook DDP step: forward, `loss.backward()`, in which DDP all-reduces its buckets while gradients are
 still being computed, and the user's own optimizer.
 
-What is fair to DDP, and how it is arranged:
+Measures for a fair comparison:
 
-- DDP averages over ranks. The loss is multiplied with `workers * count / total`, so that the mean is over samples and
-  the weights are those of `single`. A rank whose slice is empty still has to take part; it computes one sample's
-  gradient and multiplies it with 0.
-- A straggler is late by what our own strategies would suffer: when it has computed all its gradients it sleeps, in a
-  communication hook, before it hands over the last bucket. DDP goes on summing the earlier ones meanwhile, where ours
-  hold back all of them.
-- Other ranks have no such hook: nothing stands between DDP and Gloo, and no memory is used but DDP's own. All that is
-  added is a look at the clock before each gradient is handed over, about a microsecond.
-- Processes meet, and DDP is built, before the run's clock starts.
+- DDP averages over ranks. The loss is multiplied by `workers * count / total`, so that the mean is over samples and the
+  weights are those of `single`. A rank with an empty slice must still take part: it computes the gradient of one sample
+  and multiplies it by 0.
+- A straggler has the same delay as with Paceline's strategies. After computing all its gradients it sleeps, in a
+  communication hook, before it passes on the last bucket. DDP can reduce the earlier buckets meanwhile. Paceline's
+  strategies delay all of them.
+- Other ranks have no such hook: DDP calls Gloo directly and uses no extra memory. The only addition is one reading of
+  the clock before each gradient, about a microsecond.
+- The process group is initialized, and DDP is built, before the run's clock starts.
 
-What the trace knows: `compute` lasts until a rank has handed over its last gradient, whatever DDP sends meanwhile. From
-then on until backward ends it waits for the rank that hands over last (`wait`, for that rank), then for the sum
-(`receive`). Bytes sent are computed, not counted: 2 n (p-1)/p a step and rank, by the ring that Gloo uses, buffers left
-out. Messages are not known and given as 0.
+In the trace, `compute` lasts until a rank has passed on its last gradient, even if DDP sends data meanwhile. From then
+until the end of backward, the rank first waits for the last rank (`wait`, for that rank), then for the sum
+(`receive`). Bytes sent are computed, not counted: 2 n (p-1)/p for each step and rank, by Gloo's ring algorithm, without
+buffers. The number of messages is unknown and given as 0.
 
 Source: Li et al., "PyTorch Distributed: Experiences on Accelerating Data Parallel Training", VLDB 2020.
 """
@@ -34,33 +34,34 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
 from paceline.baselines.collective_waits import find_collective_waits
-from paceline.baselines.pace import Pace
-from paceline.budget import count_whole_batches
+from paceline.baselines.compute_clock import ComputeClock
 from paceline.clusters.local.local import Local
 from paceline.clusters.process.context import ProcessContext
 from paceline.clusters.process.status_board import Status
 from paceline.context import Batch, Strategy
 from paceline.costs.link import Link
 from paceline.errors import ConfigurationError, DeadlineError, PeerLost, RunError
-from paceline.replica.autocast import computing
-from paceline.replica.calls import loss_of
-from paceline.run import Progress, Run
-from paceline.task import Task
-from paceline.task_checks import waits_for_metric
+from paceline.model.autocast import computing
+from paceline.model.engines.torch_engine import TorchEngine
+from paceline.run_length import count_whole_batches
+from paceline.runs.run import Progress, Run
+from paceline.task.calls import loss_of
+from paceline.task.checks import waits_for_metric
+from paceline.task.task import Task
 from paceline.trace import Kind
 from paceline.training import train
 
 __all__ = ["train_with_ddp"]
 
 NAME = "ddp"
-_GRACE_S = 2.0  # when Gloo has lost a rank, how long the driver may take to learn which
+_GRACE_S = 2.0  # time for the driver to find out which rank Gloo has lost
 
 
 def train_with_ddp(
@@ -75,10 +76,10 @@ def train_with_ddp(
     progress: Callable[[Progress], None] | None = None,
     find_unused_parameters: bool = False,
 ) -> Run:
-    """Train a task's model with DistributedDataParallel; the other words mean what they mean to `pl.train`.
+    """Train a task's model with DistributedDataParallel. The other arguments are as in `pl.train`.
 
-    `run.strategy` is "ddp". A model of which not every parameter has a gradient in every step needs
-    `find_unused_parameters`, as with DDP itself, which costs time.
+    `run.strategy` is "ddp". If some parameters have no gradient in some steps, set `find_unused_parameters`, as with
+    DDP itself. It costs time.
     """
     where = Local() if cluster is None else cluster
     _check_cluster(where)
@@ -100,18 +101,18 @@ def train_with_ddp(
 
 
 def _check_cluster(cluster: object) -> None:
-    remedy = "torch.distributed runs in real processes and does not pass an emulated link"
+    remedy = "torch.distributed runs in real processes and cannot use an emulated link"
     if not isinstance(cluster, Local):
         raise ConfigurationError("cluster", "must be a pl.Local for DDP", cluster, remedy)
     if isinstance(cluster.link, Link):
         raise ConfigurationError("link", 'must be "shared-memory" for DDP', cluster.link, remedy)
     if cluster.device != "cpu":
-        remedy = "DDP is measured here over Gloo, in the processor's memory"
+        remedy = "DDP is measured over Gloo, in host memory"
         raise ConfigurationError("device", 'must be "cpu" for DDP', cluster.device, remedy)
 
 
 def _check_task(task: Task) -> None:
-    """Refuse what the baseline would leave out in silence."""
+    """Reject arguments that the baseline would silently ignore."""
     own = {
         "step": task.step is not None,
         "optimizer": isinstance(task.optimizer, Mapping),
@@ -121,13 +122,13 @@ def _check_task(task: Task) -> None:
         "compile": task.compile,
     }
     for argument in (argument for argument, is_given in own.items() if is_given):
-        remedy = "leave the baseline out: it is a plain loop of a loss and one optimizer"
+        remedy = "omit the baseline: it is a plain loop with a loss and one optimizer"
         raise ConfigurationError(argument, "must not be given for DDP", getattr(task, argument), remedy)
 
 
 @contextlib.contextmanager
 def _meeting_point() -> Iterator[str]:
-    """A file without a name, which every worker can open while this process lives."""
+    """Yield the path of an anonymous file that every worker can open while this process lives."""
     fd = os.memfd_create("paceline-ddp", os.MFD_CLOEXEC)
     try:
         yield f"/proc/{os.getpid()}/fd/{fd}"
@@ -137,7 +138,7 @@ def _meeting_point() -> Iterator[str]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ddp(Strategy):
-    """Every worker wraps its model in DistributedDataParallel."""
+    """Strategy in which every worker wraps its model in DistributedDataParallel."""
 
     meeting_point: str
     deadline_s: float
@@ -155,7 +156,7 @@ class Ddp(Strategy):
 
 def _join(ctx: ProcessContext, settings: Ddp) -> None:
     dist: Any = importlib.import_module("torch.distributed")
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # one host: nothing needs to leave it
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # all ranks are on one host
     dist.init_process_group(
         "gloo",
         store=dist.FileStore(settings.meeting_point, -1),
@@ -166,7 +167,7 @@ def _join(ctx: ProcessContext, settings: Ddp) -> None:
 
 
 def _start_clocks(ctx: ProcessContext) -> None:
-    """Let the run begin now, at one instant for all ranks: the monotonic clock is the machine's."""
+    """Start the run's clock at the same instant on all ranks: they share the machine's monotonic clock."""
     dist: Any = importlib.import_module("torch.distributed")
     dist.barrier()
     start_s = torch.tensor([time.monotonic()], dtype=torch.float64)
@@ -182,27 +183,29 @@ class _Trainer:
         self._ctx = ctx
         self._task = ctx.job.task
         self._module = module = self._task.build_model(ctx.job.seed)
-        ctx.model.replica.module = module  # what is evaluated and brought home is DDP's
+        ctx.model.replica.build()
+        self._engine = cast(TorchEngine, ctx.model.replica.engine)
+        self._engine.module = module  # DDP's model is evaluated and returned
         self._model = nn.parallel.DistributedDataParallel(module, find_unused_parameters=find_unused)
         self._optimizer = self._task.build_optimizer(module)
         self._schedule = self._task.build_schedule(self._optimizer)
         if waits_for_metric(self._schedule):
-            remedy = "choose a schedule that goes by updates"
+            remedy = "choose a schedule that is stepped by updates"
             raise ConfigurationError("schedule", "must not need a metric for DDP", self._schedule, remedy)
         self._trainable = [p for p in module.parameters() if p.requires_grad]
         self._gradient_bytes = sum(p.numel() * p.element_size() for p in self._trainable)
         self._has_buffers = any(True for _ in module.buffers())
-        self._pace = Pace(ctx)
+        self._pace = ComputeClock(ctx)
         self._set_hooks()
 
     def _set_hooks(self) -> None:
         for parameter in self._trainable:
-            # It is called before DDP learns that this gradient is there.
+            # Called before DDP is notified of this gradient.
             parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
                 lambda _: self._pace.note_progress()
             )
         if self._pace.is_straggler:
-            # Not a method: DDP refuses annotations that are not evaluated.
+            # Not a method: DDP rejects annotations that are not evaluated.
             self._model.register_comm_hook(None, lambda _, bucket: self._hand_over(bucket))
         if self._has_buffers:
             self._module.register_forward_pre_hook(self._after_buffers)
@@ -221,9 +224,9 @@ class _Trainer:
 
     def _forward(self, batch: Batch) -> Tensor:
         ctx = self._ctx
-        # Who has no sample takes somebody's: DDP needs every rank in every step.
+        # A rank without samples uses one of another rank: DDP needs every rank in every step.
         chosen = batch if batch.count else dataclasses.replace(batch, start=0, count=1)
-        content = ctx.model.replica.fetch(chosen, ctx.data.source)
+        content = self._engine.inputs.fetch(chosen, ctx.data.source)
         if not self._module.training:
             self._module.train()
         if self._has_buffers:
@@ -233,8 +236,8 @@ class _Trainer:
             return loss_of(self._task, self._model, content)
 
     def _after_buffers(self, module: nn.Module, _inputs: Any) -> None:
-        """DDP has just broadcast the first rank's buffers: that was no computing, so a slow rank is no slower at it."""
-        if module.training:  # or else it is being evaluated
+        """Record DDP's broadcast of rank 0's buffers. It is not computing, so a straggler's slowdown does not apply."""
+        if module.training:  # not in evaluation
             self._ctx.span(Kind.RECEIVE, self._pace.ended_s, self._ctx.now(), peer=0)
             self._pace.resume()
 
@@ -246,9 +249,9 @@ class _Trainer:
         (loss if scale == 1.0 else loss * scale).backward()  # type: ignore[no-untyped-call]
 
     def _hand_over(self, bucket: Any) -> Any:
-        """What DDP does with a bucket anyway, but later."""
+        """Reduce a bucket as DDP does by default, after the straggler's delay."""
         if bucket.is_last():
-            self._pace.dawdle()
+            self._pace.pad_to_duration()
         return allreduce_hook(self._model.process_group, bucket)
 
     def _update(self) -> None:
@@ -261,7 +264,7 @@ class _Trainer:
 
 @contextlib.contextmanager
 def _named_losses(ctx: ProcessContext, deadline_s: float) -> Iterator[None]:
-    """Gloo says that a connection broke or that time is over; say who is lost, and what was waited for."""
+    """Replace Gloo's error (a broken connection or a timeout) by one that names the lost rank and the operation."""
     try:
         yield
     except RuntimeError as error:

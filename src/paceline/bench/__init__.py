@@ -1,5 +1,5 @@
-"""How long each algorithm of a communication pattern takes here: measured, checked, and set beside a prediction.
+"""Benchmarks of the algorithms of each communication pattern: measured, verified, and compared with a prediction.
 
-In the manner of nccl-tests. `Spec` says what is asked for; `measure` runs it on local workers and `predict` times it
-on simulated links; both give a `Report`. `fit_link` turns ping-pong times into a link, for calibration.
+In the manner of nccl-tests. `Spec` defines a bench. `measure` runs it on local workers and `predict` times it on
+simulated links; both return a `Report`. `fit_link` fits a link to ping-pong times, for calibration.
 """

@@ -1,4 +1,4 @@
-"""A link from measured times: the latency and the bandwidth that explain them best."""
+"""Fit of a link to measured times: the latency and the bandwidth with the smallest error."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _REMEDY = "time messages of at least two sizes"
 
 
 def fit_link(nbytes: npt.ArrayLike, seconds: npt.ArrayLike) -> Link:
-    """The link for which `latency + bytes / bandwidth` is nearest to the seconds that messages took.
+    """Return the link for which `latency + bytes / bandwidth` is closest to the measured seconds.
 
-    Least squares of the relative error: weighted by 1/seconds, so that small messages, which tell the latency, count
-    as much as large ones. Neither latency nor seconds a byte can come out below zero.
+    Least squares of the relative error: weighted by 1/seconds, so that small messages, which determine the latency,
+    count as much as large ones. Neither the latency nor the seconds per byte can be negative.
     """
     sizes, times = np.asarray(nbytes, np.float64), np.asarray(seconds, np.float64)
     if sizes.ndim != 1 or sizes.shape != times.shape:
@@ -31,21 +31,21 @@ def fit_link(nbytes: npt.ArrayLike, seconds: npt.ArrayLike) -> Link:
 
 
 def largest_error(link: Link, nbytes: npt.ArrayLike, seconds: npt.ArrayLike) -> float:
-    """By what share of a time the link is off, at worst. A link that is not linear shows it here."""
+    """Return the largest relative error of the link's times. It is large for a link that is not linear."""
     sizes, times = np.asarray(nbytes, np.float64), np.asarray(seconds, np.float64)
     found = link.latency_s + sizes * link.seconds_per_byte
     return float(np.abs(found / times - 1).max())
 
 
 def _solve(sizes: npt.NDArray[np.float64], times: npt.NDArray[np.float64]) -> tuple[float, float]:
-    """Latency and seconds a byte, both at least 0."""
-    # In units of the largest size, or else the two columns would differ by nine orders of magnitude.
+    """Return latency and seconds per byte, both at least 0."""
+    # In units of the largest size, because otherwise the two columns differ by nine orders of magnitude.
     scale = float(sizes.max())
     columns = np.stack([np.ones_like(sizes), sizes / scale], axis=1) / times[:, None]
     ones = np.ones(len(times))
     latency_s, per_scale = np.linalg.lstsq(columns, ones)[0]
     if latency_s < 0 or per_scale < 0:
-        # With two unknowns, the best that is not negative has the negative one at zero.
+        # With two unknowns, the best solution that is not negative has the negative one at zero.
         kept = 1 if latency_s < 0 else 0
         alone = float(columns[:, kept] @ ones / (columns[:, kept] @ columns[:, kept]))
         return (0.0, alone / scale) if kept else (alone, 0.0)

@@ -1,8 +1,8 @@
-"""Known numbers: what each rank puts in, so that what comes out can be checked to the last bit.
+"""Known input numbers of each rank, so that results can be verified to the last bit.
 
-Every rank has a table of small whole numbers, repeated over its tensor. Any sum of them is exact in every dtype, in
-any order, bfloat16 included. The tables' length is a prime, so that a chunk in a wrong place does not look right; and
-each call has other numbers, so that what an earlier call left behind does not look right either.
+Every rank has a table of small integers, repeated over its tensor. Any sum of them is exact in every dtype, including
+bfloat16, and in any order. The length of the tables is prime, so that a chunk in a wrong position is detected. Each
+call has different numbers, so that a result left by an earlier call is detected too.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from paceline.schedules.steps import chunk_bounds
+from paceline.schedules.collectives.steps import chunk_bounds
 
 __all__ = ["Known", "Piece", "fill", "find_wrong"]
 
 PERIOD = 997
-_EXACT = 256  # the last of the whole numbers that bfloat16 has without a gap
+_EXACT = 256  # bfloat16 represents all integers up to this one
 _LARGEST = 8
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Piece:
-    """What a range of a tensor holds: `table`, repeated, from its first number on."""
+    """Content of a range of a tensor: the numbers of `table`, repeated from the first one."""
 
     where: slice
     table: Tensor
@@ -39,24 +39,24 @@ class Known:
     length: int
     dtype: torch.dtype
     call: int = 0
-    """The tables begin so many numbers later."""
+    """Number of this call. It is the offset at which the tables begin."""
 
     @property
     def ranks(self) -> range:
         return range(self.workers)
 
     def chunk(self, rank: int) -> slice:
-        """The chunk that belongs to a rank, where a tensor is cut into one a rank."""
+        """Return the chunk of a rank, if a tensor is cut into one chunk per rank."""
         bounds = chunk_bounds(self.length, self.workers)
         return slice(bounds[rank], bounds[rank + 1])
 
     def of(self, rank: int, where: slice | None = None, *, taken_from: slice | None = None) -> Piece:
-        """A rank's numbers in a range: those of that range, or those of another that was put there."""
+        """Return a rank's numbers in a range, or the numbers of the range `taken_from`, moved to this range."""
         where = where or slice(0, self.length)
         return self._piece(where, taken_from or where, _table(rank, self.workers))
 
     def sum(self, where: slice | None = None) -> Piece:
-        """The sum of all ranks' numbers in a range."""
+        """Return the sum of all ranks' numbers in a range."""
         where = where or slice(0, self.length)
         return self._piece(where, where, _sum(self.workers))
 
@@ -77,14 +77,14 @@ def _sum(workers: int) -> Tensor:
 
 
 def fill(tensor: Tensor, piece: Piece) -> None:
-    """Write what a piece says."""
+    """Write the numbers of a piece into its range of the tensor."""
     rows, rest = _rows_and_rest(tensor[piece.where])
     rows.copy_(piece.table.expand_as(rows))
     rest.copy_(piece.table[: len(rest)])
 
 
 def find_wrong(tensor: Tensor, piece: Piece) -> tuple[int, float, float] | None:
-    """The first element that is not what a piece says: its index, its value, and what it should be."""
+    """Return the first element that differs from a piece: index, value and expected value. None if there is none."""
     part = tensor[piece.where]
     rows, rest = _rows_and_rest(part)
     if torch.equal(rest, piece.table[: len(rest)]) and bool((rows == piece.table).all()):

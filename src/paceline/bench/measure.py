@@ -1,4 +1,4 @@
-"""The bench on local workers: one program for all sizes and algorithms, so that they share one state of the machine."""
+"""The bench on local workers: one program for all sizes and algorithms, under the same conditions."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ import os
 import platform
 import statistics
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from paceline.bench.fit import fit_link, largest_error
-from paceline.bench.heard import heard
 from paceline.bench.program import PING_PONG, Program
 from paceline.bench.report import Fit, Report, Row, make_row
 from paceline.bench.spec import Spec
@@ -27,7 +28,7 @@ Times = Sequence[Sequence[float]]
 
 
 def measure(spec: Spec, cluster: Local, on_size: Callable[[int], None] | None = None) -> Report:
-    """Run the bench. `on_size` is called with the place of each size, from 0, when its calls begin."""
+    """Run the bench. `on_size` is called with the index of each size, from 0, when its calls begin."""
     machine = machine_facts()
     with tempfile.TemporaryDirectory(prefix="paceline-bench-") as folder, heard(on_size) as progress_path:
         program = Program(spec=spec, store_path=str(Path(folder) / "store"), progress_path=progress_path)
@@ -36,7 +37,7 @@ def measure(spec: Spec, cluster: Local, on_size: Callable[[int], None] | None = 
 
 
 def machine_facts() -> dict[str, Any]:
-    """What a reader must know to compare two benches; the load is that of the moment before."""
+    """Return the facts needed to compare two benches. The load is measured just before the bench."""
     import torch
 
     return {
@@ -51,7 +52,7 @@ def machine_facts() -> dict[str, Any]:
 def report_of(
     spec: Spec, results: Sequence[Mapping[str, Any]], *, where: str, machine: Mapping[str, Any]
 ) -> Report:
-    """Put together what the ranks brought back."""
+    """Combine the results of the ranks into a report."""
     mistakes = [mistake for result in results for mistake in result["mistakes"]]
     rows: list[Row] = []
     for place, length in enumerate(spec.lengths):
@@ -73,12 +74,12 @@ def report_of(
 
 
 def _slowest(times: Sequence[Times]) -> list[float]:
-    """Of each call, the time of the rank that took longest."""
+    """Return the time of the slowest rank in each call."""
     return [max(end_s - start_s for start_s, end_s in call) for call in zip(*times, strict=True)]
 
 
 def _left_early(times: Sequence[Times]) -> int:
-    """Calls of a barrier that some rank left before another had come."""
+    """Return the number of barrier calls that some rank left before another had entered."""
     return sum(
         min(end_s for _, end_s in call) < max(start_s for start_s, _ in call)
         for call in zip(*times, strict=True)
@@ -96,7 +97,7 @@ def _with_ratios(rows: Sequence[Row], baseline: str | None) -> list[Row]:
 
 
 def _fit(spec: Spec, results: Sequence[Mapping[str, Any]]) -> Fit | None:
-    """From rank 0's round trips. One size cannot tell latency from bandwidth."""
+    """Fit a link to rank 0's round trips; None with one size, which cannot separate latency from bandwidth."""
     if PING_PONG not in results[0]["sizes"][0] or len(spec.lengths) < 2:
         return None
     trips = [size[PING_PONG] for size in results[0]["sizes"]]
@@ -117,4 +118,29 @@ def _mistake(spec: Spec, rows: Sequence[Row], mistakes: Sequence[Sequence[Any]])
         size = format_bytes(spec.lengths[place] * spec.itemsize)
         return f"{spec.pattern} by {name} of {size} gave a wrong result: {what}"
     early = [row for row in rows if row.wrong]
-    return f"{spec.pattern} by {early[0].algorithm} let a rank go before all had come" if early else ""
+    return f"{spec.pattern} by {early[0].algorithm} let a rank leave before all had entered" if early else ""
+
+
+@contextmanager
+def heard(on_byte: Callable[[int], None] | None) -> Iterator[str | None]:
+    """Yield a path that a worker can open and write to. `on_byte` is called with the number of each byte, from 0."""
+    if on_byte is None:
+        yield None
+        return
+    read_fd, write_fd = os.pipe()
+    thread = threading.Thread(target=_listen, args=(read_fd, on_byte), name="bench-progress", daemon=True)
+    thread.start()
+    try:
+        yield f"/proc/{os.getpid()}/fd/{write_fd}"
+    finally:
+        os.close(write_fd)  # the last writer, as the workers have ended: the thread reads the end of the pipe
+        thread.join()
+        os.close(read_fd)
+
+
+def _listen(read_fd: int, on_byte: Callable[[int], None]) -> None:
+    count = 0
+    while data := os.read(read_fd, 64):
+        for _ in data:
+            on_byte(count)
+            count += 1

@@ -1,24 +1,24 @@
-"""Whether a bench fits into this machine, told before it starts."""
+"""Checks before a bench that it fits into the memory of this machine."""
 
 from __future__ import annotations
 
 from paceline.bench.spec import Spec
 from paceline.costs.units import format_bytes
 from paceline.errors import ConfigurationError
-from paceline.schedules import COLLECTIVES
-from paceline.schedules.collective import scratch_length
-from paceline.schedules.steps import Send
+from paceline.schedules.collectives import COLLECTIVES
+from paceline.schedules.collectives.collective import scratch_length
+from paceline.schedules.collectives.steps import Send
 
 __all__ = ["check_memory", "needed_bytes"]
 
 _PROCESS_BYTES = (
     16 * 2**20
-)  # what a worker does not share with the fork server: 8 MiB measured, and some room
-_RING_BYTES = 2**22  # as links/rings.py has it, which imports torch
+)  # memory that a worker does not share with the fork server: 8 MiB measured, plus a margin
+_RING_BYTES = 2**22  # as in links/memory/rings.py, which imports torch
 
 
 def check_memory(spec: Spec, available: int | None) -> None:
-    """Refuse a bench that needs more memory than there is; None means that nobody knows."""
+    """Raise if the bench needs more memory than is available. None if that is unknown."""
     needed = needed_bytes(spec, spec.lengths)
     if available is None or needed <= available:
         return
@@ -37,7 +37,7 @@ def check_memory(spec: Spec, available: int | None) -> None:
 
 
 def _option(nbytes: int) -> str:
-    """As one would write it."""
+    """Format a size as a command-line option."""
     units = {"G": 2**30, "M": 2**20, "K": 2**10}
     return next(
         (f"{nbytes // unit}{name}" for name, unit in units.items() if nbytes % unit == 0), str(nbytes)
@@ -45,10 +45,10 @@ def _option(nbytes: int) -> str:
 
 
 def needed_bytes(spec: Spec, lengths: list[int] | tuple[int, ...]) -> int:
-    """What the workers hold at the largest size, and the windows of all sizes, which live as long as the run."""
+    """Return the bytes of all workers at the largest size, plus the windows of all sizes, which live until the end."""
     largest = max(lengths)
     windows = sum((spec.workers + 1) * n * spec.itemsize for n in lengths) if _uses_windows(spec) else 0
-    check = largest  # a mask of a byte an element
+    check = largest  # a mask with one byte per element
     tensors = spec.workers * ((1 + _copies(spec)) * largest * spec.itemsize + check)
     return tensors + windows + _rings(spec) + spec.workers * _PROCESS_BYTES
 
@@ -58,7 +58,7 @@ def _uses_windows(spec: Spec) -> bool:
 
 
 def _copies(spec: Spec) -> int:
-    """Tensors of scratch memory that the hungriest algorithm has on a rank. Gloo has one, or an output."""
+    """Return the largest number of scratch tensors of an algorithm on a rank. Gloo has one, or an output."""
     ranks = range(spec.workers)
     plans = [spec.kind.collective(name, spec.workers) for name in _schedules(spec)]
     most = max((scratch_length(plan, rank, 1) for plan in plans for rank in ranks), default=0)
@@ -70,7 +70,7 @@ def _schedules(spec: Spec) -> list[str]:
 
 
 def _rings(spec: Spec) -> int:
-    """Between any two ranks of which one sends to the other there is a ring, which its messages fill."""
+    """Return the bytes of the ring buffers. There is one for each ordered pair of ranks that exchanges messages."""
     pairs = {
         (rank, step.to)
         for name in _schedules(spec)

@@ -1,4 +1,4 @@
-"""The patterns that can be benched: how each is called, what must come out, and what its bandwidth is divided by."""
+"""The patterns of the bench: how each is called, its expected result, and its bus bandwidth factor."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from paceline import collectives
 from paceline.context import Context
-from paceline.schedules import COLLECTIVES
-from paceline.schedules.collective import Collective
+from paceline.schedules.collectives import COLLECTIVES
+from paceline.schedules.collectives.collective import Collective
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -24,16 +24,16 @@ ROOT = 0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pattern:
-    """One pattern. Every rank's tensor holds that rank's known numbers before the call."""
+    """One pattern. Before the call, every rank's tensor contains that rank's known numbers."""
 
     goal: str
     run: Callable[[Context, Tensor, str], Awaitable[Any]]
     expected: Callable[[Known, int], list[Piece]]
-    """What a rank's tensor must hold after the call. What is not named may be anything."""
+    """Expected content of a rank's tensor after the call. Other ranges may contain anything."""
     bus_factor: Callable[[int], float]
-    """Bus bandwidth over algorithm bandwidth, by number of ranks: nccl-tests, doc/PERFORMANCE.md."""
+    """Bus bandwidth / algorithm bandwidth, by number of ranks: nccl-tests, doc/PERFORMANCE.md."""
     divided: bool = False
-    """Whether the tensor is cut into one equal chunk a rank."""
+    """Whether the tensor is cut into one equal chunk per rank."""
     sized: bool = True
     rooted: bool = False
 
@@ -42,7 +42,7 @@ class Pattern:
         return collectives.ALGORITHMS if self.goal == "all-reduce" else tuple(COLLECTIVES[self.goal])
 
     def collective(self, algorithm: str, workers: int) -> Collective:
-        """The schedule behind an algorithm of `COLLECTIVES`."""
+        """Return the collective of an algorithm in `COLLECTIVES`."""
         return Collective(self.goal, algorithm, workers, ROOT if self.rooted else None)
 
 

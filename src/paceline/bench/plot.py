@@ -1,6 +1,6 @@
-"""Bus bandwidth over size, as an SVG drawn by hand: logarithmic both ways, a line an algorithm.
+"""Plot of bus bandwidth over size as SVG, with logarithmic axes and one line per algorithm.
 
-Dashes and markers tell the lines apart without their colours.
+Dashes and markers distinguish the lines without colours.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from paceline import svg
 from paceline.bench.report import Report
-from paceline.bench.words import bandwidth_unit
+from paceline.bench.texts import bandwidth_unit
 from paceline.costs.units import format_bytes
 from paceline.errors import RunError
+from paceline.show import svg
 
 __all__ = ["draw"]
 
@@ -34,7 +34,7 @@ _MARKERS = (
 
 @dataclass(frozen=True, slots=True)
 class _Axis:
-    """A logarithmic scale, from values to places on the paper."""
+    """A logarithmic scale from values to coordinates."""
 
     low: float
     high: float
@@ -59,11 +59,11 @@ class _Line:
 
 
 def draw(report: Report) -> str:
-    """The plot of a bench that has sizes and at least two workers."""
+    """Return the plot of a bench with sizes and at least two workers."""
     unit, scale = bandwidth_unit(report)
     lines = [line for line in _lines(report, scale) if line.points]
     if not lines:
-        raise RunError("there is nothing to plot: no call had a right result and took time")
+        raise RunError("there is nothing to plot: no call had a correct result and a time above 0")
     sizes = sorted({size for line in lines for size, _ in line.points})
     speeds = [speed for line in lines for _, speed in line.points]
     across = _Axis(sizes[0], sizes[-1], _LEFT + 22, _RIGHT - 22)
@@ -84,7 +84,7 @@ def _lines(report: Report, scale: float) -> Iterator[_Line]:
             colour=svg.INK if is_baseline else svg.COLOURS[place % len(svg.COLOURS)],
             dash=svg.DASHES[place % len(svg.DASHES)],
             marker=_MARKERS[place % len(_MARKERS)],
-            hollow=is_baseline or place >= len(_MARKERS),  # a second round of markers is hollow
+            hollow=is_baseline or place >= len(_MARKERS),  # the second set of markers is hollow
             points=tuple((size, speed) for size, speed in speeds if 0 < speed < math.inf),
         )
 
@@ -100,7 +100,7 @@ def _heading(report: Report, unit: str) -> Iterator[str]:
 
 
 def _across(axis: _Axis, sizes: Sequence[int]) -> Iterator[str]:
-    """Vertical grid: the sizes themselves, as many as have room for their names."""
+    """Draw the vertical grid at the sizes, as many as there is room to label."""
     every = math.ceil(len(sizes) / 10)
     for size in sizes[::every]:
         x = axis.at(size)
@@ -110,7 +110,7 @@ def _across(axis: _Axis, sizes: Sequence[int]) -> Iterator[str]:
 
 
 def _up(axis: _Axis) -> Iterator[str]:
-    """Horizontal grid: 1, 2 and 5 of each decade, or the decades alone where there are many."""
+    """Draw the horizontal grid: 1, 2 and 5 of each decade, or only the decades if there are many."""
     for value in _steps(axis.low, axis.high):
         y = axis.at(value)
         yield svg.rule(_LEFT, y, _RIGHT, y)
@@ -136,7 +136,7 @@ def _key(line: _Line, place: int) -> Iterator[str]:
 
 
 def _by_speed(lines: Sequence[_Line]) -> list[_Line]:
-    """The key has the order that the lines have at their right ends."""
+    """Return the lines for the legend, in the order of their right ends."""
     return sorted(lines, key=lambda line: -line.points[-1][1])
 
 
@@ -162,7 +162,7 @@ def _steps(low: float, high: float) -> list[float]:
 
 
 def _round_down(value: float) -> float:
-    """The next of 1, 2, 5, 10, 20, … below."""
+    """Return the largest of 1, 2, 5, 10, 20, … that is not above the value."""
     power = 10.0 ** math.floor(math.log10(value))
     return next(digit * power for digit in (5, 2, 1) if digit * power <= value * 1.000001)
 

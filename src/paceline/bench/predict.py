@@ -1,7 +1,7 @@
-"""The bench in virtual time: what each algorithm would take on links of a given latency and bandwidth.
+"""The bench in virtual time: the predicted time of each algorithm on links of a given latency and bandwidth.
 
-Each schedule is timed as a whole, which gives what the simulated cluster takes message by message; so a thousand
-workers are predicted in seconds.
+Each schedule is timed as a whole. This gives the same time as simulating it message by message, but a prediction for a
+thousand workers takes only seconds.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from paceline.collectives import choose_algorithm
 from paceline.context import Context
 from paceline.costs.link import Link
 from paceline.programs import run_program
-from paceline.schedules.timing import time_schedule
+from paceline.schedules.collectives.timing import time_schedule
 
 __all__ = ["predict"]
 
 
 def predict(spec: Spec, cluster: Simulated, on_size: Callable[[int], None] | None = None) -> Report:
-    """Time every algorithm of the bench on the cluster's link."""
+    """Predict the time of every algorithm of the bench on the cluster's link."""
     rows = []
     for place, length in enumerate(spec.lengths):
         if on_size is not None:
@@ -48,7 +48,7 @@ def _seconds(spec: Spec, algorithm: str, length: int, link: Link) -> float:
 
 
 def _chosen(cluster: Simulated, length: int, spec: Spec) -> str:
-    """What `auto` means at this size: asked of the simulated world itself."""
+    """Return the algorithm that `auto` selects at this size, by running the choice in the simulation."""
     import torch
 
     nbytes = length * getattr(torch, spec.dtype).itemsize

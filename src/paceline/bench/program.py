@@ -1,4 +1,4 @@
-"""What every rank of a bench does: the same calls in the same order, each checked, each timed after a barrier."""
+"""The program of every rank in a bench: the same calls in the same order, each verified, and timed after a barrier."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ __all__ = ["PING_PONG", "Program"]
 PING_PONG = "ping-pong"
 
 Call = Callable[[Context, Tensor], Awaitable[Tensor]]
-"""Does the work; returns the tensor that has the result."""
+"""Executes the pattern and returns the tensor with the result."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """The role program of a bench."""
+    """The program that every rank of a bench runs."""
 
     spec: Spec
     store_path: str
-    """Where Gloo's ranks meet."""
+    """File with which Gloo's ranks find each other."""
     progress_path: str | None = None
-    """A pipe of the driver's, which gets one byte when a size begins."""
+    """Pipe of the driver that receives one byte at the start of each size; None for no progress messages."""
 
     async def __call__(self, ctx: Context) -> dict[str, Any]:
-        """For each size and case, this rank's start and end of each timed call; and what it found wrong."""
+        """Return start and end of each timed call on this rank, by size and case; and the wrong results."""
         calls = self._calls(ctx)
         sizes: list[dict[str, list[list[float]]]] = []
         mistakes: list[list[Any]] = []
@@ -71,7 +71,7 @@ class Program:
             return lambda: None
         try:
             pipe = os.open(self.progress_path, os.O_WRONLY)
-        except OSError:  # no /proc here: the bench goes on unseen
+        except OSError:  # no /proc here: run without progress messages
             return lambda: None
         stack.callback(os.close, pipe)
         return lambda: os.write(pipe, b".")
@@ -86,13 +86,13 @@ class _Size:
         self._tensor = torch.empty(length, dtype=getattr(torch, spec.dtype))
         self._calls = 0
         self.mistakes: list[tuple[str, int, str]] = []
-        """Case, number of the call, and what was wrong."""
+        """Case, number of the call, and description of the error."""
 
     async def run(self, calls: dict[str, Call]) -> dict[str, list[list[float]]]:
-        """One call of each in turn, and again: whatever disturbs this machine disturbs them alike."""
+        """Call each case in turn, repeatedly, so that disturbances of the machine affect all cases alike."""
         length = len(self._tensor)
         times: dict[str, list[list[float]]] = {name: [] for name in calls}
-        # Warm-up calls have no barrier before them: a collective must be right without one.
+        # No barrier before warm-up calls: a collective must be correct without one.
         for _ in range(warm_up(length, self._spec.itemsize)):
             for name, call in calls.items():
                 await self._checked(name, call, apart=False)
@@ -102,7 +102,7 @@ class _Size:
         return times
 
     async def _checked(self, name: str, call: Call, *, apart: bool) -> list[float]:
-        """Start and end of one call, whose result is checked afterwards."""
+        """Return start and end of one call, and verify its result afterwards."""
         ctx, tensor = self._ctx, self._tensor
         known = Known(len(ctx.workers), len(tensor), tensor.dtype, self._calls)
         self._calls += 1
@@ -130,7 +130,7 @@ class _Size:
 
 
 async def _ping_pong(ctx: Context, tensor: Tensor) -> Tensor:
-    """From rank 0 to rank 1 and back; the others wait."""
+    """Send from rank 0 to rank 1 and back. The other ranks do nothing."""
     if ctx.rank == 0:
         await ctx.net.send(1, tensor)
         await ctx.net.recv(1, tensor)

@@ -1,9 +1,10 @@
-"""What a bench found: a row for each size and algorithm, the winners, the link."""
+"""The results of a bench: a row for each size and algorithm, the fastest algorithms, and the fitted link."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,41 +17,39 @@ __all__ = ["Fit", "Report", "Row"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One algorithm at one size."""
+    """Result of one algorithm at one size."""
 
     size_bytes: int
     algorithm: str
     seconds: float
-    """The median, over the timed calls, of the slowest rank's time."""
+    """Median over the timed calls of the slowest rank's time."""
     fastest_s: float
     slowest_s: float
     repeats: int
     algbw_bytes_per_s: float
-    """Bytes of the tensor, over seconds."""
+    """Bytes of the tensor / seconds."""
     busbw_bytes_per_s: float
-    """What the links carried: comparable between patterns, algorithms and numbers of workers."""
+    """Bandwidth on the links: comparable between patterns, algorithms and numbers of workers."""
     wrong: int = 0
-    """Calls, warm-up included, after which some rank had a wrong result."""
+    """Calls, including warm-up, after which some rank had a wrong result."""
     peer_over_this: float | None = None
-    """How many times as long the baseline took. JSON has it under this name."""
+    """Time of the baseline / time of this algorithm; None without a baseline. The JSON output uses this name."""
 
 
 def make_row(spec: Spec, length: int, algorithm: str, times_s: Sequence[float], wrong: int = 0) -> Row:
-    """The row of the times of one algorithm's calls."""
-    ordered = sorted(times_s)
-    middle = len(ordered) // 2
-    seconds = ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
+    """Return the row for the times of one algorithm's calls."""
+    seconds = statistics.median(times_s)
     size_bytes = length * spec.itemsize
-    # Some things take no time on an ideal link.
+    # The time may be 0 on an ideal link.
     algbw = size_bytes / seconds if seconds > 0 else math.inf if size_bytes else 0.0
     factor = spec.kind.bus_factor(spec.workers)
     return Row(
         size_bytes=size_bytes,
         algorithm=algorithm,
         seconds=seconds,
-        fastest_s=ordered[0],
-        slowest_s=ordered[-1],
-        repeats=len(ordered),
+        fastest_s=min(times_s),
+        slowest_s=max(times_s),
+        repeats=len(times_s),
         algbw_bytes_per_s=algbw,
         busbw_bytes_per_s=algbw * factor if factor else 0.0,
         wrong=wrong,
@@ -59,34 +58,34 @@ def make_row(spec: Spec, length: int, algorithm: str, times_s: Sequence[float], 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
-    """The link that explains the ping-pong times best."""
+    """The link with the smallest error for the ping-pong times."""
 
     link: Link
     largest_error: float
-    """The share of a time by which the link is off, at worst."""
+    """Largest relative error of a time."""
     size_bytes: tuple[int, ...]
     seconds: tuple[float, ...]
-    """One way: half of a round trip."""
+    """Time of one way: half of a round trip."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """One bench, done."""
+    """The result of a bench."""
 
     spec: Spec
     where: str
     rows: tuple[Row, ...]
-    """By size, then in the order of the algorithms, the baseline last."""
+    """Sorted by size, then in the order of the algorithms, with the baseline last."""
     fit: Fit | None = None
     link: Link | None = None
-    """What was simulated."""
+    """The simulated link; None if measured."""
     mistake: str = ""
-    """The first wrong result, in words."""
+    """Description of the first wrong result. Empty if there is none."""
     machine: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def winners(self) -> dict[int, str]:
-        """The quickest algorithm at each size, among those whose results were right. The baseline may win."""
+        """The fastest algorithm with correct results at each size. The baseline may win."""
         winners: dict[int, Row] = {}
         for row in self.rows:
             best = winners.get(row.size_bytes)
@@ -96,7 +95,7 @@ class Report:
 
     @property
     def ratios(self) -> dict[str, dict[int, float]]:
-        """How many times as long the baseline took, by algorithm and size."""
+        """Time of the baseline / time of the algorithm, by algorithm and size."""
         ratios: dict[str, dict[int, float]] = {}
         for row in self.rows:
             if row.peer_over_this is not None:
@@ -104,7 +103,7 @@ class Report:
         return ratios
 
     def as_dict(self) -> dict[str, Any]:
-        """Everything, ready for JSON."""
+        """Return the report as a dictionary for JSON."""
         spec = self.spec
         return {
             "pattern": spec.pattern,
@@ -122,7 +121,7 @@ class Report:
             },
             "link": None if self.link is None else _link_dict(self.link),
             "fit": None if self.fit is None else _fit_dict(self.fit),
-            "left_out": spec.left_out if spec.simulated else {},
+            "left_out": spec.left_out,
             "mistake": self.mistake or None,
             "machine": dict(self.machine),
         }
@@ -138,5 +137,5 @@ def _link_dict(link: Link) -> dict[str, float | None]:
 
 
 def _finite(values: dict[str, Any]) -> dict[str, Any]:
-    """JSON has no infinity."""
+    """Replace infinity, which JSON does not support, by None."""
     return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in values.items()}

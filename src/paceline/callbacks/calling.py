@@ -1,4 +1,4 @@
-"""How callbacks are called."""
+"""The calls of callbacks."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from paceline.errors import ConfigurationError
-from paceline.run import Record, Run
+from paceline.runs.run import Record, Run
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from paceline.task import Task
+    from paceline.task.task import Task
 
 __all__ = ["STOP", "Callbacks", "StopTraining"]
 
@@ -20,7 +20,7 @@ _HOOKS = ("on_begin", "on_step", "on_evaluate", "on_end")
 
 
 class Stop(Enum):
-    """What a callback returns to end the run."""
+    """The value that a callback returns to end the run."""
 
     STOP = "stop"
 
@@ -29,11 +29,11 @@ STOP = Stop.STOP
 
 
 class StopTraining(Exception):  # noqa: N818
-    """A callback may raise it to end the run: it is no error."""
+    """Raised by a callback to end the run. The run does not fail."""
 
 
 class Callbacks:
-    """Those of one run."""
+    """The callbacks of one run."""
 
     def __init__(self, given: Iterable[Any] | None) -> None:
         self._all: Sequence[Any] = _checked(given)
@@ -58,7 +58,7 @@ class Callbacks:
             each.on_begin(task)
 
     def consult(self, record: Record, state: dict[str, Tensor] | None) -> bool:
-        """Show a record to all of them; whether one wants the run to end."""
+        """Pass a record to all callbacks. Return whether one of them ends the run."""
         stops = False
         for each in self._having("on_step"):
             stops |= _stops(each.on_step, record)
@@ -93,9 +93,9 @@ def _checked(given: Any) -> Sequence[Any]:
             remedy = "add () after its name"
             raise ConfigurationError("callbacks", "must be objects, not classes", each, remedy)
         if not any(hasattr(each, hook) for hook in _HOOKS):
-            remedy = f"give it one of {', '.join(_HOOKS)}"
+            remedy = f"add one of {', '.join(_HOOKS)}"
             raise ConfigurationError("callbacks", "must have methods to call", each, remedy)
         if getattr(each, "wants_state", False) and not hasattr(each, "on_evaluate"):
-            remedy = "the state is handed over at evaluations: add on_evaluate(record, state)"
+            remedy = "the state is passed at evaluations: add on_evaluate(record, state)"
             raise ConfigurationError("callbacks", "must have on_evaluate with wants_state", each, remedy)
     return tuple(given)

@@ -1,6 +1,6 @@
-"""Callbacks that hand every record to a logger of another package: TensorBoard, Weights & Biases, MLflow.
+"""Callbacks that log every record to another package: TensorBoard, Weights & Biases, MLflow.
 
-The packages are not dependencies: each is imported when its callback is made. What they send or write is theirs.
+These packages are not dependencies. Each is imported when its callback is created.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline.errors import ConfigurationError
-from paceline.run import Record, Run
+from paceline.runs.run import Record, Run
 
 if TYPE_CHECKING:
-    from paceline.task import Task
+    from paceline.task.task import Task
 
 __all__ = ["MLflow", "TensorBoard", "WandB", "figures", "tensorboard_writer"]
 
-_FLUSH_S = 5  # how often what was written becomes visible
+_FLUSH_S = 5  # interval at which new values become visible
 
 
 def figures(record: Record) -> dict[str, float]:
-    """A record's numbers by name, those that are finite."""
+    """Return the finite numbers of a record by name."""
     values = {"loss": record.loss, "metric": record.metric, "bytes": record.bytes, **record.extra}
     if record.seconds > 0:
         values["samples_per_s"] = record.samples / record.seconds
@@ -31,7 +31,7 @@ def figures(record: Record) -> dict[str, float]:
 
 
 def tensorboard_writer(folder: Path) -> Any:
-    """PyTorch's writer for TensorBoard."""
+    """Return PyTorch's writer for TensorBoard."""
     writers: Any = importlib.import_module("torch.utils.tensorboard")
     return writers.SummaryWriter(log_dir=str(folder), flush_secs=_FLUSH_S)
 
@@ -56,7 +56,7 @@ class TensorBoard:
 
 
 class WandB:
-    """Logs every record to Weights & Biases. Its arguments are those of `wandb.init`."""
+    """Logs every record to Weights & Biases. Its arguments are passed to `wandb.init`."""
 
     def __init__(self, **settings: Any) -> None:
         self._wandb = _require("WandB", "wandb")
@@ -74,7 +74,7 @@ class WandB:
 
 
 class MLflow:
-    """Logs every record to MLflow. Its arguments are those of `mlflow.start_run`."""
+    """Logs every record to MLflow. Its arguments are passed to `mlflow.start_run`."""
 
     def __init__(self, **settings: Any) -> None:
         self._mlflow = _require("MLflow", "mlflow")
@@ -91,7 +91,7 @@ class MLflow:
 
 
 def _require(name: str, package: str) -> Any:
-    """The package, imported; TensorBoard's is PyTorch's to import."""
+    """Import and return the package. TensorBoard is used through PyTorch."""
     if importlib.util.find_spec(package) is None:
         bound = f"need the package {package} for {name}, which is not installed"
         raise ConfigurationError("callbacks", bound, name, f"pip install {package}")

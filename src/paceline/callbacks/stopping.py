@@ -1,4 +1,4 @@
-"""Callbacks that go by the metric: they end the run when it no longer gets better, or keep the best model."""
+"""Callbacks on the metric: end the run when it no longer improves, or keep the best model."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from paceline.callbacks.calling import STOP, Stop
 from paceline.errors import ConfigurationError
-from paceline.run import Record, Run
+from paceline.runs.run import Record, Run
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from paceline.task import Task
+    from paceline.task.task import Task
 
 __all__ = ["EarlyStopping", "KeepBest"]
 
@@ -22,15 +22,15 @@ BETTER = ("higher", "lower")
 
 @dataclass(slots=True, kw_only=True)
 class EarlyStopping:
-    """Ends the run after `patience` evaluations in a row none of which gained more than `min_delta`."""
+    """Ends the run after `patience` evaluations in a row without an improvement of more than `min_delta`."""
 
     patience: int = 3
     min_delta: float = 0.0
     better: str | None = None
-    """Which metric is better: "higher" or "lower". None: as the task says."""
+    """Whether "higher" or "lower" values are better. If None, the task decides."""
     best: float = field(init=False, default=math.nan)
     waited: int = field(init=False, default=0)
-    """Evaluations since the best."""
+    """Evaluations since the best one."""
     _sign: int = field(init=False, default=1)
 
     def __post_init__(self) -> None:
@@ -38,7 +38,7 @@ class EarlyStopping:
             raise ConfigurationError("patience", "must be a whole number of at least 1", self.patience)
         if not 0 <= self.min_delta < math.inf:
             bound = "must be at least 0, and finite"
-            raise ConfigurationError("min_delta", bound, self.min_delta, "0 is any gain")
+            raise ConfigurationError("min_delta", bound, self.min_delta, "0 accepts any improvement")
         _check_better(self.better)
 
     def on_begin(self, task: Task) -> None:
@@ -55,10 +55,10 @@ class EarlyStopping:
 
 @dataclass(slots=True, kw_only=True)
 class KeepBest:
-    """Keeps the state of the model whose metric was best: `run.best_state` and `run.best_metric`."""
+    """Keeps the state dict of the model with the best metric: `run.best_state` and `run.best_metric`."""
 
     better: str | None = None
-    """Which metric is better: "higher" or "lower". None: as the task says."""
+    """Whether "higher" or "lower" values are better. If None, the task decides."""
     metric: float = field(init=False, default=math.nan)
     step: int = field(init=False, default=0)
     state: dict[str, Tensor] = field(init=False, default_factory=dict, repr=False)
@@ -85,7 +85,9 @@ class KeepBest:
 
 def _check_better(better: object) -> None:
     if better is not None and better not in BETTER:
-        raise ConfigurationError("better", 'must be "higher" or "lower"', better, "None: as the task says")
+        raise ConfigurationError(
+            "better", 'must be "higher" or "lower"', better, "None to use the task's direction"
+        )
 
 
 def _sign(task: Task, better: str | None, name: str) -> int:

@@ -1,4 +1,4 @@
-"""A task tried before it is trained: what it is and costs, and what will not work with which strategies."""
+"""Checks of a task before training: its properties and costs, and the strategies that will not work with it."""
 
 from paceline.checking.check import Checked, check_task
 from paceline.checking.findings import Finding

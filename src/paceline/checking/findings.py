@@ -1,4 +1,4 @@
-"""What can be told of a task without a trial: what works, but not as one might think; and what cannot be asked for."""
+"""Findings about a task without a trial: surprising behaviour, and options that cannot be used."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
-from paceline.replica.optimizer import works_elementwise
+from paceline.model.optimizer.flat import works_elementwise
 from paceline.strategies import STRATEGIES
-from paceline.strategies.pages import IN_PIECES, SYNCHRONOUS
-from paceline.task import Task
+from paceline.strategies.registry.descriptions import IN_PIECES, SYNCHRONOUS
+from paceline.task.task import Task
 
 __all__ = ["SEVERAL", "Finding", "caveats"]
 
@@ -23,7 +23,7 @@ SEVERAL = "all with several workers"
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that will not work, or not as one might think."""
+    """Something that will not work, or not as expected."""
 
     strategies: str
     why: str
@@ -32,15 +32,15 @@ class Finding:
 def caveats(
     task: Task, module: nn.Module, targets: object, *, batch_size: int, workers: int
 ) -> Iterator[Finding]:
-    """`targets` are those of a batch."""
+    """Yield the findings. `targets` are the targets of a batch."""
     if batch_size < workers:
-        why = f"a batch of {batch_size} samples has none for some of {workers} workers, which then wait"
+        why = f"some of {workers} workers get no samples from a batch of {batch_size}, and wait"
         yield Finding(SEVERAL, why)
     if workers > 1:
         yield from _layers(module)
     if task.clip_norm is not None:
-        why = "an update is of some workers' samples alone, and it is their gradient that is clipped"
-        yield Finding(f"all but {_listed(('single', *SYNCHRONOUS, *IN_PIECES))}", why)
+        why = "an update uses the samples of some workers only, and their gradient is clipped"
+        yield Finding(f"all except {_listed(('single', *SYNCHRONOUS, *IN_PIECES))}", why)
     for each in task.by_optimizer().values():
         optimizer = each.build_optimizer(module)
         if not works_elementwise(optimizer):
@@ -49,21 +49,21 @@ def caveats(
             several = f"{_listed(_with('servers'))} with several servers; all-reduce:algorithm=shared"
             yield Finding(several, why)
     if not _are_labels(targets):
-        why = "partition=dirichlet and partition=shards need a whole number a sample as its target: use iid"
+        why = "partition=dirichlet and partition=shards need an integer target for each sample: use iid"
         yield Finding(_listed(_with("partition")), why)
 
 
 def _layers(module: nn.Module) -> Iterator[Finding]:
-    """Layers with which the weights depend on the number of workers: docs/decisions/0005-batch-norm.md."""
+    """Yield layers that make the weights depend on the number of workers: see docs/decisions/0005-batch-norm.md."""
     for name, layer in module.named_modules():
         if isinstance(layer, _BatchNorm):
-            why = f"{_called(name, layer)}: it sees its worker's slice alone, as with DDP"
-            yield Finding(SEVERAL, f"{why}, so that weights differ a little from those of single")
+            why = f"{_called(name, layer)}: it normalises each worker's slice separately, as with DDP"
+            yield Finding(SEVERAL, f"{why}, so the weights differ slightly from single")
             break
     for name, layer in module.named_modules():
         if isinstance(layer, _DropoutNd) and layer.p > 0:
-            why = f"{_called(name, layer)}: each worker draws for itself"
-            yield Finding(SEVERAL, f"{why}, so that weights are not those of single")
+            why = f"{_called(name, layer)}: each worker draws its own random numbers"
+            yield Finding(SEVERAL, f"{why}, so the weights differ from single")
             break
 
 
@@ -72,7 +72,7 @@ def _called(name: str, layer: nn.Module) -> str:
 
 
 def _with(parameter: str) -> tuple[str, ...]:
-    """The strategies that have a parameter of this name."""
+    """Return the strategies that have a parameter of this name."""
     return tuple(
         name
         for name, kind in STRATEGIES.items()

@@ -1,11 +1,13 @@
-"""One epoch of two batches with every strategy, on simulated workers: what fails there fails on real ones too."""
+"""Trial of every strategy for two batches on simulated workers. What fails here fails on real workers too."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import logging
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -16,31 +18,32 @@ from paceline.checking.findings import SEVERAL, Finding
 from paceline.clusters.process.payload import NOT_SENT, Packed
 from paceline.clusters.simulated.simulated import Simulated
 from paceline.costs.times import Constant
+from paceline.data.samples import Samples
 from paceline.errors import PacelineError, TaskError
-from paceline.replica.samples import Samples
+from paceline.model.loss_trial import NOT_A_MEAN
 from paceline.strategies import STRATEGIES
-from paceline.task import Data, Task
-from paceline.task_checks import is_stream
+from paceline.system.user_code import user_code
+from paceline.task.checks import is_stream
+from paceline.task.task import Data, Task
 from paceline.training import train
-from paceline.user_code import user_code
 
 __all__ = ["Trials", "fails_to_travel", "try_strategies"]
 
 LONGEST_S = 20.0
-"""After so long, no further strategy is tried."""
+"""Time after which no further strategy is tried."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trials:
-    """What was tried, and what came of it."""
+    """The results of the trials."""
 
     failures: Mapping[str, str]
-    """Why a strategy failed, by its name."""
+    """Reason of the failure, by strategy."""
     works: tuple[str, ...]
     untried: tuple[str, ...]
 
     def findings(self) -> list[Finding]:
-        """Strategies that fail for the same reason are told together."""
+        """Return the failures. Strategies that fail for the same reason are in one finding."""
         by_reason: dict[str, list[str]] = {}
         for name, reason in self.failures.items():
             by_reason.setdefault(reason, []).append(name)
@@ -52,7 +55,7 @@ class Trials:
 
 
 def fails_to_travel(task: Task) -> Finding | None:
-    """Worker processes get the task as a pickle. Simulated ones do without."""
+    """Return a finding if the task cannot be pickled. Worker processes need this, simulated workers do not."""
     try:
         with user_code(NOT_SENT):
             Packed(task)
@@ -71,7 +74,7 @@ def try_strategies(
     longest_s: float = LONGEST_S,
     progress: Callable[[str], None] = lambda name: None,
 ) -> Trials:
-    """Each strategy as its name alone stands for. `progress` is told which one is next."""
+    """Try each strategy with its default options. `progress` is called with the name of the next one."""
     small = _small(task, make, data, workers)
     cluster = Simulated(workers=workers, compute=Constant("1ms"), link="shared-memory")
     failures: dict[str, str] = {}
@@ -82,15 +85,31 @@ def try_strategies(
         name = names.pop(0)
         progress(name)
         try:
-            train(small, name, cluster, steps=2, seed=seed)
+            with _told_once():
+                train(small, name, cluster, steps=2, seed=seed)
             works.append(name)
         except PacelineError as error:
             failures[name] = _reason(error)
     return Trials(failures, tuple(works), tuple(names))
 
 
+@contextlib.contextmanager
+def _told_once() -> Iterator[None]:
+    """Suppress the warning that every strategy would repeat: `check_task` reports it as a finding."""
+
+    def is_new(record: logging.LogRecord) -> bool:
+        return record.args != (NOT_A_MEAN,)
+
+    log = logging.getLogger("paceline")
+    log.addFilter(is_new)
+    try:
+        yield
+    finally:
+        log.removeFilter(is_new)
+
+
 def _small(task: Task, make: Callable[[], nn.Module], data: Data, workers: int) -> Task:
-    """The task with two batches: a whole one, and the last of an epoch, which may be smaller. It is not evaluated."""
+    """Return the task with two batches: a full one, and an epoch's last, which may be smaller. It has no metric."""
     changed: dict[str, Any] = {
         "model": make,
         "compile": False,
@@ -105,7 +124,7 @@ def _small(task: Task, make: Callable[[], nn.Module], data: Data, workers: int) 
         return dataclasses.replace(task, **changed)
     length = Samples(data).length
     last = length % task.batch_size or task.batch_size
-    # One for each client of a federated strategy, at least.
+    # At least one sample for each client of a federated strategy.
     count = min(length, last + task.batch_size * max(1, math.ceil((workers - last) / task.batch_size)))
     kept: Any = (
         tuple(part[:count] for part in data)
@@ -116,5 +135,5 @@ def _small(task: Task, make: Callable[[], nn.Module], data: Data, workers: int) 
 
 
 def _reason(error: PacelineError) -> str:
-    """Its last line: that of a traceback says what was raised."""
+    """Return the last line of the error: in a traceback, this is the exception that was raised."""
     return str(error).rstrip().splitlines()[-1].strip()

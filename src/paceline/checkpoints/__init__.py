@@ -1,8 +1,9 @@
-"""What is kept of a run while it goes on, so that it can go on after a stop: docs/checkpoints.md has the format.
+"""Checkpoints: the state of a run on disk, so that the run can be resumed. docs/checkpoints.md has the format.
 
-driver        found = Store(folder).newest()                      what to go on from, verified
-              store = Store(folder, keep=2); store.begin(step)    and store.end() when all ranks have ended
-each rank     store.check_shared()                                the driver's store, sent to it
+driver        store = Store(folder, keep=2); store.lock()         refuses a folder that another run uses
+              found = store.newest()                              the checkpoint to resume from, verified
+              store.begin(step)                                   and end(), unlock() when all ranks have ended
+each rank     store.check_shared()                                on the driver's store, which was sent to it
               writer = BackgroundWriter(store, since=step)
               writer.submit(step, shard)                          blocks for a copy in memory
 the reporter  writer.submit(step, shard, lambda: store.commit(step, ranks, facts, deadline_s=…))

@@ -1,4 +1,4 @@
-"""Checkpoints beside the training: a copy in memory while it waits, the disk while it goes on."""
+"""Checkpoints in the background: training waits for a copy in memory, and a thread writes the copy to disk."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from threading import Thread
 
 from paceline.checkpoints.shard import Shard
 from paceline.checkpoints.store import Store
-from paceline.tensor_files import Arena
+from paceline.files.tensor_files import Arena
 
 __all__ = ["BackgroundWriter"]
 
 _log = logging.getLogger("paceline")
 
 _NICER = 10
-"""By so much the thread that writes stands back behind the training."""
+"""Nice value of the writer thread, so that training has priority."""
 
 
 class BackgroundWriter:
-    """Writes what one rank holds, in a thread, one checkpoint at a time.
+    """Writes the state of one rank in a thread, one checkpoint at a time.
 
-    A checkpoint that cannot be written is told and is not the end of the training. `tell` is called with the words, by
-    the reporter alone, in the thread or in `submit`; left out, they are logged.
+    If a checkpoint cannot be written, training continues. The reporter then calls `tell` with a message, in the thread
+    or in `submit`. By default the message is logged.
     """
 
     def __init__(self, store: Store, *, tell: Callable[[str], None] | None = None, since: int = 0) -> None:
@@ -39,18 +39,18 @@ class BackgroundWriter:
         self._preparing: Thread | None = None
         self._arena = Arena()
         self.blocked_s = 0.0
-        """How long callers of `submit` have waited, in all."""
+        """Total time that callers of `submit` have waited."""
 
     @property
     def since(self) -> int:
-        """The step of the newest finished checkpoint, or of the one that the run began with.
+        """Step of the newest finished checkpoint, or of the one that the run started from.
 
-        A rank that is not the reporter knows of its own file alone.
+        On ranks other than the reporter: step of the newest file that this rank has written.
         """
         return self._since
 
     def prepare(self, shard: Shard) -> None:
-        """Get the memory for such a shard, in the background: the first `submit` is then as quick as the others."""
+        """Allocate the memory for such a shard in the background, so that the first `submit` is not slower."""
         sized = list(shard.tensors.values())
         self._preparing = Thread(
             target=self._arena.reserve, args=(sized,), name="checkpoint memory", daemon=True
@@ -58,16 +58,16 @@ class BackgroundWriter:
         self._preparing.start()
 
     def submit(self, step: int, shard: Shard, commit: Callable[[], object] | None = None) -> bool:
-        """Copy the shard, which may change when this returns, and write the copy in the background.
+        """Copy the shard, and write the copy in the background. The shard may change when this returns.
 
-        `commit` is the reporter's: called in the thread when its own file is written (`Store.commit`). False: the last
-        checkpoint is not done yet, so this one is left out.
+        The reporter passes `commit`. It is called in the thread when the reporter's own file is written
+        (`Store.commit`). Return False if the last checkpoint is not done yet, so that this one is skipped.
         """
         if self._thread is not None and self._thread.is_alive():
-            late = f"that of step {self._under_way} is not done yet"
+            late = f"the checkpoint of step {self._under_way} is not finished"
             self._store.skip(step, shard.rank, late)
             if commit is not None:
-                self._complain(f"step {step} gets none, for {late}; checkpoints are due too often here")
+                self._complain(f"skipped step {step}, because {late}; use a longer interval")
             return False
         began_s = time.monotonic()
         if self._preparing is not None:
@@ -81,27 +81,28 @@ class BackgroundWriter:
         return True
 
     def finish(self, deadline_s: float) -> bool:
-        """Wait for what is being written. Tells whether it is done."""
+        """Wait for the checkpoint that is being written. Return whether it is done."""
         if self._thread is None:
             return True
         self._thread.join(deadline_s)
         if self._thread.is_alive():
-            self._complain(f"that of step {self._under_way} was not done in {deadline_s:g} s")
+            late = f"the checkpoint of step {self._under_way} was not finished within {deadline_s:g} s"
+            self._complain(late)
             return False
         return True
 
     def _write(self, step: int, shard: Shard, commit: Callable[[], object] | None) -> None:
         with contextlib.suppress(
             OSError
-        ):  # the training goes first where cores are short; Linux knows threads here
+        ):  # training has priority if cores are scarce; on Linux this applies to one thread
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), os.nice(0) + _NICER)
         try:
             self._store.write(step, shard)
             if commit is not None:
                 commit()
             self._since = step
-        except Exception as error:  # whatever it is, the training goes on
-            if commit is not None:  # the reporter hears of the others' failures too, and one voice is enough
+        except Exception as error:  # training continues after any error
+            if commit is not None:  # the reporter also gets other ranks' failures; one message is enough
                 self._store.abandon(step)
                 self._complain(str(error))
 

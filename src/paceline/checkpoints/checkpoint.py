@@ -1,20 +1,30 @@
-"""A finished checkpoint: a folder with a file of each rank, and a manifest that says what they must be."""
+"""A finished checkpoint: a folder with one file for each rank, and a manifest with their checksums."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from paceline.checkpoints.shard import Shard, file_name, read_shard
-from paceline.checksums import Checksum, check_seal, seal
 from paceline.errors import ConfigurationError
-from paceline.reading import Fields, Folder, checksum, mapping_of, number, optional, parse_json, text, whole
-from paceline.writing import finite, write_file
+from paceline.files.checksums import Checksum, check_seal, seal
+from paceline.files.reading import (
+    Fields,
+    Folder,
+    checksum,
+    mapping_of,
+    number,
+    optional,
+    parse_json,
+    text,
+    whole,
+)
+from paceline.files.writing import finite, write_file
 
 __all__ = ["FORMAT", "MANIFEST", "Checkpoint"]
 
@@ -23,29 +33,29 @@ FORMAT = 1
 MANIFEST = "manifest.json"
 _MANIFEST_BYTES = 2**28
 _READERS = 4
-"""Files that are verified at once, at most: each takes a core."""
+"""Maximum number of files verified at the same time. Each uses one core."""
 _FEW_BYTES = 2**24
-"""So few are hashed before a second thread is there."""
+"""Smaller files are hashed before a second thread has started."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Checkpoint:
-    """Where a run can go on: everything that its ranks held after a step."""
+    """State of all ranks of a run after a step."""
 
     folder: Path
     step: int
     facts: Mapping[str, Any]
-    """Of the whole run, as `Store.commit` was given them."""
+    """Facts about the whole run, as passed to `Store.commit`."""
     metric: float | None
-    """As last evaluated."""
+    """Last evaluated value. None if there is none."""
     saved_s: float
-    """When it was finished, in seconds since 1970: to be shown, not to decide anything."""
+    """Time when it was finished, in seconds since 1970. For display only."""
     shards: Mapping[int, Checksum]
-    """What the file of each rank must be."""
+    """Checksum of each rank's file."""
 
     @classmethod
     def open(cls, folder: Path) -> Checkpoint:
-        """Read the manifest. DamagedError: it is not whole. The ranks' files are not looked at."""
+        """Read the manifest, not the files of the ranks. Raise DamagedError if the manifest is damaged."""
         place = Folder(folder)
         with place.opened(MANIFEST, most_bytes=_MANIFEST_BYTES) as file:
             content = file.read()
@@ -62,7 +72,7 @@ class Checkpoint:
         files = fields.get("files", mapping_of(text, checksum))
         ranks = range(len(files))
         if {*files} != {file_name(rank) for rank in ranks}:
-            raise ValueError(f"files must be those of ranks 0 to {len(files) - 1}")
+            raise ValueError(f"files must be for ranks 0 to {len(files) - 1}")
         return cls(
             folder=folder,
             step=fields.get("step", whole),
@@ -78,11 +88,11 @@ class Checkpoint:
 
     @property
     def nbytes(self) -> int:
-        """Of the ranks' files."""
+        """Size of all rank files."""
         return sum(each.nbytes for each in self.shards.values())
 
     def write_manifest(self) -> None:
-        """Rename it into its place, when it is on the disk."""
+        """Write the manifest to disk, then rename it into place."""
         values = {
             "format": FORMAT,
             "step": self.step,
@@ -94,7 +104,7 @@ class Checkpoint:
         write_file(self.folder / MANIFEST, seal(values))
 
     def verify(self) -> None:
-        """Read every file. DamagedError: one is not what was written; the first by rank is named."""
+        """Read every file. Raise DamagedError with the first file, by rank, that is damaged."""
         names, sums = map(file_name, self.shards), self.shards.values()
         if self.nbytes < _FEW_BYTES:
             list(map(Folder(self.folder).verify, names, sums))
@@ -103,13 +113,25 @@ class Checkpoint:
                 list(pool.map(Folder(self.folder).verify, names, sums))
 
     def verify_sizes(self) -> None:
-        """As `verify`, but without reading: a file that was cut off or is missing is found."""
+        """Compare file sizes without reading the files. This detects truncated and missing files."""
         for rank, each in self.shards.items():
             Folder(self.folder).verify_size(file_name(rank), each)
 
     def shard(self, rank: int) -> Shard:
-        """What the rank held. DamagedError: its file is not the one that was written; found while it is read."""
+        """Read the state of a rank. Raise DamagedError if its file is damaged."""
         return read_shard(Folder(self.folder), rank, self.shards[rank])
+
+    @property
+    def run_name(self) -> str:
+        """Name of the run in messages."""
+        return f"a run of {self.facts.get('name', 'another program')}"
+
+    def of_another_task(self, differ: Sequence[str]) -> ConfigurationError:
+        """Return the error for a run that cannot resume from here. `differ` has a text for each difference."""
+        held = f"{self.folder.parent}, which holds {self.run_name} up to step {self.step}"
+        way = "start a new run in another folder (`paceline export` writes the weights, Task(model=…) takes them)"
+        remedy = f"{'; '.join(differ)}; restore the old values; or, to change them on purpose, {way}"
+        return ConfigurationError("checkpoint", "must belong to this run", held, remedy)
 
     @property
     def age_s(self) -> float:

@@ -1,4 +1,4 @@
-"""The plain state dict of a checkpoint's model, put together from what the ranks hold."""
+"""The plain state dict of a checkpoint's model, assembled from the files of the ranks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from paceline.checkpoints.checkpoint import Checkpoint
-from paceline.reading import Fields, list_of, mapping_of, whole
+from paceline.files.reading import Fields, list_of, mapping_of, whole
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -17,14 +17,14 @@ _PARAMETERS, _BUFFERS = "parameters/", "buffers/"
 
 
 def model_state(checkpoint: Checkpoint) -> dict[str, Tensor]:
-    """The model's tensors by their names in its state dict. Every file that is read is verified.
+    """Return the model's tensors by their names in its state dict. Every file that is read is verified.
 
-    `facts["model"]` says which, and every part of it may be left out:
+    `facts["model"]` may have these entries:
 
-    - `"ranks"`: those that have the model, or a part of it each. Left out: all.
-    - `"is_mean"`: whether these have parameters of their own, whose mean is the model. Otherwise, and for buffers, each
-      tensor is the first rank's that has it.
-    - `"names"`: by the name in the state dict, the name in the ranks' files. Left out: all parameters and buffers.
+    - `"ranks"`: ranks that have the model, or a part of it each. Default: all ranks.
+    - `"is_mean"`: whether each rank has its own parameters, and the model is their mean. Otherwise, and for buffers,
+      each tensor is taken from the first rank that has it.
+    - `"names"`: maps a name in the state dict to the name in the rank files. Default: all parameters and buffers.
     """
     names, ranks, is_mean = _asked(checkpoint)
     terms: dict[str, list[Tensor]] = {}

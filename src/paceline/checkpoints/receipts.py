@@ -1,6 +1,6 @@
-"""Receipts: how ranks tell the reporter, by files, that their part of a checkpoint is on the disk, or why it is not.
+"""Receipts: small files by which ranks report that their part of a checkpoint is on disk, or why it is not.
 
-Small files, renamed into place. Ranks of several hosts need no other way to each other than the folder that they share.
+Receipts are renamed into place. Ranks of several hosts need only the shared folder to communicate.
 """
 
 from __future__ import annotations
@@ -13,36 +13,37 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from paceline.checksums import Checksum, check_seal, seal
-from paceline.reading import Fields, Folder, checksum, parse_json
-from paceline.writing import write_file
+from paceline.files.checksums import Checksum, check_seal, seal
+from paceline.files.reading import Fields, Folder, checksum, parse_json
+from paceline.files.writing import write_file
 
 __all__ = ["check_no_failure", "leave_failure", "leave_receipt", "remove_receipts", "wait_for_receipts"]
 
 _MOST_BYTES = 4096
 _SHORTEST_S, _LONGEST_S = 0.002, 0.25
-"""Between two looks: the longer it has taken, the longer."""
+"""Seconds between two checks. They increase with the time waited."""
 _NAMED = 10
 _FAILURE = re.compile(r"failure-(\d+)\.txt")
 
 
 def leave_receipt(folder: Path, rank: int, written: Checksum) -> None:
-    """The rank's file is whole and on the disk."""
+    """Record that the rank's file is complete and on disk."""
     write_file(folder / _receipt(rank), seal({"file": written.as_dict()}))
 
 
 def leave_failure(folder: Path, rank: int, reason: str) -> None:
-    """The rank's file could not be written: nobody need wait for it. Left if possible.
+    """Record that the rank's file could not be written, so that the reporter does not wait for it. Ignore errors.
 
-    A full disk often has room for the name of a file still, when it has none for what is in it.
+    A full disk often still has room for an empty file.
     """
     with contextlib.suppress(OSError):
         (folder / _failure(rank)).write_text(reason, encoding="utf-8")
 
 
 def check_no_failure(folder: Path) -> set[str]:
-    """The names in the folder. OSError: a rank could not write its file."""
-    names = {*os.listdir(folder)}  # asks a network file system anew, unlike a look at a name
+    """Return the names in the folder. Raise OSError if a rank could not write its file."""
+    # Unlike a lookup of one name, a network file system does not answer this from its cache.
+    names = {*os.listdir(folder)}
     failed = sorted(int(found[1]) for found in map(_FAILURE.fullmatch, names) if found)
     if failed:
         reason = (folder / _failure(failed[0])).read_text(encoding="utf-8", errors="replace")[:300]
@@ -51,7 +52,7 @@ def check_no_failure(folder: Path) -> set[str]:
 
 
 def wait_for_receipts(folder: Path, ranks: int, deadline_s: float) -> Mapping[int, Checksum]:
-    """What each rank wrote. OSError: one could not write its file, or has not by the deadline."""
+    """Return the checksum of each rank's file. Raise OSError if a rank failed, or did not write by the deadline."""
     found: dict[int, Checksum] = {}
     until_s, pause_s = time.monotonic() + deadline_s, _SHORTEST_S
     while True:
@@ -63,7 +64,7 @@ def wait_for_receipts(folder: Path, ranks: int, deadline_s: float) -> Mapping[in
         if not missing:
             return dict(sorted(found.items()))
         if time.monotonic() > until_s:
-            raise OSError(errno.ETIMEDOUT, f"{_named(missing)} did not write in {deadline_s:g} s")
+            raise OSError(errno.ETIMEDOUT, f"{_named(missing)} did not write within {deadline_s:g} s")
         time.sleep(min(pause_s, max(0.0, until_s - time.monotonic())))
         pause_s = min(2 * pause_s, _LONGEST_S)
 

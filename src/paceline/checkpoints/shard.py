@@ -1,4 +1,4 @@
-"""What one rank holds, and its file."""
+"""The saved state of one rank, and its file."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paceline.checksums import Checksum
-from paceline.reading import Folder, mapping_of, parse_json
-from paceline.tensor_files import read_tensors, write_tensors
-from paceline.writing import replacing
+from paceline.files.checksums import Checksum
+from paceline.files.reading import Folder, mapping_of, parse_json
+from paceline.files.tensor_files import read_tensors, write_tensors
+from paceline.files.writing import replacing
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
 __all__ = ["Shard", "file_name", "read_shard", "write_shard"]
 
 _FACTS = "facts"
-"""The note of the file's header that has the facts, as JSON."""
+"""Header entry of the file that contains the facts, as JSON."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Shard:
-    """What one rank holds between two legs of a run."""
+    """State of one rank between two generations of a run."""
 
     rank: int
     tensors: dict[str, Tensor]
-    """By kind and name: "parameters/0.weight", "optimizer/0.weight/momentum_buffer", "state/outer_momentum" …"""
+    """Tensors by kind and name: "parameters/0.weight", "optimizer/0.weight/exp_avg", "state/outer_momentum" …"""
     facts: dict[str, Any]
-    """What JSON can hold: versions, streams of chance, counts."""
+    """Values that JSON can hold: versions, random streams, counts."""
 
 
 def file_name(rank: int) -> str:
@@ -37,13 +37,13 @@ def file_name(rank: int) -> str:
 
 
 def write_shard(folder: Path, shard: Shard) -> Checksum:
-    """Write the rank's file into the folder and bring it to the disk."""
+    """Write the rank's file into the folder and sync it to disk."""
     with replacing(folder / file_name(shard.rank)) as out:
         return write_tensors(out, shard.tensors, {_FACTS: json.dumps(shard.facts)})
 
 
 def read_shard(folder: Folder, rank: int, checksum: Checksum) -> Shard:
-    """Each byte is read once. DamagedError: the file is not the one that was written."""
+    """Read the rank's file. Each byte is read once. Raise DamagedError if the file is damaged."""
     with folder.opened(file_name(rank)) as file:
         found = read_tensors(file, checksum)
         facts = mapping_of(str, lambda value: value)(parse_json(found.notes[_FACTS].encode()))

@@ -1,9 +1,9 @@
-"""A folder of checkpoints, which many ranks write into, and which is whole whenever they are killed.
+"""A folder of checkpoints. Many ranks write into it, and it stays consistent whenever they are killed.
 
-Ranks write into a hidden folder, `.step-00000100-ATTEMPT`. When all have, the reporter puts the manifest there and
-renames the folder to `step-00000100`: by this one rename the checkpoint is there, whole. What is removed is renamed to
-a hidden name first, so a checkpoint that can be seen is never half there. An attempt is one start of the run: whatever
-an earlier one left, or still writes because it was not killed at once, is under another name.
+Ranks write into a hidden folder, `.step-00000100-ATTEMPT`. When all have finished, the reporter writes the manifest
+there and renames the folder to `step-00000100`. This one rename publishes the complete checkpoint. A checkpoint is
+renamed to a hidden name before it is removed, so a visible checkpoint is never partial. An attempt is one start of the
+run. Files of earlier attempts have other names, even if a process of that attempt is still writing.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from paceline.checkpoints.checkpoint import MANIFEST, Checkpoint
+from paceline.checkpoints.checkpoint import Checkpoint
+from paceline.checkpoints.lock import check_unlocked, lock_folder, unlock_folder
 from paceline.checkpoints.receipts import (
     check_no_failure,
     leave_failure,
@@ -29,8 +30,8 @@ from paceline.checkpoints.receipts import (
 )
 from paceline.checkpoints.shard import Shard, file_name, write_shard
 from paceline.errors import ConfigurationError, DamagedError, SaveError
-from paceline.metrics import HIGHER, LOWER
-from paceline.writing import save_errors, to_disk, write_file
+from paceline.files.writing import save_errors, to_disk, write_file
+from paceline.task.metrics import HIGHER, LOWER
 
 __all__ = ["Store", "step_of"]
 
@@ -40,21 +41,22 @@ _LEFT_OVER = re.compile(r"\.(?:step|removed)-(\d{8,})-[0-9a-f]+|\.attempt-[0-9a-
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """A folder of checkpoints. It can be sent to other processes: all ranks of a run must have the driver's."""
+    """A folder of checkpoints. It can be sent to other processes. All ranks of a run must use the driver's store."""
 
     folder: Path
     _: KW_ONLY
     keep: int = 2
-    """The last so many stay."""
+    """Number of recent checkpoints to keep."""
     keep_best: bool = False
-    """The one with the best metric stays too."""
+    """Whether to keep the checkpoint with the best metric too."""
     better: str = HIGHER
-    """Which way the metric is better."""
+    """Whether a higher or a lower metric is better."""
     attempt: str = field(default_factory=lambda: secrets.token_hex(4))
-    """Which start of the run this is: what other attempts left is never taken for this one's."""
+    """Identifies this start of the run. Files of other attempts are never used."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "folder", Path(os.path.abspath(self.folder)))  # a rank may stand elsewhere
+        # A rank may have another working directory.
+        object.__setattr__(self, "folder", Path(os.path.abspath(self.folder)))
         if type(self.keep) is not int or self.keep < 1:
             raise ConfigurationError("keep", "must be a whole number of at least 1", self.keep)
         if self.better not in (HIGHER, LOWER):
@@ -63,48 +65,63 @@ class Store:
     # At the start of a run
 
     def check_writable(self) -> None:
-        """Refuse at once a folder in which no checkpoint could be written. It is made if it is not there."""
+        """Refuse a folder in which no checkpoint could be written. Create the folder if it does not exist."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             write_file(self._token, b"")
             self._token.unlink()
         except OSError as error:
-            remedy = f"name another ({error.strerror or error})"
-            bound = "must be a folder that can be written"
+            remedy = f"use another folder ({error.strerror or error})"
+            bound = "must be a writable folder"
             raise ConfigurationError("checkpoint", bound, str(self.folder), remedy) from error
 
-    def begin(self, step: int) -> None:
-        """For the driver, before its ranks start: the run goes on from this step.
+    def lock(self, launch: str = "") -> None:
+        """Refuse a folder that another run writes to. For the driver, before it looks for a checkpoint.
 
-        Removes what killed writers left, and checkpoints of later steps (damaged ones, if any), which this run will
-        come to once more.
+        `launch` is the same text in all processes that were launched together.
+        """
+        lock_folder(self.folder, self.attempt, launch)
+
+    def check_unlocked(self, launch: str) -> None:
+        """Refuse a folder that another run writes to. For each process of a launch, before the first of them locks."""
+        check_unlocked(self.folder, launch)
+
+    def unlock(self) -> None:
+        """Release the lock. For the driver, after the run. If the driver is killed, the system releases the lock."""
+        unlock_folder(self.attempt)
+
+    def begin(self, step: int) -> None:
+        """Prepare the folder for a run that continues from this step. For the driver, before its ranks start.
+
+        Remove files of killed writers, and checkpoints of later steps (also damaged ones). This run writes those steps
+        again.
         """
         self.check_writable()
         with save_errors(self.folder):
             for name in os.listdir(self.folder):
                 if _LEFT_OVER.fullmatch(name):
                     _remove(self.folder / name)
-            for later in [each for each in self._steps() if each > step]:
+            for later in [each for each in self.steps() if each > step]:
                 self._discard(later)
             self._token.touch()
 
     def check_shared(self) -> None:
-        """For a rank, before the training: this folder is the one that the driver began in."""
+        """Check that this folder is the driver's folder. For a rank, before training."""
         if not self._token.exists():
-            remedy = "name a path that all hosts share"
+            remedy = "use a path that all hosts share"
             bound = "must be a folder that the driver and all ranks see"
             raise ConfigurationError("checkpoint", bound, str(self.folder), remedy)
 
     def end(self) -> None:
-        """For the driver, when its ranks have ended."""
+        """Clean up. For the driver, when its ranks have ended."""
         self._token.unlink(missing_ok=True)
 
     # While it runs
 
     def write(self, step: int, shard: Shard) -> None:
-        """For each rank: write its file, bring it to the disk, and leave a receipt.
+        """Write a rank's file, sync it to disk, and leave a receipt. For each rank.
 
-        SaveError: it could not be done; or it would be in vain, because another rank has failed already.
+        Raise SaveError if this fails, or if it would be useless because another rank has already failed.
         """
         place = self._under_way(step)
         try:
@@ -117,20 +134,20 @@ class Store:
             raise
 
     def skip(self, step: int, rank: int, reason: str) -> None:
-        """For a rank that does not write its file: the reporter need not wait for it, and the others need not write."""
+        """Record that a rank does not write its file, so that the reporter does not wait and others do not write."""
         with contextlib.suppress(OSError):
             self._under_way(step).mkdir(exist_ok=True)
             leave_failure(self._under_way(step), rank, reason)
 
     def abandon(self, step: int) -> None:
-        """For the reporter: there will be no checkpoint of this step. A full disk has room again."""
+        """Remove an unfinished checkpoint, so that a full disk has room again. For the reporter."""
         shutil.rmtree(self._under_way(step), ignore_errors=True)
 
     def commit(self, step: int, ranks: int, facts: Mapping[str, Any], *, deadline_s: float) -> Checkpoint:
-        """For the reporter: wait for the files of all ranks, and make them a checkpoint. Old ones are removed then.
+        """Wait for the files of all ranks, finish the checkpoint, and remove old ones. For the reporter.
 
-        `facts` is of the whole run; `facts["metric"]` is the metric as last evaluated. SaveError: a rank could not
-        write, or has not by the deadline; those checkpoints that are there stay as they are.
+        `facts` describes the whole run; `facts["metric"]` is the last evaluated metric. Raise SaveError if a rank could
+        not write, or did not write by the deadline. Existing checkpoints are then unchanged.
         """
         place, final = self._under_way(step), self.folder / _name(step)
         try:
@@ -154,30 +171,30 @@ class Store:
         except BaseException:
             self.abandon(step)
             raise
-        with contextlib.suppress(OSError):  # the new one is there; the old ones are tried again next time
+        with contextlib.suppress(OSError):  # the new checkpoint is complete; old ones are removed next time
             self._prune(step)
         return Checkpoint.open(final)
 
     def _check_newest_attempt(self) -> None:
-        """A reporter whose driver was killed may live on for a while, and must not interfere with the next attempt."""
+        """Stop a reporter that has outlived its killed driver: it must not interfere with the next attempt."""
         if any(self.folder.glob(".attempt-*")) and not self._token.exists():
             raise OSError(None, "another run has begun in this folder")
 
     # Afterwards
 
     def checkpoints(self) -> list[Checkpoint]:
-        """Those whose manifest is whole, oldest first. Their files are not looked at."""
+        """Return the checkpoints with an intact manifest, oldest first, without reading their files."""
         found = []
-        for step in self._steps():
+        for step in self.steps():
             with contextlib.suppress(DamagedError):
                 found.append(self._open(step))
         return found
 
     def newest(self, *, good: bool = False) -> Checkpoint | None:
-        """The newest checkpoint, every byte of it verified; None if there is none.
+        """Return the newest checkpoint, with every byte verified; None if there is none.
 
-        DamagedError: it is damaged; names the file, and the newest one before it that is whole. With `good=True`, that
-        one is taken instead; if none is whole, it is an error all the same.
+        Raise DamagedError if it is damaged. The error names the file and the newest intact checkpoint before it. With
+        `good=True` return that one instead, or raise the error if none is intact.
         """
         found, damage = self.newest_good()
         if damage is not None and not (good and found):
@@ -185,9 +202,9 @@ class Store:
         return found
 
     def newest_good(self) -> tuple[Checkpoint | None, DamagedError | None]:
-        """The newest checkpoint that is whole; and, if a newer one is damaged, the error that `newest` raises."""
+        """Return the newest intact checkpoint and, if a newer one is damaged, the error that `newest` raises."""
         damage: DamagedError | None = None
-        for step in reversed(self._steps()):
+        for step in reversed(self.steps()):
             try:
                 found = self._verified(step)
             except DamagedError as error:
@@ -195,6 +212,12 @@ class Store:
             else:
                 return found, damage and _offering(damage, step)
         return None, damage and _offering(damage, None)
+
+    def unfinished(self, after: int) -> list[Path]:
+        """Return the folders of later checkpoints that were unfinished when their run was killed."""
+        names = sorted(os.listdir(self.folder)) if self.folder.is_dir() else []
+        found = ((name, _LEFT_OVER.fullmatch(name)) for name in names if name.startswith(".step-"))
+        return [self.folder / name for name, left in found if left and int(left[1]) > after]
 
     def _verified(self, step: int) -> Checkpoint:
         found = self._open(step)
@@ -204,22 +227,25 @@ class Store:
     def _open(self, step: int) -> Checkpoint:
         return Checkpoint.open(self.folder / _name(step))
 
-    def _steps(self) -> list[int]:
-        """Of all checkpoints, damaged ones too. A folder without a manifest is none."""
-        if not self.folder.is_dir():
-            return []
-        steps = [step for name in os.listdir(self.folder) if (step := step_of(name)) is not None]
-        return [step for step in sorted(steps) if os.path.lexists(self.folder / _name(step) / MANIFEST)]
+    def steps(self) -> list[int]:
+        """Return the steps of all checkpoints, oldest first, including damaged ones.
+
+        A folder gets its name after its manifest is on disk. A folder without a manifest is therefore damaged.
+        """
+        places = self.folder.iterdir() if self.folder.is_dir() else ()
+        return sorted(
+            step for place in places if (step := step_of(place.name)) is not None and place.is_dir()
+        )
 
     def _prune(self, step: int) -> None:
-        """Remove what is neither among the last nor the best, and what is left of checkpoints that failed."""
+        """Remove checkpoints that are neither recent nor the best, and the rest of failed checkpoints."""
         found = {each.step: each for each in self.checkpoints()}
         kept = {*list(found)[-self.keep :]}
         rated = [each for each in found.values() if each.metric is not None]
         if self.keep_best and rated:
             sign = 1 if self.better == HIGHER else -1
             kept.add(max(rated, key=lambda each: (sign * (each.metric or 0.0), each.step)).step)
-        for each in self._steps():
+        for each in self.steps():
             if each not in kept:
                 self._discard(each)
         for name in os.listdir(self.folder):
@@ -241,7 +267,7 @@ class Store:
 
 
 def step_of(name: str) -> int | None:
-    """The step of a checkpoint's folder, by its name; None if it is another folder."""
+    """Return the step in a checkpoint folder's name; None for any other folder."""
     found = _STEP.fullmatch(name)
     return int(found[1]) if found else None
 
@@ -258,8 +284,8 @@ def _remove(path: Path) -> None:
 
 
 def _offering(error: DamagedError, whole: int | None) -> DamagedError:
-    """The same, with what can be done about it."""
-    remedy = "none of the checkpoints is whole: begin anew in another folder"
+    """Return the same error with a remedy."""
+    remedy = "no checkpoint is intact: start again in another folder"
     if whole is not None:
-        remedy = f'step {whole}, before it, is whole: resume="newest-good" takes it'
+        remedy = f'the checkpoint of step {whole} before it is intact: resume="newest-good" uses it'
     return DamagedError(error.folder, error.file, error.reason, remedy)

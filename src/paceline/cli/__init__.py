@@ -1,4 +1,4 @@
-"""The command line: words in, text out, and nothing else. Torch is imported by the commands that need it."""
+"""The command line: parses options and prints results. Torch is imported only by the commands that need it."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ app.command("cut")(cut.cut)
 
 @app.callback()
 def paceline(version: Version = False) -> None:
-    """Train one PyTorch model on many workers, with any strategy, chosen by one word."""
+    """Train one PyTorch model on many workers, with any parallel-training strategy."""
 
 
 def main() -> None:
-    """What the console script runs."""
+    """Run the console script."""
     app()

@@ -1,4 +1,4 @@
-"""`paceline bench`: how long each algorithm of a pattern takes, here or on links that are described."""
+"""`paceline bench`: the time of each algorithm of a pattern, on this machine or on simulated links."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ import typer
 from typer import Argument, Option
 
 from paceline.cli import options
-from paceline.cli.cluster import ClusterWords
+from paceline.cli.cluster import ClusterOptions
 from paceline.cli.failures import exit_codes
 from paceline.cli.files import check_writable
 from paceline.cli.table import print_table
 from paceline.errors import ConfigurationError, RunError
+from paceline.system import interrupts
 
 if TYPE_CHECKING:
     from paceline.bench.report import Report, Row
@@ -33,20 +34,22 @@ Pattern = Annotated[
         metavar="PATTERN",
     ),
 ]
-Workers = Annotated[int, Option(help="How many ranks take part.")]
+Workers = Annotated[int, Option(help="Number of ranks.")]
 Algorithms = Annotated[
-    str | None, Option(metavar="NAME,…", help="Which to compare. Left out: all that the pattern has.")
+    str | None, Option(metavar="NAME,…", help="Algorithms to compare. Default: all of the pattern.")
 ]
-Begin = Annotated[str, Option("--begin", "-b", metavar="BYTES", help="The smallest size.")]
-End = Annotated[str, Option("--end", "-e", metavar="BYTES", help="The largest size.")]
-Factor = Annotated[float, Option("--factor", "-f", help="Each size is so many times the one before.")]
+Begin = Annotated[str, Option("--begin", "-b", metavar="BYTES", help="Smallest size.")]
+End = Annotated[str, Option("--end", "-e", metavar="BYTES", help="Largest size.")]
+Factor = Annotated[float, Option("--factor", "-f", help="Ratio of each size to the previous one.")]
 Dtype = Annotated[str, Option(help="float32, float64, bfloat16, float16 or int64.")]
-Repeat = Annotated[int | None, Option(help="Timed calls of each. Left out: 40 of small sizes to 5 of large.")]
+Repeat = Annotated[
+    int | None, Option(help="Timed calls of each algorithm and size. Default: from 40 (small) to 5 (large).")
+]
 Against = Annotated[
     str | None,
-    Option(metavar="BASELINE", help="Time a baseline between our calls, and print the ratio: gloo."),
+    Option(metavar="BASELINE", help="Baseline to time in the same run, with ratios: gloo."),
 ]
-Plot = Annotated[Path | None, Option(metavar="FILE", help="Draw bus bandwidth over size, as SVG.")]
+Plot = Annotated[Path | None, Option(metavar="FILE", help="Plot bus bandwidth over size, as SVG.")]
 
 
 def bench(
@@ -67,9 +70,9 @@ def bench(
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Time a communication pattern: each algorithm at each size, results checked, the quickest named."""
-    with exit_codes():
-        words = _cluster_words(workers, simulate, link, bandwidth, latency)
+    """Time each algorithm of a communication pattern at each size. Results are verified; the fastest are marked."""
+    with exit_codes(), interrupts.recorded():
+        words = _cluster_options(workers, simulate, link, bandwidth, latency)
         from paceline.bench.spec import Spec
         from paceline.costs.units import parse_bytes
 
@@ -84,15 +87,16 @@ def bench(
             repeat=repeat,
             against=against,
             simulated=simulate,
+            shares_memory=link != "tcp",
         )
         _check_plot(plot, spec)
         _show(_benched(spec, words, quiet), plot, as_json)
 
 
-def _cluster_words(
+def _cluster_options(
     workers: int, simulate: bool, link: str | None, bandwidth: str | None, latency: str | None
-) -> ClusterWords:
-    return ClusterWords(
+) -> ClusterOptions:
+    return ClusterOptions(
         workers=workers,
         slow=(),
         delay=(),
@@ -110,28 +114,28 @@ def _names(algorithms: str | None) -> tuple[str, ...]:
         return ()
     names = tuple(name.strip() for name in algorithms.split(","))
     if not all(names):
-        raise ConfigurationError("--algorithms", "must be names with commas between them", algorithms)
+        raise ConfigurationError("--algorithms", "must be names separated by commas", algorithms)
     return names
 
 
 def _check_plot(plot: Path | None, spec: Spec) -> None:
-    """Refuse at once what could not be drawn or written in the end."""
+    """Reject a plot that could not be drawn or written, before the bench starts."""
     if plot is None:
         return
     if not spec.kind.sized:
-        raise ConfigurationError("--plot", "needs a pattern that has sizes", spec.pattern, "leave it out")
+        raise ConfigurationError("--plot", "needs a pattern with sizes", spec.pattern, "omit it")
     if not spec.kind.bus_factor(spec.workers):
-        raise ConfigurationError("--workers", "must be at least 2 to have a bus to plot", spec.workers)
+        raise ConfigurationError("--workers", "must be at least 2 for a plot of bus bandwidth", spec.workers)
     check_writable("--plot", plot)
 
 
-def _benched(spec: Spec, words: ClusterWords, quiet: bool) -> Report:
+def _benched(spec: Spec, words: ClusterOptions, quiet: bool) -> Report:
     from paceline.bench.measure import measure
     from paceline.bench.memory import check_memory
     from paceline.bench.predict import predict
     from paceline.clusters.local.local import Local
     from paceline.clusters.simulated.simulated import Simulated
-    from paceline.environment import available_bytes
+    from paceline.system.environment import available_bytes
 
     cluster = words.cluster()
     if isinstance(cluster, Local):
@@ -145,7 +149,7 @@ def _benched(spec: Spec, words: ClusterWords, quiet: bool) -> Report:
 
 @contextmanager
 def _shown_sizes(spec: Spec, quiet: bool) -> Iterator[Callable[[int], None] | None]:
-    """What is to be called when a size begins: a bar on a terminal, a line elsewhere, both on stderr."""
+    """Yield the function to call at the start of a size: a bar on a terminal, else a line, both on stderr. Or None."""
     from paceline.costs.units import format_bytes
 
     sizes = [format_bytes(length * spec.itemsize) for length in spec.lengths]
@@ -167,7 +171,7 @@ def _bar(sizes: Sequence[str]) -> Iterator[Callable[[int], None]]:
 
     columns = (rich.TextColumn("size"), rich.MofNCompleteColumn(), rich.BarColumn())
     what = rich.TextColumn("{task.description}", markup=False)
-    # Drawn when a size begins, which is before its timed calls: a thread that draws would disturb them.
+    # Drawn at the start of a size, before its timed calls: a drawing thread would disturb them.
     with rich.Progress(
         *columns, what, console=Console(stderr=True), transient=True, auto_refresh=False
     ) as bar:
@@ -197,11 +201,11 @@ def _save_plot(report: Report, plot: Path) -> None:
     try:
         plot.write_text(draw(report), encoding="utf-8")
     except OSError as error:
-        raise RunError(f"the bench ended well but its plot could not be saved: {error}") from error
+        raise RunError(f"the bench succeeded, but its plot could not be saved: {error}") from error
 
 
 def _print_report(report: Report) -> None:
-    from paceline.bench.words import bandwidth_unit, facts
+    from paceline.bench.texts import bandwidth_unit, facts
 
     sized, against = report.spec.kind.sized, report.spec.against
     typer.echo(report.spec.pattern + f" of {report.spec.dtype}" * sized + f" on {report.where}\n")
@@ -228,7 +232,7 @@ def _cells(row: Row, report: Report, scale: float) -> list[str]:
 
 
 def _three_digits(value: float) -> str:
-    """Without an exponent, so that a column can be read down."""
+    """Format without an exponent, so that the numbers in a column are easy to compare."""
     if not 0 < value < math.inf:
         return f"{value:g}"
     return f"{value:.{max(0, 2 - math.floor(math.log10(value)))}f}"

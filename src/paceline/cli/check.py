@@ -1,4 +1,4 @@
-"""`paceline check`: a task tried before it is trained."""
+"""`paceline check`: a trial of a task before training."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typer import Option
 from paceline.cli.failures import REFUSED, exit_codes
 from paceline.cli.options import File, Quiet, Seed, Workers
 from paceline.cli.progress import shown_name
+from paceline.system import interrupts
 
 if TYPE_CHECKING:
     from paceline.checking import Checked
@@ -24,9 +25,7 @@ _COLUMNS = 100
 
 FailuresEvery = Annotated[
     str | None,
-    Option(
-        metavar="TIME", help="How often something fails, such as 6h: for the best interval of checkpoints."
-    ),
+    Option(metavar="TIME", help="Mean time between failures, such as 6h, for the best checkpoint interval."),
 ]
 
 
@@ -37,11 +36,11 @@ def check(
     failures_every: FailuresEvery = None,
     quiet: Quiet = False,
 ) -> None:
-    """Build the task of a file, run one batch and a step of each strategy, and say what was found."""
-    with exit_codes():
+    """Test a task file: run one batch, and a step of each strategy. Print costs and problems."""
+    with exit_codes(), interrupts.recorded():
         failures = _failures(failures_every)
         from paceline.checking import check_task
-        from paceline.task_files import load_task
+        from paceline.task.files import load_task
 
         with exit_codes(failure=REFUSED):
             task = load_task(file)
@@ -51,9 +50,9 @@ def check(
 
 
 def _failures(every: str | None) -> dict[str, float]:
-    """In words, and the seconds between two of them."""
+    """Return seconds between two failures, by their description."""
     if every is None:
-        return {"for a failure an hour": 3600.0, "for one a day": 86_400.0, "for one a week": 604_800.0}
+        return {"for a failure per hour": 3600.0, "per day": 86_400.0, "per week": 604_800.0}
     from paceline.costs.units import check_positive, format_seconds, parse_seconds
 
     seconds = parse_seconds(every, "--failures-every")
@@ -75,7 +74,7 @@ def _lines(file: str, found: Checked, workers: int, failures: dict[str, float]) 
         yield f"next: paceline train {file} --workers {workers}"
         yield f"or:   paceline compare {file} --strategies all-reduce,async --workers {workers}"
     else:
-        yield f"mend the first of these, then try again: paceline check {file}"
+        yield f"fix the first problem, then run again: paceline check {file}"
 
 
 def _rows(found: Checked) -> dict[str, str]:
@@ -83,7 +82,7 @@ def _rows(found: Checked) -> dict[str, str]:
 
     frozen = found.parameters - found.trainable
     whole, own = found.batch_size, found.slice_size
-    metric = "none, so that there is no target" if found.metric is None else f"{found.metric:.4g} untrained"
+    metric = "none, so there is no target" if found.metric is None else f"{found.metric:.4g} (untrained)"
     memory = ", ".join(f"{name} {format_bytes(size)}" for name, size in found.memory.items())
     return {
         "parameters": f"{found.parameters:,}, {f'{frozen:,} of them frozen' if frozen else 'all trained'}; "
@@ -92,11 +91,11 @@ def _rows(found: Checked) -> dict[str, str]:
         + (f", {found.test_samples:,} for tests" if found.test_samples else ""),
         "first loss": f"{found.loss:.4g}",
         "metric": metric,
-        "a gradient": f"{format_seconds(found.gradient_s(whole))} of a batch of {whole:,}, "
-        f"{format_seconds(found.gradient_s(own))} of a worker's slice of {own:,}, "
+        "a gradient": f"{format_seconds(found.gradient_s(whole))} for a batch of {whole:,}, "
+        f"{format_seconds(found.gradient_s(own))} for a worker's slice of {own:,}, "
         f"with {found.threads} thread{'s' * (found.threads > 1)}",
         "an update": format_seconds(found.price.update_s),
-        "memory": f"{format_bytes(sum(found.memory.values()))} a worker: {memory}",
+        "memory": f"{format_bytes(sum(found.memory.values()))} per worker: {memory}",
     }
 
 
@@ -106,21 +105,21 @@ def _checkpoint(found: Checked, failures: dict[str, float]) -> str:
 
     size = format_bytes(found.checkpoint_bytes)
     if found.checkpoint_s is None:
-        return f"{size}; nothing can be written in this folder"
+        return f"{size}; this folder is not writable"
     best = {words: daly_s(found.checkpoint_s, every_s) for words, every_s in failures.items()}
     listed = ", ".join(f"{format_seconds(seconds)} {words}" for words, seconds in best.items())
     return f"{size}, {format_seconds(found.checkpoint_s)} to this disk; best interval (Young, Daly): {listed}"
 
 
 def _tried(found: Checked, workers: int) -> str:
-    """How far the trial went."""
+    """Describe which strategies were tried."""
     trials = found.trials
     where = f"on {workers} simulated workers"
     if not trials.works and not trials.failures:
-        return f"No strategy was tried: there is no memory for {workers + 1} copies of the model here."
+        return f"No strategy was tried: there is not enough memory for {workers + 1} copies of the model."
     text = f"{len(trials.works)} of {len(trials.works) + len(trials.failures)} strategies tried {where} work."
     if trials.untried:
-        text += f" Not tried, for want of time: {', '.join(trials.untried)}."
+        text += f" Not tried, because the time limit was reached: {', '.join(trials.untried)}."
     return text
 
 

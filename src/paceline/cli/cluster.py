@@ -1,4 +1,4 @@
-"""The cluster that the words of a command describe."""
+"""The cluster that the options of a command describe."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 from paceline.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from paceline.clusters.job import Cluster
+    from paceline.clusters.base.job import Cluster
 
-__all__ = ["ClusterWords"]
+__all__ = ["ClusterOptions"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterWords:
-    """What was written about the cluster. That the words fit each other is checked before torch is loaded."""
+class ClusterOptions:
+    """The options that describe the cluster. Their consistency is checked before torch is loaded."""
 
     workers: int
     slow: Sequence[str]
@@ -28,24 +28,24 @@ class ClusterWords:
     compute: str | None
     link: str | None = None
     ray: str | None = None
-    """The address of a Ray cluster; empty for a private one. None: no Ray."""
+    """Address of a Ray cluster; empty for a private one, None if Ray is not used."""
     encrypt: bool | None = None
     threads: int | None = None
     device: str | None = None
     emulates: bool = False
-    """Whether the command can emulate machines, and links between them, by local workers."""
+    """Whether the command can emulate machines and links with local workers."""
 
     def __post_init__(self) -> None:
         described = {"--compute": self.compute, "--bandwidth": self.bandwidth, "--latency": self.latency}
         for option, value in described.items():
             if value is not None and not self.simulate and not self.emulates:
-                raise ConfigurationError(option, "needs --simulate", value, "add --simulate or leave it out")
+                raise ConfigurationError(option, "needs --simulate", value, "add --simulate or omit it")
         if self.deadline is not None and self.simulate:
-            remedy = "leave it out: simulated workers that wait for ever are reported as a deadlock"
+            remedy = "omit it: simulated workers that never stop waiting are reported as a deadlock"
             raise ConfigurationError("--deadline", "is for real workers", self.deadline, remedy)
 
         if self.device is not None and self.simulate:
-            remedy = "leave it out: simulated workers compute on the processor, if at all"
+            remedy = "omit it: simulated workers compute on the CPU, if at all"
             raise ConfigurationError("--device", "is for real workers", self.device, remedy)
         if self.link is not None:
             self._check_link(self.link)
@@ -53,16 +53,16 @@ class ClusterWords:
             self._check_ray()
         if self.encrypt is not None and self.link != "tcp" and self.ray is None:
             option = "--encrypt" if self.encrypt else "--no-encrypt"
-            remedy = "add one of these or leave it out"
+            remedy = "add one of these, or omit it"
             raise ConfigurationError(option, "needs --link tcp or --ray", self.encrypt, remedy)
 
     def _check_link(self, link: str) -> None:
         if self.simulate:
-            remedy = "leave it out: --bandwidth and --latency describe simulated links"
+            remedy = "omit it: --bandwidth and --latency describe simulated links"
             raise ConfigurationError("--link", "is for real workers", link, remedy)
         for option, value in {"--bandwidth": self.bandwidth, "--latency": self.latency}.items():
             if value is not None:
-                remedy = "a link is real or emulated: leave one of them out"
+                remedy = "a link is either real or emulated: omit one of them"
                 raise ConfigurationError("--link", f"excludes {option}", link, remedy)
 
     def _check_ray(self) -> None:
@@ -75,13 +75,11 @@ class ClusterWords:
         }
         for option, value in excluded.items():
             if value is not None:
-                remedy = (
-                    "leave one of the two out: workers on Ray take the time they take, and so do their links"
-                )
+                remedy = "omit one of the two: workers and links of Ray are not emulated"
                 raise ConfigurationError("--ray", f"excludes {option}", value, remedy)
 
     def cluster(self) -> Cluster:
-        """The cluster itself."""
+        """Return the cluster."""
         import paceline as pl
         from paceline.costs.stragglers import parse_delays, parse_slow
 
@@ -92,7 +90,7 @@ class ClusterWords:
             options["threads"] = self.threads
         if self.device is not None:
             options["device"] = self.device
-        # Named last, because that loads torch: a word that cannot be read is refused before.
+        # Created last, because this loads torch: invalid options are rejected before.
         if self.ray is not None:
             return pl.Ray(self.ray or None, encrypt=self.encrypt, **options)
         return pl.Simulated(**options) if self.simulate else pl.Local(**options)
@@ -108,7 +106,7 @@ class ClusterWords:
         return options
 
     def _described_options(self) -> dict[str, Any]:
-        """What machines and links take, simulated or emulated."""
+        """Return the options of simulated or emulated machines and links."""
         from paceline.costs import times
         from paceline.costs.link import Link
 

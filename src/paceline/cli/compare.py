@@ -1,4 +1,4 @@
-"""`paceline compare`: the task of a file, trained with several strategies."""
+"""`paceline compare`: trains the task of a file with several strategies."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from paceline.cli import options
-from paceline.cli.cluster import ClusterWords
+from paceline.cli.cluster import ClusterOptions
 from paceline.cli.failures import FAILED, REFUSED, exit_codes
 from paceline.cli.files import check_directory
 from paceline.cli.progress import shown_comparison
@@ -19,10 +19,11 @@ from paceline.cli.table import print_table
 from paceline.cli.tensorboard import Board
 from paceline.cli.train import check_length
 from paceline.errors import RunError
+from paceline.system import interrupts
 
 if TYPE_CHECKING:
-    from paceline.comparison.comparison import Comparison
-    from paceline.comparison.contender import Stage
+    from paceline.analysis.comparison.comparison import Comparison
+    from paceline.analysis.comparison.contender import Stage
 
 __all__ = ["compare"]
 
@@ -56,13 +57,13 @@ def compare(
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Train the task of a file with several strategies, as `train` does, and say which one wins and why."""
-    with exit_codes():
+    """Train a task with several strategies, and compare them: a table, the winner and the reason."""
+    with exit_codes(), interrupts.recorded():
         check_length(steps, epochs)
         if out is not None:
             check_directory("--out", out)
         board = None if tensorboard is None else Board(tensorboard)
-        words = ClusterWords(
+        words = ClusterOptions(
             workers=workers,
             slow=slow or (),
             delay=delay or (),
@@ -98,19 +99,19 @@ def compare(
 
 
 def _split(strategies: str) -> list[str]:
-    from paceline.comparison.names import split_strategies
+    from paceline.analysis.comparison.names import split_strategies
     from paceline.strategies import is_known, parse
 
     named = split_strategies(strategies, "--strategies")
-    for strategy in filter(is_known, named):  # the task's file may register a name that is not known yet
-        parse(strategy)  # a wrong parameter is refused before torch and the task are loaded
+    for strategy in filter(is_known, named):  # the task's file may register an unknown name
+        parse(strategy)  # reject a wrong parameter before torch and the task are loaded
     return named
 
 
 def _compared(
     file: str,
     strategies: Sequence[str],
-    words: ClusterWords,
+    words: ClusterOptions,
     quiet: bool,
     board: Board | None,
     options_of_compare: dict[str, Any],
@@ -139,7 +140,7 @@ def _save(found: Comparison, out: Path, title: str) -> None:
         found.save(out)
         found.report(out / "report.html", title=title)
     except OSError as error:
-        raise RunError(f"the comparison ended well but could not be saved in {out}: {error}") from error
+        raise RunError(f"the comparison succeeded, but could not be saved in {out}: {error}") from error
     typer.echo(f"saved in {out}; open {out / 'report.html'}", err=True)
 
 

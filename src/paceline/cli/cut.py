@@ -1,4 +1,4 @@
-"""`paceline cut`: where a task's model is cut into stages, as a table and as a drawing."""
+"""`paceline cut`: where a task's model is cut into stages, as a table and a plot."""
 
 from __future__ import annotations
 
@@ -16,16 +16,14 @@ from paceline.cli.table import print_table
 from paceline.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from paceline.cutting.facts import Facts
+    from paceline.checking.cut_facts import Facts
 
 __all__ = ["cut"]
 
-Stages = Annotated[int, Option(help="Into how many stages the model is cut.")]
-Cuts = Annotated[
-    str, Option(help="Layers to cut before, with + between them. Left out: for about equal seconds.")
-]
+Stages = Annotated[int, Option(help="Number of stages.")]
+Cuts = Annotated[str, Option(help="Layers to cut before, joined by +. Default: cuts for about equal times.")]
 Plot = Annotated[
-    Path | None, Option(metavar="FILE", help="Draw the stages and what crosses the cuts, as SVG.")
+    Path | None, Option(metavar="FILE", help="Plot the stages and the bytes across the cuts, as SVG.")
 ]
 
 
@@ -36,7 +34,7 @@ def cut(
     plot: Plot = None,
     as_json: options.Json = False,
 ) -> None:
-    """Show where the pipelines cut a task's model: layers, parameters, seconds, and bytes across each cut."""
+    """Show the pipeline stages of a task's model: layers, parameters, seconds, and bytes across each cut."""
     with exit_codes():
         if stages < 1:
             raise ConfigurationError("--stages", "must be at least 1", stages)
@@ -52,8 +50,8 @@ def cut(
 
 
 def _find(file: str, stages: int, cuts: str) -> Facts:
-    from paceline.cutting.facts import facts_of
-    from paceline.task_files import load_task
+    from paceline.checking.cut_facts import facts_of
+    from paceline.task.files import load_task
 
     with exit_codes(failure=REFUSED):
         task = load_task(file)
@@ -62,13 +60,13 @@ def _find(file: str, stages: int, cuts: str) -> Facts:
 
 
 def _plot(facts: Facts, file: str, plot: Path) -> None:
-    from paceline.cutting.picture import draw
+    from paceline.checking.cut_picture import draw
 
     save_picture(draw(facts, f"{Path(file).stem} in {len(facts.stages)} stages"), plot)
 
 
 def _print(facts: Facts) -> None:
-    from paceline.cutting.picture import bars
+    from paceline.checking.cut_picture import bars
 
     header = ("stage", "layers", "parameters", "operations", "seconds", "bytes to next")
     print_table(header, [stage.cells() for stage in facts.stages])

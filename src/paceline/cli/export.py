@@ -1,4 +1,4 @@
-"""`paceline export`: the model of a run or of a checkpoint, as one plain file."""
+"""`paceline export`: the model of a run or of a checkpoint as one file."""
 
 from __future__ import annotations
 
@@ -17,31 +17,29 @@ __all__ = ["export"]
 Directory = Annotated[
     Path,
     Argument(
-        metavar="DIR", help="A saved run, a checkpoint, or a folder of checkpoints: the newest that is whole."
+        metavar="DIR", help="Saved run, checkpoint, or folder of checkpoints (the newest intact one is used)."
     ),
 ]
-Out = Annotated[
-    Path, Option(metavar="FILE", help="The file: safetensors, by the names of the model's state dict.")
-]
+Out = Annotated[Path, Option(metavar="FILE", help="Output file, in safetensors format.")]
 
 
 def export(directory: Directory, out: Out = Path("model.safetensors")) -> None:
-    """Write the trained model as a plain state dict, which safetensors reads."""
+    """Write the state dict of a trained model to a safetensors file."""
     with exit_codes():
         check_writable("--out", out)
         from paceline.costs.units import format_bytes
-        from paceline.inventory import model_of
-        from paceline.tensor_files import write_tensors
-        from paceline.writing import replacing
+        from paceline.files.tensor_files import write_tensors
+        from paceline.files.writing import replacing
+        from paceline.runs.inventory import model_of
 
         found = model_of(directory)
         if not found.state:
             raise ConfigurationError(
-                "DIR", "must hold a model", str(directory), "this run did no mathematics"
+                "DIR", "must hold a model", str(directory), "this run had no tensor math"
             )
         with replacing(out) as file:
             written = write_tensors(file, found.state)
         if found.skipped:
-            typer.echo(f"not of the newest checkpoint, which is damaged: {found.skipped}", err=True)
+            typer.echo(f"skipped the newest checkpoint, which is damaged: {found.skipped}", err=True)
         count = f"{len(found.state)} tensor{'s' * (len(found.state) > 1)}"
-        typer.echo(f"{out}: {count}, {format_bytes(written.nbytes)}, of {found.source}")
+        typer.echo(f"{out}: {count}, {format_bytes(written.nbytes)}, from {found.source}")

@@ -1,4 +1,4 @@
-"""How a command ends: 0 well; 1 a run failed; 2 refused before anything ran; 130 interrupted by Ctrl-C."""
+"""Exit codes: 0 success; 1 a run failed; 2 rejected before anything ran; 130 interrupted by Ctrl-C."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ __all__ = ["FAILED", "INTERRUPTED", "REFUSED", "exit_codes"]
 
 FAILED = 1
 REFUSED = 2
-INTERRUPTED = 130  # what shells report for a process that SIGINT (2) ended: 128 + 2
+INTERRUPTED = 130  # shells report this for a process ended by SIGINT (2): 128 + 2
 
 
 @contextmanager
 def exit_codes(failure: int = FAILED) -> Iterator[None]:
-    """Turn what Paceline raises on purpose into a message on stderr and an exit code, without a traceback."""
+    """Convert Paceline's exceptions to a message on stderr and an exit code, without a traceback."""
     try:
         yield
     except PacelineError as error:

@@ -1,4 +1,4 @@
-"""The words that the commands take: type, name and help of each."""
+"""The options of the commands: type, name and help of each."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated
 from typer import Argument, Exit, Option, echo
 
 _LINKS = "Links between real workers"
-_MACHINES = "Machines that you do not have"
+_MACHINES = "Simulated and emulated machines"
 
 
 def _print_version(wanted: bool) -> None:
@@ -20,46 +20,46 @@ def _print_version(wanted: bool) -> None:
 
 
 File = Annotated[
-    str, Argument(metavar="FILE[:NAME]", help="The Python file of the task; its name, if there are several.")
+    str, Argument(metavar="FILE[:NAME]", help="Python file of the task; NAME selects one of several tasks.")
 ]
 Strategy = Annotated[
-    str, Option(help="How the workers cooperate: a name of `paceline strategies`, or name:parameter=value,…")
+    str, Option(help="Strategy: a name from `paceline strategies`, or name:parameter=value,…")
 ]
-Workers = Annotated[int, Option(help="How many ranks compute gradients.")]
-Steps = Annotated[int | None, Option(help="Train for so many updates of the parameters.")]
+Workers = Annotated[int, Option(help="Number of ranks that compute gradients.")]
+Steps = Annotated[int | None, Option(help="Length of the run in updates of the parameters.")]
 Epochs = Annotated[
     int | None,
-    Option(help="Train for so many passes over the data, counted in samples. 10, if --steps is not given."),
+    Option(help="Length of the run in passes over the data. Default: 10, unless --steps is given."),
 ]
-Seed = Annotated[int, Option(help="Sets the initial parameters and all batches.")]
-StopAtTarget = Annotated[bool, Option("--stop-at-target", help="Stop when the task's target is reached.")]
+Seed = Annotated[int, Option(help="Seed of the initial parameters and of all batches.")]
+StopAtTarget = Annotated[
+    bool, Option("--stop-at-target", help="End the run when the task's target is reached.")
+]
 
 Slow = Annotated[
-    list[str] | None, Option(metavar="RANK:FACTOR", help="A slow rank, such as 3:4x. May be repeated.")
+    list[str] | None, Option(metavar="RANK:FACTOR", help="Slow rank, such as 3:4x. May be repeated.")
 ]
 Delay = Annotated[
     list[str] | None,
     Option(
         metavar="TIMES",
-        help="A delay before each gradient: exp:mean=50ms, or 2=exp:mean=50ms for rank 2. May be repeated.",
+        help="Delay of each gradient: exp:mean=50ms, or 2=exp:mean=50ms for rank 2. May be repeated.",
     ),
 ]
 Deadline = Annotated[
-    str | None, Option(metavar="TIME", help="The longest that a worker waits for another, such as 60s.")
+    str | None, Option(metavar="TIME", help="Timeout of a rank that waits for another, such as 60s.")
 ]
 Threads = Annotated[
     int | None,
-    Option(
-        help="With how many threads each rank computes. Left out: its host's cores, shared out among the workers."
-    ),
+    Option(help="Compute threads of each rank. Default: the cores of its host divided by its workers."),
 ]
 
 Device = Annotated[
     str | None,
     Option(
         metavar="NAME",
-        help="Where ranks compute: cpu, auto, gpu, or torch's name for it, such as cuda. Left out: cpu; on Ray, the "
-        "GPU that a rank is given.",
+        help="Device of the ranks: cpu, auto, gpu, or torch's name, such as cuda. Default: cpu; on Ray, the GPU "
+        "assigned to a rank.",
     ),
 ]
 
@@ -67,7 +67,7 @@ Simulate = Annotated[
     bool,
     Option(
         "--simulate",
-        help="Simulate the workers, in virtual time. Without it (not in bench) local workers emulate what is given.",
+        help="Simulate the workers in virtual time. Without it, train and compare emulate the given machines.",
         rich_help_panel=_MACHINES,
     ),
 ]
@@ -75,7 +75,7 @@ Link = Annotated[
     str | None,
     Option(
         metavar="KIND",
-        help="How local workers talk: shared-memory (the default) or tcp.",
+        help="Link between local workers: shared-memory (default) or tcp.",
         rich_help_panel=_LINKS,
     ),
 ]
@@ -83,7 +83,7 @@ Encrypt = Annotated[
     bool | None,
     Option(
         "--encrypt/--no-encrypt",
-        help="Whether messages by --link tcp or --ray are encrypted. Left out: those of --ray between hosts are.",
+        help="Encrypt messages of --link tcp or --ray. Default: only between the hosts of --ray.",
         rich_help_panel=_LINKS,
     ),
 ]
@@ -91,22 +91,22 @@ Ray = Annotated[
     str | None,
     Option(
         metavar="[ADDRESS]",
-        help="Train on a Ray cluster: auto, or the host:port of one. Without an address: a private Ray, here.",
+        help="Train on a Ray cluster: auto, or its host:port. Without an address: a private Ray on this machine.",
     ),
 ]
-_KINDS = "Simulated, or (by train and compare) emulated between local workers."
+_KINDS = "Simulated, or emulated by train and compare."
 Bandwidth = Annotated[
-    str | None, Option(help=f"Of each link, such as 1Gbps. {_KINDS}", rich_help_panel=_MACHINES)
+    str | None, Option(help=f"Bandwidth of each link, such as 1Gbps. {_KINDS}", rich_help_panel=_MACHINES)
 ]
 Latency = Annotated[
-    str | None, Option(help=f"Of each link, such as 50us. {_KINDS}", rich_help_panel=_MACHINES)
+    str | None, Option(help=f"Latency of each link, such as 50us. {_KINDS}", rich_help_panel=_MACHINES)
 ]
 Compute = Annotated[
     str | None,
     Option(
         metavar="TIMES",
-        help="What a gradient takes, such as exp:mean=10ms; local workers sleep for the rest of it. "
-        "Left out: what it takes here.",
+        help="Time of a gradient, such as exp:mean=10ms. Local workers sleep for the rest of it. "
+        "Default: the real time on this machine.",
         rich_help_panel=_MACHINES,
     ),
 ]
@@ -115,54 +115,59 @@ Strategies = Annotated[
     str,
     Option(
         metavar="STRATEGY,…",
-        help="Strategies with commas between them, such as all-reduce,k-sync:k=3,async.",
+        help="Strategies, separated by commas, such as all-reduce,k-sync:k=3,async.",
     ),
 ]
-Repeat = Annotated[int, Option(help="Runs of each strategy, in rounds; round n has the seed --seed + n - 1.")]
-Target = Annotated[float | None, Option(help="The metric's value to reach, in place of the task's own.")]
+Repeat = Annotated[
+    int, Option(help="Runs of each strategy, in rounds. Round n uses the seed --seed + n - 1.")
+]
+Target = Annotated[float | None, Option(help="Value of the metric to reach, instead of the task's target.")]
 Against = Annotated[
     list[str] | None,
     Option(
         metavar="BASELINE",
-        help="A baseline to stand against, on local workers: ddp, PyTorch's DistributedDataParallel on Gloo.",
+        help="Baseline to include, on local workers: ddp (PyTorch's DistributedDataParallel on Gloo).",
     ),
 ]
 Baseline = Annotated[
-    bool, Option("--baseline/--no-baseline", help="Run `single` too, on one worker, for the speed-up.")
+    bool,
+    Option(
+        "--baseline/--no-baseline", help="Also run `single` on one worker, as the baseline for the speed-up."
+    ),
 ]
 TensorBoard = Annotated[
-    Path | None, Option(metavar="DIR", help="Write loss and metric there too, for TensorBoard.")
+    Path | None, Option(metavar="DIR", help="Write loss and metric to this directory for TensorBoard.")
 ]
 
-_GOING_ON = "Going on"
+_CHECKPOINTS = "Checkpoints"
 Checkpoint = Annotated[
     Path | None,
-    Option(
-        metavar="DIR", help="Keep the run in this directory, so that it can go on.", rich_help_panel=_GOING_ON
-    ),
+    Option(metavar="DIR", help="Save checkpoints in this directory.", rich_help_panel=_CHECKPOINTS),
 ]
 CheckpointEvery = Annotated[
     str | None,
     Option(
         metavar="STEPS|TIME",
-        help="How often, such as 100 or 5min, which is the default.",
-        rich_help_panel=_GOING_ON,
+        help="Interval between checkpoints, such as 100 (steps) or 5min. Default: 5min.",
+        rich_help_panel=_CHECKPOINTS,
     ),
 ]
 Resume = Annotated[
     bool,
     Option(
-        "--resume", help="Go on from the newest checkpoint there, if there is one.", rich_help_panel=_GOING_ON
+        "--resume", help="Resume from the newest checkpoint, if there is one.", rich_help_panel=_CHECKPOINTS
     ),
 ]
 
 Out = Annotated[Path | None, Option(metavar="DIR", help="Save history, trace and model in this directory.")]
 OutWithPage = Annotated[
     Path | None,
-    Option("--out", metavar="DIR", help="Save every run there, and report.html: the page about them."),
+    Option(
+        "--out", metavar="DIR", help="Save every run in this directory, with an HTML report (report.html)."
+    ),
 ]
-Json = Annotated[bool, Option("--json", help="Print JSON, and nothing else, to stdout.")]
-Quiet = Annotated[bool, Option("--quiet", help="Show no progress.")]
+Json = Annotated[bool, Option("--json", help="Print only JSON to stdout.")]
+Quiet = Annotated[bool, Option("--quiet", help="Do not show progress.")]
 Version = Annotated[
     bool, Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
 ]

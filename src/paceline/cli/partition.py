@@ -1,4 +1,4 @@
-"""`paceline partition`: how a task's data is parted among clients, as a table and as a picture."""
+"""`paceline partition`: how a task's data is divided among clients, as a table and a plot."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from paceline.cli.table import print_table
 from paceline.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from paceline.replica.partitions.facts import Facts
+    from paceline.data.partitions.facts import Facts
 
 __all__ = ["partition"]
 
 _MOST_ROWS, _MOST_COLUMNS = 50, 20
 
-Clients = Annotated[int, Option(help="How many clients there are.")]
+Clients = Annotated[int, Option(help="Number of clients.")]
 Kind = Annotated[str, Option("--partition", help="iid, dirichlet, or shards by label.")]
-Alpha = Annotated[float, Option(help="Of the Dirichlet distribution: the smaller, the more uneven.")]
-ShardsPerClient = Annotated[int, Option(help="Shards of sorted labels that a client is dealt.")]
-Seed = Annotated[int, Option(help="The strategies' partition_seed.")]
-AllowEmpty = Annotated[bool, Option("--allow-empty", help="Let clients be left without data.")]
-Plot = Annotated[Path | None, Option(metavar="FILE", help="Draw the labels of each client, as SVG.")]
+Alpha = Annotated[float, Option(help="Parameter of the Dirichlet distribution; smaller is more uneven.")]
+ShardsPerClient = Annotated[int, Option(help="Shards of label-sorted data for each client.")]
+Seed = Annotated[int, Option(help="Seed of the partition (partition_seed of the strategies).")]
+AllowEmpty = Annotated[bool, Option("--allow-empty", help="Allow clients without data.")]
+Plot = Annotated[Path | None, Option(metavar="FILE", help="Plot the labels of each client, as SVG.")]
 
 
 def partition(
@@ -42,7 +42,7 @@ def partition(
     plot: Plot = None,
     as_json: options.Json = False,
 ) -> None:
-    """Show how the federated strategies part a task's data: the labels of each client, and their skew."""
+    """Show how the federated strategies divide a task's data: the labels of each client, and their skew."""
     with exit_codes():
         if clients < 1:
             raise ConfigurationError("--clients", "must be at least 1", clients)
@@ -66,14 +66,14 @@ def _draw(
     seed: int,
     allow_empty: bool,
 ) -> Facts:
-    from paceline.replica.partitions import Partition
+    from paceline.data.partitions import Partition
 
     chosen = Partition(
         kind=kind, alpha=alpha, shards_per_client=shards_per_client, allow_empty=allow_empty, seed=seed
     )
-    from paceline.replica.partitions.facts import facts_of
-    from paceline.replica.samples import Samples
-    from paceline.task_files import load_task
+    from paceline.data.partitions.facts import facts_of
+    from paceline.data.samples import Samples
+    from paceline.task.files import load_task
 
     with exit_codes(failure=REFUSED):
         data = load_task(file).build_data()
@@ -81,7 +81,7 @@ def _draw(
 
 
 def _plot(facts: Facts, file: str, plot: Path) -> None:
-    from paceline.replica.partitions.picture import draw
+    from paceline.data.partitions.picture import draw
 
     title = f"{Path(file).stem}: {facts.sizes.sum():,} samples, {facts.clients} clients"
     save_picture(draw(facts, title), plot)
@@ -93,11 +93,13 @@ def _print(facts: Facts) -> None:
     shown = min(facts.clients, _MOST_ROWS)
     print_table(header, [_row(facts, client, bool(columns)) for client in range(shown)])
     if shown < facts.clients:
-        typer.echo(f"… and {facts.clients - shown} clients more, which --json has too")
+        typer.echo(f"… and {facts.clients - shown} more clients; --json lists all")
     typer.echo()
     lines = {"partition": facts.partition, "samples": _sizes(facts)}
     if facts.labels:
-        lines["skew"] = f"{facts.skew:.3f}: mean distance of a client's labels from all (0 alike, 1 apart)"
+        lines["skew"] = (
+            f"{facts.skew:.3f}: mean distance of a client's labels from all labels (0 equal, 1 disjoint)"
+        )
     for name, words in lines.items():
         typer.echo(f"{name:<11}{words}")
 
@@ -114,5 +116,5 @@ def _row(facts: Facts, client: int, with_labels: bool) -> list[str]:
 
 def _sizes(facts: Facts) -> str:
     sizes = facts.sizes
-    words = f"{sizes.sum()}; {sizes.min()} to {sizes.max()} a client, {sizes.mean():.1f} on average"
+    words = f"{sizes.sum()}; {sizes.min()} to {sizes.max()} per client, {sizes.mean():.1f} on average"
     return words + f"; {len(facts.empty)} clients have none" * bool(facts.empty)

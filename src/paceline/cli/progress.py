@@ -1,4 +1,4 @@
-"""How far a run is, on stderr: bars on a terminal, a line every two seconds elsewhere."""
+"""Progress of a run on stderr: bars on a terminal, else a line every two seconds."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from rich.progress import Progress as Bars
     from rich.progress import TaskID
 
-    from paceline.comparison.contender import Stage
-    from paceline.run import Progress, Run
+    from paceline.analysis.comparison.contender import Stage
+    from paceline.runs.run import Progress, Run
 
 __all__ = ["shown_comparison", "shown_name", "shown_progress"]
 
@@ -25,14 +25,14 @@ ShowStage = Callable[["Stage"], None]
 
 
 def shown_progress(*, quiet: bool) -> AbstractContextManager[Show | None]:
-    """What `train` is to call with its progress while the context is open. None where nothing is shown."""
+    """Return a context with the progress function for `train`. None if nothing is shown."""
     if quiet:
         return nullcontext()
     return _bar() if sys.stderr.isatty() else nullcontext(_lines())
 
 
 def shown_comparison(*, quiet: bool) -> AbstractContextManager[ShowStage | None]:
-    """What `compare` is to call with each stage while the context is open. None where nothing is shown."""
+    """Return a context with the progress function for `compare`. None if nothing is shown."""
     if quiet:
         return nullcontext()
     return _bar_each() if sys.stderr.isatty() else nullcontext(_lines_of_each())
@@ -40,7 +40,7 @@ def shown_comparison(*, quiet: bool) -> AbstractContextManager[ShowStage | None]
 
 @contextmanager
 def shown_name(doing: str, *, quiet: bool) -> Iterator[Callable[[str], None]]:
-    """What is to be called with the name of what is done next. It is seen on a terminal alone, until the next."""
+    """Yield a function to call with the name of the next item. The name is shown only on a terminal."""
     if quiet or not sys.stderr.isatty():
         yield lambda name: None
         return
@@ -90,7 +90,7 @@ def _bar() -> Iterator[Show]:
 
 @contextmanager
 def _bar_each() -> Iterator[ShowStage]:
-    """A bar a strategy, which begins anew with every round."""
+    """Yield a progress function with a bar for each strategy, which restarts with every round."""
     rows: dict[str, TaskID] = {}
     with _bars() as bars:
 
@@ -119,7 +119,7 @@ def _bars() -> Bars:
     figures = rich.TextColumn("{task.fields[figures]}", markup=False)
     counts = (rich.TextColumn("step"), rich.MofNCompleteColumn(), rich.BarColumn(bar_width=None))
     columns: tuple[Any, ...] = (names, *counts, figures, rich.TimeRemainingColumn())
-    # Drawn when called, ten times a second at most: a thread that draws would contend with the workers.
+    # Drawn when called, at most ten times a second: a drawing thread would compete with the workers for CPU time.
     return rich.Progress(
         *columns, console=Console(stderr=True), transient=True, auto_refresh=False, expand=True
     )
@@ -131,7 +131,7 @@ def _draw(bars: Bars, row: TaskID, progress: Progress) -> None:
 
 
 def _ended(run: Run) -> Progress:
-    from paceline.run import Progress
+    from paceline.runs.run import Progress
 
     samples = run.history[-1].samples if run.history else 0
     return Progress(run.steps, run.steps, run.loss, samples, run.seconds, run.metric)

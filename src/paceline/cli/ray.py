@@ -1,4 +1,4 @@
-"""`--ray [ADDRESS]`: an option whose value may be left out."""
+"""`--ray [ADDRESS]`: an option with an optional value."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _OPTION = "--ray"
 
 
 class CommandWithRay(TyperCommand):
-    """Takes the word after `--ray` as its address, unless that is an option or a Python file."""
+    """A command that takes the word after `--ray` as its address, unless it is an option or a Python file."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        # Typer's own options have a value always or never.
+        # In Typer an option either requires a value or never takes one.
         return super().parse_args(ctx, list(_joined(args)))
 
 

@@ -1,4 +1,4 @@
-"""`paceline report`: a page from saved runs."""
+"""`paceline report`: an HTML page about saved runs."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from paceline.errors import RunError
 __all__ = ["report"]
 
 Directories = Annotated[
-    list[Path], Argument(metavar="DIR…", help="What `train --out` or `compare --out` saved.")
+    list[Path], Argument(metavar="DIR…", help="Directories saved by `train --out` or `compare --out`.")
 ]
-Out = Annotated[Path, Option(metavar="FILE", help="The page.")]
+Out = Annotated[Path, Option(metavar="FILE", help="Output file.")]
 
 
 def report(directories: Directories, out: Out = Path("report.html")) -> None:
-    """Write one HTML page about saved runs, and compare them."""
+    """Write one HTML report that compares saved runs."""
     with exit_codes():
         check_writable("--out", out)
-        from paceline.comparison.comparison import Comparison
-        from paceline.comparison.saved import load_entries
+        from paceline.analysis.comparison.comparison import Comparison
+        from paceline.analysis.comparison.saved import load_entries
 
         found = Comparison(entries=tuple(load_entries(directories)))
         names = [entry.name for entry in found.entries]
         try:
             found.report(out, title=names[0] if len(names) == 1 else "Saved runs")
         except OSError as error:
-            raise RunError(f"the page could not be saved: {error}") from error
+            raise RunError(f"the report could not be saved: {error}") from error
         print_table(found.table.header, found.table.cells)
-        typer.echo("\n" + "\n".join([*found.summary, "", f"the page is {out}"]))
+        typer.echo("\n" + "\n".join([*found.summary, "", f"wrote {out}"]))

@@ -1,4 +1,4 @@
-"""`paceline runs`: what is saved in a folder."""
+"""`paceline runs`: the saved runs and checkpoints in a folder."""
 
 from __future__ import annotations
 
@@ -13,19 +13,17 @@ from typer import Argument, Option
 from paceline.cli.failures import exit_codes
 from paceline.cli.options import Json
 from paceline.cli.table import print_table
-from paceline.tables import NOTHING
+from paceline.show.tables import NOTHING
 
 if TYPE_CHECKING:
-    from paceline.inventory import Saved
+    from paceline.runs.inventory import Saved
 
 __all__ = ["runs"]
 
 Directory = Annotated[
-    Path, Argument(metavar="DIR", help="Where runs or checkpoints were saved. Inner folders count.")
+    Path, Argument(metavar="DIR", help="Folder with runs or checkpoints, also in subfolders.")
 ]
-Quick = Annotated[
-    bool, Option("--quick", help="Look at the files' sizes alone, instead of reading every byte.")
-]
+Quick = Annotated[bool, Option("--quick", help="Compare only file sizes, without reading the files.")]
 
 _COLUMNS = 100
 _GAP = 3
@@ -33,9 +31,9 @@ _HEADER = ("name", "kind", "step", "metric", "size", "age", "whole")
 
 
 def runs(directory: Directory = Path("runs"), quick: Quick = False, as_json: Json = False) -> None:
-    """List saved runs and checkpoints: step, metric, size, age, and whether they are whole."""
+    """List saved runs and checkpoints: step, metric, size, age, and whether they are intact."""
     with exit_codes():
-        from paceline.inventory import saved_in
+        from paceline.runs.inventory import saved_in
 
         found = list(saved_in(directory, verify=not quick))
         if as_json:
@@ -43,7 +41,7 @@ def runs(directory: Directory = Path("runs"), quick: Quick = False, as_json: Jso
         elif found:
             _print(directory, found, quick)
         else:
-            typer.echo(f"nothing is saved in {directory}")
+            typer.echo(f"no runs or checkpoints in {directory}")
 
 
 def _print(directory: Path, found: list[Saved], quick: bool) -> None:
@@ -61,7 +59,7 @@ def _print(directory: Path, found: list[Saved], quick: bool) -> None:
 def _cells(saved: Saved, quick: bool) -> list[str]:
     from paceline.costs.units import format_bytes
 
-    whole = {True: "sizes are right" if quick else "yes", False: "no", None: "not known"}[saved.is_whole]
+    whole = {True: "sizes match" if quick else "yes", False: "no", None: "unknown"}[saved.is_whole]
     return [
         saved.kind,
         NOTHING if saved.step is None else str(saved.step),
@@ -77,7 +75,7 @@ def _name(saved: Saved, directory: Path) -> str:
 
 
 def _short(name: str, columns: int) -> str:
-    """Its end tells the most."""
+    """Truncate a name at its beginning, because its end is more informative."""
     columns = max(columns, 8)
     return name if len(name) <= columns else "…" + name[1 - columns :]
 

@@ -1,4 +1,4 @@
-"""`paceline strategies`: what there is to choose from, by family; `paceline strategies NAME`: all about one."""
+"""`paceline strategies`: the list of strategies by family; `paceline strategies NAME`: the details of one."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _HEADINGS = {"when": "When", "cost": "Cost", "source": "Paper"}
 
 
 def strategies(
-    name: Annotated[str | None, typer.Argument(help="Tell all about this one.", show_default=False)] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with all parameters.")] = False,
+    name: Annotated[str | None, typer.Argument(help="Describe this strategy.", show_default=False)] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON with all parameters.")] = False,
 ) -> None:
-    """List the strategies, by family; or tell what one does, when to use it, its cost, parameters and paper."""
+    """List all strategies, or describe one: method, when to use it, cost, parameters and paper."""
     with exit_codes():
         if name is not None:
-            name = name.partition(":")[0]  # also as it stands in a command, with parameters
+            name = name.partition(":")[0]  # accept a strategy with parameters too
             one = _described(name)
             typer.echo(json.dumps(one, indent=2, default=str) if as_json else "\n".join(_page(one, name)))
             return
@@ -40,15 +40,15 @@ def strategies(
 
 def _all() -> Iterator[dict[str, Any]]:
     from paceline.strategies import ALIASES, STRATEGIES, load_entry_points
-    from paceline.strategies.pages import OTHERS
-    from paceline.strategies.words import WORDS
+    from paceline.strategies.registry.aliases import OTHER_SYSTEMS
+    from paceline.strategies.registry.descriptions import OTHERS
 
     missing = load_entry_points()
     yield from (_described(name) for name in STRATEGIES)
-    for word in WORDS:
+    for word in OTHER_SYSTEMS:
         for name in word.names:
             if name in ALIASES:
-                yield _bare(name, f"{word.ours}, which {word.system} calls {word.thing}.", "other names")
+                yield _bare(name, f"{word.ours}, called {word.thing} in {word.system}.", "other names")
     for name, error in missing.items():
         yield _bare(name, f"Missing: {error}", OTHERS)
 
@@ -59,10 +59,10 @@ def _bare(name: str, summary: str, family: str) -> dict[str, Any]:
 
 def _described(name: str) -> dict[str, Any]:
     from paceline.strategies import ALIASES, find
-    from paceline.strategies.pages import family_of, page_of
+    from paceline.strategies.registry.descriptions import description_of, family_of
 
     kind, known = find(name), ALIASES.get(name, name)
-    page = page_of(kind)
+    page = description_of(kind)
     return {
         "name": known,
         "family": family_of(known),
@@ -90,15 +90,15 @@ def _list(described: list[dict[str, Any]]) -> Iterator[str]:
         yield f"{family}:"
         for one in members:
             summary = one["summary"]
-            if not summary.startswith("Missing"):  # why is told in full
+            if not summary.startswith("Missing"):  # the reason is shown in full
                 summary = textwrap.shorten(summary, _COLUMNS - width - 4, placeholder=" …")
             yield f"  {one['name']:{width}}  {summary}"
         yield ""
-    yield "paceline strategies NAME tells what it does, when to use it, its cost, its paper and its parameters."
+    yield "`paceline strategies NAME` describes one: method, when to use it, cost, paper and parameters."
 
 
 def _page(one: dict[str, Any], asked: str) -> Iterator[str]:
-    yield one["name"] if asked == one["name"] else f"{one['name']} (another name of it: {asked})"
+    yield one["name"] if asked == one["name"] else f"{one['name']} (also called {asked})"
     yield ""
     for paragraph in one["what"].split("\n\n"):
         for item in re.split(r"\n(?=- )", paragraph):
@@ -116,7 +116,7 @@ def _page(one: dict[str, Any], asked: str) -> Iterator[str]:
 
 
 def _wrapped(text: str, first: str = "", later: str | None = None) -> list[str]:
-    """One paragraph, however its lines were broken."""
+    """Wrap a text as one paragraph, ignoring its line breaks."""
     return textwrap.wrap(
         " ".join(text.splitlines()),
         _COLUMNS,

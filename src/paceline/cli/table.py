@@ -5,13 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from paceline.tables import Texts, is_numeric, plain_table
+from paceline.show.tables import Texts, is_numeric, plain_table
 
 __all__ = ["print_table"]
 
 
 def print_table(header: Texts, rows: Sequence[Texts]) -> None:
-    """Print a table to stdout. The first column holds names; a column of numbers is aligned to the right."""
+    """Print a table to stdout. The first column contains names. Columns of numbers are right-aligned."""
     if sys.stdout.isatty():
         _print_drawn(header, rows)
     else:
@@ -28,6 +28,6 @@ def _print_drawn(header: Texts, rows: Sequence[Texts]) -> None:
     for column, name in enumerate(header):
         table.add_column(name, justify="right" if is_numeric(column, rows) else "left", no_wrap=column == 0)
     for row in rows:
-        # As text: square brackets in a cell are no markup.
+        # As Text: square brackets in a cell are not markup.
         table.add_row(*map(Text, row))
     Console().print(table)

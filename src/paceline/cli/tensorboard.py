@@ -1,4 +1,4 @@
-"""Runs as files that TensorBoard shows: while they go on, and every step when they have ended."""
+"""Runs as files for TensorBoard: live values during a run, and every step after its end."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from paceline.cli.files import check_directory
 from paceline.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from paceline.run import Progress, Run
+    from paceline.runs.run import Progress, Run
 
 __all__ = ["Board", "Page"]
 
 
 class Board:
-    """A directory for TensorBoard. What is missing to write it is told at once."""
+    """A directory for TensorBoard. Missing requirements are reported on creation."""
 
     def __init__(self, directory: Path) -> None:
         if importlib.util.find_spec("tensorboard") is None:
-            remedy = "install it (pip install tensorboard), or leave --tensorboard out"
+            remedy = "install it (pip install tensorboard), or omit --tensorboard"
             bound = "needs the package tensorboard, which is not installed"
             raise ConfigurationError("--tensorboard", bound, str(directory), remedy)
         check_directory("--tensorboard", directory)
@@ -32,7 +32,7 @@ class Board:
 
     @contextmanager
     def page(self, name: str) -> Iterator[Page]:
-        """The place of one run, under its name."""
+        """Yield the page of one run, in a folder named after the run."""
         from paceline.callbacks.loggers import tensorboard_writer
 
         folder = self._directory / re.sub(r"[^A-Za-z0-9=.-]+", "_", name)
@@ -44,20 +44,20 @@ class Board:
 
 
 class Page:
-    """One run."""
+    """The TensorBoard files of one run."""
 
     def __init__(self, writer: Any) -> None:
         self._writer = writer
 
     def show(self, progress: Progress) -> None:
-        """How far the run has come. It is seen some ten times a second, so that most steps are missing."""
+        """Write the progress of the run. Called about ten times a second, so most steps are missing."""
         values = {"loss": progress.loss, "metric": progress.metric}
         if progress.seconds > 0:
             values["samples_per_s"] = progress.samples / progress.seconds
         self._add("live", progress.step, values)
 
     def write(self, run: Run) -> None:
-        """Every step of a run that has ended."""
+        """Write every step of a finished run."""
         from paceline.callbacks.loggers import figures
 
         for record in run.history:

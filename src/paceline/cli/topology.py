@@ -1,4 +1,4 @@
-"""`paceline topology`: a graph of peers in figures, and as a picture."""
+"""`paceline topology`: statistics of a graph of peers, and a plot."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from typer import Argument, Option
 
 from paceline.cli import options
 from paceline.cli.failures import exit_codes
-from paceline.cli.files import check_writable
+from paceline.cli.files import check_picture, save_picture
 from paceline.cli.table import print_table
-from paceline.errors import ConfigurationError, RunError
 
 if TYPE_CHECKING:
     from paceline.schedules.topologies import Facts
@@ -25,22 +24,22 @@ Name = Annotated[
     Argument(
         metavar="TOPOLOGY",
         help="ring, complete, star, path, grid, torus, hypercube, exponential, one-peer-exponential, "
-        "random-regular:degree=4 or erdos-renyi:p=0.2; a file of edges, two numbers a line; or a .npy or .csv file "
+        "random-regular:degree=4 or erdos-renyi:p=0.2; a file of edges, two numbers per line; or a .npy or .csv file "
         "of weights.",
     ),
 ]
 Workers = Annotated[
-    int | None, Option(help="How many peers there are. A file has a number of its own.", show_default=False)
+    int | None, Option(help="Number of peers. A file has its own number.", show_default=False)
 ]
 Weights = Annotated[str, Option(help="metropolis, uniform, or a .npy or .csv file.")]
-Seed = Annotated[int, Option(help="Draws the random graphs.")]
+Seed = Annotated[int, Option(help="Seed of random graphs.")]
 Bytes = Annotated[
-    str, Option("--bytes", metavar="BYTES", help="Of the parameters that a peer sends a neighbour.")
+    str, Option("--bytes", metavar="BYTES", help="Size of the parameters that a peer sends to a neighbour.")
 ]
 AllowDisconnected = Annotated[
-    bool, Option("--allow-disconnected", help="Take also what cannot reach consensus.")
+    bool, Option("--allow-disconnected", help="Accept a graph that cannot reach consensus.")
 ]
-Plot = Annotated[Path | None, Option(metavar="FILE", help="Draw the graph, as SVG.")]
+Plot = Annotated[Path | None, Option(metavar="FILE", help="Plot the graph, as SVG.")]
 
 
 def topology(
@@ -53,9 +52,10 @@ def topology(
     plot: Plot = None,
     as_json: options.Json = False,
 ) -> None:
-    """Show a topology of decentralized training: its degree, diameter, spectral gap and traffic."""
+    """Show a topology for decentralized training: degree, diameter, spectral gap and traffic."""
     with exit_codes():
-        _check_plot(plot)
+        if plot is not None:
+            check_picture("--plot", plot)
         from paceline.costs.units import parse_bytes
         from paceline.schedules.topologies import build_topology, facts_of
         from paceline.schedules.topologies.picture import check_drawable, draw
@@ -66,7 +66,7 @@ def topology(
             check_drawable(built)
         facts = facts_of(built, model_bytes)
         if plot is not None:
-            _save(draw(built, facts), plot)
+            save_picture(draw(built, facts), plot)
         if as_json:
             typer.echo(json.dumps(facts.as_dict()))
         else:
@@ -81,24 +81,9 @@ def _rows(facts: Facts) -> list[tuple[str, str]]:
     return [
         ("degree", facts.degree + (" a step, changing" if facts.period > 1 else "")),
         ("edges", "one way" if facts.directed else "both ways"),
-        ("diameter", "none: some peers never hear of each other" if diameter is None else str(diameter)),
+        ("diameter", "none: some peers cannot reach each other" if diameter is None else str(diameter)),
         ("spectral gap", f"{facts.spectral_gap:.6g}{a_period}"),
-        ("steps to consensus", "never" if steps is None else f"{steps} to a thousandth of the distance"),
+        ("steps to consensus", "never" if steps is None else f"{steps}, until the distance is a thousandth"),
         ("bytes a step, busiest peer", format_bytes(facts.bytes_per_step_and_peer)),
         ("bytes a step, all peers", format_bytes(facts.bytes_per_step)),
     ]
-
-
-def _check_plot(plot: Path | None) -> None:
-    if plot is None:
-        return
-    if plot.suffix != ".svg":
-        raise ConfigurationError("--plot", "must end in .svg", str(plot), "pictures are written as SVG alone")
-    check_writable("--plot", plot)
-
-
-def _save(picture: str, plot: Path) -> None:
-    try:
-        plot.write_text(picture, encoding="utf-8")
-    except OSError as error:
-        raise RunError(f"the picture could not be saved: {error}") from error

@@ -1,4 +1,4 @@
-"""`paceline train`: the task of a file, trained."""
+"""`paceline train`: trains the task of a file."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from paceline.cli import options
-from paceline.cli.cluster import ClusterWords
+from paceline.cli.cluster import ClusterOptions
 from paceline.cli.failures import REFUSED, exit_codes
 from paceline.cli.files import check_directory
 from paceline.cli.progress import shown_progress
-from paceline.cli.result import result_text
 from paceline.cli.tensorboard import Board
 from paceline.errors import ConfigurationError, RunError
+from paceline.system import interrupts
 
 if TYPE_CHECKING:
-    from paceline.run import Progress, Run
+    from paceline.runs.run import Progress, Run
 
 __all__ = ["check_length", "train"]
 
@@ -52,13 +52,13 @@ def train(
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Train the task of a file with one strategy: on local workers, on Ray (--ray), or simulated (--simulate)."""
-    with exit_codes():
+    """Train a task with one strategy: on local workers, on Ray (--ray), or in simulation (--simulate)."""
+    with exit_codes(), interrupts.recorded():
         check_length(steps, epochs)
         if out is not None:
             check_directory("--out", out)
         board = None if tensorboard is None else Board(tensorboard)
-        words = ClusterWords(
+        words = ClusterOptions(
             workers=workers,
             slow=slow or (),
             delay=delay or (),
@@ -90,16 +90,16 @@ def train(
 
 
 def check_length(steps: int | None, epochs: int | None) -> None:
-    """A run is as long as one of them says."""
+    """Raise if both are given."""
     if steps is not None and epochs is not None:
         given = f"--steps {steps} --epochs {epochs}"
-        raise ConfigurationError("--steps", "excludes --epochs", given, "leave one of them out")
+        raise ConfigurationError("--steps", "excludes --epochs", given, "omit one of them")
 
 
 def _trained(
     file: str,
     strategy: str,
-    words: ClusterWords,
+    words: ClusterOptions,
     quiet: bool,
     board: Board | None,
     options_of_train: dict[str, Any],
@@ -126,8 +126,8 @@ def _trained(
 
 
 def _figures(run: Run) -> dict[str, Any]:
-    from paceline.diagnosis.diagnose import diagnose
-    from paceline.diagnosis.words import sentences
+    from paceline.analysis.diagnosis.diagnose import diagnose
+    from paceline.analysis.diagnosis.words import sentences
 
     return {**run.as_dict(), "diagnosis": sentences(diagnose(run))}
 
@@ -136,4 +136,20 @@ def _save(run: Run, out: Path) -> None:
     try:
         run.save(out)
     except OSError as error:
-        raise RunError(f"the run ended well but could not be saved in {out}: {error}") from error
+        raise RunError(f"the run succeeded, but could not be saved in {out}: {error}") from error
+
+
+def result_text(run: Run) -> str:
+    """Return strategy, seconds, steps, loss, metric, target and shares of time, one per line; then the slow ranks."""
+    from paceline.runs.summary import aligned, as_lines
+
+    return "\n".join([aligned(as_lines(run)), *_diagnosis(run)])
+
+
+def _diagnosis(run: Run) -> list[str]:
+    """Return sentences on slow ranks; empty if only one rank computes."""
+    from paceline.analysis.diagnosis.diagnose import diagnose
+    from paceline.analysis.diagnosis.words import sentences
+
+    found = diagnose(run)
+    return ["", *sentences(found)] if found.compute is not None else []

@@ -1,51 +1,52 @@
-"""What a strategy may ask of its world: protocols, no logic.
+"""The interface between a strategy and the cluster that runs it: protocols, no logic.
 
-A strategy is a set of role programs, `async def worker(self, ctx)` and the like, written against `Context`. A context
-has three parts: `ctx.model` (what is learned), `ctx.net` (how ranks talk) and `ctx.log` (what is written down). The
-worlds that supply them (processes, simulated time) may differ in how they wait and in nothing else:
+A strategy is a set of role programs, such as `async def worker(self, ctx)`, written against `Context`. A context has
+three parts: `ctx.model` (the trained model), `ctx.net` (communication) and `ctx.log` (records and metrics). A backend
+implements them, either with real processes or in simulated time. Backends differ only in how they wait:
 
-- In a world of real processes an await blocks until its operation is done, and never suspends.
-- In the simulated world an await suspends into a heap of virtual time.
+- With real processes an await blocks until its operation is done, and never suspends.
+- In the simulator an await suspends, and a heap of virtual time resumes it.
 
-An operation begins when it is awaited or handed to `start`, in every world: not when it is made. Concurrency exists
-only through handles: `start` begins an operation or a whole coroutine, `await handle` ends it. Every span of time is
-recorded by the world, never by a strategy.
+In every backend an operation starts when it is awaited or passed to `start`, not when it is created. Handles are the
+only source of concurrency: `start` starts an operation or a whole coroutine, and `await handle` waits for its end. The
+backend records all time spans; a strategy records none.
 """
 
 from __future__ import annotations
 
 from paceline.context.batch import Batch
-from paceline.context.crossing import Crossing
+from paceline.context.boundary import BoundaryValues
 from paceline.context.handles import Handle, Sending
 from paceline.context.log import Log
 from paceline.context.model import BUCKET_BYTES, Data, Model
 from paceline.context.net import ANY, Combine, Message, Net, Window
-from paceline.context.pieces import BackwardPart, Pieces
 from paceline.context.rank import Context, Program, Strategy
-from paceline.context.segment import Joining, Segment, Together
-from paceline.context.shards import Shards
+from paceline.context.segment import GroupReduction, ReduceKind, Segment
+from paceline.context.shards import ShardedUnit, Shards
+from paceline.context.stages import BackwardPart, Stages
 
 __all__ = [
     "ANY",
     "BUCKET_BYTES",
     "BackwardPart",
     "Batch",
+    "BoundaryValues",
     "Combine",
     "Context",
-    "Crossing",
     "Data",
+    "GroupReduction",
     "Handle",
-    "Joining",
     "Log",
     "Message",
     "Model",
     "Net",
-    "Pieces",
     "Program",
+    "ReduceKind",
     "Segment",
     "Sending",
+    "ShardedUnit",
     "Shards",
+    "Stages",
     "Strategy",
-    "Together",
     "Window",
 ]

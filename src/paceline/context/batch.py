@@ -1,4 +1,4 @@
-"""The samples that a worker computes a gradient of."""
+"""The samples that a worker computes a gradient from."""
 
 from __future__ import annotations
 
@@ -12,34 +12,36 @@ if TYPE_CHECKING:
 __all__ = ["Batch"]
 
 
-@dataclass(slots=True)  # not frozen, which would cost more than all else: simulations make millions
+@dataclass(slots=True)  # not frozen: simulations create millions, and frozen dataclasses are slow to create
 class Batch:
     """One worker's slice of the global batch of one step."""
 
     step: int
     start: int
-    """Where the slice begins in the global batch."""
+    """Offset of the slice in the global batch."""
     count: int
-    """Samples of this slice. May be zero."""
+    """Number of samples in this slice. May be zero."""
     total: int
-    """Samples of the global batch, over all workers."""
+    """Number of samples in the global batch, over all workers."""
     whole: Callable[[int], np.ndarray]
-    """Gives the sample numbers of the global batch of a step."""
+    """Function that returns the sample indices of the global batch of a step."""
     update: int | None = None
-    """The number of the update that its gradient is for, where that is not its step: it sets whose turn it is, where
-    several models are trained in turn."""
+    """Number of the update that uses this gradient; None if it equals `step`.
+
+    If several models are trained in turn, this number selects the model.
+    """
 
     @property
     def indices(self) -> np.ndarray:
-        """The sample numbers of this slice."""
+        """Sample indices of this slice."""
         return self.whole(self.step)[self.start : self.start + self.count]
 
     @property
     def number(self) -> int:
-        """Of the update that its gradient is for."""
+        """Number of the update that uses this gradient."""
         return self.step if self.update is None else self.update
 
     @property
     def weight(self) -> float:
-        """This slice's share of the global batch."""
+        """Fraction of the global batch in this slice."""
         return self.count / self.total

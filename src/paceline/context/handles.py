@@ -1,4 +1,4 @@
-"""What is under way."""
+"""Handles of started operations."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class Handle(Protocol[T_co]):
-    """An operation under way."""
+    """A started operation."""
 
     @property
     def done(self) -> bool:
-        """Whether it has ended: with a result, with an error, or cancelled."""
+        """Whether the operation has ended: with a result, with an error, or cancelled."""
         ...
 
     def cancel(self) -> None:
-        """Stop it as soon as it can be stopped. A cancelled handle is done; awaiting it raises `Cancelled`."""
+        """Cancel the operation as soon as possible. A cancelled handle is done; awaiting it raises `Cancelled`."""
         ...
 
     def __await__(self) -> Generator[Any, Any, T_co]: ...
 
 
 class Sending(Handle[None], Protocol):
-    """A message on its way out."""
+    """A started send."""
 
     def detach(self) -> Awaitable[None]:
-        """Done when the tensor may be overwritten: what has not gone yet goes on from a copy.
+        """Wait until the tensor may be overwritten. Data not sent yet is copied first.
 
-        That is at once, unless the receiver is reading the tensor where it lies.
+        This returns immediately, unless the receiver is reading the tensor in place.
         """
         ...

@@ -1,4 +1,4 @@
-"""`ctx.log`: what is written down."""
+"""`ctx.log`: records and metrics."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ __all__ = ["Log"]
 
 
 class Log(Protocol):
-    """What is written down."""
+    """Records and metrics of a run."""
 
     @property
     def steps(self) -> int:
-        """How many updates there are when this program ends.
+        """Return the total number of updates at the end of this program.
 
-        As many as the run was asked for, or fewer once its target is reached; or those until the next checkpoint, after
-        which the program begins again.
+        This is the requested number of updates, or fewer once the target is reached. If the program ends at a
+        checkpoint and is started again, it is the number of updates at that checkpoint.
         """
         ...
 
@@ -29,34 +29,38 @@ class Log(Protocol):
         ...
 
     def record(self, step: int, *, loss: float, samples: int, force: bool = False) -> None:
-        """Write the record of one update of this rank's own, where each rank updates the parameters at its own pace.
+        """Write the record of one update made by this rank alone. For strategies whose ranks update independently.
 
-        `step` counts the updates of all ranks so far, as this rank sees them; `samples` are those of this update. The
-        run's history is the records of all ranks in order of time. The first worker evaluates about as often as asked;
-        where workers show their parameters it then notes `consensus`, as in `observe`; also if `force` is true.
+        `step` counts the updates of all ranks so far, as seen by this rank. `samples` is the number of samples in this
+        update. The run's history is the records of all ranks in order of time. The first worker evaluates about as
+        often as requested. If workers call `show`, it then also records `consensus` (see `observe`); `force` requests
+        this in any case.
         """
         ...
 
-    def inspects(self, step: int) -> bool:
-        """Whether the run looks at the reporter's parameters after this step: to evaluate or to keep them."""
+    def inspects(self, step: int, *, average: bool = False) -> bool:
+        """Return whether the run reads the reporter's parameters after this step, to evaluate or to save them.
+
+        With `average`, also return True if the run maintains a moving average, which needs the weights of every step.
+        """
         ...
 
     def measuring(self) -> AbstractContextManager[None]:
-        """What is done in it is measuring, not training: its time is taken off the run's clock."""
+        """Return a context manager for measurements. Time spent in it is subtracted from the run's clock."""
         ...
 
     def show(self, parameters: Tensor | None = None) -> None:
-        """Let the run see this worker's own parameters (or what is given instead) as they are now.
+        """Publish this worker's current parameters, or the tensor given instead.
 
-        Where workers show theirs, the run's model is their mean. It is measuring, and costs the run nothing.
+        If workers publish parameters, the run's model is their mean. This is a measurement and costs no run time.
         """
         ...
 
     def observe(self, step: int, *, force: bool = False, own_metric: bool = False) -> Awaitable[None]:
-        """Let the run look at the mean of all workers' parameters after a step, if it wants to, or if `force` is true.
+        """Evaluate the mean of all workers' parameters after a step, if an evaluation is due or `force` is true.
 
-        Every worker calls it after each of its steps, and waits for the others in those steps that are looked at. The
-        record of such a step has `consensus`: the root of the mean squared distance of the workers from their mean.
+        Every worker calls it after each of its steps, and waits for the others in the steps that are evaluated. The
+        record of such a step has `consensus`: the root mean square distance of the workers from their mean.
         With `own_metric` each worker's own parameters are evaluated after the last step, for `run.peer_metrics`.
         """
         ...
@@ -66,5 +70,8 @@ class Log(Protocol):
         ...
 
     def note_lost(self, rank: int) -> None:
-        """Write into the run's record that it goes on without a rank."""
+        """Record that the run continues without a rank.
+
+        Raises PeerLost if a training run cannot: the rank is its reporter, or the role is not `expendable`.
+        """
         ...

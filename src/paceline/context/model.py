@@ -1,12 +1,13 @@
-"""`ctx.model`: what is learned."""
+"""`ctx.model`: the trained model."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from paceline.context.batch import Batch
-from paceline.context.pieces import Pieces
+from paceline.context.stages import Stages
 
 if TYPE_CHECKING:
     import numpy as np
@@ -17,46 +18,46 @@ if TYPE_CHECKING:
 __all__ = ["BUCKET_BYTES", "Data", "Model"]
 
 BUCKET_BYTES = 25 * 2**20
-"""Gradients are handed over in buckets of about this size: the size that PyTorch's DDP found good."""
+"""Default size of a gradient bucket: the default of PyTorch's DDP."""
 
 
 class Data(Protocol):
-    """The training samples, and who gets which."""
+    """The training samples, and how they are assigned to workers."""
 
     @property
     def sample_count(self) -> int: ...
 
     @property
     def targets(self) -> np.ndarray:
-        """The target of every sample, for strategies that part the data among workers."""
+        """Target of every sample, for strategies that partition the data among workers."""
         ...
 
     def batch_of(self, worker: int, step: int) -> Batch:
-        """Any worker's slice of the global batch of a step: every rank knows them all."""
+        """Return the slice of any worker of the global batch of a step. The result is the same on every rank."""
         ...
 
     def ahead(self, batches: Iterator[Batch]) -> Iterator[Batch]:
-        """The same batches, of which the next may be fetched already while the last one is computed.
+        """Yield the same batches, and prefetch the next one while the current one is computed.
 
-        `ctx.batches` does so itself: this is for a program that makes batches of its own.
+        `ctx.batches` prefetches by itself. Use this in a program that creates its own batches.
         """
         ...
 
 
 class Model(Protocol):
-    """What is learned: this rank's replica of it."""
+    """This rank's replica of the trained model."""
 
     @property
     def data(self) -> Data: ...
 
     @property
-    def pieces(self) -> Pieces:
-        """The model in segments: for strategies whose ranks do not hold or compute it as a whole."""
+    def stages(self) -> Stages:
+        """The model in segments, for strategies in which ranks hold or compute parts of the model."""
         ...
 
     @property
     def version(self) -> int:
-        """How many updates were made before this program began: above 0 where a run goes on after a checkpoint."""
+        """Number of updates made before this program started. Above 0 if the run resumed from a checkpoint."""
         ...
 
     @property
@@ -76,7 +77,7 @@ class Model(Protocol):
 
     @property
     def moments(self) -> Sequence[Tensor]:
-        """What the optimizer remembers of the parameters (momentum and the like), in one order on every rank."""
+        """Optimizer state per parameter (momentum and the like), in the same order on every rank."""
         ...
 
     @property
@@ -85,19 +86,19 @@ class Model(Protocol):
         ...
 
     def compute(self, batch: Batch, *, weight: float = 1.0, accumulate: bool = False) -> Awaitable[float]:
-        """The mean gradient of a batch, times a weight: fills `gradient`, and gives the mean loss.
+        """Compute the mean gradient of a batch, times a weight, into `gradient`. Return the mean loss.
 
-        With `accumulate` it is added to what is there: so micro-batches make up a batch.
+        With `accumulate` the result is added to `gradient`, so that several micro-batches make up a batch.
         """
         ...
 
     def gradients(
         self, batch: Batch, *, weight: float = 1.0, bucket_bytes: int = BUCKET_BYTES
     ) -> AsyncIterator[Tensor]:
-        """The same, bucket by bucket, while backward goes on.
+        """Compute the same gradient and yield it bucket by bucket, while the backward pass continues.
 
-        A bucket is a slice of `gradient`, of whole parameters and of about the size given; together they cover it, in
-        one order that is the same on every rank.
+        A bucket is a slice of `gradient` that contains whole parameters and has about the given size. Together the
+        buckets cover `gradient`. Their order is the same on every rank.
         """
         ...
 
@@ -109,26 +110,24 @@ class Model(Protocol):
         advance: bool = True,
         of: Sequence[Batch] = (),
     ) -> Awaitable[None]:
-        """One step of the optimizer with `gradient`, on all parameters or on one shard of them.
+        """Take one optimizer step with `gradient`, on all parameters or on one shard of them.
 
-        `norm` is the gradient's global norm, which a shard cannot know; it is needed where the task clips. Without
-        `advance` the learning-rate schedule stays where it is: for a local step, which is no step of the run. `of` are
-        the batches whose gradients it is the mean of. A rank that computes none, and whose updates do not take one
-        step of the run after the other, says so: where several models are trained in turn, it is they that tell whose
-        turn it is.
+        `norm` is the global gradient norm, which a shard cannot compute. It is required if the task clips gradients.
+        With `advance=False` the learning-rate schedule does not advance: for local steps, which are not steps of the
+        run. `of` is the batches that the mean gradient was computed from. If several models are trained in turn, it
+        selects the model. Pass `of` on ranks that compute no gradients and do not update once per step of the run.
         """
         ...
 
-    def advance_schedule(self, updates: int) -> None:
-        """Move the learning-rate schedule on by updates that other ranks made to the same parameters."""
-        ...
+    def advance_schedule(self, updates: int, *, restart: bool = False) -> None:
+        """Advance the learning-rate schedule by updates that other ranks made to the same parameters.
 
-    def reset_optimizer(self) -> None:
-        """Forget momentum and the like, and begin the learning-rate schedule anew."""
+        With `restart`, first clear the optimizer state, and restart the schedule.
+        """
         ...
 
     def shards(self, parts: int) -> Sequence[slice]:
-        """The parameters in `parts` contiguous shards, cut where this task's optimizer allows it."""
+        """Return the parameters in `parts` contiguous shards, cut where this task's optimizer allows it."""
         ...
 
     def place(
@@ -137,31 +136,30 @@ class Model(Protocol):
         parameters: Tensor | Literal["lent"] | None = None,
         gradient: Tensor | Literal["lent"] | None = None,
     ) -> None:
-        """Move the flat tensors into other memory: a row of a window, or memory that is lent.
+        """Move the flat tensors into other memory: a row of a window, or "lent" memory.
 
-        Messages of lent memory are read where they lie, in worlds that can do so, which spares a copy. Such a send is
-        done when its receiver has read it: it is for ranks that have nothing to do until then, or that `detach` it.
+        Where the backend supports it, a message from lent memory is read in place, which saves a copy. Such a send is
+        done when its receiver has read the data. Use it on ranks that are idle until then, or call `detach`.
         """
         ...
 
-    def release(self) -> None:
-        """Give up the memory of the parameters. Until `reclaim` nothing may use them."""
-        ...
+    def released(self) -> AbstractContextManager[None]:
+        """Return a context manager that frees the memory of the parameters.
 
-    def reclaim(self) -> None:
-        """Have memory for the parameters again; what is in it is not defined."""
+        At its end memory is allocated again. Its content is then undefined.
+        """
         ...
 
     def state(self, name: str, *, like: Tensor, initial: Tensor | None = None) -> Tensor:
-        """What the strategy remembers under a name, to be changed in place: kept from checkpoint to checkpoint.
+        """Return strategy state under a name, to be changed in place. It is saved in checkpoints.
 
         The first time it is a copy of `initial`, or zeros of the shape and dtype of `like`.
         """
         ...
 
     def twin(self) -> Context:
-        """This rank once more, with a replica of its own, for a program in the background.
+        """Return a second context of this rank, with a separate replica, for a background program.
 
-        It is for a rank that both serves and computes: the server's parameters must not change under a computation.
+        For a rank that is both a server and a worker: the server's parameters must not change during a computation.
         """
         ...

@@ -1,4 +1,4 @@
-"""`ctx` itself: who a rank is, its loop, how it waits; and what a strategy is."""
+"""`ctx` itself: the identity of a rank, its loop and its waits. Also the strategy interface."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class Context(Protocol):
-    """One rank's view of its world."""
+    """The interface of one rank to its cluster."""
 
     @property
     def rank(self) -> int: ...
@@ -28,17 +28,17 @@ class Context(Protocol):
     def role(self) -> str: ...
     @property
     def workers(self) -> Sequence[int]:
-        """The ranks that compute gradients, in order."""
+        """Ranks that compute gradients, in order."""
         ...
 
     @property
     def servers(self) -> Sequence[int]:
-        """The ranks that only hold parameters. Empty in a peer-to-peer strategy."""
+        """Ranks that only store parameters. Empty in a peer-to-peer strategy."""
         ...
 
     @property
     def rng(self) -> np.random.Generator:
-        """Chance, seeded by the run's seed and the rank: the same in every world."""
+        """Random generator, seeded by the run's seed and the rank. The same in every backend."""
         ...
 
     @property
@@ -49,29 +49,30 @@ class Context(Protocol):
     def log(self) -> Log: ...
 
     def rounds(self) -> AsyncIterator[int]:
-        """The number of each step, until the run's last: the loop of a role that computes no gradients."""
+        """Yield the number of each step, until the run's last: the loop of a role that computes no gradients."""
         ...
 
     def batches(self, *, endless: bool = False) -> AsyncIterator[Batch]:
-        """This worker's slice of each global batch, one a step, until the run's last step.
+        """Yield this worker's slice of each global batch, one per step, until the run's last step.
 
-        `endless`: for workers that go at their own pace, until somebody tells them to stop.
+        With `endless` there is no last step: for workers that are not synchronized and leave the loop themselves.
         """
         ...
 
     def start(self, work: Awaitable[T]) -> Handle[T]:
-        """Begin an operation, or a coroutine made of operations, and go on.
+        """Start an operation, or a coroutine of operations, and return without waiting.
 
-        An error in such a coroutine is raised where it is awaited; if nobody awaits it, where the program waits next.
+        An error in such a coroutine is raised where its handle is awaited. If the handle is never awaited, the error is
+        raised where the program waits next.
         """
         ...
 
     def first(self, handles: Sequence[Handle[Any]]) -> Awaitable[Handle[Any]]:
-        """The first of the handles that is done: the leftmost, where several are."""
+        """Wait for the first handle that is done. If several are done, return the leftmost."""
         ...
 
     def now(self) -> float:
-        """Seconds since the run began, on this world's clock."""
+        """Return the seconds since the start of the run, on the backend's clock."""
         ...
 
     def sleep(self, seconds: float) -> Awaitable[None]: ...
@@ -79,49 +80,51 @@ class Context(Protocol):
 
 @runtime_checkable
 class Strategy(Protocol):
-    """How workers cooperate. Each role that `roles` names is a method: `async def worker(self, ctx)`."""
+    """A distributed training algorithm. Each role named by `roles` is a method: `async def worker(self, ctx)`."""
 
     expendable: ClassVar[Sequence[str]] = ()
-    """The roles of which the strategy can lose ranks and go on.
+    """Roles whose ranks may die without ending the run.
 
-    Who waits for such a rank gets `PeerLost`; the death of any other rank ends the run.
+    A wait for such a rank raises `PeerLost`. The death of any other rank ends the run.
     """
 
     replicates: ClassVar[Sequence[str]] = ()
-    """The roles whose ranks hold, between two checkpoints' legs, nothing of the model that the reporter does not hold.
+    """Roles whose ranks hold no model state at a checkpoint that the reporter does not hold.
 
-    Their parameters need not be written. Where all roles are such, a run can go on with other ranks. Shards of the
-    optimizer's state do not count: each is written by the rank that has it.
+    Their parameters are not saved. If all roles are listed, a run can resume with a different set of ranks. Optimizer
+    state shards do not count: the rank that owns a shard saves it.
     """
 
     @property
     def holds_parts(self) -> bool:
-        """Whether workers hold parts of the model (`pieces.hold`, `pieces.share`): they then do not begin with all of
-        it, nor with a gradient of all of it."""
+        """Whether workers hold parts of the model (`stages.hold`).
+
+        They then do not start with the whole model or with a gradient of the whole model.
+        """
         return False
 
     in_step: ClassVar[bool] = False
-    """Whether every worker holds the run's whole model after each step, the same on all, and none ends the next step
-    without the others.
+    """Whether every worker holds the same whole model after each step, and no worker completes the next step alone.
 
-    They then share evaluations. Of buffers, such as BatchNorm's statistics, the first worker's count: the others are
-    given them at an evaluation.
+    Such workers share evaluations. Buffers, such as BatchNorm statistics, are those of the first worker: the others
+    receive them at an evaluation.
     """
 
     cuts_model: ClassVar[bool] = False
-    """Whether its ranks cut the model (`ctx.model.pieces`). They may have to trace it then: a local run has what that
-    needs imported once for all of them.
+    """Whether ranks cut the model (`ctx.model.stages`). Cutting may have to trace the model.
+
+    A local run imports the modules for tracing once for all ranks.
     """
 
     def roles(self, workers: int) -> Sequence[str]:
-        """The role of each rank. Workers come first: ranks 0 to `workers - 1`. Who only serves is a "server"."""
+        """Return the role of each rank. Workers come first: ranks 0 to `workers - 1`. A pure server is a "server"."""
         return ("worker",) * workers
 
     def prepare(self, ctx: Context) -> None:
-        """Do on a worker what takes long and sends nothing, such as cutting the model.
+        """Do slow work on a worker that needs no communication, such as cutting the model.
 
-        Real worlds ask for it before the run's clock begins, so that nobody waits on the clock for a rank that takes
-        longer. The role program asks `ctx` for the same again, and finds it done.
+        Backends with real processes call it before the run's clock starts, so that a slow rank costs no run time. The
+        role program requests the same work from `ctx` again, and gets the stored result.
         """
         return None
 

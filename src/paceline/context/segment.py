@@ -1,67 +1,80 @@
-"""A run of a model's layers, in forward order: what a rank may hold of a model instead of all of it."""
+"""A segment: consecutive layers of a model, in forward order. A rank may hold segments instead of the whole model."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-__all__ = ["Joining", "Segment", "Together"]
+__all__ = ["GroupReduction", "ReduceKind", "Segment"]
 
-Joining = Literal["sum", "max", "scatter", "gather", "take"]
-"""What the ranks of a tensor group make of a value that each of them has.
+ReduceKind = Literal["sum", "max", "scatter", "gather", "take"]
+"""How the ranks of a tensor group combine their values.
 
-Of values that lie whole on each rank: the sum or the maximum, on all of them; scatter: each its part of the sum; take:
-each its part of the value, which is the same on all. Gather: of the parts the whole. Parts are of the first dimension.
+- sum, max: reduce over all ranks. Every rank gets the whole result.
+- scatter: sum over all ranks. Each rank gets its part of the sum.
+- take: each rank takes its part of a value that is the same on all ranks.
+- gather: concatenate the parts of all ranks. Every rank gets the whole value.
+
+Parts are slices along the first dimension.
 """
 
 
-class Together(NamedTuple):
-    """A value that goes over a cut, and what the ranks of a tensor group do with it there."""
+class GroupReduction(NamedTuple):
+    """A value that crosses a cut, and how the ranks of a tensor group combine it there."""
 
     place: int
-    """Among the values that go over it."""
-    how: Joining = "sum"
+    """Index of the value among those that cross the cut."""
+    how: ReduceKind = "sum"
     dim: int = 0
-    """Where the parts lie in the model's own value. Over a cut that dimension is the first."""
+    """Dimension that is split, in the model's layout. At the cut this dimension is the first."""
     length: int = 0
-    """Of that dimension of the whole value."""
+    """Size of that dimension in the whole value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
-    """What there is to know of a segment before it is computed. Bytes and operations are those of one sample."""
+    """Static description of a segment. Bytes and operations are per sample."""
 
     number: int
     stage: int
-    """The stage that it belongs to: what one rank holds at once is the segments of one or several stages."""
+    """Stage of this segment. A rank holds all segments of one or several stages."""
     first: str
-    """Its first layer, by name."""
+    """Name of the first layer."""
     last: str
     parameters: tuple[str, ...]
-    """All that it uses, by name. A tied one is in several segments."""
+    """Names of all parameters in use. A tied parameter is in several segments."""
     buffers: tuple[str, ...]
     parameter_count: int
     operations: float
-    """Of a forward pass: floating-point operations, and what moving its outputs is worth in them."""
+    """Cost of a forward pass in floating-point operations. Includes an equivalent for moving its outputs."""
     flops: float = 0.0
-    """Of a forward pass: those of matrix products alone."""
+    """Floating-point operations of the matrix products in a forward pass."""
     moved_bytes: float = 0.0
-    """What all other operations of that pass read and write."""
+    """Bytes read and written by all other operations of that pass."""
     share: float
-    """Its part of the operations of the whole model."""
+    """Fraction of the whole model's operations."""
     bytes_in: int
-    """What comes from the segment before."""
+    """Bytes received from the previous segment."""
     values_out: tuple[int, ...]
-    """The bytes of each value that goes to the segment after."""
-    sums: tuple[Together, ...] = ()
-    """Which of these the ranks of a tensor group make one of before they go on: partial sums, say."""
-    gradient_sums: tuple[Together, ...] = ()
-    """Of which of the values that come from the segment before they do so with the gradients."""
+    """Bytes of each value sent to the next segment."""
+    reductions: tuple[GroupReduction, ...] = ()
+    """Outputs that the tensor group combines before the next segment, such as partial sums."""
+    gradient_reductions: tuple[GroupReduction, ...] = ()
+    """Inputs whose gradients the tensor group reduces."""
     parted: tuple[str, ...] = ()
-    """Parameters of which each rank of a tensor group has a part of its own. It has the others as all have them."""
+    """Parameters that are split: each rank of a tensor group holds its own shard. All others are replicated."""
 
     partial: tuple[str, ...] = ()
-    """Of those, parameters that each rank uses for its part of the sequence: they sum the gradients."""
+    """Parameters used on sequence shards only. The tensor group sums their gradients."""
+
+    def gradient_reductions_of(self, wanted: Sequence[bool]) -> list[GroupReduction]:
+        """Return the reductions of the gradients that exist. `wanted` tells for each input whether it needs one."""
+        return [
+            each._replace(place=sum(wanted[: each.place]))
+            for each in self.gradient_reductions
+            if wanted[each.place]
+        ]
 
     @property
     def bytes_out(self) -> int:

@@ -1,68 +1,69 @@
-"""The segments of a model that several ranks share, in units: of each unit every rank keeps a part.
+"""Segments of a model that are sharded among several ranks, in units. Every rank keeps one shard of each unit.
 
-A unit is the parameters that one segment alone uses, and has its number; or those that the same several segments use.
-Its parameters are all there between `gather` and `release`, once the other ranks' parts have been written into what
-`gather` gives. Its gradient is whole when the backward pass of the first of its segments is done: `gradient` gives it,
-to be summed over all ranks, and `keep` takes this rank's part of the sum.
+A unit is the set of parameters used by exactly one segment, and has the segment's number. Parameters used by the same
+several segments form another unit. The parameters of a unit are complete between `gather` and `release`, once the other
+ranks' shards have been written into the tensor that `gather` returns. The gradient of a unit is complete after the
+backward pass of the first of its segments. `gradient` then returns it, the caller reduces it over all ranks, and `keep`
+stores this rank's shard of the sum.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["Shards"]
+__all__ = ["ShardedUnit", "Shards"]
+
+
+class ShardedUnit(NamedTuple):
+    """Static description of a unit."""
+
+    number: int
+    users: tuple[int, ...]
+    """Segments on this rank that use the parameters. The gradient is complete after the backward pass of the first."""
+    parts: Sequence[slice]
+    """Each rank's slice of the unit. Sizes are nearly equal, unless the optimizer needs whole layers."""
 
 
 class Shards(Protocol):
-    """What ranks hold of each other's segments."""
+    """Segments that several ranks hold together."""
 
     @property
-    def units(self) -> Sequence[int]:
-        """All that there are, in the order in which they lie in `ctx.model.parameters` and `gradient`."""
-        ...
-
-    def used_by(self, segment: int) -> Sequence[int]:
-        """The units whose parameters a segment uses."""
-        ...
-
-    def completed_by(self, segment: int) -> Sequence[int]:
-        """The units whose gradient is whole when the backward pass of this segment is done."""
-        ...
-
-    def parts(self, unit: int) -> Sequence[slice]:
-        """Each rank's part of a unit's parameters. Nearly equal, unless the optimizer needs whole layers."""
+    def units(self) -> Sequence[ShardedUnit]:
+        """All units, in the order of `ctx.model.parameters` and `gradient`."""
         ...
 
     def gather(self, unit: int) -> Tensor:
-        """Memory for all parameters of a unit, flat, with this rank's part in its place."""
+        """Allocate memory for all parameters of a unit, flat, and fill in this rank's shard."""
         ...
 
     def ready(self, unit: int) -> None:
-        """The other ranks' parts have been written."""
+        """Mark the unit as complete: the other ranks' shards have been written."""
         ...
 
     def release(self, unit: int) -> None:
-        """Give up the memory of what other ranks hold, if this rank sheds it."""
+        """Free the parameters that other ranks own, if stage 3."""
         ...
 
     def gradient(self, unit: int, into: Tensor | None = None) -> Tensor:
-        """The gradient of all parameters of a unit, of what this rank has computed since it was last asked for.
+        """Return the gradient of all parameters of a unit, as computed by this rank since the last call.
 
-        It is finite, and is written into the memory given, or into new memory: it is handed over, once.
+        It is finite. It is written into `into`, or into new memory. The caller owns the result.
         """
         ...
 
     def gradients_of(self, names: Sequence[str]) -> Sequence[Tensor]:
-        """What was computed here for whole parameters since `gradient` was last asked for, to be changed in place. What
-        has none is left out."""
+        """Return the gradients computed here for whole parameters since the last `gradient`, to be changed in place.
+
+        Parameters without a gradient are left out.
+        """
         ...
 
     def space(self, unit: int) -> Tensor | None:
-        """Where this rank's part of the sum belongs, to be written there at once; None: something is there already."""
+        """Return the memory for this rank's shard of the sum; None if it already holds a gradient."""
         ...
 
     def keep(self, unit: int, own: Tensor) -> None:

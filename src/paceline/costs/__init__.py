@@ -1,6 +1,6 @@
-"""What communication and computation cost, in seconds: links, distributions of times, stragglers, theory."""
+"""Cost models of communication and computation, in seconds: links, distributions of times, stragglers."""
 
-from paceline.costs import devices, order_statistics, times, units
+from paceline.costs import devices, times, units
 from paceline.costs.link import Link
 from paceline.costs.stragglers import Stragglers, parse_delay, parse_delays, parse_slow
 from paceline.costs.times import Times
@@ -10,7 +10,6 @@ __all__ = [
     "Stragglers",
     "Times",
     "devices",
-    "order_statistics",
     "parse_delay",
     "parse_delays",
     "parse_slow",

@@ -1,7 +1,7 @@
-"""Prices by counting: operations over a device's speed.
+"""Prices by counting: operations divided by a device's speed.
 
-A backward pass has twice the operations of its forward pass: the gradient of the inputs, and that of the weights. So a
-gradient is worth three forward passes, and four where activations are recomputed.
+A backward pass has twice the operations of its forward pass: the gradients of the inputs and of the weights. So a
+gradient costs three forward passes, and four if activations are recomputed.
 """
 
 from __future__ import annotations
@@ -18,29 +18,29 @@ from paceline.costs.stragglers import Stragglers
 
 __all__ = ["Counted", "Operations"]
 
-_BACKWARD, _FORWARD = Work.BACKWARD, Work.FORWARD  # found quicker here than in their class
+_BACKWARD, _FORWARD = Work.BACKWARD, Work.FORWARD  # faster to look up here than in the class
 _UPDATE_TOUCHES = 7
-"""How often an update reads or writes each parameter: Adam reads it, its gradient and two moments, and writes three."""
+"""Reads and writes per parameter in an update: Adam reads it, its gradient and two moments, and writes three."""
 
 
 class Operations(NamedTuple):
-    """Of a forward pass of one sample."""
+    """Operations of a forward pass of one sample."""
 
     flops: float
-    """Of matrix products."""
+    """Floating-point operations of matrix products."""
     moved_bytes: float
-    """What all other operations read and write."""
+    """Bytes read and written by all other operations."""
 
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """A gradient takes what its device needs for its operations. An update takes as long as its bytes are moved."""
+    """Prices from a device: a gradient costs its operations, an update the time to move its bytes."""
 
     device: Device
     of_model: Callable[[], Operations]
-    """Counts the whole model: asked only if a gradient of the whole model is priced."""
+    """Function that counts the whole model. Called only if a gradient of the whole model is priced."""
     recompute: bool = False
-    """Whether a gradient of the whole model computes forward twice."""
+    """Whether a gradient of the whole model computes the forward pass twice."""
 
     def of_rank(self, rank: int, stragglers: Stragglers, rng: np.random.Generator) -> Price:
         return _ByOperations(self, stragglers.factor(rank), delays_of(rank, stragglers, rng))

@@ -1,9 +1,9 @@
-"""What computes: how many operations a second, and how quick its memory is. Simulations price computations by it.
+"""Devices: operations per second and memory bandwidth. Simulations compute prices from them.
 
-Peaks are those of NVIDIA's data sheets, of dense products of 16-bit numbers: "A100 Tensor Core GPU" (SXM, 80 GB:
+Peaks are from NVIDIA's data sheets, for dense products of 16-bit numbers: "A100 Tensor Core GPU" (SXM, 80 GB:
 312 Tflop/s, 2,039 GB/s), "H100 Tensor Core GPU" (SXM, without sparsity: 989 Tflop/s, 3.35 TB/s), "V100 Tensor Core GPU"
-(SXM2, 32 GB: 125 Tflop/s, 900 GB/s). No program reaches them: Narayanan et al. (SC 2021) measured 44 to 52 % of an
-A100's over whole runs of Megatron-LM, so that half of it is taken here. To take another part, write
+(SXM2, 32 GB: 125 Tflop/s, 900 GB/s). No program reaches these peaks. Narayanan et al. (SC 2021) measured 44 to 52 % of
+an A100's peak over whole runs of Megatron-LM, so the default efficiency is one half. To change it, write
 `dataclasses.replace(pl.devices.A100, efficiency=0.45)`.
 """
 
@@ -19,13 +19,13 @@ __all__ = ["A100", "CPU", "H100", "V100", "Device", "device_of"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """A computation takes its products at `flops` x `efficiency`, and moves all else at the memory's bandwidth."""
+    """A device: matrix products run at `flops` x `efficiency`, all other operations at the memory bandwidth."""
 
     name: str
     flops: float
-    """Floating-point operations a second of matrix products, at the peak."""
+    """Peak floating-point operations per second of matrix products."""
     efficiency: float = 0.5
-    """The part of the peak that large products reach."""
+    """Fraction of the peak that large products reach."""
     memory_bytes_per_s: float
     memory_bytes: int
 
@@ -40,7 +40,7 @@ class Device:
         check_positive(self.memory_bytes, "Device.memory_bytes", "write 80 * 10**9 for 80 GB")
 
     def seconds(self, flops: float, moved_bytes: float) -> float:
-        """Of operations of matrix products, and of bytes that other operations read and write."""
+        """Return the seconds for operations of matrix products, and bytes read and written by other operations."""
         return flops / (self.flops * self.efficiency) + moved_bytes / self.memory_bytes_per_s
 
     def __str__(self) -> str:
@@ -59,7 +59,7 @@ def CPU(  # noqa: N802
     *,
     efficiency: float = 1.0,
 ) -> Device:
-    """A processor. By default one core: so many operations a second as large products reach there."""
+    """Return a CPU. The default is one core, with the operations per second that large products reach there."""
     return Device(
         name="CPU",
         flops=flops,
@@ -70,7 +70,7 @@ def CPU(  # noqa: N802
 
 
 def device_of(given: object) -> Device:
-    """A device, or the one of that name."""
+    """Return a device, given a device or its name."""
     known = {device.name: device for device in (A100, H100, V100, CPU())}
     if isinstance(given, Device):
         return given

@@ -1,4 +1,4 @@
-"""What it costs to move a message from one rank to another."""
+"""The cost of a message from one rank to another."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ __all__ = ["Link"]
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A message of n bytes takes `latency + n / bandwidth`. What is not given costs nothing.
+    """A link: a message of n bytes takes `latency + n / bandwidth`. By default both cost nothing.
 
-    `bandwidth` is text such as "10Gbps" or "1GiB/s", or bytes per second; `latency` is text such as "50us",
-    or seconds. Two links are equal if they cost the same, however they were written.
+    `bandwidth` is text such as "10Gbps" or "1GiB/s", or bytes per second; `latency` is text such as "50us", or seconds.
+    Two links are equal if they cost the same, in any notation.
     """
 
     bandwidth: str | float = field(default=math.inf, compare=False)
@@ -32,11 +32,11 @@ class Link:
 
     @classmethod
     def ideal(cls) -> Link:
-        """A link that costs nothing at all."""
+        """Return a link that costs nothing."""
         return cls()
 
     def seconds(self, nbytes: float) -> float:
-        """Seconds from the beginning of a message's sending to its arrival, on a link that is free."""
+        """Return the seconds from the start of a send to the arrival of the message, on an idle link."""
         return self.latency_s + nbytes * self.seconds_per_byte
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""Prices by measurement: a + b x samples, and passes of segments that were measured each by itself."""
+"""Prices by measurement: a + b x samples, and passes of segments that were measured separately."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ _TRIES = 7
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A gradient takes `fixed_s` and `per_sample_s` for each of its samples."""
+    """Measured prices: a gradient takes `fixed_s`, and `per_sample_s` for each of its samples."""
 
     fixed_s: float
     per_sample_s: float
     update_s: float = 0.0
     update_bytes: int = 0
-    """Of the parameters that were updated in that time: a part of them takes a part of it. 0: any takes all of it."""
+    """Bytes of parameters updated in `update_s`. The time is proportional to the bytes; 0 if it is constant."""
 
     def of_rank(self, rank: int, stragglers: Stragglers, rng: np.random.Generator) -> Price:
         return Reckoned(self, stragglers.factor(rank), delays_of(rank, stragglers, rng))
 
 
 class _Costs(Protocol):
-    """What `Measured` says; it may be found out when it is asked."""
+    """The fields of `Measured`. An implementation may measure them on first access."""
 
     @property
     def fixed_s(self) -> float: ...
@@ -45,7 +45,7 @@ class _Costs(Protocol):
 
 
 class Reckoned(DrawsNothing):
-    """Costs of a gradient, its samples and an update, on a rank that may be slow."""
+    """Price of a gradient, its samples and an update, on a rank that may be slow."""
 
     __slots__ = ("_measured",)
 
@@ -68,7 +68,7 @@ class Reckoned(DrawsNothing):
 
 
 def fit(samples: tuple[int, int], seconds: tuple[float, float]) -> tuple[float, float]:
-    """Fixed seconds and seconds a sample from two measurements. The first is met exactly; neither is below zero."""
+    """Return fixed seconds and seconds per sample from two measurements. The first fits exactly; none is negative."""
     one, other = samples
     per_sample_s = max(0.0, (seconds[1] - seconds[0]) / (other - one)) if other != one else 0.0
     if one:
@@ -77,7 +77,7 @@ def fit(samples: tuple[int, int], seconds: tuple[float, float]) -> tuple[float, 
 
 
 def median_s(work: Callable[[], object]) -> float:
-    """Seconds of a piece of work: the median of a few."""
+    """Return the median time of a few calls of `work`, in seconds."""
     taken_s = []
     for _ in range(_TRIES):
         start_s = time.perf_counter()

@@ -1,9 +1,9 @@
-"""What computations cost in virtual time: one question, `seconds(kind, segment, samples)`.
+"""Prices of computations in virtual time: `seconds(kind, segment, samples)`.
 
-What a user gives (`compute=pl.times.…`) is a draw for each gradient, however many samples it is of: the closed forms of
-the parameter servers rest on that. Real processes that emulate such machines draw the same. What is measured (see
-`measured`) is a + b x samples: so slices of any size, micro-batches and federated clients each cost what they compute.
-What is counted (`device=pl.devices.…`, see `counted`) costs its operations at the device's speed.
+Given times (`compute=pl.times.…`) are one draw per gradient, for any number of samples. The closed forms of the
+parameter servers assume that. Real processes that emulate such machines draw the same times. Measured times (see
+`measured`) are a + b x samples, so that slices of any size, micro-batches and federated clients cost what they compute.
+Counted times (`device=pl.devices.…`, see `counted`) are the number of operations divided by the device's speed.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ __all__ = [
 ]
 
 _DRAWS = 32
-_FORWARD_SHARE = 1 / 3  # of a gradient's time: backward multiplies twice where forward does once
+_FORWARD_SHARE = 1 / 3  # of a gradient's time: the backward pass has twice the products of the forward pass
 
 
 class Work(Enum):
-    """What is computed."""
+    """Kind of computation."""
 
     GRADIENT = "gradient"
-    """Forward and backward."""
+    """Forward and backward pass."""
     UPDATE = "update"
     FORWARD = "forward"
     BACKWARD = "backward"
-    """Of inputs and weights; in two parts it is the next two."""
+    """Backward pass for inputs and weights. The next two are its parts."""
     INPUTS = "inputs"
     WEIGHTS = "weights"
 
@@ -53,7 +53,7 @@ _SHARES = {
     Work.INPUTS: (1 - _FORWARD_SHARE) / 2,
     Work.WEIGHTS: (1 - _FORWARD_SHARE) / 2,
 }
-"""Of a gradient's time."""
+"""Fraction of a gradient's time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,71 +62,73 @@ class Pass:
 
     work: Work
     share: float
-    """The segment's part of the model's operations."""
+    """Fraction of the model's operations in this segment."""
     samples: int
     slice_samples: float
-    """Of a worker's slice of the batch: what is given for a gradient is of so many, and of the whole model."""
+    """Samples in a worker's slice of the batch. A given gradient time covers the slice and the whole model."""
     recomputes: bool = False
-    """Whether a forward pass is done again first."""
+    """Whether the forward pass is recomputed first."""
 
     flops: float = 0.0
-    """Of matrix products, in a forward pass of one sample through the segment."""
+    """Operations of matrix products, in a forward pass of one sample through the segment."""
     moved_bytes: float = 0.0
-    """What all other operations of that pass read and write."""
+    """Bytes read and written by all other operations of that pass."""
     stage_share: float = 1.0
-    """The segment's part of the operations of its stage: what is given for a pass is of a whole stage."""
+    """Fraction of the stage's operations in this segment. A given pass time covers the whole stage."""
     measured_s: float | None = None
-    """What it takes on this machine, where that was measured."""
+    """Measured time on this machine; None if not measured."""
 
     @property
     def gradient_share(self) -> float:
-        """Its part of the time of a gradient."""
+        """Fraction of a gradient's time."""
         return _SHARES[self.work] + (_FORWARD_SHARE if self.recomputes else 0.0)
 
     @property
     def delay_share(self) -> float:
-        """Its part of a straggler's delay, which is one of each micro-batch that passes forward through its stage."""
+        """Fraction of a straggler's delay. There is one delay per micro-batch and stage, in the forward pass."""
         return self.stage_share if self.work is Work.FORWARD else 0.0
 
 
 class Price(Protocol):
-    """What one rank's computations cost."""
+    """Price of the computations of one rank."""
 
     @property
     def fixed(self) -> float | None:
-        """Its slowness, if nothing is drawn: ranks of one run that are equally slow then pay the same for a pass.
-        None: something is drawn for each."""
+        """Slowness factor if no times are drawn; None if they are drawn.
+
+        Ranks of one run with the same factor then have the same price for a pass.
+        """
         ...
 
     def seconds(self, kind: Work, segment: int, size: int) -> float:
-        """Of a piece of work on a segment of the model. The whole model is segment 0.
+        """Return the seconds of a computation on a segment of the model. The whole model is segment 0.
 
-        `size` is the samples of a gradient; of an update, the bytes of the parameters that it changes.
+        `size` is the number of samples of a gradient, or the bytes of the parameters changed by an update.
         """
         ...
 
     def pass_seconds(self, one: Pass) -> float:
-        """Of a pass through a segment."""
+        """Return the seconds of a pass through a segment."""
         ...
 
     def unused(self) -> list[float]:
-        """What was drawn beforehand and not used yet: a checkpoint keeps it."""
+        """Return the times that were drawn in advance and not used yet, for a checkpoint."""
         ...
 
     def put_back(self, draws: Sequence[float]) -> None:
-        """Use these first. Before anything was drawn."""
+        """Use these times first. Call it before anything is drawn."""
         ...
 
 
 class Pricing(Protocol):
-    """What computations cost, before a rank's own slowness."""
+    """Prices of computations, before the slowness of a rank."""
 
     def of_rank(self, rank: int, stragglers: Stragglers, rng: np.random.Generator) -> Price: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """Each gradient is a draw; an update takes no time."""
+    """Given times: each gradient is one draw; an update takes no time."""
 
     times: Times
 
@@ -143,8 +145,10 @@ class _Drawn:
 
     def __init__(self, times: Times, rank: int, stragglers: Stragglers, rng: np.random.Generator) -> None:
         self._block: list[Iterator[float]] = [iter([])]
-        """What was drawn beforehand, alone in a list: the generator must not refer to this object, or only the garbage
-        collector could free the two."""
+        """Times drawn in advance, in a list of one element.
+
+        The generator must not refer to this object: the cycle could be freed by the garbage collector only.
+        """
         self._draw = _draws(times, rank, stragglers, rng, self._block).__next__
 
     def seconds(self, kind: Work, segment: int, size: int) -> float:
@@ -161,12 +165,12 @@ class _Drawn:
 
 
 class DrawsNothing:
-    """A price that draws nothing beforehand; delays are drawn when they are due."""
+    """A price that draws no times in advance. Delays are drawn when needed."""
 
     __slots__ = ("_extra", "_factor", "fixed")
 
     def __init__(self, factor: float, extra: Callable[[], float] | None) -> None:
-        """`extra` draws a delay. None: there are none."""
+        """`extra` draws a delay; None if there are no delays."""
         self._factor = factor
         self._extra = extra or _nothing
         self.fixed = factor if extra is None else None
@@ -183,7 +187,7 @@ class DrawsNothing:
 
 
 class _InPhases(DrawsNothing):
-    """Each pass through a stage takes its given time, whatever the stage and the samples."""
+    """Each pass through a stage takes its given time, for any stage and number of samples."""
 
     __slots__ = ("_times",)
 
@@ -207,7 +211,7 @@ class _InPhases(DrawsNothing):
 
 
 def delays_of(rank: int, stragglers: Stragglers, rng: np.random.Generator) -> Callable[[], float] | None:
-    """Draws what comes on top of each of a rank's gradients, in seconds. None: nothing does."""
+    """Return a function that draws the extra seconds of each gradient of a rank; None if there are none."""
     delay = stragglers.delay_of(rank)
     return None if delay is None else (lambda: delay.draw(rng))
 
@@ -217,7 +221,7 @@ def _nothing() -> float:
 
 
 def ready_shares(bucket_shares: Sequence[float]) -> list[float]:
-    """After which share of a gradient's time each bucket is ready, given their shares of the parameters."""
+    """Return the fraction of a gradient's time after which each bucket is ready, given their parameter shares."""
     ready, moments = _FORWARD_SHARE, []
     for share in bucket_shares:
         ready += share * (1 - _FORWARD_SHARE)
@@ -232,6 +236,6 @@ def _draws(
     if delay is not None:
         while True:
             yield times.draw(rng) * factor + delay.draw(rng)
-    while True:  # drawing many at once gives the same numbers, for the price of a few single draws
+    while True:  # drawing many at once gives the same numbers, and is faster
         yield from block[0]
         block[0] = iter((times.sample(rng, _DRAWS) * factor).tolist())

@@ -1,4 +1,4 @@
-"""Ranks that are slower than the others: by a factor, or by a random delay before each computation."""
+"""Stragglers: ranks that are slower by a factor, or by a random delay before each computation."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _DELAY_OF_RANK = re.compile(r"\s*(\d+)\s*=(.*)", re.ASCII)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stragglers:
-    """Which ranks compute `slow[rank]` times as long, and what delay each computation suffers.
+    """Slow ranks, which compute `slow[rank]` times as long, and the delay of each computation.
 
-    `delay` is one distribution for every rank, or one for each rank that has any.
+    `delay` is one distribution for every rank, or one for each delayed rank.
     """
 
     slow: Mapping[int, float] = field(default_factory=dict)
@@ -34,12 +34,12 @@ class Stragglers:
     def __post_init__(self) -> None:
         _check_slow(self.slow)
         _check_delay(self.delay)
-        object.__setattr__(self, "slow", dict(self.slow))  # the caller's own may change later
+        object.__setattr__(self, "slow", dict(self.slow))  # a copy: the caller may change its own
         if isinstance(self.delay, Mapping):
             object.__setattr__(self, "delay", dict(self.delay))
 
     def check(self, ranks: int) -> None:
-        """Refuse ranks that a run of `ranks` ranks does not have."""
+        """Raise an error for ranks that a run of `ranks` ranks does not have."""
         named = {"slow": self.slow, "delay": self.delay if isinstance(self.delay, Mapping) else {}}
         for argument, mapping in named.items():
             strangers = sorted(rank for rank in mapping if rank >= ranks)
@@ -48,11 +48,11 @@ class Stragglers:
                 raise ConfigurationError(argument, f"must name ranks 0 to {ranks - 1}", strangers[0], remedy)
 
     def factor(self, rank: int) -> float:
-        """What this rank's seconds of computing are multiplied with; below 1 it is faster than the others."""
+        """Return the factor on this rank's compute time; below 1 it is faster than the others."""
         return self.slow.get(rank, 1.0)
 
     def delay_of(self, rank: int) -> Times | None:
-        """The delay before each computation of this rank."""
+        """Return the delay before each computation of this rank; None if it has none."""
         return self.delay.get(rank) if isinstance(self.delay, Mapping) else self.delay
 
 
@@ -80,7 +80,7 @@ def _check_rank(argument: str, rank: object) -> None:
 
 
 def parse_slow(text: str) -> dict[int, float]:
-    """`{rank: factor}` from text such as "3:4x,1:2x"."""
+    """Parse `{rank: factor}` from text such as "3:4x,1:2x"."""
     slow: dict[int, float] = {}
     for word in text.split(","):
         match = _SLOW.fullmatch(word)
@@ -94,7 +94,7 @@ def parse_slow(text: str) -> dict[int, float]:
 
 
 def parse_delay(text: str) -> Times | dict[int, Times]:
-    """One delay for every rank ("exp:mean=50ms"), or for one rank ("2=exp:mean=50ms")."""
+    """Parse one delay for every rank ("exp:mean=50ms"), or for one rank ("2=exp:mean=50ms")."""
     match = _DELAY_OF_RANK.fullmatch(text)
     if match is None:
         return times.parse(text, "delay")
@@ -102,7 +102,7 @@ def parse_delay(text: str) -> Times | dict[int, Times]:
 
 
 def parse_delays(texts: Iterable[str]) -> Times | dict[int, Times] | None:
-    """What a repeatable option gives: nothing, one delay for every rank, or one for each rank named."""
+    """Parse the values of a repeatable option: None, one delay for every rank, or one for each named rank."""
     given = list(texts)
     parsed = [parse_delay(text) for text in given]
     merged: dict[int, Times] = {}

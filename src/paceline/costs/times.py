@@ -1,7 +1,7 @@
-"""How long a computation takes: distributions of seconds.
+"""Distributions of compute times, in seconds.
 
-Each accepts seconds as numbers or as text ("50ms") and refuses at once what is negative or not a number.
-It draws from a generator that the caller owns: one seed, one sequence. `sample(rng, n)` is what n draws give.
+Each accepts seconds as numbers or as text ("50ms"), and raises an error for negative values or NaN. It draws from the
+caller's random generator: equal seeds give equal sequences. `sample(rng, n)` equals n draws.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ class Times(Protocol):
 
     @property
     def mean_s(self) -> float:
-        """The expected seconds. May be infinite."""
+        """Expected value in seconds. May be infinite."""
         ...
 
     def draw(self, rng: np.random.Generator) -> float:
-        """One time, in seconds."""
+        """Draw one time, in seconds."""
         ...
 
     def sample(self, rng: np.random.Generator, n: int) -> NDArray[np.float64]:
-        """The next `n` times."""
+        """Draw the next `n` times."""
         ...
 
 
 def _keep_seconds(times: Times, given: str, kept: str) -> None:
-    """Write what the field `given` means, in seconds, to the field `kept`."""
+    """Parse the field `given` and store its seconds in the field `kept`."""
     seconds = parse_seconds(getattr(times, given), f"{type(times).__name__}.{given}")
     object.__setattr__(times, kept, seconds)
 
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """Always the same."""
+    """A constant time."""
 
     seconds: str | float = field(compare=False)
     mean_s: float = field(init=False, repr=False)
@@ -63,7 +63,7 @@ class Constant:
 
 @dataclass(frozen=True, slots=True)
 class Exponential:
-    """Memoryless: a computation that has gone on for long is no nearer to its end."""
+    """Memoryless: the remaining time does not depend on the elapsed time."""
 
     mean: str | float = field(compare=False)
     mean_s: float = field(init=False, repr=False)
@@ -80,13 +80,13 @@ class Exponential:
 
 @dataclass(frozen=True, slots=True)
 class ShiftedExponential:
-    """At least `shift`, and an exponential time of the given mean on top of it."""
+    """`shift`, plus an exponential time with the given mean."""
 
     shift: str | float = field(compare=False)
     mean: str | float = field(compare=False)
     shift_s: float = field(init=False, repr=False)
     excess_s: float = field(init=False, repr=False)
-    """The mean of the exponential part alone."""
+    """Mean of the exponential part alone."""
 
     def __post_init__(self) -> None:
         _keep_seconds(self, "shift", "shift_s")
@@ -131,7 +131,7 @@ class Pareto:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Trace:
-    """Times that were measured: each draw is one of them, all equally likely."""
+    """Measured times: each draw is one of them, all equally likely."""
 
     values: Iterable[str | float] = field(compare=False)
     values_s: tuple[float, ...] = field(init=False)
@@ -148,7 +148,7 @@ class Trace:
         object.__setattr__(self, "values_s", seconds)
 
     def __repr__(self) -> str:
-        # What was measured may be very long.
+        # The list of measurements may be very long.
         count = len(self.values_s)
         text = repr(self.values) if count <= 8 else f"<{count} times, mean {format_seconds(self.mean_s)}>"
         return f"Trace({text})"
@@ -157,7 +157,7 @@ class Trace:
     def mean_s(self) -> float:
         return math.fsum(self.values_s) / len(self.values_s)
 
-    # A uniform float picks the value: rng.integers takes another path for one than for many.
+    # A uniform float selects the value: rng.integers uses different streams for one and for many.
     def draw(self, rng: np.random.Generator) -> float:
         return self.values_s[int(rng.random() * len(self.values_s))]
 
@@ -167,10 +167,10 @@ class Trace:
 
 @dataclass(frozen=True, slots=True)
 class Phases:
-    """Of one micro-batch in one stage of a pipeline: its forward pass, and the two parts of its backward pass.
+    """Times of one micro-batch in one stage of a pipeline: its forward pass, and the two parts of its backward pass.
 
-    `backward` is the gradient of the inputs, `weights` that of the weights. A strategy that does not cut the model
-    takes all three for a gradient.
+    `backward` is for the gradients of the inputs, `weights` for the gradients of the weights. A strategy that does not
+    cut the model takes the sum of all three for a gradient.
     """
 
     forward: str | float = field(compare=False)
@@ -218,7 +218,7 @@ _FORMS = (
 
 
 def parse(spec: str, argument: str = "times") -> Times:
-    """A distribution from text such as "exp:mean=50ms". Values without a key fill the keys in order."""
+    """Parse a distribution from text such as "exp:mean=50ms". Values without a key fill the keys in order."""
     name, _, rest = spec.partition(":")
     name = name.strip().lower()
     if name not in _CLASSES:

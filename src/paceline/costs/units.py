@@ -1,6 +1,6 @@
-"""Seconds, bytes and bytes per second, as people write and read them.
+"""Parsing and formatting of seconds, bytes and bytes per second.
 
-Text is turned into a number by exact fractions and rounded once, so that "50us" is the float 50e-6 itself.
+Text is converted with exact fractions and rounded once, so that "50us" is exactly the float 50e-6.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _BINARY = {prefix + "i": Fraction(1024**power) for power, prefix in enumerate("K
 
 
 def _bandwidth_units() -> dict[str, Fraction]:
-    """Every spelling. Only the case of b (bit) and B (byte) has a meaning: "k" and "g" mean "K" and "G"."""
+    """Return all spellings. Only the case of b (bit) and B (byte) matters: "k" and "g" mean "K" and "G"."""
     units = {"": Fraction(1)}
     for prefix, scale in (_DECIMAL | _BINARY).items():
         for spelt in {prefix, prefix.lower()}:
@@ -59,7 +59,7 @@ def _bandwidth_units() -> dict[str, Fraction]:
 
 
 def _bytes_units() -> dict[str, Fraction]:
-    """A plain K is 1024, as nccl-tests and dd have it; KB is 1000 and KiB 1024, as the standards have it."""
+    """Return all spellings. A plain K is 1024, as in nccl-tests and dd; KB is 1000 and KiB 1024, as standardized."""
     units = {"": Fraction(1), "B": Fraction(1)}
     for power, prefix in enumerate("KMGT", start=1):
         for spelt in (prefix, prefix.lower()):
@@ -73,7 +73,7 @@ _BYTES = _bytes_units()
 
 
 def parse_seconds(value: str | float, argument: str = "seconds") -> float:
-    """Seconds, finite and not negative. `argument` is what an error calls the value."""
+    """Parse seconds, finite and not negative. `argument` names the value in an error."""
     seconds = _parse(value, _SECONDS, argument, "must be a time", SECONDS_FORMS)
     if not 0 <= seconds <= sys.float_info.max:
         raise ConfigurationError(argument, "must be finite and at least 0 seconds", value, SECONDS_FORMS)
@@ -81,18 +81,18 @@ def parse_seconds(value: str | float, argument: str = "seconds") -> float:
 
 
 def parse_bandwidth(value: str | float, argument: str = "bandwidth") -> float:
-    """Bytes per second, more than 0; infinity stands for a link on which bytes cost nothing."""
+    """Parse bytes per second, more than 0. Infinity means that bytes cost nothing."""
     bandwidth = _parse(value, _BANDWIDTHS, argument, "must be a bandwidth", BANDWIDTH_FORMS)
     if math.isinf(bandwidth) and bandwidth > 0:
         return math.inf
-    # Below the smallest normal float, the seconds of one byte would be infinite.
+    # Below the smallest normal float, the seconds per byte would be infinite.
     if not sys.float_info.min <= bandwidth <= sys.float_info.max:
         raise ConfigurationError(argument, "must be more than 0 bytes per second", value, BANDWIDTH_FORMS)
     return float(bandwidth)
 
 
 def parse_bytes(value: str | int, argument: str = "bytes") -> int:
-    """A whole number of bytes, not negative."""
+    """Parse a whole number of bytes, not negative."""
     count = _parse(value, _BYTES, argument, "must be a number of bytes", BYTES_FORMS)
     if not 0 <= count < math.inf or count != int(count):
         raise ConfigurationError(argument, "must be a whole number of at least 0 bytes", value, BYTES_FORMS)
@@ -100,7 +100,7 @@ def parse_bytes(value: str | int, argument: str = "bytes") -> int:
 
 
 def check_positive(value: object, argument: str, remedy: str) -> None:
-    """Refuse what is not a finite number above 0."""
+    """Raise an error if the value is not a finite number above 0."""
     number = _exact(value)
     if number is None or not 0 < number <= sys.float_info.max:
         raise ConfigurationError(argument, "must be a finite number above 0", value, remedy)
@@ -109,7 +109,7 @@ def check_positive(value: object, argument: str, remedy: str) -> None:
 def _parse(
     value: object, units: Mapping[str, Fraction], argument: str, bound: str, forms: str
 ) -> Fraction | float:
-    """An exact fraction, or a float where that cannot be: infinity and NaN, which the caller judges."""
+    """Return an exact fraction, or a float for infinity and NaN, which the caller checks."""
     number = _parse_text(value, units) if isinstance(value, str) else _exact(value)
     if number is None:
         raise ConfigurationError(argument, bound, value, forms)
@@ -117,7 +117,7 @@ def _parse(
 
 
 def _exact(value: object) -> Fraction | float | None:
-    # Numpy's numbers are Real too; True and False are as well, and are never meant.
+    # Numpy numbers are Real too. So are True and False, which are rejected.
     if isinstance(value, bool) or not isinstance(value, Real):
         return None
     if isinstance(value, Rational):
@@ -136,7 +136,7 @@ def _parse_text(text: str, units: Mapping[str, Fraction]) -> Fraction | float | 
 
 
 def format_seconds(seconds: float) -> str:
-    """Three digits with a unit, such as "12.3 ms"; longer times as "2 min 5 s" or "1 h 2 min"."""
+    """Format three digits with a unit, such as "12.3 ms"; longer times as "2 min 5 s" or "1 h 2 min"."""
     if seconds < 0:
         return "-" + format_seconds(-seconds)
     rounded = float(f"{seconds:.3g}")
@@ -150,7 +150,7 @@ def format_seconds(seconds: float) -> str:
 
 
 def format_bytes(count: float) -> str:
-    """In powers of 1024: "512 B", "1.5 KiB", "64 MiB"."""
+    """Format bytes in powers of 1024: "512 B", "1.5 KiB", "64 MiB"."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if float(f"{count:.4g}") < 1024:
             return f"{count:.4g} {unit}"
@@ -159,7 +159,7 @@ def format_bytes(count: float) -> str:
 
 
 def format_bandwidth(bytes_per_s: float) -> str:
-    """In bits, as networks are sold: "10 Gbit/s"."""
+    """Format a bandwidth in bits: "10 Gbit/s"."""
     if math.isinf(bytes_per_s):
         return "unlimited"
     rounded = float(f"{bytes_per_s * 8:.3g}")
@@ -167,9 +167,9 @@ def format_bandwidth(bytes_per_s: float) -> str:
 
 
 def _scaled(rounded: float, units: Mapping[str, float]) -> str:
-    """A value of three digits in the largest of `units` (smallest first) that leaves it at least 1."""
+    """Format three digits in the largest of `units` (smallest first) that leaves the value at least 1."""
     names = list(units)
-    # Zero and what is not a number are told in the unit whose size is 1.
+    # Zero and NaN use the unit of size 1.
     fitting = [name for name in names if rounded >= units[name]] or names[:1]
     unit = fitting[-1] if rounded > 0 and math.isfinite(rounded) else next(n for n in names if units[n] == 1)
     return f"{rounded / units[unit]:.4g} {unit}"

@@ -1,8 +1,8 @@
-"""The clock of this process's rank: its host's, or one that all ranks of a run share and that can be stopped.
+"""The clock of this process's rank: the host's clock, or a clock that all ranks of a run share and that can be stopped.
 
-Where machines are emulated, time is what they would take. Looking at the model takes them none, so the run's clock
-stands still meanwhile, for all ranks: for gradients that are being slept out and for messages on emulated links.
-Deadlines go by the host's clock: nothing waits for ever, whatever happens to who has stopped this one.
+If machines are emulated, an evaluation must take no time. The run's clock is therefore stopped during an evaluation,
+for all ranks: ranks that sleep until the end of a gradient sleep longer, and messages on emulated links arrive later.
+Deadlines use the host's clock, so no wait is unlimited if the rank that has stopped the shared clock dies.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from collections.abc import Callable
 __all__ = ["StoppableClock", "now", "stands", "use"]
 
 now: Callable[[], float] = time.monotonic
-"""Seconds. Call it as `clock.now()`: `use` replaces it."""
+"""Return the time in seconds. Call it as `clock.now()`, because `use` replaces it."""
 
 _stoppable: StoppableClock | None = None
 
 
 class StoppableClock:
-    """The host's monotonic clock, less the time for which it was stopped.
+    """The host's monotonic clock minus the time for which this clock was stopped.
 
-    It is one word, so that nobody sees half of a change: how many nanoseconds it has stood still so far; or, while it
-    stands, minus what it shows. One rank alone may stop it. The others may hear of that a moment late, and then see it
-    stand at a moment that is past for them: they see it stand where they last saw it.
+    The state is one word, so that every change is atomic. While the clock runs, the word is the total time that it was
+    stopped, in nanoseconds. While it is stopped, the word is its time, negated. Only one rank may stop the clock. Other
+    ranks may see the stop a moment late. Their clock then stops at the last time that they have read.
     """
 
     def __init__(self, words: memoryview, place: int) -> None:
@@ -35,7 +35,7 @@ class StoppableClock:
         while True:
             word = self._words[self._place]
             host_ns = time.monotonic_ns()
-            if self._words[self._place] == word:  # else it was stopped in between, or goes on
+            if self._words[self._place] == word:  # otherwise the clock was stopped or started meanwhile
                 self._seen_ns = now_ns = max(self._seen_ns, host_ns - word if word >= 0 else -word)
                 return now_ns * 1e-9
 
@@ -51,12 +51,12 @@ class StoppableClock:
 
 
 def use(clock: StoppableClock | None) -> None:
-    """Let this be the clock of the process. None: the host's."""
+    """Set the clock of the process. None for the host's clock."""
     global now, _stoppable
     now = time.monotonic if clock is None else clock.now
     _stoppable = clock
 
 
 def stands() -> bool:
-    """Whether the clock has been stopped."""
+    """Return whether the clock is stopped."""
     return _stoppable is not None and _stoppable.stands

@@ -1,9 +1,8 @@
 """A slow network on one host: real messages, each of which is done when the emulated link would have carried it.
 
-Each rank has one port out and one port in. A message starts when its sender's port out is free, keeps that port busy
-for n x seconds-per-byte, begins to arrive one latency later, and keeps its receiver's port in busy as long; ports in
-serve messages as they arrive. The simulated network says the same. The bytes pass the rings of shared memory at once,
-and land in memory of the receiver's; only what the two ranks see of them waits, by the clock that they share.
+The link model is in `costs.transfers`: each rank has one output port and one input port. The bytes pass through the
+rings of shared memory at once, into memory of the receiver. Only the times at which both ranks see them follow the
+emulated link, by a clock that the ranks share.
 """
 
 from __future__ import annotations
@@ -15,9 +14,10 @@ from collections.abc import Callable
 from torch import Tensor
 
 from paceline.context import Combine
+from paceline.costs.transfers import Resource, arrival_order
 from paceline.links import clock
-from paceline.links.bells import Bells
 from paceline.links.frames import Header
+from paceline.links.memory.bells import Bells
 from paceline.links.operation import Operation, Waiter
 from paceline.links.port import Port, Ways
 from paceline.links.receiving import RecvOperation
@@ -44,10 +44,10 @@ class EmulatedPort(Port):
         super().__init__(rank, ranks, ways, bells, on_sent, on_received)
         self._latency_s = latency_s
         self._seconds_per_byte = seconds_per_byte
-        self._out_free_s = self._in_free_s = 0.0
+        self._output, self._input = Resource(), Resource()
         self._landed = 0
-        # Messages that have not begun to arrive, the next one first; and those in the port, in its order.
-        self._approaching: list[tuple[float, int, RecvOperation]] = []
+        # Messages that have not begun to arrive, as a heap by arrival order, and messages in the port, in its order.
+        self._approaching: list[tuple[tuple[float, float, int], int, RecvOperation]] = []
         self._in_port: list[RecvOperation] = []
 
     # The port out
@@ -57,12 +57,14 @@ class EmulatedPort(Port):
     ) -> SendOperation:
         if to == self.rank:
             return super().send(waiter, to, tensor, tag, numbers)
-        return PacedSend(waiter, self, self._way_out(to), to, tensor, tag, numbers)
+        operation = PacedSend(waiter, self, self._way_out(to), to, tensor, tag, numbers)
+        operation.number = self._next_number()
+        return operation
 
     def begin(self, operation: PacedSend) -> None:
         """Give a message its turn in the port out, and let its bytes go."""
-        operation.began_s = start_s = max(clock.now(), self._out_free_s)
-        operation.ended_s = self._out_free_s = start_s + self.carry_s(operation)
+        operation.began_s = start_s = self._output.occupy(clock.now(), self.carry_s(operation))
+        operation.ended_s = self._output.free_s
         operation.begins_s = start_s + self._latency_s
         self._way_out(operation.to).queue.append(operation)
 
@@ -81,7 +83,7 @@ class EmulatedPort(Port):
         for source in range(self._ranks):
             self._pump_source(source, operation)
         now_s = clock.now()
-        while self._approaching and self._approaching[0][0] <= now_s:
+        while self._approaching and self._approaching[0][0][0] <= now_s:
             self._enter(heapq.heappop(self._approaching)[2])
         due = [packet for packet in self._in_port if packet.done and packet.ended_s <= now_s]
         if due:
@@ -92,9 +94,9 @@ class EmulatedPort(Port):
     def due_s(self, operation: RecvOperation) -> float:
         """When to look again for a message that has landed. It may come later if others are before it."""
         ends_s = [packet.ended_s for packet in self._in_port if _is_for(operation, packet)]
-        for begins_s, _, packet in self._approaching:
+        for (arrives_s, *_), _, packet in self._approaching:
             if _is_for(operation, packet):
-                ends_s.append(max(begins_s, self._in_free_s) + self.carry_s(_header(packet)))
+                ends_s.append(self._input.end_s(arrives_s, self.carry_s(_header(packet))))
         return min(ends_s, default=math.inf)
 
     def carry_s(self, message: Header | SendOperation) -> float:
@@ -105,14 +107,15 @@ class EmulatedPort(Port):
         """Nobody gets a message before its time: whoever asks for any may yet get an earlier one."""
         packet = RecvOperation(waiter, self, source, None, "copy", header.tag, _nothing)
         self._landed += 1
-        heapq.heappush(self._approaching, (header.begins_s, self._landed, packet))
+        order = arrival_order(header.begins_s, header.begins_s - self._latency_s, source)
+        heapq.heappush(self._approaching, (order, self._landed, packet))
         return packet
 
     def _enter(self, packet: RecvOperation) -> None:
         header = _header(packet)
-        begins_s = max(header.begins_s, self._in_free_s)
+        begins_s = self._input.occupy(header.begins_s, self.carry_s(header))
         packet.header = header._replace(begins_s=begins_s)
-        packet.ended_s = self._in_free_s = begins_s + self.carry_s(header)
+        packet.ended_s = self._input.free_s
         self._in_port.append(packet)
 
 

@@ -1,4 +1,4 @@
-"""The header that stands before every tensor on a link: checked before the payload is touched, never unpickled."""
+"""The header before every tensor on a link. It is checked before the payload is read. Nothing is unpickled."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ HEADER_BYTES = 128
 _MAGIC = 0x504C  # "PL"
 _MAX_DIMENSIONS = 4
 _MAX_NUMBERS = 4
-# magic, epoch, dtype, dimensions, which numbers there are, whether of a device, lent memory, -, tag, bytes, shape, the
-# numbers, when it begins to arrive, place, -
-_LAYOUT = struct.Struct("<HHBBBBI4xQQ4q4qdQ16x")
+_MAX_MESSAGES = 2**40
+# magic, epoch, dtype, dimensions, kinds of the numbers, whether from a device, number of the lent memory, -, tag,
+# bytes, shape, the numbers, time of arrival, offset in the lent memory, number of the message, -
+_LAYOUT = struct.Struct("<HHBBBBI4xQQ4q4qdQq8x")
 assert _LAYOUT.size == HEADER_BYTES
 _BITS, _DOUBLE = struct.Struct("<q"), struct.Struct("<d")
-_WHOLE, _BROKEN = 1, 2  # two bits for each number: none, a whole number, or a float
+_WHOLE, _BROKEN = 1, 2  # two bits for each number: none, an integer, or a float
 
 # The numbers are part of the format: append, never reorder.
 _DTYPES = (
@@ -41,10 +42,10 @@ _ITEM_BYTES = tuple(dtype.itemsize for dtype in _DTYPES)
 
 
 class Place(NamedTuple):
-    """A place in memory that a rank lends."""
+    """A location in memory that a rank lends to other ranks."""
 
     number: int
-    """Which of the rank's memories."""
+    """Number of the rank's lent memory."""
     offset: int
 
 
@@ -55,13 +56,15 @@ class Header(NamedTuple):
     nbytes: int
     epoch: int
     numbers: tuple[float, ...] = ()
-    """The strategy's own."""
+    """Numbers of the strategy."""
     begins_s: float = 0.0
-    """When the message begins to arrive, on the run's clock: told only where a link is emulated."""
+    """Time at which the message begins to arrive, on the run's clock. Set only on emulated links."""
     lent: Place | None = None
-    """Where the payload lies. None: it follows."""
+    """Location of the payload in lent memory. None if the payload follows the header."""
     on_device: bool = False
-    """Whether it was sent from a device's memory: then its receiver wants it on a device, too."""
+    """Whether the tensor was on a device. The receiver then puts it on its own device."""
+    number: int = -1
+    """Counts the messages of the sender. -1 for a message of a rank to itself."""
 
 
 def pack(
@@ -75,8 +78,9 @@ def pack(
     lent: Place | None = None,
     *,
     on_device: bool = False,
+    number: int = -1,
 ) -> int:
-    """Write the header of a tensor to `target` at `offset`; return the bytes of its payload."""
+    """Write the header of a tensor to `target` at `offset`. Return the payload size in bytes."""
     code = _CODES.get(tensor.dtype)
     if code is None:
         raise FrameError(f"a tensor of {tensor.dtype} cannot be sent; convert it to one of {_DTYPES}")
@@ -102,13 +106,14 @@ def pack(
         *slots,
         begins_s,
         lent.offset if lent else 0,
+        number,
     )
     return nbytes
 
 
 def unpack(source: memoryview, offset: int) -> Header:
-    """Read a header and check that it is one and agrees with itself."""
-    magic, epoch, code, dimensions, kinds, on_device, number, tag, nbytes, *rest, begins_s, place = (
+    """Read a header, and check that it is valid and consistent."""
+    magic, epoch, code, dimensions, kinds, on_device, memory, tag, nbytes, *rest, begins_s, place, number = (
         _LAYOUT.unpack_from(source, offset)
     )
     shape, slots = rest[:4], rest[4:]
@@ -123,14 +128,16 @@ def unpack(source: memoryview, offset: int) -> Header:
         raise FrameError(f"not a frame: {nbytes} bytes for {count} elements of {_DTYPES[code]}")
     if not 0.0 <= begins_s < math.inf:
         raise FrameError(f"not a frame: begins to arrive at {begins_s} s")
-    lent = Place(number - 1, place) if number else None
+    if not -1 <= number < _MAX_MESSAGES:
+        raise FrameError(f"not a frame: message number {number}")
+    lent = Place(memory - 1, place) if memory else None
     numbers = _decode(kinds, slots) if kinds else ()
     sizes = tuple(shape[:dimensions])
-    return Header(_DTYPES[code], sizes, tag, nbytes, epoch, numbers, begins_s, lent, on_device == 1)
+    return Header(_DTYPES[code], sizes, tag, nbytes, epoch, numbers, begins_s, lent, on_device == 1, number)
 
 
 def _encode(numbers: tuple[float, ...]) -> tuple[int, list[int]]:
-    """Which numbers there are, and the bits of each."""
+    """Return the kinds of the numbers, and the bits of each."""
     if len(numbers) > _MAX_NUMBERS:
         raise FrameError(f"a header of {len(numbers)} numbers cannot be sent; {_MAX_NUMBERS} is the limit")
     kinds, slots = 0, [0] * _MAX_NUMBERS

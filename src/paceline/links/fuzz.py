@@ -1,7 +1,7 @@
-"""Disturbs a real run on purpose: with `PACELINE_FUZZ=seed` each rank sleeps at random where the order can matter.
+"""Random delays in a real run: with `PACELINE_FUZZ=seed` each rank sleeps at random points where ordering matters.
 
-That is at each read, write and fence of words that processes share, and at each await. What depends on luck fails
-sooner. Without the variable nothing of this is there.
+These points are each read, write and fence of shared words, and each await. Races then show up sooner. Without the
+variable nothing is changed.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from types import TracebackType
 from typing import Any
 
 from paceline.errors import ConfigurationError
-from paceline.links.memory import SharedMemory
+from paceline.links.memory.shared import SharedMemory
 from paceline.links.operation import Operation
 
 __all__ = ["VARIABLE", "begin"]
 
 VARIABLE = "PACELINE_FUZZ"
 
-# How often a rank sleeps, and for how long at most. A few naps are long enough for another rank to get all its work
-# done; most only change who comes first.
+# Probabilities and maximum lengths of sleeps. A few are long enough for another rank to finish all its work. Most only
+# change which rank is first.
 _AT_WORDS, _AT_AWAITS = 0.002, 0.05
 _SHORT_S, _LONG_S, _LONG_SHARE = 0.0005, 0.02, 0.02
 
 
 def begin(rank: int) -> None:
-    """Disturb this process from now on, if the environment says so."""
+    """Enable the delays in this process, if the environment variable is set."""
     text = os.environ.get(VARIABLE, "")
     if not text or isinstance(
         SharedMemory.fence, _Fence
-    ):  # a process may have several runs, and needs it once
+    ):  # a process may have several runs, but needs this only once
         return
     if not text.isdigit():
         raise ConfigurationError(VARIABLE, "must be a whole number of at least 0", text, "or leave it out")
@@ -67,7 +67,7 @@ def _disturb_awaits(chance: random.Random) -> None:
 
 
 class _Words:
-    """Words of shared memory, with naps."""
+    """Words of shared memory, with a random delay at each access."""
 
     def __init__(self, words: memoryview, chance: random.Random) -> None:
         self._words = words
@@ -83,7 +83,7 @@ class _Words:
 
 
 class _Fence:
-    """A fence, with a nap on either side."""
+    """A fence with a random delay before and after."""
 
     def __init__(self, fence: Any, chance: random.Random) -> None:
         self._fence = fence

@@ -1,4 +1,4 @@
-"""Ways of two kinds: one to the ranks of the same host, another to those of other hosts."""
+"""Two kinds of ways: one to ranks of the same host, another to ranks of other hosts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["MixedWays"]
 
 
 class MixedWays:
-    """`hosts` has the host of each rank."""
+    """Ways that use `near` within a host and `far` between hosts. `hosts` has the host of each rank."""
 
     def __init__(self, near: Ways, far: Ways, hosts: Sequence[int], rank: int) -> None:
         self._kinds = [near if host == hosts[rank] else far for host in hosts]

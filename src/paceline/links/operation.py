@@ -1,7 +1,7 @@
-"""An operation of a world of real processes: it is polled until it is done, and awaiting it never suspends the program.
+"""An operation in a real process: it is polled until it is done, and awaiting it never suspends the program.
 
-The exception is a program that `start` has put into the background: there an await yields, and whoever waits in the
-foreground polls it meanwhile. These few lines are the only place of such a world that suspends.
+The exception is a program that `start` runs in the background. There an await yields, and the waiting foreground
+program polls it. These few lines are the only code of a real world that suspends.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import ClassVar, Generic, Protocol, TypeVar
 
 from paceline.errors import Cancelled
 
-__all__ = ["Doing", "Operation", "Waiter"]
+__all__ = ["Activity", "Operation", "Waiter"]
 
 T = TypeVar("T")
 
 
-class Doing(IntEnum):
-    """What a rank is doing: one number, which it writes on the status board."""
+class Activity(IntEnum):
+    """The current activity of a rank: one number, which the rank writes to the status board."""
 
     working = 0
     send = 1
@@ -31,12 +31,12 @@ class Doing(IntEnum):
 
 
 class Waiter(Protocol):
-    """Who waits: the rank's context."""
+    """The rank's context, which waits for operations."""
 
     in_background: bool
 
     def wait(self, operation: Operation[T]) -> None:
-        """Return when the operation is done; raise if it cannot be."""
+        """Wait until the operation is done. Raise an error if it cannot be done."""
         ...
 
     def start(self, work: Operation[T]) -> object:
@@ -44,16 +44,16 @@ class Waiter(Protocol):
         ...
 
     def is_lost(self, rank: int) -> bool:
-        """Whether a rank is known to be gone."""
+        """Return whether a rank is known to be lost."""
         ...
 
 
 class Operation(Generic[T]):
-    """Something that takes time. Serves as its own handle."""
+    """An operation that takes time. It is its own handle."""
 
     __slots__ = ("done", "error", "result", "waiter")
 
-    doing: ClassVar[Doing] = Doing.several
+    doing: ClassVar[Activity] = Activity.several
     result: T
 
     def __init__(self, waiter: Waiter) -> None:
@@ -62,7 +62,7 @@ class Operation(Generic[T]):
         self.error: BaseException | None = None
 
     def poll(self) -> bool:
-        """Go on as far as possible without waiting; tell whether it is done."""
+        """Make as much progress as possible without waiting. Return whether the operation is done."""
         raise NotImplementedError
 
     def cancel(self) -> None:
@@ -71,19 +71,19 @@ class Operation(Generic[T]):
             self.done = True
 
     def awaited(self) -> tuple[int, ...]:
-        """The ranks without which it cannot end."""
+        """Return the ranks that this operation waits for."""
         return ()
 
     def takes_own(self) -> bool:
-        """Whether it also waits for what this rank may send to itself, by another program."""
+        """Return whether it also waits for messages from another program of this rank."""
         return False
 
     def progress(self) -> int:
-        """0 before its message has begun to come; then a number that grows with what has come."""
+        """Return 0 before its message has begun to arrive, then a number that grows as data arrives."""
         return 0
 
     def due_s(self) -> float:
-        """When it wants to be polled even if no bell rings, on the run's clock."""
+        """Return the time to poll it again even if no bell rings, on the run's clock."""
         return math.inf
 
     def __str__(self) -> str:

@@ -1,7 +1,8 @@
-"""One rank's end of a link: matches the messages that come with those that are asked for, whatever way they take."""
+"""One rank's end of a link: it matches arriving messages with posted receives, whichever way they take."""
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Callable
 from typing import Protocol
@@ -10,12 +11,12 @@ import torch
 from torch import Tensor
 
 from paceline.context import ANY, Combine
-from paceline.links.bells import Bells
 from paceline.links.frames import Header
+from paceline.links.memory.bells import Bells
 from paceline.links.operation import Waiter
 from paceline.links.receiving import RecvOperation
 from paceline.links.sending import SendOperation, SendQueue
-from paceline.replica.sums import combine_into
+from paceline.model.sums import combine_into
 
 __all__ = ["Port", "WayIn", "Ways"]
 
@@ -24,19 +25,19 @@ class WayIn(Protocol):
     """The receiving end of the way from one rank."""
 
     active: RecvOperation | None
-    """Whose message is being read."""
+    """The receive that gets the message being read. None if no message is being read."""
 
     def header(self) -> Header | None:
-        """The header of the next message, if one has come."""
+        """Return the header of the next message; None if none has arrived."""
         ...
 
     def read(self, operation: RecvOperation) -> bool:
-        """Move what has come of the active message; tell whether that is all of it."""
+        """Move the data of the active message that has arrived. Return whether the message is complete."""
         ...
 
 
 class Ways(Protocol):
-    """Opens the ways between one rank and others. A port asks for each once, when it is first needed."""
+    """Opens the ways between one rank and others. A port opens each once, when it is first needed."""
 
     def out(self, to: int) -> SendQueue: ...
     def into(self, source: int) -> WayIn: ...
@@ -57,7 +58,7 @@ class Port:
         self.rank = rank
         self.others = tuple(r for r in range(ranks) if r != rank)
         self.device: torch.device | None = None
-        """Where messages go that were sent from a device: see `Inbox`."""
+        """Device for messages that were sent from a device: see `Inbox`."""
         self._turn = deque(self.others)
         self._on_sent = on_sent
         self._on_received = on_received
@@ -66,6 +67,7 @@ class Port:
         self._ranks = ranks
         self._out: dict[int, SendQueue] = {}
         self._in: dict[int, WayIn] = {}
+        self._next_number = itertools.count().__next__
         self._posted: list[RecvOperation] = []
         self._kept: list[RecvOperation] = []
 
@@ -74,10 +76,12 @@ class Port:
     ) -> SendOperation:
         if to == self.rank:
             return _OwnSend(waiter, self, tensor, tag, numbers)
-        return SendOperation(waiter, self._way_out(to), to, tensor, tag, numbers, self._on_sent)
+        operation = SendOperation(waiter, self._way_out(to), to, tensor, tag, numbers, self._on_sent)
+        operation.number = self._next_number()
+        return operation
 
     def send_here(self, operation: SendOperation) -> None:
-        """A message between two programs of this rank is a copy, and counts for nothing."""
+        """Deliver a message between two programs of this rank. It is a copy, and is not counted."""
         tensor = operation.tensor
         letter = RecvOperation(operation.waiter, self, self.rank, None, "copy", operation.tag, self._keep)
         letter.into = tensor.clone()
@@ -94,7 +98,7 @@ class Port:
         return RecvOperation(waiter, self, source, into, combine, tag, self._on_received)
 
     def post(self, operation: RecvOperation) -> None:
-        """Ask for a message: it may have come already."""
+        """Post a receive. Its message may have arrived already."""
         for i, kept in enumerate(self._kept):
             if operation.wants(kept.source, kept.tag):
                 self._hand_over(self._kept.pop(i), operation)
@@ -102,14 +106,14 @@ class Port:
         self._posted.append(operation)
 
     def pump(self, operation: RecvOperation) -> None:
-        """Read until this operation is done or nothing more has come."""
+        """Read until this operation is done or no more data is available."""
         if operation.source == self.rank:
-            return  # a message of this rank to itself is handed over at once
+            return  # a message of this rank to itself is delivered immediately
         if operation.source != ANY:
             self._pump_source(operation.source, operation)
             return
         for _ in self.others:
-            self._turn.rotate(-1)  # take turns in who is read first, or a busy rank would starve the others
+            self._turn.rotate(-1)  # read another rank first each time: a busy rank must not starve the others
             self._pump_source(self._turn[-1], operation)
             if operation.done or operation.source != ANY:
                 return
@@ -135,7 +139,7 @@ class Port:
             active.close()
 
     def describe(self) -> list[str]:
-        """The state of each way, for people."""
+        """Return the state of each way, for debugging."""
         asked = [f"asked for: {operation}, tag {operation.tag}" for operation in self._posted]
         kept = [f"kept: from rank {early.source}, tag {early.tag}" for early in self._kept]
         return [*(str(way) for way in (*self._out.values(), *self._in.values())), *asked, *kept]
@@ -153,14 +157,14 @@ class Port:
         return way
 
     def _match(self, source: int, header: Header, waiter: Waiter) -> RecvOperation:
-        """The operation that was posted first for such a message; otherwise a new one, which keeps it."""
+        """Return the first posted receive that matches the message; otherwise a new one, which stores the message."""
         for i, operation in enumerate(self._posted):
             if operation.wants(source, header.tag):
                 return self._posted.pop(i)
         return RecvOperation(waiter, self, source, None, "copy", header.tag, self._keep)
 
     def _keep(self, early: RecvOperation) -> None:
-        """A message that nobody had asked for when it began to come: perhaps somebody has asked since."""
+        """Store a message that arrived before its receive was posted, or deliver it if one has been posted since."""
         for i, operation in enumerate(self._posted):
             if operation.wants(early.source, early.tag):
                 self._hand_over(early, self._posted.pop(i))
@@ -173,7 +177,7 @@ class Port:
         assert kept.into is not None
         into = wanted.into
         if into is None:
-            wanted.into = kept.into  # nobody else has it
+            wanted.into = kept.into  # no other object uses this tensor
         wanted.open(kept.source, kept.header)
         if wanted.done:  # it does not fit
             return
@@ -182,14 +186,14 @@ class Port:
         wanted.close()
 
     def forget(self, operation: RecvOperation) -> None:
-        """Nobody wants this operation's message any more."""
+        """Remove a cancelled receive."""
         if operation in self._posted:
             self._posted.remove(operation)
         else:
             self._drop(operation)
 
     def _drop(self, operation: RecvOperation) -> None:
-        """Receive the rest of this operation's message into other memory, and forget it."""
+        """Receive the rest of this operation's message into other memory, and discard it."""
         assert operation.header is not None
         rest = RecvOperation(operation.waiter, self, operation.source, None, "copy", operation.tag, _nothing)
         rest.open(operation.source, operation.header)
@@ -198,7 +202,7 @@ class Port:
 
 
 _NOWHERE = SendQueue()
-"""For messages that are done at once."""
+"""For messages that are done immediately."""
 
 
 class _OwnSend(SendOperation):

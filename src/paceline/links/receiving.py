@@ -1,4 +1,4 @@
-"""A tensor on its way in: the operation that `recv` of any link returns."""
+"""The operation that `recv` of any link returns."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from paceline.context import ANY, Combine, Message
 from paceline.errors import FrameError, MismatchError
 from paceline.links import clock
 from paceline.links.frames import Header, dtype_name
-from paceline.links.operation import Doing, Operation, Waiter
-from paceline.replica.devices import host_empty
-from paceline.replica.sums import combine_into
+from paceline.links.operation import Activity, Operation, Waiter
+from paceline.model.devices import host_empty
+from paceline.model.sums import combine_into
 
 __all__ = ["TAG_MASK", "Inbox", "RecvOperation"]
 
 TAG_MASK = 2**32 - 1
-"""The bits of a tag that the strategy gave. Those above name the group, and mark collectives."""
+"""Bits of the strategy's own tag. The higher bits identify the group and mark collectives."""
 
 
 class Inbox(Protocol):
-    """Where a receive operation is posted."""
+    """The port where a receive is posted."""
 
     rank: int
     others: tuple[int, ...]
     device: torch.device | None
-    """Where a message goes that was sent from a device, unless a tensor is given for it. None: it stays here."""
+    """Device for messages that were sent from a device, if no tensor is given. None to leave them in host memory."""
 
     def post(self, operation: RecvOperation) -> None: ...
     def pump(self, operation: RecvOperation) -> None: ...
@@ -37,7 +37,7 @@ class Inbox(Protocol):
 
 
 class RecvOperation(Operation[Message]):
-    """One tensor on its way in."""
+    """Receives one tensor."""
 
     __slots__ = (
         "_inbox",
@@ -56,7 +56,7 @@ class RecvOperation(Operation[Message]):
         "target",
     )
 
-    doing = Doing.receive
+    doing = Activity.receive
 
     def __init__(
         self,
@@ -80,14 +80,14 @@ class RecvOperation(Operation[Message]):
         self.begun = False
         self.began_s = 0.0
         self.positions: dict[int, int] | None = None
-        """The position of each rank in the group, by which the message names its sender. None: by its rank."""
+        """Position of each rank in the group. The message names its sender by position. None to use the rank."""
         self.target: tuple[Tensor, str] | None = None
-        """The tensor of a device that it is meant for, and how the two are combined. `into` is then beside it."""
+        """Target tensor on a device, and how to combine the message with it. `into` is then a buffer in host memory."""
         self.found_s = 0.0
-        self.ended_s = math.inf  # where a link is emulated: when its port has carried it
+        self.ended_s = math.inf  # on an emulated link: when its port has carried it
 
     def begin(self) -> None:
-        """Ask for its message: when it is awaited or started, not when it is made."""
+        """Post the receive. This happens when it is awaited or started, not when it is created."""
         self.begun = True
         self.began_s = clock.now()
         self._inbox.post(self)
@@ -119,11 +119,11 @@ class RecvOperation(Operation[Message]):
         return f"receive from {'any rank' if self.source == ANY else f'rank {self.source}'}"
 
     def wants(self, source: int, tag: int) -> bool:
-        """Whether a message of this tag from this rank is one that this operation waits for."""
+        """Return whether this operation accepts a message with this tag from this rank."""
         return self.tag == tag and self.source in (source, ANY)
 
     def open(self, source: int, header: Header) -> None:
-        """A message for this operation has been found: check that it fits."""
+        """Take a message that matches this operation, and check that it fits."""
         self.source = source
         self.header = header
         self.found_s = clock.now()
@@ -139,7 +139,7 @@ class RecvOperation(Operation[Message]):
             self.fail(FrameError("a tensor to receive into must be contiguous"))
 
     def stage(self) -> None:
-        """Links move the processor's memory: a message for a tensor of a device lands there first."""
+        """Allocate a host buffer if the target is on a device: links access only host memory."""
         assert self.into is not None
         self.target = self.into, self.combine
         self.into, self.combine = host_empty(tuple(self.into.shape), self.into.dtype), "copy"
@@ -149,7 +149,7 @@ class RecvOperation(Operation[Message]):
         self.done = True
 
     def close(self) -> None:
-        """All of the message is in `into`."""
+        """Finish: the whole message is in `into`."""
         assert self.header is not None
         assert self.into is not None
         source = self.source if self.positions is None else self.positions[self.source]

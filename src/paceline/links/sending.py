@@ -1,4 +1,4 @@
-"""A tensor on its way out: the operation that `send` of any link returns, and the queue that it waits in."""
+"""The operation that `send` of any link returns, and its queue."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from torch import Tensor
 
 from paceline.errors import PeerLost
 from paceline.links import clock
-from paceline.links.operation import Doing, Operation, Waiter
-from paceline.replica.devices import host_copy
+from paceline.links.operation import Activity, Operation, Waiter
+from paceline.model.devices import host_copy
 
 __all__ = ["DetachOperation", "SendOperation", "SendQueue"]
 
 _MOMENT_S = 20e-6
-_PATIENCE_S = 30.0  # a reader that takes longer over one message in memory is dead, or stopped
+_PATIENCE_S = 30.0  # a reader that takes longer to copy one message is dead or stopped
 
 
 class SendOperation(Operation[None]):
-    """One tensor on its way out."""
+    """Sends one tensor."""
 
     __slots__ = (
         "_outbox",
@@ -32,6 +32,7 @@ class SendOperation(Operation[None]):
         "begun",
         "ended_s",
         "nbytes",
+        "number",
         "numbers",
         "on_device",
         "sent",
@@ -40,7 +41,7 @@ class SendOperation(Operation[None]):
         "to",
     )
 
-    doing = Doing.send
+    doing = Activity.send
 
     def __init__(
         self,
@@ -60,16 +61,18 @@ class SendOperation(Operation[None]):
         self.address = 0
         self.tag = tag
         self.numbers = numbers
+        self.number = -1
+        """Counts the messages that this rank sends. Set by the port."""
         self.begun = False
-        self.sent = -1  # bytes of the payload; -1: not even the header
+        self.sent = -1  # bytes of the payload; -1 if not even the header was sent
         self.nbytes = 0
         self.began_s = 0.0
-        self.begins_s = 0.0  # when it begins to arrive: only where a link is emulated
-        self.ended_s = math.inf  # where a link is emulated: when its port has carried it
+        self.begins_s = 0.0  # on an emulated link: when it begins to arrive
+        self.ended_s = math.inf  # on an emulated link: when its port has carried it
         self.result = None
 
     def begin(self) -> None:
-        """Take its place in the queue: when it is awaited or started, not when it is made."""
+        """Enter the queue. This happens when it is awaited or started, not when it is created."""
         self.begun = True
         self.began_s = clock.now()
         self._settle_tensor()
@@ -77,7 +80,7 @@ class SendOperation(Operation[None]):
 
     def _settle_tensor(self) -> None:
         self.on_device = not self.tensor.is_cpu
-        if self.on_device:  # links move the processor's memory
+        if self.on_device:  # links access only host memory
             self.tensor = host_copy(self.tensor)
         elif not self.tensor.is_contiguous():
             self.tensor = self.tensor.contiguous()
@@ -97,7 +100,7 @@ class SendOperation(Operation[None]):
             super().cancel()
 
     def _withdraw(self) -> None:
-        """A receiver must never see half a message, or one that changes while it is read."""
+        """Remove the message, or finish it: a receiver must not get a partial message, or one that changes."""
         until_s = time.monotonic() + _PATIENCE_S
         while not self._outbox.withdraw(self):
             if time.monotonic() > until_s:
@@ -108,26 +111,26 @@ class SendOperation(Operation[None]):
         return DetachOperation(self)
 
     def let_go(self) -> bool:
-        """Let what is not out yet go on from a copy; tell whether the tensor may be overwritten.
+        """Continue from a copy. Return whether the tensor may be overwritten.
 
-        It may not while the receiver is reading it where it lies: then ask again.
+        It may not while the receiver is reading it in place. Then call this again.
         """
         if not self.poll():
             self.done = self._outbox.detach(self)
         return self.done
 
     def copy(self) -> SendOperation:
-        """The same message, as far on its way, from memory of its own."""
+        """Return the same message with the same progress, sent from a copy of the tensor."""
         own = self.tensor.clone()
         twin = SendOperation(self.waiter, self._outbox, self.to, own, self.tag, self.numbers, self._then)
         twin.begun = True
         twin._settle_tensor()
         twin.sent, twin.nbytes, twin.began_s = self.sent, self.nbytes, self.began_s
-        twin.begins_s, twin.on_device = self.begins_s, self.on_device
+        twin.begins_s, twin.on_device, twin.number = self.begins_s, self.on_device, self.number
         return twin
 
     def close(self) -> None:
-        """All of the message is out."""
+        """Finish: the whole message has been sent."""
         self.done = True
         self._then(self)
 
@@ -139,11 +142,11 @@ class SendOperation(Operation[None]):
 
 
 class DetachOperation(Operation[None]):
-    """Done when the tensor of a send may be overwritten: at the latest when its receiver is lost."""
+    """Done when the tensor of a send may be overwritten, at the latest when its receiver is lost."""
 
     __slots__ = ("_sending",)
 
-    doing = Doing.send
+    doing = Activity.send
 
     def __init__(self, sending: SendOperation) -> None:
         super().__init__(sending.waiter)
@@ -158,11 +161,11 @@ class DetachOperation(Operation[None]):
         return self._sending.awaited()
 
     def __str__(self) -> str:
-        return f"taking back what rank {self._sending.to} is reading"
+        return f"revoking the message that rank {self._sending.to} is reading"
 
 
 class SendQueue:
-    """The messages that wait to go one way, in their order."""
+    """Messages that wait to be sent to one rank, in order."""
 
     __slots__ = ("queue",)
 
@@ -170,7 +173,7 @@ class SendQueue:
         self.queue: deque[SendOperation] = deque()
 
     def pump(self) -> None:
-        """Let as much of the queued messages go as there is room for; close each that is out."""
+        """Send as much of the queued messages as there is room for. Close each one that is sent completely."""
         queue = self.queue
         while queue:
             operation = queue[0]
@@ -180,18 +183,18 @@ class SendQueue:
             operation.close()
 
     def withdraw(self, operation: SendOperation) -> bool:
-        """Forget a message, or finish it from a copy if it has begun: a reader cannot use half of one."""
+        """Remove a message. If it has begun, finish it from a copy: the receiver cannot use a partial message."""
         if operation.sent >= 0:
             return self.detach(operation)
         self.queue.remove(operation)
         return True
 
     def detach(self, operation: SendOperation) -> bool:
-        """Go on from a copy, so that the sender need not wait. False: it is being read where it lies."""
+        """Continue from a copy, so that the sender need not wait. Return False if it is being read in place."""
         rest = self.queue[self.queue.index(operation)] = operation.copy()
         rest.waiter.start(rest)
         return True
 
     def _write(self, operation: SendOperation) -> bool:
-        """Move what there is room for; tell whether that is all of it."""
+        """Send as much as there is room for. Return whether the message is complete."""
         raise NotImplementedError

@@ -1,6 +1,6 @@
-"""Sleeping until one of several files can be read, for times shorter than a millisecond too.
+"""Sleeping until one of several descriptors is readable, with timeouts below a millisecond.
 
-Python's own `select.poll` counts in milliseconds. It is used where the system is not Linux (untested).
+Python's own `select.poll` takes milliseconds. It is used on systems other than Linux (untested).
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ if sys.platform == "linux":
     _ppoll.argtypes = (ctypes.c_void_p, ctypes.c_ulong, ctypes.c_void_p, ctypes.c_void_p)
 
     class Watch:
-        """Several files, by their descriptors."""
+        """Several descriptors."""
 
         def __init__(self, fds: Sequence[int]) -> None:
             self._entries = (_PollFd * len(fds))(*[_PollFd(fd, _POLLIN, 0) for fd in fds])
 
         def wait(self, timeout_s: float) -> list[bool]:
-            """Which of them can be read; sleeps until one can, a signal comes, or the time is over."""
+            """Sleep until one is readable, a signal arrives, or the timeout ends. Return which are readable."""
             whole = int(timeout_s)
             limit = _Timespec(whole, int((timeout_s - whole) * 1e9))
             found = _ppoll(ctypes.addressof(self._entries), len(self._entries), ctypes.addressof(limit), None)
@@ -44,7 +44,7 @@ if sys.platform == "linux":
 else:
 
     class Watch:
-        """Several files, by their descriptors."""
+        """Several descriptors."""
 
         def __init__(self, fds: Sequence[int]) -> None:
             self._fds = list(fds)
@@ -53,6 +53,6 @@ else:
                 self._poll.register(fd, select.POLLIN)
 
         def wait(self, timeout_s: float) -> list[bool]:
-            """Which of them can be read; sleeps until one can, a signal comes, or the time is over."""
+            """Sleep until one is readable, a signal arrives, or the timeout ends. Return which are readable."""
             ready = {fd for fd, _ in self._poll.poll(math.ceil(1e3 * timeout_s))}
             return [fd in ready for fd in self._fds]

@@ -1,4 +1,4 @@
-"""Models of shapes only: tasks for simulations without mathematics, of any size and without memory."""
+"""Models without data (meta tensors): tasks of any size, without memory, for simulations with math="none"."""
 
 from paceline.models.gpt import GPT
 

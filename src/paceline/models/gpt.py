@@ -1,8 +1,9 @@
-"""GPT, of shapes only: a task to simulate, on as many devices as you like, before anybody has paid for them.
+"""GPT with shapes only (meta tensors): a task to simulate on any number of devices.
 
-The shapes are those of GPT-2 and GPT-3, which Megatron-LM's papers measure: learned places, norms before attention and
-multilayer perceptron, biases, four times the width inside. Parameters of `layers` L, `hidden` h, `vocabulary` V and
-`sequence` s: 12 L h^2 (1 + 13/(12h) + (V + s)/(12 L h)), and 2h of the last norm; V h more if the head is not tied.
+The shapes are from GPT-2 and GPT-3, as in the papers on Megatron-LM: learned position embeddings, norms before
+attention and MLP, biases, and an inner width of 4 h. The number of parameters with `layers` L, `hidden` h,
+`vocabulary` V and `sequence` s: 12 L h^2 (1 + 13/(12h) + (V + s)/(12 L h)), plus 2h of the last norm, plus V h if the
+head is not tied.
 Source: Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM", SC 2021.
 """
 
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, gelu, scaled_dot_product_attention
 
 from paceline.errors import ConfigurationError
-from paceline.task import Task
+from paceline.task.task import Task
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,12 +41,12 @@ def GPT(  # noqa: N802
     dtype: torch.dtype = torch.float32,
     optimizer: Callable[[Any], Optimizer] | None = None,
 ) -> Task:
-    """A task of shapes only, for `pl.Simulated(math="none")`. A step takes `batch_size` sequences.
+    """Return a task with shapes only, for `pl.Simulated(math="none")`. A step uses `batch_size` sequences.
 
-    `tied`: the head shares the embedding's weights, as in the published counts of parameters. By default it does not:
-    the two lie at the two ends of a pipeline, which would have to sum their gradients in every step.
-    `dtype` is that of parameters and activations, and sets the bytes of messages: torch.bfloat16 where those are to be
-    as in training with 16 bits. `optimizer` is as `pl.Task` takes it; None is Adam.
+    With `tied` the head shares the embedding's weights, as in the published numbers of parameters. By default it does
+    not: the two are in the first and the last stage of a pipeline, which would have to sum their gradients each step.
+    `dtype` is the dtype of parameters and activations, and determines the size of messages: use torch.bfloat16 for the
+    sizes of 16-bit training. `optimizer` is the argument of `pl.Task`. If None, Adam is used.
     """
     sizes = {"layers": layers, "hidden": hidden, "heads": heads, "sequence": sequence}
     for name, value in (sizes | {"vocabulary": vocabulary, "batch_size": batch_size}).items():
@@ -83,19 +84,19 @@ def _model(
         norm = nn.LayerNorm(hidden)
     if tied:
         head.weight = embedding.tokens.weight
-    # To copy a block takes a tenth of the time of making one.
+    # Copying a block takes a tenth of the time of creating one.
     blocks = nn.Sequential(block, *(copy.deepcopy(block) for _ in range(layers - 1)))
     parts = OrderedDict[str, nn.Module](embedding=embedding, blocks=blocks, norm=norm, head=head)
     return nn.Sequential(parts).to(dtype)
 
 
 def _loss(outputs: Tensor, targets: Tensor) -> Tensor:
-    """The cross entropy of the next tokens, over all places."""
+    """Return the cross entropy of the next tokens, over all positions."""
     return cross_entropy(outputs.flatten(0, 1), targets.flatten())
 
 
 class _Embedding(nn.Module):
-    """Of tokens and of their places."""
+    """Embedding of tokens and positions."""
 
     def __init__(self, vocabulary: int, sequence: int, hidden: int) -> None:
         super().__init__()
@@ -109,7 +110,7 @@ class _Embedding(nn.Module):
 
 
 class _Attention(nn.Module):
-    """Causal. How many heads there are follows from the weights: a rank may hold those of some heads only."""
+    """Causal attention. The number of heads follows from the weights, because a rank may have some heads only."""
 
     def __init__(self, hidden: int, head_size: int) -> None:
         super().__init__()
@@ -128,7 +129,7 @@ class _Attention(nn.Module):
 
 
 class _Block(nn.Module):
-    """Attention and a multilayer perceptron, each behind a norm and beside a shortcut."""
+    """Attention and MLP, each with a norm before it and a residual connection."""
 
     def __init__(self, hidden: int, head_size: int) -> None:
         super().__init__()

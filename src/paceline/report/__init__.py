@@ -1,4 +1,4 @@
-"""Runs as one HTML page that needs nothing else: no network, no server, no library."""
+"""Runs as one self-contained HTML page: it needs no network, server or library."""
 
 from paceline.report.page import write_page, write_run_page
 

@@ -1,4 +1,4 @@
-"""The page's own files: markup, style and scripts, read from the package and joined."""
+"""The page's own files: markup, style and scripts, read from the package and concatenated."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["content_security_policy", "script", "style", "template"]
 
 _STYLES = ("colours.css", "page.css", "charts.css", "story.css")
 
-# Each may use what stands before it. `main.js` starts the page.
+# Each may use definitions of those before it. `main.js` starts the page.
 _SCRIPTS = (
     "dom.js",
     "format.js",
@@ -36,7 +36,7 @@ _SCRIPTS = (
 
 @functools.cache
 def template() -> str:
-    """The page without its content: a `string.Template`."""
+    """Return the page without its content, as text for `string.Template`."""
     return _read("page.html")
 
 
@@ -47,13 +47,13 @@ def style() -> str:
 
 @functools.cache
 def script() -> str:
-    """All scripts as one, none of whose names is seen outside."""
+    """Return all scripts as one, in a function scope, so that no name is global."""
     body = "\n".join(_read(name) for name in _SCRIPTS)
     return f'(() => {{\n"use strict";\n{body}\n}})();\n'
 
 
 def content_security_policy() -> str:
-    """Nothing may be loaded, and nothing may run but the very script and style that the page comes with."""
+    """Return a policy that loads nothing and runs only the script and style of the page itself."""
     rules = {
         "default-src": "'none'",
         "script-src": f"'{_digest(script())}'",

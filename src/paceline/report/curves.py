@@ -1,4 +1,4 @@
-"""Histories as lines of a few hundred points, whatever their length."""
+"""Histories as curves of at most some hundred points."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.run import Record
+from paceline.runs.run import Record
 
 __all__ = ["curve", "loss_curves"]
 
 Curve = dict[str, list[float | None]]
-"""Columns: steps, seconds, samples, bytes, and the value, which is None where there is no number."""
+"""Columns: steps, seconds, samples, bytes, and the value, which is None if it is not finite."""
 
 _POINTS = 1200
 _SMOOTH_POINTS = 400
-_SMOOTH_SHARE = 0.03  # of the history, averaged to one point of the smooth line
+_SMOOTH_SHARE = 0.03  # share of the history in the window of the moving mean
 _DIGITS = 7
 
 
 def loss_curves(history: Sequence[Record]) -> dict[str, Curve | None]:
-    """The loss of every step, and its moving mean where there are enough steps for one."""
+    """Return the loss of every step, and its moving mean if there are enough steps."""
     raw = curve(history, lambda record: record.loss)
     window = int(len(history) * _SMOOTH_SHARE)
     if raw is None or window < 2:
@@ -36,7 +36,7 @@ def loss_curves(history: Sequence[Record]) -> dict[str, Curve | None]:
 
 
 def curve(history: Sequence[Record], value: Callable[[Record], float | None]) -> Curve | None:
-    """The records that have the value, thinned so that peaks and troughs stay; None if there is no number at all."""
+    """Return the records with the value, downsampled but with all peaks; None if no value is finite."""
     having = [record for record in history if value(record) is not None]
     values = np.array([value(record) for record in having], dtype=np.float64)
     if not np.isfinite(values).any():
@@ -54,7 +54,7 @@ def _columns(history: Sequence[Record]) -> dict[str, NDArray[np.float64]]:
 
 
 def _extremes(values: NDArray[np.float64], points: int) -> NDArray[np.intp]:
-    """Where each of `points / 2` equal stretches has its least and its greatest value, and both ends."""
+    """Return the indices of the minimum and maximum of each of `points / 2` equal intervals, and of both ends."""
     if len(values) <= points:
         return np.arange(len(values))
     borders = np.linspace(0, len(values), points // 2 + 1).astype(int)
@@ -68,7 +68,10 @@ def _extremes(values: NDArray[np.float64], points: int) -> NDArray[np.intp]:
 
 
 def _moving_mean(values: NDArray[np.float64], window: int) -> NDArray[np.float64]:
-    """The mean of `window` values about each; at the ends, of those that there are. What is no number is left out."""
+    """Return the mean of the `window` values around each; of fewer at the ends.
+
+    Values that are not finite are skipped.
+    """
     finite = np.isfinite(values)
     sums = np.concatenate([[0.0], np.cumsum(np.where(finite, values, 0.0))])
     counts = np.concatenate([[0], np.cumsum(finite)])
@@ -86,7 +89,7 @@ def _as_lists(columns: dict[str, NDArray[np.float64]], values: NDArray[Any], kep
 
 
 def _rounded(number: float) -> float | None:
-    """Short in JSON: more digits than a screen has pixels are of no use. JSON has no NaN."""
+    """Round for short JSON, to more digits than a screen can show. NaN becomes None, because JSON has no NaN."""
     if not math.isfinite(number):
         return None
     rounded = float(f"{number:.{_DIGITS}g}")

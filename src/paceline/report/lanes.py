@@ -1,7 +1,7 @@
 """The spans of a run, packed for the page's timeline.
 
-Columns of whole numbers, one after the other, compressed and in base64: about 10 bytes a span instead of the 60 of
-JSON. `assets/spans.js` reads them; the two files are to be changed together.
+Columns of integers, concatenated, compressed and base64-encoded: about 10 bytes per span instead of the 60 of JSON.
+`assets/spans.js` decodes them: change both files together.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ __all__ = ["pack_lanes", "span_limits"]
 
 _MOST_TICKS = 2**32 - 1
 _MOST_SPANS = 400_000
-"""Of all runs of a page together: 5 MB or less."""
+"""Limit for all runs of a page together: 5 MB or less."""
 
 
 def span_limits(counts: Sequence[int], most: int = _MOST_SPANS) -> list[int]:
-    """How many spans of each run the page has room for: what small runs leave, large ones share alike."""
+    """Return the number of spans of each run that fit. Large runs share equally what small runs leave."""
     limits = [0] * len(counts)
     for place, run in enumerate(sorted(range(len(counts)), key=counts.__getitem__)):
         limits[run] = min(counts[run], most // (len(counts) - place))
@@ -36,9 +36,9 @@ def span_limits(counts: Sequence[int], most: int = _MOST_SPANS) -> list[int]:
 def pack_lanes(
     trace: Trace, summary: Summary, ranks: Sequence[int], limit: int, holds: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """The lanes of these ranks. If they have more than `limit` spans, those from the beginning of the run.
+    """Pack the lanes of these ranks. If they have more than `limit` spans, include those from the start of the run.
 
-    `holds`: what each rank of the run holds of the model, in words.
+    `holds` describes the part of the model on each rank.
     """
     shown = [each for each in trace.spans if each.rank in set(ranks)]
     arrays = [each.array[np.argsort(each.array["start_s"], kind="stable")] for each in shown]
@@ -69,7 +69,7 @@ def pack_lanes(
 
 
 def _until(arrays: Sequence[SpanArray], limit: int, seconds: float) -> float:
-    """The moment up to which all lanes together have `limit` spans."""
+    """Return the time until which all lanes together have `limit` spans."""
     starts = np.concatenate([np.empty(0), *(array["start_s"] for array in arrays)])
     if len(starts) <= limit:
         return seconds
@@ -77,7 +77,7 @@ def _until(arrays: Sequence[SpanArray], limit: int, seconds: float) -> float:
 
 
 def _inside(array: SpanArray, until_s: float, seconds: float) -> SpanArray:
-    """Cut to the run. A span without length has nothing to draw."""
+    """Clip the spans to the run. Spans of zero length are dropped."""
     array = array[array["start_s"] <= until_s].copy()
     array["start_s"] = np.clip(array["start_s"], 0, seconds)
     array["end_s"] = np.clip(array["end_s"], 0, seconds)
@@ -88,7 +88,7 @@ def _columns(every: SpanArray, tick_s: float, size_numbers: np.ndarray) -> str:
     starts = np.rint(every["start_s"] / tick_s).astype(np.uint32)
     ends = np.rint(every["end_s"] / tick_s).astype(np.uint32)
     columns = (
-        # Differences to the span before are small and alike, which compresses well; they wrap around at a new lane.
+        # Differences between neighbouring spans are small and similar, so they compress well. They wrap at a new lane.
         np.diff(starts, prepend=np.uint32(0)),
         ends - starts,
         np.diff(every["step"].astype(np.int32), prepend=np.int32(0)),

@@ -1,4 +1,4 @@
-"""Who waited for whom, and who sent how much to whom, as sparse matrices."""
+"""Waiting times and bytes sent between pairs of ranks, as sparse matrices."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["bytes_matrix", "waits_matrix"]
 
 
 def waits_matrix(summary: Summary) -> dict[str, Any]:
-    """Seconds that the rank of a row waited for the rank of a column."""
+    """Return the seconds that the rank of a row waited for the rank of a column."""
     known = [each.rank for each in summary.ranks]
     ranks = 1 + max(known + [rank for pair in summary.waits for rank in pair], default=-1)
     size = group_size(ranks)
@@ -27,7 +27,7 @@ def waits_matrix(summary: Summary) -> dict[str, Any]:
 
 
 def bytes_matrix(trace: Trace) -> dict[str, Any]:
-    """Bytes that the rank of a row sent to the rank of a column, by its send spans."""
+    """Return the bytes that the rank of a row sent to the rank of a column, from its send spans."""
     ranks = 1 + max((_highest(each.of(Kind.SEND)["peer"], each.rank) for each in trace.spans), default=-1)
     size = group_size(ranks)
     sent: dict[tuple[int, int], float] = {}

@@ -1,26 +1,26 @@
-"""The page's table of memory: what each rank held when it held most."""
+"""The page's table of peak memory by rank."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from html import escape
 
-from paceline.comparison.entry import Entry
+from paceline.analysis.comparison.entry import Entry
 from paceline.costs.units import format_bytes
-from paceline.run import Run
+from paceline.runs.run import Run
 
 __all__ = ["MOST_ROWS", "memory_section"]
 
 MOST_ROWS = 32
-"""Of one strategy. Neighbouring ranks that held the same share a row."""
+"""Limit for one strategy. Neighbouring ranks with equal memory share a row."""
 
 _PARTS = ", "
-"""Between what is said of stage, tensor part and shard."""
+"""Separator between the descriptions of stage, tensor part and shard."""
 _COLUMNS = ("parameters", "gradients", "optimizer", "activations", "buffers", "total")
 
 
 def memory_section(entries: Sequence[Entry]) -> str:
-    """A table for each strategy; nothing where no run knows of its memory."""
+    """Return a table for each strategy; empty if no run has recorded its memory."""
     known = [(entry.name, entry.typical) for entry in entries if entry.runs and entry.typical.memory]
     if not known:
         return ""
@@ -28,7 +28,7 @@ def memory_section(entries: Sequence[Entry]) -> str:
     return (
         '<section id="memory" aria-labelledby="memory-title">'
         '<h2 id="memory-title">Memory at the peak, by rank</h2>'
-        f'{tables}<p class="note">What the ledger of each rank counts: see docs/memory.md.</p></section>'
+        f'{tables}<p class="note">docs/memory.md describes what is counted.</p></section>'
     )
 
 
@@ -48,14 +48,14 @@ def _table(name: str, run: Run) -> str:
 
 
 def _cells(label: str, figures: Sequence[str], held: str, *, shown: bool) -> str:
-    """`shown`: whether what is held has a column."""
+    """Return the cells of a row. `shown` tells whether there is a column for `held`."""
     cells = "".join(f"<td>{figure}</td>" for figure in figures)
     words = f'<td class="holds">{escape(held)}</td>' if shown else ""
     return f'<th scope="row">{label}</th>{cells}{words}'
 
 
 def _rows(memory: Sequence[Mapping[str, int]], holds: Sequence[str]) -> list[tuple[str, list[str], str]]:
-    """Each with its ranks: "3", or "4-7" of those that held as much of the same layers."""
+    """Return rows labelled with ranks: "3", or "4-7" for ranks with the same layers and memory."""
     parts = [words.split(_PARTS) for words in holds] or [[""]] * len(memory)
     rows: list[tuple[str, list[str], str]] = []
     first = 0
@@ -69,5 +69,5 @@ def _rows(memory: Sequence[Mapping[str, int]], holds: Sequence[str]) -> list[tup
 
 
 def _in_common(parts: Sequence[Sequence[str]]) -> list[str]:
-    """What is said of all of them."""
+    """Return the descriptions that all of them share."""
     return [part for part in parts[0] if all(part in others for others in parts)]

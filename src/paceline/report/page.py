@@ -1,4 +1,4 @@
-"""One HTML file from runs."""
+"""An HTML page about runs."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from html import escape
 from pathlib import Path
 from string import Template
 
-from paceline.comparison.entry import Entry
-from paceline.comparison.proof import Proof
-from paceline.comparison.words import summary
+from paceline.analysis.comparison.entry import Entry
+from paceline.analysis.comparison.proof import Proof
+from paceline.analysis.comparison.summary import summary
 from paceline.errors import ConfigurationError
+from paceline.files.writing import write_file
 from paceline.report import assets
 from paceline.report.memory import memory_section
 from paceline.report.payload import payload, script_safe_json
 from paceline.report.sections import figures_table, provenance, run_sentences, summary_list, where_line
 from paceline.report.story import story_section
-from paceline.run import Run
-from paceline.writing import write_file
+from paceline.runs.run import Run
 
 __all__ = ["page", "write_page", "write_run_page"]
 
 _DISK_FAILS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
-"""Another path on the same disk would not do: the argument is not to blame."""
+"""Errors that another path on the same disk would not avoid, so the argument is not at fault."""
 
 
 def write_page(
@@ -34,7 +34,7 @@ def write_page(
     command: str | None = None,
     story: Sequence[str | Proof] = (),
 ) -> None:
-    """Write the page. `command` is what one types to make the runs again; without it, the runs' own stand there."""
+    """Write the page. `command` reproduces the runs. If None, the page shows the command of each run."""
     text = page(entries, title=title, command=command, story=story)
     try:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
@@ -42,8 +42,8 @@ def write_page(
     except OSError as error:
         if error.errno in _DISK_FAILS:
             raise
-        remedy = f"name another ({error.strerror})"
-        raise ConfigurationError("path", "must be a file that can be written", str(path), remedy) from error
+        remedy = f"use another path ({error.strerror})"
+        raise ConfigurationError("path", "must be a writable file", str(path), remedy) from error
 
 
 def write_run_page(path: str | Path, run: Run) -> None:
@@ -54,7 +54,7 @@ def write_run_page(path: str | Path, run: Run) -> None:
 def page(
     entries: Sequence[Entry], *, title: str, command: str | None = None, story: Sequence[str | Proof] = ()
 ) -> str:
-    """The page's text. Equal entries give equal text."""
+    """Return the page's text. Equal entries give equal text."""
     if not entries:
         raise ConfigurationError("entries", "must be at least one", list(entries), "give a run")
     return Template(assets.template()).substitute(

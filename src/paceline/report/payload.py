@@ -1,4 +1,4 @@
-"""Everything that the page's scripts draw, as JSON inside the page."""
+"""The data for the page's scripts, as JSON inside the page."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from paceline.comparison.entry import Entry
+from paceline.analysis.comparison.entry import Entry
+from paceline.files.writing import finite
 from paceline.report.curves import curve, loss_curves
 from paceline.report.lanes import pack_lanes, span_limits
 from paceline.report.matrices import bytes_matrix, waits_matrix
 from paceline.report.ranks import ranks_with_lanes
 from paceline.report.scaling import scaling
-from paceline.run import Run
+from paceline.runs.run import Run
 from paceline.trace import Kind, Summary
 from paceline.trace.summary import PART_NAMES
-from paceline.writing import finite
 
 __all__ = ["payload", "script_safe_json"]
 
 
 def payload(entries: Sequence[Entry]) -> dict[str, Any]:
-    """Plain values only."""
+    """Return the data as plain values."""
     runs = [(place, number) for place, entry in enumerate(entries) for number in range(len(entry.runs))]
     summaries = [entries[place].runs[number].trace.summary() for place, number in runs]
     lanes = [ranks_with_lanes(summary) for summary in summaries]
@@ -41,7 +41,7 @@ def payload(entries: Sequence[Entry]) -> dict[str, Any]:
 
 
 def script_safe_json(values: object) -> str:
-    """JSON that may stand in a script element: no text in it can end the element or begin a comment."""
+    """Return JSON for a script element. No text in it can end the element or begin a comment."""
     return json.dumps(finite(values), allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
 
 

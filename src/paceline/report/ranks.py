@@ -1,4 +1,4 @@
-"""Which ranks of a large run the page shows: one by one in lanes, or together in groups."""
+"""The ranks of a large run that the page shows: individually in lanes, or in groups."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ MOST_GROUPS = 64
 
 
 def ranks_with_lanes(summary: Summary, most: int = MOST_LANES) -> list[int]:
-    """All ranks or, where there are more than `most`, those worth a look.
+    """Return all ranks or, if there are more than `most`, a selection.
 
-    At most a quarter each go to servers, to those waited for most, and to those idle longest. The rest lie evenly.
+    Servers, the most awaited ranks and the most idle ranks get at most a quarter each. The rest are evenly spaced.
     """
     ranks = [each.rank for each in summary.ranks]
     if len(ranks) <= most:
@@ -30,12 +30,12 @@ def ranks_with_lanes(summary: Summary, most: int = MOST_LANES) -> list[int]:
 
 
 def group_size(ranks: int) -> int:
-    """How many neighbouring ranks share a row of a matrix, so that there are at most `MOST_GROUPS` rows."""
+    """Return the number of neighbouring ranks in a row of a matrix, for at most `MOST_GROUPS` rows."""
     return max(1, -(-ranks // MOST_GROUPS))
 
 
 def group_labels(ranks: int) -> list[str]:
-    """The rows' names: "3", or "48-63" where a row is a group."""
+    """Return the labels of the rows: "3", or "48-63" for a group."""
     size = group_size(ranks)
     firsts = range(0, ranks, size)
     ends = [min(first + size, ranks) - 1 for first in firsts]

@@ -1,4 +1,4 @@
-"""Speed-up against the number of workers, where a strategy was run with several numbers of them."""
+"""Speed-up by the number of workers, for strategies that ran with several numbers of workers."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ from collections.abc import Sequence
 from statistics import median
 from typing import Any
 
-from paceline.comparison.entry import Entry, what_differs
-from paceline.run import Run
+from paceline.analysis.comparison.entry import Entry, what_differs
+from paceline.runs.run import Run
 
 __all__ = ["scaling", "worker_count"]
 
 
 def worker_count(run: Run) -> int:
-    """Ranks that compute gradients: all but those that only serve."""
+    """Return the number of ranks that compute gradients: all except dedicated servers."""
     return sum(each.role != "server" for each in run.trace.spans)
 
 
 def scaling(entries: Sequence[Entry]) -> dict[str, Any] | None:
-    """A line for each strategy that was run with at least two numbers of workers; None if there is no such strategy.
+    """Return a line for each strategy that ran with at least two numbers of workers; None if there is no such strategy.
 
-    The speed is samples a second, the median of the repeats. It is divided by that of one worker or, if none ran alone,
-    by that of the strategy's own smallest number of workers. Runs that learned different things have no such line.
+    The speed is in samples per second, the median of the repeats. It is relative to one worker or, if no run has one,
+    to the strategy's own smallest number of workers. Runs of different tasks have no such line.
     """
     if what_differs(entries):
         return None
@@ -38,7 +38,7 @@ def scaling(entries: Sequence[Entry]) -> dict[str, Any] | None:
 
 
 def _speeds(entries: Sequence[Entry]) -> dict[str, dict[int, list[float]]]:
-    """Samples a second by strategy and number of workers."""
+    """Return samples per second by strategy and number of workers."""
     speeds: dict[str, dict[int, list[float]]] = {}
     for run in (run for entry in entries for run in entry.runs):
         if run.history and run.seconds > 0:
@@ -48,7 +48,7 @@ def _speeds(entries: Sequence[Entry]) -> dict[str, dict[int, list[float]]]:
 
 
 def _first_places(entries: Sequence[Entry]) -> dict[int, str]:
-    """The strategies, each at the place of its first entry, whose colour and dashes it wears."""
+    """Return the strategies, each at the index of its first entry, which sets its colour and dashes."""
     names: dict[int, str] = {}
     for place, entry in enumerate(entries):
         for run in entry.runs[:1]:

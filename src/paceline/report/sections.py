@@ -1,6 +1,6 @@
-"""The parts of the page that are words and figures: they are markup already when the page is written.
+"""The text and tables of the page, created as markup when the page is written.
 
-Whatever comes from a user passes through `escape` here; the scripts get it as JSON and make text nodes of it.
+All user-supplied text passes through `escape` here. The scripts receive text as JSON and create text nodes.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
-from paceline.comparison.entry import Entry
-from paceline.comparison.table import NOTHING, cells, columns, rows
+from paceline.analysis.comparison.entry import Entry
+from paceline.analysis.comparison.table import NOTHING, cells, columns, rows
 from paceline.costs.units import format_seconds
 from paceline.report.scaling import worker_count
-from paceline.run import Run
+from paceline.runs.run import Run
 
 __all__ = ["figures_table", "provenance", "run_sentences", "summary_list", "where_line"]
 
@@ -29,7 +29,7 @@ _FACTS = {
 
 
 def summary_list(sentences: Sequence[str]) -> str:
-    """The first sentence leads."""
+    """Return the sentences as markup. The first one is the lead."""
     first, rest = sentences[:1], sentences[1:]
     lead = "".join(f'<p class="lead">{escape(sentence)}</p>' for sentence in first)
     items = "".join(f"<li>{escape(sentence)}</li>" for sentence in rest)
@@ -37,7 +37,7 @@ def summary_list(sentences: Sequence[str]) -> str:
 
 
 def run_sentences(entries: Sequence[Entry]) -> list[str]:
-    """What came of a run that is alone on the page: nobody can win."""
+    """Return a sentence on the result if the page has a single run, which cannot be compared."""
     if len(entries) > 1 or not entries[0].runs:
         return []
     run = entries[0].typical
@@ -51,7 +51,7 @@ def run_sentences(entries: Sequence[Entry]) -> list[str]:
 
 
 def where_line(entries: Sequence[Entry], title: str) -> str:
-    """Where most of the runs took place, unless the title says so already."""
+    """Return the cluster of most runs; empty if it is in the title."""
     clusters = Counter(run.cluster for run in _runs(entries))
     usual = clusters.most_common(1)[0][0] if clusters else ""
     if usual in title:
@@ -60,9 +60,9 @@ def where_line(entries: Sequence[Entry], title: str) -> str:
 
 
 def figures_table(entries: Sequence[Entry]) -> str:
-    """The comparison's table, cell by cell as the command line prints it. A failed entry's row says why instead."""
+    """Return the comparison table, with the cells of the command line. The row of a failed entry has the reason."""
     table = rows(entries)
-    # Why an entry failed is a sentence: it stands across the row of figures that are not there.
+    # The reason of a failure is a sentence, so it spans all columns.
     shown = [place for place, title in enumerate(columns(table)) if title != "failed"]
     head = _pick(columns(table), shown)
     body = []
@@ -81,7 +81,7 @@ def figures_table(entries: Sequence[Entry]) -> str:
 
 
 def provenance(entries: Sequence[Entry], command: str | None) -> str:
-    """Everything needed to repeat the runs: commands, what each was, versions, machines."""
+    """Return everything needed to repeat the runs: commands, settings, versions and machines."""
     runs = _runs(entries)
     commands = (
         [command] if command else list(dict.fromkeys(run.environment.get("command", "") for run in runs))
@@ -108,7 +108,7 @@ def _figure(text: str) -> str:
 
 
 def _runs_by_cluster(entries: Sequence[Entry]) -> str:
-    """For each cluster, what ran on it. Repeats share a row."""
+    """Return a table of the runs on each cluster. Repeats share a row."""
     clusters: dict[str, dict[str, list[Run]]] = {}
     for run in _runs(entries):
         clusters.setdefault(run.cluster, {}).setdefault(run.strategy, []).append(run)
@@ -136,12 +136,14 @@ def _distinct(values: Iterable[object]) -> str:
 
 
 def _ranks(run: Run) -> str:
-    workers, ranks = worker_count(run), len(run.trace.spans)
-    return f"{workers} working, {ranks - workers} serving" if ranks > workers else f"{workers} working"
+    workers = worker_count(run)
+    servers = len(run.trace.spans) - workers
+    text = f"{workers} worker{'s' * (workers > 1)}"
+    return f"{text}, {servers} server{'s' * (servers > 1)}" if servers else text
 
 
 def _machines(runs: Sequence[Run]) -> str:
-    """Versions and machine, once for all runs that share them."""
+    """Return versions and machine, once for all runs that share them."""
     groups: dict[tuple[str, ...], list[str]] = {}
     for run in runs:
         facts = tuple(run.environment.get(name, "") for name in _FACTS)

@@ -1,13 +1,13 @@
-"""What a page begins with, if there is something to tell: paragraphs, and bars of what was predicted and measured."""
+"""The optional introduction of a page: paragraphs, and bars of predicted and measured times."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from html import escape
 
-from paceline.comparison.entry import YARDSTICK
-from paceline.comparison.proof import Proof, ProofRow, in_words
-from paceline.comparison.table import Row, brief
+from paceline.analysis.comparison.entry import YARDSTICK
+from paceline.analysis.comparison.proof import Proof, ProofRow, in_words
+from paceline.analysis.comparison.table import Row, brief
 
 __all__ = ["story_section"]
 
@@ -15,7 +15,7 @@ _TIMES = "\u00d7"  # the multiplication sign
 
 
 def story_section(story: Sequence[str | Proof]) -> str:
-    """The section's markup; empty if there is no story. The first paragraph leads."""
+    """Return the section's markup; empty if there is no story. The first paragraph is the lead."""
     if not story:
         return ""
     parts = [
@@ -50,7 +50,7 @@ def _row(row: ProofRow, longest_s: float) -> str:
     if row.measured is not None:
         error = f", {100 * row.error:+.1f} %" if row.error is not None else ""
         bars += _bar("measured", row.measured, error, longest_s)
-    name = escape(row.predicted.name).replace(":", ":<wbr>")  # where a long one may be broken
+    name = escape(row.predicted.name).replace(":", ":<wbr>")  # a long name may be broken here
     return f'<tr><th scope="row">{name}</th><td>{bars}</td></tr>'
 
 
@@ -64,8 +64,8 @@ def _bar(kind: str, row: Row, more: str, longest_s: float) -> str:
 
 
 def _svg(kind: str, share: float | None) -> str:
-    """A bar as wide as the share of its place; without one, of a fixed width: for the key."""
-    # Attributes, not styles: the page's policy lets no style in but its own sheet.
+    """Return a bar with the given share of the width, or one of fixed width for the legend if None."""
+    # Attributes, not styles: the page's policy allows only its own style sheet.
     width = "18" if share is None else f"{share:.2%}"
     inner = f'<rect class="{kind}" width="100%" height="100%"/>'
     return f'<svg aria-hidden="true" width="{width}" height="11">{inner}</svg>'

@@ -1,10 +1,10 @@
-"""Synchronous data parallelism: every worker averages every gradient with all others, then all take the same step.
+"""Synchronous data parallelism: all workers average their gradients, then all apply the same update.
 
-With `algorithm="shared"` the parameters exist once per host, in memory that all its ranks see; each rank sums and
-updates one shard of them. Both ways sum in the same order, so they give the same bits (but for the norm that a task
-clips by, and where gradients come in several buckets).
+With `algorithm="shared"` one copy of the parameters is in memory that all ranks of the host share. Each rank sums and
+updates one shard. `ring` and `shared` sum in the same order and give the same bits, except with gradient clipping or
+several buckets.
 
-When: The default: equal workers, any size of model. One slow worker slows everybody.
+When: The default: workers of equal speed, models of any size. One slow worker slows down all others.
 Cost, n bytes and p workers: 2 n (p - 1)/p sent by each (ring); n (p - 1)/p read by each (shared).
 Sources: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms", 2009; Goyal et al., "Accurate, Large
 Minibatch SGD", 2017; the sharded update is Rajbhandari et al., "ZeRO", 2020, stage 1.
@@ -22,15 +22,15 @@ from paceline.collectives import (
 )
 from paceline.context import BUCKET_BYTES, Context, Strategy
 from paceline.errors import ConfigurationError, UnknownNameError
-from paceline.strategies.buffers import follow_buffers
-from paceline.strategies.sharding.updates import share_by_memory
+from paceline.strategies.shared.buffers import follow_buffers
+from paceline.strategies.shared.sharding.updates import share_by_memory
 
 __all__ = ["AllReduce", "resolve_algorithm"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AllReduce(Strategy):
-    """Every worker averages every gradient, then all take the same step."""
+    """All workers average their gradients, then all apply the same update."""
 
     replicates: ClassVar[tuple[str, ...]] = ("worker",)
     in_step: ClassVar[bool] = True
@@ -42,7 +42,7 @@ class AllReduce(Strategy):
 
     bucket_mb: float = field(
         default=BUCKET_BYTES / 2**20,
-        metadata={"help": "size of the buckets that are summed while backward goes on, in MiB"},
+        metadata={"help": "size of a bucket in MiB; buckets are summed while the backward pass continues"},
     )
 
     def __post_init__(self) -> None:
@@ -68,7 +68,7 @@ class AllReduce(Strategy):
 
 
 def resolve_algorithm(ctx: Context, algorithm: str) -> str:
-    """What "auto" means for a run."""
+    """Return the algorithm for this run: `algorithm`, or the chosen one if it is "auto"."""
     if algorithm != "auto":
         return algorithm
     gradient = ctx.model.gradient

@@ -1,10 +1,10 @@
-"""Central storage: parameters live at the server alone; workers get them for a step and drop them after it.
+"""Central storage: only the server stores the parameters; workers hold them for one step and then free them.
 
-The mathematics is that of `sync`. Between its push and the next parameters a worker holds no memory for them, so the
-model's state (parameters and what the optimizer remembers) exists once, wherever the server is. With
-`placement="worker"` that is the first worker's memory, as on the CPU of one machine with several accelerators.
+The weights are the same as with `sync`. From its push until the next parameters arrive, a worker has no memory
+allocated for them. Parameters and optimizer state therefore exist once, on the server. With `placement="worker"` the
+first worker is the server, like the CPU of a machine with several accelerators.
 
-When: Workers with little memory beside one that has much.
+When: Workers have little memory, and one rank has a lot.
 Cost: as `sync`; memory for parameters at the workers only while they compute.
 Source: TensorFlow's CentralStorageStrategy ("Distributed training with TensorFlow").
 """
@@ -14,14 +14,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from paceline.strategies.parameter_server import ParameterServer
-from paceline.strategies.push_pull.policy import Policy
+from paceline.strategies.shared.push_pull.policy import Policy
 
 __all__ = ["CentralStorage"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CentralStorage(ParameterServer):
-    """As sync, but workers hold the parameters only while they compute."""
+    """Like sync, but workers hold the parameters only while they compute."""
 
     def policy(self, workers: int) -> Policy:
         return Policy(k=workers, keeps=False)

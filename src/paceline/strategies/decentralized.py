@@ -1,25 +1,26 @@
-"""Decentralized SGD: each peer has parameters of its own, averages them with its neighbours' and takes its own steps.
+"""Decentralized SGD: each peer has its own parameters, averages them with its neighbours' and takes its own steps.
 
-`mode="sync"` is D-PSGD, four steps: the gradient at the peer's own parameters; the neighbours' parameters; their
-weighted average with its own; the gradient applied to that. A step is one update of every peer.
-`order="adapt-then-combine"` applies the gradient first and averages what comes of it: on the complete graph that is
-`all-reduce`, without clipping and with optimizers whose update is linear in the gradient (SGD, momentum).
+`mode="sync"` is D-PSGD. In each step a peer computes the gradient at its own parameters, receives its neighbours'
+parameters, takes the weighted average with its own, and applies the gradient to the average. A step is one update of
+every peer. `order="adapt-then-combine"` applies the gradient first and averages the result. On the complete graph this
+equals `all-reduce`, without clipping and for optimizers with an update that is linear in the gradient (SGD, momentum).
 
-`mode="async"` is AD-PSGD: a peer averages with one random neighbour at a time, and nobody waits for anybody else (see
-gossip/pairwise.py). A step is one update of any peer, by the mean gradient of its slice: as many steps as there are
-peers move the peers' mean about as far as one step of `sync`. The run ends after exactly as many as it was asked for.
-The learning-rate schedule goes by the updates of all, as the peer last saw them.
+`mode="async"` is AD-PSGD: a peer averages with one random neighbour at a time, and waits for no other peer (see
+gossip/pairwise.py). A step is one update of any peer, with the mean gradient of its slice. As many steps as there are
+peers move the mean of the peers about as far as one step of `sync`. The run ends after exactly the requested number of
+steps. The learning-rate schedule uses the number of updates by all peers, as known at the peer's last update.
 
-- A peer's gradient is that of its slice of the global batch, scaled so that the mean over peers is the global batch's.
-- Each peer has an optimizer of its own. BatchNorm's statistics are each peer's own, in the run's model the first one's.
-- `run.model` is the peers' mean. `consensus` in the history is the root of the mean squared distance from it.
-- A peer that dies is left out: its neighbours give its weight to themselves. On an undirected graph that leaves the
-  others' weights doubly stochastic, so their mean is kept from then on; what the lost one held leaves the mean with it.
-  Its slices of the data are not trained on any more. The first peer keeps the record, and its death ends the run.
+- The gradient of a peer's slice is scaled so that the mean over peers is the gradient of the global batch.
+- Each peer has its own optimizer and its own BatchNorm statistics. The run's model has those from the first peer.
+- `run.model` is the mean of the peers. `consensus` in the history is the root mean square distance from it.
+- If a peer dies, its neighbours add its weight to their own. On an undirected graph the remaining weights stay doubly
+  stochastic, so averaging preserves the mean of the remaining peers. The parameters of the lost peer drop out of the
+  mean, and its slices of the data are no longer used. The first peer writes the record, so its death ends the run.
 
-When: High latency or many peers: a step costs a peer the same whatever their number.
-Cost, n bytes, degree d: d n sent by each peer and step, d n b + a seconds (`sync`), whatever the number of peers; with
-`overlap` only what exceeds the gradient's. `async`: 2 (a + n b) an exchange, about 2 n bytes sent a step.
+When: High latency or many peers: the cost of a step does not depend on the number of peers.
+Cost, n bytes, degree d: d n sent by each peer and step, d n b + a seconds (`sync`), for any number of peers; with
+`overlap` only the part that exceeds the time of the gradient. `async`: 2 (a + n b) per exchange, about 2 n bytes sent
+per step.
 Sources: Lian et al., "Can Decentralized Algorithms Outperform Centralized Algorithms?", NIPS 2017 (D-PSGD); Lian,
 Zhang, Zhang, Liu, "Asynchronous Decentralized Parallel Stochastic Gradient Descent", ICML 2018; the two orders: Sayed,
 "Adaptation, Learning, and Optimization over Networks", 2014.
@@ -37,8 +38,8 @@ import numpy as np
 from paceline.context import Context, Strategy
 from paceline.errors import ConfigurationError, UnknownNameError
 from paceline.schedules.topologies import FAMILIES, Topology, build_topology
-from paceline.strategies.gossip.pairwise import Pairwise
-from paceline.strategies.gossip.synchronous import ORDERS, Synchronous
+from paceline.strategies.shared.gossip.pairwise import Pairwise
+from paceline.strategies.shared.gossip.synchronous import ORDERS, Synchronous
 
 __all__ = ["Decentralized"]
 
@@ -48,31 +49,32 @@ _DEFAULT_WEIGHTS = "metropolis"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Decentralized(Strategy):
-    """Peers average parameters with their neighbours alone: D-PSGD and AD-PSGD."""
+    """Peers average parameters with their neighbours only: D-PSGD and AD-PSGD."""
 
     expendable: ClassVar[tuple[str, ...]] = ("worker",)
 
     topology: Any = field(
         default="ring",
         metadata={
-            "help": f"who the neighbours are: {', '.join(FAMILIES)}; with parameters as in random-regular:degree=4; "
-            "a file of edges or of weights; in Python also a networkx graph or a matrix"
+            "help": f"graph of the peers: {', '.join(FAMILIES)}; parameters follow as in random-regular:degree=4; "
+            "or a file of edges or weights; in Python also a networkx graph or a matrix"
         },
     )
     weights: Any = field(
-        default=_DEFAULT_WEIGHTS, metadata={"help": "how neighbours count: metropolis, uniform, or a matrix"}
+        default=_DEFAULT_WEIGHTS,
+        metadata={"help": "weights of the average: metropolis, uniform, or a matrix"},
     )
     mode: str = field(
-        default="sync", metadata={"help": "sync: all in step; async: pairwise, at one's own pace"}
+        default="sync", metadata={"help": "sync: all peers together; async: pairwise, without waiting"}
     )
     order: str = field(
-        default=ORDERS[0], metadata={"help": f"of averaging and updating in sync mode: {' or '.join(ORDERS)}"}
+        default=ORDERS[0], metadata={"help": f"averaging and updating in sync mode: {' or '.join(ORDERS)}"}
     )
     overlap: bool = field(
         default=True,
         metadata={
-            "help": "exchange parameters while the gradient is computed; adapt-then-combine cannot: "
-            "what it exchanges has to be computed first"
+            "help": "exchange parameters while the gradient is computed; not possible with adapt-then-combine, "
+            "which exchanges the updated parameters"
         },
     )
     consensus_every: int = field(
@@ -83,7 +85,7 @@ class Decentralized(Strategy):
         default=False, metadata={"help": "evaluate each peer's own model at the end, for run.peer_metrics"}
     )
     allow_disconnected: bool = field(
-        default=False, metadata={"help": "take a topology on which the peers never agree"}
+        default=False, metadata={"help": "accept a topology on which the peers never reach consensus"}
     )
 
     def __post_init__(self) -> None:
@@ -98,15 +100,15 @@ class Decentralized(Strategy):
         self._build_given()
 
     def _build_given(self) -> None:
-        """Graphs and matrices that are no words become a topology at once: it compares and travels as one value."""
-        if _is_words(self.topology) and _is_words(self.weights):
+        """Build the topology now if a graph or a matrix was given, so that it compares and pickles as one value."""
+        if _is_text(self.topology) and _is_text(self.weights):
             return
-        peers = _count_rows(self.weights) if _is_words(self.topology) else None
+        peers = _count_rows(self.weights) if _is_text(self.topology) else None
         object.__setattr__(self, "topology", self.build(peers))
         object.__setattr__(self, "weights", _DEFAULT_WEIGHTS)
 
     def build(self, peers: int | None) -> Topology:
-        """The topology of so many peers."""
+        """Build the topology of `peers` peers."""
         return build_topology(
             self.topology, peers, weights=self.weights, allow_disconnected=self.allow_disconnected
         )
@@ -116,6 +118,9 @@ class Decentralized(Strategy):
         if self.mode == "async":
             _check_goes_both_ways(topology)
         return ("worker",) * workers
+
+    def batches_per_update(self, workers: int) -> float:
+        return 1 / workers if self.mode == "async" else 1.0
 
     async def worker(self, ctx: Context) -> None:
         topology = self.build(len(ctx.workers))
@@ -139,8 +144,8 @@ class Decentralized(Strategy):
         await peer.run()
 
 
-def _is_words(given: object) -> bool:
-    """A name or a file: the same in every process, and built anew in each."""
+def _is_text(given: object) -> bool:
+    """Return whether this is a name or a file. Each process builds the topology from it again."""
     return isinstance(given, str | Path)
 
 
@@ -157,7 +162,7 @@ def _check_goes_both_ways(topology: Topology) -> None:
         what = "changes from step to step" if topology.period > 1 else "is directed"
         raise ConfigurationError(
             "topology",
-            "must be undirected and the same all the time in mode async, where two peers average with each other "
+            "must be undirected and constant in mode async, because two peers average with each other "
             "and there is no common step",
             f"{topology.name}, which {what}",
             "use mode=sync, or ring, torus, hypercube, random-regular, …",

@@ -1,9 +1,9 @@
-"""DiLoCo: every worker takes H steps by itself with the task's optimizer, then all take one outer step together.
+"""DiLoCo: every worker takes H local steps with the task's optimizer, then all take one outer step together.
 
-The outer gradient is the parameters before the H steps minus the workers' mean after them; the outer optimizer is SGD
-with Nesterov momentum. Inner optimizers keep their state. With outer_lr=1 and outer_momentum=0 it is `local-sgd`.
+The outer gradient is the parameters before the H steps minus the workers' mean after them. The outer optimizer is SGD
+with Nesterov momentum. Inner optimizers keep their state. `outer_lr=1,outer_momentum=0` is `local-sgd`.
 
-When: Workers far apart, large models, H in the hundreds.
+When: Very slow links between workers, large models, H in the hundreds.
 Cost, n bytes and p workers: 2 n (p - 1)/p sent by each worker (ring) every H steps.
 Source: Douillard et al., "DiLoCo: Distributed Low-Communication Training of Language Models", 2023. There AdamW is the
 inner optimizer, H is 500, and the outer learning rate and momentum are 0.7 and 0.9.
@@ -24,7 +24,7 @@ __all__ = ["DiLoCo"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DiLoCo(Strategy):
-    """Workers take many steps by themselves, then an outer Nesterov step together."""
+    """Workers take many local steps, then one outer Nesterov step together."""
 
     period: int = field(default=50, metadata={"help": "local steps between two outer steps (H)"})
     outer_lr: float = field(default=0.7, metadata={"help": "learning rate of the outer steps"})

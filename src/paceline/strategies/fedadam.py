@@ -1,11 +1,11 @@
-"""FedAdam: federated averaging whose server is Adam, with the clients' mean difference as its descent direction.
+"""FedAdam: federated averaging with Adam on the server. The clients' mean difference is the descent direction.
 
-Per parameter, d the mean difference: m = beta1 m + (1 - beta1) d; v = beta2 v + (1 - beta2) d^2, from tau^2 on; the
-server moves by server_lr m / (sqrt(v) + tau). There is no correction of bias. The smaller tau, the more adaptive; what
-is best depends on the sizes of differences, so that server_lr needs tuning.
+For each parameter with mean difference d: m = beta1 m + (1 - beta1) d; v = beta2 v + (1 - beta2) d^2, starting from
+tau^2; the server adds server_lr m / (sqrt(v) + tau). There is no bias correction. A smaller tau is more adaptive. The
+best server_lr depends on the size of the differences, so it needs tuning.
 
 When: As fedavg, for models that Adam trains better than SGD.
-Cost: That of fedavg.
+Cost: As fedavg.
 Source: Reddi, Charles, Zaheer, Garrett, Rush, Konečný, Kumar, McMahan, "Adaptive Federated Optimization", ICLR 2021,
 algorithm 2.
 """
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from paceline.context import Model
 from paceline.errors import ConfigurationError
 from paceline.strategies.fedavg import FedAvg
-from paceline.strategies.federated.messages import Update
+from paceline.strategies.shared.federated.messages import Update
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -29,12 +29,12 @@ __all__ = ["FedAdam"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FedAdam(FedAvg):
-    """Federated averaging whose server takes Adam's steps."""
+    """Federated averaging with Adam on the server."""
 
     server_lr: float = field(default=0.01, metadata={"help": "the server's learning rate (eta)"})
-    beta1: float = field(default=0.9, metadata={"help": "what is left of the mean difference each round"})
-    beta2: float = field(default=0.99, metadata={"help": "what is left of its mean square each round"})
-    tau: float = field(default=1e-3, metadata={"help": "added to the root of the mean square"})
+    beta1: float = field(default=0.9, metadata={"help": "decay of the mean difference per round"})
+    beta2: float = field(default=0.99, metadata={"help": "decay of its mean square per round"})
+    tau: float = field(default=1e-3, metadata={"help": "constant added to the root of the mean square"})
 
     def __post_init__(self) -> None:
         FedAvg.__post_init__(self)

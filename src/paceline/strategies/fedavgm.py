@@ -1,10 +1,10 @@
-"""FedAvgM: federated averaging whose server has momentum.
+"""FedAvgM: federated averaging with momentum on the server.
 
-The server adds the clients' mean difference to a velocity, which fades by `momentum` each round, and moves by that.
-With momentum=0 it is `fedavg`.
+The server multiplies its velocity by `momentum`, adds the clients' mean difference, and adds the velocity to the
+parameters. With momentum=0 this is `fedavg`.
 
-When: As fedavg, where rounds point in different directions: momentum smooths them.
-Cost: That of fedavg.
+When: As fedavg, if the differences vary much between rounds: momentum smooths them.
+Cost: As fedavg.
 Source: Hsu, Qi, Brown, "Measuring the Effects of Non-Identical Data Distribution for Federated Visual Classification",
 2019.
 """
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from paceline.context import Model
 from paceline.errors import ConfigurationError
 from paceline.strategies.fedavg import FedAvg
-from paceline.strategies.federated.messages import Update
+from paceline.strategies.shared.federated.messages import Update
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -27,11 +27,9 @@ __all__ = ["FedAvgM"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FedAvgM(FedAvg):
-    """Federated averaging whose server moves with momentum."""
+    """Federated averaging with momentum on the server."""
 
-    momentum: float = field(
-        default=0.9, metadata={"help": "what is left of the server's velocity each round"}
-    )
+    momentum: float = field(default=0.9, metadata={"help": "decay of the server's velocity per round"})
 
     def __post_init__(self) -> None:
         FedAvg.__post_init__(self)

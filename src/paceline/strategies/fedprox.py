@@ -1,10 +1,10 @@
-"""FedProx: federated averaging whose clients are held near the round's model by a proximal term.
+"""FedProx: federated averaging with a proximal term, which pulls the clients towards the round's model.
 
-A client minimises its loss plus mu/2 times the squared distance of its parameters from the round's model: mu times the
-difference of the two is added to its gradient. With mu=0 it is `fedavg`.
+A client minimises its loss plus mu/2 times the squared distance of its parameters from the round's model. This adds mu
+times their difference to its gradient. With mu=0 this is `fedavg`.
 
-When: As fedavg, where clients' data differ much: they drift less.
-Cost: That of fedavg.
+When: As fedavg, if the clients' data differ much: the clients drift less.
+Cost: As fedavg.
 Source: Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith, "Federated Optimization in Heterogeneous Networks", MLSys 2020.
 """
 
@@ -25,9 +25,9 @@ __all__ = ["FedProx"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FedProx(FedAvg):
-    """Federated averaging whose clients are held near the round's model."""
+    """Federated averaging with clients pulled towards the round's model."""
 
-    mu: float = field(default=0.1, metadata={"help": "weight of the pull towards the round's model"})
+    mu: float = field(default=0.1, metadata={"help": "weight of the proximal term"})
 
     def __post_init__(self) -> None:
         FedAvg.__post_init__(self)

@@ -1,18 +1,20 @@
 """Hogwild: workers of one host update the same parameters, without locks.
 
-The parameters lie in memory that all workers share. Each worker takes its own mini-batches (its slices of the global
-batches), computes a gradient at the parameters as they are, others' half-done updates included, and applies its
-optimizer to them. Two updates at one moment may lose parts of each other, coordinate by coordinate; where gradients are
-sparse they seldom meet, and what is lost is noise.
+The parameters are in memory that all workers share. Each worker takes its own mini-batches (its slices of the global
+batches), computes a gradient at the current parameters, including partial updates of other workers, and applies its
+optimizer to them. Two concurrent updates may overwrite each other in single coordinates. With sparse gradients this is
+rare, and the loss acts as noise.
 
 - A step is one update by any worker, with the mean gradient of its slice: choose the learning rate for a mini-batch of
-  batch size / workers. The run ends after exactly as many updates as it was asked for.
-- Each worker has an optimizer of its own: momentum and the like come from its own gradients alone. The learning-rate
-  schedule goes by the updates of all, as the worker last saw them.
-- Staleness counts the updates that others began between a worker's read (the start of its computation) and its write.
-- The first worker evaluates while the others go on, so that its time counts. BatchNorm's statistics are its own.
+  batch size / workers. The run ends after exactly the requested number of updates.
+- Each worker has its own optimizer, and its momentum comes from its own gradients only. The learning-rate schedule uses
+  the number of updates by all workers, as known at the worker's last update.
+- Staleness is the number of updates that other workers began between a worker's read (the start of its computation)
+  and its write.
+- The first worker evaluates while the others continue, so the evaluation counts in the run's time. The run's BatchNorm
+  statistics come from the first worker.
 
-When: Sparse gradients on one machine, where updates seldom touch the same parameters.
+When: Sparse gradients on one machine, if updates rarely change the same parameters.
 Cost, n bytes: no messages; each update reads and writes n bytes of shared memory.
 Source: Recht, Ré, Wright, Niu, "Hogwild!: A Lock-Free Approach to Parallelizing Stochastic Gradient Descent", 2011.
 """
@@ -30,6 +32,9 @@ __all__ = ["Hogwild"]
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Hogwild(Strategy):
     """Workers of one host update shared parameters without locks."""
+
+    def batches_per_update(self, workers: int) -> float:
+        return 1 / workers
 
     async def worker(self, ctx: Context) -> None:
         _check(ctx)
@@ -51,13 +56,13 @@ class Hogwild(Strategy):
         await shared.barrier()
         version = tally.settle() + ctx.rank + 1
         if version <= ctx.log.steps:
-            # What was read may count claims that were then given up.
+            # `read` may include claims that were abandoned.
             await _update(ctx, tally, batch, loss, min(read, version - 1), version)
         await shared.barrier()
 
 
 async def _update(ctx: Context, tally: _Tally, batch: Batch, loss: float, read: int, version: int) -> None:
-    """Apply a gradient that was computed at version `read`; it makes the parameters' version number `version`."""
+    """Apply a gradient that was computed at version `read`. The result is version `version` of the parameters."""
     ctx.log.note_staleness(version - 1 - read)
     await ctx.model.apply()
     ctx.model.advance_schedule(tally.unseen())
@@ -65,18 +70,19 @@ async def _update(ctx: Context, tally: _Tally, batch: Batch, loss: float, read: 
 
 
 class _Tally:
-    """How many updates each worker has claimed. A worker writes its own count alone, so no count is lost.
+    """The number of updates claimed by each worker. A worker writes only its own count, so no count is lost.
 
-    An update is claimed before it is made: by adding one to the own count, and then looking at the sum. Of those who
-    find the sum within the run's length, the last to look has seen the claims of all others: they are never too many.
-    Two who claim the last update at once may each see the other and both give it up: `settle` makes up for these.
+    A worker claims an update before making it: it increments its own count, then reads the sum. Among the workers that
+    find the sum within the run's length, the last to read has seen the claims of all others. So there are never too
+    many updates. Two workers that claim the last update at the same time may both see the other's claim and both
+    abandon the update. After `settle` the workers make up for such updates.
     """
 
     def __init__(self, ctx: Context) -> None:
         import torch
 
         like = torch.zeros(1, dtype=torch.int64)
-        # A row each, for rows lie in cache lines of their own.
+        # One row per worker: rows are in separate cache lines.
         self._counts = ctx.net.window("claims", rows=len(ctx.workers), like=like).tensor
         self._own = self._counts[ctx.rank].zero_()
         self._begun = self._seen = ctx.model.version
@@ -85,19 +91,19 @@ class _Tally:
         return self._begun + int(self._counts.sum())
 
     def claim(self) -> int:
-        """The version that an update of this worker makes, if that is within the run's length."""
-        # Torch counts references by atomic operations, which keep this store before the loads that follow.
+        """Claim an update. Return its version, which is valid if it is within the run's length."""
+        # Torch's reference counting uses atomic operations, which keep this store ahead of the following loads.
         self._own += 1
         self._seen += 1
         return self.version()
 
     def unseen(self) -> int:
-        """Updates of others since this was last asked."""
+        """Return the number of updates by other workers since the last call."""
         before, self._seen = self._seen, self.version()
         return self._seen - before
 
     def settle(self) -> int:
-        """Updates made, when all workers have stopped: each has claimed one that it has in hand and did not make."""
+        """Return the number of updates made. All workers must have stopped: each has one claim that it did not use."""
         return self.version() - len(self._counts)
 
 
@@ -108,5 +114,5 @@ def _check(ctx: Context) -> None:
         raise ConfigurationError("hosts", "must be 1: hogwild needs workers of one host", hosts, remedy)
     samples = ctx.model.data.batch_of(ctx.workers[0], 0).total
     if samples < len(ctx.workers):
-        bound = f"must be at least {len(ctx.workers)}: hogwild gives each worker a slice of its own"
+        bound = f"must be at least {len(ctx.workers)}: hogwild gives each worker its own slice"
         raise ConfigurationError("batch_size", bound, samples, "use fewer workers")

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from paceline.collectives import ALGORITHMS
 from paceline.errors import ConfigurationError, UnknownNameError
 from paceline.schedules.pipeline import check_order
-from paceline.strategies.pipelining.program import InPieces, Plan, names_in
+from paceline.strategies.shared.pipelining.program import Plan, SegmentedStrategy, names_in
 
 __all__ = ["Hybrid"]
 
@@ -29,7 +29,7 @@ _LEVELS = (0, 1, 2, 3)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Hybrid(InPieces):
+class Hybrid(SegmentedStrategy):
     """A mesh: each row holds the model, in stages and columns; rows share the batch."""
 
     data: int | None = field(

@@ -1,7 +1,7 @@
-"""K-asynchronous SGD: an update takes the first K workers' gradients, at whatever versions they hold; the others go on.
+"""K-asynchronous SGD: an update uses the first K workers' gradients, of any version; the other workers continue.
 
 When: Between sync and async: less stale than async.
-Cost: Between K E[X]/P and E[X_{K:P}] seconds an update; mean staleness (P - K)/K.
+Cost: Between K E[X]/P and E[X_{K:P}] seconds per update; mean staleness (P - K)/K.
 Source: Dutta, Joshi, Ghosh, Dube, Nagpurkar, "Slow and Stale Gradients Can Win the Race", 2018.
 """
 
@@ -10,16 +10,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from paceline.strategies.parameter_server import ParameterServer
-from paceline.strategies.push_pull.policy import Policy
+from paceline.strategies.shared.push_pull.policy import Policy
 
 __all__ = ["KAsync"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KAsync(ParameterServer):
-    """An update takes the first k workers' gradients, however stale; the others go on."""
+    """An update uses the first k workers' gradients; the other workers continue."""
 
-    k: int = field(default=1, metadata={"help": "workers whose gradients make up an update"})
+    k: int = field(default=1, metadata={"help": "number of workers in an update"})
 
     def policy(self, workers: int) -> Policy:
         return Policy(k=self.k)

@@ -1,8 +1,8 @@
-"""K-batch-asynchronous SGD: an update takes the next K mini-batches, whoever gives them; a worker pulls at once and
-goes on.
+"""K-batch-asynchronous SGD: an update uses the next K mini-batches, from any workers; a worker pulls and continues
+without waiting for the update.
 
-When: As k-async, where workers also differ in speed.
-Cost: K E[X]/P seconds an update; mean staleness (P - 1)/K.
+When: As k-async, if workers also differ in speed.
+Cost: K E[X]/P seconds per update; mean staleness (P - 1)/K.
 Source: Dutta, Joshi, Ghosh, Dube, Nagpurkar, "Slow and Stale Gradients Can Win the Race", 2018.
 """
 
@@ -11,16 +11,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from paceline.strategies.parameter_server import ParameterServer
-from paceline.strategies.push_pull.policy import Policy
+from paceline.strategies.shared.push_pull.policy import Policy
 
 __all__ = ["KBatchAsync"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KBatchAsync(ParameterServer):
-    """An update takes the next k mini-batches, however stale; no worker ever waits."""
+    """An update uses the next k mini-batches, however stale; no worker waits."""
 
-    k: int = field(default=1, metadata={"help": "mini-batches whose gradients make up an update"})
+    k: int = field(default=1, metadata={"help": "number of mini-batches in an update"})
 
     def policy(self, workers: int) -> Policy:
         return Policy(k=self.k, waits=False)

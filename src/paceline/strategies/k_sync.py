@@ -1,7 +1,7 @@
-"""K-synchronous SGD: an update takes the first K workers' gradients and cancels the others.
+"""K-synchronous SGD: an update uses the first K workers' gradients and cancels the others.
 
-When: A few stragglers, and no wish for stale gradients.
-Cost: E[X_{K:P}] seconds an update; P - K computations are thrown away each time. Staleness 0.
+When: There are a few stragglers, and gradients should not be stale.
+Cost: E[X_{K:P}] seconds per update; P - K computations are discarded each time. Staleness 0.
 Source: Dutta, Joshi, Ghosh, Dube, Nagpurkar, "Slow and Stale Gradients Can Win the Race", 2018.
 """
 
@@ -10,16 +10,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from paceline.strategies.parameter_server import ParameterServer
-from paceline.strategies.push_pull.policy import Policy
+from paceline.strategies.shared.push_pull.policy import Policy
 
 __all__ = ["KSync"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KSync(ParameterServer):
-    """An update takes the first k workers' gradients and cancels the others."""
+    """An update uses the first k workers' gradients and cancels the others."""
 
-    k: int = field(default=1, metadata={"help": "workers whose gradients make up an update"})
+    k: int = field(default=1, metadata={"help": "number of workers in an update"})
 
     def policy(self, workers: int) -> Policy:
         return Policy(k=self.k, cancels=True)

@@ -13,13 +13,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from paceline.strategies.pipelining.program import InPieces, Plan, names_in
+from paceline.strategies.shared.pipelining.program import Plan, SegmentedStrategy, names_in
 
 __all__ = ["Layers"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Layers(InPieces):
+class Layers(SegmentedStrategy):
     """Each worker holds some layers of the model, and one works at a time."""
 
     cuts: str = field(

@@ -1,12 +1,12 @@
-"""Local SGD: every worker takes H steps by itself, then all average their parameters.
+"""Local SGD: every worker takes H local steps, then all workers average their parameters.
 
-A step is one local step of every worker, on its slice of the step's batch. A slice's gradient is multiplied by the
-number of workers, so that the workers' mean gradient is the batch's: with H = 1 and an optimizer whose update is linear
-in the gradient (SGD, with or without momentum) it is `all-reduce`.
+A step is one local step of every worker, on its slice of the step's batch. The gradient of a slice is scaled so that
+the mean of the workers' gradients is the batch's gradient. With H = 1 this equals `all-reduce`, if the optimizer's
+update is linear in the gradient (SGD, with or without momentum).
 
-When: A slow network: communicate once in H steps. H too large costs accuracy.
-Cost, n bytes and p workers: 2 n (p - 1)/p sent by each worker (ring) every H steps. With constant times, a the time of
-an average by that of a local step: (1 + a)/(1 + a/H) times as quick as averaging every step.
+When: A slow network: workers communicate once in H steps. A large H costs accuracy.
+Cost, n bytes and p workers: 2 n (p - 1)/p sent by each worker (ring) every H steps. With constant times, and c the
+ratio of averaging time to gradient time: (1 + c)/(1 + c/H) times as fast as averaging in every step.
 Sources: Stich, "Local SGD Converges Fast and Communicates Little", ICLR 2019; averaged momentum: Yu, Jin, Yang, "On the
 Linear Speedup Analysis of Communication Efficient Momentum SGD", ICML 2019; post-local: Lin, Stich, Patel, Jaggi,
 "Don't Use Large Mini-Batches, Use Local SGD", ICLR 2020.
@@ -21,7 +21,7 @@ from paceline.collectives import ALGORITHMS, all_reduce
 from paceline.context import Batch, Context, Strategy
 from paceline.errors import ConfigurationError, UnknownNameError
 from paceline.strategies.all_reduce import resolve_algorithm
-from paceline.strategies.buffers import follow_buffers
+from paceline.strategies.shared.buffers import follow_buffers
 
 __all__ = ["LocalSGD", "check_period", "take_local_steps"]
 
@@ -30,14 +30,14 @@ AVERAGES = ("parameters", "parameters+momentum")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LocalSGD(Strategy):
-    """Workers take several steps by themselves, then average their parameters."""
+    """Workers take several local steps, then average their parameters."""
 
     period: int = field(default=8, metadata={"help": "local steps between two averages (H)"})
     averages: str = field(
         default="parameters", metadata={"help": f"what is averaged: {' or '.join(AVERAGES)}"}
     )
     post_local: int = field(
-        default=0, metadata={"help": "so many steps at first average every gradient, as all-reduce does"}
+        default=0, metadata={"help": "number of first steps that average every gradient, like all-reduce"}
     )
     algorithm: str = field(
         default="auto", metadata={"help": f"how tensors are summed: {', '.join(ALGORITHMS)}"}
@@ -72,7 +72,7 @@ async def take_local_steps(
     *,
     synchronous: int = 0,
 ) -> None:
-    """A worker's run: after the synchronous steps `meet` is called every `period` local steps."""
+    """Run a worker: synchronous steps first, then local steps, with a call of `meet` after every `period` of them."""
     async for batch in ctx.batches():
         local_steps = batch.step + 1 - synchronous
         if local_steps <= 0:
@@ -93,7 +93,7 @@ async def _synchronous_step(ctx: Context, batch: Batch, algorithm: str) -> None:
 
 
 async def _local_step(ctx: Context, batch: Batch) -> None:
-    # Weighted so that the mean over workers is the mean over the batch.
+    # The weight makes the mean over workers equal to the mean over the batch.
     await ctx.model.compute(batch, weight=batch.weight * len(ctx.workers))
     await ctx.model.apply()
 

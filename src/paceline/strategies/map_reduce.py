@@ -1,8 +1,8 @@
 """Gradient descent by map and reduce: a server broadcasts the parameters, each worker maps its slice of the batch to a
-gradient, the server reduces these to their sum and updates.
+gradient, and the server reduces the gradients to their sum and updates.
 
-When: Few workers or small models; to see what a central server costs.
-Cost, n bytes and p workers: the server's port carries p n out and p n in, so a step communicates for 2 p n b + 2 a.
+When: Few workers or small models; to measure the cost of a central server.
+Cost, n bytes and p workers: the server's port carries p n out and p n in. Communication takes 2 p n b + 2 a per step.
 Source: Chu, Kim, Lin, Yu, Bradski, Ng, Olukotun, "Map-Reduce for Machine Learning on Multicore", NIPS 2006.
 """
 
@@ -30,7 +30,7 @@ class MapReduce(Strategy):
     async def server(self, ctx: Context) -> None:
         async for _ in ctx.rounds():
             await self._broadcast(ctx)
-            for buffer in ctx.model.buffers:  # BatchNorm's statistics and the like are the first worker's
+            for buffer in ctx.model.buffers:  # BatchNorm statistics and the like come from the first worker
                 await ctx.net.recv(ctx.workers[0], buffer)
             ctx.model.gradient.zero_()
             await reduce(ctx.net, ctx.model.gradient, root=ctx.rank, algorithm="flat")

@@ -1,15 +1,15 @@
 """The parameter server: workers push gradients and pull parameters; the server decides when an update happens.
 
-Every variant of the literature is a setting of a few decisions (`Policy`); the files beside this one name them. With
-several servers each owns a shard of the parameters. The first one decides, and tells the others which gradients make up
-each update, so that all shards are updated by the same ones. Servers are nodes of their own, or the first worker is
-the server too, or every worker serves a shard.
+Every variant in the literature is a setting of a few decisions (`Policy`), and has its own file beside this one. With
+several servers each owns a shard of the parameters. The first server decides which gradients make up each update and
+sends that decision to the others, so that all shards are updated from the same gradients. Servers are separate nodes,
+or the first worker is also the server, or every worker is also the server of one shard.
 
-A worker's mini-batch is its slice of a global batch. An update by K gradients is by their mean, weighted by samples:
-the learning rate needs no scaling by K, and `sync` equals `single`.
+A worker's mini-batch is its slice of a global batch. An update with K gradients uses their mean, weighted by samples.
+So the learning rate needs no scaling by K, and `sync` equals `single`.
 
-Cost, n bytes, p workers, S servers: 2 p n / S bytes pass a server's port for every p gradients; where workers serve,
-(p - 1) / p of that, for what a rank tells itself passes no port.
+Cost, n bytes, p workers, S servers: 2 p n / S bytes pass a server's port for every p gradients. If workers are also
+servers, (p - 1) / p of that: a rank's messages to itself pass no port.
 Sources: Li et al., "Scaling Distributed Machine Learning with the Parameter Server", OSDI 2014; the variants: Dutta,
 Joshi, Ghosh, Dube, Nagpurkar, "Slow and Stale Gradients Can Win the Race", 2018.
 """
@@ -22,9 +22,9 @@ from typing import ClassVar
 
 from paceline.context import Context, Strategy
 from paceline.errors import ConfigurationError, UnknownNameError
-from paceline.strategies.push_pull.policy import Policy
-from paceline.strategies.push_pull.server import Coordinator, Follower
-from paceline.strategies.push_pull.worker import Worker
+from paceline.strategies.shared.push_pull.policy import Policy
+from paceline.strategies.shared.push_pull.server import Coordinator, Follower
+from paceline.strategies.shared.push_pull.worker import Worker
 
 __all__ = ["PLACEMENTS", "ParameterServer"]
 
@@ -36,18 +36,18 @@ class ParameterServer(Strategy):
     """Workers push gradients to servers and pull parameters from them."""
 
     expendable: ClassVar[tuple[str, ...]] = ("worker",)
-    # At the end of a leg the first server fetches the others' shards, and every worker has pulled.
+    # At a checkpoint the first server fetches the others' shards, and every worker has pulled.
     replicates: ClassVar[tuple[str, ...]] = ("worker", "server", "serving_worker")
 
     servers: int = field(default=1, metadata={"help": "server nodes, each with a shard of the parameters"})
     placement: str = field(
         default="servers",
         metadata={
-            "help": "who serves: servers (nodes of their own), worker (the first one too), all (each worker)"
+            "help": "where servers run: servers (separate nodes), worker (the first worker), all (each worker)"
         },
     )
     staleness_aware: bool = field(
-        default=False, metadata={"help": "divide a gradient by its staleness, where that is above 1"}
+        default=False, metadata={"help": "divide a gradient by its staleness if that is above 1"}
     )
 
     def __post_init__(self) -> None:
@@ -56,11 +56,11 @@ class ParameterServer(Strategy):
         if self.placement not in PLACEMENTS:
             raise UnknownNameError("placement", self.placement, PLACEMENTS)
         if self.placement != "servers" and self.servers != 1:
-            remedy = f"with placement={self.placement} workers serve: leave servers out"
-            raise ConfigurationError("servers", "must be 1 where workers serve", self.servers, remedy)
+            remedy = f"omit servers: with placement={self.placement} the workers are the servers"
+            raise ConfigurationError("servers", "must be 1 if workers are servers", self.servers, remedy)
 
     def policy(self, workers: int) -> Policy:
-        """The decisions of this variant, for a number of workers."""
+        """Return the decisions of this variant for a number of workers."""
         raise NotImplementedError
 
     def roles(self, workers: int) -> Sequence[str]:
@@ -69,6 +69,9 @@ class ParameterServer(Strategy):
             return (*("worker",) * workers, *("server",) * self.servers)
         serving = workers if self.placement == "all" else 1
         return (*("serving_worker",) * serving, *("worker",) * (workers - serving))
+
+    def batches_per_update(self, workers: int) -> float:
+        return self.policy(workers).k / workers
 
     async def worker(self, ctx: Context) -> None:
         await Worker(ctx, self._servers(ctx), self.policy(len(ctx.workers))).run()
@@ -79,13 +82,13 @@ class ParameterServer(Strategy):
         await part(ctx, servers, policy, staleness_aware=self.staleness_aware).run()
 
     async def serving_worker(self, ctx: Context) -> None:
-        """Both at once. The worker has its own replica, because the server's parameters change while it computes."""
+        """Run a server and a worker. The worker has its own replica: the server's parameters change meanwhile."""
         working = ctx.start(self.worker(ctx.model.twin()))
         await self.server(ctx)
         await working
 
     def _servers(self, ctx: Context) -> Sequence[int]:
-        """The ranks that serve, the first of which decides."""
+        """Return the ranks that are servers. The first one is the coordinator."""
         if self.placement == "servers":
             return ctx.servers
         return ctx.workers if self.placement == "all" else ctx.workers[:1]

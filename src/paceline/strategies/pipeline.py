@@ -19,13 +19,13 @@ from dataclasses import dataclass, field
 
 from paceline.errors import ConfigurationError
 from paceline.schedules.pipeline import check_order
-from paceline.strategies.pipelining.program import InPieces, Plan, names_in
+from paceline.strategies.shared.pipelining.program import Plan, SegmentedStrategy, names_in
 
 __all__ = ["Pipeline"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Pipeline(InPieces):
+class Pipeline(SegmentedStrategy):
     """Each worker holds a stage of the model, and micro-batches pass through them."""
 
     stages: int | None = field(

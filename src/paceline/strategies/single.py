@@ -1,9 +1,9 @@
-"""One process, no communication: plain mini-batch SGD, the yardstick of all other strategies.
+"""One process, no communication: plain mini-batch SGD, the reference for all other strategies.
 
-Whatever the cluster's size, one worker runs and takes the whole batch.
+One worker runs and takes the whole batch, regardless of the size of the cluster.
 
-When: As the yardstick of all others, and for models that one worker trains quickly.
-Cost: A gradient of the whole batch and an update a step. Nothing is sent.
+When: As the reference for all other strategies, and for models that one worker trains quickly.
+Cost: One gradient of the whole batch and one update per step. Nothing is sent.
 Source: Robbins and Monro, "A Stochastic Approximation Method", 1951.
 """
 
@@ -20,7 +20,7 @@ __all__ = ["Single"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Single(Strategy):
-    """One process and no communication: the yardstick."""
+    """One process, no communication: the reference for all other strategies."""
 
     replicates: ClassVar[tuple[str, ...]] = ("worker",)
 

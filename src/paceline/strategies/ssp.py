@@ -1,7 +1,7 @@
-"""Stale synchronous parallel: asynchronous, but no worker may be more than a bound of gradients ahead of the slowest.
+"""Stale synchronous parallel: asynchronous, but a worker may be at most `staleness` gradients ahead of the slowest.
 
-When: Stragglers that come and go, with a bound on how far they fall behind.
-Cost: as `async` while workers keep pace; a worker that is always slow sets everyone's long-run rate, for any bound.
+When: Temporary stragglers, with a bound on staleness.
+Cost: as `async` while no worker is blocked. A worker that is always slow determines the rate of all in the long run.
 Source: Ho et al., "More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server", NIPS 2013.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from paceline.strategies.parameter_server import ParameterServer
-from paceline.strategies.push_pull.policy import Policy
+from paceline.strategies.shared.push_pull.policy import Policy
 
 __all__ = ["StaleSynchronous"]
 
@@ -19,7 +19,9 @@ __all__ = ["StaleSynchronous"]
 class StaleSynchronous(ParameterServer):
     """Asynchronous, but no worker gets too far ahead of the slowest."""
 
-    staleness: int = field(default=3, metadata={"help": "how far ahead of the slowest a worker may begin"})
+    staleness: int = field(
+        default=3, metadata={"help": "gradients that a worker may be ahead of the slowest"}
+    )
 
     def policy(self, workers: int) -> Policy:
         return Policy(k=1, slack=self.staleness)

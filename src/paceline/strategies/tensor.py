@@ -20,13 +20,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from paceline.errors import ConfigurationError
-from paceline.strategies.pipelining.program import InPieces, Plan
+from paceline.strategies.shared.pipelining.program import Plan, SegmentedStrategy
 
 __all__ = ["Tensor"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Tensor(InPieces):
+class Tensor(SegmentedStrategy):
     """Each worker holds a part of every matrix, and they sum what these give."""
 
     size: int | None = field(

@@ -17,10 +17,10 @@ from typing import ClassVar
 from paceline.collectives import gradient_norm
 from paceline.context import Context, Strategy
 from paceline.errors import ConfigurationError
-from paceline.strategies.buffers import follow_buffers
-from paceline.strategies.sharding.exchange import exchange_on
-from paceline.strategies.sharding.segments import SharedSegments
-from paceline.strategies.sharding.updates import share_by_memory, share_by_messages
+from paceline.strategies.shared.buffers import follow_buffers
+from paceline.strategies.shared.sharding.exchange import exchange_on
+from paceline.strategies.shared.sharding.segments import SharedSegments
+from paceline.strategies.shared.sharding.updates import share_by_memory, share_by_messages
 
 __all__ = ["Zero"]
 
@@ -66,7 +66,7 @@ class Zero(Strategy):
 
     @property
     def holds_parts(self) -> bool:
-        """In stage 1 each worker has all parameters and the whole gradient."""
+        """Whether workers hold parts. False in stage 1: each worker has all parameters and the whole gradient."""
         return self.stage > 1
 
     async def worker(self, ctx: Context) -> None:
@@ -78,12 +78,14 @@ class Zero(Strategy):
             await share_by_messages(ctx)
 
     async def _share_segments(self, ctx: Context) -> None:
-        net, model, sheds = ctx.net, ctx.model, self.stage == 3
+        net, model, frees_parameters = ctx.net, ctx.model, self.stage == 3
         self._cut(ctx)
-        segments = range(len(model.pieces.segments))
-        shards = model.pieces.share(segments, ranks=net.size, own=net.rank, sheds=sheds)
-        exchange = exchange_on(ctx, net, shards, sheds=sheds)
-        shared = SharedSegments(ctx, shards, exchange, segments, sheds=sheds)
+        segments = range(len(model.stages.segments))
+        shards = model.stages.hold(
+            segments, worker=net.rank, shared_by=net.size, frees_parameters=frees_parameters
+        )
+        exchange = exchange_on(ctx, net, shards, frees_parameters=frees_parameters)
+        shared = SharedSegments(ctx, shards, exchange, segments, frees_parameters=frees_parameters)
         await exchange.begin()
         async for batch in ctx.batches():
             await follow_buffers(ctx)
@@ -94,8 +96,4 @@ class Zero(Strategy):
                 await shared.gather_all(keeps=net.rank == 0)
 
     def _cut(self, ctx: Context) -> None:
-        pieces = ctx.model.pieces
-        if self.stage == 3 and pieces.averages:
-            remedy = "leave it out, or use zero:stage=2"
-            raise ConfigurationError("ema", "must not be given where parameters are shed", "a decay", remedy)
-        pieces.cut(1, finer=self.segments or _SEGMENTS)
+        ctx.model.stages.cut(1, finer=self.segments or _SEGMENTS)

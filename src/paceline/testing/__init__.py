@@ -5,7 +5,7 @@
     class TestMine(StrategySuite):
         spec = "mine:k=2"
 
-pytest collects the class. `StrategySuite` says what it checks, and what to set for an asynchronous strategy.
+pytest collects the class. See `StrategySuite` for its checks, and for the settings of an asynchronous strategy.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ __all__ = ["StrategySuite"]
 
 
 def __getattr__(name: str) -> Any:
-    """pytest is imported only now: the ranks of a test load the tasks of this package, and must start quickly."""
+    """Import pytest only when needed: the ranks of a test load the tasks of this package, and must start quickly."""
     if name not in __all__:
         raise AttributeError(f"module 'paceline.testing' has no attribute {name!r}")
     try:
         import pytest
     except ImportError as error:
         raise ImportError("paceline.testing needs pytest: pip install 'paceline[testing]'") from error
-    pytest.register_assert_rewrite("paceline.testing.checks")  # a check that fails shows its values
+    pytest.register_assert_rewrite("paceline.testing.checks")  # failing checks show their values
     from paceline.testing.suite import StrategySuite
 
     return StrategySuite

@@ -1,7 +1,7 @@
-"""What is true of a strategy, one fact a function. A function raises AssertionError if the fact is not true.
+"""Checks of a strategy, one property per function. A function raises AssertionError if the property does not hold.
 
-Some facts are not true of every strategy. A *synchronous* strategy gives the weights of `single`. The weights of a
-*reproducible* one depend on the task and the seed alone, and not on which worker is quicker.
+Some properties do not hold for every strategy. A *synchronous* strategy gives the weights of `single`. The weights of a
+*reproducible* strategy depend on the task and the seed only, not on which worker is quicker.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 import paceline as pl
-from paceline.clusters.job import Cluster
+from paceline.clusters.base.job import Cluster
 from paceline.context import Strategy
 from paceline.strategies import parse
 from paceline.testing.reference import STEPS, single, train_plainly
@@ -47,7 +47,7 @@ Spec = str | Strategy
 
 
 def check_close(got: Tensor, expected: Tensor) -> None:
-    """Weights are those expected: to 1e-12 in double precision, to five digits in single precision."""
+    """Check that weights are equal: to 1e-12 in double precision, to five digits in single precision."""
     if expected.dtype == torch.float64:
         torch.testing.assert_close(got, expected, rtol=0, atol=1e-12)
     else:
@@ -56,7 +56,7 @@ def check_close(got: Tensor, expected: Tensor) -> None:
 
 
 def check_trains(spec: Spec, cluster: Cluster, task: pl.Task, steps: int = STEPS) -> pl.Run:
-    """The run takes all its steps, and its weights are finite."""
+    """Check that the run completes all its steps, with finite weights."""
     run = pl.train(task, spec, cluster, steps=steps)
     assert run.steps == steps
     assert torch.isfinite(run.parameters).all()
@@ -73,13 +73,13 @@ def check_weights_of_single(
     optimizer: str = "momentum",
     dtype: torch.dtype = torch.float64,
 ) -> None:
-    """Weights are those of `single`. This is what makes a strategy synchronous."""
+    """Check that the weights equal `single`. This defines a synchronous strategy."""
     run = pl.train(make_task(case, optimizer, dtype), spec, cluster, steps=STEPS)
     check_close(run.parameters, single(case, optimizer, dtype).parameters)
 
 
 def check_batch_norm(spec: Spec, world: str, workers: int) -> None:
-    """Each worker normalises by its own slice, and the first worker's statistics are kept, as in DDP."""
+    """Check that each worker normalises by its own slice, and that rank 0's running statistics are used, as in DDP."""
     task = batch_norm_task()
     slices = sum(role != "server" for role in parse(spec).roles(workers))
     weights, statistics = train_plainly(task, workers=slices)
@@ -94,14 +94,14 @@ def check_batch_norm(spec: Spec, world: str, workers: int) -> None:
 
 
 def check_both_worlds_give_the_same_bits(spec: Spec, workers: int, task: pl.Task) -> None:
-    """Processes and simulation agree to the last bit, in the weights and in each loss."""
+    """Check that processes and simulation agree to the last bit, in the weights and in each loss."""
     real, virtual = (pl.train(task, spec, WORLDS[world](workers), steps=STEPS) for world in WORLDS)
     assert torch.equal(real.parameters, virtual.parameters)
     assert [record.loss for record in real.history] == [record.loss for record in virtual.history]
 
 
 def check_stragglers_change_no_bit(spec: Spec) -> None:
-    """Slow workers and a slow network change the time, and nothing else."""
+    """Check that slow workers and a slow network change only the time."""
     slow = {"compute": pl.times.Exponential(0.1), "link": pl.Link("1Mbps", "5ms"), "slow": {0: 4.0}}
     plain, uneven = (
         pl.train(make_task(), spec, simulated(3, **changes), steps=STEPS) for changes in ({}, slow)
@@ -111,9 +111,9 @@ def check_stragglers_change_no_bit(spec: Spec) -> None:
 
 
 def check_checkpoints_change_no_bit(spec: Spec, folder: Path) -> None:
-    """A run whose programs end and begin again at each step, and one that goes on after a stop, have the same weights.
+    """Check that a run restarted at every step, and one resumed after a stop, have the weights of an unbroken run.
 
-    A strategy that remembers something in a variable of its own, and not by `ctx.model.state`, has others.
+    This fails for a strategy that stores state in its own variables instead of `ctx.model.state`.
     """
     task, cluster = make_task("schedule", "momentum"), simulated(3)
     plain = pl.train(task, spec, cluster, steps=STEPS)
@@ -123,11 +123,11 @@ def check_checkpoints_change_no_bit(spec: Spec, folder: Path) -> None:
     assert [record.loss for record in resumed.history] == [record.loss for record in plain.history]
 
 
-# All strategies: two simulations with one seed take the same course
+# All strategies: two simulations with the same seed are identical
 
 
 def check_the_same_seed_gives_the_same_course(spec: Spec, folder: Path) -> None:
-    """The trace is the same, byte for byte, though workers are quick and slow at random."""
+    """Check that the trace is the same, byte for byte, although compute times are random."""
     (first, first_trace), (second, second_trace) = _traced(folder, spec, 7), _traced(folder, spec, 7)
     assert first_trace == second_trace
     assert first.history == second.history
@@ -135,7 +135,7 @@ def check_the_same_seed_gives_the_same_course(spec: Spec, folder: Path) -> None:
 
 
 def check_another_seed_gives_another_course(spec: Spec, folder: Path) -> None:
-    """Another seed gives another trace and other weights."""
+    """Check that another seed gives another trace and other weights."""
     (first, first_trace), (second, second_trace) = _traced(folder, spec, 7), _traced(folder, spec, 8)
     assert first_trace != second_trace
     assert not torch.equal(first.parameters, second.parameters)
@@ -153,32 +153,32 @@ def _traced(folder: Path, spec: Spec, seed: int) -> tuple[pl.Run, bytes]:
     return run, path.read_bytes()
 
 
-# All strategies: what the history of a run says
+# All strategies: the history of a run
 
-HISTORY_STEPS = 7  # of 7, 7, 7 and 3 samples an epoch
+HISTORY_STEPS = 7  # an epoch has steps of 7, 7, 7 and 3 samples
 _SAMPLES = [7, 14, 21, 24, 31, 38, 45]
 
 
 def train_for_history(spec: Spec, world: str) -> pl.Run:
-    """The run that the checks below are about."""
+    """Return the run for the checks below."""
     return pl.train(make_task("batch-not-divisible"), spec, WORLDS[world](3), steps=HISTORY_STEPS)
 
 
 def check_steps_count_up(run: pl.Run) -> None:
-    """Each step has one record, in order."""
+    """Check that each step has one record, in order."""
     assert [record.step for record in run.history] == list(range(1, HISTORY_STEPS + 1))
     assert run.steps == HISTORY_STEPS
 
 
 def check_seconds_never_decrease(run: pl.Run) -> None:
-    """The last step ends when the run does."""
+    """Check that times never decrease, and that the last step ends with the run."""
     seconds = [record.seconds for record in run.history]
     assert all(0 < a <= b for a, b in itertools.pairwise(seconds))
     assert run.seconds == seconds[-1]
 
 
 def check_samples_and_bytes_never_decrease(run: pl.Run) -> None:
-    """The first step has samples, and the history has no more bytes than the ranks have sent."""
+    """Check that counts never decrease, the first step has samples, and the ranks sent at least the recorded bytes."""
     for name in ("samples", "bytes"):
         counts = [record[name] for record in run.history]
         assert counts == sorted(counts)
@@ -187,25 +187,25 @@ def check_samples_and_bytes_never_decrease(run: pl.Run) -> None:
 
 
 def check_no_metric(run: pl.Run) -> None:
-    """The task has no metric, so no record has one."""
+    """Check that no record has a metric: the task has none."""
     assert run.metric is None
     assert all(record.metric is None for record in run.history)
 
 
 def check_every_update_has_its_gradients(run: pl.Run) -> None:
-    """The trace has at least one computed gradient, or a part of one, and one update for each step."""
+    """Check that the trace has, for each step, at least one gradient (or a part of one) and one update."""
     computed = [span for spans in run.trace.spans if spans.role != "server" for span in spans.of(*COMPUTING)]
     assert len(computed) >= HISTORY_STEPS
     assert sum(len(spans.of(Kind.UPDATE)) for spans in run.trace.spans) >= HISTORY_STEPS
 
 
 def check_every_sample_is_counted_once(run: pl.Run) -> None:
-    """Of a synchronous strategy: each step has all samples of its batch."""
+    """For synchronous strategies: check that each step uses all samples of its batch."""
     assert [record.samples for record in run.history] == _SAMPLES
 
 
 def check_losses_are_those_of_single(run: pl.Run) -> None:
-    """Of a synchronous strategy: the loss of a step is the loss of the same step of `single`."""
+    """For synchronous strategies: check that the loss of each step equals `single`."""
     expected = torch.tensor(
         [record.loss for record in single("batch-not-divisible").history], dtype=torch.float64
     )

@@ -1,4 +1,4 @@
-"""What runs are held against: the strategy `single`, and a loop of plain PyTorch, against which `single` is held."""
+"""References for tests: the strategy `single`, and a plain PyTorch loop to verify `single`."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 import paceline as pl
-from paceline.replica.batches import GlobalBatches
-from paceline.replica.calls import loss_of
-from paceline.replica.samples import Samples
+from paceline.data.batches import GlobalBatches
+from paceline.data.samples import Samples
+from paceline.task.calls import loss_of
 from paceline.testing.tasks import make_task
 from paceline.testing.worlds import simulated
 
@@ -21,16 +21,16 @@ STEPS = 5
 
 @cache
 def single(case: str = "plain", optimizer: str = "sgd", dtype: torch.dtype = torch.float64) -> pl.Run:
-    """The run that all others are held against."""
+    """Return the reference run."""
     return pl.train(make_task(case, optimizer, dtype), "single", simulated(1), steps=STEPS)
 
 
 def train_plainly(
     task: pl.Task, steps: int = STEPS, seed: int = 0, workers: int = 1
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """The parameters and buffers that a loop of plain PyTorch gives: the mean gradient of `workers` slices a step.
+    """Return the parameters and buffers of a plain PyTorch loop that averages the gradients of `workers` slices a step.
 
-    Each slice passes the model in turn, from the same buffers; those that the first slice leaves are kept.
+    The slices pass the model in turn, each from the same buffers. The buffers after the first slice are used.
     """
     model, data = task.build_model(seed), Samples.of(task, seed)
     optimizer = task.build_optimizer(model)
@@ -38,7 +38,7 @@ def train_plainly(
     batches = GlobalBatches.of(task, data, seed)
     for step in range(steps):
         for parameter in model.parameters():
-            # A layer that takes no part has a gradient of zero, not none: weight decay acts on it all the same.
+            # An unused layer has a zero gradient instead of None, so weight decay still applies to it.
             parameter.grad = torch.zeros_like(parameter)
         whole = batches.indices(step)
         before = {name: buffer.clone() for name, buffer in model.named_buffers()}

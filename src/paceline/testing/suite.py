@@ -1,4 +1,4 @@
-"""The suite of one strategy, as a class that pytest collects."""
+"""The conformance suite of one strategy, as a class for pytest."""
 
 from __future__ import annotations
 
@@ -28,44 +28,44 @@ from paceline.testing.worlds import WORLDS, simulated
 
 __all__ = ["StrategySuite"]
 
-# Processes take their time: they get each case and each optimizer once or twice, on 1 to 4 workers in turn.
+# Process tests are slow: each case and each optimizer is tested once or twice, on 1 to 4 workers in turn.
 _IN_PROCESSES = in_turn(zip(WORKERS * 3), CASES, OPTIMIZERS)
 _WITH_BATCH_NORM = [*itertools.product(["simulated"], WORKERS), ("local", 2), ("local", 3)]
 
 
 class StrategySuite:
-    """Subclass it in a test file, with a name that begins with `Test`, and set `spec`.
+    """Conformance tests of a strategy. Subclass it with a name that begins with `Test`, and set `spec`.
 
     The strategy is trained on 1 to 4 workers, in simulation and in processes. The tasks have uneven batches, frozen,
     unused and tied layers, parameter groups, clipping, schedules, BatchNorm, and several optimizers.
 
-    - A synchronous strategy, which is the default, gives the weights of `single`.
-    - A reproducible strategy gives the same bits in processes and in simulation. Stragglers change no bit of them, nor
-      do checkpoints and a stop.
-    - Every strategy takes all its steps and ends with finite weights. Its history adds up. Two simulations with the
-      same seed take the same course, byte for byte, and another seed takes another.
+    - A synchronous strategy (the default) gives the weights of `single`.
+    - A reproducible strategy gives the same bits in processes and in simulation. Stragglers, checkpoints and resuming
+      do not change any bit.
+    - Every strategy completes all its steps and ends with finite weights. Its history is consistent. Two simulations
+      with the same seed are identical, byte for byte, and another seed gives another run.
     """
 
     spec: ClassVar[str]
-    """The strategy in words, such as "mine:k=2". Its name is registered, or is that of an entry point."""
+    """The strategy as text, such as "mine:k=2". Its name must be registered, or belong to an entry point."""
 
     synchronous: ClassVar[bool] = True
-    """Whether it gives the weights of `single`. Set False for averages of models, for instance."""
+    """Whether it gives the weights of `single`. Set False for model averaging, for instance."""
 
     reproducible: ClassVar[bool] = True
-    """Whether the weights depend on the task and the seed alone. Set False, and `synchronous` too, if they depend on
+    """Whether the weights depend on the task and the seed only. Set this and `synchronous` to False if they depend on
     which worker is quicker."""
 
     fewest_workers: ClassVar[int] = 1
-    """The fewest workers that the strategy takes, at most 3. What is about fewer is skipped."""
+    """Minimum number of workers of the strategy, at most 3. Tests with fewer are skipped."""
 
-    __test__ = False  # of a subclass only
+    __test__ = False  # set for subclasses only
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         cls.__test__ = True
         _check_settings(cls)
-        # A strategy may be defined in the test file, which other processes cannot always import.
+        # A strategy may be defined in the test file, which other processes may be unable to import.
         cloudpickle.register_pickle_by_value(sys.modules[cls.__module__])
 
     @pytest.mark.parametrize("workers", WORKERS)
@@ -156,10 +156,10 @@ class StrategySuite:
 def _check_settings(suite: type[StrategySuite]) -> None:
     spec, name = getattr(suite, "spec", None), suite.__name__
     if not isinstance(spec, str) or not spec:
-        remedy = 'write spec = "mine:k=2", say'
-        raise ConfigurationError(f"{name}.spec", "must be a strategy in words", spec, remedy)
+        remedy = 'for example spec = "mine:k=2"'
+        raise ConfigurationError(f"{name}.spec", "must be a strategy as text", spec, remedy)
     if suite.synchronous and not suite.reproducible:
-        bound = "must be False where reproducible is False"
+        bound = "must be False if reproducible is False"
         raise ConfigurationError(f"{name}.synchronous", bound, True, "set synchronous = False")
     if suite.fewest_workers not in (1, 2, 3):
         remedy = "choose parameters with which it takes 3 workers"

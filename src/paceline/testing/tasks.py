@@ -1,4 +1,4 @@
-"""Small tasks that every strategy is tried with. Each differs from the plain one in what a strategy may get wrong."""
+"""Small tasks to test every strategy with. Each differs from the plain one in one aspect that may go wrong."""
 
 from __future__ import annotations
 
@@ -42,22 +42,22 @@ OPTIMIZERS: Mapping[str, MakeOptimizer] = {
 
 
 def numbers(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
-    """Normal numbers, the same at every call."""
+    """Return normally distributed numbers, the same at every call."""
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
 
 
 def samples(count: int = 24, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
-    """Inputs of four numbers, targets of two."""
+    """Return inputs of four numbers and targets of two."""
     return numbers(count, 4, seed=1, dtype=dtype), numbers(count, 2, seed=2, dtype=dtype)
 
 
 def perceptron(dtype: torch.dtype = torch.float64) -> nn.Sequential:
-    """A model for `samples`."""
+    """Return a model for `samples`."""
     return nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 2)).to(dtype)
 
 
 class Pairs(Dataset[tuple[Tensor, Tensor]]):
-    """Samples that are made one by one, as a user's dataset does."""
+    """A map-style dataset of single samples."""
 
     def __init__(self, dtype: torch.dtype) -> None:
         self.inputs, self.targets = samples(dtype=dtype)
@@ -83,13 +83,13 @@ class Rows(Dataset[dict[str, Tensor]]):
 
 
 def pad(rows: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """Joins samples of different lengths: the shorter ones end in zeros."""
+    """Collate samples of different lengths, padded with zeros."""
     values = nn.utils.rnn.pad_sequence([row["values"] for row in rows], batch_first=True)
     return {"values": values, "label": torch.stack([row["label"] for row in rows])}
 
 
 class WithLoss(nn.Module):
-    """A model of dictionaries that computes its own loss, as those of Hugging Face do."""
+    """A model with dictionary inputs that computes its own loss, as Hugging Face models do."""
 
     def __init__(self, dtype: torch.dtype) -> None:
         super().__init__()
@@ -103,7 +103,7 @@ class WithLoss(nn.Module):
 
 
 class Tied(nn.Module):
-    """Two layers that share a matrix, as the embedding and the output of a language model do."""
+    """Two layers that share a matrix, like the embedding and the output of a language model."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -117,7 +117,7 @@ class Tied(nn.Module):
 
 
 class Sum(nn.Module):
-    """Takes two inputs."""
+    """A model with two inputs."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -140,7 +140,7 @@ def _with_unused_layer(dtype: torch.dtype) -> nn.Module:
 
 
 def _grouped(optimizer: MakeOptimizer) -> MakeOptimizer:
-    """Weights decay, biases do not and learn faster: groups whose parameters alternate in memory."""
+    """Return an optimizer with two groups: weights decay; biases do not, and have a higher rate. They alternate."""
 
     def make(params: Iterable[Tensor]) -> Optimizer:
         given = list(params)
@@ -174,16 +174,16 @@ CASES: Mapping[str, Callable[[torch.dtype, MakeOptimizer], dict[str, Any]]] = {
         "data": (*samples(dtype=dtype), numbers(24, 2, seed=3, dtype=dtype)),
     },
 }
-"""What each task has that the plain one has not."""
+"""How each task differs from the plain one."""
 
 ABOUT_UPDATES = ("fewer-samples-than-workers", "param-groups", "clipping", "schedule")
-"""The cases that may go well with one optimizer and wrong with another."""
+"""Cases that may work with one optimizer and fail with another."""
 
 
 def make_task(
     case: str = "plain", optimizer: str = "sgd", dtype: torch.dtype = torch.float64, **changes: Any
 ) -> pl.Task:
-    """The task of a case, with one of the optimizers."""
+    """Return the task of a case, with one of the optimizers."""
     given: dict[str, Any] = {
         "model": lambda: perceptron(dtype),
         "data": samples(dtype=dtype),
@@ -195,7 +195,7 @@ def make_task(
 
 
 class Drawn(IterableDataset[tuple[Tensor, Tensor]]):
-    """A stream of 30 samples a pass, in an order that is drawn for each pass, with noise that is drawn for each."""
+    """A stream of 30 samples a pass, in a random order and with random noise in each pass."""
 
     def __init__(self) -> None:
         self.inputs, self.targets = samples(30)
@@ -211,7 +211,7 @@ class Drawn(IterableDataset[tuple[Tensor, Tensor]]):
 
 
 def stream_task(**changes: Any) -> pl.Task:
-    """Data that cannot be asked for by number. Its passes end in the middle of a batch."""
+    """Return a task with a stream as data. Its passes end in the middle of a batch."""
     return make_task(optimizer="momentum", data=Drawn(), batch_size=11, **changes)
 
 
@@ -222,23 +222,23 @@ def _normalised() -> nn.Module:
 
 
 def _normalised_over_positions() -> nn.Module:
-    """Each channel has two values of each sample: so BatchNorm takes a batch of a single sample, too."""
+    """Return a model in which BatchNorm has two values of each sample, so that one sample is a valid batch."""
     return nn.Sequential(
         nn.Linear(4, 6), nn.Unflatten(1, (3, 2)), nn.BatchNorm1d(3), nn.Flatten(), nn.Linear(6, 2)
     ).double()
 
 
 def batch_norm_task(*, of_any_batch: bool = False) -> pl.Task:
-    """A model with BatchNorm, which refuses batches of a single sample unless it is made for batches of any size.
+    """Return a task with BatchNorm. It rejects batches of a single sample, unless `of_any_batch`.
 
-    Steps have 11, 11 and 8 samples: slices of up to 4 workers are uneven, and none is of a single sample.
+    Steps have 11, 11 and 8 samples: slices of up to 4 workers are uneven, and none has a single sample.
     """
     model = _normalised_over_positions if of_any_batch else _normalised
     return make_task(optimizer="momentum", model=model, data=samples(30), batch_size=11)
 
 
 def odd_task(dtype: torch.dtype, **changes: Any) -> pl.Task:
-    """A model whose shards and chunks begin and end at odd places, with dropout."""
+    """Return a task with dropout, and sizes that make the boundaries of shards and chunks uneven."""
 
     def model() -> nn.Module:
         return nn.Sequential(
@@ -256,9 +256,9 @@ def odd_task(dtype: torch.dtype, **changes: Any) -> pl.Task:
 
 
 def in_turn(cases: Iterable[Sequence[Any]], *axes: Iterable[Any]) -> list[tuple[Any, ...]]:
-    """Each case, a tuple, with one value of each axis, in turn: for processes, where every pair would take too long.
+    """Combine each case with one value of each axis, in turn. For processes, where all combinations take too long.
 
-    If the lengths have no common divisor, then each value of an axis soon meets each of another.
+    If the lengths have no common divisor, all pairs of values occur after a while.
     """
     values = [list(axis) for axis in axes]
     return [(*case, *(axis[n % len(axis)] for axis in values)) for n, case in enumerate(cases)]

@@ -1,7 +1,7 @@
-"""The clusters that a strategy is tried on.
+"""The clusters for testing strategies.
 
-Each rank has one thread, in every world. The last bits of a sum can depend on the number of threads, and by default
-that depends on the machine's cores.
+Each rank has one thread. The last bits of a sum can depend on the number of threads, which by default depends on the
+machine's cores.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import paceline as pl
-from paceline.clusters.job import Cluster
+from paceline.clusters.base.job import Cluster
 
 __all__ = ["WORLDS", "simulated"]
 
 
 def simulated(workers: int, **changes: Any) -> pl.Simulated:
-    """A simulated cluster in which a gradient takes 10 ms."""
+    """Return a simulated cluster in which a gradient takes 10 ms."""
     given: dict[str, Any] = {"compute": pl.times.Constant(0.01), "threads": 1}
     return pl.Simulated(workers=workers, **(given | changes))
 

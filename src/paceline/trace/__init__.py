@@ -1,4 +1,4 @@
-"""What every rank did and when: recorded by the worlds, saved for Perfetto, summed up in a table."""
+"""Traces: the activities of every rank with their times, saved for Perfetto and summarized in a table."""
 
 from paceline.trace.spans import COMPUTING, SPAN, Kind, Recorder, Spans
 from paceline.trace.summary import RankSummary, Summary

@@ -1,8 +1,8 @@
-"""Bubbles: the share of their time in which the ranks of a pipeline do not compute.
+"""Bubbles: the fraction of time in which the ranks of a pipeline do not compute.
 
-Of each step, cost is the longest time that a rank is at it, from the start of its first pass to the end of its last.
-The bubble is what is left of the cost when the mean rank's computing is taken off; of several steps, all together.
-Source: Qi et al., "Zero Bubble Pipeline Parallelism", 2024, whose rates are those.
+The cost of a step is the longest time from the start of a rank's first pass to the end of its last. The bubble is the
+cost minus the mean compute time of a rank, as a fraction of the cost. Several steps are summed.
+Source: Qi et al., "Zero Bubble Pipeline Parallelism", 2024, with the same definition of the rate.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ __all__ = ["bubble", "bubbles"]
 
 
 def bubble(spans: Sequence[Spans]) -> float:
-    """The share. 0 where nobody computes."""
+    """Return the mean bubble of all ranks; 0 if no rank computes."""
     found = bubbles(spans)
     return sum(found.values()) / len(found) if found else 0.0
 
 
 def bubbles(spans: Sequence[Spans]) -> dict[int, float]:
-    """Of each rank that computes: the share of the cost in which it does not."""
+    """Return, for each rank that computes, the fraction of the cost in which it does not."""
     ranks = {each.rank: array for each in spans if len(array := each.of(*COMPUTING))}
     if not ranks:
         return {}

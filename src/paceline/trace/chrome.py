@@ -1,8 +1,9 @@
 """Spans as Chrome trace events, the JSON that Perfetto (https://ui.perfetto.dev) opens.
 
-A process is a rank, a thread is a track. Perfetto drops a slice that overlaps another on its track, were it
-by a nanosecond. So overlapping spans are spread over further tracks, and times lie on a grid of 1/64 µs,
-exact in binary and in decimal: no reader's rounding can make two neighbours overlap.
+A process is a rank, a thread is a track. Perfetto drops a slice that overlaps another on its track, even by a
+nanosecond. So overlapping spans are spread over further tracks, and times are multiples of 1/64 µs, which are exact in
+binary and in decimal: rounding in a reader cannot make two neighbours overlap. A flow (an arrow) joins the send and the
+receive of each message.
 """
 
 from __future__ import annotations
@@ -22,21 +23,32 @@ _LANES = {
     "communicate": (Kind.RECEIVE, Kind.WAIT),
     "send": (Kind.SEND,),
 }
+_FLOWS = {Kind.SEND: '"ph":"s"', Kind.RECEIVE: '"ph":"f","bp":"e"'}
+"""Start and end of a flow. `bp` binds its end to the slice that encloses it, not to the next one."""
 _TICKS_PER_US = 64
 _LABELS = [kind.label for kind in Kind]
 
 
 def chrome_json(spans: Sequence[Spans], seconds: float) -> str:
-    """The whole document, one event a line. Equal spans give equal text."""
-    # Perfetto means the kernel by process 0 and the main thread by tid = pid, so neither occurs here.
+    """Return the whole document, one event per line. Equal spans give equal text."""
+    # In Perfetto process 0 is the kernel and tid = pid is the main thread, so neither is used here.
     first_tid = max((each.rank for each in spans), default=0) + 2
-    events = [event for each in spans for event in _rank_events(each, first_tid)]
+    messages = _messages(spans)
+    events = [event for each in spans for event in _rank_events(each, first_tid, messages)]
     other = json.dumps({"seconds": seconds, "ranks": len(spans)})
     lines = ",\n".join(events)
     return f'{{"displayTimeUnit":"ms","otherData":{other},"traceEvents":[\n{lines}\n]}}\n'
 
 
-def _rank_events(spans: Spans, first_tid: int) -> Iterator[str]:
+def _messages(spans: Sequence[Spans]) -> frozenset[int]:
+    """Return the ids of the messages with both ends in the trace."""
+    ends = [[each.of(kind)["message"] for each in spans] for kind in _FLOWS]
+    sent, received = (np.concatenate([np.empty(0, np.int64), *arrays]) for arrays in ends)
+    both = np.intersect1d(sent, received)
+    return frozenset(both[both >= 0].tolist())
+
+
+def _rank_events(spans: Spans, first_tid: int, messages: frozenset[int]) -> Iterator[str]:
     pid = spans.rank + 1
     yield _metadata("process_name", pid, first_tid, name=f"rank {spans.rank} ({spans.role})")
     yield _metadata("process_labels", pid, first_tid, labels=f"host {spans.host}")
@@ -50,7 +62,9 @@ def _rank_events(spans: Spans, first_tid: int) -> Iterator[str]:
             name = lane if track == 0 else f"{lane} {track + 1}"
             yield _metadata("thread_name", pid, tid + track, name=name)
             yield _metadata("thread_sort_index", pid, tid + track, sort_index=tid + track)
-        yield from _slices(array, starts, ends, [tid + track for track in tracks], pid)
+        tids = [tid + track for track in tracks]
+        yield from _slices(array, starts, ends, tids, pid)
+        yield from _flows(array, starts, tids, pid, messages)
         tid += used
 
 
@@ -63,9 +77,11 @@ def _metadata(kind: str, pid: int, tid: int, **args: object) -> str:
 
 
 def _on_grid(array: SpanArray) -> tuple[SpanArray, list[int], list[int]]:
-    """The spans by start, then by all else, and their starts and ends in ticks. No time is before 0."""
+    """Return the sorted spans, by start first, and their starts and ends in ticks. No time is before 0."""
     array = array[
-        np.lexsort([array[name] for name in ("step", "nbytes", "peer", "kind", "end_s", "start_s")])
+        np.lexsort(
+            [array[name] for name in ("message", "step", "nbytes", "peer", "kind", "end_s", "start_s")]
+        )
     ]
     scale = _TICKS_PER_US * 1e6
     starts, ends = (np.rint(np.maximum(array[n], 0) * scale).astype(np.int64) for n in ("start_s", "end_s"))
@@ -73,7 +89,7 @@ def _on_grid(array: SpanArray) -> tuple[SpanArray, list[int], list[int]]:
 
 
 def _tracks(starts: Sequence[int], ends: Sequence[int]) -> list[int]:
-    """For spans sorted by start, the lowest track that is free. No colouring needs fewer tracks."""
+    """Return the lowest free track of each span, for spans sorted by start. This uses the fewest tracks."""
     free: list[int] = []
     busy: list[tuple[int, int]] = []
     tracks = []
@@ -96,3 +112,16 @@ def _slices(
             f'"ts":{start / _TICKS_PER_US},"dur":{(end - start) / _TICKS_PER_US},'
             f'"args":{{"peer":{peer},"bytes":{nbytes},"step":{step}}}}}'
         )
+
+
+def _flows(
+    array: SpanArray, starts: Sequence[int], tids: Sequence[int], pid: int, messages: frozenset[int]
+) -> Iterator[str]:
+    columns = (array[name].tolist() for name in ("kind", "message"))
+    for start, tid, kind, message in zip(starts, tids, *columns, strict=True):
+        if kind in _FLOWS and message in messages:
+            # The id is a string: readers store numbers as doubles, which have only 53 bits.
+            yield (
+                f'{{"name":"message","cat":"message",{_FLOWS[kind]},"id":"{message:x}",'
+                f'"pid":{pid},"tid":{tid},"ts":{start / _TICKS_PER_US}}}'
+            )

@@ -1,7 +1,7 @@
-"""A trace as an SVG: a lane for each rank, its time as a bar, and the messages as lines from lane to lane.
+"""A trace as an SVG: a lane for each rank, its activities as bars, and messages as lines between lanes.
 
-What a rank does shows by texture as well as by colour. The numbers in the bars are steps, counted from 1; in the passes
-of a pipeline they are micro-batches, if there are several.
+Activities differ in texture as well as in colour. The numbers in the bars are steps, counted from 1. In the passes of a
+pipeline they are micro-batches, if there are several.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from paceline import svg
 from paceline.costs.units import format_seconds
 from paceline.errors import ConfigurationError
+from paceline.show import svg
 from paceline.trace.spans import COMPUTING, PASSES, Kind, SpanArray, Spans
 
 __all__ = ["draw"]
@@ -53,7 +53,7 @@ _PATTERNS = (
 
 
 class _Paper:
-    """From seconds and ranks to places on the paper."""
+    """Maps seconds and ranks to positions in the picture."""
 
     def __init__(self, spans: Sequence[Spans], seconds: float) -> None:
         self.seconds = seconds
@@ -70,7 +70,7 @@ class _Paper:
 def draw(
     spans: Sequence[Spans], seconds: float, *, title: str, words: str = "", under: Sequence[str] = ()
 ) -> str:
-    """The picture of the first `seconds` of a trace. `under`: what stands under the ranks' names, for their roles."""
+    """Return a picture of the first `seconds` of a trace. `under` replaces the roles below the ranks' names."""
     _check(spans, seconds)
     seen = [(each, each.array[each.array["start_s"] <= seconds]) for each in spans]
     paper = _Paper(spans, seconds)
@@ -107,14 +107,14 @@ def _axis(paper: _Paper) -> Iterator[str]:
 
 
 def _ticks(seconds: float) -> list[float]:
-    """About six round times."""
+    """Return about six round times."""
     size = 10.0 ** np.floor(np.log10(seconds / 6))
     step = next(size * factor for factor in (1, 2, 5, 10) if seconds / (size * factor) <= 7)
     return [float(step * i) for i in range(int(seconds / step + 1e-9) + 1)]
 
 
 def _numbers(arrays: Sequence[SpanArray]) -> str:
-    """What the numbers in passes are: the field of a span that has them."""
+    """Return the field of a span that is printed in passes: micro-batch ("peer") or step."""
     passes = [array[np.isin(array["kind"], PASSES)] for array in arrays]
     return "peer" if any((array["peer"] > 0).any() for array in passes) else "step"
 
@@ -127,7 +127,7 @@ def _lane(paper: _Paper, rank: int, words: str) -> Iterator[str]:
 
 
 def _bars(paper: _Paper, rank: int, array: SpanArray, numbers: str) -> Iterator[str]:
-    """What the processor does. Waiting goes below the rest, where both happen at once."""
+    """Yield the bars of computation. Waits are drawn below the others, if both happen at once."""
     order = (Kind.WAIT, Kind.SLEEP, Kind.EVALUATE, *COMPUTING, Kind.CANCELLED, Kind.UPDATE)
     for kind in order:
         for span in array[array["kind"] == kind]:
@@ -142,7 +142,7 @@ def _bars(paper: _Paper, rank: int, array: SpanArray, numbers: str) -> Iterator[
 
 
 def _strips(paper: _Paper, rank: int, array: SpanArray) -> Iterator[str]:
-    """What the ports do: out above, in below."""
+    """Yield the strips of the ports: out above, in below."""
     for place, kind in enumerate((Kind.SEND, Kind.RECEIVE)):
         y = paper.y(rank) + _BAR + 1 + place * _STRIP
         for span in array[array["kind"] == kind]:
@@ -153,21 +153,19 @@ def _strips(paper: _Paper, rank: int, array: SpanArray) -> Iterator[str]:
 
 
 def _messages(paper: _Paper, arrays: dict[int, SpanArray]) -> Iterator[str]:
-    """A line for each message, from where it leaves one port to where it has passed the other."""
+    """Yield a line for each message, from leaving the out port to having passed the in port."""
+    received = {
+        span["message"]: (rank, float(span["end_s"]))
+        for rank, array in arrays.items()
+        for span in array[(array["kind"] == Kind.RECEIVE) & (array["message"] >= 0)]
+    }
     for rank, array in arrays.items():
-        sends = array[array["kind"] == Kind.SEND]
-        for peer in np.unique(sends["peer"]):
-            if int(peer) not in arrays:
-                continue
-            others = arrays[int(peer)]
-            received = others[(others["kind"] == Kind.RECEIVE) & (others["peer"] == rank)]
-            # Messages from one rank to another arrive in the order in which they were sent.
-            sent = np.sort(sends[sends["peer"] == peer], order="start_s")
-            for send, receive in zip(sent, np.sort(received, order="end_s"), strict=False):
-                yield _line(paper, rank, int(peer), float(send["start_s"]), float(receive["end_s"]))
+        for span in np.sort(array[array["kind"] == Kind.SEND], order=("peer", "start_s")):
+            if span["message"] in received:
+                yield _line(paper, rank, float(span["start_s"]), *received[span["message"]])
 
 
-def _line(paper: _Paper, rank: int, peer: int, start_s: float, end_s: float) -> str:
+def _line(paper: _Paper, rank: int, start_s: float, peer: int, end_s: float) -> str:
     x1, x2 = paper.x(start_s), paper.x(end_s)
     y1, y2 = paper.y(rank) + _BAR + 3, paper.y(peer) + _BAR + 3 + _STRIP
     return (

@@ -1,12 +1,13 @@
-"""Spans: what one rank did, from when to when.
+"""Spans: the activities of one rank, with start and end.
 
-A world records them while the run goes on, about 0.2 µs each, as the very bytes that a numpy array of them has.
-`pack` then makes them that array, which travels to the driver as bytes, never as a pickle.
+A backend records them during the run, in about 0.2 µs each, as the bytes of a numpy array. `pack` returns that array.
+It is sent to the driver as bytes, never as a pickle.
 """
 
 from __future__ import annotations
 
 import struct
+import zlib
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -17,19 +18,25 @@ from paceline.errors import ConfigurationError, FrameError
 
 __all__ = [
     "COMPUTING",
+    "NO_MESSAGE",
     "PASSES",
     "SPAN",
+    "SPAN_WITHOUT_MESSAGE",
     "Kind",
     "Recorder",
     "SpanArray",
     "Spans",
+    "add_messages",
+    "meeting_id",
+    "message_id",
     "pack_span",
     "pack_two_spans",
+    "place_number",
 ]
 
 
 class Kind(IntEnum):
-    """What a span was spent on. The numbers are in saved files: append, never reorder."""
+    """Activity of a span. The numbers are in saved files: append, never reorder."""
 
     COMPUTE = 0
     SEND = 1
@@ -40,10 +47,10 @@ class Kind(IntEnum):
     EVALUATE = 6
     SLEEP = 7
     FORWARD = 8
-    """Of one micro-batch in one segment of the model; so are the next two. Their peer is the micro-batch's number."""
+    """Pass of one micro-batch in one segment of the model, like the next two. `peer` is the micro-batch's number."""
     BACKWARD = 9
     WEIGHTS = 10
-    """The gradient of the weights alone, where it does not come with that of the inputs."""
+    """Gradients of the weights alone, if computed separately from the gradients of the inputs."""
 
     @property
     def label(self) -> str:
@@ -51,9 +58,9 @@ class Kind(IntEnum):
 
 
 PASSES = (Kind.FORWARD, Kind.BACKWARD, Kind.WEIGHTS)
-"""The kinds that are passes over a segment: their peer is a micro-batch."""
+"""Kinds that are passes over a segment. Their peer is a micro-batch."""
 COMPUTING = (Kind.COMPUTE, *PASSES)
-"""The kinds that are computing: a whole gradient, or the model in pieces."""
+"""Kinds that are computation: a whole gradient, or a pass over a segment."""
 
 SPAN = np.dtype(
     [
@@ -63,28 +70,61 @@ SPAN = np.dtype(
         ("peer", "<i4"),
         ("nbytes", "<i8"),
         ("step", "<i8"),
+        ("message", "<i8"),
     ]
 )
-"""A span as a numpy record. A peer of -1 is none; that of a pass over a segment is its micro-batch."""
+"""A span as a numpy record. `peer` is -1 for none; for a pass over a segment it is the micro-batch.
+
+`message` identifies the cause of a wait. The send, the wait and the receive of a message have the same id (see
+`message_id`). The waits and receives of all ranks in a barrier or collective have the same id (see `meeting_id`).
+"""
+
+NO_MESSAGE = -1
+"""Id of spans that belong to no message and no meeting."""
+
+_NUMBER_BITS = 40
+_VISIT_BITS = 30
+
+
+def message_id(source: int, number: int) -> int:
+    """Return the id of a message: `number` counts the messages that rank `source` sends. It is at least 0."""
+    return NO_MESSAGE if number < 0 else source << _NUMBER_BITS | number
+
+
+def place_number(name: str) -> int:
+    """Return a number for the name of a barrier. It is the same on every rank, and the ranks need no messages."""
+    return zlib.crc32(name.encode())
+
+
+def meeting_id(place: int, visit: int) -> int:
+    """Return the id of a meeting: a barrier, or a collective that is recorded as a whole. It is less than -1.
+
+    `place` identifies the barrier in the run (at most 32 bits), and `visit` counts its meetings.
+    """
+    return -2 - (place << _VISIT_BITS | visit % (1 << _VISIT_BITS))
+
+
+SPAN_WITHOUT_MESSAGE = np.dtype(SPAN.descr[:-1])
+"""A span of version 1, before spans had ids."""
 
 SpanArray = NDArray[np.void]
 
-_FIELDS = "Bddiqq"  # those of SPAN, as struct names them
+_FIELDS = "Bddiqqq"  # the fields of SPAN, in the notation of struct
 
 pack_span = struct.Struct(f"<{_FIELDS}").pack
-"""The bytes of a span: kind, start_s, end_s, peer, nbytes, step."""
+"""Return the bytes of a span: kind, start_s, end_s, peer, nbytes, step, message."""
 
 pack_two_spans = struct.Struct(f"<{_FIELDS}{_FIELDS}").pack
-"""Two spans at once, for a world that often records a wait and what came of it: cheaper than one after the other."""
+"""Pack two spans at once, such as a wait and its result: cheaper than two calls."""
 
-# magic, version of the format, bytes of the role's name, rank, host, number of spans
+# magic, format version, length of the role's name, rank, host, number of spans
 _HEADER = struct.Struct("<4sHHiiq")
 _MAGIC = b"PLSP"
-_VERSION = 1
+_VERSION = 2
 
 
 class Recorder:
-    """What one rank did so far."""
+    """The spans of one rank so far."""
 
     __slots__ = ("host", "packed", "rank", "role")
 
@@ -93,13 +133,22 @@ class Recorder:
         self.role = role
         self.host = host
         self.packed: list[bytes] = []
-        """Spans one after another. A world in a hurry appends what `pack_span` gives."""
+        """Packed spans in order. For speed a backend may append the result of `pack_span`."""
 
-    def add(self, kind: int, start_s: float, end_s: float, peer: int, nbytes: int, step: int) -> None:
-        self.packed.append(pack_span(kind, start_s, end_s, peer, nbytes, step))
+    def add(
+        self,
+        kind: int,
+        start_s: float,
+        end_s: float,
+        peer: int,
+        nbytes: int,
+        step: int,
+        message: int = NO_MESSAGE,
+    ) -> None:
+        self.packed.append(pack_span(kind, start_s, end_s, peer, nbytes, step, message))
 
     def pack(self) -> Spans:
-        """The spans up to now, in the order in which they were recorded."""
+        """Return the spans so far, in the order of recording."""
         array = np.frombuffer(b"".join(self.packed), dtype=SPAN)
         return Spans(array, rank=self.rank, role=self.role, host=self.host)
 
@@ -126,18 +175,18 @@ class Spans:  # noqa: PLW1641  (arrays may be equal, but have no hash)
         return isinstance(other, Spans) and self.to_bytes() == other.to_bytes()
 
     def of(self, *kinds: Kind) -> SpanArray:
-        """The spans of these kinds."""
+        """Return the spans of these kinds."""
         return self.array[np.isin(self.array["kind"], kinds)]
 
     def to_bytes(self) -> bytes:
-        """For the way from a worker to its driver."""
+        """Encode the spans for sending them from a worker to the driver."""
         role = self.role.encode()
         header = _HEADER.pack(_MAGIC, _VERSION, len(role), self.rank, self.host, len(self.array))
         return header + role + self.array.tobytes()
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Spans:
-        """What `to_bytes` made. Refuses any other bytes before it looks at their content."""
+        """Decode the result of `to_bytes`. Other bytes are rejected before their content is read."""
         role_bytes, rank, host, count = _read_header(data)
         start = _HEADER.size + role_bytes
         if len(data) != start + count * SPAN.itemsize:
@@ -149,6 +198,15 @@ class Spans:  # noqa: PLW1641  (arrays may be equal, but have no hash)
             return cls(array, rank, data[_HEADER.size : start].decode(), host)
         except ValueError as error:
             raise FrameError(f"the spans of rank {rank} are damaged: {error}") from error
+
+
+def add_messages(array: SpanArray) -> SpanArray:
+    """Convert spans of version 1. They get no ids, so the causes of their waits are unknown."""
+    spans = np.empty(len(array), SPAN)
+    for name in array.dtype.names or ():
+        spans[name] = array[name]
+    spans["message"] = NO_MESSAGE
+    return spans
 
 
 def _read_header(data: bytes) -> tuple[int, int, int, int]:
@@ -171,7 +229,7 @@ def _check(array: SpanArray, rank: int) -> None:
         raise ConfigurationError(
             argument, "must be a list of records of dtype SPAN", found, "use Recorder.pack"
         )
-    # Written so that NaN fails too.
+    # Written so that NaN fails, too.
     lasted_s = array["end_s"] - array["start_s"]
     bad = ~((lasted_s >= 0) & (lasted_s < np.inf) & (array["kind"] < len(Kind)))
     if bad.any():

@@ -1,4 +1,4 @@
-"""Where the time went: seconds and shares of each rank, and who waited for whom."""
+"""Where the time went: seconds and shares of each rank, and waits of ranks for each other."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from paceline import markup
 from paceline.costs.units import format_seconds
+from paceline.show import markup
 from paceline.trace.spans import Spans
 from paceline.trace.timeline import Timeline, sweep
 from paceline.trace.waits import Straggler, find_waits
@@ -15,18 +15,18 @@ from paceline.trace.waits import Straggler, find_waits
 __all__ = ["PART_NAMES", "RankSummary", "Summary", "summarize"]
 
 PART_NAMES = ("compute", "communicate", "update", "idle", "cancelled", "evaluate", "sleep")
-"""What a rank's seconds are divided into. Together they are the run's seconds."""
+"""Parts of a rank's time. They sum to the run's seconds."""
 
 _ALWAYS_SHOWN = 4  # of PART_NAMES; the others are shown if any rank has some
 _ROWS_SHOWN = 32
-# A straggler is worth a sentence if it cost this share of the run and this many times the average rank's.
+# Report a straggler if it cost this share of the run and this many times the average rank's cost.
 _SIGNIFICANT_SHARE = 0.05
 _SIGNIFICANT_EXCESS = 1.5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankSummary:
-    """How one rank spent the run. Where spans overlap, an instant counts once: see `timeline.PARTS`."""
+    """Time of one rank in a run. If spans overlap, an instant counts once: see `timeline.PARTS`."""
 
     rank: int
     role: str
@@ -43,26 +43,26 @@ class RankSummary:
     sleep_s: float
 
     def part_s(self, part: str) -> float:
-        """The seconds of one of `PART_NAMES`."""
+        """Return the seconds of one of `PART_NAMES`."""
         return float(getattr(self, f"{part}_s"))
 
     def share(self, part: str) -> float:
-        """The share of the run's seconds that went to one of `PART_NAMES`."""
+        """Return the share of the run's seconds in one of `PART_NAMES`."""
         return self.part_s(part) / self.seconds if self.seconds else 0.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class Summary:
-    """How all ranks spent the run. Shares are means over the workers, or over all ranks if there is none."""
+    """Time of all ranks in a run. Shares are means over the workers, or over all ranks if there are no workers."""
 
     seconds: float
     ranks: list[RankSummary]
     waits: dict[tuple[int, int], float]
     """Seconds that one rank waited for another: `{(waiter, awaited): seconds}`."""
     stragglers: list[Straggler]
-    """Whom others waited for while it did not itself wait, the worst first."""
+    """Ranks that others waited for while they did not wait themselves, worst first."""
     clock_residual_s: float = 0.0
-    """By how much the clocks of several hosts may still differ."""
+    """Remaining uncertainty of the clocks of several hosts."""
 
     @property
     def compute_share(self) -> float:
@@ -81,12 +81,12 @@ class Summary:
         return self.share("idle")
 
     def share(self, part: str) -> float:
-        """The mean share of one of `PART_NAMES`."""
+        """Return the mean share of one of `PART_NAMES`."""
         counted = [rank for rank in self.ranks if rank.role != "server"] or self.ranks
         return sum(rank.share(part) for rank in counted) / max(1, len(counted))
 
     def as_dict(self) -> dict[str, Any]:
-        """The same as plain values, for JSON."""
+        """Return the summary as plain values, for JSON."""
         waits = [{"waiter": a, "awaited": b, "seconds": s} for (a, b), s in sorted(self.waits.items())]
         return {
             "seconds": self.seconds,
@@ -126,7 +126,10 @@ class Summary:
 
 
 def significant_straggler(summary: Summary) -> Straggler | None:
-    """The worst straggler, if it cost much and stands out: chance makes every rank the last now and then."""
+    """Return the worst straggler if it is costly and exceptional; else None.
+
+    Every rank is sometimes the last one, by chance.
+    """
     if not summary.stragglers:
         return None
     worst = summary.stragglers[0]
@@ -136,7 +139,7 @@ def significant_straggler(summary: Summary) -> Straggler | None:
 
 
 def summarize(spans: Sequence[Spans], seconds: float, clock_residual_s: float = 0.0) -> Summary:
-    """The summary of a run of `seconds`. What lies outside of the run does not count."""
+    """Return the summary of a run of `seconds`. Spans outside the run do not count."""
     timelines = {each.rank: sweep(each.array, seconds) for each in spans}
     waits = find_waits(spans, timelines)
     ranks = [_rank_summary(each, timelines[each.rank], seconds) for each in spans]
@@ -168,19 +171,19 @@ def _rank_summary(spans: Spans, timeline: Timeline, seconds: float) -> RankSumma
 
 
 def _unit(seconds: float) -> tuple[str, float]:
-    """One unit for a whole table, so that its numbers compare at a glance."""
+    """Return one unit for a whole table, so that its numbers are comparable."""
     return ("s", 1.0) if seconds >= 1 else ("ms", 1e3) if seconds >= 1e-3 else ("µs", 1e6)
 
 
 def _table(summary: Summary, scale: float) -> list[str]:
-    """A head, a row a rank, and the mean; every column as wide as its widest cell."""
+    """Return a header, one row per rank, and the mean. Every column is as wide as its widest cell."""
     _, *rows = _texts(summary, scale)
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
 
 
 def _texts(summary: Summary, scale: float) -> list[list[str]]:
-    """The parts that are shown; and then a head, a row a rank, and the mean."""
+    """Return the parts to show; then a header, one row per rank, and the mean."""
     rare = PART_NAMES[_ALWAYS_SHOWN:]
     shown = [*PART_NAMES[:_ALWAYS_SHOWN], *(p for p in rare if any(r.part_s(p) for r in summary.ranks))]
     rows = [["rank", "role", *shown]]

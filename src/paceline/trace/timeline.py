@@ -1,7 +1,7 @@
-"""One rank's time, in which every instant counts once.
+"""The time of one rank. Every instant counts once.
 
-Spans may overlap: two receives at a time, or a gradient that is computed while the buckets of others arrive.
-What the rank then counts as doing is the first of `PARTS` that is under way.
+Spans may overlap: two receives at a time, or a gradient that is computed while buckets of other ranks arrive. An
+instant counts for the first of `PARTS` that is active.
 """
 
 from __future__ import annotations
@@ -38,31 +38,31 @@ class Timeline:
     parts: NDArray[np.intp]
 
     def seconds(self) -> Floats:
-        """The seconds of each of `PARTS` and, last, of nothing. They sum to the run's."""
+        """Return the seconds of each of `PARTS`, and last the idle seconds. They sum to the run's seconds."""
         weighted = np.bincount(self.parts, weights=np.diff(self.edges), minlength=NOTHING + 1)
         return weighted.astype(np.float64)
 
     def waiting(self) -> tuple[Floats, Floats]:
-        """Where each stretch of waiting begins and ends. Waits that computing hides are none."""
+        """Return the starts and ends of all waits. Waits hidden by computation do not count."""
         mask = np.concatenate([[False], self.parts == WAITING, [False]])
         changes = np.flatnonzero(mask[1:] != mask[:-1])
         return self.edges[changes[::2]], self.edges[changes[1::2]]
 
 
 def sweep(array: SpanArray, seconds: float) -> Timeline:
-    """The timeline of a rank from 0 to `seconds`. Spans outside do not count."""
+    """Return the timeline of a rank from 0 to `seconds`. Spans outside do not count."""
     starts = np.clip(array["start_s"], 0, seconds)
     ends = np.clip(array["end_s"], 0, seconds)
     edges, places = np.unique(np.concatenate([[0.0, seconds], starts, ends]), return_inverse=True)
     opens, closes = places[2 : 2 + len(array)], places[2 + len(array) :]
     parts = np.full(len(edges) - 1, NOTHING, dtype=np.intp)
-    for part in reversed(range(len(PARTS))):  # the first wins, so it writes last
+    for part in reversed(range(len(PARTS))):  # the first has priority, so it is written last
         mine = np.isin(array["kind"], PARTS[part])
         parts[_under_way(opens[mine], closes[mine], len(edges))] = part
     return Timeline(edges, parts)
 
 
 def _under_way(opens: NDArray[np.intp], closes: NDArray[np.intp], edges: int) -> NDArray[np.bool_]:
-    """Between which edges at least one span is open."""
+    """Return, for each interval between edges, whether at least one span is open."""
     change = np.bincount(opens, minlength=edges) - np.bincount(closes, minlength=edges)
     return np.cumsum(change)[:-1] > 0

@@ -14,27 +14,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.errors import ConfigurationError
-from paceline.reading import clean
+from paceline.files.reading import clean
+from paceline.files.writing import write_file
 from paceline.trace.bubbles import bubble
 from paceline.trace.chrome import chrome_json
-from paceline.trace.spans import SPAN, Spans
+from paceline.trace.spans import NO_MESSAGE, SPAN, SPAN_WITHOUT_MESSAGE, Kind, Spans, add_messages
 from paceline.trace.summary import Summary, summarize
-from paceline.writing import write_file
 
 __all__ = ["Trace"]
 
 _ARRAYS = ("seconds", "ranks", "roles", "hosts", "counts", "spans")
-_RESIDUAL = "clock_residual_s"  # files of older versions have none
+_RESIDUAL = "clock_residual_s"  # missing in files of older versions
 
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """What each rank did, from 0 to `seconds`. The spans are kept by rank, whatever order they came in."""
+    """The activities of each rank, from 0 to `seconds`. The spans are sorted by rank."""
 
     spans: Sequence[Spans]
     seconds: float
     clock_residual_s: float = 0.0
-    """By how much the clocks of several hosts may still differ, after their offsets were taken out."""
+    """Remaining uncertainty of the clocks of several hosts, after correction of their offsets."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.seconds < math.inf:
@@ -50,30 +50,37 @@ class Trace:
         object.__setattr__(self, "spans", ordered)
 
     def summary(self) -> Summary:
-        """Where the time went."""
+        """Return where the time went."""
         return summarize(self.spans, self.seconds, self.clock_residual_s)
 
     @property
+    def has_causes(self) -> bool:
+        """Whether spans have message ids, so that the cause of each wait is known. False in traces of old versions."""
+        waits = [each.of(Kind.WAIT)[["peer", "message"]] for each in self.spans]
+        others = [array[array["peer"] != each.rank] for each, array in zip(self.spans, waits, strict=True)]
+        return not any(map(len, others)) or any((array["message"] != NO_MESSAGE).any() for array in others)
+
+    @property
     def bubble(self) -> float:
-        """The share of their time in which the ranks that compute do not: see `paceline.trace.bubbles`."""
+        """Fraction of time in which the ranks that compute are idle: see `paceline.trace.bubbles`."""
         return bubble(self.spans)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write Chrome trace events, which Perfetto opens; compressed if the name ends in .gz."""
+        """Write Chrome trace events for Perfetto. Compressed if the name ends in .gz."""
         data = chrome_json(self.spans, self.seconds).encode()
         if Path(path).suffix == ".gz":
             data = gzip.compress(data, mtime=0)  # with the time of day, equal traces would differ
         write_file(path, data)
 
     def draw(self, path: str | os.PathLike[str], *, until_s: float | None = None, title: str = "") -> None:
-        """Write an SVG of the first `until_s` seconds (all by default): a lane a rank, messages between them."""
+        """Write an SVG of the first `until_s` seconds (default: all): one lane per rank, messages between lanes."""
         from paceline.trace.picture import draw
 
         picture = draw(self.spans, self.seconds if until_s is None else until_s, title=title)
         write_file(path, picture.encode())
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
-        """The trace as arrays that `numpy.savez` stores without pickle."""
+        """Return the trace as arrays that `numpy.savez` stores without pickle."""
         return {
             "seconds": np.array(self.seconds),
             _RESIDUAL: np.array(self.clock_residual_s),
@@ -86,13 +93,18 @@ class Trace:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Trace:
-        """What `to_arrays` gave, or what `numpy.load(…, allow_pickle=False)` opened."""
+        """Return the trace from the arrays of `to_arrays` or of `numpy.load(…, allow_pickle=False)`.
+
+        Arrays of older versions have no message ids: see `has_causes`.
+        """
         missing = [name for name in _ARRAYS if name not in arrays]
         if missing:
             raise ConfigurationError(
                 "arrays", f"must have {', '.join(_ARRAYS)}", sorted(arrays), "save the run again"
             )
         found = {name: np.asarray(arrays[name]) for name in arrays if name in (*_ARRAYS, _RESIDUAL)}
+        if found["spans"].dtype == SPAN_WITHOUT_MESSAGE and found["spans"].ndim == 1:
+            found["spans"] = add_messages(found["spans"])
         _check_arrays(found)
         seconds, ranks, roles, hosts, counts, spans = (found[name] for name in _ARRAYS)
         pieces = np.split(spans, np.cumsum(counts)[:-1])
@@ -103,7 +115,7 @@ class Trace:
 
 
 def _check_arrays(arrays: Mapping[str, NDArray[Any]]) -> None:
-    """They may come from a file that anybody wrote."""
+    """Validate arrays from an untrusted file."""
     looks = {name: f"{array.dtype} of shape {array.shape}" for name, array in arrays.items()}
     scalars = [array for name, array in arrays.items() if name in ("seconds", _RESIDUAL)]
     lists = [arrays[name] for name in ("ranks", "roles", "hosts", "counts")]

@@ -1,8 +1,8 @@
-"""Who waited for whom, and who is to blame.
+"""Waits of ranks for each other, and the ranks that caused them.
 
-In a ring, a slow rank 3 makes rank 0 wait for it, rank 1 for rank 0, and rank 2 for rank 1, all equally long.
-Only rank 3 is to blame, and is found by what it did meanwhile: it did not wait. So a rank is charged with the
-seconds that others waited for it while it did not itself wait. Where two wait for each other, blame the link.
+In a ring, a slow rank 3 makes rank 0 wait for it, rank 1 for rank 0, and rank 2 for rank 1, all equally long. Only rank
+3 is the cause. It is identified by the fact that it did not wait itself. So a rank is charged with the seconds that
+others waited for it while it did not wait. If two ranks wait for each other, the link is the cause.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from paceline.trace.timeline import Floats, Timeline
 
 __all__ = ["Straggler", "Waits", "find_waits"]
 
-_SHORTEST_S = 1e-9  # less is rounding
+_SHORTEST_S = 1e-9  # shorter waits are rounding errors
 
 
 class Straggler(NamedTuple):
@@ -25,21 +25,21 @@ class Straggler(NamedTuple):
 
     rank: int
     seconds: float
-    """Summed over those who waited."""
+    """Sum over all waiting ranks."""
     waits: int
 
 
 class Waits(NamedTuple):
-    """What `find_waits` finds."""
+    """Result of `find_waits`."""
 
     pairs: dict[tuple[int, int], float]
-    """Seconds that a rank waited for another: `{(waiter, awaited): seconds}`."""
+    """Seconds that one rank waited for another: `{(waiter, awaited): seconds}`."""
     stragglers: list[Straggler]
-    """The worst first."""
+    """Stragglers, worst first."""
 
 
 class _Wait(NamedTuple):
-    """All waits of one rank for another, which do not overlap."""
+    """All waits of one rank for another. They do not overlap."""
 
     waiter: int
     awaited: int
@@ -48,7 +48,7 @@ class _Wait(NamedTuple):
 
 
 def find_waits(spans: Sequence[Spans], timelines: Mapping[int, Timeline]) -> Waits:
-    """From the wait spans whose peer is known. Waits that computing or communicating hides do not count."""
+    """Find waits in the wait spans with a known peer. Waits hidden by computation or communication do not count."""
     stretches = {rank: timeline.waiting() for rank, timeline in timelines.items()}
     pairs: dict[tuple[int, int], float] = {}
     blame: dict[int, Straggler] = {}
@@ -67,7 +67,7 @@ def _charge(blame: dict[int, Straggler], rank: int, seconds: Floats) -> None:
 
 
 def _waits_of(spans: Spans, begins: Floats, finishes: Floats) -> Iterator[_Wait]:
-    """The rank's wait spans, cut to its stretches of waiting, and grouped by whom it waited for."""
+    """Yield the rank's wait spans, clipped to its waiting intervals, and grouped by the awaited rank."""
     array = spans.of(Kind.WAIT)
     array = array[array["peer"] >= 0]
     which, starts, ends = _cut(array["start_s"], array["end_s"], begins, finishes)
@@ -81,7 +81,7 @@ def _waits_of(spans: Spans, begins: Floats, finishes: Floats) -> Iterator[_Wait]
 
 
 def _cut(starts: Floats, ends: Floats, begins: Floats, finishes: Floats) -> tuple[np.ndarray, Floats, Floats]:
-    """The parts of the spans that lie in the sorted stretches, and the index of each part's span."""
+    """Return the parts of the spans inside the sorted intervals, and the index of each part's span."""
     first = np.searchsorted(finishes, starts, side="right")
     count = np.maximum(np.searchsorted(begins, ends, side="left") - first, 0)
     which = np.repeat(np.arange(len(starts)), count)
@@ -91,17 +91,17 @@ def _cut(starts: Floats, ends: Floats, begins: Floats, finishes: Floats) -> tupl
 
 
 def _disjoint(starts: Floats, ends: Floats) -> tuple[Floats, Floats]:
-    """Sorted spans, each cut to what none before it covers."""
+    """Clip sorted spans, each to what no earlier span covers."""
     covered = np.concatenate([[-np.inf], np.maximum.accumulate(ends)[:-1]])
     starts = np.maximum(starts, covered)
     return starts, np.maximum(ends, starts)
 
 
 def _overlap(wait: _Wait, begins: Floats, finishes: Floats) -> Floats:
-    """How many seconds of each wait lie in the stretches."""
+    """Return the seconds of each wait inside the intervals."""
     if not len(begins):
         return np.zeros(len(wait.starts))
     edges = np.column_stack([begins, finishes]).ravel()
     inside = np.column_stack([np.zeros(len(begins)), finishes - begins]).ravel().cumsum()
-    # `inside` is the seconds of all stretches up to an edge, and straight between two edges.
+    # `inside` is the total length of all intervals up to an edge, and linear between two edges.
     return np.asarray(np.interp(wait.ends, edges, inside) - np.interp(wait.starts, edges, inside))

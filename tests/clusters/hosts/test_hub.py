@@ -10,25 +10,26 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-import zmq
 from processes import PATIENCE_S, wait_until
+from refusals import has, raised
 
+from paceline.clusters.base.job import Job
+from paceline.clusters.base.outcome import Outcome
 from paceline.clusters.hosts.driver import HubDriver
 from paceline.clusters.hosts.hub import Hub
 from paceline.clusters.hosts.hub_client import HubClient
 from paceline.clusters.hosts.table import Member, Table, whereabouts
-from paceline.clusters.hosts.wire import write_letter
-from paceline.clusters.job import Job
-from paceline.clusters.outcome import Outcome
-from paceline.clusters.process.letters import read_error, read_outcomes, write_outcome
+from paceline.clusters.process.letters import read_error, read_outcomes, write_error, write_outcome
 from paceline.clusters.process.status_board import Status, StatusBoard
-from paceline.errors import PacelineError, PeerLost, RunError
-from paceline.links.credentials import Gate
-from paceline.links.memory import SharedMemory
-from paceline.links.seats import Seat
+from paceline.errors import DeadlineError, PacelineError, PeerLost, RunError, WorkerError
+from paceline.links.memory.shared import SharedMemory
+from paceline.links.tcp import PeerAddress
+from paceline.links.tcp.handshake import Authenticator
 from paceline.trace import Recorder
 
-TOKEN = b"t" * 16
+TOKEN, RUN = b"t" * 16, b"r" * 16
+CLOSING_S = 30.0
+"""How long a test waits for something that must end by itself."""
 
 
 @dataclass(frozen=True)
@@ -54,11 +55,16 @@ class Ends:
         self.hub_is_closed = False
         self.job = Job(strategy=strategy or Pretended(), roles=("worker",) * 2, seed=0, steps=50)
         self.deadline_s = deadline_s
-        self.hub = Hub(self.job, bind="127.0.0.1", encrypt=encrypt, token=TOKEN, deadline_s=deadline_s)
-        self.contexts: list[zmq.Context[zmq.Socket[bytes]]] = [zmq.Context() for _ in range(2)]
-        self.gates = [Gate(context, encrypt=encrypt, token=TOKEN) for context in self.contexts]
-        members = [Member(seat=Seat("", gate.keys.public), where=whereabouts()) for gate in self.gates]
-        self.table = Table(run_id=b"r" * 16, token=TOKEN, encrypt=encrypt, hub=self.hub.seat, members=members)
+        terms = {"run_id": RUN, "token": TOKEN, "encrypt": encrypt}
+        self.hub = Hub(self.job, bind="127.0.0.1", deadline_s=deadline_s, **terms)
+        self.authenticators = [Authenticator(str(rank), **terms) for rank in range(2)]
+        members = [
+            Member(address=PeerAddress("", 0, own.certificate), where=whereabouts())
+            for own in self.authenticators
+        ]
+        self.table = Table(hub=self.hub.address, members=members, **terms)
+        for own in self.authenticators:
+            own.admit(self.table.certificates)
         self.clients: list[HubClient] = []
         self.boards: list[StatusBoard] = []
         self.dead: list[tuple[int, str]] = []
@@ -82,9 +88,8 @@ class Ends:
         client = HubClient(
             rank,
             board,
-            self.contexts[rank],
-            self.gates[rank],
-            self.hub.seat,
+            self.authenticators[rank],
+            self.hub.address,
             deadline_s=self.deadline_s,
         )
         self.boards.append(board)
@@ -110,9 +115,6 @@ class Ends:
         for client in self.clients:
             client.close()
         self.close_hub()
-        for gate, context in zip(self.gates, self.contexts, strict=True):
-            gate.close()
-            context.destroy(linger=0)
 
 
 @pytest.fixture(params=[True, False], ids=["encrypted", "plain"])
@@ -221,23 +223,14 @@ def test_a_hub_that_is_stopped_says_so(ends: Ends):
     assert isinstance(error, RunError)
 
 
-def test_garbage_and_a_false_name_are_refused_and_logged_once(ends: Ends, caplog: pytest.LogCaptureFixture):
+def test_garbage_from_a_rank_ends_that_connection_and_is_logged(ends: Ends, caplog: pytest.LogCaptureFixture):
     begin(ends)
     with caplog.at_level(logging.WARNING, "paceline"):
-        for _ in range(50):
-            ends.clients[1]._asks._socket.send_multipart([b"\xc1\xff not msgpack"])
-            ends.clients[1]._asks._socket.send_multipart([b"\x01"])
-        liar = ends.contexts[0].socket(zmq.DEALER)
-        liar.routing_id = b"ask-7"
-        ends.gates[0].introduce(liar, "0", ends.hub.seat.public_key)
-        liar.connect(ends.hub.seat.address)
-        for _ in range(50):
-            for piece in write_letter("count", {"request": 1, "first": 0}):
-                liar.send(piece)
-        wait_until(lambda: len(caplog.records) == 2, "both are refused")
-        assert ends.clients[1].ask("count", {"first": 0}).values["count"] == 1
-    assert len(caplog.records) == 2
-    liar.close(linger=0)
+        stream = ends.clients[1]._asks._connection.stream
+        assert stream.write(memoryview(b""), memoryview(b"\xc1\xff not a letter at all"))
+        wait_until(lambda: caplog.records, "it is refused")
+        assert ends.clients[0].ask("count", {"first": 0}).values["count"] == 1, "the others are served"
+    assert caplog.messages == ["closed a connection of rank 1 to the hub: not a letter: wrong magic number"]
 
 
 def test_a_rank_that_falls_silent_is_lost():
@@ -252,6 +245,35 @@ def test_a_rank_that_falls_silent_is_lost():
         made.close()
 
 
+@pytest.mark.parametrize("encrypt", [True, False], ids=["encrypted", "plain"])
+def test_a_rank_that_has_closed_its_connections_is_lost_before_it_would_be_silent(encrypt, monkeypatch):
+    """As the system closes them when a process is killed."""
+    monkeypatch.setattr("paceline.clusters.hosts.hub.patience_s", lambda _: math.inf)
+    made = Ends(encrypt=encrypt, deadline_s=600.0)
+    try:
+        begin(made)
+        made.clients[1].close()
+        error = made.how_it_ended()
+        assert isinstance(error, PeerLost)
+        assert error.rank == 1
+    finally:
+        made.close()
+
+
+def test_a_rank_misses_a_hub_that_has_closed_its_connections_before_it_would_be_silent(monkeypatch):
+    monkeypatch.setattr("paceline.clusters.hosts.hub_client.patience_s", lambda _: math.inf)
+    made = Ends(encrypt=False)
+    try:
+        begin(made)
+        made.hub.stop()
+        made.how_it_ended()
+        made.close_hub()
+        wait_until(lambda: made.clients[0].cut, "rank 0 misses the hub")
+        assert made.boards[0].status(1) is Status.LOST
+    finally:
+        made.close()
+
+
 def test_a_hub_that_falls_silent_leaves_the_ranks_without_hope():
     made = Ends(encrypt=False, deadline_s=6.0)
     try:
@@ -260,7 +282,7 @@ def test_a_hub_that_falls_silent_leaves_the_ranks_without_hope():
         made.how_it_ended()
         wait_until(lambda: made.clients[0].cut, "rank 0 misses the hub")
         assert made.boards[0].status(1) is Status.LOST
-        with pytest.raises(PeerLost, match="the driver of the run is gone"):
+        with raised(PeerLost, reason=has("driver")):
             made.clients[0].check()
     finally:
         made.close()
@@ -289,8 +311,61 @@ def test_a_rank_that_waits_for_the_start_of_a_run_hears_that_there_is_none(ends:
     error = ends.how_it_ended()
     assert isinstance(error, RunError)
     ends.hub.give_up(error)
-    with pytest.raises(RunError, match="the run ended before rank 0 was told to begin"):
+    with raised(RunError, "rank 0"):
         ends.clients[0].wait_for_go()
+
+
+def test_a_rank_that_never_connects_is_named_after_the_deadline_however_long_others_may_prepare():
+    made = Ends(encrypt=False, deadline_s=2.0)
+    try:
+        made.call(0).tell("ready")
+        error = made.how_it_ended()
+        assert isinstance(error, DeadlineError)
+        assert f"the driver waited 2 s in starting for rank 1 on {whereabouts().host_name}" in str(error)
+    finally:
+        made.close()
+
+
+def test_a_run_that_can_spare_a_rank_begins_without_one_that_never_connects():
+    made = Ends(encrypt=False, deadline_s=2.0, strategy=Pretended(("worker",)))
+    try:
+        made.call(0).tell("ready")
+        made.clients[0].wait_for_go()
+        assert made.boards[0].status(1) is Status.LOST
+        made.finish(0)
+        outcomes = made.how_it_ended()
+        assert isinstance(outcomes, list)
+        assert outcomes[1].lost == [(1, 0)]
+    finally:
+        made.close()
+
+
+def test_a_rank_that_connects_after_another_was_lost_knows_of_it_when_the_run_begins():
+    made = Ends(encrypt=False, strategy=Pretended(("worker",)))
+    try:
+        made.dead.append((1, "killed by SIGKILL"))
+        wait_until(lambda: made.hub._board.status(1) is Status.LOST, "the hub knows that rank 1 is lost")
+        made.call(0).tell("ready")
+        made.clients[0].wait_for_go()
+        assert made.boards[0].status(1) is Status.LOST
+    finally:
+        made.close()
+
+
+def test_a_rank_that_was_given_up_and_comes_back_does_not_end_the_run():
+    made = Ends(encrypt=False, strategy=Pretended(("worker",)))
+    try:
+        begin(made)
+        made.clients[0].tell("lost", {"rank": 1})
+        wait_until(lambda: made.hub._board.status(1) is Status.LOST, "the hub has given up rank 1")
+        made.clients[1].tell("error", write_error(1, 7, WorkerError(1, 7, "Traceback")))
+        made.finish(0)
+        outcomes = made.how_it_ended()
+        assert isinstance(outcomes, list)
+        assert outcomes[1].lost == [(1, 0)]
+        assert made.clients[1].wait_to_part() is not None
+    finally:
+        made.close()
 
 
 def test_a_rank_that_is_slow_to_hear_gets_the_outcomes_of_all_whole():
@@ -312,4 +387,23 @@ def test_a_rank_that_is_slow_to_hear_gets_the_outcomes_of_all_whole():
         assert [float(each.result.mean()) for each in read_outcomes(parting.values, parting.blobs)] == [0, 1]
     finally:
         awake.set()
+        made.close()
+
+
+def test_a_client_whose_thread_is_stuck_is_closed_after_the_deadline():
+    made, released = Ends(encrypt=False), threading.Event()
+    try:
+        client = made.call(0)
+        made.clients.clear()
+        listening, client._deadline_s = client._thread, 0.05
+        client._thread = stuck = threading.Thread(target=released.wait, daemon=True)
+        stuck.start()
+        closing = threading.Thread(target=client.close, daemon=True)
+        closing.start()
+        closing.join(CLOSING_S)
+        assert not closing.is_alive()
+    finally:
+        released.set()
+        for thread in (stuck, closing, listening):
+            thread.join(PATIENCE_S)
         made.close()

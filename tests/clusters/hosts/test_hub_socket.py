@@ -1,242 +1,166 @@
-"""The hub's socket keeps little for whoever is there, and nothing for a stranger."""
+"""The hub's connections: letters of any size pass, and closing always ends."""
 
 from __future__ import annotations
 
-import json
-import socket
-import struct
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-import zmq
+from links.tcp.parties import connect
 from processes import PATIENCE_S, wait_until
 
-from paceline.clusters.hosts import wire
-from paceline.clusters.hosts.hub_socket import HubSocket
-from paceline.clusters.hosts.wire import ASKING, HEARING, LETTER_BYTES, write_letter
-from paceline.links.credentials import Gate
+from paceline.clusters.hosts.hub_socket import HubSocket, Sender
+from paceline.clusters.hosts.wire import LetterConnection
+from paceline.clusters.process.channel import Letter
+from paceline.links.tcp.handshake import Authenticator, Channel
+from paceline.links.tcp.streams import open_stream
 
-TOKEN = b"t" * 16
-MEBIBYTE = 2**20
-GARBAGE_BYTES = 64 * MEBIBYTE
-FEW_BYTES = 20 * MEBIBYTE
-COMMAND, MESSAGE = 0x06, 0x02  # flags of a frame whose length is written in eight bytes
-
-
-class Held:
-    """The process with both sockets, as seen from here."""
-
-    def __init__(self, public_key: bytes) -> None:
-        script = str(Path(__file__).with_name("held_sockets.py"))
-        self.process = subprocess.Popen(
-            [sys.executable, script, public_key.decode()],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        self.seats = self._answer()
-
-    def ask(self, word: str) -> int:
-        assert self.process.stdin is not None
-        print(word, file=self.process.stdin, flush=True)
-        return int(self._answer())
-
-    def _answer(self) -> Any:
-        assert self.process.stdout is not None
-        return json.loads(self.process.stdout.readline())
+TERMS: dict[str, Any] = {"run_id": b"r" * 16, "token": b"t" * 16}
+BLOB = bytes(range(256)) * 2**16  # 16 MiB
+CLOSING_S = 30.0
+"""How long a test waits for something that must end by itself."""
 
 
-class Caller:
-    """One who may have the run's credentials."""
+class Ends:
+    """A hub's socket, and the ranks that connect to it."""
 
-    def __init__(self) -> None:
-        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self.gates = {
-            encrypt: Gate(self._new_context(), encrypt=encrypt, token=TOKEN) for encrypt in (True, False)
-        }
+    def __init__(self, *, encrypt: bool, ranks: int = 1) -> None:
+        self.hub = HubSocket(bind="127.0.0.1", encrypt=encrypt, ports=None, **TERMS)
+        self.ranks = [Authenticator(str(rank), encrypt=encrypt, **TERMS) for rank in range(ranks)]
+        self.hub.admit({own.name: own.certificate for own in self.ranks})
+        for own in self.ranks:
+            own.admit({"hub": self.hub.address.certificate})
 
-    def _new_context(self) -> zmq.Context[zmq.Socket[bytes]]:
-        self._contexts = [*getattr(self, "_contexts", []), zmq.Context()]
-        return self._contexts[-1]
+    def connect(self, rank: int = 0, channel: Channel = Channel.ASK) -> LetterConnection:
+        connected = connect(self.ranks[rank], self.hub.address, "hub", channel)
+        assert connected is not None
+        return LetterConnection(open_stream(connected))
 
-    def connect(
-        self, encrypt: bool, address: str, key: str, name: bytes = ASKING + b"0"
-    ) -> zmq.Socket[bytes]:
-        dealer = self.context.socket(zmq.DEALER)
-        dealer.sndhwm = 0
-        dealer.linger = 0
-        dealer.reconnect_ivl = -1
-        dealer.routing_id = name
-        self.gates[encrypt].introduce(dealer, "0", key.encode())
-        dealer.connect(address)
-        return dealer
-
-    def close(self) -> None:
-        self.context.destroy(linger=0)
-        for gate, context in zip(self.gates.values(), self._contexts, strict=True):
-            gate.close()
-            context.term()
-
-
-@pytest.fixture(scope="module")
-def caller() -> Iterator[Caller]:
-    made = Caller()
-    yield made
-    made.close()
-
-
-@pytest.fixture(scope="module")
-def held(caller: Caller) -> Iterator[Held]:
-    made = Held(caller.gates[True].keys.public)
-    yield made
-    made.process.kill()
-    made.process.communicate()
-
-
-def address_of(text: str) -> tuple[str, int]:
-    host, port = text.removeprefix("tcp://").split(":")
-    return host, int(port)
-
-
-def is_cut(stranger: socket.socket, data: bytes) -> bool:
-    """Whether the other side ends the connection, at the latest when all is sent."""
-    stranger.settimeout(PATIENCE_S)
-    try:
-        stranger.sendall(data)
-        while stranger.recv(4096):
-            pass
-    except ConnectionError:
-        pass
-    return True
-
-
-@pytest.mark.parametrize("encrypt", [True, False], ids=["encrypted", "plain"])
-@pytest.mark.parametrize("flags", [COMMAND, MESSAGE], ids=["command", "message"])
-def test_a_stranger_is_cut_off_after_kilobytes(held: Held, encrypt: bool, flags: int):
-    before_bytes = held.ask("reset")
-    mechanism = (b"CURVE" if encrypt else b"PLAIN").ljust(20, b"\0")
-    greeting = b"\xff" + bytes(8) + b"\x7f\x03\x00" + mechanism + bytes(32)
-    with socket.create_connection(address_of(held.seats[0 if encrypt else 1][0])) as stranger:
-        assert is_cut(stranger, greeting + struct.pack(">BQ", flags, GARBAGE_BYTES) + bytes(GARBAGE_BYTES))
-    assert held.ask("peak") - before_bytes < 4 * MEBIBYTE
-
-
-class Valve:
-    """A way to an address through which a little goes at a time."""
-
-    def __init__(self, address: str) -> None:
-        self.listener = socket.create_server(("127.0.0.1", 0))
-        self.address = f"tcp://127.0.0.1:{self.listener.getsockname()[1]}"
-        self._far = address_of(address)
-
-    def open(self) -> None:
-        self.listener.settimeout(PATIENCE_S)
-        self.near, _ = self.listener.accept()
-        self.far = socket.create_connection(self._far)
-        threading.Thread(target=self._back, daemon=True).start()
-
-    def _back(self) -> None:
-        try:
-            while data := self.far.recv(2**16):
-                self.near.sendall(data)
-        except OSError:
-            pass
-
-    def forward(self, most_bytes: int) -> bool:
-        """Pass so much on; whether the other side took it."""
-        left = most_bytes
-        try:
-            while left > 0 and (data := self.near.recv(min(left, 2**16))):
-                self.far.sendall(data)
-                left -= len(data)
-        except OSError:
-            return False
-        return True
-
-    def close(self) -> None:
-        for each in (self.listener, self.near, self.far):
-            each.close()
-
-
-@pytest.mark.parametrize(
-    "encrypt", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["encrypted", "plain"]
-)
-def test_a_rank_that_never_ends_a_message_is_cut_off(held: Held, caller: Caller, encrypt: bool):
-    address, key = held.seats[0 if encrypt else 1]
-    before_bytes = held.ask("reset")
-    valve = Valve(address)
-    dealer = caller.connect(encrypt, valve.address, key, HEARING + b"0")
-    part, parts = bytes(60_000), GARBAGE_BYTES // 60_000
-    dealer.send_multipart([part] * parts, copy=False)
-    valve.open()
-    passed = 0
-    while passed < GARBAGE_BYTES - MEBIBYTE and valve.forward(2 * MEBIBYTE):
-        passed += 2 * MEBIBYTE
-        assert held.ask("peak") - before_bytes < FEW_BYTES
-    assert passed < GARBAGE_BYTES // 2
-    valve.close()
-    dealer.close()
-
-
-@pytest.mark.parametrize(
-    "encrypt", [pytest.param(True, marks=pytest.mark.slow), False], ids=["encrypted", "plain"]
-)
-def test_of_letters_that_a_rank_begins_and_never_ends_one_is_kept(held: Held, caller: Caller, encrypt: bool):
-    address, key = held.seats[0 if encrypt else 1]
-    before_bytes = held.ask("reset")
-    dealer = caller.connect(encrypt, address, key)
-    head_bytes = LETTER_BYTES // 2
-    for number in range(GARBAGE_BYTES // 2**16):
-        offset = number % 16 * 2**16  # sixteen pieces, then another letter
-        dealer.send(wire._PREFIX.pack(b"PLL1", head_bytes, LETTER_BYTES, offset) + bytes(2**16))
-    dealer.send_multipart(list(write_letter("last")))
-    assert dealer.poll(1000 * PATIENCE_S), "it has heard all"
-    assert held.ask("peak") - before_bytes < FEW_BYTES
-    dealer.close()
+    def hear(self) -> tuple[Sender, Letter]:
+        """The next letter that the hub receives."""
+        found: list[Any] = []
+        wait_until(lambda: found.extend(a for a in self.hub.receive(0.05) if a.letter) or found, "one comes")
+        return found[0]
 
 
 @pytest.fixture(params=[True, False], ids=["encrypted", "plain"])
-def own(request: pytest.FixtureRequest, caller: Caller) -> Iterator[tuple[HubSocket, zmq.Socket[bytes]]]:
-    """A hub's socket of this process, and one who may talk to it."""
-    hub = HubSocket(bind="127.0.0.1", encrypt=request.param, token=TOKEN, ports=None)
-    hub.admit({"0": caller.gates[True].keys.public})
-    dealer = caller.connect(request.param, hub.seat.address, hub.seat.public_key.decode())
-    yield hub, dealer
-    dealer.close()
-    hub.close(linger_s=0.0)
+def ends(request: pytest.FixtureRequest) -> Iterator[Ends]:
+    made = Ends(encrypt=request.param)
+    yield made
+    made.hub.close(linger_s=0.0)
 
 
-def test_somebody_who_sends_without_end_does_not_keep_the_hub_listening(own: tuple[HubSocket, Any]):
-    hub, dealer = own
-    [piece] = write_letter("count")
-    for _ in range(1000):
-        dealer.send(piece)
-    for heard, _ in enumerate(hub.receive(0.1)):
-        dealer.send(piece)
-        dealer.send(piece)
-        assert heard < 10**5, "it would listen for ever"
+def exchange(hub: HubSocket, connection: LetterConnection) -> list[Letter]:
+    """Let both sides send and receive until a letter has arrived at the rank."""
+    found: list[Letter] = []
+
+    def poll() -> list[Letter]:
+        list(hub.receive(0.0))
+        connection.stream.is_readable = connection.stream.is_writable = True
+        connection.flush()
+        found.extend(connection.receive()[1])
+        return found
+
+    wait_until(poll, "a letter has arrived")
+    return found
 
 
-def test_a_letter_of_many_megabytes_arrives_whole_both_ways(own: tuple[HubSocket, Any]):
-    hub, dealer = own
-    blob = bytes(range(256)) * 2**16  # 16 MiB
-    for piece in write_letter("done", {"a": 1}, [blob, b""]):
-        dealer.send(piece)
-    letters: list[Any] = []
+def test_a_letter_of_many_megabytes_arrives_whole_both_ways(ends: Ends):
+    connection = ends.connect()
+    writing = threading.Thread(target=write_all, args=(connection, "done", [BLOB, b""]))
+    writing.start()
+    sender, letter = ends.hear()
+    writing.join(PATIENCE_S)
+    assert sender == Sender(0, Channel.ASK)
+    assert (letter.word, letter.values, letter.blobs) == ("done", {"a": 1}, [BLOB, b""])
+    ends.hub.send(sender, "part", {"b": 2}, [BLOB])
+    [answer] = exchange(ends.hub, connection)
+    assert (answer.word, answer.values, answer.blobs) == ("part", {"b": 2}, [BLOB])
+    connection.close()
+
+
+def write_all(connection: LetterConnection, word: str, blobs: list[bytes]) -> None:
+    connection.post(word, {"a": 1}, blobs)
+    while connection.has_unsent and not connection.stream.is_broken:
+        connection.stream.is_writable = True
+        connection.flush()
+
+
+def test_a_rank_that_sends_without_end_does_not_keep_the_hub_from_the_others():
+    ends = Ends(encrypt=False, ranks=2)
+    loud, quiet, is_over = ends.connect(0), ends.connect(1), threading.Event()
+
+    def shout() -> None:
+        while not is_over.is_set() and not loud.stream.is_broken:
+            write_all(loud, "count", [])
+
+    shouting = threading.Thread(target=shout)
+    shouting.start()
+    write_all(quiet, "hello", [])
+    heard: set[int] = set()
     wait_until(
-        lambda: letters.extend(a.letter for a in hub.receive(0.1) if a.letter) or letters, "it has come"
+        lambda: heard.update(arrival.sender.rank for arrival in ends.hub.receive(0.05)) or heard == {0, 1},
+        "both are heard",
     )
-    assert [(letter.word, letter.values, letter.blobs) for letter in letters] == [
-        ("done", {"a": 1}, [blob, b""])
-    ]
-    hub.send(ASKING + b"0", "part", {"b": 2}, [blob])
-    reader, found = wire.LetterReader(), None
-    while found is None:
-        assert dealer.poll(1000 * PATIENCE_S)
-        found = reader.take(dealer.recv(copy=False).buffer)
-    assert (found.word, found.values, found.blobs) == ("part", {"b": 2}, [blob])
+    is_over.set()
+    ends.hub.close(linger_s=0.0)
+    shouting.join(PATIENCE_S)
+    for each in (loud, quiet):
+        each.close()
+
+
+def test_a_letter_to_a_rank_that_is_not_connected_is_dropped(ends: Ends):
+    ends.hub.send(Sender(5, Channel.HEAR), "go")
+    ends.hub.send(Sender(0, Channel.HEAR), "go")
+    connection = ends.connect(channel=Channel.HEAR)
+    list(ends.hub.receive(0.1))
+    ends.hub.send(Sender(0, Channel.HEAR), "part")
+    assert [letter.word for letter in exchange(ends.hub, connection)] == ["part"]
+    connection.close()
+
+
+def test_a_rank_that_connects_again_replaces_its_connection(ends: Ends):
+    first = ends.connect()
+    write_all(first, "one", [])
+    assert ends.hear()[1].word == "one"
+    second = ends.connect()
+    write_all(second, "two", [])
+    assert ends.hear()[1].word == "two"
+    assert len(ends.hub._connections) == 1
+    for each in (first, second):
+        each.close()
+
+
+def test_a_hub_that_closes_gives_up_what_a_rank_does_not_read(ends: Ends):
+    connection = ends.connect()
+    write_all(connection, "one", [])
+    sender, _ = ends.hear()
+    ends.hub.send(sender, "large", blobs=[BLOB, BLOB, BLOB])
+    assert ends.hub._connections[sender].has_unsent, "it is more than the system's buffers hold"
+    closing = threading.Thread(target=ends.hub.close, kwargs={"linger_s": 0.1}, daemon=True)
+    closing.start()
+    closing.join(CLOSING_S)
+    assert not closing.is_alive()
+    connection.close()
+    ends.hub = Ends(encrypt=False).hub
+
+
+@pytest.mark.parametrize("linger_s", [0.0, 5.0])
+def test_a_hub_that_closes_while_ranks_leave_always_ends(linger_s: float):
+    """A socket library that lingers for peers that are gone would hang here in one of about thirty rounds."""
+    for _ in range(40):
+        ends = Ends(encrypt=False, ranks=4)
+        connections = [ends.connect(rank) for rank in range(4)]
+        for connection in connections:
+            write_all(connection, "beat", [])
+        for sender, letter in ends.hub.receive(0.05):
+            if letter is not None:
+                ends.hub.send(sender, "beat")
+        leaving = [threading.Thread(target=connection.close) for connection in connections]
+        closing = threading.Thread(target=ends.hub.close, kwargs={"linger_s": linger_s}, daemon=True)
+        for thread in (*leaving, closing):
+            thread.start()
+        for thread in (*leaving, closing):
+            thread.join(PATIENCE_S)
+            assert not thread.is_alive()

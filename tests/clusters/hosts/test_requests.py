@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from paceline.clusters.base.job import Job
 from paceline.clusters.hosts.requests import Requests
-from paceline.clusters.job import Job
 from paceline.clusters.process.channel import Letter
 from paceline.clusters.process.status_board import Status, StatusBoard
-from paceline.links.memory import SharedMemory
+from paceline.links.memory.shared import SharedMemory
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def test_the_run_ends_for_everybody_before_the_one_who_asked_goes_on(desk: Desk)
 
 
 def test_a_metric_is_known_to_everybody_before_the_one_who_found_it_goes_on(desk: Desk):
-    desk.take(0, "announce", metric=0.25, question=1)
+    desk.take(0, "announce", evaluation=3, metric=0.25, question=1)
     assert [(rank, word, values["metric"]) for rank, word, values in desk.told] == [
         (rank, "metric", 0.25) for rank in range(4)
     ]
@@ -137,3 +137,11 @@ def test_each_of_several_ranks_that_ask_at_once_gets_its_rows(desk: Desk):
     assert {asker: blobs for asker, _, blobs in desk.answers} == {
         asker: [bytearray([rank, asker]) for rank in range(4)] for asker in (1, 2)
     }
+
+
+def test_memory_that_a_lost_rank_was_to_make_is_made_by_the_next_that_asks(desk: Desk):
+    desk.take(0, "memory", name="rings")
+    desk.take(1, "memory", name="rings")
+    assert [rank for rank, _, _ in desk.answers] == [0]
+    desk.lose(0)
+    assert [(rank, given["path"]) for rank, given, _ in desk.answers] == [(0, ""), (1, "")]

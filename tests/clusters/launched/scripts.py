@@ -85,6 +85,7 @@ from the_task import Watcher, evaluated, task, watched
 if __name__ == "__main__":
     where, strategies = sys.argv[1], sys.argv[2:]
     rank = pl.Launched().place.rank
+    deadline_s = 60.0 if os.environ.get("DIES", "nobody") == "nobody" else 20.0  # also how long processes may start
     for number, strategy in enumerate(strategies):
         way, _, strategy = strategy.rpartition(" ")
         watcher = Watcher()
@@ -97,7 +98,7 @@ if __name__ == "__main__":
             what, how = evaluated(), {"steps": 8, "evaluate_every": 3}
         try:
             with torch.autocast("cpu", torch.bfloat16, enabled=way == "autocast"):
-                run = pl.train(what, strategy, pl.Launched(deadline_s=20.0, threads=1), **how)
+                run = pl.train(what, strategy, pl.Launched(deadline_s=deadline_s, threads=1), **how)
         except pl.PacelineError as error:
             said = {"error": f"{type(error).__name__}: {error}"}
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -10,10 +11,11 @@ import sys
 import pytest
 import torch
 from clusters.launched.scripts import free_port, the_task, write_scripts
-from processes import PATIENCE_S
+from processes import PATIENCE_S, wait_until
 from tasks import WORLDS
 
 import paceline as pl
+from paceline.checkpoints import Store
 
 pytestmark = pytest.mark.slow
 
@@ -24,14 +26,15 @@ from the_task import task
 
 if __name__ == "__main__":
     folder, steps, spec = sys.argv[1:]
-    cluster = pl.Launched(deadline_s=20.0, threads=1)
+    cluster = pl.Launched(deadline_s=60.0, threads=1)
     run = pl.train(task(), spec, cluster, steps=int(steps), checkpoint=folder, checkpoint_every=3, resume=True)
     print(json.dumps([record.loss for record in run.history]), flush=True)
 """
 
 
-def launch(scripts, *words):
-    """What each of two processes prints at its end."""
+@contextlib.contextmanager
+def launched(scripts, *words):
+    """Two processes, that are gone afterwards."""
     environment = {
         **os.environ,
         "OMP_NUM_THREADS": "1",
@@ -45,16 +48,27 @@ def launch(scripts, *words):
             cwd=scripts,
             env={**environment, "RANK": str(rank)},
             stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
         )
         for rank in range(2)
     ]
     try:
-        return [json.loads(process.communicate(timeout=4 * PATIENCE_S)[0]) for process in processes]
+        yield processes
     finally:
         for process in processes:
             process.kill()
-            process.wait()
+            process.communicate()
+
+
+def ends(processes):
+    """What each process prints and what it complains of, when all have ended."""
+    return [process.communicate(timeout=4 * PATIENCE_S) for process in processes]
+
+
+def launch(scripts, *words):
+    with launched(scripts, *words) as processes:
+        return [json.loads(said) for said, _ in ends(processes)]
 
 
 @pytest.mark.parametrize("spec", ["all-reduce:algorithm=ring", "map-reduce"])
@@ -67,3 +81,15 @@ def test_launched_processes_go_on(spec, tmp_path):
     plain = pl.train(the_task(torch.float64), spec, WORLDS["simulated"](workers), steps=9)
     assert one == other == [record.loss for record in plain.history]
     assert sorted(path.name for path in (tmp_path / "kept").iterdir())[-1] == "step-00000009"
+
+
+def test_a_second_launch_in_the_folder_of_the_first_is_refused_by_every_process(tmp_path):
+    scripts, folder = write_scripts(tmp_path), tmp_path / "kept"
+    (scripts / "keep.py").write_text(SCRIPT)
+    with launched(scripts, folder, 1_000_000, "all-reduce:algorithm=ring") as first:
+        wait_until(lambda: Store(folder).checkpoints(), "the first launch writes a checkpoint")
+        with launched(scripts, folder, 9, "all-reduce:algorithm=ring") as second:
+            complaints = [complaint for _, complaint in ends(second)]
+        assert all(process.poll() is None for process in first)
+    for complaint in complaints:
+        assert f"no other run uses, but got '{folder}, which process {first[0].pid} on host" in complaint

@@ -7,19 +7,25 @@ import os
 import socket
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
 import torch
 from clusters.launched.scripts import free_port, said, the_task, write_scripts
 from processes import PATIENCE_S
+from refusals import has, refused
 
 import paceline as pl
-from paceline.clusters.job import Job
-from paceline.errors import ConfigurationError, PacelineError
+from paceline.clusters.base.job import Job
+from paceline.clusters.launched.run import _Middle
 from paceline.training import roles_of
 
-pytestmark = pytest.mark.xdist_group("launched")  # one launch for all
+pytestmark = [
+    pytest.mark.xdist_group("launched"),  # one launch for all
+    pytest.mark.timeout(180),
+]
 
 AUTOCAST, EPOCHS, EVALUATED = "autocast all-reduce", "epochs async", "evaluated all-reduce"
 SYNCHRONOUS = ("all-reduce:algorithm=ring", "all-reduce", "sync", "local-sgd:period=2", "decentralized")
@@ -186,7 +192,7 @@ def test_a_port_that_is_taken_is_named(monkeypatch: pytest.MonkeyPatch):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         monkeypatch.setenv("MASTER_PORT", str(port))
-        with pytest.raises(PacelineError, match=rf"127\.0\.0\.1:{port}.*set MASTER_PORT to a free port"):
+        with refused("MASTER_ADDR:MASTER_PORT", has(f"127.0.0.1:{port}"), remedy=has("MASTER_PORT")):
             pl.train(the_task(), "all-reduce", pl.Launched(), steps=1)
 
 
@@ -233,20 +239,66 @@ def test_a_strategys_servers_come_out_of_the_processes(
 
 def test_too_few_processes_for_a_strategy_are_refused(monkeypatch: pytest.MonkeyPatch):
     _pretend(monkeypatch, 2)
-    with pytest.raises(ConfigurationError, match="must be enough for sync:servers=2, which needs 3"):
+    with refused("processes", 2, bound=has("sync:servers=2", "enough", 3)):
         pl.train(the_task(), "sync:servers=2", pl.Launched(), steps=1)
+
+
+def test_a_process_that_never_appears_is_named_after_the_deadline(tmp_path: Path):
+    """In a process of its own: the store where processes meet stays open until its process ends."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import paceline as pl\n\nasync def program(ctx): ...\n\n"
+        "pl.run_program(program, pl.Launched(deadline_s=1.5))\n"
+    )
+    words = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    ended = subprocess.run(
+        [sys.executable, str(script)],
+        env={**os.environ, **words},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert ended.returncode == 1
+    assert "rank 0 waited 1.5 s in meeting the others for rank 1" in ended.stderr
+
+
+def test_a_hub_whose_thread_does_not_end_is_waited_for_until_the_deadline(
+    caplog: pytest.LogCaptureFixture,
+):
+    class Stuck:
+        """A hub that never returns from closing its connections."""
+
+        def __init__(self) -> None:
+            self.active_s = time.monotonic()
+            self.released = threading.Event()
+
+        def work(self, *_: object, **__: object) -> None: ...
+
+        def close(self) -> None:
+            self.released.wait(PATIENCE_S)
+
+        def stop(self) -> None: ...
+
+    hub = Stuck()
+    middle = _Middle(hub, None, None, None)  # type: ignore[arg-type]
+    middle.end(0.2)
+    assert "rank 0 waited 0.2 s for the thread of the run's hub" in caplog.text
+    hub.released.set()
+    middle._thread.join(PATIENCE_S)
+    assert not middle._thread.is_alive()
 
 
 def test_a_name_that_does_not_resolve_is_named(monkeypatch: pytest.MonkeyPatch):
     _pretend(monkeypatch, 1)
     monkeypatch.setenv("MASTER_ADDR", "no-such-host.invalid")
-    with pytest.raises(ConfigurationError, match="no-such-host.invalid"):
+    with refused("MASTER_ADDR:MASTER_PORT", has("no-such-host.invalid")):
         pl.train(the_task(), "all-reduce", pl.Launched(), steps=1)
 
 
 def test_outside_of_a_launcher_the_words_are_missing(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("RANK", raising=False)
-    with pytest.raises(ConfigurationError, match="torchrun"):
+    with refused("the environment", remedy=has("torchrun")):
         pl.Launched()
 
 

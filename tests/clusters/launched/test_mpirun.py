@@ -147,5 +147,5 @@ def test_hosts_that_do_not_know_where_to_meet_are_told_what_to_set(hosts: Hosts,
     words = ("-np", "2", "-H", places, *script(write_scripts(tmp_path), "all-reduce"))
     done = mpirun_from(hosts.bare[0], launch_agent(hosts.hosts, tmp_path), *words)
     assert done.returncode != 0
-    assert "MASTER_ADDR must be set where processes are on several hosts" in done.stderr
+    assert "MASTER_ADDR must be set if processes are on several hosts" in done.stderr
     assert "mpirun -x MASTER_ADDR=" in done.stderr

@@ -5,12 +5,12 @@ import torch
 from conformance.cases import STEPS, SYNCHRONOUS, one_in
 from overlap import SendsAsItComputes
 from processes import PATIENCE_S
+from refusals import has, refused, unknown
 from tasks import a_task, simulated
 
 import paceline as pl
 from paceline.collectives import all_reduce, broadcast
 from paceline.context import ANY
-from paceline.errors import ConfigurationError, UnknownNameError
 from paceline.trace import Kind
 
 QUICK = pl.Link(bandwidth="1Gbps", latency="1ms")
@@ -145,14 +145,12 @@ def test_a_large_message_goes_on_while_its_sender_computes():
 
 @pytest.mark.parametrize("link", [None, 3, {"bandwidth": "1Gbps"}, pl.Link])
 def test_a_link_that_is_none_is_refused(link):
-    with pytest.raises(ConfigurationError, match='link must be "shared-memory", "tcp" or a pl.Link'):
+    with refused("link", link, bound=has("shared-memory", "tcp", "pl.Link")):
         pl.Local(link=link)
 
 
 def test_a_name_that_is_no_link_is_answered_with_what_there_is():
-    with pytest.raises(
-        UnknownNameError, match="link must be one of a pl.Link, shared-memory, tcp, but got '1Gbps'"
-    ):
+    with unknown("link", "1Gbps", bound=has("pl.Link")):
         pl.Local(link="1Gbps")
 
 
@@ -164,12 +162,12 @@ def test_ranks_of_an_emulated_link_are_hosts_of_their_own():
     assert run_on(2, program) == [[[0, 1], False, 0.0]] * 2
 
 
-@pytest.mark.parametrize("algorithm", ["shared", "native"])
-def test_what_would_go_around_the_link_is_refused_with_the_remedy(algorithm):
+@pytest.mark.parametrize(("algorithm", "argument"), [("shared", "window"), ("native", "algorithm")])
+def test_what_would_go_around_the_link_is_refused_with_the_remedy(algorithm, argument):
     async def program(ctx):
         await all_reduce(ctx, torch.ones(4), algorithm)
 
-    with pytest.raises(ConfigurationError, match='emulated link.*link="shared-memory"'):
+    with refused(argument, remedy=has('link="shared-memory"')):
         run_on(2, program)
 
 

@@ -1,4 +1,4 @@
-"""Ctrl-C at each point at which a driver hears it: the hand-over between driver, fork server and ranks."""
+"""Ctrl-C at each safe point of a driver: the hand-over between driver, fork server and ranks."""
 
 import contextlib
 import itertools
@@ -9,35 +9,33 @@ from processes import workers
 from tasks import a_task
 
 import paceline as pl
-from paceline.clusters.local import interrupts
+from paceline.system import interrupts
 
 
 @pytest.fixture
 def interrupt_at(monkeypatch):
-    """Have the driver interrupted where it comes to its n-th wait."""
-    deliver, waits = interrupts._Keeper.deliver, itertools.count(1)
+    """Send the driver SIGINT at its n-th safe point."""
+    safe_point, points = interrupts.safe_point, itertools.count(1)
     state = {"at": 0}
 
-    def deliver_or_interrupt(keeper):
-        if keeper.is_hearing and next(waits) == state["at"]:
+    def interrupted_safe_point():
+        if next(points) == state["at"]:
             signal.raise_signal(signal.SIGINT)
-        deliver(keeper)
+        safe_point()
 
     @contextlib.contextmanager
     def interrupted(at):
-        nonlocal waits
-        waits, state["at"] = itertools.count(1), at
+        nonlocal points
+        points, state["at"] = itertools.count(1), at
         yield
         state["at"] = 0
 
-    monkeypatch.setattr(interrupts._Keeper, "deliver", deliver_or_interrupt)
+    monkeypatch.setattr(interrupts, "safe_point", interrupted_safe_point)
     return interrupted
 
 
 @pytest.mark.slow
-def test_a_driver_that_is_interrupted_at_any_of_its_waits_trains_the_next_time(
-    interrupt_at, file_descriptors
-):
+def test_a_driver_that_is_interrupted_at_any_safe_point_trains_the_next_time(interrupt_at, file_descriptors):
     cluster = pl.Local(workers=1)
     pl.train(a_task(), "single", cluster, steps=1)
     were_open = file_descriptors()
@@ -48,7 +46,7 @@ def test_a_driver_that_is_interrupted_at_any_of_its_waits_trains_the_next_time(
         except KeyboardInterrupt:
             pass
         else:
-            break  # it has fewer waits than that
+            break  # it has fewer safe points than that
         assert workers() == []
         assert pl.train(a_task(), "single", cluster, steps=1).steps == 1
         assert file_descriptors() == were_open

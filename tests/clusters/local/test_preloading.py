@@ -10,10 +10,12 @@ from pathlib import Path
 import cloudpickle
 import pytest
 from processes import fork_servers
+from refusals import raised
 from tasks import a_task
 
 import paceline as pl
 from paceline.clusters.local.preloading import installed_modules
+from paceline.errors import WorkerError
 
 
 @pytest.fixture
@@ -134,7 +136,7 @@ def test_a_server_that_is_replaced_lives_as_long_as_its_workers(write):
 def test_a_package_that_cannot_be_imported_elsewhere_fails_in_the_worker(write):
     source = f"import os\nif os.getpid() != {os.getpid()}:\n    raise RuntimeError('only here')\nVALUE = 7\n"
     module = programs(write, write("homely", source, installed=True))
-    with pytest.raises(Exception, match="only here"):
+    with raised(WorkerError, cause="RuntimeError: only here"):
         run(module)
     assert Path(module.__file__).exists()
 

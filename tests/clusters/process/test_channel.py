@@ -5,6 +5,7 @@ import threading
 import numpy as np
 import pytest
 import torch
+from refusals import raised
 
 from paceline.clusters.process.channel import Channel, ChannelClosed, decode, encode
 
@@ -79,5 +80,5 @@ def test_numpys_numbers_become_plain():
 
 
 def test_what_is_not_plain_is_refused():
-    with pytest.raises(TypeError, match="tensors, numbers, texts, lists and dictionaries, not"):
+    with raised(TypeError, "object"):
         encode(object(), [])

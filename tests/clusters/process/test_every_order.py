@@ -5,14 +5,15 @@ import random
 import pytest
 import torch
 from links.explorer import every_order, random_orders
+from refusals import raised
 
 from paceline.clusters.process.status_board import Status, StatusBoard
 from paceline.clusters.process.waits import Waits
 from paceline.clusters.process.window import LocalWindow
 from paceline.errors import PeerLost
-from paceline.links.memory import CACHE_LINE, aligned
+from paceline.links.memory.ring_ways import RingWays
+from paceline.links.memory.shared import CACHE_LINE, aligned
 from paceline.links.port import Port
-from paceline.links.shared_memory import RingWays
 
 LIKE = torch.zeros(1)
 
@@ -30,7 +31,7 @@ class Rank:
     def now(self):
         return 0.0
 
-    def span(self, *_):
+    def span(self, *_, message):
         pass
 
     def is_lost(self, rank):
@@ -108,10 +109,10 @@ def joined(order, count=2):
 
 @pytest.fixture
 def small_rings(monkeypatch):
-    monkeypatch.setattr("paceline.links.rings.RING_BYTES", 512)
-    monkeypatch.setattr("paceline.links.rings.PIECE_BYTES", 128)
-    monkeypatch.setattr("paceline.links.rings.CHANNEL_BYTES", 2 * CACHE_LINE + 512)
-    monkeypatch.setattr("paceline.links.shared_memory.CHANNEL_BYTES", 2 * CACHE_LINE + 512)
+    monkeypatch.setattr("paceline.links.memory.rings.RING_BYTES", 512)
+    monkeypatch.setattr("paceline.links.memory.rings.PIECE_BYTES", 128)
+    monkeypatch.setattr("paceline.links.memory.rings.CHANNEL_BYTES", 2 * CACHE_LINE + 512)
+    monkeypatch.setattr("paceline.links.memory.ring_ways.CHANNEL_BYTES", 2 * CACHE_LINE + 512)
 
 
 @pytest.mark.usefixtures("small_rings")
@@ -120,7 +121,7 @@ def test_who_waits_for_a_rank_that_is_lost_hears_of_it():
         ranks = joined(order)
 
         def reader():
-            with pytest.raises(PeerLost, match="rank 1 is lost"):
+            with raised(PeerLost, rank=1):
                 ranks[0].wait(ranks[0].port.recv(ranks[0], 1, None, "copy", 0))
 
         def driver():

@@ -6,7 +6,7 @@ import os
 import numpy as np
 import torch
 
-from paceline.clusters.news import read_news
+from paceline.clusters.base.news import read_news
 from paceline.clusters.process.journal import Journal
 
 

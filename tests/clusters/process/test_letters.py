@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from paceline.clusters.outcome import Outcome
+from paceline.clusters.base.outcome import Outcome
 from paceline.clusters.process.letters import (
     read_error,
     read_outcome,

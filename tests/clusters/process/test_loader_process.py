@@ -8,7 +8,7 @@ from torch.utils.data import Dataset
 
 from paceline.clusters.process import payload
 from paceline.clusters.process.loader_process import LoaderProcess
-from paceline.replica.samples import Samples
+from paceline.data.samples import Samples
 
 
 class Talkative(Dataset):

@@ -10,16 +10,17 @@ import numpy as np
 import pytest
 import torch
 from processes import children, is_alive, wait_until
+from refusals import has, raised
 from tasks import a_task, samples, simulated
 from torch import nn
 from torch.utils.data import Dataset
 
 import paceline as pl
-from paceline.chance import rank_seed
 from paceline.clusters.process.loaders import Loaders
 from paceline.context import Batch
-from paceline.errors import DeadlineError, RunError, WorkerError
-from paceline.replica.samples import Samples
+from paceline.data.samples import Samples
+from paceline.errors import DeadlineError, PeerLost, RunError, WorkerError
+from paceline.system.seeding import rank_seed
 from paceline.testing.tasks import stream_task
 
 RANK = 3
@@ -247,7 +248,7 @@ def test_a_loader_that_is_killed_is_named(start):
     upcoming = loaders.ahead(batches())
     next(upcoming)
     os.kill(loaders.pids[0], signal.SIGKILL)
-    with pytest.raises(RunError, match="loader 0 of rank 3 was killed by SIGKILL.*fewer loaders"):
+    with raised(RunError, "loader 0", "rank 3", "SIGKILL"):
         fetch_all(loaders, batches())
 
 
@@ -256,13 +257,13 @@ def test_a_loader_that_ends_is_named(start):
         def __getitem__(self, index):
             os._exit(7)
 
-    with pytest.raises(RunError, match="loader 0 of rank 3 ended with exit code 7"):
+    with raised(RunError, "loader 0", "rank 3", 7):
         fetch_all(start(Leaving(), count=1), batches())
 
 
 def test_a_wait_for_samples_has_a_deadline(start, tmp_path):
     loaders = start(Gated(tmp_path), count=1, deadline_s=0.1)
-    with pytest.raises(DeadlineError, match="rank 3 waited 0.1 s in the samples of step 0 for its loader 0"):
+    with raised(DeadlineError, rank=3, operation=has(0), deadline_s=0.1):
         fetch_all(loaders, batches())
 
 
@@ -347,7 +348,7 @@ def test_a_users_error_is_told_as_without_loaders():
 
     messages = []
     for loaders in (0, 2):
-        with pytest.raises(WorkerError, match="no such image") as caught:
+        with raised(WorkerError, traceback=has("no such image")) as caught:
             pl.train(a_task(data=Broken(), loaders=loaders), "single", pl.Local(workers=1), steps=2)
         messages.append(caught.value.traceback)
     assert messages[0] == messages[1]
@@ -366,7 +367,7 @@ def test_a_rank_that_is_killed_takes_its_loaders_with_it(tmp_path):
         return nn.functional.mse_loss(outputs, targets)
 
     task = a_task(data=Telling(), loss=deadly, loaders=2)
-    with pytest.raises(RunError, match="killed by SIGKILL"):
+    with raised(PeerLost, reason=has("SIGKILL")):
         pl.train(task, "single", pl.Local(workers=1), steps=10**6)
     pids = [int(path.name) for path in tmp_path.iterdir()]
     assert len(pids) == 2

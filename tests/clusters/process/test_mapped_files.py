@@ -3,6 +3,7 @@ import mmap
 
 import numpy as np
 import pytest
+from refusals import raised
 
 from paceline.clusters.process.mapped_files import Mappings, map_part
 from paceline.errors import RunError
@@ -67,14 +68,14 @@ def test_another_file_in_its_place_is_refused_by_name(path, tmp_path):
     other = tmp_path / "other.bin"
     np.zeros(100_000, dtype=np.int64).tofile(other)
     other.rename(path)
-    with pytest.raises(RunError, match="numbers with a name.bin.*another file"):
+    with raised(RunError, "numbers with a name.bin"):
         map_part(part)
 
 
 def test_a_file_that_is_gone_is_refused_by_name(path):
     part = find(np.memmap(path, dtype=np.int64, mode="r"))
     path.unlink()
-    with pytest.raises(RunError, match="numbers with a name.bin"):
+    with raised(RunError, "numbers with a name.bin"):
         map_part(part)
 
 
@@ -82,5 +83,5 @@ def test_a_file_that_has_become_too_short_is_refused_by_name(path):
     part = find(np.memmap(path, dtype=np.int64, mode="r"))
     with path.open("r+b") as file:
         file.truncate(100)
-    with pytest.raises(RunError, match="numbers with a name.bin"):
+    with raised(RunError, "numbers with a name.bin"):
         map_part(part)

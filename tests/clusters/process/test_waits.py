@@ -6,10 +6,11 @@ import time
 
 import pytest
 import torch
+from refusals import has, raised
 
 import paceline as pl
 from paceline.errors import DeadlineError
-from paceline.links.rings import RING_BYTES
+from paceline.links.memory.rings import RING_BYTES
 
 LARGE = torch.ones(RING_BYTES, dtype=torch.float64)  # eight times what a ring holds
 TRIES = 20
@@ -34,7 +35,7 @@ def test_a_message_that_stops_half_way_is_named_though_its_receiver_has_other_th
         while not arriving.done:
             await ctx.sleep(0.01)
 
-    with pytest.raises(DeadlineError, match=r"rank 0 waited 1 s in receive from rank 1 in step 0 for rank 1"):
+    with raised(DeadlineError, rank=0, operation=has("rank 1", "step 0"), awaited="rank 1", deadline_s=1.0):
         pl.run_program(program, pl.Local(workers=2, deadline_s=1.0))
 
 
@@ -145,6 +146,21 @@ def test_who_waits_for_one_that_others_have_given_up_is_waited_for(tmp_path):
         (tmp_path / "end").touch()
 
     pl.run_program(program, pl.Local(workers=3, deadline_s=2.0))
+
+
+def test_a_wait_for_a_rank_that_was_given_up_and_still_runs_has_a_deadline_too(tmp_path):
+    async def program(ctx):
+        if ctx.rank == 1:
+            while not (tmp_path / "end").exists():
+                time.sleep(0.01)
+            return None
+        ctx.log.note_lost(1)
+        with pytest.raises(DeadlineError) as late:
+            await ctx.net.recv(1)
+        (tmp_path / "end").touch()
+        return late.value.culprit
+
+    assert pl.run_program(program, pl.Local(workers=2, deadline_s=0.5)).results[0] == 1
 
 
 def test_a_rank_that_has_not_waited_yet_works_since_the_run_began(tmp_path):

@@ -3,9 +3,9 @@
 import itertools
 
 import pytest
+from refusals import has, refused
 
 from paceline.clusters.rank.groups import GroupNumbers, Groups
-from paceline.errors import ConfigurationError
 
 HOSTS = (0, 0, 1, 1)
 
@@ -58,25 +58,25 @@ def test_a_group_counts_its_own_collectives():
 
 
 @pytest.mark.parametrize(
-    ("members", "message"),
+    ("members", "refusal"),
     [
-        ((1, 1), "must name each rank once"),
-        ((1, 4), "must name ranks 0 to 3, but got 4"),
-        ((-1, 1), "must name ranks 0 to 3, but got -1"),
-        ((0, 2), "must contain the rank that calls, 1"),
+        ((1, 1), refused("group", (1, 1))),
+        ((1, 4), refused("group", 4, bound=has(0, 3))),
+        ((-1, 1), refused("group", -1, bound=has(0, 3))),
+        ((0, 2), refused("group", (0, 2), bound=has(1))),
     ],
 )
-def test_a_group_that_cannot_be_is_refused(members, message):
+def test_a_group_that_cannot_be_is_refused(members, refusal):
     (groups,) = groups_of(1)
-    with pytest.raises(ConfigurationError, match=f"group {message}"):
+    with refusal:
         groups.find(members)
 
 
 def test_groups_of_another_leg_have_other_numbers_and_the_same_windows():
     number_of = GroupNumbers().number_of
-    legs = [Groups(1, HOSTS, number_of, leg=leg) for leg in range(3)]
+    generations = [Groups(1, HOSTS, number_of, generation=generation) for generation in range(3)]
     for members in (range(4), (0, 1), (1, 2)):
-        found = [groups.find(members) for groups in legs]
+        found = [groups.find(members) for groups in generations]
         assert len({group.number for group in found}) == 3
         assert len({group.place for group in found}) == 1
-    assert legs[1].find((0, 1)).place != legs[1].find((1, 2)).place
+    assert generations[1].find((0, 1)).place != generations[1].find((1, 2)).place

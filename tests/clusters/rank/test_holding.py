@@ -7,7 +7,7 @@ from torch import nn
 import paceline as pl
 from paceline.clusters.rank.holding import what_is_held
 from paceline.errors import PeerLost
-from paceline.replica.pieces.cutting import Layers
+from paceline.model.cutting.layers import Layers
 
 HELD = {
     "layers:cuts=2+4+6": ["stage 0 of 4: layers 0 … 1", "stage 3 of 4: layer 6"],

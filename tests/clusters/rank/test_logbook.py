@@ -1,17 +1,20 @@
 """What a run evaluates and how its schedules go by it, in every world and under every strategy."""
 
 import itertools
+from functools import partial
 
 import pytest
 import torch
 from conformance.cases import LOCAL, SPECS, SYNCHRONOUS, one_in
+from refusals import refused
+from strategies.server_cases import Wrapped
 from tasks import WORLDS, a_task, samples, simulated
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR, ReduceLROnPlateau
 
 import paceline as pl
-from paceline.errors import ConfigurationError
-from paceline.replica.batches import GlobalBatches
+from paceline.data.batches import GlobalBatches
+from paceline.strategies import STRATEGIES
 from paceline.testing.checks import check_close
 
 STEPS = 6
@@ -82,7 +85,7 @@ def test_both_worlds_have_the_same_moving_average(spec):
 
 @pytest.mark.parametrize("spec", ["sync:servers=2", "sync:placement=all"])
 def test_a_rank_that_sees_a_part_of_the_parameters_keeps_no_average(spec):
-    with pytest.raises(ConfigurationError, match="ema must not be given where each server has a part"):
+    with refused("ema", 0.6):
         pl.train(averaging(), spec, simulated(2), steps=2)
 
 
@@ -109,19 +112,19 @@ def test_a_schedule_by_epoch_is_stepped_when_all_samples_were_seen(spec):
     check_close(run.parameters, pl.train(by_hand, "single", simulated(1), steps=8).parameters)
 
 
-def on_plateaus(optimizer):
-    return ReduceLROnPlateau(optimizer, mode="min", factor=0.1, patience=0, threshold=0.05)
+def on_plateaus(optimizer, threshold=0.05):
+    return ReduceLROnPlateau(optimizer, mode="min", factor=0.1, patience=0, threshold=threshold)
 
 
-def plateau_task():
-    return a_task(test=samples(), metric=error, schedule=on_plateaus)
+def plateau_task(schedule=on_plateaus):
+    return a_task(test=samples(), metric=error, schedule=schedule)
 
 
-def plateaus_of_torch(steps, every):
+def plateaus_of_torch(steps, every, make_schedule=on_plateaus):
     task = plateau_task()
     model = task.build_model(0)
     optimizer = task.build_optimizer(model)
-    schedule, rates = on_plateaus(optimizer), []
+    schedule, rates = make_schedule(optimizer), []
     batches, (inputs, targets) = GlobalBatches(24, 8, 0), samples()
     for step in range(steps):
         chosen = torch.from_numpy(batches.indices(step))
@@ -153,16 +156,51 @@ def test_both_worlds_lower_the_rate_at_the_same_update(spec):
     assert torch.equal(here.parameters, there.parameters)
 
 
+class LateUpdates(STRATEGIES["all-reduce"]):
+    """The second worker updates when the first has probably evaluated the model after the same update."""
+
+    async def worker(self, ctx):
+        model = ctx.model
+
+        async def late(*args, **options):
+            await ctx.sleep(0.05)
+            await model.apply(*args, **options)
+
+        late_model = Wrapped(model, apply=late) if ctx.rank == 1 else model
+        await super().worker(Wrapped(ctx, model=late_model))
+
+
+def test_a_rank_that_updates_late_gets_the_metric_of_its_update_not_the_next_one():
+    slowly = partial(on_plateaus, threshold=0.01)  # the rate falls after some evaluations, not after each
+    strategy = LateUpdates(algorithm="ring")
+    run = pl.train(plateau_task(slowly), strategy, pl.Local(workers=2), steps=8, evaluate_every=1)
+    check_close(run.parameters, plateaus_of_torch(8, 1, slowly))
+
+
+@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("spec", ["all-reduce:algorithm=ring", "sync:servers=2"])
+def test_a_resumed_run_has_the_metric_of_its_last_evaluation(world, spec, tmp_path):
+    for steps in (4, 7, 12):
+        run = pl.train(
+            plateau_task(),
+            spec,
+            WORLDS[world](2),
+            steps=steps,
+            evaluate_every=2,
+            checkpoint=tmp_path / "checkpoint",
+            resume=steps > 4,
+        )
+    check_close(run.parameters, plateaus_of_torch(12, 2))
+
+
 @pytest.mark.parametrize("spec", ["hogwild", "decentralized:mode=async"])
 def test_workers_of_their_own_pace_have_no_plateaus(spec):
-    with pytest.raises(
-        ConfigurationError, match="must not need a metric where workers update at their own pace"
-    ):
+    with refused("schedule", "ReduceLROnPlateau"):
         pl.train(plateau_task(), spec, simulated(2), steps=4)
 
 
 def test_optimizers_that_begin_anew_have_no_plateaus():
-    with pytest.raises(ConfigurationError, match="must not need a metric where optimizers begin anew"):
+    with refused("schedule", "ReduceLROnPlateau"):
         pl.train(plateau_task(), "fedavg", simulated(2), steps=4)
 
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from paceline.clusters.outcome import Outcome
+from paceline.clusters.base.outcome import Outcome
 from paceline.clusters.rank.notes import Notes, put_together
 
 

@@ -125,7 +125,7 @@ class Shapes(Stepping):
 
 
 @dataclass(frozen=True)
-class OwnPace:
+class OwnDuration:
     """Workers count updates and show, instead of their parameters, the number of the last one."""
 
     def roles(self, workers):
@@ -146,7 +146,7 @@ class OwnPace:
 
 @pytest.mark.parametrize("world", WORLDS)
 def test_every_update_has_a_number_of_its_own(world):
-    run = pl.train(a_task(), OwnPace(), WORLDS[world](3), steps=400)
+    run = pl.train(a_task(), OwnDuration(), WORLDS[world](3), steps=400)
     assert [r.step for r in run.history] == list(range(1, 401))
 
 
@@ -159,12 +159,12 @@ def test_processes_that_race_for_numbers_get_each_once():
 
 
 def test_the_mean_is_of_what_was_shown_last():
-    run = pl.train(a_task(), OwnPace(), simulated(3), steps=9)
+    run = pl.train(a_task(), OwnDuration(), simulated(3), steps=9)
     assert torch.equal(run.parameters, torch.full((37,), 8.0, dtype=torch.float64))  # of 7, 8 and 9
 
 
 def test_a_worker_that_has_shown_nothing_yet_does_not_count():
-    run = pl.train(a_task(), OwnPace(), simulated(3, slow={2: 1000.0}), steps=8)
+    run = pl.train(a_task(), OwnDuration(), simulated(3, slow={2: 1000.0}), steps=8)
     assert torch.equal(run.parameters, torch.full((37,), 7.5, dtype=torch.float64))  # of 7 and 8
 
 

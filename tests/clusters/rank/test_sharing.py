@@ -9,12 +9,13 @@ from typing import ClassVar
 import pytest
 import torch
 from conformance.cases import one_in
+from refusals import has, raised
 from tasks import a_task, numbers, samples, simulated
 from torch import nn
 from torch.utils.data import Dataset
 
 import paceline as pl
-from paceline.errors import PeerLost
+from paceline.errors import PeerLost, WorkerError
 from paceline.strategies.all_reduce import AllReduce
 from paceline.trace import Kind
 
@@ -249,7 +250,7 @@ def test_a_rank_that_dies_in_an_evaluation_ends_the_run_with_its_name(link, tmp_
             return super().__getitem__(number)
 
     task = a_task(test=Deadly(tmp_path), metric="mse", test_batch_size=7)
-    with pytest.raises(PeerLost, match="rank 1 is lost"):
+    with raised(PeerLost, rank=1):
         train(task, "all-reduce", pl.Local(workers=3, threads=1, link=link))
 
 
@@ -261,5 +262,5 @@ def test_an_error_of_one_workers_part_is_the_runs(tmp_path):
             return super().__getitem__(number)
 
     task = a_task(test=Broken(tmp_path), metric="mse", test_batch_size=7)
-    with pytest.raises(Exception, match="sample 8 is broken"):
+    with raised(WorkerError, traceback=has("sample 8 is broken")):
         train(task, "all-reduce", CLUSTERS["shared-memory-3"])

@@ -13,9 +13,10 @@ from clusters.namespaces import Driver, Host
 from clusters.ray_hosts import leftovers, needs_namespaces, needs_ray, on_ray, on_the_hosts, run_of
 from conformance.cases import STEPS, make_task
 from processes import children, wait_until
+from refusals import has, raised, refused
 
 import paceline as pl
-from paceline.errors import ConfigurationError, RunError
+from paceline.errors import RunError
 
 pytestmark = [needs_ray, on_the_hosts, pytest.mark.slow]
 
@@ -72,7 +73,7 @@ def test_a_head_that_stops_answering_ends_the_run_with_an_error_and_leaves_nothi
 
     driver = Driver(Host("here", "127.0.0.1"), {})
     try:
-        with pytest.raises(RunError, match="the head of the Ray cluster did not answer within 2 s"):
+        with raised(RunError, "2 s"):
             driver.call(run)
         pid = driver.pid()
         wait_until(lambda: children(pid) == [], "Ray's processes are gone")
@@ -106,21 +107,17 @@ def test_a_connection_to_another_cluster_is_refused(driver):
         finally:
             ray.shutdown()
 
-    with pytest.raises(ConfigurationError, match=r"must be that of ray\.init's connection, .*:\d+, but got"):
+    with refused("address", "127.0.0.1:1", bound=has("ray.init")):
         driver.call(run)
 
 
 def test_an_address_where_nobody_listens_is_refused(alone):
-    with pytest.raises(
-        ConfigurationError, match=r"running Ray cluster, but got '127.0.0.1:1 \(Connection refused\)'"
-    ):
+    with refused("address", has("127.0.0.1:1")):
         alone.call(train, "127.0.0.1:1")
 
 
 def test_a_name_that_does_not_resolve_is_refused(alone):
-    with pytest.raises(
-        ConfigurationError, match=r"must name a host that is known, but got 'nowhere\.invalid:1'"
-    ):
+    with refused("address", "nowhere.invalid:1"):
         alone.call(train, "nowhere.invalid:1")
 
 
@@ -131,9 +128,7 @@ def test_what_listens_but_is_no_ray_is_refused(alone):
         with socket.create_server((get_node_ip_address(), 0)) as mute:
             train(f"{get_node_ip_address()}:{mute.getsockname()[1]}")
 
-    with pytest.raises(
-        ConfigurationError, match="something listens there, but does not answer as Ray's head"
-    ):
+    with refused("address"):
         alone.call(run)
 
 
@@ -145,29 +140,25 @@ def elsewhere(hosts):
 
 @needs_namespaces
 def test_auto_on_a_machine_without_a_cluster_is_refused(elsewhere):
-    with pytest.raises(ConfigurationError, match=r"running Ray cluster, but got 'auto'; start one with"):
+    with refused("address", "auto"):
         elsewhere.call(train, "auto")
 
 
 @needs_namespaces
 def test_a_machine_that_is_not_in_the_cluster_is_told_so(hosts, elsewhere):
-    with pytest.raises(ConfigurationError, match=r"that this machine is in, .*; run `ray start --address="):
+    with refused("address", remedy=has("ray start")):
         elsewhere.call(train, hosts.address)
 
 
 def test_a_wrong_token_is_refused(hosts):
     driver = hosts.driver(RAY_AUTH_TOKEN="f" * 32)
-    with pytest.raises(
-        ConfigurationError, match=r"the token must be that of .*, but got 'another \(RAY_AUTH_TOKEN\)'"
-    ):
+    with refused("the token", has("RAY_AUTH_TOKEN")):
         driver.call(train, hosts.address)
 
 
 def test_a_missing_token_is_refused(hosts):
     driver = hosts.driver(RAY_AUTH_TOKEN="", RAY_AUTH_MODE="disabled", HOME="/nonexistent")
-    with pytest.raises(
-        ConfigurationError, match=r"the token must be .*, but got 'none'; set RAY_AUTH_MODE=token"
-    ):
+    with refused("the token", "none", remedy=has("RAY_AUTH_MODE=token")):
         driver.call(train, hosts.address)
 
 
@@ -179,7 +170,7 @@ def test_another_version_of_ray_is_refused(driver):
             patch.setattr(ray, "__version__", "1.2.3")
             train("auto")
 
-    with pytest.raises(RunError, match=r"does not fit the Ray cluster at auto: .*Ray: .*1\.2\.3"):
+    with raised(RunError, "auto", "1.2.3"):
         driver.call(run)
 
 

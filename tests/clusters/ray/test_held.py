@@ -5,7 +5,7 @@ import os
 import pytest
 from clusters.ray_hosts import leftovers, needs_ray, on_ray, on_the_hosts
 
-from paceline.clusters.job import Job
+from paceline.clusters.base.job import Job
 from paceline.errors import WorkerError
 
 pytestmark = [needs_ray, on_the_hosts]

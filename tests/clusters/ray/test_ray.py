@@ -21,6 +21,7 @@ from clusters.ray_hosts import (
 from conformance.cases import ASYNCHRONOUS, REPRODUCIBLE, SPECS, STEPS, make_task
 from orders import makes_rings_in_its_own_order, receives_in_the_other_order
 from processes import is_alive
+from refusals import has, raised, refused
 from tasks import a_task, a_wide_task, samples, simulated
 
 import paceline as pl
@@ -57,8 +58,8 @@ EQUAL = [spec for spec in ACROSS if spec in {with_ring(each) for each in REPRODU
         ({"workers": 0}, "workers"),
         ({"servers": -1}, "servers"),
         ({"resources": {}}, "resources"),
-        ({"resources": {"CPU": 0}}, r"resources\['CPU'\]"),
-        ({"resources": {"CPU": "many"}}, r"resources\['CPU'\]"),
+        ({"resources": {"CPU": 0}}, "resources['CPU']"),
+        ({"resources": {"CPU": "many"}}, "resources['CPU']"),
         ({"resources": ["CPU"]}, "resources"),
         ({"ports": (20000, 20100)}, "ports"),
         ({"ports": range(0)}, "ports"),
@@ -66,11 +67,11 @@ EQUAL = [spec for spec in ACROSS if spec in {with_ring(each) for each in REPRODU
         ({"deadline_s": 0}, "deadline_s"),
         ({"threads": 0}, "threads"),
         ({"slow": {4: 2.0}}, "slow"),
-        ({"slow": {1: 0.5}}, r"slow\[1\]"),
+        ({"slow": {1: 0.5}}, "slow[1]"),
     ],
 )
 def test_a_bad_argument_is_refused_where_it_is_made(given, argument):
-    with pytest.raises(ConfigurationError, match=rf"^{argument} must .*, but got"):
+    with refused(argument):
         pl.Ray(**given)
 
 
@@ -80,7 +81,7 @@ def test_addresses(address):
 
 
 def test_a_number_of_servers_that_is_not_the_strategy_s_is_refused():
-    with pytest.raises(ConfigurationError, match="servers must be 2 for this strategy, but got 1"):
+    with refused("servers", 1, bound=has(2)):
         pl.train(a_task(), "sync:servers=2", pl.Ray(servers=1), steps=1)
 
 
@@ -240,7 +241,7 @@ def test_a_killed_process_ends_the_run_with_its_rank_and_host(driver, hosts):
     driver.start(endless, "all-reduce:algorithm=ring", 2)
     wait_for(lambda: actors_on(hosts.hosts[1], "work"), "a rank is at work")
     os.kill(actors_on(hosts.hosts[1], "work")[0], signal.SIGKILL)
-    with pytest.raises(PeerLost, match=r"rank 1 is lost .*host1.*ended without a word") as caught:
+    with raised(PeerLost, rank=1, reason=has("ended", "host1")) as caught:
         driver.result()
     assert caught.value.rank == 1
     assert driver.call(leftovers) == []
@@ -305,6 +306,6 @@ def test_a_host_that_is_lost_is_named(own_hosts):
     driver.start(endless, "all-reduce:algorithm=ring", 2)
     wait_for(lambda: actors_on(own_hosts.hosts[1], "work"), "a rank is at work")
     own_hosts.hosts[1].end()
-    with pytest.raises(PeerLost, match=r"rank 1 is lost .*host1"):
+    with raised(PeerLost, rank=1, reason=has("host1")):
         driver.result()
     assert is_alive(driver.pid())

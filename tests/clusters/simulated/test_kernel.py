@@ -2,6 +2,7 @@ import asyncio
 
 import pytest
 import torch
+from refusals import raised
 from tasks import a_task, simulated
 
 import paceline as pl
@@ -13,7 +14,6 @@ from paceline.errors import DeadlockError
 def stuck(program, workers, **changes):
     with pytest.raises(DeadlockError) as caught:
         pl.run_program(program, simulated(workers, **changes))
-    assert str(caught.value).startswith("deadlock: nobody can go on\n")
     return list(caught.value.waits)
 
 
@@ -81,7 +81,7 @@ def test_a_deadlock_of_many_is_reported_in_short():
     async def program(ctx):
         await ctx.net.recv(ANY)
 
-    with pytest.raises(DeadlockError, match="… and 5 more"):
+    with raised(DeadlockError, "5 more"):
         pl.run_program(program, simulated(25))
 
 
@@ -189,7 +189,7 @@ def test_the_first_error_of_a_named_process_ends_all():
         await Event()
 
     waiting = Process(kernel, waits(), "waits")
-    with pytest.raises(LookupError, match="gone"):
+    with raised(LookupError, "gone"):
         kernel.run([waiting, Process(kernel, fails(), "fails")])
     waiting.cancel()
 

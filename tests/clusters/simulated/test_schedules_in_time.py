@@ -6,9 +6,9 @@ import torch
 
 import paceline as pl
 from paceline.collectives import all_reduce
-from paceline.schedules import ALL_REDUCE
-from paceline.schedules.collective import Collective
-from paceline.schedules.timing import time_schedule
+from paceline.schedules.collectives import ALL_REDUCE
+from paceline.schedules.collectives.collective import Collective
+from paceline.schedules.collectives.timing import time_schedule
 
 LINK = pl.Link("10Gbps", "50us")
 

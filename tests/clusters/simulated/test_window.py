@@ -2,11 +2,11 @@
 
 import pytest
 import torch
+from refusals import has, refused
 from tasks import a_task, simulated
 
 import paceline as pl
 from paceline.collectives import choose_algorithm
-from paceline.errors import ConfigurationError
 
 MEMORY = pl.Link(bandwidth=1000.0, latency=0.5)  # bytes a second, seconds
 
@@ -76,7 +76,7 @@ def test_a_prediction_of_the_default_is_of_the_algorithm_that_local_takes():
 
 
 def test_shared_memory_is_of_one_host():
-    with pytest.raises(ConfigurationError, match='hosts must be 1 with link="shared-memory", but got 2'):
+    with refused("hosts", 2, bound=has(1, "shared-memory")):
         pl.Simulated(workers=4, link="shared-memory", hosts=2)
-    with pytest.raises(ConfigurationError, match='link must be a pl.Link or "shared-memory"'):
+    with refused("link", "tcp", bound=has("pl.Link", "shared-memory")):
         pl.Simulated(workers=4, link="tcp")

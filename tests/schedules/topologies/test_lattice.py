@@ -1,7 +1,7 @@
 import networkx
 import pytest
+from refusals import has, refused
 
-from paceline.errors import ConfigurationError
 from paceline.schedules.topologies import build_topology
 
 
@@ -42,15 +42,15 @@ def test_corners_of_a_hypercube_differ_in_one_bit(dimensions):
 
 
 @pytest.mark.parametrize(
-    ("words", "peers", "message"),
+    ("words", "peers", "refusal"),
     [
-        ("hypercube", 12, "peers of a hypercube must be a power of two, but got 12; take 8 or 16 peers"),
-        ("torus", 7, "must not be a prime above 3, but got 7; take 6 or 8 peers, or rows=1 to have a ring"),
-        ("grid", 13, "or rows=1 to have a path"),
-        ("torus:rows=3", 16, "torus:rows must divide the peers, 16, evenly, but got 3"),
-        ("grid:rows=0", 16, "grid:rows must divide"),
+        ("hypercube", 12, refused("peers", 12, remedy=has(8, 16))),
+        ("torus", 7, refused("peers", 7, bound=has(3), remedy=has(6, 8, "rows=1"))),
+        ("grid", 13, refused("peers", 13, remedy=has("rows=1"))),
+        ("torus:rows=3", 16, refused("torus:rows", 3, bound=has(16))),
+        ("grid:rows=0", 16, refused("grid:rows", 0)),
     ],
 )
-def test_numbers_that_do_not_fit_are_refused_with_the_remedy(words, peers, message):
-    with pytest.raises(ConfigurationError, match=message):
+def test_numbers_that_do_not_fit_are_refused_with_the_remedy(words, peers, refusal):
+    with refusal:
         build_topology(words, peers)

@@ -1,8 +1,8 @@
 import networkx
 import numpy as np
 import pytest
+from refusals import has, refused
 
-from paceline.errors import ConfigurationError
 from paceline.schedules.topologies import build_topology
 
 LAZY_RING = np.array([[0.5, 0.25, 0, 0.25], [0.25, 0.5, 0.25, 0], [0, 0.25, 0.5, 0.25], [0.25, 0, 0.25, 0.5]])
@@ -37,21 +37,21 @@ def test_a_matrix_may_be_one_way():
 
 
 @pytest.mark.parametrize(
-    ("matrix", "message"),
+    ("matrix", "refusal"),
     [
-        ([[0.5, 0.5], [0.5, 0.6]], "doubly stochastic: row 1 must sum to 1, but got 1.1"),
-        ([[0.5, 0.5], [0.6, 0.4]], "doubly stochastic: column 0 must sum to 1, but got 1.1; push-sum"),
-        ([[1.5, -0.5], [-0.5, 1.5]], "at least 0 in row 0, column 1, but got -0.5"),
-        ([[np.nan, 1], [1, 0]], "must be finite and at least 0 in row 0, column 0, but got nan"),
-        (np.ones((2, 3)) / 3, "must be a square matrix, but got '2 x 3'"),
-        (np.zeros((0, 0)), "must be a square matrix, but got '0 x 0'"),
-        (1.0, "must be a square matrix, but got 'one number'"),
-        ([["a", "b"], ["c", "d"]], "must be a matrix of numbers"),
-        (object(), "must be a matrix of numbers"),
+        ([[0.5, 0.5], [0.5, 0.6]], refused("weights", 1.1)),
+        ([[0.5, 0.5], [0.6, 0.4]], refused("weights", 1.1, bound=has(0))),
+        ([[1.5, -0.5], [-0.5, 1.5]], refused("weights", -0.5, bound=has(1))),
+        ([[np.nan, 1], [1, 0]], refused("weights", has("nan"), bound=has(0))),
+        (np.ones((2, 3)) / 3, refused("weights", "2 x 3")),
+        (np.zeros((0, 0)), refused("weights", "0 x 0")),
+        (1.0, refused("weights")),
+        ([["a", "b"], ["c", "d"]], refused("weights")),
+        (object(), refused("weights")),
     ],
 )
-def test_a_wrong_matrix_is_refused_with_row_and_sum(matrix, message):
-    with pytest.raises(ConfigurationError, match=message):
+def test_a_wrong_matrix_is_refused_with_row_and_sum(matrix, refusal):
+    with refusal:
         build_topology(matrix)
 
 
@@ -60,33 +60,29 @@ def test_a_wrong_matrix_is_refused_with_row_and_sum(matrix, message):
 )
 def test_files_that_hold_no_matrix_are_refused(tmp_path, name, content):
     (tmp_path / name).write_text(content)
-    with pytest.raises(ConfigurationError, match="must be a .npy or .csv file of a matrix"):
+    with refused("weights"):
         build_topology(tmp_path / name)
 
 
 def test_a_pickle_is_never_loaded(tmp_path):
     path = tmp_path / "w.npy"
     np.save(path, np.array([[object()]]), allow_pickle=True)
-    with pytest.raises(ConfigurationError, match="allow_pickle"):
+    with refused("weights", str(path), remedy=has("allow_pickle")):
         build_topology(path)
 
 
 def test_weights_beside_the_edges_of_the_graph_are_refused():
-    with pytest.raises(
-        ConfigurationError, match="must be 0 in row 0, column 3: the topology has no edge there"
-    ):
+    with refused("weights", 0.25, bound=has("row 0, column 3")):
         build_topology("path", 4, weights=LAZY_RING)
 
 
 def test_a_matrix_for_another_number_of_peers_is_refused():
-    with pytest.raises(ConfigurationError, match="as many nodes as there are peers, 5, but got 4"):
+    with refused("topology", 4, bound=has(5)):
         build_topology(LAZY_RING, 5)
-    with pytest.raises(
-        ConfigurationError, match="weights must have as many nodes as there are peers, 5, but got 4"
-    ):
+    with refused("weights", 4, bound=has(5)):
         build_topology("ring", 5, weights=LAZY_RING)
 
 
 def test_a_matrix_does_not_suit_edges_that_change():
-    with pytest.raises(ConfigurationError, match="cannot be a matrix where the edges change"):
+    with refused("weights"):
         build_topology("one-peer-exponential", 4, weights=LAZY_RING)

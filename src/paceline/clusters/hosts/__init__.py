@@ -1,6 +1,6 @@
-"""Runs whose ranks are on several hosts, whoever started their processes.
+"""Runs with ranks on several hosts, independent of the launcher.
 
-A launcher (Ray, torchrun) starts a process for each rank. Each process makes a `RankProcess`. The launcher gives the
-seats of all of them to all of them, and then every process calls `work`. The driver has a `Hub`; each rank talks to it
-through a `HubClient`.
+A launcher (Ray, torchrun) starts a process for each rank. Each process creates a `RankProcess`. The launcher sends the
+members' addresses to all processes, and then every process calls `work`. The driver has a `Hub`. Each rank communicates
+with it through a `HubClient`.
 """

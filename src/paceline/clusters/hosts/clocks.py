@@ -1,9 +1,9 @@
-"""The clocks of several hosts, made one: how far each is ahead of the hub's, found by asking for the time.
+"""Synchronization of the clocks of several hosts: the offset of each clock from the hub's, found by exchanges.
 
-A host reads its clock at some moment between the hub's request and the arrival of the answer. The hub takes it for the
-middle, and is wrong by at most half of the exchange. So the quickest of several exchanges tells the most. Asked
-again at the end, the clocks also tell how much faster one went than the other. Source: Cristian, "Probabilistic clock
-synchronization", 1989.
+A host reads its clock at some time between the hub's request and the arrival of the answer. The hub assumes the middle.
+The error is at most half of the exchange, so the fastest of several exchanges is the most accurate. A second
+measurement at the end of the run shows how much faster one clock ran than the other. Source: Cristian, "Probabilistic
+clock synchronization", 1989.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ EXCHANGES = 16
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One request for the time: when it went and came back by the hub's clock, and what the other clock said."""
+    """One exchange: when the hub sent the request and received the answer, and the time in the answer."""
 
     asked_s: float
     answer_s: float
@@ -29,18 +29,18 @@ class Reading:
 
     @property
     def offset_s(self) -> float:
-        """How far the other clock is ahead."""
+        """Offset of the other clock. Positive if it is ahead."""
         return self.answer_s - (self.asked_s + self.answered_s) / 2
 
     @property
     def residual_s(self) -> float:
-        """By how much the offset may be wrong at most."""
+        """Upper bound of the error of the offset."""
         return (self.answered_s - self.asked_s) / 2
 
 
 @dataclass(slots=True)
 class Clock:
-    """A host's clock as the hub sees it: its best readings at the run's start and at its end."""
+    """Clock of a host: its best readings at the start and at the end of the run."""
 
     start: Reading | None = None
     end: Reading | None = None
@@ -63,19 +63,19 @@ class Clock:
 
     @property
     def rate(self) -> float:
-        """Seconds of the hub's clock for each second of this one."""
+        """Seconds of the hub's clock for each second of this clock."""
         if self.start is None or self.end is None:
             return 1.0
         theirs_s = self.end.answer_s - self.start.answer_s
         gained_s = self.end.offset_s - self.start.offset_s
-        # A correction smaller than the readings' own error is no gain.
+        # A correction that is smaller than the error of the readings does not help.
         if theirs_s <= 0 or abs(gained_s) <= self.start.residual_s + self.end.residual_s:
             return 1.0
         return 1.0 - gained_s / theirs_s
 
 
 def one_clock(spans: Spans, clock: Clock) -> Spans:
-    """A rank's spans by the hub's clock. They count from the run's start, which both clocks agree on."""
+    """Convert a rank's spans to the hub's clock. They count from the run's start, on which both clocks agree."""
     if clock.rate == 1.0:
         return spans
     array = np.array(spans.array)

@@ -1,4 +1,4 @@
-"""The driver's side of a run on several hosts: hears its ranks, keeps them informed, and puts their clocks together."""
+"""Driver side of a run on several hosts: receives from the ranks, informs them, and synchronizes their clocks."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
-from paceline.clusters import stopping
+from paceline.clusters.base import stopping
+from paceline.clusters.base.job import Consult, Job
+from paceline.clusters.base.outcome import Outcome
+from paceline.clusters.base.roster import Roster
 from paceline.clusters.hosts.clocks import EXCHANGES, Clock, Reading, one_clock
 from paceline.clusters.hosts.hub_client import BEAT_S, patience_s
-from paceline.clusters.hosts.hub_socket import HubSocket
+from paceline.clusters.hosts.hub_socket import HubSocket, Sender
 from paceline.clusters.hosts.requests import Requests
 from paceline.clusters.hosts.table import Table, whereabouts
-from paceline.clusters.hosts.wire import ASKING, HEARING
-from paceline.clusters.job import Consult, Job
-from paceline.clusters.outcome import Outcome
-from paceline.clusters.process.blame import Life, explain
+from paceline.clusters.process.blame import ProcessState, explain
 from paceline.clusters.process.channel import Letter
 from paceline.clusters.process.letters import (
     read_error,
@@ -27,34 +27,36 @@ from paceline.clusters.process.letters import (
     write_outcomes,
 )
 from paceline.clusters.process.status_board import Status, StatusBoard
-from paceline.clusters.roster import Roster
 from paceline.errors import DeadlineError, RunError
-from paceline.links.memory import SharedMemory
-from paceline.run import Progress
+from paceline.links.memory.shared import SharedMemory
+from paceline.links.tcp.handshake import Channel
+from paceline.runs.run import Progress
+from paceline.system import interrupts
 
 __all__ = ["Hub", "Launcher"]
 
 _LISTEN_S = 0.1
-_GRACE_S = 1.0  # how long the ranks have after a failure to say what they waited for, and to part
-_SILENCE_S = 4 * BEAT_S  # who has not been heard for so long is stopped, or gone
-_CLOCKS_S = 2.0  # how long the clocks are asked at most
+_GRACE_S = 1.0  # time for the ranks after a failure to report what they waited for, and to disconnect
+_SILENCE_S = 4 * BEAT_S  # a rank that is silent for this time is stopped or has ended
+_CLOCKS_S = 2.0  # time limit for the clock exchanges
 
 
 class Launcher(Protocol):
-    """Who started the ranks' processes."""
+    """Interface of the launcher that started the ranks' processes."""
 
     def losses(self) -> Iterable[tuple[int, str]]:
-        """The ranks whose processes have ended since it was last asked, and how."""
+        """Return the ranks that have ended since the last call, with a reason for each."""
         ...
 
 
 class Hub:
-    """The middle of the run. It is in the driver; each rank reaches it by a `HubClient`."""
+    """Center of the run, in the driver. Each rank connects to it with a `HubClient`."""
 
     def __init__(
         self,
         job: Job,
         *,
+        run_id: bytes,
         bind: str,
         encrypt: bool,
         token: bytes,
@@ -63,8 +65,8 @@ class Hub:
     ) -> None:
         self._job = job
         self._deadline_s = deadline_s
-        self._socket = HubSocket(bind=bind, encrypt=encrypt, token=token, ports=ports)
-        self.seat = self._socket.seat
+        self._socket = HubSocket(run_id=run_id, bind=bind, encrypt=encrypt, token=token, ports=ports)
+        self.address = self._socket.address
         memory = SharedMemory.create("hub", StatusBoard.nbytes(job.ranks))
         memory.close_fd()  # only this process uses it
         self._board = StatusBoard(memory, job.ranks)
@@ -74,22 +76,24 @@ class Hub:
         self._asked_at_end = False
         self._parted = self._shares = False
         self._stopped = threading.Event()
+        self.active_s = time.monotonic()
+        """When the hub's thread last listened, on the monotonic clock."""
         self._heard_s: dict[int, float] = {}
         self._hearing: set[int] = set()
         self._leaving_s: dict[int, float] = {}
-        """By rank, of those that say they have written how they ended: when a piece of that letter last arrived."""
+        """For each rank that has sent its end: when a part of that message last arrived."""
         self._gone: set[int] = set()
-        """Ranks that have heard the hub's last letter."""
+        """Ranks that have received the hub's last message."""
         self._ears: dict[int, tuple[int, float]] = {}
-        """How much of a letter each rank says it has heard, and since when that has not changed."""
+        """For each rank: bytes of a message that it has received, and since when this number is unchanged."""
         self._requests = Requests(job, self._board, self._tell)
 
     def stop(self) -> None:
-        """From another thread: end `work` soon, whatever its state."""
+        """Make `work` end soon in any state. Called from another thread."""
         self._stopped.set()
 
     def give_up(self, error: Exception) -> None:
-        """Let the ranks know why the run ends, if they do not know yet."""
+        """Send the ranks the reason for the end of the run, if it has not been sent yet."""
         if not self._parted:
             self._part({"error": write_error(-1, -1, error)})
 
@@ -107,15 +111,15 @@ class Hub:
         *,
         share: bool = False,
     ) -> list[Outcome]:
-        """Run the job to its end; raise what ended it early. The ranks' processes are on their way.
+        """Run the job to its end. Raise the error that ended it early. The ranks' processes are starting.
 
-        `share`: let every rank know how all have ended, where each is a process of the user's own.
+        With `share`, every rank receives the outcomes of all ranks. Used if each rank is a process of the user.
         """
         self._consult = consult
         self._table = table
         self._launcher = launcher
         self._requests.hosts = table.hosts
-        self._socket.admit(table.keys)
+        self._socket.admit(table.certificates)
         self._wait_until_ready()
         self._ask_clocks()
         self._go()
@@ -135,6 +139,9 @@ class Hub:
         return outcomes
 
     def _go(self) -> None:
+        for rank in range(self._job.ranks):
+            if self._board.status(rank) is Status.LOST:  # a rank that connected later has not received it yet
+                self._tell_status(rank, Status.LOST)
         start_s = time.monotonic()
         for rank, clock in enumerate(self._clocks):
             self._tell(rank, "go", {"start_s": start_s + clock.offset_s})
@@ -145,12 +152,12 @@ class Hub:
             self._tell(rank, "part", values, blobs)
 
     def _see_off(self) -> None:
-        """Wait until the ranks have heard the hub's last letter, as long as they make progress.
+        """Wait until the ranks have received the hub's last message, as long as they make progress.
 
-        Closing a connection on which data still arrives discards what the other side has not read.
+        Closing a connection while data still arrives discards data that the other side has not read.
         """
         since_s = time.monotonic()
-        # The outcomes of all ranks take their time.
+        # Sending the outcomes of all ranks may take long.
         limit_s = self._deadline_s if self._shares else _GRACE_S
         while any(time.monotonic() - max(since_s, self._ears[r][1]) < limit_s for r in self._still_here()):
             self._listen(_LISTEN_S)
@@ -170,21 +177,37 @@ class Hub:
             outcome.spans = one_clock(outcome.spans, clock)
         return outcome
 
-    # Listening
+    # Messages
 
     def _wait_until_ready(self) -> None:
-        deadline_s = time.monotonic() + self._job.start_s(self._deadline_s)
-        # A rank whose thread has not been heard is not connected yet: ZeroMQ would drop a message to it.
-        while not self._roster.all_ready or len(self._hearing) < self._job.ranks:
+        began_s = time.monotonic()
+        while self._unheard() or self._roster.missing:
             self._step()
-            if time.monotonic() > deadline_s:
-                missing = ", ".join(f"{rank} on {self._table.name_of(rank)}" for rank in self._roster.missing)
-                raise DeadlineError(-1, "starting", f"rank {missing}", self._deadline_s)
+            self._check_start(time.monotonic() - began_s)
+
+    def _unheard(self) -> list[int]:
+        """Return the ranks that have not connected. A message to them would be dropped."""
+        return [r for r in range(self._job.ranks) if r not in self._hearing and self._roster.is_open(r)]
+
+    def _check_start(self, took_s: float) -> None:
+        """Check the start. A rank must connect within `deadline_s`. Then it sends heartbeats, and may import or trace
+        longer."""
+        unheard = self._unheard()
+        limit_s = self._deadline_s if unheard else self._job.start_s(self._deadline_s)
+        if took_s <= limit_s:
+            return
+        for rank in filter(self._job.can_lose, unheard):
+            self._note_loss(rank, f"it did not connect within {limit_s:g} s")
+        late = [rank for rank in unheard or self._roster.missing if self._roster.is_open(rank)]
+        if late:
+            names = ", ".join(f"{rank} on {self._table.name_of(rank)}" for rank in late)
+            raise DeadlineError(-1, "starting", f"rank {names}", limit_s)
 
     def _step(self) -> None:
-        """Listen for a moment; raise if the run cannot go on."""
+        """Listen for a short time. Raise an error if the run cannot continue."""
+        interrupts.safe_point()
         if self._stopped.is_set():
-            raise RunError("the run was given up")
+            raise RunError("the run was aborted")
         self._listen(_LISTEN_S)
         self._look_for_the_lost()
         if self._roster.failures:
@@ -197,16 +220,20 @@ class Hub:
             raise cause
 
     def _listen(self, timeout_s: float) -> None:
-        """Take the letters that are there, for so long at most; wait for one if there is none."""
-        for rank, sender, letter in self._socket.receive(timeout_s):
+        """Handle the messages that have arrived. Wait up to `timeout_s` if there are none."""
+        self.active_s = time.monotonic()
+        for sender, letter in self._socket.receive(timeout_s):
+            rank = sender.rank
             self._heard_s[rank] = now_s = time.monotonic()
-            if rank in self._leaving_s and sender.startswith(ASKING):
+            if rank in self._leaving_s and sender.channel is Channel.ASK:
                 self._leaving_s[rank] = now_s
             if letter is not None:
                 self._handle(rank, letter, sender)
 
-    def _handle(self, rank: int, letter: Letter, sender: bytes) -> None:
+    def _handle(self, rank: int, letter: Letter, sender: Sender) -> None:
         values = letter.values
+        if self._board.status(rank) is Status.LOST and letter.word not in ("beat", "part"):
+            return  # the run continues without it, and ignores its updates and its errors
         if letter.word == "beat":
             self._hearing.add(rank)
             self._note_beat(rank, values.pop("leaves"), values.pop("hears"))
@@ -252,23 +279,29 @@ class Hub:
     def _tell(
         self, rank: int, word: str, values: dict[str, Any] | None = None, blobs: Sequence[Any] = ()
     ) -> None:
-        self._socket.send(HEARING + str(rank).encode(), word, values, blobs)
+        self._socket.send(Sender(rank, Channel.HEAR), word, values, blobs)
 
-    # Who is there
+    # Liveness
 
     def _set_status(self, rank: int, status: Status) -> None:
         self._board.set_status(rank, status)
+        self._tell_status(rank, status)
+        if status is Status.LOST:
+            self._requests.forget(rank)
+
+    def _tell_status(self, rank: int, status: Status) -> None:
         for other in range(self._job.ranks):
             if other != rank:
                 self._tell(other, "status", {"rank": rank, "status": int(status)})
-        if status is Status.LOST:
-            self._requests.forget(rank)
 
     def _look_for_the_lost(self) -> None:
         for rank, reason in self._launcher.losses():
             self._note_loss(rank, reason)
         silent_s = patience_s(self._deadline_s)
         now_s = time.monotonic()
+        for rank, ended_s in self._socket.disconnected_s.items():
+            if now_s - ended_s > _GRACE_S:
+                self._note_loss(rank, "its connections to the driver were closed")
         for rank, heard_s in self._heard_s.items():
             if now_s - heard_s > silent_s:
                 self._note_loss(rank, f"no sign of life for {silent_s:g} s")
@@ -283,18 +316,18 @@ class Hub:
             self._set_status(rank, Status.LOST)
 
     def _give_up_on(self, rank: int) -> None:
-        """A rank is late, and the run is done without it."""
+        """Handle a late rank that the run can complete without."""
         if self._job.can_lose(rank):
-            self._note_loss(rank, "it did not come to the end of the run in time")
+            self._note_loss(rank, "it did not reach the end of the run in time")
 
-    def _life(self, rank: int) -> Life:
+    def _life(self, rank: int) -> ProcessState:
         heard_s = self._heard_s.get(rank, -math.inf)
-        return Life.SILENT if time.monotonic() - heard_s > _SILENCE_S else Life.ASLEEP
+        return ProcessState.SILENT if time.monotonic() - heard_s > _SILENCE_S else ProcessState.ASLEEP
 
     # Clocks
 
     def _ask_clocks(self) -> None:
-        """Ask each rank that has another clock for the time, several times, one after the other."""
+        """Exchange the time with each rank on another host, several times, one after the other."""
         self._answered = [0] * self._job.ranks
         until_s = time.monotonic() + _CLOCKS_S
         here = whereabouts().host

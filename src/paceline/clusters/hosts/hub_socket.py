@@ -1,114 +1,180 @@
-"""The hub's socket: it takes letters of the run's ranks, and nobody can make it use more memory than these need."""
+"""Connections of the hub: two for each rank, one for requests and one for notifications."""
 
 from __future__ import annotations
 
 import logging
+import select
+import socket as sockets
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import zmq
-
-from paceline.clusters.hosts.wire import ASKING, HEARING, LetterReader, limit_intake, write_letter
+from paceline.clusters.hosts.wire import LetterConnection
 from paceline.clusters.process.channel import Letter
 from paceline.errors import FrameError
-from paceline.links.credentials import Gate
-from paceline.links.seats import Seat, bind_socket
+from paceline.links.tcp.acceptor import Acceptor, Handover
+from paceline.links.tcp.address import PeerAddress, listen
+from paceline.links.tcp.handshake import Authenticator, Channel, Peer
+from paceline.links.tcp.streams import open_stream
 
-__all__ = ["Arrival", "HubSocket"]
+__all__ = ["Arrival", "HubSocket", "Sender"]
 
 _log = logging.getLogger("paceline")
 
-# Most that a connection may have brought and ZeroMQ not handed over. The 16 pieces that may wait unread are 1 MiB.
-_HELD_BYTES = 2**23
-_LOOK_S = 0.1  # how often that is checked
+_READ = select.EPOLLIN | select.EPOLLRDHUP
+
+
+class Sender(NamedTuple):
+    """One connection of a rank."""
+
+    rank: int
+    channel: Channel
 
 
 class Arrival(NamedTuple):
-    """A piece of a letter has come; with its last piece, the letter."""
+    """Data from a rank: a message, or None for a part of one."""
 
-    rank: int
-    sender: bytes
+    sender: Sender
     letter: Letter | None
 
 
 class HubSocket:
-    """Takes pieces of letters from whoever has been admitted. A stranger is cut off after some kilobytes."""
+    """Listener on one port. Only admitted processes pass the handshake."""
 
-    def __init__(self, *, bind: str, encrypt: bool, token: bytes, ports: range | None) -> None:
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._gate = Gate(self._context, encrypt=encrypt, token=token)
-        self._socket = self._context.socket(zmq.ROUTER)
-        self._socket.sndhwm = 0
-        limit_intake(self._socket)
-        self._intake = self._gate.guard(self._socket)
-        self._readers: dict[bytes, LetterReader] = {}
-        self._refused: set[str] = set()
-        self._look_s = 0.0
-        try:
-            self.seat = Seat(bind_socket(self._socket, bind, ports), self._gate.keys.public)
-        except BaseException:
-            self.close(linger_s=0.0)
-            raise
+    def __init__(self, *, run_id: bytes, bind: str, encrypt: bool, token: bytes, ports: range | None) -> None:
+        self._authenticator = Authenticator("hub", run_id=run_id, token=token, encrypt=encrypt)
+        listener = listen(bind, ports)
+        host, port = listener.getsockname()[:2]
+        self.address = PeerAddress(host, port, self._authenticator.certificate)
+        self._connections: dict[Sender, LetterConnection] = {}
+        self._senders: dict[int, Sender] = {}
+        """By file descriptor of the connection."""
+        self._unread: set[Sender] = set()
+        """Connections with more data than one turn reads. TLS may buffer data that the system does not report."""
+        self._refused: set[Sender] = set()
+        self.disconnected_s: dict[int, float] = {}
+        """For each rank without a connection: when the last one ended, on the monotonic clock."""
+        self._handover = Handover()
+        self._watch = select.epoll()
+        self._watch.register(self._handover.fileno(), select.EPOLLIN)
+        self.acceptor = Acceptor(listener, self._authenticator, self._welcome)
 
-    def admit(self, names: Mapping[str, bytes]) -> None:
-        self._gate.admit(names)
+    def admit(self, certificates: Mapping[str, bytes]) -> None:
+        self._authenticator.admit(certificates)
+        self.acceptor.start()
 
     def receive(self, timeout_s: float) -> Iterator[Arrival]:
-        """Give what has come; wait if there is nothing. It ends after that time: somebody may send without end."""
-        if self._socket.poll(int(timeout_s * 1000)):
-            until_s = time.monotonic() + timeout_s
-            while int(self._socket.get(zmq.EVENTS)) & zmq.POLLIN:
-                identity, *parts = self._socket.recv_multipart(copy=False)
-                if arrival := self._read(bytes(identity.buffer), parts):
-                    yield arrival
-                if time.monotonic() > until_s:
-                    break
-        self._look_at_connections()
+        """Yield the data that has arrived. Wait up to `timeout_s` if there is none. Each connection has one turn."""
+        events = self._watch.poll(0 if self._unread else timeout_s)
+        ready, self._unread = self._unread, set()
+        for fd, event in events:
+            sender = self._senders.get(fd)
+            if sender is None:
+                self._take_new()
+                continue
+            if event & ~select.EPOLLOUT:
+                ready.add(sender)
+            if event & select.EPOLLOUT:
+                self._flush(sender)
+        for sender in sorted(ready):
+            yield from self._read(sender)
 
     def send(
-        self, to: bytes, word: str, values: dict[str, Any] | None = None, blobs: Sequence[Any] = ()
+        self, to: Sender, word: str, values: dict[str, Any] | None = None, blobs: Sequence[Any] = ()
     ) -> None:
-        for piece in write_letter(word, values, blobs):
-            self._socket.send_multipart([to, piece])
+        """Send a message now, or as soon as there is room. It is dropped if the rank is not connected."""
+        if connection := self._connections.get(to):
+            connection.post(word, values, blobs)
+            self._watch_for(to, connection)
 
     def close(self, *, linger_s: float) -> None:
-        """Close the socket. What was sent before has so long to leave."""
-        self._socket.close(linger=int(1000 * linger_s))
-        self._gate.close()
-        self._context.term()
+        """Close all connections. Unsent data has `linger_s` seconds to leave."""
+        self.acceptor.close()
+        self._handover.close()
+        self._send_rest(linger_s)
+        for connection in self._connections.values():
+            connection.close()
+        self._watch.close()
 
-    def _read(self, sender: bytes, parts: Sequence[zmq.Frame]) -> Arrival | None:
-        for part in parts:
-            self._intake.took(int(part.get(zmq.SRCFD)), len(part.buffer))
-        name = str(parts[0].get("User-Id"))
+    def _send_rest(self, linger_s: float) -> None:
+        until_s = time.monotonic() + linger_s
+        for connection in self._connections.values():
+            self._watch.modify(connection.stream.fileno(), select.EPOLLOUT if connection.has_unsent else 0)
+        while any(connection.has_unsent for connection in self._connections.values()):
+            for fd, _ in self._watch.poll(max(0.0, until_s - time.monotonic())):
+                sender = self._senders[fd]
+                left = self._connections[sender]
+                left.flush()
+                if left.stream.is_broken or not left.has_unsent:
+                    self._drop(sender, left)
+            if time.monotonic() >= until_s:
+                return
+
+    def _take_new(self) -> None:
+        for peer, socket in self._handover.take():
+            sender = Sender(int(peer.name), peer.channel)
+            if old := self._connections.get(sender):
+                self._drop(sender, old)
+            connection = self._connections[sender] = LetterConnection(open_stream(socket))
+            self._senders[connection.stream.fileno()] = sender
+            self.disconnected_s.pop(sender.rank, None)
+            self._watch.register(connection.stream.fileno(), _READ)
+            self._unread.add(sender)  # data that came with the handshake is not reported again
+
+    def _read(self, sender: Sender) -> Iterator[Arrival]:
+        connection = self._connections.get(sender)
+        if connection is None:
+            return
+        connection.stream.is_readable = True
         try:
-            rank = _rank_of(sender, name)
-            if len(parts) > 1:
-                raise FrameError("a piece of several parts")
-            reader = self._readers.setdefault(sender, LetterReader())
-            return Arrival(rank, sender, reader.take(parts[0].buffer))
+            received, letters = connection.receive()
         except FrameError as error:
-            self._refuse(name, f"refused a letter from {sender!r}: {error}")
-        return None
+            self._refuse(sender, connection, error)
+            return
+        if connection.stream.is_broken:
+            self._drop(sender, connection)
+        elif connection.stream.is_readable:
+            self._unread.add(sender)
+        for letter in letters:
+            yield Arrival(sender, letter)
+        if received and not letters:
+            yield Arrival(sender, None)
 
-    def _look_at_connections(self) -> None:
-        now_s = time.monotonic()
-        if now_s > self._look_s + _LOOK_S:
-            self._look_s = now_s
-            port = int(self.seat.address.rpartition(":")[2])
-            if self._intake.cut_off(port, _HELD_BYTES):
-                self._refuse("a message without end", "cut off a connection that sent a message without end")
+    def _flush(self, sender: Sender) -> None:
+        if connection := self._connections.get(sender):
+            connection.flush()
+            self._watch_for(sender, connection)
 
-    def _refuse(self, who: str, text: str) -> None:
-        """Go on without it; say so once."""
-        if who not in self._refused:
-            self._refused.add(who)
-            _log.warning("%s", text)
+    def _watch_for(self, sender: Sender, connection: LetterConnection) -> None:
+        if connection.stream.is_broken:
+            self._drop(sender, connection)
+        else:
+            events = _READ | (select.EPOLLOUT if connection.has_unsent else 0)
+            self._watch.modify(connection.stream.fileno(), events)
 
+    def _drop(self, sender: Sender, connection: LetterConnection) -> None:
+        """Remove a connection that has ended. The hub decides whether its rank is lost."""
+        del self._connections[sender]
+        self._senders = {fd: other for fd, other in self._senders.items() if other != sender}
+        connection.close()
+        if not any(other.rank == sender.rank for other in self._connections):
+            self.disconnected_s[sender.rank] = time.monotonic()
 
-def _rank_of(sender: bytes, name: str) -> int:
-    """The rank that the sender's credentials name. What the sender calls itself must agree."""
-    if sender not in (ASKING + name.encode(), HEARING + name.encode()) or not name.isdigit():
-        raise FrameError(f"its credentials say {name!r}")
-    return int(name)
+    def _refuse(self, sender: Sender, connection: LetterConnection, error: FrameError) -> None:
+        self._drop(sender, connection)
+        if sender not in self._refused:
+            self._refused.add(sender)
+            _log.warning("closed a connection of rank %d to the hub: %s", sender.rank, error)
+
+    # In other threads
+
+    def _welcome(self, peer: Peer, socket: sockets.socket) -> None:
+        is_open = peer.name.isdecimal() and not peer.is_newcomer and peer.channel is not Channel.DATA
+        try:
+            self._authenticator.answer(socket, is_open=is_open)
+        except OSError:
+            is_open = False
+        if is_open:
+            self._handover.put(peer, socket)
+        else:
+            socket.close()

@@ -1,52 +1,52 @@
-"""The life of a rank on one of several hosts, from taking its place to its last letter."""
+"""Lifecycle of a rank on one of several hosts, from opening its socket to its last message."""
 
 from __future__ import annotations
 
 import importlib
 from dataclasses import dataclass
 
-from paceline.chance import kept
+from paceline.clusters.base.job import Job
+from paceline.clusters.base.threads import computing_threads
 from paceline.clusters.hosts.driver import HubDriver
 from paceline.clusters.hosts.hub_client import HubClient
 from paceline.clusters.hosts.table import Member, Table, whereabouts
-from paceline.clusters.job import Job
-from paceline.clusters.local.worker import drive, seed_chance
+from paceline.clusters.local.worker import drive, seed_generators
 from paceline.clusters.process.channel import Letter
 from paceline.clusters.process.context import ProcessContext
 from paceline.clusters.process.letters import write_error, write_outcome
 from paceline.clusters.process.status_board import StatusBoard
 from paceline.clusters.process.wiring import Wiring
-from paceline.clusters.rank.keeper import prepare
-from paceline.clusters.threads import computing_threads
+from paceline.clusters.rank.checkpoint_writer import prepare
 from paceline.costs.stragglers import Stragglers
 from paceline.errors import Cancelled, RunError
 from paceline.links import fuzz
-from paceline.links.bells import Bells, SocketBells
-from paceline.links.lending import Lending
-from paceline.links.memory import SharedMemory
+from paceline.links.memory.bells import Bells, SocketBells
+from paceline.links.memory.lending import Lending
+from paceline.links.memory.ring_ways import RingWays
+from paceline.links.memory.shared import SharedMemory
 from paceline.links.mixed import MixedWays
-from paceline.links.shared_memory import RingWays
 from paceline.links.tcp import TcpEndpoint, TcpWays
-from paceline.replica.devices import device_of
+from paceline.model.devices import device_of
+from paceline.system.seeding import rng_preserved
 
 __all__ = ["Assignment", "RankProcess"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Assignment:
-    """What is the same for all ranks, and private to the run: it reaches them by their launcher."""
+    """Settings that are the same for all ranks. They are private to the run: the launcher sends them."""
 
     job: Job
     stragglers: Stragglers
     deadline_s: float
     threads: int | None
-    """Of each rank. None: its share of its host's cores."""
+    """Compute threads of each rank. None for its share of the host's cores."""
     device: str
-    """Of all ranks, as a word. Each host says for itself what that is there."""
+    """Device name, the same for all ranks. Each host resolves it for itself."""
 
 
 class RankProcess:
-    """A process's place in a run, taken before the run begins: a socket, and keys of its own."""
+    """A process of a run, created before the run starts. It has a socket and its own keys."""
 
     def __init__(
         self,
@@ -65,21 +65,21 @@ class RankProcess:
 
     @property
     def member(self) -> Member:
-        return Member(seat=self._endpoint.seat, where=whereabouts())
+        return Member(address=self._endpoint.address, where=whereabouts())
 
     def work(self, assignment: Assignment, table: Table) -> Letter | None:
-        """Run this rank's program to its end; what the hub said in parting."""
+        """Run this rank's program to its end. Return the hub's last message, or None if the hub is lost."""
         job, endpoint = assignment.job, self._endpoint
         fuzz.begin(self._rank)
-        endpoint.meet([member.seat for member in table.members])
+        endpoint.meet([member.address for member in table.members], {"hub": table.hub.certificate})
         board = StatusBoard(SharedMemory.create("board", StatusBoard.nbytes(job.ranks)), job.ranks)
         board.last_step = job.steps
         client = HubClient(
-            self._rank, board, endpoint.context, endpoint.gate, table.hub, deadline_s=assignment.deadline_s
+            self._rank, board, endpoint.authenticator, table.hub, deadline_s=assignment.deadline_s
         )
         try:
             threads = assignment.threads or table.threads_of(self._rank, job.workers)
-            with computing_threads(threads), kept():
+            with computing_threads(threads), rng_preserved():
                 self._run(assignment, table, HubDriver(self._rank, job.workers, board, client))
             return client.wait_to_part()
         finally:
@@ -87,14 +87,14 @@ class RankProcess:
             endpoint.close()
 
     def _run(self, assignment: Assignment, table: Table, driver: HubDriver) -> None:
-        """Write to the driver how it went, whatever it was."""
+        """Run the program, and send the outcome or the error to the driver."""
         rank, job, client = self._rank, assignment.job, driver.client
         context: ProcessContext | None = None
         try:
             if job.task is not None:
-                # Torch imports it with the first optimizer, which takes seconds: not in the run's time.
+                # Torch imports it with the first optimizer, which takes seconds: do it before the run's clock starts.
                 importlib.import_module("torch._dynamo")
-            seed_chance(job.seed, rank)
+            seed_generators(job.seed, rank)
             context = self._open(assignment, table, driver)
             prepare(context)
             context.prepare()
@@ -114,7 +114,7 @@ class RankProcess:
                 context.close()
 
     def _open(self, assignment: Assignment, table: Table, driver: HubDriver) -> ProcessContext:
-        """Join the ranks of this host by shared memory, and the others by TCP."""
+        """Connect to the ranks of this host by shared memory, and to the others by TCP."""
         rank, job, endpoint = self._rank, assignment.job, self._endpoint
         bells = SocketBells(driver.memory("bells", Bells.nbytes(job.ranks)), 0, job.ranks, table.run_id.hex())
         bells.watch(rank, endpoint)

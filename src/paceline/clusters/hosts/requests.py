@@ -1,11 +1,11 @@
-"""What ranks of several hosts ask of the hub: numbers for updates and groups, the run's end, memory, others' rows."""
+"""Requests of ranks on several hosts to the hub: numbers of updates and groups, end of the run, memory, rows."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from paceline.clusters.job import Job
+from paceline.clusters.base.job import Job
 from paceline.clusters.process.channel import Letter
 from paceline.clusters.process.status_board import Status, StatusBoard
 from paceline.clusters.rank.counter import UpdateCounter
@@ -18,7 +18,7 @@ Tell = Callable[..., None]
 
 
 class Requests:
-    """The open requests, and what is needed to answer them. The answer is a letter of the same word."""
+    """Open requests, and the state needed to answer them. An answer has the same word as its request."""
 
     def __init__(self, job: Job, board: StatusBoard, tell: Tell) -> None:
         self._job = job
@@ -28,7 +28,8 @@ class Requests:
         self._updates = UpdateCounter()
         self._groups = GroupNumbers()
         self._paths: dict[tuple[int, str], str | None] = {}
-        self._waiting: dict[tuple[int, str], list[tuple[Answer, dict[str, Any]]]] = {}
+        self._makers: dict[tuple[int, str], int] = {}
+        self._waiting: dict[tuple[int, str], list[tuple[int, Letter, Answer]]] = {}
         self._telling: _Round | None = None
         self._rows: dict[int, _Round] = {}
 
@@ -38,8 +39,8 @@ class Requests:
             "group": self._number_group,
             "end_after": self._end_after,
             "last_step": self._noted_news,
-            "say": self._say,
-            "said": self._noted_news,
+            "announce_end": self._announce_end,
+            "announced_end": self._noted_news,
             "announce": self._announce,
             "metric": self._noted_news,
             "memory": self._find_memory,
@@ -52,10 +53,17 @@ class Requests:
             words[letter.word](rank, letter, answer)
 
     def forget(self, rank: int) -> None:
-        """A rank is lost: nobody waits for its part any more."""
+        """Handle a lost rank: stop waiting for its parts."""
         for each in (self._telling, *self._rows.values()):
             if each is not None:
                 each.do_without(rank)
+        for key in [key for key, maker in self._makers.items() if maker == rank]:
+            if (
+                self._paths[key] is None
+            ):  # the rank died before it created the memory: another rank creates it
+                del self._paths[key]
+                for request in self._waiting.pop(key, []):
+                    self._find_memory(*request)
 
     def _others(self) -> list[int]:
         return [rank for rank in range(self._job.ranks) if self._board.status(rank) is Status.RUNNING]
@@ -66,18 +74,20 @@ class Requests:
     def _number_group(self, rank: int, letter: Letter, answer: Answer) -> None:
         answer({**letter.values, "number": self._groups.number_of(tuple(letter.values["members"]))})
 
-    # What all ranks have to know before the one that says it goes on: only the reporter does, one thing at a time
+    # Notifications that all ranks must receive before the sender continues. Only the reporter sends them, one at a
+    # time.
 
     def _end_after(self, rank: int, letter: Letter, answer: Answer) -> None:
         last_step = self._board.last_step = min(self._board.last_step, letter.values["step"] + 1)
         self._tell_all("last_step", {"last_step": last_step}, lambda: answer(letter.values))
 
-    def _say(self, rank: int, letter: Letter, answer: Answer) -> None:
-        values = {"leg": letter.values["leg"], "word": letter.values["word"]}
-        self._tell_all("said", values, lambda: answer(letter.values))
+    def _announce_end(self, rank: int, letter: Letter, answer: Answer) -> None:
+        values = {"generation": letter.values["generation"], "word": letter.values["word"]}
+        self._tell_all("announced_end", values, lambda: answer(letter.values))
 
     def _announce(self, rank: int, letter: Letter, answer: Answer) -> None:
-        self._tell_all("metric", {"metric": letter.values["metric"]}, lambda: answer(letter.values))
+        values = {name: letter.values[name] for name in ("evaluation", "metric")}
+        self._tell_all("metric", values, lambda: answer(letter.values))
 
     def _tell_all(self, word: str, values: dict[str, Any], then: Callable[[], None]) -> None:
         self._telling = _Round(self._others(), lambda parts: then())
@@ -91,26 +101,26 @@ class Requests:
     # Memory of one host
 
     def _find_memory(self, rank: int, letter: Letter, answer: Answer) -> None:
-        """The first of a host to ask for a name is told to make it; the others are told where it is once it is made."""
+        """Ask the first rank of a host to create the memory. Send the others its path once it exists."""
         key = (self.hosts[rank], letter.values["name"])
         if key not in self._paths:
-            self._paths[key] = None
+            self._paths[key], self._makers[key] = None, rank
             answer({**letter.values, "path": ""})
         elif self._paths[key] is None:
-            self._waiting.setdefault(key, []).append((answer, letter.values))
+            self._waiting.setdefault(key, []).append((rank, letter, answer))
         else:
-            answer({**letter.values, "path": self._paths[key]})
+            answer({**letter.values, "path": self._paths[key], "maker": self._makers[key]})
 
     def _note_memory(self, rank: int, letter: Letter, answer: Answer) -> None:
         key, path = (self.hosts[rank], letter.values["name"]), letter.values["path"]
         self._paths[key] = path
-        for waiting, values in self._waiting.pop(key, []):
-            waiting({**values, "path": path})
+        for request in self._waiting.pop(key, []):
+            self._find_memory(*request)
 
-    # The boards on which workers show rows
+    # Row boards of the workers
 
     def _pass_on(self, rank: int, letter: Letter, answer: Answer) -> None:
-        """Tell the other workers that one has come to a barrier."""
+        """Notify the other workers that one has arrived at a barrier."""
         for other in range(self._job.workers):
             if other != rank:
                 self._tell(other, "arrive", {**letter.values, "rank": rank})
@@ -119,7 +129,7 @@ class Requests:
         workers = [
             worker for worker in range(self._job.workers) if self._board.status(worker) is not Status.LOST
         ]
-        self._rows[rank] = _Round(  # several may ask at once
+        self._rows[rank] = _Round(  # several ranks may request rows at the same time
             workers,
             lambda rows: answer({**letter.values, "ranks": list(rows)}, list(rows.values())),
         )
@@ -132,7 +142,7 @@ class Requests:
 
 
 class _Round:
-    """Something that each of several ranks has to give a part of."""
+    """A collection of one part from each of several ranks."""
 
     def __init__(self, ranks: Sequence[int], then: Callable[[dict[int, Any]], None]) -> None:
         self._missing = set(ranks)

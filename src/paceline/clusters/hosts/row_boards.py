@@ -1,6 +1,6 @@
-"""The rows that workers of several hosts show to the run: each keeps its own, and the hub fetches them when asked.
+"""Row boards of workers on several hosts. Each worker stores its own row, and the hub collects the rows on request.
 
-It is measuring, not training: its bytes are not counted as the run's. But they pass the same network.
+This is measuring, not training: its bytes do not count for the run. But they use the same network.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from paceline.clusters.process.channel import Letter
 from paceline.clusters.process.status_board import StatusBoard
 from paceline.clusters.process.window import LINE_WORDS, BarrierOperation
 from paceline.trace import Kind
+from paceline.trace.spans import place_number
 
 if TYPE_CHECKING:
     from paceline.clusters.process.context import ProcessContext
@@ -23,9 +24,9 @@ __all__ = ["HubRowBoard", "HubRowBoards"]
 
 
 class HubRowBoards:
-    """One worker's boards, by name.
+    """Boards of one worker, by name.
 
-    They hear others from the start, who may come to a barrier, or ask for rows, before this rank does.
+    They receive messages from the start: other ranks may arrive at a barrier, or request rows, before this rank does.
     """
 
     def __init__(self, rank: int, workers: int, board: StatusBoard, client: HubClient) -> None:
@@ -38,7 +39,7 @@ class HubRowBoards:
         client.takers["row"] = self._give_row
 
     def find(self, name: str) -> HubRowBoard:
-        """In the program or in the client's thread: whoever is first, both get the same."""
+        """Return the board of this name. Called by the program and by the client's thread; both get the same board."""
         found = self._boards.get(name)
         return found or self._boards.setdefault(
             name, HubRowBoard(name, self._rank, self._workers, self._client)
@@ -53,10 +54,11 @@ class HubRowBoards:
 
 
 class HubRowBoard:
-    """One worker's part in one board."""
+    """One board, on one worker."""
 
     def __init__(self, name: str, rank: int, workers: int, client: HubClient) -> None:
         self._name = name
+        self.place = place_number(name)
         self._client = client
         self._like: Tensor | None = None
         self._own: Tensor | None = None
@@ -68,12 +70,12 @@ class HubRowBoard:
         self.forgiving = False
 
     def open(self, context: ProcessContext, like: Tensor, *, forgiving: bool) -> None:
-        """Have rows of this size and dtype. `forgiving`: its barriers do without ranks that are lost."""
+        """Set the size and dtype of the rows. If `forgiving`, barriers ignore lost ranks."""
         self._context, self._like, self.forgiving = context, like, forgiving
 
     @property
     def tensor(self) -> Tensor:
-        """All rows, as they are now; those of ranks that are lost, or have shown none, are zeros."""
+        """All rows, as they are now. Rows of lost ranks, and rows that were never written, are zeros."""
         assert self._like is not None
         letter = self._client.ask("rows", {"board": self._name})
         rows = torch.zeros(len(self.group), self._like.numel(), dtype=self._like.dtype)
@@ -89,7 +91,7 @@ class HubRowBoard:
         return self._own
 
     def own_bytes(self) -> Any:
-        """Its row. Who has shown nothing has no bytes to send."""
+        """Return the bytes of this worker's row. Empty if it was never written."""
         return b"" if self._own is None else self._own.view(torch.uint8).numpy()
 
     def barrier(self) -> BarrierOperation:

@@ -1,4 +1,4 @@
-"""Who takes part in a run on several hosts, and where: what every rank is told before it begins."""
+"""Members of a run on several hosts, and their locations. Every rank receives this table before the run starts."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from paceline.environment import snapshot
 from paceline.errors import RunError
-from paceline.links.seats import Seat
+from paceline.links.tcp import PeerAddress
+from paceline.system.environment import snapshot
 
 __all__ = ["Member", "Table", "Whereabouts", "check_versions", "read_whereabouts", "whereabouts"]
 
@@ -26,19 +26,19 @@ _VERSIONS = ("python", "torch", "paceline")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Whereabouts:
-    """Where a process runs, and with what."""
+    """Location and software versions of a process."""
 
     host: str
-    """The same for processes that can share memory, and for no others."""
+    """Host identity. Equal for processes that can share memory, and only for them."""
     host_name: str
     pid: int
     versions: Mapping[str, str]
     cores: tuple[int, ...] = ()
-    """Those that the process may use: a launcher may have bound it to some of its host's."""
+    """Cores that the process may use. A launcher may have bound it to some of the host's cores."""
 
 
 def whereabouts() -> Whereabouts:
-    """This process's own."""
+    """Return the location of this process."""
     facts = snapshot()
     return Whereabouts(
         host=_identity(),
@@ -50,12 +50,12 @@ def whereabouts() -> Whereabouts:
 
 
 def read_whereabouts(values: Mapping[str, Any]) -> Whereabouts:
-    """From what msgpack gives, which has lists in place of tuples."""
+    """Decode the output of msgpack, which has lists in place of tuples."""
     return Whereabouts(**{**values, "cores": tuple(values["cores"])})
 
 
 def _identity() -> str:
-    """Stands for this boot of this machine, and for the namespaces and the user that this process runs in."""
+    """Return a hash of this boot of this machine, and of the namespaces and the user of this process."""
     facts = [platform.node(), getpass.getuser() if os.name != "posix" else str(os.getuid())]
     for path in ("/proc/sys/kernel/random/boot_id", "/proc/self/ns/net", "/proc/self/ns/pid"):
         try:
@@ -67,45 +67,46 @@ def _identity() -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
-    """One rank's process."""
+    """Process of one rank."""
 
-    seat: Seat
+    address: PeerAddress
     where: Whereabouts
 
     def to_values(self) -> dict[str, Any]:
-        """As msgpack takes it."""
-        return asdict(self)
+        """Return a mapping that msgpack can encode."""
+        return {"address": self.address.to_values(), "where": asdict(self.where)}
 
     @classmethod
     def from_values(cls, values: Mapping[str, Any]) -> Member:
-        return cls(seat=Seat(**values["seat"]), where=read_whereabouts(values["where"]))
+        address = PeerAddress.from_values(values["address"])
+        return cls(address=address, where=read_whereabouts(values["where"]))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """All ranks of a run."""
+    """All members of a run."""
 
     run_id: bytes
     token: bytes
-    """What lets a process in where there is no encryption."""
+    """Secret that authenticates a process if there is no encryption."""
     encrypt: bool
-    hub: Seat
+    hub: PeerAddress
     members: Sequence[Member]
 
     @cached_property
     def hosts(self) -> tuple[int, ...]:
-        """The host of each rank, as a number."""
+        """Host number of each rank."""
         numbers: dict[str, int] = {}
         return tuple(numbers.setdefault(member.where.host, len(numbers)) for member in self.members)
 
     @cached_property
-    def keys(self) -> dict[str, bytes]:
-        """The public key of each by its name."""
-        ranks = {str(rank): member.seat.public_key for rank, member in enumerate(self.members)}
-        return {**ranks, "hub": self.hub.public_key}
+    def certificates(self) -> dict[str, bytes]:
+        """Certificates of all processes, by name."""
+        ranks = {str(rank): member.address.certificate for rank, member in enumerate(self.members)}
+        return {**ranks, "hub": self.hub.certificate}
 
     def facts(self) -> dict[str, str]:
-        """For the run's record: where its ranks were, and how they talked."""
+        """Return the hosts of the ranks and their connection, for the run's record."""
         places: dict[int, list[int]] = {}
         for rank, host in enumerate(self.hosts):
             places.setdefault(host, []).append(rank)
@@ -113,7 +114,7 @@ class Table:
         return {"hosts": hosts, "link": "encrypted TCP" if self.encrypt else "TCP, not encrypted"}
 
     def threads_of(self, rank: int, workers: int) -> int:
-        """A rank's share of its host's cores: each is shared out among the workers that may use it.
+        """Return a rank's share of its host's cores. Each core is divided among the workers that may use it.
 
         Servers mostly wait, and do not count.
         """
@@ -122,12 +123,12 @@ class Table:
         return max(1, int(sum(Fraction(1, max(1, users[core])) for core in self.members[rank].where.cores)))
 
     def name_of(self, rank: int) -> str:
-        """A rank's host, for people."""
+        """Return the name of a rank's host."""
         return self.members[rank].where.host_name
 
 
 def _numbers(ranks: Sequence[int]) -> str:
-    """Ranks as people write them: 0-2, 5."""
+    """Format ranks as ranges, such as 0-2, 5."""
     runs: list[list[int]] = []
     for rank in ranks:
         if runs and rank == runs[-1][-1] + 1:
@@ -138,7 +139,7 @@ def _numbers(ranks: Sequence[int]) -> str:
 
 
 def check_versions(found: Sequence[Whereabouts], wanted: Mapping[str, str]) -> None:
-    """Refuse processes whose Python, torch or paceline is not the driver's: what they compute might differ."""
+    """Refuse processes that differ from the driver in Python, torch or paceline. Their results might differ."""
     for rank, where in enumerate(found):
         for name in _VERSIONS:
             theirs, ours = where.versions[name], wanted[name]

@@ -1,49 +1,35 @@
-"""Letters between the hub and its ranks: a word and values by msgpack, and blobs of raw bytes beside them.
-
-A letter goes in pieces of kilobytes, each a message of its own. So no socket has to take more than a piece at once, and
-only a reader, who knows by its credentials whose pieces they are, ever keeps more.
-"""
+"""Messages between the hub and its ranks on one connection: a word and values by msgpack, and blobs of raw bytes."""
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Sequence
 from typing import Any
 
 import msgpack
-import zmq
 
 from paceline.clusters.process.channel import Letter
 from paceline.errors import FrameError
+from paceline.links.tcp.streams import PlainStream
 
-__all__ = ["ASKING", "HEARING", "LETTER_BYTES", "LetterReader", "limit_intake", "write_letter"]
-
-ASKING, HEARING = b"ask-", b"hear-"
-"""A rank has two sockets to the hub: one by which its program asks, one by which a thread hears."""
+__all__ = ["LETTER_BYTES", "LetterConnection", "LetterReader", "write_letter"]
 
 LETTER_BYTES = 2**36
-"""The most that a letter may hold. The largest hold a rank's outcome with the model's weights. There is room for
-eight thousand million weights in float64: with gradient and optimizer state, no host has memory for more."""
+"""Maximum size of a message. The largest messages contain a rank's outcome with the model's weights. The limit allows
+eight billion weights in float64. With gradients and optimizer state, no host has memory for more."""
 
-_PIECE_BYTES = 2**16  # a stranger can make a socket keep so much for each connection
-_SEAL_BYTES = 64  # what encryption adds to a message: 33, and some room
-_UNREAD_PIECES = 16  # of one sender; further ones wait at the sender
-_MAGIC = b"PLL1"
-_PREFIX = struct.Struct(
-    "<4sQQQ"
-)  # magic, bytes of the letter's head, of the whole letter, of what came before
-
-
-def limit_intake(socket: zmq.Socket[bytes]) -> None:
-    """Limit a socket, before it is bound or connected, to messages of a piece's size and to a few unread ones."""
-    socket.maxmsgsize = _PREFIX.size + _PIECE_BYTES + _SEAL_BYTES
-    socket.rcvhwm = _UNREAD_PIECES
+_MAGIC = b"PLL2"
+_PREFIX = struct.Struct("<4sQQ")  # magic, bytes of the head, bytes of the whole message
+_READ_BYTES = 2**18
+_TURN_BYTES = 2**21  # read from one connection before the next one has its turn
+_NOTHING = memoryview(b"")
 
 
 def write_letter(
     word: str, values: dict[str, Any] | None = None, blobs: Sequence[Any] = ()
-) -> Iterator[bytes]:
-    """The pieces of a letter, in order. A letter that is too large is refused before any is sent."""
+) -> list[memoryview]:
+    """Return the parts of a message, in order. Refuse a message that is too large."""
     views = [memoryview(blob).cast("B") for blob in blobs]
     head = msgpack.packb([word, values or {}, [view.nbytes for view in views]])
     letter_bytes = len(head) + sum(view.nbytes for view in views)
@@ -52,92 +38,120 @@ def write_letter(
             f"a letter of {letter_bytes:,} bytes ({word}) cannot be sent; the most is {LETTER_BYTES:,}: "
             "return less from the program, or train a smaller model"
         )
-    offset = 0
-    for section in (memoryview(head), *views):
-        for start in range(0, section.nbytes, _PIECE_BYTES):
-            body = section[start : start + _PIECE_BYTES]
-            yield b"".join((_PREFIX.pack(_MAGIC, len(head), letter_bytes, offset), body))
-            offset += body.nbytes
+    prefix = _PREFIX.pack(_MAGIC, len(head), letter_bytes)
+    return [memoryview(prefix + head), *(view for view in views if view.nbytes)]
 
 
 class LetterReader:
-    """Puts the letters of one sender together. It keeps one at a time, as far as that has come."""
+    """Assembles the messages of one connection. It stores at most one incomplete message."""
 
     def __init__(self) -> None:
-        self._drop()
+        self._begin()
 
-    def take(self, piece: memoryview) -> Letter | None:
-        """The letter that this piece is the last of.
+    def take(self, data: memoryview) -> list[Letter]:
+        """Add the next bytes of the connection. Return the messages that are now complete.
 
-        FrameError if it is not the next piece of a letter: then what had come of that letter is dropped.
-        Nothing is unpickled.
+        Raise FrameError if the bytes are not a message. Nothing is unpickled.
         """
-        try:
-            self._add(piece)
-        except FrameError:
-            self._drop()
-            raise
-        if self.offset < self._claim[1]:
-            return None
-        letter = Letter(self._word, self._values, self._sections[1:])
-        self._drop()
-        return letter
+        letters = []
+        while data:
+            section = self._sections[-1]
+            count = min(len(data), self._lengths[len(self._sections) - 1] - len(section))
+            section += data[:count]  # memory grows with the data received, not with the announced length
+            data = data[count:]
+            self.offset += count
+            if self._advance():
+                letters.append(Letter(self._word, self._values, self._sections[2:]))
+                self._begin()
+        return letters
 
-    def _drop(self) -> None:
-        self._claim = (0, 0)
-        """The bytes of the head and of the whole letter, as each of its pieces has to say."""
+    def _begin(self) -> None:
         self.offset = 0
-        """How much has come of the letter that has begun."""
+        """Number of bytes that have arrived of the current message."""
         self._word = ""
         self._values: dict[str, Any] = {}
-        self._lengths: list[int] = []
-        self._sections: list[bytearray] = []
-        """The head and the blobs."""
+        self._lengths = [_PREFIX.size]
+        self._sections = [bytearray()]
+        """The prefix, the head and the blobs, as far as they have arrived."""
 
-    def _add(self, piece: memoryview) -> None:
-        if len(piece) <= _PREFIX.size:
-            raise FrameError("a piece of nothing")
-        magic, *claim, offset = _PREFIX.unpack_from(piece)
-        if magic != _MAGIC:
-            raise FrameError("not a piece of a letter")
-        if offset == 0:  # whatever had begun before will never end: its sender has lost its connection
-            self._begin(*claim)
-        elif (*claim, offset) != (*self._claim, self.offset):
-            raise FrameError("a piece out of turn")
-        self._fill(piece[_PREFIX.size :])
-
-    def _begin(self, head_bytes: int, letter_bytes: int) -> None:
-        if not 0 < head_bytes <= letter_bytes <= LETTER_BYTES:
-            raise FrameError(f"a letter of more than {LETTER_BYTES:,} bytes, or none")
-        self._drop()
-        self._claim = (head_bytes, letter_bytes)
-        self._lengths, self._sections = [head_bytes], [bytearray()]
-
-    def _fill(self, body: memoryview) -> None:
-        section = self._sections[-1]
-        if len(section) + len(body) > self._lengths[len(self._sections) - 1]:
-            raise FrameError("a piece of a wrong length")
-        section += body  # memory grows with what has come, not with what the sender announces
-        self.offset += len(body)
-        if self.offset == self._claim[0]:
-            self._read_head()
-        while len(self._sections) < len(self._lengths) and self._is_full():
+    def _advance(self) -> bool:
+        """Begin the next section if the current one is complete. Return whether the message is complete."""
+        while len(self._sections[-1]) == self._lengths[len(self._sections) - 1]:
+            if len(self._sections) == 1:
+                self._read_prefix()
+            elif len(self._sections) == 2:
+                self._read_head()
+            if len(self._sections) == len(self._lengths):
+                return True
             self._sections.append(bytearray())
+        return False
 
-    def _is_full(self) -> bool:
-        return len(self._sections[-1]) == self._lengths[len(self._sections) - 1]
+    def _read_prefix(self) -> None:
+        magic, head_bytes, letter_bytes = _PREFIX.unpack(self._sections[0])
+        if magic != _MAGIC:
+            raise FrameError("not a letter: wrong magic number")
+        if not 0 < head_bytes <= letter_bytes <= LETTER_BYTES:
+            raise FrameError(f"not a letter: its length must be at most {LETTER_BYTES:,} bytes")
+        self._letter_bytes = letter_bytes
+        self._lengths.append(head_bytes)
 
     def _read_head(self) -> None:
         try:
-            word, values, lengths = msgpack.unpackb(self._sections[0], strict_map_key=False)
+            word, values, lengths = msgpack.unpackb(self._sections[1], strict_map_key=False)
         except Exception as error:  # msgpack raises errors of many kinds
             raise FrameError(f"not a letter: {error}") from error
         if not isinstance(word, str) or not isinstance(values, dict) or not isinstance(lengths, list):
             raise FrameError("not a letter: it must be a word, values, and the lengths of its blobs")
-        if (
-            not all(isinstance(n, int) and n >= 0 for n in lengths)
-            or sum((*self._claim[:1], *lengths)) != self._claim[1]
-        ):
-            raise FrameError("not a letter: its blobs are not as long as it says")
+        if not all(isinstance(n, int) and n >= 0 for n in lengths):
+            raise FrameError("not a letter: the lengths of its blobs are not numbers")
+        if len(self._sections[1]) + sum(lengths) != self._letter_bytes:
+            raise FrameError("not a letter: the lengths of its blobs do not add up")
         self._word, self._values = word, values
         self._lengths += lengths
+
+
+class LetterConnection:
+    """Connection that sends and receives messages without blocking."""
+
+    def __init__(self, stream: PlainStream) -> None:
+        self.stream = stream
+        self.reader = LetterReader()
+        self._unsent: deque[memoryview] = deque()
+        self._buffer = memoryview(bytearray(_READ_BYTES))
+
+    @property
+    def has_unsent(self) -> bool:
+        return bool(self._unsent)
+
+    def post(self, word: str, values: dict[str, Any] | None = None, blobs: Sequence[Any] = ()) -> None:
+        """Append a message to the send queue, and send what fits. Blobs must not change until they are sent."""
+        self._unsent.extend(write_letter(word, values, blobs))
+        self.flush()
+
+    def flush(self) -> int:
+        """Send what fits. Return the number of bytes sent."""
+        sent = 0
+        while self._unsent:
+            count = self.stream.write(_NOTHING, self._unsent[0])
+            if not count:
+                break
+            sent += count
+            self._unsent[0] = self._unsent[0][count:]
+            if not self._unsent[0]:
+                self._unsent.popleft()
+        return sent
+
+    def receive(self) -> tuple[int, list[Letter]]:
+        """Read available data, up to a limit. Return the number of bytes, and the complete messages."""
+        received, letters = 0, []
+        while received < _TURN_BYTES:
+            count = self.stream.read_into(self._buffer)
+            if not count:
+                break
+            received += count
+            letters += self.reader.take(self._buffer[:count])
+        return received, letters
+
+    def close(self) -> None:
+        self.stream.close()
+        self._unsent.clear()

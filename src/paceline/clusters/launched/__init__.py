@@ -1,1 +1,1 @@
-"""Workers that somebody else has started: torchrun, mpirun, srun."""
+"""Workers that an external launcher has started: torchrun, mpirun, srun."""

@@ -1,4 +1,4 @@
-"""Processes that a launcher has started already: torchrun, mpirun, srun. Each runs the same script and is one rank."""
+"""Processes started by a launcher: torchrun, mpirun, srun. Each runs the same script and is one rank."""
 
 from __future__ import annotations
 
@@ -6,49 +6,51 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from paceline.clusters.checks import (
+from paceline.clusters.base.checks import (
     check_deadline,
     check_device_word,
+    check_flag,
     check_real_stragglers,
     check_threads,
     device_words,
     thread_words,
 )
-from paceline.clusters.job import Consult, Job
+from paceline.clusters.base.job import Cluster, Consult, Job
+from paceline.clusters.base.outcome import Outcome
 from paceline.clusters.launched.launchers import LaunchedProcess, read_place
-from paceline.clusters.outcome import Outcome
 from paceline.costs.stragglers import Stragglers
 from paceline.costs.times import Times
-from paceline.run import Progress
+from paceline.runs.run import Progress
 
 __all__ = ["Launched"]
 
 
 @dataclass(frozen=True, slots=True)
-class Launched:
+class Launched(Cluster):
     """The processes that were launched together with this one.
 
-    The environment says which rank this is and where the others are. Every process calls `pl.train` alike, and gets the
-    same run.
+    The environment contains the rank of this process and the address of the others. Every process calls `pl.train` with
+    the same arguments, and gets the same run.
     """
 
     encrypt: bool | None = None
-    """Whether messages between hosts are encrypted. None: if there are several hosts."""
+    """Whether messages between hosts are encrypted. None to encrypt if there are several hosts."""
     slow: Mapping[int, float] = field(default_factory=dict)
-    """How many times as long a rank computes."""
+    """Slowdown factor of the computations, by rank."""
     delay: Times | Mapping[int, Times] | None = None
-    """What each computation takes longer: of all ranks, or by rank."""
+    """Additional time of each computation: one distribution for all ranks, or one for each rank."""
     deadline_s: float = 60.0
-    """How long a rank waits for another before the run ends with an error."""
+    """Seconds that a rank waits for another one before the run ends with an error."""
     ports: range | None = None
-    """The ports that this host's ranks may listen at. None: any that is free."""
+    """Ports on which the ranks of this host may listen. None for any free port."""
     threads: int | None = None
-    """With how many threads each rank computes, which can change the last bits of sums. None: a share of the cores."""
+    """Compute threads of each rank. They can change the last bits of sums. None for a share of the cores."""
     device: str = "cpu"
-    """Where ranks compute: as for `pl.Local`. Those of one host are given its devices in turn."""
+    """Compute device, as for `pl.Local`. Ranks of one host are assigned to its devices in turn."""
 
     def __post_init__(self) -> None:
         check_deadline(self.deadline_s)
+        check_flag("encrypt", self.encrypt, optional=True)
         check_threads(self.threads)
         check_device_word(self.device)
         check_real_stragglers(self.stragglers, self.place.ranks)
@@ -59,8 +61,12 @@ class Launched:
 
     @property
     def ranks(self) -> int:
-        """All processes: those of a strategy's servers come out of these."""
+        """Number of all processes, including a strategy's servers."""
         return self.place.ranks
+
+    @property
+    def launch_id(self) -> str:
+        return self.place.launch_id
 
     @property
     def workers(self) -> int:

@@ -1,4 +1,4 @@
-"""What a launcher of processes (torchrun, mpirun, srun) has written into the environment: who this process is."""
+"""Environment variables of a process launcher (torchrun, mpirun, srun): rank and address of this process."""
 
 from __future__ import annotations
 
@@ -11,25 +11,30 @@ from paceline.errors import ConfigurationError
 
 __all__ = ["LaunchedProcess", "read_place"]
 
-DEFAULT_PORT = 29500  # PyTorch's
+DEFAULT_PORT = 29500  # the default of PyTorch
 _PORTS = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchedProcess:
-    """One process among those that were launched together."""
+    """One of the processes that were launched together."""
 
     launcher: str
     rank: int
     ranks: int
     address: str
-    """Where they meet: a name or number of the first process's host."""
+    """Address of the rendezvous: a name or number of the first process's host."""
     port: int
     store_is_there: bool
-    """Whether the launcher serves PyTorch's store at that address already."""
+    """Whether the launcher already serves PyTorch's store at that address."""
+
+    @property
+    def launch_id(self) -> str:
+        """Text that is the same in all processes of a launch."""
+        return f"{self.address}:{self.port}"
 
 
-# Of each launcher: the words for rank, number of ranks, and number of ranks on this host.
+# For each launcher: the variables for rank, number of ranks, and number of ranks on this host.
 _WORDS = {
     "torchrun": ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"),
     "mpirun": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"),
@@ -39,7 +44,7 @@ _WORDS = {
 
 
 def read_place(environment: Mapping[str, str]) -> LaunchedProcess:
-    """This process's place, by the first launcher whose words are all there."""
+    """Read the variables of the first launcher that has set a rank and a number of ranks."""
     for launcher, (rank, ranks, local) in _WORDS.items():
         if rank in environment and ranks in environment:
             return LaunchedProcess(
@@ -51,8 +56,8 @@ def read_place(environment: Mapping[str, str]) -> LaunchedProcess:
                 store_is_there=environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
             )
     words = "; ".join(f"{launcher}: {rank}, {ranks}" for launcher, (rank, ranks, _) in _WORDS.items())
-    remedy = f"start the script with torchrun, mpirun or srun, or use pl.Local. Looked for: {words}"
-    raise ConfigurationError("the environment", "must name this process's rank", "no such words", remedy)
+    remedy = f"start the script with torchrun, mpirun or srun, or use pl.Local. Variables: {words}"
+    raise ConfigurationError("the environment", "must set this process's rank", "no such variable", remedy)
 
 
 def _address(environment: Mapping[str, str], launcher: str, all_here: bool) -> str:
@@ -64,17 +69,17 @@ def _address(environment: Mapping[str, str], launcher: str, all_here: bool) -> s
         if launcher == "srun" and environment.get(word):
             return first_node(environment[word])
     remedy = "set it to the first process's host for all processes (mpirun -x MASTER_ADDR=…)"
-    raise ConfigurationError("MASTER_ADDR", "must be set where processes are on several hosts", None, remedy)
+    raise ConfigurationError("MASTER_ADDR", "must be set if processes are on several hosts", None, remedy)
 
 
 def first_node(nodes: str) -> str:
-    """The first of a list of hosts as Slurm writes it: a[03-05,9],b is a03."""
+    """Return the first host of a Slurm host list: a[03-05,9],b gives a03."""
     name, bracket, rest = re.split(r"(\[|,|$)", nodes, maxsplit=1)[:3]
     return name + re.split(r"[-,\]]", rest, maxsplit=1)[0] if bracket == "[" else name
 
 
 def _port(environment: Mapping[str, str], launcher: str) -> int:
-    """Jobs that share a host should not meet each other: each has a port of its own, as far as there are enough."""
+    """Return the port of the rendezvous. Jobs on one host get different ports, as far as there are enough."""
     if environment.get("MASTER_PORT"):
         return _number(environment, "MASTER_PORT", at_least=1, below=65536)
     if launcher == "mpirun":  # Open MPI's name of the job
@@ -87,5 +92,5 @@ def _number(environment: Mapping[str, str], word: str, *, at_least: int, below: 
     text = environment[word]
     bound = f"must be a whole number from {at_least}" + (f" to {below - 1}" if below is not None else "")
     if not text.isdigit() or int(text) < at_least or (below is not None and int(text) >= below):
-        raise ConfigurationError(word, bound, text, "it is the launcher that sets it")
+        raise ConfigurationError(word, bound, text, "the launcher sets it")
     return int(text)

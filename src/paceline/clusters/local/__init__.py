@@ -1,1 +1,1 @@
-"""Processes of this machine: how they are started, watched and ended."""
+"""Processes on this machine: start, monitoring and end."""

@@ -1,11 +1,11 @@
-"""What a run says of machines that it only emulated, and of gradients that were slower than those machines."""
+"""Report of emulated machines in a run, and of gradients that were slower than those machines."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
 
-from paceline.clusters.outcome import Outcome
+from paceline.clusters.base.outcome import Outcome
 from paceline.costs.units import format_seconds
 from paceline.trace import COMPUTING, Kind
 
@@ -13,16 +13,16 @@ __all__ = ["EMULATED", "OVERRUNS", "note_emulation"]
 
 EMULATED = "emulated"
 OVERRUNS = "overruns"
-"""Facts of a run's environment, by these names."""
+"""Keys of these facts in a run's environment."""
 
 _log = logging.getLogger("paceline")
 
 _LEAST_SHARE = 0.01
-"""Of the time computed: less changes no figure that anybody looks at."""
+"""Smallest share of the computing time that is reported. A smaller share does not matter."""
 
 
 def note_emulation(words: str, outcomes: Sequence[Outcome], reporter: Outcome) -> None:
-    """Write down what was emulated, and how many gradients did not fit into the time drawn for them, if it matters."""
+    """Record the emulation, and the gradients that exceeded their drawn time, if their share matters."""
     reporter.facts[EMULATED] = words
     overruns = _overruns(outcomes)
     if overruns:
@@ -42,6 +42,6 @@ def _overruns(outcomes: Sequence[Outcome]) -> str:
     share = f" ({excess_s / emulated_s:.1%} of the time computed)" if emulated_s else ""
     return (
         f"{count} of {computations} {'passes' if in_pieces else 'gradients'} took longer here than the time drawn "
-        f"for them, by {format_seconds(excess_s)} in all{share}: those machines would be quicker. "
-        "Give longer times in compute, or fewer workers"
+        f"for them, by {format_seconds(excess_s)} in total{share}: the emulated machines would be faster. "
+        "Use longer times in compute, or fewer workers"
     )

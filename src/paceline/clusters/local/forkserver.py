@@ -1,10 +1,10 @@
-"""The driver's side of a process that has imported torch and forks workers: they start in milliseconds, not seconds.
+"""Driver side of the fork server: a process that has imported torch and forks workers in milliseconds, not seconds.
 
-It lives as long as its driver, and its workers die with it. It never runs a torch operation itself, so that no thread
-pool exists that a fork would break.
+The server lives as long as its driver, and its workers die with it. It never runs a torch operation itself, so there is
+no thread pool that a fork would break.
 
-A server answers one request after the other. If its driver gives up waiting for an answer (Ctrl-C, a server that is
-stopped), the two are out of step: the server is killed, and the next run starts another.
+A server answers one request after the other. If its driver stops waiting for an answer (Ctrl-C, a stopped server), the
+two are out of sync. Then the server is killed, and the next run starts another one.
 """
 
 from __future__ import annotations
@@ -18,22 +18,25 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from paceline.clusters.local.forkserver_process import ANSWER_S, DEATH_S, can_read
-from paceline.clusters.local.interrupts import interrupts_heard
 from paceline.clusters.process.channel import Channel, ChannelClosed, ChannelStalled
 from paceline.clusters.process.offspring import PR_SET_PDEATHSIG
 from paceline.errors import RunError
+from paceline.system import interrupts
 
 __all__ = ["Ending", "ForkServer"]
 
-START_S = 300.0  # how long a server may take to import torch: minutes, from a cold network file system
+START_S = 300.0  # timeout to import torch: minutes, from a cold network file system
 
-# The kernel's parent-death signal kills a server even if it is stopped, or still imports torch. But it comes when the
-# thread ends that started the server. So only a driver's main thread asks for it: that one ends with the process.
+_POLL_S = 0.1  # how often a wait checks for an interrupt
+
+# The kernel's parent-death signal kills a server even if it is stopped, or still imports torch. But the kernel sends it
+# when the thread that started the server ends. So only a driver's main thread requests it: it ends with the process.
 _BOOT = f"""
 import ctypes, json, os, signal, sys
 path, fd, driver, dies_with_thread = json.loads(sys.argv[1])
@@ -52,15 +55,15 @@ class Ending:
     """How a worker's process ended."""
 
     status: int | None = None
-    """As `os.waitpid` tells it; None if the server does not know."""
+    """Status from `os.waitpid`. None if the server does not have it."""
     was_killed: bool = False
-    """By the server, because it did not end by itself."""
+    """Whether the server killed it because it did not end by itself."""
 
     def in_words(self, step: int, when: str) -> str:
-        """For people: it ended in this step or later. `when` says when it was last heard."""
+        """Return a description for users: it ended in this step or later. `when` is the time of its last message."""
         if self.was_killed:
             return (
-                f"it fell silent in step {step} or later, {when}; its process was still there, and was killed"
+                f"it stopped sending in step {step} or later, {when}; its process was alive, and was killed"
             )
         if self.status is None:
             return f"its process ended in step {step}"
@@ -71,12 +74,12 @@ class Ending:
 
 
 class ForkServer:
-    """The driver's side. One serves all runs of a process."""
+    """Driver side of a fork server. One server is used for all runs of a process."""
 
     _current: ForkServer | None = None
     _retired: ClassVar[list[ForkServer]] = []
     _starting_threads: ClassVar[set[str]] = set()
-    """Modules without which a server has to do: a process that has threads cannot be forked."""
+    """Modules that a server must not import: they start threads, and a process with threads cannot be forked."""
     _lock = threading.Lock()
 
     def __init__(self) -> None:
@@ -92,7 +95,7 @@ class ForkServer:
 
     @classmethod
     def get_with(cls, modules: Iterable[str]) -> ForkServer:
-        """The server of this process, which has imported these modules, as far as that does no harm."""
+        """Return the server of this process. It has imported these modules, except those that start threads."""
         server = cls.get()
         missing = set(modules) - server._imported - cls._starting_threads
         if not missing or server._import(sorted(missing)):
@@ -107,7 +110,7 @@ class ForkServer:
 
     @classmethod
     def get(cls) -> ForkServer:
-        """The server of this process, started when first needed (or when the last one died)."""
+        """Return the server of this process. It is started on first use, or when the last one died."""
         with cls._exclusive():
             server = cls._current
             if server is None or not server._is_alive():
@@ -117,7 +120,7 @@ class ForkServer:
             return server
 
     def fork(self, endpoint: socket.socket) -> int:
-        """Fork a worker that talks through `endpoint`; return its process number."""
+        """Fork a worker that communicates through `endpoint`. Return its process id."""
         try:
             answer = self._ask("fork", {}, [endpoint.fileno()])
         except ChannelStalled as stalled:
@@ -133,7 +136,7 @@ class ForkServer:
         return pid
 
     def end(self, pids: Sequence[int], patience_s: float = 0.0) -> list[Ending]:
-        """Wait until these workers have ended, and reap them. Kill those that do not end by themselves in time."""
+        """Wait until these workers have ended, and reap them. Kill those that do not end in time."""
         try:
             answer = self._ask("end", {"pids": list(pids), "patience_s": patience_s}, [])
         except ChannelClosed:  # the server is dead, and its workers died with it
@@ -143,7 +146,7 @@ class ForkServer:
         return [Ending(*ending) for ending in answer["endings"]]
 
     def _import(self, modules: list[str]) -> bool:
-        """Whether it can still fork workers afterwards."""
+        """Import modules in the server. Return whether it can still fork workers afterwards."""
         values = {"modules": modules, "path": sys.path, "environment": dict(os.environ)}
         try:
             answer = self._ask("import", values, [], START_S)
@@ -155,9 +158,8 @@ class ForkServer:
     @classmethod
     @contextlib.contextmanager
     def _exclusive(cls) -> Iterator[None]:
-        while not cls._lock.acquire(timeout=0.1):
-            with interrupts_heard():
-                pass
+        while not cls._lock.acquire(timeout=_POLL_S):
+            interrupts.safe_point()
         try:
             yield
         finally:
@@ -183,23 +185,25 @@ class ForkServer:
                     self._end()
 
     def _wait_for_answer(self, patience_s: float) -> dict[str, Any]:
-        with interrupts_heard():
-            has_come = can_read(self._channel, patience_s)
-        if not has_come:
-            raise ChannelStalled(f"for {patience_s:g} s")
+        until_s = time.monotonic() + patience_s
+        interrupts.safe_point()
+        while not can_read(self._channel, _POLL_S):
+            interrupts.safe_point()
+            if time.monotonic() > until_s:
+                raise ChannelStalled(f"for {patience_s:g} s")
         return self._channel.receive().values
 
     def _is_alive(self) -> bool:
         return self._owner == os.getpid() and self._is_in_step and self._process.poll() is None
 
     def _end_if_idle(self) -> None:
-        """One that is retired may still have workers, of a run in another thread."""
+        """End a retired server without workers. It may still have workers of a run in another thread."""
         if self in self._retired and not self._workers:
             self._retired.remove(self)
             self._end()
 
     def _end(self) -> None:
-        """Kill it, and its workers with it. There is nothing that it would have to finish."""
+        """Kill the server and its workers. It has no work to finish."""
         if self._owner != os.getpid():
             return
         self._is_in_step = False
@@ -214,14 +218,14 @@ _REMEDY = "the next run will start a new one"
 
 def _start(fd: int) -> subprocess.Popen[bytes]:
     dies_with_thread = threading.get_native_id() == os.getpid()
-    # The thread pools of numerical libraries are sized when they are loaded; each worker sets its own later.
+    # Thread pools of numerical libraries are sized when they are loaded. Each worker sets its own size later.
     environment = {**os.environ, "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
     return subprocess.Popen(
         [sys.executable, "-c", _BOOT, json.dumps([sys.path, fd, os.getpid(), dies_with_thread])],
         pass_fds=(fd,),
         env=environment,
         stdin=subprocess.DEVNULL,
-        start_new_session=True,  # Ctrl-C in the terminal is the driver's to handle
+        start_new_session=True,  # the driver handles Ctrl-C in the terminal
     )
 
 
@@ -233,13 +237,16 @@ def _end_at_exit() -> None:
 
 
 def _forget_in_child() -> None:
-    """A forked child starts a server of its own. The lock may have been held by a thread that is not in the child."""
+    """Forget all servers: a forked child starts its own.
+
+    At the fork, a thread that does not exist in the child may have held the lock.
+    """
     servers = [*ForkServer._retired, ForkServer._current]
     ForkServer._current, ForkServer._lock = None, threading.Lock()
     ForkServer._retired.clear()
     for server in servers:
         if server is not None:
-            # The true one is not known here. Without any, Popen would warn of a process that is still running.
+            # The true exit code is unknown here. Without one, Popen would warn about a running process.
             server._process.returncode = 0
 
 

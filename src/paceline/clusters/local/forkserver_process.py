@@ -1,4 +1,4 @@
-"""The fork server itself: it imports what workers need, then forks them on demand, until its driver is gone."""
+"""The fork server process: imports the modules that workers need, then forks workers on request."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from paceline.clusters.process.offspring import dies_with_parent
 
 __all__ = ["ANSWER_S", "DEATH_S", "can_read", "serve"]
 
-ANSWER_S = 30.0  # how long it may take to fork a worker, or to end all of a run
-DEATH_S = 5.0  # a process that was killed is gone in milliseconds, unless it hangs in the kernel
-_PARENT_S = 1.0  # how often a server looks whether its driver is still there
+ANSWER_S = 30.0  # timeout to fork a worker, or to end all workers of a run
+DEATH_S = 5.0  # a killed process ends in milliseconds, unless it hangs in the kernel
+_PARENT_S = 1.0  # how often a server checks that its driver is alive
 
 
 def can_read(channel: Channel, timeout_s: float) -> bool:
@@ -30,15 +30,15 @@ def can_read(channel: Channel, timeout_s: float) -> bool:
 
 
 def serve(fd: int, driver: int) -> NoReturn:
-    """The server's side: import what workers need, then fork on demand, until the driver is gone."""
-    # Torch imports its compiler when the first optimizer is built, which takes as long again as torch itself.
+    """Run the server: import the modules that workers need, then fork on request until the driver has ended."""
+    # Torch imports its compiler when the first optimizer is built. That takes as long as importing torch itself.
     import torch._dynamo  # noqa: F401
 
     import paceline.clusters.local.worker as worker
 
     channel = Channel(socket.socket(fileno=fd), ANSWER_S)
     gc.collect()
-    gc.freeze()  # or else the children's collector would touch, and so copy, every page
+    gc.freeze()  # otherwise the children's collector would write to, and so copy, every page
     with contextlib.suppress(ChannelClosed):
         channel.send("ready")
         while os.getppid() == driver:
@@ -72,18 +72,18 @@ def _fork(fd: int, main: Callable[[Channel], None]) -> int:
 
 
 def _end_workers(pids: list[int], patience_s: float) -> list[tuple[int | None, bool]]:
-    """How each ended, and whether it had to be killed."""
+    """End the workers. Return the status of each one, and whether it had to be killed."""
     statuses: dict[int, int | None] = {}
     _reap(pids, statuses, patience_s)
     killed = [pid for pid in pids if pid not in statuses]
-    for pid in killed:  # its number cannot have been given to another process before it is reaped
+    for pid in killed:  # its process id cannot be reused before it is reaped
         os.kill(pid, signal.SIGKILL)
     _reap(killed, statuses, DEATH_S)
     return [(statuses.get(pid), pid in killed and statuses.get(pid) == signal.SIGKILL) for pid in pids]
 
 
 def _reap(pids: list[int], statuses: dict[int, int | None], patience_s: float) -> None:
-    """Note the statuses of those that end in time."""
+    """Store the statuses of the processes that end in time."""
     until_s = time.monotonic() + patience_s
     while True:
         for pid in pids:
@@ -98,7 +98,7 @@ _RUNNING = -1
 
 
 def _status(pid: int) -> int | None:
-    """None: not a child of this process, or reaped before."""
+    """Return the wait status. None if it is not a child of this process, or was reaped before."""
     try:
         found, status = os.waitpid(pid, os.WNOHANG)
     except ChildProcessError:
@@ -109,7 +109,8 @@ def _status(pid: int) -> int | None:
 def _become_worker(server: int, fd: int, main: Callable[[Channel], None]) -> NoReturn:
     code = 1
     try:
-        # The worker must not outlive the server. If the server died before the signal was set, it is too late already.
+        # The worker must not outlive the server. If the server has died before the signal was set, the worker exits
+        # here.
         if dies_with_parent(server):
             main(Channel(socket.socket(fileno=fd)))
             code = 0

@@ -1,4 +1,4 @@
-"""The driver's side of a local run: starts the workers, listens to them, and leaves nothing behind."""
+"""Driver side of a local run: starts the workers, handles their messages, and cleans up."""
 
 from __future__ import annotations
 
@@ -14,40 +14,40 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
 
-from paceline.clusters import stopping
-from paceline.clusters.job import Consult
+from paceline.clusters.base import stopping
+from paceline.clusters.base.job import Consult
+from paceline.clusters.base.outcome import Outcome
+from paceline.clusters.base.roster import Roster
 from paceline.clusters.local.forkserver import ForkServer
-from paceline.clusters.local.interrupts import interrupts_heard, interrupts_kept
 from paceline.clusters.local.open_files import enough_open_files
-from paceline.clusters.local.preloading import TRACER, installed_modules
+from paceline.clusters.local.preloading import IDENTITY, TRACER, installed_modules
 from paceline.clusters.local.requests import REQUESTS, Requests
 from paceline.clusters.local.worker import Assignment
-from paceline.clusters.outcome import Outcome
-from paceline.clusters.process.blame import Life, explain, life_of
+from paceline.clusters.process.blame import ProcessState, explain, life_of
 from paceline.clusters.process.channel import Channel, ChannelClosed, ChannelStalled, Letter
 from paceline.clusters.process.letters import read_error, read_outcome, read_record
 from paceline.clusters.process.payload import NOT_SENT, Packed
 from paceline.clusters.process.status_board import Status, StatusBoard
 from paceline.clusters.process.wiring import open_status_board
-from paceline.clusters.roster import Roster
 from paceline.errors import DeadlineError
-from paceline.links.bells import SocketBells
-from paceline.links.memory import SharedMemory
-from paceline.links.shared_memory import RingWays
-from paceline.run import Progress
-from paceline.user_code import user_code
+from paceline.links.memory.bells import SocketBells
+from paceline.links.memory.ring_ways import RingWays
+from paceline.links.memory.shared import SharedMemory
+from paceline.runs.run import Progress
+from paceline.system import interrupts
+from paceline.system.user_code import user_code
 
 __all__ = ["Processes"]
 
 _log = logging.getLogger("paceline")
 
-_GRACE_S = 1.0  # how long a silent rank has to end, and the others to say what they were waiting for
+_GRACE_S = 1.0  # time for a lost rank to end, and for the others to report what they waited for
 _PROGRESS_S = 0.1
-LETTER_S = 30.0  # how long a rank may let a letter wait that it has half written or half read
+LETTER_S = 30.0  # timeout for the rest of a message that a rank has partly written or read
 
 
 class Processes:
-    """The worker processes of one run. As a context manager it ends them all, whatever happens."""
+    """Worker processes of one run. The context manager ends them all in every case."""
 
     def __init__(self, assignment: Assignment) -> None:
         self._assignment = assignment
@@ -55,18 +55,18 @@ class Processes:
         self._network = assignment.network
         self._deadline_s = assignment.deadline_s
         self._roster = Roster(assignment.job)
-        self._seats: dict[int, Any] = {}
+        self._addresses: dict[int, Any] = {}
         self._channels: dict[int, Channel] = {}
         self._pids: dict[int, int] = {}
         self._requests = Requests()
 
     def __enter__(self) -> Processes:
         with contextlib.ExitStack() as stack:
-            stack.enter_context(interrupts_kept())
+            stack.enter_context(interrupts.protected())
             stack.enter_context(enough_open_files(self._job.ranks))
             stack.callback(self._let_go)
             self._open(stack)
-            # One callback each: an interrupt that ends the wait for the workers' end must not keep files open.
+            # One callback each: an interrupt during the wait for the workers must not leave files open.
             stack.callback(self._requests.close)
             stack.callback(self._close_channels)
             stack.callback(self._end_workers)
@@ -84,7 +84,7 @@ class Processes:
         stack.callback(os.close, store_fd)
         store_path = f"/proc/{os.getpid()}/fd/{store_fd}"
         assignment = dataclasses.replace(self._assignment, store_path=store_path)
-        with user_code(NOT_SENT), interrupts_heard():
+        with user_code(NOT_SENT), interrupts.unprotected():
             packed = Packed(assignment)
         packed.say_what_is_copied()
         self._payload = packed.store()
@@ -101,10 +101,12 @@ class Processes:
         modules = installed_modules(packed.pickled)
         if getattr(self._job.strategy, "cuts_model", False):
             modules.append(TRACER)
+        if self._network is not None and self._network.encrypt:
+            modules.append(IDENTITY)
         self._server = ForkServer.get_with(modules)
 
     def _end_workers(self) -> None:
-        """Kill first: a rank that has written its last letter has nothing left to do."""
+        """Kill the workers. A rank that has sent its last message has no work left."""
         self._server.end(list(self._pids.values()))
 
     def _close_channels(self) -> None:
@@ -112,13 +114,13 @@ class Processes:
             channel.close()
 
     def _let_go(self) -> None:
-        """Drop everything now: an error's traceback keeps this object, and each mapping holds a descriptor."""
+        """Drop all attributes now: an error's traceback may hold this object, and each mapping holds a descriptor."""
         vars(self).clear()
 
     def work(
         self, progress: Callable[[Progress], None] | None, consult: Consult | None = None
     ) -> list[Outcome]:
-        """Run the job to its end; raise what ended it early."""
+        """Run the job to its end. Raise the error that ended it early."""
         self._consult = consult
         for rank in range(self._job.ranks):
             self._launch(rank)
@@ -164,39 +166,43 @@ class Processes:
                 self._check_start(took_s, patience_s)
 
     def _check_start(self, took_s: float, patience_s: float) -> None:
-        missing = self._roster.missing
-        # Who is stopped prepares nothing: there is no reason to be as patient as with who does.
-        stopped = [rank for rank in missing if self._life(rank) is Life.STOPPED]
-        late, limit_s = (stopped, self._deadline_s) if stopped else (missing, patience_s)
+        # A process stopped by a signal makes no progress: it has the short deadline. Others may be importing or
+        # tracing.
+        stopped = [rank for rank in self._roster.missing if self._life(rank) is ProcessState.STOPPED]
+        for rank in filter(self._may_leave_behind, stopped):
+            self._leave_behind(rank, "was not ready in time")
+        stopped = [rank for rank in stopped if self._roster.is_open(rank)]
+        late, limit_s = (stopped, self._deadline_s) if stopped else (self._roster.missing, patience_s)
         if late and took_s > limit_s:
             seen = f"rank {late[0]} {self._life(late[0])}"
             raise DeadlineError(-1, "starting", f"rank {', '.join(map(str, late))}", limit_s, seen)
 
     def _go(self) -> None:
-        values = {"start_s": time.monotonic(), "seats": [self._seats[rank] for rank in sorted(self._seats)]}
+        addresses = [self._addresses.get(rank) for rank in range(self._job.ranks)]
+        values = {"start_s": time.monotonic(), "addresses": addresses}
         for rank in self._channels:
             self._send(rank, "go", values)
 
-    # Writing and listening
+    # Messages
 
     def _send(
         self, rank: int, word: str, values: dict[str, Any] | None = None, fds: Sequence[int] = ()
     ) -> None:
         try:
-            with interrupts_heard():
+            with interrupts.unprotected():
                 self._channels[rank].send(word, values, fds=fds)
         except ChannelStalled as stalled:
             self._note_silence(rank, stalled)
         except ChannelClosed:
-            pass  # whoever reads from it will notice that, after the letters that it had written before
+            pass  # the next read reports it, after the messages that the rank had sent before
 
     def _listen(self, timeout_s: float) -> None:
-        with interrupts_heard():
-            heard = self._selector.select(timeout_s)
+        interrupts.safe_point()
+        heard = self._selector.select(timeout_s)
         for key, _ in heard:
             rank: int = key.data
             try:
-                with interrupts_heard():
+                with interrupts.unprotected():
                     letter = self._channels[rank].receive()
             except ChannelClosed as closed:
                 self._note_silence(rank, closed)
@@ -205,10 +211,12 @@ class Processes:
                 self._handle(rank, letter)
 
     def _handle(self, rank: int, letter: Letter) -> None:
+        if not self._roster.is_open(rank):
+            return  # the rank was abandoned, and sent this before it was ended
         if letter.word == "ready":
             self._roster.ready.add(rank)
-            if "seat" in letter.values:
-                self._seats[rank] = letter.values["seat"]
+            if "address" in letter.values:
+                self._addresses[rank] = letter.values["address"]
         elif letter.word in REQUESTS:
             values, fds = self._requests.answer(rank, letter)
             self._send(rank, letter.word, values, fds=fds)
@@ -228,20 +236,20 @@ class Processes:
             self._roster.failures[rank] = failure
             self._set_status(rank, Status.LOST)
 
-    def _life(self, rank: int) -> Life:
-        return life_of(self._pids[rank]) if rank in self._pids else Life.GONE
+    def _life(self, rank: int) -> ProcessState:
+        return life_of(self._pids[rank]) if rank in self._pids else ProcessState.GONE
 
     def _show(self, progress: Callable[[Progress], None]) -> None:
         shown: list[Progress] = []
         self._board.show(shown.append, self._job.workers)
-        # Not inside `show`: an error of the user's code would hold the board's memory by its traceback.
+        # Not inside `show`: the traceback of an error in the user's code would hold the board's memory.
         for each in shown:
-            with interrupts_heard():
+            with interrupts.unprotected():
                 progress(each)
 
     def _show_record(self, rank: int, letter: Letter) -> None:
         assert self._consult is not None
-        with interrupts_heard():
+        with interrupts.unprotected():
             stops = self._consult(*read_record(letter.values, letter.blobs))
         self._send(rank, "record", {"stop": stops})
 
@@ -250,8 +258,8 @@ class Processes:
         self._board.bells.ring_all()
 
     def _note_silence(self, rank: int, closed: ChannelClosed) -> None:
-        """Nothing more will be heard from a rank."""
-        with contextlib.suppress(KeyError):  # it was noted before, when a letter could not be sent
+        """Handle a rank that will send no more messages."""
+        with contextlib.suppress(KeyError):  # noted before, when a message could not be sent
             self._selector.unregister(self._channels[rank])
         if self._roster.is_open(rank):
             self._note_death(rank, closed)
@@ -265,21 +273,21 @@ class Processes:
         self._set_status(rank, Status.LOST)
 
     def _read_journal(self, rank: int) -> None:
-        """Of a rank that is gone."""
+        """Read the journal of a rank that has ended."""
         for line in self._requests.told_by(rank):
             self._roster.note_news(rank, line)
 
-    # Who is late
+    # Late ranks
 
     def _give_time(self) -> None:
-        # A rank that waits for another should say so first.
+        # A rank that waits for another one should report it first.
         self._patient_until_s = time.monotonic() + self._deadline_s + 2 * _GRACE_S
 
     def _check_the_late(self) -> None:
-        """Where no rank waits for those that are left, the driver does."""
+        """Check the remaining ranks, if no other rank waits for them."""
         late = [rank for rank in range(self._job.ranks) if self._roster.is_open(rank)]
         is_complete = self._job.reporter in self._roster.outcomes
-        if not is_complete and not all(self._life(rank) is Life.STOPPED for rank in late):
+        if not is_complete and not all(self._life(rank) is ProcessState.STOPPED for rank in late):
             self._give_time()
         elif time.monotonic() > self._patient_until_s:
             for rank in late:
@@ -292,10 +300,10 @@ class Processes:
     def _may_leave_behind(self, rank: int) -> bool:
         return self._roster.is_open(rank) and self._job.can_lose(rank)
 
-    def _leave_behind(self, rank: int) -> None:
-        """The run is done without this rank."""
+    def _leave_behind(self, rank: int, fault: str = "did not reach the end of the run in time") -> None:
+        """End a rank. The run continues, or is complete, without it."""
         step = self._board.step(rank)
-        reason = f"it {self._life(rank)}, and did not come to the end of the run in time"
+        reason = f"it {self._life(rank)}, and {fault}"
         self._server.end([self._pids.pop(rank)])
         self._read_journal(rank)
         self._roster.do_without(rank, reason, step)
@@ -303,7 +311,7 @@ class Processes:
         _log.warning("rank %d is left behind: %s", rank, reason)
 
     def _end_in_failure(self) -> None:
-        """Raise the first failure. Where a rank was lost, first hear what the others were waiting for."""
+        """Raise the first failure. If a rank was lost, first wait for the others' reports of what they waited for."""
         if self._roster.others_may_say_more:
             until_s = time.monotonic() + _GRACE_S
             while time.monotonic() < until_s and not self._roster.all_heard:

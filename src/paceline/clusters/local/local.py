@@ -1,4 +1,4 @@
-"""Workers as processes of this machine: the default cluster, with nothing to install or start."""
+"""Workers as processes on this machine: the default cluster. It needs no installation and no running service."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from paceline.clusters.checks import (
+from paceline.clusters.base.checks import (
     check_compute,
+    check_deadline,
     check_device_word,
+    check_flag,
     check_real_stragglers,
     check_threads,
     check_workers,
@@ -17,13 +19,13 @@ from paceline.clusters.checks import (
     share_of_cores,
     thread_words,
 )
-from paceline.clusters.job import Consult, Job
-from paceline.clusters.outcome import Outcome
+from paceline.clusters.base.job import Cluster, Consult, Job
+from paceline.clusters.base.outcome import Outcome
 from paceline.costs.link import Link
 from paceline.costs.stragglers import Stragglers
 from paceline.costs.times import Times
 from paceline.errors import ConfigurationError, UnknownNameError
-from paceline.run import Progress
+from paceline.runs.run import Progress
 
 if TYPE_CHECKING:
     from paceline.clusters.process.wiring import TcpNetwork
@@ -32,48 +34,49 @@ __all__ = ["Local"]
 
 SHARED_MEMORY, TCP = "shared-memory", "tcp"
 LINKS = (SHARED_MEMORY, TCP)
-_ENCRYPT_REMEDY = "memory that workers share cannot be read by others, and an emulated link is no network"
-MAX_RANKS = 256  # each ordered pair of ranks has four megabytes of address space
+_ENCRYPT_REMEDY = "other users cannot read shared memory, and an emulated link is not a network"
+MAX_RANKS = 256  # each ordered pair of ranks uses four megabytes of address space
 
 
 @dataclass(frozen=True, slots=True)
-class Local:
-    """Worker processes on this machine, which talk through shared memory.
+class Local(Cluster):
+    """Worker processes on this machine that communicate through shared memory.
 
-    With a `pl.Link` their messages take as long as that link would; with "tcp" they pass the loopback interface, as
-    between hosts. Each rank is then a host of its own. With `compute` each gradient takes as long as is drawn: real
-    processes, messages and mathematics, on the clock of machines that one does not have. `pl.Simulated` with the same
-    arguments predicts such a run.
+    With a `pl.Link`, messages take as long as on that link. With "tcp", they use the loopback interface, as between
+    hosts. Each rank then counts as a separate host. With `compute`, each gradient takes a drawn time: processes,
+    messages and computation are real, and the times are those drawn. `pl.Simulated` with the same arguments predicts
+    such a run.
     """
 
     workers: int = 4
     link: str | Link = "shared-memory"
     encrypt: bool = False
-    """Whether nobody else on this machine could read what passes by TCP."""
+    """Whether TCP messages are encrypted, so that no other user of this machine can read them."""
     slow: Mapping[int, float] = field(default_factory=dict)
-    """How many times as long a rank computes. Below 1 only with `compute`: a real worker cannot be made faster."""
+    """Slowdown factor of the computations, by rank. Below 1 only with `compute`: a real worker cannot be made
+    faster."""
     delay: Times | Mapping[int, Times] | None = None
-    """What each computation takes longer: of all ranks, or by rank."""
+    """Additional time of each computation: one distribution for all ranks, or one for each rank."""
     deadline_s: float = 60.0
-    """How long a rank waits for another before the run ends with an error."""
+    """Seconds that a rank waits for another one before the run ends with an error."""
     threads: int | None = None
-    """With how many threads each rank computes, which can change the last bits of sums. None: a share of the cores."""
+    """Compute threads of each rank. They can change the last bits of sums. None for a share of the cores."""
     compute: Times | None = None
-    """Seconds that one gradient takes at least, of whatever size: a worker sleeps for what it does not compute. None:
-    what it takes."""
+    """Minimum seconds of one gradient of any size. A worker sleeps for the rest of the time. None to use the real
+    time."""
     device: str = "cpu"
-    """Where ranks compute: "cpu"; an accelerator by torch's name, such as "cuda"; "gpu", whichever there is; or "auto",
-    which is the processor where there is none. Ranks are given the devices of this machine in turn."""
+    """Compute device: "cpu"; an accelerator by its torch name, such as "cuda"; "gpu" for any accelerator; or "auto" for
+    an accelerator if there is one, else the CPU. Ranks are assigned to the devices of this machine in turn."""
 
     def __post_init__(self) -> None:
         check_workers(self.workers, at_most=MAX_RANKS - 1)
         check_threads(self.threads)
         check_compute(self.compute)
         _check_link(self.link)
+        check_flag("encrypt", self.encrypt)
         if self.encrypt and self.link != TCP:
             raise ConfigurationError("encrypt", 'must be False unless link="tcp"', True, _ENCRYPT_REMEDY)
-        if not self.deadline_s > 0:
-            raise ConfigurationError("deadline_s", "must be above 0", self.deadline_s, "60.0 is the default")
+        check_deadline(self.deadline_s)
         if self.compute is None:
             check_real_stragglers(self.stragglers, self.workers)
         else:
@@ -112,7 +115,7 @@ class Local:
 
     @property
     def _emulated(self) -> str:
-        """What is only emulated; empty if all is real."""
+        """Description of the emulated parts. Empty if all are real."""
         words = [] if self.compute is None else [f"compute {self.compute}"]
         words += [f"link {self.link}"] if isinstance(self.link, Link) else []
         return ", ".join(words)
@@ -141,5 +144,5 @@ def _check_link(link: object) -> None:
         return
     if isinstance(link, str):
         raise UnknownNameError("link", link, (*LINKS, "a pl.Link"))
-    remedy = 'write pl.Link(bandwidth="100Mbps", latency="2ms"), say, to emulate a slow network'
+    remedy = 'for example pl.Link(bandwidth="100Mbps", latency="2ms") emulates a slow network'
     raise ConfigurationError("link", 'must be "shared-memory", "tcp" or a pl.Link', link, remedy)

@@ -1,4 +1,4 @@
-"""How many files a process may have open, and a plain error where that is too few for a run."""
+"""Limit of open files, and a clear error if it is too low for a run."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from paceline.errors import ConfigurationError
 
 __all__ = ["enough_open_files"]
 
-_RUN_FILES = 16  # a run's memory and its mappings, the store, and what it takes to start the fork server
-_RANK_FILES = 4  # a rank's channel, its journal, and one piece of memory that it asks for, with its mapping
+_RUN_FILES = 16  # the run's memory and its mappings, the store, and the start of the fork server
+_RANK_FILES = 4  # a rank's channel, its journal, and one block of memory with its mapping
 
 
 @contextlib.contextmanager
 def enough_open_files(ranks: int) -> Iterator[None]:
-    """Refuse a run for which this process cannot open enough files; say so too if they run out in this block."""
+    """Refuse a run that needs more open files than allowed. Raise the same error if they run out in this block."""
     try:
         _check(ranks)
         yield
@@ -29,7 +29,7 @@ def enough_open_files(ranks: int) -> Iterator[None]:
 
 
 def _check(ranks: int) -> None:
-    # The limit is one of numbers: a descriptor above it, from before it was lowered, takes no room.
+    # The limit applies to descriptor numbers. A descriptor above it, opened before it was lowered, takes no room.
     taken = sum(int(fd) < _limit() for fd in os.listdir("/proc/self/fd"))
     needed = taken + _RUN_FILES + _RANK_FILES * ranks
     if needed > _limit():
@@ -37,7 +37,7 @@ def _check(ranks: int) -> None:
 
 
 def _too_few(bound: str, ranks: int, why: str = "") -> ConfigurationError:
-    remedy = "raise it: `ulimit -n 1024` in the shell, or ask for fewer workers"
+    remedy = "raise it: `ulimit -n 1024` in the shell, or use fewer workers"
     bound = f"must be {bound} for a run of {ranks} ranks{why}"
     return ConfigurationError("the limit of open files (ulimit -n)", bound, _limit(), remedy)
 

@@ -1,9 +1,8 @@
-"""What a run's workers would import one by one, and the fork server imports once for all of them and for later runs.
+"""Modules that the fork server imports once, so that the workers of this run and of later runs need not.
 
-Only packages that are installed, and that the driver has imported itself: those that the task mentions, and those that
-the user's own modules import which it mentions; the strategy's module too. The user's modules are not among them: they
-may be edited between two runs. An import that starts threads makes a process that cannot be forked: the server is then
-replaced by another.
+These are installed packages that the driver itself has imported: those named in the task, those imported by user
+modules that the task names, and the strategy's module. The user's own modules are excluded, because they may be edited
+between two runs. An import that starts threads makes a process that cannot be forked. The server is then replaced.
 """
 
 from __future__ import annotations
@@ -20,20 +19,23 @@ from types import ModuleType
 
 import cloudpickle
 
-__all__ = ["TRACER", "import_all", "installed_modules"]
+__all__ = ["IDENTITY", "TRACER", "import_all", "installed_modules"]
 
 TRACER = "torch.export._trace"
-"""What torch imports when a process traces its first model: 400 modules."""
+"""Module that torch imports when a process traces its first model: 400 modules in total."""
+
+IDENTITY = "paceline.links.tcp.identity"
+"""Module that creates keys for an encrypted run."""
 
 _NAME = re.compile(rb"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
 _INSTALLED = ("site-packages", "dist-packages")
 _STANDARD = sysconfig.get_path("stdlib")
 _OWN = __name__.partition(".")[0] + "."
-_LOOKED_AT = 2**20  # bytes at either end of a pickle: those between are samples
+_LOOKED_AT = 2**20  # bytes at either end of a pickle: the bytes between are samples
 
 
 def installed_modules(pickled: bytes | memoryview) -> list[str]:
-    """The installed modules of this process that whoever unpickles this will import, more or less."""
+    """Return the installed modules of this process that unpickling will import, approximately."""
     by_value = {"__main__", *cloudpickle.list_registry_pickle_by_value()}
     parts = (pickled[:_LOOKED_AT], pickled[_LOOKED_AT:][-_LOOKED_AT:])
     words = {word.decode() for part in parts for word in set(_NAME.findall(part))}
@@ -54,14 +56,14 @@ def installed_modules(pickled: bytes | memoryview) -> list[str]:
 
 
 def _mentioned_in(module: ModuleType) -> set[str]:
-    """The modules that a module has names of, or things from."""
+    """Return the modules that a module refers to, directly or through its objects."""
     values = list(vars(module).values())
     names = {v.__name__ if isinstance(v, ModuleType) else getattr(v, "__module__", None) for v in values}
     return {name for name in names if isinstance(name, str)}
 
 
 def import_all(names: Iterable[str], path: list[str], environment: Mapping[str, str]) -> int:
-    """Import these as the driver would; return how many threads that has started. What fails is left to the workers."""
+    """Import these modules as the driver would. Return the number of started threads. Failed imports are skipped."""
     sys.path[:] = path
     os.environ.update(environment)
     before = _threads()
@@ -69,10 +71,10 @@ def import_all(names: Iterable[str], path: list[str], environment: Mapping[str, 
         if name not in sys.modules:
             try:
                 importlib.import_module(name)
-            except BaseException:  # of any kind: it is not this process that needs it
+            except BaseException:  # any error: this process does not need the module
                 continue
     gc.collect()
-    gc.freeze()  # or else the children's collector would touch, and so copy, every page
+    gc.freeze()  # otherwise the children's collector would write to, and so copy, every page
     return _threads() - before
 
 

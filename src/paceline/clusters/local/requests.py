@@ -1,4 +1,4 @@
-"""What ranks of this machine ask of their driver: memory by name, a journal each, and numbers of groups."""
+"""Requests of local ranks to their driver: memory by name, a journal for each rank, and group numbers."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Any
 from paceline.clusters.process.channel import Letter
 from paceline.clusters.process.journal import Journal
 from paceline.clusters.rank.groups import GroupNumbers
-from paceline.links.memory import SharedMemory
+from paceline.links.memory.shared import SharedMemory
 
 __all__ = ["REQUESTS", "Requests"]
 
 REQUESTS = ("window", "journal", "group")
-"""The words of letters that are requests. The answer is a letter of the same word."""
+"""Words of the messages that are requests. The answer has the same word."""
 
 
 class Requests:
-    """What has been asked for so far: whoever asks for the same gets the same."""
+    """Objects that have been requested so far. Equal requests return the same object."""
 
     def __init__(self) -> None:
         self._windows: dict[str, SharedMemory] = {}
@@ -26,7 +26,7 @@ class Requests:
         self._groups = GroupNumbers()
 
     def answer(self, rank: int, letter: Letter) -> tuple[dict[str, Any] | None, list[int]]:
-        """The values and the descriptors of the answer."""
+        """Return the values and the descriptors of the answer."""
         if letter.word == "group":
             return {"number": self._groups.number_of(tuple(letter.values["members"]))}, []
         if letter.word == "journal":
@@ -40,14 +40,14 @@ class Requests:
         return self._windows[name]
 
     def told_by(self, rank: int) -> Iterator[bytes]:
-        """What a rank that is gone has written into its journal, line by line."""
+        """Yield the journal of a rank that has ended, line by line."""
         if rank in self._journals:
             yield from self._journals[rank].read()
 
     def close(self) -> None:
-        """Close the descriptors, all of them even if one cannot be, and drop what was made.
+        """Close all descriptors, even if one fails to close, and drop all objects.
 
-        An error's traceback may keep this object, and each mapping holds a descriptor, too.
+        An error's traceback may hold this object, and each mapping also holds a descriptor.
         """
         with contextlib.ExitStack() as stack:
             stack.callback(self._windows.clear)

@@ -1,8 +1,9 @@
-"""The life of a local worker process, from its fork to its last letter to the driver."""
+"""Main function of a local worker process, from its fork to its last message to the driver."""
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import random
 import sys
@@ -13,8 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from paceline.clusters.job import Job
-from paceline.clusters.local.heap import keep_freed_memory
+from paceline.clusters.base.job import Job
 from paceline.clusters.process import dump, payload
 from paceline.clusters.process.channel import Channel, ChannelClosed
 from paceline.clusters.process.context import ProcessContext
@@ -27,42 +27,47 @@ from paceline.clusters.process.wiring import (
     over_memory,
     over_tcp,
 )
-from paceline.clusters.rank.keeper import prepare
+from paceline.clusters.rank.checkpoint_writer import prepare
 from paceline.costs.link import Link
 from paceline.costs.stragglers import Stragglers
 from paceline.costs.times import Times
 from paceline.errors import Cancelled, RunError
 from paceline.links import fuzz
-from paceline.links.lending import Lending
-from paceline.links.memory import SharedMemory
-from paceline.links.tcp import Seat, TcpEndpoint
-from paceline.replica.devices import device_of
+from paceline.links.memory.lending import Lending
+from paceline.links.memory.shared import SharedMemory
+from paceline.links.tcp import PeerAddress, TcpEndpoint
+from paceline.model.devices import device_of
 
-__all__ = ["Assignment", "drive", "main", "seed_chance"]
+__all__ = ["Assignment", "drive", "main", "seed_generators"]
+
+# From glibc's <malloc.h>.
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
+_LARGEST_KEPT_BYTES = 32 * 2**20
+_KEPT_BYTES = 64 * 2**20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Assignment:
-    """Everything that is the same for all workers of a run."""
+    """Settings that are the same for all workers of a run."""
 
     job: Job
     stragglers: Stragglers
     compute: Times | None
-    """What a gradient is to take. None: what it takes."""
+    """Drawn time of a gradient. None to use the real time."""
     link: Link | None
-    """To be emulated. None: shared memory as it is, or TCP."""
+    """Emulated link. None for real shared memory or TCP."""
     network: TcpNetwork | None
-    """None: no TCP."""
+    """TCP settings. None if TCP is not used."""
     deadline_s: float
     threads: int
     device: str
-    """Of all ranks, as a word."""
+    """Device name, the same for all ranks."""
     store_path: str = ""
-    """A file that all ranks can open, for torch.distributed to meet at."""
+    """File that all ranks can open, used as the store of torch.distributed."""
 
 
 def main(channel: Channel) -> None:
-    """Do what the first letter says, and write to the driver how it went."""
+    """Execute the launch message, and send the outcome or the error to the driver."""
     letter = channel.receive()
     rank = letter.values["rank"]
     context: ProcessContext | None = None
@@ -74,10 +79,11 @@ def main(channel: Channel) -> None:
         dump.begin(context)
         context.prepare()
         endpoint = context.wiring.endpoint
-        channel.send("ready", _seat_of(endpoint))
+        channel.send("ready", _address_of(endpoint))
         go = channel.receive().values
         if endpoint:
-            endpoint.meet([Seat(address, key.encode()) for address, key in go["seats"]])
+            # A rank that was lost before it could listen has no address.
+            endpoint.meet([PeerAddress.from_values(each) if each else None for each in go["addresses"]])
         context.begin(go["start_s"])
         result = drive(context.live())
         outcome = context.finish()
@@ -86,27 +92,29 @@ def main(channel: Channel) -> None:
         channel.send("done", *write_outcome(outcome))
         if endpoint:
             with contextlib.suppress(ChannelClosed):
-                channel.receive()  # until the run is over: what this rank has said may still be on its way
+                channel.receive()  # until the run is over: messages of this rank may still be in flight
             endpoint.close()
     except (Exception, SystemExit, Cancelled) as error:
         _flush()
         channel.send("error", write_error(rank, context.step if context else 0, error))
 
 
-def seed_chance(seed: int, rank: int) -> None:
-    """Seed what a user's code may draw from: torch alike on all ranks, for the model; Python and numpy by rank."""
+def seed_generators(seed: int, rank: int) -> None:
+    """Seed the generators of user code: torch equally on all ranks, for the model; Python and numpy by rank."""
     random.seed(seed * 1_000_003 + rank)
     np.random.seed((seed * 1_000_003 + rank) % 2**32)
     torch.manual_seed(seed)
 
 
 def drive(program: Awaitable[Any]) -> Any:
-    """Run a program whose awaits never suspend: no event loop, one `send`."""
+    """Run a program that never suspends: no event loop, one `send`."""
     try:
         program.__await__().send(None)
     except StopIteration as stop:
         return stop.value
-    raise RunError("a role program awaited something that is not of its context; use ctx.… operations only")
+    raise RunError(
+        "a role program awaited an operation that is not from its context; use only ctx.… operations"
+    )
 
 
 def _prepare(channel: Channel, rank: int, payload_bytes: int, fds: list[int]) -> ProcessContext:
@@ -115,7 +123,7 @@ def _prepare(channel: Channel, rank: int, payload_bytes: int, fds: list[int]) ->
     job = assignment.job
     torch.set_num_threads(assignment.threads)
     keep_freed_memory()
-    seed_chance(job.seed, rank)
+    seed_generators(job.seed, rank)
     rings = SharedMemory.attach(rings_fd)
     board = open_status_board(SharedMemory.attach(board_fd), job.ranks, assignment.network)
     driver = LocalDriver(board, channel)
@@ -136,27 +144,38 @@ def _prepare(channel: Channel, rank: int, payload_bytes: int, fds: list[int]) ->
         store_path=assignment.store_path,
         device=device_of(assignment.device, rank),
     )
-    for fd in (assignment_fd, rings_fd):  # the board's stays open: it is needed for the lock
+    for fd in (assignment_fd, rings_fd):  # the board's descriptor stays open for its lock
         os.close(fd)
     return context
 
 
-def _seat_of(endpoint: TcpEndpoint | None) -> dict[str, Any]:
-    """For the driver, who tells the others."""
-    if endpoint is None:
-        return {}
-    return {"seat": [endpoint.seat.address, endpoint.seat.public_key.decode()]}
+def _address_of(endpoint: TcpEndpoint | None) -> dict[str, Any]:
+    """Return the address of this rank for the driver, which sends it to the other ranks."""
+    return {} if endpoint is None else {"address": endpoint.address.to_values()}
 
 
 def _flush() -> None:
-    """Write out what the user's code has printed. After its last letter a worker may be killed at any moment."""
+    """Flush the output of the user's code. After its last message a worker may be killed at any time."""
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):  # closed: nobody reads it
+        with contextlib.suppress(OSError, ValueError):  # closed: there is no reader
             stream.flush()
 
 
 def _settle_in(values: dict[str, Any]) -> None:
-    """Be where the driver is: unpickling the task may import modules from its folder."""
+    """Use the driver's folder, path and environment: unpickling the task may import modules from there."""
     sys.path[:] = values["path"]
     os.environ.update(values["environment"])
     os.chdir(values["folder"])
+
+
+def keep_freed_memory() -> None:
+    """Keep freed blocks of up to 32 MiB in the process, and up to 64 MiB at the end of the heap.
+
+    Every step frees and allocates the same memory again: activations, gradients, temporaries. The system clears and
+    maps the memory that it gets back, page by page. A step of a small transformer lost 2 to 4 % to that. glibc chooses
+    these limits by itself once a process has freed a block of 32 MiB. Other C libraries are left unchanged.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
+    if mallopt is not None:
+        mallopt(_MMAP_THRESHOLD, _LARGEST_KEPT_BYTES)
+        mallopt(_TRIM_THRESHOLD, _KEPT_BYTES)

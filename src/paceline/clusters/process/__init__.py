@@ -1,1 +1,1 @@
-"""A rank in a real process: its operations, how it waits, its windows, its link to the driver."""
+"""A rank in a real process: operations, waiting, windows, and its link to the driver."""

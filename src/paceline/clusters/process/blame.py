@@ -1,7 +1,8 @@
-"""Which rank a run that stands still is waiting for, by what each rank says of itself on the status board.
+"""Find the rank that a stalled run is waiting for, from the status board.
 
-A rank whose wait took too long names whom it waits for. That one may wait for another, and so on: the chain ends at a
-rank that waits for nobody (it computes, is starved of a processor, is stopped or dead), or comes back to itself.
+A rank that exceeds its deadline names the rank that it waits for. That rank may wait for another one, and so on. The
+chain ends at a rank that waits for no other rank (it computes, lacks a processor, is stopped or dead), or it forms a
+cycle.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from pathlib import Path
 
 from paceline.clusters.process.status_board import Status, StatusBoard
 from paceline.errors import DeadlineError
-from paceline.links.operation import Doing
+from paceline.links.operation import Activity
 
-__all__ = ["Life", "chain_of", "explain", "life_of"]
+__all__ = ["ProcessState", "chain_of", "explain", "life_of"]
 
 
-class Life(StrEnum):
-    """What the system knows of a rank's process."""
+class ProcessState(StrEnum):
+    """State of a rank's process in the operating system."""
 
     STOPPED = "is stopped by a signal"
     GONE = "has ended"
@@ -30,22 +31,27 @@ class Life(StrEnum):
     ASLEEP = "sleeps"
 
 
-_CANNOT_GO_ON = (Life.GONE, Life.STOPPED, Life.SILENT)
-"""The likeliest cause first."""
+_CANNOT_GO_ON = (ProcessState.GONE, ProcessState.STOPPED, ProcessState.SILENT)
+"""States in which a process makes no progress, most likely cause first."""
 
 
-def life_of(pid: int) -> Life:
-    """Of a process of this host."""
+def life_of(pid: int) -> ProcessState:
+    """Return the state of a process on this host."""
     state = "X"
     with contextlib.suppress(OSError, IndexError):
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    return {"T": Life.STOPPED, "t": Life.STOPPED, "Z": Life.GONE, "X": Life.GONE, "R": Life.RUNNABLE}.get(
-        state, Life.ASLEEP
-    )
+    return {
+        "T": ProcessState.STOPPED,
+        "t": ProcessState.STOPPED,
+        "Z": ProcessState.GONE,
+        "X": ProcessState.GONE,
+        "R": ProcessState.RUNNABLE,
+    }.get(state, ProcessState.ASLEEP)
 
 
-def explain(error: DeadlineError, board: StatusBoard, life: Callable[[int], Life]) -> DeadlineError:
-    """The same error, but about the end of the chain: who waits for the rank at fault, and what is known of it."""
+def explain(error: DeadlineError, board: StatusBoard, life: Callable[[int], ProcessState]) -> DeadlineError:
+    """Return the same error about the end of the chain: the rank at fault, its state, and the rank that waits for
+    it."""
     if not 0 <= error.rank < board.ranks:
         return error
     chain = _chain(error.rank, board, life)
@@ -61,12 +67,12 @@ def explain(error: DeadlineError, board: StatusBoard, life: Callable[[int], Life
 
 
 def chain_of(rank: int, board: StatusBoard) -> list[int]:
-    """A rank that waits, the one that it waits for, and so on, as far as the ranks themselves know."""
-    return _chain(rank, board, lambda _rank: Life.ASLEEP)
+    """Return a waiting rank, the rank that it waits for, and so on, according to the status board."""
+    return _chain(rank, board, lambda _rank: ProcessState.ASLEEP)
 
 
-def _chain(rank: int, board: StatusBoard, life: Callable[[int], Life]) -> list[int]:
-    """From a rank that waits to one that does not, or to one that is in the chain already."""
+def _chain(rank: int, board: StatusBoard, life: Callable[[int], ProcessState]) -> list[int]:
+    """Return the chain from a waiting rank to one that does not wait, or to one that is already in the chain."""
     chain = [rank]
     while len(chain) == len(set(chain)):
         awaited = _awaited_by(chain[-1], board)
@@ -85,22 +91,26 @@ def _awaited_by(rank: int, board: StatusBoard) -> Sequence[int]:
     return [] if activity.awaited is None else [activity.awaited]
 
 
-def _ends_the_chain(rank: int, board: StatusBoard, life: Callable[[int], Life]) -> bool:
-    """Whether the chain ends at this rank: it cannot go on, or it waits for nobody."""
+def _ends_the_chain(rank: int, board: StatusBoard, life: Callable[[int], ProcessState]) -> bool:
+    """Return whether the chain ends at this rank: it cannot make progress, or it waits for no other rank."""
     return _state_that_ends_it(rank, board, life) is not None or not _waits(rank, board)
 
 
-def _state_that_ends_it(rank: int, board: StatusBoard, life: Callable[[int], Life]) -> Life | None:
-    """Why a rank cannot go on. None: it can, as far as the system knows."""
+def _state_that_ends_it(
+    rank: int, board: StatusBoard, life: Callable[[int], ProcessState]
+) -> ProcessState | None:
+    """Return why a rank cannot make progress. None if it can, according to the system."""
     state = life(rank)
-    # One that has ended while it waited was another victim: it gave up at the same deadline, a moment before.
-    is_victim = state is Life.GONE and _waits(rank, board)
+    # A rank that has ended while it waited is another victim: it reached the same deadline a moment earlier.
+    is_victim = state is ProcessState.GONE and _waits(rank, board)
     return state if state in _CANNOT_GO_ON and not is_victim else None
 
 
-def _is_it_a_deadlock(circle: Sequence[int], life: Callable[[int], Life]) -> str:
-    starved = [rank for rank in circle if life(rank) is Life.RUNNABLE]
-    return f"rank {starved[0]} {Life.RUNNABLE}" if starved else "a deadlock, or a message that was lost"
+def _is_it_a_deadlock(circle: Sequence[int], life: Callable[[int], ProcessState]) -> str:
+    starved = [rank for rank in circle if life(rank) is ProcessState.RUNNABLE]
+    return (
+        f"rank {starved[0]} {ProcessState.RUNNABLE}" if starved else "a deadlock, or a message that was lost"
+    )
 
 
 def _waits(rank: int, board: StatusBoard) -> bool:
@@ -108,14 +118,14 @@ def _waits(rank: int, board: StatusBoard) -> bool:
     return activity.awaited is not None or activity.awaits_several
 
 
-def _innocence(rank: int, board: StatusBoard, life: Callable[[int], Life]) -> tuple[int, int, float]:
-    """Smallest for the likeliest cause: who cannot go on, then who has waited for nobody the longest."""
+def _innocence(rank: int, board: StatusBoard, life: Callable[[int], ProcessState]) -> tuple[int, int, float]:
+    """Return a sort key, smallest for the likeliest cause: dead or stopped ranks, then the longest without a wait."""
     state = _state_that_ends_it(rank, board, life)
     order = len(_CANNOT_GO_ON) if state is None else _CANNOT_GO_ON.index(state)
     return order, int(_waits(rank, board)), board.activity(rank).since_s
 
 
-def _what_it_does(rank: int, board: StatusBoard, life: Callable[[int], Life]) -> str:
+def _what_it_does(rank: int, board: StatusBoard, life: Callable[[int], ProcessState]) -> str:
     seconds = time.monotonic() - board.activity(rank).since_s
     return f"rank {rank} {life(rank)}, for {seconds:.1f} s {_in_words(rank, board)}"
 
@@ -124,10 +134,10 @@ def _in_words(rank: int, board: StatusBoard) -> str:
     activity = board.activity(rank)
     whom = "any rank" if activity.awaits_several else f"rank {activity.awaited}"
     phrases = {
-        Doing.send: f"send to {whom}",
-        Doing.receive: f"receive from {whom}",
-        Doing.barrier: "barrier",
-        Doing.several: f"waiting for {whom}",
+        Activity.send: f"send to {whom}",
+        Activity.receive: f"receive from {whom}",
+        Activity.barrier: "barrier",
+        Activity.several: f"waiting for {whom}",
     }
     return f"{phrases.get(activity.doing, activity.doing.name)} in step {activity.step}"
 

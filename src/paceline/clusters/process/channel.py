@@ -1,6 +1,6 @@
-"""The launch channel: a socket between the driver and one process of its own making.
+"""Launch channel: a socket between the driver and one process that the driver started.
 
-A message is a word, a JSON object, and blobs of raw bytes; file descriptors may ride along.
+A message is a word, a JSON object, and blobs of raw bytes. It may carry file descriptors.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _MAX_FDS = 8
 
 
 class ChannelClosed(Exception):  # noqa: N818
-    """The process at the other end is gone."""
+    """The process at the other end has ended."""
 
 
 class ChannelStalled(ChannelClosed):
-    """The process at the other end is there, but does not read, or does not write the rest of its letter."""
+    """The process at the other end exists, but does not read, or does not send the rest of a message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Channel:
     """One end of a launch channel."""
 
     def __init__(self, endpoint: socket.socket, patience_s: float | None = None) -> None:
-        """`patience_s`: how long the other end may pause in the middle of a letter, writing or reading it."""
+        """Create a channel. `patience_s` is the longest pause of the other end within a message. None for no limit."""
         self.socket = endpoint
         endpoint.settimeout(patience_s)
         _open.add(self)
@@ -74,7 +74,7 @@ class Channel:
             prefix, fds = self._receive_prefix()
             word, values, lengths, count = json.loads(self._receive_exactly(_PREFIX.unpack(prefix)[0]))
             blobs = [self._receive_exactly(n) for n in lengths]
-        if len(fds) < count:  # the kernel silently drops descriptors that this process has no room for
+        if len(fds) < count:  # the kernel silently drops descriptors beyond the limit of this process
             for fd in fds:
                 os.close(fd)
             raise OSError(errno.EMFILE, f"{os.strerror(errno.EMFILE)} (raise the limit: ulimit -n)")
@@ -84,7 +84,7 @@ class Channel:
         self.socket.close()
 
     def _send_all(self, view: memoryview) -> None:
-        while view:  # not `sendall`: its timeout is for all bytes together
+        while view:  # not `sendall`: its timeout applies to all bytes together
             view = view[self.socket.send(view) :]
 
     def _receive_prefix(self) -> tuple[bytes, list[int]]:
@@ -109,7 +109,7 @@ class Channel:
 
     @contextmanager
     def _other_end_named(self, where: str) -> Iterator[None]:
-        """Turn the socket's errors into what they say about the other end."""
+        """Convert socket errors into errors about the other end."""
         try:
             yield
         except (BrokenPipeError, ConnectionResetError) as error:
@@ -118,7 +118,8 @@ class Channel:
             raise ChannelStalled(f"{where}, for {self.socket.gettimeout():g} s") from error
 
 
-# A child that the user forks inherits these sockets. While it keeps them, nobody sees that this process has ended.
+# A child that the user forks inherits these sockets. If it kept them open, the other end would not see this
+# process end.
 _open: weakref.WeakSet[Channel] = weakref.WeakSet()
 
 
@@ -131,7 +132,7 @@ os.register_at_fork(after_in_child=_close_in_child)
 
 
 def encode(value: Any, blobs: list[Any]) -> Any:
-    """A value of tensors, numbers, texts, lists and dictionaries as JSON and blobs."""
+    """Encode a value of tensors, numbers, texts, lists and dictionaries as JSON and blobs."""
     if isinstance(value, Tensor):
         flat = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
         blobs.append(flat.numpy())
@@ -151,7 +152,7 @@ def encode(value: Any, blobs: list[Any]) -> Any:
 
 
 def decode(value: Any, blobs: Sequence[bytearray]) -> Any:
-    """What `encode` was given; tuples come back as lists."""
+    """Decode the result of `encode`. Tuples become lists."""
     if isinstance(value, list):
         return [decode(item, blobs) for item in value]
     if isinstance(value, dict) and "tensor" in value:

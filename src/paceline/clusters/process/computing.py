@@ -1,4 +1,4 @@
-"""The operations of a real process that compute: a gradient, and a bucket of it."""
+"""Compute operations of a real process: a gradient, and one bucket of it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from paceline.context import Batch
 from paceline.errors import Cancelled
 from paceline.links import clock
-from paceline.links.operation import Doing, Operation
+from paceline.links.operation import Activity, Operation
 from paceline.trace import Kind
 
 if TYPE_CHECKING:
@@ -23,9 +23,9 @@ __all__ = ["BucketOperation", "ComputeOperation"]
 
 
 class ComputeOperation(Operation[float]):
-    """The gradient of one batch, and its loss: in the foreground when awaited, in a thread when started.
+    """Gradient and loss of one batch. Runs in the foreground if awaited, in a thread if started.
 
-    Only a started computation can be cancelled, for only then is there somebody to cancel it.
+    Only a started computation can be cancelled: otherwise the program waits and cannot cancel it.
     """
 
     __slots__ = (
@@ -40,7 +40,7 @@ class ComputeOperation(Operation[float]):
         "ready",
     )
 
-    doing = Doing.compute
+    doing = Activity.compute
 
     _threads: ThreadPoolExecutor | None = None
     _under_way: Future[None] | None = None
@@ -63,14 +63,14 @@ class ComputeOperation(Operation[float]):
         self._began_s = self._least_s = 0.0
         self._cancelled = threading.Event()
         self.ready: set[int] = set()
-        """Buckets that backward has filled."""
+        """Buckets that the backward pass has filled."""
 
     def __await__(self) -> Generator[Operation[Any], None, float]:
         context = self._context
         if not self._started and not context.in_background and not context.computes_in_thread:
             self._start()
             if ComputeOperation._under_way is not None:
-                ComputeOperation._under_way.result()  # it may be cancelled, and not have stopped yet
+                ComputeOperation._under_way.result()  # it may be cancelled but still running
             self._run()
             return self.take()
         return (yield from super().__await__())
@@ -90,7 +90,7 @@ class ComputeOperation(Operation[float]):
             super().cancel()
 
     def bucket_due_s(self, share: float) -> float:
-        """When a bucket may be seen that backward has filled: after this share of what the gradient takes at least."""
+        """Return when a filled bucket becomes visible: after this share of the gradient's minimum duration."""
         return self._began_s + share * self._least_s
 
     def __str__(self) -> str:
@@ -98,8 +98,8 @@ class ComputeOperation(Operation[float]):
 
     def _start(self) -> None:
         self._started = True
-        # Here and not in the thread: a gradient that is cancelled before it begins has its draw all the same.
-        self._least_s = self._context.pace.begin(self._batch.count)
+        # Here and not in the thread: a gradient that is cancelled before it starts must still draw its duration.
+        self._least_s = self._context.duration.begin(self._batch.count)
 
     def _run_in_thread(self) -> None:
         try:
@@ -122,7 +122,7 @@ class ComputeOperation(Operation[float]):
         try:
             processor_start_s = time.thread_time()
             loss = replica.compute(batch, context.data.source, self._on_bucket, checkpoint, **self._how)
-            worked_s = replica.device_s or time.thread_time() - processor_start_s
+            worked_s = replica.engine.device_s or time.thread_time() - processor_start_s
             self._dawdle(clock.now() - self._began_s, worked_s)
         except Cancelled:
             kind = Kind.CANCELLED
@@ -134,13 +134,13 @@ class ComputeOperation(Operation[float]):
         self.done = True
 
     def _on_bucket(self, number: int) -> None:
-        if self._context.pace.shows_buckets:
+        if self._context.duration.shows_buckets:
             self.ready.add(number)
             self._context.wake()
 
     def _dawdle(self, took_s: float, worked_s: float) -> None:
-        """Be as slow as the cluster's description says. `worked_s`: of the processor, or of the device."""
-        left_s = self._context.pace.left_s(self._least_s, took_s, worked_s)
+        """Wait as long as the cluster's settings require. `worked_s` is the time of the processor or of the device."""
+        left_s = self._context.duration.left_s(self._least_s, took_s, worked_s)
         until_s = clock.now() + left_s
         patient_until_s = time.monotonic() + left_s + self._context.deadline_s
         while (
@@ -152,11 +152,11 @@ class ComputeOperation(Operation[float]):
 
 
 class BucketOperation(Operation[None]):
-    """Done when backward has filled one bucket and it may be seen, or when the whole gradient is done."""
+    """Done when the backward pass has filled one bucket and it is visible, or when the whole gradient is done."""
 
     __slots__ = ("_computation", "_number", "_share")
 
-    doing = Doing.compute
+    doing = Activity.compute
 
     def __init__(self, computation: ComputeOperation, number: int, share: float) -> None:
         super().__init__(computation.waiter)

@@ -1,4 +1,4 @@
-"""A rank in a real process: it blocks while it waits, and never suspends its program."""
+"""Context of a rank in a real process. It blocks while it waits, and never suspends its program."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import Tensor
 
-from paceline.chance import part_seed, rank_seed
-from paceline.clusters import stopping
-from paceline.clusters.job import Job
-from paceline.clusters.news import Teller
-from paceline.clusters.outcome import Outcome
+from paceline.clusters.base import stopping
+from paceline.clusters.base.job import Job
+from paceline.clusters.base.news import Teller
+from paceline.clusters.base.outcome import Outcome
 from paceline.clusters.process.computing import ComputeOperation
 from paceline.clusters.process.driver import Driver
+from paceline.clusters.process.gradient_duration import duration_of
 from paceline.clusters.process.learner import ProcessLearner
 from paceline.clusters.process.loaders import LoadedData, Loaders
 from paceline.clusters.process.native import NativeGroups
 from paceline.clusters.process.net import ProcessNet
 from paceline.clusters.process.operations import Background, FirstOperation, SleepOperation
-from paceline.clusters.process.pace import pace_of
 from paceline.clusters.process.status_board import Status
 from paceline.clusters.process.waits import Waits
 from paceline.clusters.process.window import LocalWindow
 from paceline.clusters.process.wiring import Wiring
 from paceline.clusters.rank.data import TrainingData
 from paceline.clusters.rank.groups import Groups
+from paceline.clusters.rank.loss_trial import request_trial
 from paceline.clusters.rank.observer import Observer
 from paceline.clusters.rank.rank import Rank
 from paceline.clusters.rank.row_board import RowBoard
@@ -39,21 +39,22 @@ from paceline.context import Context, Handle
 from paceline.costs.prices import Price
 from paceline.costs.stragglers import Stragglers
 from paceline.costs.times import Times
+from paceline.data.batches import GlobalBatches
+from paceline.data.samples import Samples
 from paceline.links import clock
 from paceline.links.emulated import EmulatedPort
-from paceline.links.operation import Doing, Operation
+from paceline.links.operation import Activity, Operation
 from paceline.links.port import Port
 from paceline.links.receiving import RecvOperation
 from paceline.links.sending import SendOperation
-from paceline.replica.batches import GlobalBatches
-from paceline.replica.blueprint import Blueprint
-from paceline.replica.compiling import warm_up
-from paceline.replica.devices import CPU
-from paceline.replica.portable import taken_over
-from paceline.replica.replica import Replica
-from paceline.replica.samples import Samples
-from paceline.replica.steps import micro_batches
+from paceline.model.compiling import warm_up
+from paceline.model.devices import CPU
+from paceline.model.portable import taken_over
+from paceline.model.replica import Replica
+from paceline.model.steps import micro_batches
+from paceline.system.seeding import part_seed, rank_seed
 from paceline.trace import Kind
+from paceline.trace.spans import NO_MESSAGE, message_id
 
 __all__ = ["ProcessContext"]
 
@@ -63,7 +64,7 @@ _NEGLIGIBLE_S = 2e-6  # shorter waits are not recorded
 
 
 class ProcessContext(Rank):
-    """What a strategy sees in a process of its own."""
+    """Context of a strategy in a process of its own."""
 
     in_background = False
     model: ProcessLearner
@@ -86,7 +87,7 @@ class ProcessContext(Rank):
         self._teller = Teller(self.outcome) if job.can_lose(rank) else None
         self._deadline_s = deadline_s
         if job.task is not None and job.task.loaders and rank in self.workers:
-            _ = self.data  # loaders are forked before there is a model, which would start torch's threads
+            _ = self.data  # fork loaders before a model starts torch's threads
         hosts = wiring.hosts
         self.recorder.host = hosts[rank]
         self.driver = driver
@@ -95,21 +96,21 @@ class ProcessContext(Rank):
         self._emulates = compute is not None
         if self._emulates:
             clock.use(self.board.clock)
-        self.pace = pace_of(rank, stragglers, compute, self.delay_rng, self.outcome)
+        self.duration = duration_of(rank, stragglers, compute, self.delay_rng, self.outcome)
         self.deadline_s = deadline_s
         self.native = NativeGroups(store_path, job.ranks, deadline_s)
-        self._start_s = math.inf  # until the run's clock begins `now` is minus infinity: no time passes
+        self._start_s = math.inf  # before the run's clock starts, `now` is minus infinity: no time passes
         self.wiring = wiring
         # A network moves messages while the processor computes.
         self.computes_in_thread = len(set(hosts)) > 1
-        # These are shared with a twin: so either lets both go on.
+        # Shared with a twin, so that a wait of either one advances both.
         self.port = self._open_port()
         self.port.device = device if device != CPU else None
         self.waits = Waits(rank, self.board, deadline_s, wiring.endpoint)
         self.windows: dict[Any, LocalWindow] = {}
         self.groups = Groups(rank, hosts, driver.number_of)
         self.net = ProcessNet(self, self.groups.everybody)
-        self.model = ProcessLearner(self, _source(job, rank, device))
+        self.model = ProcessLearner(self, _replica(job, rank, device))
 
     def _open_port(self) -> Port:
         link, bells = self.wiring.emulated, self.board.bells
@@ -131,11 +132,12 @@ class ProcessContext(Rank):
             stoppable.go_on()
 
     def prepare(self) -> None:
-        """Do before the run what would otherwise take time of its first steps."""
-        # Where machines are emulated, workers that wait for each other to evaluate would change the run's times.
+        """Do work before the run that would otherwise take time in its first steps."""
+        # With emulated machines, workers that wait for each other in an evaluation would change the run's times.
         self.log.sharing = sharing = None if self._emulates else SharedEvaluation.of(self)
         if not getattr(self.job.strategy, "holds_parts", False) and self.job.task is not None:
-            _ = self.model.replica  # it is made before the run's time begins
+            self.model.replica.build()  # built before the run's clock starts
+        request_trial(self.job, self.rank)
         if self.rank in self.workers and hasattr(self.job.strategy, "prepare"):
             self.job.strategy.prepare(cast(Context, self))
         if not self.job.compiles:
@@ -147,7 +149,7 @@ class ProcessContext(Rank):
         warm_up(self.model.replica, batches, samples, self._evaluation(sharing))
 
     def _evaluation(self, sharing: SharedEvaluation | None) -> Callable[[], object] | None:
-        """What this rank does in an evaluation."""
+        """Return the function that this rank calls in an evaluation. None if it does not evaluate."""
         if sharing is not None:
             return sharing.look
         test = self.test_samples if self.is_reporter and self.job.evaluate_every else None
@@ -155,12 +157,12 @@ class ProcessContext(Rank):
 
     def begin(self, start_s: float) -> None:
         self._start_s = start_s - self.resumed_s
-        self.board.note_doing(self.rank, Doing.working)
+        self.board.note_doing(self.rank, Activity.working)
 
     def now(self) -> float:
         return clock.now() - self._start_s
 
-    # What the run is
+    # The run
 
     @cached_property
     def data(self) -> TrainingData:
@@ -197,30 +199,29 @@ class ProcessContext(Rank):
         self.driver.end_after(step)
 
     @property
-    def said(self) -> int:
-        return self.board.said(self.leg)
+    def announced_end(self) -> int:
+        return self.board.announced_end(self.generation)
 
-    def say(self, word: int) -> None:
-        self.driver.say(self.leg, word)
+    def announce_end(self, word: int) -> None:
+        self.driver.announce_end(self.generation, word)
 
     @property
     def stop_wanted(self) -> bool:
         return self.board.stop or stopping.wanted()
 
-    def begin_leg(self, first: int) -> None:
-        super().begin_leg(first)
-        self.waits.begin_leg()
-        groups = Groups(self.rank, self.wiring.hosts, self.driver.number_of, leg=self.leg)
+    def begin_generation(self, first: int) -> None:
+        super().begin_generation(first)
+        self.waits.begin_generation()
+        groups = Groups(self.rank, self.wiring.hosts, self.driver.number_of, generation=self.generation)
         for each in cast(list[ProcessContext], [self, *self.twins]):
             each.groups = groups
             each.net = ProcessNet(each, groups.everybody)
 
-    def announce(self, metric: float) -> None:
-        self.driver.announce(metric)
+    def announce(self, evaluation: int, metric: float) -> None:
+        self.driver.announce(evaluation, metric)
 
-    @property
-    def announced(self) -> float:
-        return self.board.metric
+    def announced(self, evaluation: int) -> float:
+        return self.board.metric(evaluation)
 
     def consult(self, record: dict[str, Any], state: dict[str, Tensor] | None) -> bool:
         return self.driver.consult(record, state)
@@ -236,7 +237,7 @@ class ProcessContext(Rank):
     def open_row_board(self, name: str, like: Tensor) -> RowBoard:
         return self.driver.row_board(self, name, like)
 
-    # How this rank waits
+    # Waiting
 
     def start(self, work: Awaitable[T]) -> Handle[T]:
         operation: Operation[T]
@@ -258,20 +259,20 @@ class ProcessContext(Rank):
         self.waits.until_done(operation, self.step)
 
     def wake(self) -> None:
-        """From a thread of this rank: there is news."""
+        """Wake this rank. Called from one of its threads."""
         self.board.bells.ring(self.rank)
 
     @property
     def price(self) -> Price | None:
-        return self.pace.price
+        return self.duration.price
 
     async def catch_up(self) -> None:
-        """Its clock was set to that time."""
+        """Do nothing: the clock was already set to that time."""
 
     def settle(self) -> None:
         self.waits.settle(self.step)
         if ComputeOperation._under_way is not None:
-            ComputeOperation._under_way.result()  # a cancelled one may not have stopped and written its span yet
+            ComputeOperation._under_way.result()  # it may be cancelled but not yet stopped
 
     def close(self) -> None:
         data = vars(self).get("data")
@@ -280,15 +281,15 @@ class ProcessContext(Rank):
         super().close()
 
     def describe_links(self) -> list[str]:
-        """For people who look into a run that stands still."""
+        """Return the state of the links, to diagnose a stalled run."""
         return self.port.describe()
 
     def finish(self) -> Outcome:
-        if "data" in vars(self):  # a server may never have asked for them
+        if "data" in vars(self):  # a server may never have used the data
             self.outcome.samples_per_epoch = self.data.samples_per_epoch
         return super().finish()
 
-    # Notes
+    # Records
 
     def note_holds(self, words: str) -> None:
         if words != self.outcome.holds:
@@ -301,11 +302,19 @@ class ProcessContext(Rank):
 
     def go_on_without(self, rank: int) -> None:
         self.waits.do_without(rank)
-        if not self.is_lost(rank):  # it is only late, but the run goes on without it
+        if not self.is_lost(rank):  # late, not lost
             self.driver.give_up_on(rank)
 
-    def span(self, kind: Kind, start_s: float, end_s: float, peer: int = -1, nbytes: int = 0) -> None:
-        super().span(kind, start_s, end_s, peer, nbytes)
+    def span(
+        self,
+        kind: Kind,
+        start_s: float,
+        end_s: float,
+        peer: int = -1,
+        nbytes: int = 0,
+        message: int = NO_MESSAGE,
+    ) -> None:
+        super().span(kind, start_s, end_s, peer, nbytes, message)
         if kind is Kind.COMPUTE or kind is Kind.CANCELLED:
             self.board.note_computing(self.rank, end_s - start_s, ended=kind is Kind.COMPUTE)
 
@@ -314,15 +323,18 @@ class ProcessContext(Rank):
         self.outcome.messages_sent += 1
         start_s = operation.began_s - self._start_s
         end_s = min(operation.ended_s - self._start_s, self.now())
-        self.span(Kind.SEND, start_s, end_s, operation.to, operation.nbytes)
+        message = message_id(self.rank, operation.number)
+        self.span(Kind.SEND, start_s, end_s, operation.to, operation.nbytes, message)
 
     def _note_received(self, operation: RecvOperation) -> None:
+        header, source = operation.header, operation.source
+        assert header is not None
+        message = message_id(source, header.number)
         began_s, found_s = operation.began_s - self._start_s, operation.found_s - self._start_s
         if found_s - began_s > _NEGLIGIBLE_S:
-            self.span(Kind.WAIT, began_s, found_s, operation.source)
-        assert operation.header is not None
+            self.span(Kind.WAIT, began_s, found_s, source, message=message)
         end_s = min(operation.ended_s - self._start_s, self.now())
-        self.span(Kind.RECEIVE, found_s, end_s, operation.source, operation.header.nbytes)
+        self.span(Kind.RECEIVE, found_s, end_s, source, header.nbytes, message)
 
     def show_progress(self, record: dict[str, Any]) -> None:
         losses = self.outcome.losses
@@ -332,11 +344,9 @@ class ProcessContext(Rank):
         self.board.write_report(record["step"], loss, samples, record["seconds"], metric)
 
 
-def _source(job: Job, rank: int, device: torch.device) -> Replica | Blueprint | None:
-    """The rank's replica; on the processor, what it is made of when it is needed."""
+def _replica(job: Job, rank: int, device: torch.device) -> Replica | None:
+    """Return the rank's replica. Its memory is allocated when it is known what the rank holds."""
     if job.task is None:
         return None
-    if device == CPU:
-        return Blueprint(job.task, seed=job.seed, rank=rank, autocast=job.autocast)
     module = taken_over(job.task, job.seed)
-    return Replica(job.task, module, seed=job.seed, rank=rank, autocast=job.autocast, device=device)
+    return Replica.of(job.task, module, seed=job.seed, rank=rank, autocast=job.autocast, device=device)

@@ -1,4 +1,4 @@
-"""What a real rank asks of its driver, because it cannot know or make it by itself."""
+"""Requests of a real rank to its driver."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from torch import Tensor
 
-from paceline.clusters.news import News
+from paceline.clusters.base.news import News
 from paceline.clusters.process.channel import Channel
 from paceline.clusters.process.journal import Journal
 from paceline.clusters.process.letters import write_record
 from paceline.clusters.process.status_board import StatusBoard
 from paceline.clusters.process.window import LocalWindow
 from paceline.clusters.rank.row_board import RowBoard
-from paceline.links.memory import SharedMemory
+from paceline.links.memory.shared import SharedMemory
 
 if TYPE_CHECKING:
     from paceline.clusters.process.context import ProcessContext
@@ -23,68 +23,68 @@ __all__ = ["Driver", "LocalDriver"]
 
 
 class Driver(Protocol):
-    """What the context of a real rank asks of its driver."""
+    """Interface between the context of a real rank and its driver."""
 
     @property
     def board(self) -> StatusBoard:
-        """What is known of the run and of the other ranks."""
+        """State of the run and of all ranks."""
         ...
 
     def end_after(self, step: int) -> None:
-        """Make step number `step` the run's last, for all ranks, before this one goes on."""
+        """Make step number `step` the run's last one, for all ranks, before this rank continues."""
         ...
 
-    def say(self, leg: int, word: int) -> None:
-        """Put what the reporter says of leg number `leg` on the board, for all ranks, before this one goes on."""
+    def announce_end(self, generation: int, word: int) -> None:
+        """Write the announced end of a generation to the board, for all ranks, before this rank continues."""
         ...
 
-    def announce(self, metric: float) -> None:
-        """Put a metric on the board, for all ranks, before this one goes on."""
+    def announce(self, evaluation: int, metric: float) -> None:
+        """Write the metric of an evaluation to the board, for all ranks, before this rank continues."""
         ...
 
     def consult(self, record: dict[str, Any], state: dict[str, Tensor] | None) -> bool:
-        """Show a record to the callbacks, and wait for them; whether the run shall end."""
+        """Send a record to the callbacks and wait for them. Return whether the run must end."""
         ...
 
     def count_update(self, first: int) -> int:
-        """Count an update of the leg that began with step `first`; how many there are now.
+        """Count an update of the generation that began with step `first`. Return the new total.
 
-        No two ranks are told the same number.
+        No two ranks receive the same number.
         """
         ...
 
     def note_holds(self, words: str) -> None:
-        """Tell the driver what this rank holds of the model, for errors that name it."""
+        """Send the driver a description of what this rank holds, for error messages."""
         ...
 
     def tell_news(self, news: News) -> None:
-        """Let the driver have what this rank has written down: what it was told counts even if the rank is lost."""
+        """Send new records to the driver. They are used even if the rank is lost."""
         ...
 
     def give_up_on(self, rank: int) -> None:
-        """Ask the driver to end a rank, if the run may go on without it."""
+        """Ask the driver to end a rank, if the run may continue without it."""
         ...
 
     def number_of(self, group: tuple[int, ...]) -> int:
-        """The number of a group of ranks, from 1 on: the same to every rank that asks."""
+        """Return the number of a group of ranks, at least 1. It is the same for every rank."""
         ...
 
     def memory(self, name: str, nbytes: int) -> SharedMemory:
-        """Memory that all ranks of this host find under this name. The first to ask has it made, of zeros."""
+        """Return memory that all ranks of this host find by name. The first request creates it, filled with zeros."""
         ...
 
     def row_board(
         self, context: ProcessContext, name: str, like: Tensor, *, forgiving: bool = False
     ) -> RowBoard:
-        """The board of this name, where workers show rows of the size and dtype of `like`.
+        """Return the board of this name. Workers write rows of the size and dtype of `like` to it.
 
-        `forgiving`: its barriers do without ranks that are lost.
+        If `forgiving`, its barriers ignore lost ranks.
         """
         ...
 
 
 class LocalDriver:
-    """A driver on this host: it answers most of this through memory that it shares with the ranks."""
+    """Driver on this host. Most requests use memory shared with the ranks."""
 
     def __init__(self, board: StatusBoard, channel: Channel) -> None:
         self.board = board
@@ -94,11 +94,11 @@ class LocalDriver:
     def end_after(self, step: int) -> None:
         self.board.last_step = min(self.board.last_step, step + 1)
 
-    def say(self, leg: int, word: int) -> None:
-        self.board.say(leg, word)
+    def announce_end(self, generation: int, word: int) -> None:
+        self.board.announce_end(generation, word)
 
-    def announce(self, metric: float) -> None:
-        self.board.metric = metric
+    def announce(self, evaluation: int, metric: float) -> None:
+        self.board.set_metric(evaluation, metric)
 
     def consult(self, record: dict[str, Any], state: dict[str, Tensor] | None) -> bool:
         self._channel.send("record", *write_record(record, state))
@@ -133,7 +133,7 @@ class LocalDriver:
     def row_board(
         self, context: ProcessContext, name: str, like: Tensor, *, forgiving: bool = False
     ) -> RowBoard:
-        # Not `net.window`: the run looks at this one even where a strategy's ranks share no memory.
+        # Not `net.window`: the run uses this one even if the strategy's ranks share no memory.
         workers = context.groups.find(context.workers)
         window = LocalWindow.open(context, name, workers, rows=workers.size, like=like)
         window.forgiving = forgiving

@@ -1,5 +1,5 @@
-"""What a rank was doing, for whoever looks into a run that stands still: with `PACELINE_DUMP=folder` in its environment
-a rank that gets SIGUSR1 writes its stacks, what it has under way, and the state of its links, to a file there."""
+"""Diagnosis of a stalled run. Set `PACELINE_DUMP=folder` in a rank's environment. A rank that receives SIGUSR1 then
+writes its stacks, its operations in flight, and the state of its links to a file in that folder."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ VARIABLE = "PACELINE_DUMP"
 
 
 def begin(context: ProcessContext) -> None:
-    """Listen for the signal, if the environment says so."""
+    """Install the signal handler, if the environment variable is set."""
     folder = os.environ.get(VARIABLE, "")
     if not folder:
         return
     Path(folder).mkdir(parents=True, exist_ok=True)
     file = Path(folder, f"rank-{context.rank}-{os.getpid()}.txt").open("a")  # noqa: SIM115 (for the rank's life)
     signal.signal(signal.SIGUSR1, lambda *_: _write(context, file))
-    # The stacks come from the signal itself, even where the interpreter does not get to run the handler above.
+    # faulthandler writes the stacks in the signal itself, even if the interpreter cannot run the handler above.
     faulthandler.register(signal.SIGUSR1, file=file, chain=True)
 
 

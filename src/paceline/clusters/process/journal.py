@@ -1,7 +1,7 @@
-"""A file in memory that one rank writes, and that its driver reads if the rank is lost.
+"""In-memory file that one rank writes, and that its driver reads if the rank is lost.
 
-It costs a rank one system call each time, and the driver nothing until then. A letter would wake the driver each time,
-and would have to wait while a callback of the user's keeps it busy.
+Each write is one system call of the rank and no work for the driver. A message would wake the driver each time, and
+would wait while the driver runs a user callback.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from paceline.clusters.news import News, write_news
+from paceline.clusters.base.news import News, write_news
 
 __all__ = ["Journal"]
 
 
 class Journal:
-    """The kernel keeps what was written, however the writer has ended."""
+    """Journal of one rank. The kernel holds its content, however the writer ends."""
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
@@ -28,11 +28,11 @@ class Journal:
         os.write(self.fd, write_news(news))
 
     def read(self) -> Iterator[bytes]:
-        """Its lines, once its writer is gone: it moves the place at which either of them goes on."""
+        """Yield the lines. Call it only when the writer has ended, because both share the file position."""
         with open(self.fd, "rb", closefd=False) as file:
             file.seek(0)
             for line in file:
-                if line.endswith(b"\n"):  # the last may have been cut off
+                if line.endswith(b"\n"):  # the last line may be incomplete
                     yield line
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""The part of a context that learns, in a real process."""
+"""The learning part of a context in a real process."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from torch import Tensor
 
 from paceline.clusters.process.computing import BucketOperation, ComputeOperation
-from paceline.clusters.process.pieces import ProcessPieces
+from paceline.clusters.process.stages import ProcessStages
 from paceline.clusters.rank.learner import Learner
 from paceline.context import BUCKET_BYTES, Batch
 from paceline.costs.prices import ready_shares
@@ -21,7 +21,7 @@ __all__ = ["ProcessLearner"]
 
 
 class ProcessLearner(Learner["ProcessContext"]):
-    """It computes in the foreground, or in a thread where something else goes on meanwhile."""
+    """Learner that computes in the foreground, or in a thread if other work runs at the same time."""
 
     __slots__ = ()
 
@@ -36,7 +36,7 @@ class ProcessLearner(Learner["ProcessContext"]):
         computation = self.compute(batch, weight=weight)
         order = replica.buckets.order()
         if len(order) > 1:
-            self._ctx.start(computation)  # in a thread, so that backward goes on while the buckets travel
+            self._ctx.start(computation)  # in a thread, so that backward overlaps with the transfers
             for number, share in zip(order, ready_shares(replica.buckets.shares()), strict=True):
                 await BucketOperation(computation, number, share)
                 yield replica.bucket(number)
@@ -59,8 +59,8 @@ class ProcessLearner(Learner["ProcessContext"]):
         self.replica.apply(shard, norm, advance=advance, of=of, step=self._ctx.step)
         self._ctx.span(Kind.UPDATE, start_s, self._ctx.now())
 
-    def _make_pieces(self) -> ProcessPieces:
-        return ProcessPieces(self._ctx, self)
+    def _make_stages(self) -> ProcessStages:
+        return ProcessStages(self._ctx, self)
 
     def twin(self) -> ProcessContext:
         other = super().twin()

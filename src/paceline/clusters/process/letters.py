@@ -1,4 +1,4 @@
-"""What a rank writes to its driver: texts, numbers and blobs of bytes. Nothing of it has to be unpickled."""
+"""Messages of a rank to its driver: texts, numbers and blobs of bytes. Nothing in them is unpickled."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 from torch import Tensor
 
 from paceline import errors
-from paceline.clusters.outcome import Outcome
+from paceline.clusters.base.outcome import Outcome
 from paceline.clusters.process.channel import decode, encode
 from paceline.clusters.rank.failures import failure_of
 from paceline.errors import RunError
-from paceline.run import Record
+from paceline.runs.run import Record
 from paceline.trace import Spans
 
 __all__ = [
@@ -31,7 +31,7 @@ _TUPLES = ("losses", "logged", "bytes_over_time", "lost")
 
 
 def write_outcome(outcome: Outcome) -> tuple[dict[str, Any], list[Any]]:
-    """The values and the blobs of a letter that says how a rank's program ended."""
+    """Return the values and blobs of a message with a rank's outcome."""
     blobs: list[Any] = []
     values = {f.name: getattr(outcome, f.name) for f in fields(outcome) if f.name != "spans"}
     body = encode(values, blobs)
@@ -46,7 +46,7 @@ def read_outcome(values: dict[str, Any], blobs: Sequence[bytearray]) -> Outcome:
 
 
 def write_outcomes(outcomes: Sequence[Outcome]) -> tuple[dict[str, Any], list[Any]]:
-    """The outcomes of all ranks in one letter."""
+    """Return one message with the outcomes of all ranks."""
     written = [write_outcome(outcome) for outcome in outcomes]
     values = [{**each, "blobs": len(blobs)} for each, blobs in written]
     return {"outcomes": values}, [blob for _, blobs in written for blob in blobs]
@@ -61,7 +61,7 @@ def read_outcomes(values: dict[str, Any], blobs: Sequence[bytearray]) -> list[Ou
 
 
 def write_record(record: dict[str, Any], state: dict[str, Tensor] | None) -> tuple[dict[str, Any], list[Any]]:
-    """The values and the blobs of a letter that shows a record, and the model's state with it."""
+    """Return the values and blobs of a message with a record and the model state."""
     blobs: list[Any] = []
     return {"record": encode(record, blobs), "state": encode(state, blobs)}, blobs
 
@@ -73,7 +73,7 @@ def read_record(
 
 
 def write_error(rank: int, step: int, error: BaseException) -> dict[str, Any]:
-    """The values of a letter that says what ended a rank's program before its time."""
+    """Return the values of a message about the error that ended a rank's program."""
     failure = failure_of(rank, step, error)
     holds = list(failure.holds.items()) if isinstance(failure, RunError) else []
     return {"type": type(failure).__name__, "args": _plain(failure.args), "step": step, "holds": holds}

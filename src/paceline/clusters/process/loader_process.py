@@ -1,4 +1,4 @@
-"""One loader: a process that fetches the batches it is asked for, one after the other."""
+"""Loader: a process that loads requested batches, one after the other."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ import torch
 from paceline.clusters.process import payload
 from paceline.clusters.process.channel import Channel, ChannelClosed
 from paceline.clusters.process.offspring import dies_with_parent
-from paceline.replica.samples import Samples
+from paceline.data.samples import Samples
 
 __all__ = ["LoaderProcess", "flush_output"]
 
-_ENDED_S = 1.0  # a process that has closed its socket ends at once, unless it hangs in the kernel
+_ENDED_S = 1.0  # a process that has closed its socket ends immediately, unless it hangs in the kernel
 
 
 class LoaderProcess:
-    """A loader as its rank sees it. It is forked from the rank, and has all that the rank has in memory."""
+    """A loader, seen from its rank. It is forked from the rank and inherits its memory."""
 
     def __init__(self, number: int, samples: Samples, patience_s: float) -> None:
-        """`patience_s`: how long it may leave a letter half read or half written."""
+        """Fork a loader. `patience_s` is the longest pause within a message."""
         self.number = number
         self.asked = 0
-        """Batches that it was asked for and has not answered."""
+        """Number of requested batches without an answer."""
         ours, theirs = socket.socketpair()
         rank = os.getpid()
         self.pid = os.fork()
@@ -42,13 +42,13 @@ class LoaderProcess:
         self.channel = Channel(ours, patience_s)
 
     def has_answered(self, timeout_s: float) -> bool:
-        """Whether a letter is there, or comes in time, or it has ended."""
+        """Return whether a message arrives within the timeout, or the loader has ended."""
         poll = select.poll()
         poll.register(self.channel, select.POLLIN)
         return bool(poll.poll(1000 * timeout_s))
 
     def ending(self) -> str:
-        """How it ended, in words; it is reaped."""
+        """Reap the process. Return a description of how it ended."""
         until_s = time.monotonic() + _ENDED_S
         pid = status = 0
         while not pid and time.monotonic() < until_s:
@@ -62,7 +62,7 @@ class LoaderProcess:
         return f"ended with exit code {os.waitstatus_to_exitcode(status)}"
 
     def end(self) -> None:
-        """Kill it: there is nothing that it would have to finish."""
+        """Kill the loader. It has no work to finish."""
         self.channel.close()
         if self.pid:
             os.kill(self.pid, signal.SIGKILL)
@@ -71,7 +71,7 @@ class LoaderProcess:
 
 
 def flush_output() -> None:
-    """Write out what the user's code has printed."""
+    """Flush the output of the user's code."""
     for stream in (sys.stdout, sys.stderr):
         if stream is not None and not stream.closed:
             stream.flush()
@@ -83,8 +83,8 @@ def _become_loader(rank: int, samples: Samples, endpoint: socket.socket) -> NoRe
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the rank ends its loaders
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         if dies_with_parent(rank):
-            torch.set_num_threads(1)  # the threads of the rank are not in its child
-            gc.freeze()  # or else the collector would touch, and so copy, every page
+            torch.set_num_threads(1)  # the rank's threads do not exist in its child
+            gc.freeze()  # otherwise the collector would write to, and so copy, every page
             _serve(samples, Channel(endpoint))
     except ChannelClosed:  # the rank has closed its end
         code = 0

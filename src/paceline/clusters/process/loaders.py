@@ -1,11 +1,11 @@
-"""Loaders: processes that a rank forks to fetch its next batches while it computes.
+"""Loaders: processes that a rank forks to load its next batches while it computes.
 
-A rank knows its batches beforehand. It asks for each by a small letter, and is answered by a letter that brings the
-batch in shared memory. What is drawn at random on the way is seeded by rank and step, as where there are no loaders; so
-it makes no difference to a run who fetched a batch, or when.
+A rank determines its batches in advance. It requests each one with a small message. The answer contains the batch in
+shared memory. Random numbers are seeded by rank and step, as without loaders. So the result does not depend on which
+process loads a batch, or when.
 
-A loader that cannot fetch a batch says so, and the rank then fetches it itself: the user's error is told as it would
-be without loaders. Loaders share the rank's memory as it was when they were forked, and die with it.
+If a loader cannot load a batch, the rank loads it itself. The user's error is then reported as without loaders. Loaders
+share the rank's memory as it was at the fork, and die with the rank.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from paceline.clusters.process.channel import ChannelClosed, Letter
 from paceline.clusters.process.loader_process import LoaderProcess, flush_output
 from paceline.clusters.rank.data import TrainingData
 from paceline.context import Batch
+from paceline.data.batches import GlobalBatches
+from paceline.data.samples import Samples
 from paceline.errors import DeadlineError, RunError
-from paceline.replica.batches import GlobalBatches
-from paceline.replica.samples import Samples
 
 __all__ = ["LoadedData", "Loaders"]
 
@@ -37,7 +37,7 @@ _log = logging.getLogger("paceline")
 
 
 class LoadedData(TrainingData):
-    """The training data of a rank that has loaders."""
+    """Training data of a rank with loaders."""
 
     def __init__(
         self, samples: Samples, batches: GlobalBatches, workers: int, loaders: Loaders, turns: int = 1
@@ -51,18 +51,18 @@ class LoadedData(TrainingData):
 
 @dataclass(slots=True, eq=False)
 class _Request:
-    """A batch that was asked for."""
+    """A requested batch."""
 
     letter: int
     batch: Batch
     number: int
-    """What its random numbers are set by."""
+    """Seed of its random numbers."""
     loader: LoaderProcess
     answer: Letter | None = None
 
 
 class Loaders:
-    """A rank's loaders. They satisfy `paceline.replica.samples.Source`."""
+    """A rank's loaders. They satisfy `paceline.data.samples.Source`."""
 
     def __init__(
         self,
@@ -74,24 +74,24 @@ class Loaders:
         requests_of: Callable[[Batch], Iterable[tuple[Batch, int]]],
         deadline_s: float,
     ) -> None:
-        """`requests_of` says what `content` will be asked for of a batch: its parts, and the number of each."""
+        """Fork the loaders. `requests_of` returns the parts of a batch that `content` will need, each with its seed."""
         self._samples = samples
         self._ready = count * prefetch
-        """So many batches are asked for beforehand."""
+        """Number of batches to request in advance."""
         self._rank = rank
         self._requests_of = requests_of
         self._deadline_s = deadline_s
         self._letters = 0
-        # A computation in a thread may wait for its batch while the program asks for others, or gives it up.
+        # A computing thread may wait for its batch while the program requests others or cancels it.
         self._lock, self._reading = threading.Lock(), threading.Lock()
         self._unanswered: dict[int, _Request] = {}
-        """By the number of the letter."""
+        """By message number."""
         self._wanted: dict[Hashable, _Request] = {}
-        """Those that nobody has taken yet, by what identifies the batch."""
+        """Requests that have not been used yet, by batch key."""
         self._has_warned = False
         self._loaders: list[LoaderProcess] = []
         self._end = weakref.finalize(self, _end_all, self._loaders, os.getpid())
-        flush_output()  # or what the rank has printed would be printed by its loaders too
+        flush_output()  # otherwise its loaders would also print the rank's buffered output
         for each in range(count):
             self._loaders.append(LoaderProcess(each, samples, deadline_s))
 
@@ -100,13 +100,13 @@ class Loaders:
         return [loader.pid for loader in self._loaders]
 
     def close(self) -> None:
-        """End them."""
+        """End the loaders."""
         self._end()
 
-    # Asking
+    # Requests
 
     def ahead(self, batches: Iterator[Batch]) -> Iterator[Batch]:
-        """The same batches; when one is handed over, the next have been asked for."""
+        """Yield the same batches. Before a batch is yielded, the next ones have been requested."""
         upcoming: deque[Batch] = deque()
         try:
             for batch in batches:
@@ -130,7 +130,7 @@ class Loaders:
         request = _Request(self._letters + 1, batch, number, loader)
         with self._lock:
             if self._wanted.setdefault(_key(batch), request) is not request:
-                return  # a twin has asked for it
+                return  # requested by a twin
             self._letters = request.letter
             self._unanswered[request.letter] = request
             loader.asked += 1
@@ -141,7 +141,7 @@ class Loaders:
             raise self._death(loader, closed) from None
 
     def _has_room(self) -> bool:
-        """Whether not too many answers are on their way that nobody wants any more."""
+        """Return whether the number of pending answers that are no longer needed is small enough."""
         if self._unwanted() > self._ready and self._reading.acquire(blocking=False):
             try:
                 for loader in self._loaders:
@@ -156,7 +156,8 @@ class Loaders:
             return sum(loader.asked for loader in self._loaders) - len(self._unanswered)
 
     def _forget(self, batch: Batch) -> None:
-        """The program has gone on. It may have cancelled the computation of this batch before that began."""
+        """Drop the requests of a batch that the program has passed. It may have cancelled the batch before its
+        start."""
         for part, _ in self._requests_of(batch):
             with self._lock:
                 request = self._wanted.pop(_key(part), None)
@@ -165,10 +166,10 @@ class Loaders:
             if request is not None and request.answer is not None:
                 _drop(request.answer)
 
-    # Being answered
+    # Answers
 
     def content(self, batch: Batch, number: int) -> Any:
-        """See `Source`. A batch that was not asked for beforehand, with this number, is fetched here."""
+        """Return the samples: see `Source`. A batch that was not requested with this seed is loaded here."""
         with self._lock:
             request = self._wanted.get(_key(batch))
             if request is None or request.number != number:
@@ -223,7 +224,7 @@ class Loaders:
 
 
 def _key(batch: Batch) -> Hashable:
-    """Equal for equal batches. A function that gives sample numbers is a bound method, or one of the batch's own."""
+    """Return a key that is equal for equal batches. `whole` is a bound method, or a function of this batch."""
     return batch.step, batch.start, batch.count, batch.whole
 
 

@@ -1,7 +1,7 @@
-"""Memory that is a file: which part of which file lies at an address, and the same part mapped elsewhere.
+"""Memory mapped from files: find the file range behind an address, and map the same range in another process.
 
-The kernel knows this of any memory, whoever mapped it: numpy, torch, Arrow. So an array that is mapped from a file can
-be handed to another process of this host as a few numbers.
+The kernel lists all mappings of a process, whether made by numpy, torch or Arrow. So a mapped array can be passed to
+another process on this host as a few numbers.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _OWN = re.compile(r"(?:Anonymous|Swap): +(\d+) kB")
 
 @dataclass(frozen=True, slots=True)
 class FilePart:
-    """Bytes of a file."""
+    """A range of bytes in a file."""
 
     path: str
     offset: int
     nbytes: int
     inode: int
-    """By which it is known to be the same file still."""
+    """Inode number, to check that it is still the same file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +47,10 @@ class _Mapping:
 
 
 class Mappings:
-    """What files this process has mapped, as of when it is first asked."""
+    """Mapped files of this process, read on first use."""
 
     def find(self, address: int, nbytes: int) -> FilePart | None:
-        """The part of a file that these bytes are; None where they are the process's own, even in part."""
+        """Return the file range of these bytes. None if any of them are private to the process."""
         for each in self._all:
             if each.start <= address and address + nbytes <= each.stop:
                 return _part(each, address, nbytes) if each.is_shared or not _own_bytes(each) else None
@@ -69,7 +69,7 @@ def _read() -> Iterator[_Mapping]:
 
 
 def _own_bytes(mapping: _Mapping) -> int:
-    """How much of a private mapping was written to, and is no longer what the file says."""
+    """Return the size of the modified pages of a private mapping. They differ from the file."""
     text = Path("/proc/self/smaps").read_text(encoding="utf-8", errors="surrogateescape")
     _, found, after = text.partition(f"{mapping.start:08x}-{mapping.stop:08x} ")
     if not found:
@@ -82,7 +82,7 @@ def _part(mapping: _Mapping, address: int, nbytes: int) -> FilePart | None:
     offset = mapping.offset + address - mapping.start
     try:
         found = os.stat(mapping.path)
-    except OSError:  # deleted since, or never in a folder
+    except OSError:  # deleted, or never had a path
         return None
     if found.st_ino != mapping.inode or found.st_size < offset + nbytes:
         return None
@@ -90,7 +90,7 @@ def _part(mapping: _Mapping, address: int, nbytes: int) -> FilePart | None:
 
 
 def map_part(part: FilePart) -> memoryview:
-    """These bytes of the file. Who writes to them gets pages of his own, and the file stays as it is."""
+    """Map a file range copy-on-write. Writes do not change the file."""
     start = part.offset - part.offset % mmap.ALLOCATIONGRANULARITY
     length, rights = part.offset - start + part.nbytes, mmap.PROT_READ | mmap.PROT_WRITE
     try:
@@ -98,7 +98,7 @@ def map_part(part: FilePart) -> memoryview:
             if os.fstat(file.fileno()).st_ino != part.inode:
                 raise OSError(errno.ESTALE, "another file was put in its place")
             mapped = mmap.mmap(file.fileno(), length, mmap.MAP_PRIVATE, rights, offset=start)
-    except (OSError, ValueError) as error:  # ValueError: it has become shorter
+    except (OSError, ValueError) as error:  # ValueError: the file has become shorter
         raise RunError(
             f"{part.path}, from which the task's data is mapped, cannot be mapped: {error}"
         ) from None

@@ -1,6 +1,6 @@
 """All-reduce by torch.distributed: NCCL for tensors on CUDA devices, Gloo for all others.
 
-The way over NCCL has never been tried: no such device was at hand.
+The NCCL path is untested: no such device was available.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from paceline.replica.devices import host_copy, synchronize
+from paceline.model.devices import host_copy, synchronize
 
 __all__ = ["NativeGroups"]
 
 
 class NativeGroups:
-    """Process groups among ranks of one host, each made when it is first used."""
+    """Process groups among ranks of one host. Each is created on first use."""
 
     def __init__(self, store_path: str, ranks: int, deadline_s: float) -> None:
         self._store_path = store_path
@@ -47,7 +47,7 @@ class NativeGroups:
 
     def _join(self, rank: int, group: tuple[int, ...], by_nccl: bool) -> Any:
         dist: Any = importlib.import_module("torch.distributed")
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # one host: nothing needs to leave it
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # one host: use the loopback interface
         store: Any = dist.FileStore(self._store_path, -1)
         words = "-".join(map(str, group))
         if by_nccl:
@@ -58,5 +58,5 @@ class NativeGroups:
 
 
 def _goes_by_nccl(dist: Any, tensor: Tensor, ranks: int) -> bool:
-    """NCCL wants a device for each rank."""
+    """Return whether NCCL is used. It needs one device for each rank."""
     return tensor.is_cuda and dist.is_nccl_available() and torch.accelerator.device_count() >= ranks

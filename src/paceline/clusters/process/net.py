@@ -1,4 +1,4 @@
-"""The part of a context that talks, in a real process."""
+"""The communication part of a context in a real process."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from torch import Tensor
 from paceline.clusters.process.window import LocalWindow
 from paceline.clusters.rank.counter import LATE
 from paceline.clusters.rank.groups import Group
+from paceline.collectives.interpreter import interpret
 from paceline.context import ANY, Combine
 from paceline.errors import ConfigurationError
-from paceline.interpreter import interpret
 from paceline.links.receiving import RecvOperation
 from paceline.links.sending import SendOperation
-from paceline.replica.devices import host_copy
-from paceline.schedules.collective import Collective
+from paceline.model.devices import host_copy
+from paceline.schedules.collectives.collective import Collective
 from paceline.trace import Kind
+from paceline.trace.spans import meeting_id, place_number
 
 if TYPE_CHECKING:
     from paceline.clusters.process.context import ProcessContext
@@ -26,7 +27,7 @@ __all__ = ["ProcessNet"]
 
 
 class ProcessNet:
-    """A group of ranks, as one of them sees it. It satisfies `paceline.context.Net`."""
+    """A group of ranks, seen from one of them. It satisfies `paceline.context.Net`."""
 
     def __init__(self, context: ProcessContext, group: Group) -> None:
         self._context = context
@@ -39,12 +40,12 @@ class ProcessNet:
         self.hosts = group.hosts
 
     def seen_by(self, context: ProcessContext) -> ProcessNet:
-        """The same group, for another program of this rank."""
+        """Return the same group for another program of this rank."""
         return ProcessNet(context, self._group)
 
     @property
     def shares_memory(self) -> bool:
-        # What a device has is not in that memory: reading it there would cost copies.
+        # Tensors on a device are not in shared memory: sharing them would need copies.
         return self._port.device is None and self._is_on_one_host
 
     def send(self, to: int, tensor: Tensor, *, tag: int = 0, header: tuple[float, ...] = ()) -> SendOperation:
@@ -67,7 +68,7 @@ class ProcessNet:
         return interpret(self._context, self, collective, data, combine=combine, next_tag=next_tag)
 
     async def _execute_staged(self, collective: Collective, data: Tensor, combine: Combine) -> None:
-        """Links move the processor's memory: a device's tensor is copied there once, and back, not chunk by chunk."""
+        """Copy a device tensor to CPU memory once, and back, not chunk by chunk. Links transfer CPU memory only."""
         host, next_tag = host_copy(data), self._group.next_collective
         await interpret(self._context, self, collective, host, combine=combine, next_tag=next_tag)
         data.copy_(host)
@@ -80,8 +81,9 @@ class ProcessNet:
             bound = f"must not be native on {wiring.words}"
             raise ConfigurationError("algorithm", bound, "native", remedy)
         start_s = context.now()
+        meeting = meeting_id(place_number(f"native-{self._group.number}"), self._group.next_collective())
         context.native.all_reduce(data, context.rank, self._members, combine)
-        context.span(Kind.RECEIVE, start_s, context.now(), nbytes=data.numel() * data.itemsize)
+        context.span(Kind.RECEIVE, start_s, context.now(), nbytes=data.nbytes, message=meeting)
 
     def window(self, name: str, *, rows: int, like: Tensor) -> LocalWindow:
         context = self._context

@@ -1,4 +1,4 @@
-"""Processes that a process forks for itself, and that must not outlive it."""
+"""Child processes that must not outlive their parent."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ PR_SET_PDEATHSIG = 1
 
 
 def dies_with_parent(parent: int) -> bool:
-    """In a child: be killed when its parent ends, however that ends. False where the parent has ended already.
+    """Make the kernel kill this child when its parent ends. Return False if the parent has already ended.
 
-    The kernel sends the signal when the thread ends that forked the child.
+    The kernel sends the signal when the thread that forked the child ends.
     """
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     return os.getppid() == parent

@@ -1,4 +1,4 @@
-"""The operations of the local world besides messages and computing: sleeping, background programs."""
+"""Operations of a local rank besides messages and computations: sleeping, background programs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine, Generator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from paceline.links import clock
-from paceline.links.operation import Doing, Operation
+from paceline.links.operation import Activity, Operation
 from paceline.trace import Kind
 
 if TYPE_CHECKING:
@@ -19,13 +19,13 @@ T = TypeVar("T")
 
 
 class Background(Operation[T]):
-    """A coroutine that goes on whenever its rank polls."""
+    """A coroutine that advances whenever its rank polls."""
 
     __slots__ = ("_coroutine", "_current", "heard")
 
     def __init__(self, waiter: ProcessContext, coroutine: Coroutine[Any, None, T]) -> None:
         super().__init__(waiter)
-        self.heard = False  # whether somebody awaits it, and so hears of its error
+        self.heard = False  # whether the coroutine is awaited, so that its error is raised there
         self._coroutine = coroutine
         self._current: Operation[Any] | None = None
 
@@ -37,7 +37,7 @@ class Background(Operation[T]):
         return self.done or self._resume(self._coroutine.send, None)
 
     def throw(self, error: BaseException) -> None:
-        """Raise an error where the coroutine waits."""
+        """Raise an error at the coroutine's current wait."""
         if self._current is not None:
             self._current.cancel()
         self._resume(self._coroutine.throw, error)
@@ -80,7 +80,7 @@ class Background(Operation[T]):
 
 
 class FirstOperation(Operation[Operation[Any]]):
-    """Done when one of several is."""
+    """Done when one of several operations is done."""
 
     __slots__ = ("_handles",)
 
@@ -113,11 +113,11 @@ class FirstOperation(Operation[Operation[Any]]):
 
 
 class SleepOperation(Operation[None]):
-    """Done when its time has come. It begins when it is first polled."""
+    """Done after a number of seconds. The time starts at the first poll."""
 
     __slots__ = ("_began_s", "_context", "_seconds", "_until_s")
 
-    doing = Doing.sleep
+    doing = Activity.sleep
 
     def __init__(self, context: ProcessContext, seconds: float) -> None:
         super().__init__(context)

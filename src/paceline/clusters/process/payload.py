@@ -1,6 +1,6 @@
-"""What the driver hands to its own workers at launch: the task and everything in it, by cloudpickle, in one piece of
-shared memory. The bytes of tensors and arrays stand beside the pickle and are mapped, not copied, by each worker; those
-that are mapped from a file are not even there: each worker maps the file."""
+"""Launch payload: the task with all its objects, pickled by cloudpickle into one block of shared memory. The bytes of
+tensors and arrays are stored beside the pickle. Each worker maps them without a copy. Arrays mapped from a file are not
+stored: each worker maps the file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from torch import Tensor
 
 from paceline.clusters.process.mapped_files import FilePart, Mappings, map_part
 from paceline.costs.units import format_bytes
-from paceline.links.memory import SharedMemory, aligned
+from paceline.links.memory.shared import SharedMemory, aligned
 
 __all__ = ["NOT_SENT", "Packed", "load", "store"]
 
@@ -28,25 +28,25 @@ NOT_SENT = (
     "the task cannot be sent to worker processes; a model that cannot be pickled, such as a parametrized one, "
     "must be given as what makes it: Task(model=lambda: …)"
 )
-"""What is said of a task whose pickling fails."""
+"""Error message for a task that cannot be pickled."""
 
 _log = logging.getLogger("paceline")
 
 _ALIGNMENT = 64
 _SMALL = 4096
-"""Bytes up to which something stays in the pickle."""
+"""Buffers up to this number of bytes stay in the pickle."""
 _LARGE = 2**20
-"""Bytes from which on it is worth asking whether they are a file's."""
+"""Buffers from this number of bytes on are looked up among the mapped files."""
 _SAID = 256 * 2**20
-"""Bytes from which on the user is told what is copied."""
-_TRAILER = struct.Struct("<QQ")  # where the pickle begins, and where the list of places
+"""Copies from this number of bytes on are reported to the user."""
+_TRAILER = struct.Struct("<QQ")  # offsets of the pickle and of the list of places
 
 Place: TypeAlias = tuple[int, int] | FilePart
-"""Where the bytes of a buffer are: offset and length in the shared memory, or a file."""
+"""Location of a buffer's bytes: offset and length in the shared memory, or a file range."""
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-    """Puts the bytes of plain tensors, arrays and the like aside."""
+    """Pickler that stores the bytes of plain tensors, arrays and similar objects separately."""
 
     def __init__(self, file: io.BytesIO, *, files: bool) -> None:
         super().__init__(file, protocol=5, buffer_callback=self._put_aside)
@@ -70,12 +70,12 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             begin = array.__array_interface__["data"][0] - low
             mode = getattr(array, "mode", None)
             return _rebuild_mapped, (part, begin, array.dtype, array.shape, array.strides, mode)
-        if type(array) is np.memmap:  # what it is mapped from is not for others
+        if type(array) is np.memmap:  # the mapped file is not accessible to other processes
             return _as_it_is, (np.asarray(array),)
         return NotImplemented
 
     def _put_aside(self, buffer: pickle.PickleBuffer) -> bool:
-        """Returns whether the bytes stay in the pickle."""
+        """Handle one buffer. Return whether its bytes stay in the pickle."""
         raw = buffer.raw()
         if raw.nbytes <= _SMALL:
             return True
@@ -91,7 +91,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
 
 
 def _is_plain(tensor: Tensor) -> bool:
-    """Small tensors, and those that are more than a block of numbers, are left to torch's own pickling."""
+    """Return whether to store a tensor separately. Small or special tensors use torch's own pickling."""
     return (
         tensor.device.type == "cpu"
         and tensor.layout == torch.strided
@@ -115,7 +115,7 @@ def _rebuild_mapped(
     strides: tuple[int, ...],
     mode: str | None,
 ) -> np.ndarray:
-    """An array of the file; a numpy.memmap where `mode` says that it was one."""
+    """Return an array mapped from the file. It is a numpy.memmap if `mode` is given."""
     buffer = map_part(part)
     kind = np.ndarray if mode is None else np.memmap
     array = np.ndarray.__new__(kind, shape, dtype, buffer, begin, strides)
@@ -132,21 +132,21 @@ def _as_it_is(thing: Any) -> Any:
 
 
 class Packed:
-    """A value whose pickling is done: all that is the user's code has run."""
+    """A pickled value. All user code in its pickling has run."""
 
     def __init__(self, value: Any, *, files: bool = True) -> None:
-        """`files`: whether those who load it have this host's files."""
+        """Pickle a value. `files` is True if the loading processes can read this host's files."""
         file = io.BytesIO()
         self._pickler = _Pickler(file, files=files)
         self._pickler.dump(value)
         self.pickled = file.getbuffer()
 
     def say_what_is_copied(self) -> None:
-        """Tell the user if it is much."""
+        """Warn the user about large copies."""
         _say_what_is_copied(self._pickler.end, len(self.pickled))
 
     def store(self) -> SharedMemory:
-        """Write the value to shared memory whose descriptor can be handed to workers."""
+        """Write the value to shared memory. Its descriptor can be passed to workers."""
         pickler, places = self._pickler, pickle.dumps(self._pickler.places)
         second = pickler.end + len(self.pickled)
         memory = SharedMemory.create("payload", second + len(places) + _TRAILER.size)
@@ -160,7 +160,7 @@ class Packed:
 
 @cache
 def _say_what_is_copied(shared_bytes: int, own_bytes: int) -> None:
-    """Once for each size: a comparison hands out the same task again and again."""
+    """Warn once for each size: a comparison sends the same task many times."""
     if shared_bytes < _SAID and own_bytes < _SAID:
         return
     _log.warning(
@@ -173,12 +173,12 @@ def _say_what_is_copied(shared_bytes: int, own_bytes: int) -> None:
 
 
 def store(value: Any, *, files: bool = True) -> SharedMemory:
-    """Write a value to shared memory whose descriptor can be handed to workers."""
+    """Write a value to shared memory. Its descriptor can be passed to workers."""
     return Packed(value, files=files).store()
 
 
 def load(fd: int, nbytes: int) -> Any:
-    """Rebuild the value. Its tensors are mapped copy-on-write: a worker that writes to one gets pages of its own."""
+    """Rebuild the value. Its tensors are mapped copy-on-write: a worker that writes to one gets its own pages."""
     mapped = mmap.mmap(fd, nbytes, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
     first, second = _TRAILER.unpack(mapped[-_TRAILER.size :])
     view = memoryview(mapped)

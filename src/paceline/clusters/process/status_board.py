@@ -1,4 +1,4 @@
-"""The words of shared memory by which the driver and the ranks of a local run keep an eye on each other."""
+"""Status board: shared memory in which the driver and the ranks of a local run publish their state."""
 
 from __future__ import annotations
 
@@ -10,57 +10,60 @@ from enum import IntEnum
 from typing import Any, NamedTuple
 
 from paceline.clusters.rank.counter import LATE
-from paceline.clusters.rank.pace import slowest
-from paceline.links.bells import Bells
+from paceline.clusters.rank.slow_ranks import slowest
 from paceline.links.clock import StoppableClock
-from paceline.links.memory import CACHE_LINE, SharedMemory, aligned
-from paceline.links.operation import Doing
-from paceline.run import Progress
+from paceline.links.memory.bells import Bells
+from paceline.links.memory.shared import CACHE_LINE, SharedMemory, aligned
+from paceline.links.operation import Activity
+from paceline.runs.run import Progress
 
-__all__ = ["Activity", "Status", "StatusBoard"]
+__all__ = ["RankActivity", "Status", "StatusBoard"]
 
 _LINE_WORDS = CACHE_LINE // 8
-_STOP, _PROGRESS, _UPDATES, _CLOCK, _METRIC, _UPDATES_FROM, _SAID, _ASKED = 0, 1, 6, 7, 8, 9, 10, 14
-_LEGS = 4  # of which it is kept: the reporter may have begun the next leg while others end the last one
+_STOP, _PROGRESS, _UPDATES, _CLOCK, _UPDATES_FROM, _ENDS, _ASKED = 0, 1, 6, 7, 9, 10, 14
+_METRICS = (8, 15)  # slots for the last two evaluations: a slow rank may read the older one
+_END_SLOTS = (
+    4  # slots for generation ends: the reporter may begin the next one before others end the last one
+)
 _HEAD_LINES = 2  # before the lines of the ranks
-# A rank's line: its status is the driver's to write, the rest its own.
+# Line of a rank: the driver writes its status, the rank writes the rest.
 _STATUS, _STEP, _COMPUTING_NS, _COMPUTATIONS, _DOING, _SINCE_NS = range(6)
-_NOBODY, _SEVERAL = 0, 0xFFFF  # in the place of a rank, which is written plus one
+_NOBODY, _SEVERAL = 0, 0xFFFF  # special values of the awaited rank, which is stored plus one
 _REPORT = struct.Struct("<qdqdd")  # step, loss, samples, seconds, metric
 _DOUBLE, _WORD = struct.Struct("<d"), struct.Struct("<q")
 
 
 class Status(IntEnum):
-    """What the driver knows of a rank."""
+    """Status of a rank, set by the driver."""
 
     RUNNING = 0
     FINISHED = 1
     LOST = 2
 
 
-class Activity(NamedTuple):
-    """What a rank says of itself."""
+class RankActivity(NamedTuple):
+    """Current activity of a rank, written by the rank."""
 
-    doing: Doing
+    doing: Activity
     awaited: int | None
-    """The rank that it waits for. None: nobody, or any of several (`awaits_several`)."""
+    """Awaited rank. None if there is none, or if there are several (`awaits_several`)."""
     awaits_several: bool
     since_s: float
-    """When it began, on this host's monotonic clock."""
+    """Start of the activity, on this host's monotonic clock."""
     step: int
 
 
 class StatusBoard:
-    """A line for the run, a line of status a rank, a bell a rank."""
+    """Shared memory with the run's words, one status line for each rank, and one bell for each rank."""
 
     def __init__(self, memory: SharedMemory, ranks: int, bells: Bells | None = None) -> None:
-        """`bells`: given where they are of another kind, or in other memory."""
+        """Open a board. Pass `bells` if they are of another kind or in other memory."""
         self._memory = memory
         self._words = memory.words(0, _LINE_WORDS * (_HEAD_LINES + ranks))
         self._report = memory.view[8 : 8 + _REPORT.size]
         self.bells = bells or Bells(memory, self.bells_at(ranks), ranks)
         self.clock = StoppableClock(self._words, _CLOCK)
-        """Of the run, where machines are emulated. The reporter may stop it."""
+        """Clock of the run, if machines are emulated. The reporter may stop it."""
         self.ranks = ranks
 
     @staticmethod
@@ -69,7 +72,7 @@ class StatusBoard:
 
     @staticmethod
     def bells_at(ranks: int) -> int:
-        """Where in the board's memory the bells are."""
+        """Return the offset of the bells in the board's memory."""
         return CACHE_LINE * (_HEAD_LINES + ranks)
 
     @property
@@ -82,29 +85,27 @@ class StatusBoard:
 
     @property
     def stop(self) -> bool:
-        """Whether the run is to end, and to be kept."""
+        """Whether the run must end and write a checkpoint."""
         return bool(self._words[_ASKED])
 
     @stop.setter
     def stop(self, stop: bool) -> None:
         self._words[_ASKED] = stop
 
-    def said(self, leg: int) -> int:
-        """What the reporter has said of a leg's end; where it has said nothing, what it said of one long ago."""
-        return self._words[_SAID + leg % _LEGS]
+    def announced_end(self, generation: int) -> int:
+        """Return the announced end of a generation. If none was announced, return that slot's old value."""
+        return self._words[_ENDS + generation % _END_SLOTS]
 
-    def say(self, leg: int, word: int) -> None:
-        self._words[_SAID + leg % _LEGS] = word
+    def announce_end(self, generation: int, word: int) -> None:
+        self._words[_ENDS + generation % _END_SLOTS] = word
 
-    @property
-    def metric(self) -> float:
-        """What the reporter last announced. It is one word, so that it is whole."""
-        value: float = _DOUBLE.unpack(_WORD.pack(self._words[_METRIC]))[0]
+    def metric(self, evaluation: int) -> float:
+        """Return the metric of one of the last two evaluations. It is one word, so it is never torn."""
+        value: float = _DOUBLE.unpack(_WORD.pack(self._words[_METRICS[evaluation % 2]]))[0]
         return value
 
-    @metric.setter
-    def metric(self, metric: float) -> None:
-        self._words[_METRIC] = _WORD.unpack(_DOUBLE.pack(metric))[0]
+    def set_metric(self, evaluation: int, metric: float) -> None:
+        self._words[_METRICS[evaluation % 2]] = _WORD.unpack(_DOUBLE.pack(metric))[0]
 
     def status(self, rank: int) -> Status:
         return Status(self._words[_LINE_WORDS * (_HEAD_LINES + rank) + _STATUS])
@@ -113,32 +114,32 @@ class StatusBoard:
         self._words[_LINE_WORDS * (_HEAD_LINES + rank) + _STATUS] = status
 
     def step(self, rank: int) -> int:
-        """The step that a rank is in."""
+        """Return the step that a rank is in."""
         return self._words[_LINE_WORDS * (_HEAD_LINES + rank) + _STEP]
 
     def set_step(self, rank: int, step: int) -> None:
         self._words[_LINE_WORDS * (_HEAD_LINES + rank) + _STEP] = step
 
-    def note_doing(self, rank: int, doing: Doing, awaited: Sequence[int] = ()) -> None:
-        """Say what this rank does from now on, and whom it waits for."""
+    def note_doing(self, rank: int, doing: Activity, awaited: Sequence[int] = ()) -> None:
+        """Publish what this rank does from now on, and the ranks that it waits for."""
         line, first = _LINE_WORDS * (_HEAD_LINES + rank), awaited[0] + 1 if awaited else _NOBODY
-        # At a barrier a rank waits for all that are missing: to name the first is enough.
-        several = len(awaited) > 1 and doing is not Doing.barrier
+        # At a barrier a rank waits for all missing ranks: the first one is enough.
+        several = len(awaited) > 1 and doing is not Activity.barrier
         self._words[line + _SINCE_NS] = time.monotonic_ns()
         self._words[line + _DOING] = doing | (_SEVERAL if several else first) << 8
 
-    def activity(self, rank: int) -> Activity:
-        """What a rank has said of itself."""
+    def activity(self, rank: int) -> RankActivity:
+        """Return what a rank has published about itself."""
         line = _LINE_WORDS * (_HEAD_LINES + rank)
-        doing, awaited = Doing(self._words[line + _DOING] & 0xFF), self._words[line + _DOING] >> 8
+        doing, awaited = Activity(self._words[line + _DOING] & 0xFF), self._words[line + _DOING] >> 8
         one = awaited - 1 if awaited not in (_NOBODY, _SEVERAL) else None
         since_s = self._words[line + _SINCE_NS] * 1e-9
-        return Activity(doing, one, awaited == _SEVERAL, since_s, self._words[line + _STEP])
+        return RankActivity(doing, one, awaited == _SEVERAL, since_s, self._words[line + _STEP])
 
     def count_update(self, first: int) -> int:
-        """Count an update of the leg that began with a step; how many there are now. See `UpdateCounter`."""
+        """Count an update of the generation that began with step `first`. Return the total. See `UpdateCounter`."""
         words = self._words
-        # Locks of this kind belong to processes: that of a rank that dies is free.
+        # These locks belong to processes: the lock of a dead rank is free.
         fcntl.lockf(self._memory.fd, fcntl.LOCK_EX)
         try:
             if first > words[_UPDATES_FROM]:
@@ -151,13 +152,13 @@ class StatusBoard:
             fcntl.lockf(self._memory.fd, fcntl.LOCK_UN)
 
     def note_computing(self, rank: int, seconds: float, *, ended: bool) -> None:
-        """Add to what a rank has computed. Each writes its own line alone."""
+        """Add to a rank's computing time. Each rank writes only its own line."""
         line = _LINE_WORDS * (_HEAD_LINES + rank)
         self._words[line + _COMPUTING_NS] += int(seconds * 1e9)
         self._words[line + _COMPUTATIONS] += ended
 
     def slowest(self, workers: int) -> tuple[int | None, float]:
-        """The worker that computes the slowest, and how many times as long as the others it takes."""
+        """Return the slowest worker, and its time divided by the others' time."""
         lines = [_LINE_WORDS * (_HEAD_LINES + rank) for rank in range(workers)]
         return slowest(
             [self._words[n + _COMPUTING_NS] * 1e-9 for n in lines],
@@ -165,14 +166,14 @@ class StatusBoard:
         )
 
     def read_own(self, rank: int) -> dict[str, Any]:
-        """The words that a rank itself writes, to be copied to another host."""
+        """Return the words that a rank itself writes, to copy them to another host."""
         line = _LINE_WORDS * (_HEAD_LINES + rank)
         own = list(self._words[line + _STEP : line + _SINCE_NS + 1])
         own[-1] = time.monotonic_ns() - own[-1]  # another host has another clock
         return {"line": own, "report": list(self.read_report())}
 
     def copy_own(self, rank: int, values: dict[str, Any], *, reports: bool) -> None:
-        """Take over what `read_own` gave elsewhere; the run's report too if this rank is the one that writes it."""
+        """Store the result of `read_own` from another host. With `reports`, also store the run's report."""
         line, own = _LINE_WORDS * (_HEAD_LINES + rank) + _STEP, values["line"]
         for i, word in enumerate((*own[:-1], time.monotonic_ns() - own[-1])):
             self._words[line + i] = word
@@ -180,11 +181,11 @@ class StatusBoard:
             self.write_report(*values["report"])
 
     def write_report(self, step: int, loss: float, samples: int, seconds: float, metric: float) -> None:
-        """For the driver's progress display, which may show a torn value now and then."""
+        """Write the values for the driver's progress display. It may rarely show a torn value."""
         _REPORT.pack_into(self._report, 0, step, loss, samples, seconds, metric)
 
     def show(self, progress: Callable[[Progress], None], workers: int) -> None:
-        """Tell how far the run has come, if it has begun."""
+        """Report the progress of the run, if it has started."""
         step, loss, samples, seconds, metric = self.read_report()
         if step:
             known = metric if metric == metric else None

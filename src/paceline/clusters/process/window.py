@@ -1,4 +1,4 @@
-"""Memory that the ranks of one host share, and the barrier that orders their use of it."""
+"""Memory shared by the ranks of one host, and the barrier that orders access to it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from torch import Tensor
 
 from paceline.clusters.rank.groups import Group
 from paceline.context import Combine
-from paceline.links.memory import CACHE_LINE, SharedMemory, aligned
-from paceline.links.operation import Doing, Operation
-from paceline.replica.sums import BLOCK, combine_rows
+from paceline.links.memory.shared import CACHE_LINE, SharedMemory, aligned
+from paceline.links.operation import Activity, Operation
+from paceline.model.sums import BLOCK, combine_rows
 from paceline.trace import Kind
+from paceline.trace.spans import meeting_id, place_number
 
 if TYPE_CHECKING:
     from paceline.clusters.process.context import ProcessContext
@@ -24,20 +25,27 @@ LINE_WORDS = CACHE_LINE // 8
 
 
 class LocalWindow:
-    """A window of a local run."""
+    """Window of a local run."""
 
     def __init__(
-        self, context: ProcessContext, group: Sequence[int], memory: SharedMemory, rows: int, like: Tensor
+        self,
+        context: ProcessContext,
+        group: Sequence[int],
+        memory: SharedMemory,
+        rows: int,
+        like: Tensor,
+        place: int = 0,
     ) -> None:
         self._context = context
+        self.place = place
         self.group = tuple(group)
         counters = CACHE_LINE * len(self.group)
         self._memory = memory
         self.arrivals = memory.words(0, LINE_WORDS * len(self.group))
         self.position = self.group.index(context.rank)
         self.visits = 0
-        self.forgiving = False  # whether it goes on without ranks that are lost
-        # Rows begin at cache lines, so that a row lies in memory as a tensor of its own would.
+        self.forgiving = False  # whether barriers continue without lost ranks
+        # Rows begin at cache lines, so that a row has the same alignment as a separate tensor.
         stride = aligned(like.numel() * like.element_size()) // like.element_size()
         flat = memory.tensor(like.dtype, counters, rows * stride)
         self.tensor = flat.view(rows, stride)[:, : like.numel()]
@@ -45,11 +53,12 @@ class LocalWindow:
 
     @classmethod
     def open(cls, context: ProcessContext, name: str, group: Group, rows: int, like: Tensor) -> LocalWindow:
-        """Open the memory of this name; the first to ask has it made."""
+        """Open the memory of this name. The first request creates it."""
         row_bytes = aligned(like.numel() * like.element_size())
         nbytes = CACHE_LINE * group.size + rows * row_bytes
-        memory = context.driver.memory(f"{name}-{group.place}", nbytes)
-        return cls(context, group.members, memory, rows, like)
+        name = f"{name}-{group.place}"
+        memory = context.driver.memory(name, nbytes)
+        return cls(context, group.members, memory, rows, like, place_number(f"{name}-{nbytes}"))
 
     def row(self, number: int) -> Tensor:
         return self.tensor[number]
@@ -58,7 +67,7 @@ class LocalWindow:
         return BarrierOperation(self._context, self)
 
     def pause(self) -> BarrierOperation:
-        """A barrier that is part of measuring: its wait is not the run's time."""
+        """Wait at a barrier for a measurement. The wait does not count as the run's time."""
         return BarrierOperation(self._context, self, Kind.EVALUATE)
 
     async def reduce(
@@ -71,8 +80,10 @@ class LocalWindow:
 
 
 class BarrierVisits(Protocol):
-    """How often each rank of a group has come to a barrier, as this rank knows it."""
+    """Number of visits of each rank in a group to a barrier, as far as this rank has seen them."""
 
+    place: int
+    """Number of the barrier, the same on every rank of the group: see `place_number`."""
     group: tuple[int, ...]
     position: int
     visits: int
@@ -81,11 +92,11 @@ class BarrierVisits(Protocol):
 
 
 class BarrierOperation(Operation[None]):
-    """Done when every rank of the group has come to it."""
+    """Done when every rank of the group has arrived."""
 
     __slots__ = ("_began_s", "_context", "_kind", "_missing", "_visit", "_window")
 
-    doing = Doing.barrier
+    doing = Activity.barrier
 
     def __init__(self, context: ProcessContext, window: BarrierVisits, kind: Kind = Kind.WAIT) -> None:
         super().__init__(context)
@@ -98,15 +109,15 @@ class BarrierOperation(Operation[None]):
         self.result = None
 
     def _arrive(self) -> None:
-        """When it is awaited or started, not when it is made."""
+        """Register the arrival. Called on the first poll, not when the operation is created."""
         context, window = self._context, self._window
         self._began_s = context.now()
         window.visits += 1
         self._visit = window.visits
         window.arrivals[window.position * LINE_WORDS] = self._visit
-        with context.board.bells.fence:  # of two who come at once, one at least sees the other
+        with context.board.bells.fence:  # if two ranks arrive at the same time, at least one sees the other
             pass
-        # The last to come wakes the others. Two that come at once may both think so; that does no harm.
+        # The last rank wakes the others. Two ranks that arrive at the same time may both do so; that does no harm.
         if self._find_missing() < 0:
             window.arrivals[window.position * LINE_WORDS + 1] = self._visit
             for rank in window.group:
@@ -118,11 +129,13 @@ class BarrierOperation(Operation[None]):
             self._arrive()
         if not self.done and self._find_missing() < 0:
             self.done = True
-            self._context.span(self._kind, self._began_s, self._context.now(), self._waited_for())
+            meeting, now_s = meeting_id(self._window.place, self._visit), self._context.now()
+            self._context.span(self._kind, self._began_s, now_s, self._waited_for(), message=meeting)
         return self.done
 
     def _waited_for(self) -> int:
-        """The rank that came last. It says so itself: who slept saw only the first of those that were missing."""
+        """Return the rank that arrived last. That rank marks itself: a sleeping rank sees only the first missing
+        one."""
         arrivals, group = self._window.arrivals, self._window.group
         last = [i for i in range(len(group)) if arrivals[i * LINE_WORDS + 1] == self._visit]
         position = last[0] if last else self._missing
@@ -136,7 +149,7 @@ class BarrierOperation(Operation[None]):
         return "barrier"
 
     def _find_missing(self) -> int:
-        """The position of a rank that has not come yet, or -1."""
+        """Return the position of a rank that has not arrived yet, or -1."""
         if self._missing >= 0 and self._is_missing(self._missing):
             return self._missing
         for i in range(len(self._window.group)):

@@ -1,4 +1,4 @@
-"""How a rank is joined to the others: through shared memory, over TCP, or by what a cluster makes of the two."""
+"""Connections of a rank to the others: shared memory, TCP, or a combination made by the cluster."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from paceline.clusters.process.status_board import StatusBoard
 from paceline.costs.link import Link
-from paceline.links.bells import Bells, SocketBells
-from paceline.links.lending import Lending
-from paceline.links.memory import SharedMemory
+from paceline.links.memory.bells import Bells, SocketBells
+from paceline.links.memory.lending import Lending
+from paceline.links.memory.ring_ways import RingWays
+from paceline.links.memory.shared import SharedMemory
 from paceline.links.port import Ways
-from paceline.links.shared_memory import RingWays
 from paceline.links.tcp import TcpEndpoint, TcpWays
 
 __all__ = ["TcpNetwork", "Wiring", "open_status_board", "over_emulated", "over_memory", "over_tcp"]
@@ -19,7 +19,7 @@ __all__ = ["TcpNetwork", "Wiring", "open_status_board", "over_emulated", "over_m
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TcpNetwork:
-    """What the ranks of a run share that talk over TCP."""
+    """Settings shared by all ranks of a run that communicate over TCP."""
 
     run_id: bytes
     token: bytes
@@ -27,47 +27,47 @@ class TcpNetwork:
 
     @property
     def words(self) -> str:
-        """For people."""
+        """Description for users."""
         return "encrypted TCP" if self.encrypt else "TCP"
 
     def open(self, rank: int) -> TcpEndpoint:
-        """A rank's endpoint, on this machine."""
+        """Open the endpoint of a rank on this machine."""
         return TcpEndpoint(rank, run_id=self.run_id, encrypt=self.encrypt, token=self.token)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Wiring:
-    """One rank's connections."""
+    """Connections of one rank."""
 
     ways: Ways
     hosts: Sequence[int]
-    """The host of each rank. Those of one host share memory."""
+    """Host of each rank. Ranks of one host share memory."""
     words: str
-    """What connects them, for people."""
+    """Description of the connection, for users."""
     lending: Lending | None = None
-    """Memory of this rank from which others read messages without a copy. None: it shares no memory."""
+    """Memory of this rank that other ranks read messages from, without a copy. None if it shares no memory."""
     emulated: Link | None = None
-    """Messages take as long as this link would."""
+    """Emulated link that sets the transfer times. None for real links."""
     is_strict: bool = False
-    """Whether ranks may use no other way: a shortcut would avoid the emulated delay, or the encryption."""
+    """Whether no other path is allowed: a shortcut would avoid the emulated delay or the encryption."""
     endpoint: TcpEndpoint | None = None
-    """This rank's sockets, over TCP. Messages may then arrive after their sender has ended."""
+    """Sockets of this rank, over TCP. Messages may then arrive after their sender has ended."""
 
 
 def over_memory(rank: int, ranks: int, rings: SharedMemory, bells: Bells, lending: Lending) -> Wiring:
-    """All ranks on this host."""
+    """Connect all ranks on this host by shared memory."""
     ways = RingWays(rank, ranks, rings, bells, lending)
     return Wiring(ways=ways, hosts=(0,) * ranks, words="shared memory", lending=lending)
 
 
 def over_emulated(rank: int, ranks: int, rings: SharedMemory, bells: Bells, link: Link) -> Wiring:
-    """All ranks on this host, each as if on a host of its own."""
+    """Connect all ranks on this host as if each had a host of its own."""
     ways = RingWays(rank, ranks, rings, bells)
     return Wiring(ways=ways, hosts=range(ranks), words="an emulated link", emulated=link, is_strict=True)
 
 
 def over_tcp(network: TcpNetwork, rank: int, board: StatusBoard) -> Wiring:
-    """Each rank as if on a host of its own. `board` is what `open_status_board` gave for the same network."""
+    """Connect each rank as if on a host of its own. `board` is from `open_status_board` for the same network."""
     endpoint = network.open(rank)
     assert isinstance(board.bells, SocketBells)
     board.bells.watch(rank, endpoint)
@@ -81,7 +81,7 @@ def over_tcp(network: TcpNetwork, rank: int, board: StatusBoard) -> Wiring:
 
 
 def open_status_board(memory: SharedMemory, ranks: int, network: TcpNetwork | None) -> StatusBoard:
-    """The status board in this memory. Over a network, a rank that sleeps watches its sockets too."""
+    """Open the status board in this memory. Over a network, a sleeping rank also watches its sockets."""
     if network is None:
         return StatusBoard(memory, ranks)
     bells = SocketBells(memory, StatusBoard.bells_at(ranks), ranks, network.run_id.hex())

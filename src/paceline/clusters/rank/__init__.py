@@ -1,1 +1,1 @@
-"""What the rank of any world is: who it is, its loop, its logbook."""
+"""The parts of a rank that are the same in every cluster: identity, step loop, log."""

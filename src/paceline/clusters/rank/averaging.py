@@ -1,4 +1,4 @@
-"""The moving average of the weights that a task may ask for: the reporter follows it."""
+"""Moving average of the weights, if the task uses one. The reporter updates it."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from paceline.replica.averages import MovingAverage
+from paceline.model.optimizer.averages import MovingAverage
 
 if TYPE_CHECKING:
     from paceline.clusters.rank.rank import Rank
-    from paceline.replica.replica import Replica
+    from paceline.model.engines.engine import Whole
 
 __all__ = ["Averaging"]
 
@@ -20,7 +20,7 @@ _PREFIX = "ema/"
 
 
 class Averaging:
-    """The average of the run's model over its steps."""
+    """Moving average of the run's model over its steps."""
 
     __slots__ = ("_account", "_average", "_kept", "_rank", "_steps")
 
@@ -28,7 +28,7 @@ class Averaging:
         self._rank = rank
         self._average = MovingAverage(decay)
         self._steps = 0
-        self._kept: dict[str, Tensor] = {}  # what a checkpoint had of it, by parameter
+        self._kept: dict[str, Tensor] = {}  # average restored from a checkpoint, by parameter name
         self._account = rank.ledger.account()
 
     @property
@@ -37,19 +37,20 @@ class Averaging:
         return self._average.values
 
     def _lay_out(self) -> None:
-        """When it is needed, not when it is restored: a replica that shares segments has parameters in their order."""
+        """Lay out the restored average on first use. A replica with shared segments changes the parameter order
+        first."""
         if self._kept:
-            flats = [self._kept[name].reshape(-1) for name in self._whole.layout.names]
+            flats = [self._kept[name].reshape(-1) for name in self._whole.holding.layout.names]
             self._average.values, self._kept = torch.cat(flats), {}
 
     @property
-    def _whole(self) -> Replica:
-        whole: Replica | None = self._rank.model.replica.whole
+    def _whole(self) -> Whole:
+        whole: Whole | None = self._rank.model.replica.whole
         assert whole is not None, "a reporter has the whole model"
         return whole
 
     def follow(self, steps: int) -> None:
-        """Take in the parameters after so many steps, once."""
+        """Update the average with the parameters after `steps` steps. Repeated calls have no effect."""
         if steps > self._steps:
             self._steps = steps
             self._lay_out()
@@ -57,16 +58,16 @@ class Averaging:
             self._account.hold("parameters", self._whole.parameters.nbytes)
 
     def keep(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Its tensors by the names of parameters, and how far it is."""
+        """Return the average as tensors by parameter name, and its step count, for a checkpoint."""
         if self.values is None:
             return {}, {}
-        layout = self._whole.layout
+        layout = self._whole.holding.layout
         views = layout.views(self.values)
         named = {_PREFIX + name: view for name, view in zip(layout.names, views, strict=True)}
         return named, {"averaged_steps": self._steps}
 
     def restore(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
-        kept = {name: tensors.get(_PREFIX + name) for name in self._whole.layout.names}
+        kept = {name: tensors.get(_PREFIX + name) for name in self._whole.holding.layout.names}
         if all(tensor is not None for tensor in kept.values()):
             self._kept = {name: tensor.clone() for name, tensor in kept.items() if tensor is not None}
             self._steps = facts["averaged_steps"]

@@ -1,4 +1,4 @@
-"""Lists that grow with a run, as arrays: what a rank has written down is kept at every checkpoint, and may be long."""
+"""Growing lists of records, stored as arrays. Each checkpoint contains a rank's records, and they may be long."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import numpy as np
 __all__ = ["Columns", "Rows"]
 
 _AT = "#at"
-"""Ends the name of the array that says which rows have a value, where not all have."""
+"""Suffix of an array that contains the row numbers of a column, if some rows have no value in it."""
 _EXTRA = "extra/"
 
 
 class Columns:
-    """Dictionaries of numbers, as an array for each key. What is None, or in `extra`, may be missing in some."""
+    """Dictionaries of numbers, stored as one array for each key. None values and keys of `extra` may be missing."""
 
     def __init__(self) -> None:
         self._seen = 0
@@ -23,7 +23,7 @@ class Columns:
         self._values: dict[str, list[float]] = {}
 
     def arrays(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:
-        """Of the same list each time, which has only become longer."""
+        """Return the arrays. `rows` must be the same list in each call. It may only grow."""
         for number in range(self._seen, len(rows)):
             self._enter(number, rows[number])
         self._seen = len(rows)
@@ -43,7 +43,7 @@ class Columns:
 
     @staticmethod
     def rows(arrays: Mapping[str, np.ndarray], *missing: str) -> list[dict[str, Any]]:
-        """The dictionaries again. `missing`: what is None where there is no value."""
+        """Return the dictionaries again. The keys in `missing` are None where there is no value."""
         columns = {key: array for key, array in arrays.items() if not key.endswith(_AT)}
         count = max((len(array) for array in columns.values()), default=0)
         found: list[dict[str, Any]] = [{**dict.fromkeys(missing), "extra": {}} for _ in range(count)]
@@ -59,7 +59,7 @@ class Columns:
 
 
 class Rows:
-    """Tuples of numbers, all of the same length, as an array for each place."""
+    """Tuples of numbers of equal length, stored as one array for each position."""
 
     def __init__(self, *names: str) -> None:
         self._names = names
@@ -67,7 +67,7 @@ class Rows:
         self._arrays: list[np.ndarray] = []
 
     def arrays(self, rows: Sequence[tuple[float, ...]]) -> dict[str, np.ndarray]:
-        """Of the same list each time, which has only become longer."""
+        """Return the arrays. `rows` must be the same list in each call. It may only grow."""
         if len(rows) > self._seen:
             new = [np.array(column) for column in zip(*rows[self._seen :], strict=True)]
             old = self._arrays or [column[:0] for column in new]
@@ -76,6 +76,6 @@ class Rows:
         return dict(zip(self._names, self._arrays, strict=False))
 
     def rows(self, arrays: Mapping[str, np.ndarray]) -> list[tuple[Any, ...]]:
-        """The tuples again."""
+        """Return the tuples again."""
         columns = [arrays[name].tolist() for name in self._names if name in arrays]
         return list(zip(*columns, strict=True))

@@ -1,15 +1,15 @@
-"""Counting the updates that ranks make at their own pace."""
+"""Counter of the updates of ranks that run independently."""
 
 from __future__ import annotations
 
 __all__ = ["LATE", "UpdateCounter"]
 
 LATE = 2**62
-"""What a rank is told that counts for a leg that the others have ended: it is more than any run has."""
+"""Result for a rank that counts in a generation that the others have ended. It exceeds the steps of any run."""
 
 
 class UpdateCounter:
-    """One for all ranks. Each leg's count begins with the updates of those before."""
+    """One counter for all ranks. The count of a generation starts with the updates of all earlier generations."""
 
     __slots__ = ("_first", "_updates")
 
@@ -17,8 +17,8 @@ class UpdateCounter:
         self._first = self._updates = 0
 
     def count(self, first: int) -> int:
-        """Count an update of the leg that began with this step; how many there are now."""
-        if first > self._first:  # the first rank to count in a new leg
+        """Count one update of the generation that began with step `first`. Return the new total."""
+        if first > self._first:  # the first rank to count in a new generation
             self._first = self._updates = first
         if first < self._first:
             return LATE

@@ -1,4 +1,4 @@
-"""The training samples of a run, and which worker gets which."""
+"""Training samples of a run, and their assignment to workers."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from typing import Any
 import numpy as np
 
 from paceline.context import Batch
-from paceline.replica.batches import GlobalBatches
-from paceline.replica.pieces.cutting import few_samples
-from paceline.replica.samples import Samples, Source
+from paceline.data.batches import GlobalBatches
+from paceline.data.samples import Samples, Source
+from paceline.model.cutting.layers import few_samples
 
 __all__ = ["TrainingData"]
 
 
 class TrainingData:
-    """What every rank knows of the data. It has to be made only where it is asked for: it may be large."""
+    """Training data of a rank. Created only if it is used, because it may be large."""
 
     def __init__(self, samples: Samples, batches: GlobalBatches, workers: int, turns: int = 1) -> None:
-        """`turns`: so many steps, one after the other, are of the same global batch."""
+        """Create the data. Each global batch is used for `turns` consecutive steps."""
         self.samples = samples
         self.source: Source = samples
-        """Where batches come from: the samples themselves, or those that fetch them beforehand."""
+        """Source of batches: the samples themselves, or a loader that prefetches them."""
         self.batches = batches
         self._workers = workers
         self._turns = turns
@@ -33,7 +33,7 @@ class TrainingData:
 
     @property
     def samples_per_epoch(self) -> int:
-        """Samples of one pass over the data, in every turn. 0: a stream, whose end is not known."""
+        """Samples in one pass over the data, counted in every turn. 0 for a stream of unknown length."""
         return self.batches.samples_per_epoch * self._turns
 
     @property
@@ -42,7 +42,7 @@ class TrainingData:
 
     @property
     def first_and_last(self) -> tuple[int, ...]:
-        """The steps of the first and the last global batch of an epoch: the last may be smaller than all others."""
+        """Steps of the first and the last global batch of an epoch. The last one may be smaller than the others."""
         end, turns = self.batches.steps_per_epoch * self._turns, self._turns
         return (*range(turns), *range(max(turns, end - turns), end))
 
@@ -55,9 +55,9 @@ class TrainingData:
         return Batch(step, batch.start, batch.count, batch.total, lambda step: whole(step // turns))
 
     def few(self) -> Any:
-        """A small batch to try a model with: its shapes count."""
+        """Return a small batch to trace a model with. Only its shapes matter."""
         return few_samples(self.samples, self.batch_of(0, 0))
 
     def ahead(self, batches: Iterator[Batch]) -> Iterator[Batch]:
-        """The same batches. A world that can fetches those to come while the last one is computed."""
+        """Return the same batches. A cluster may prefetch the next ones during a computation."""
         return batches

@@ -1,4 +1,4 @@
-"""When a leg, or the run, ends before its time: the reporter decides it, where all ranks can still hear of it."""
+"""Early end of a generation or of the run. The reporter decides it while all ranks can still be notified."""
 
 from __future__ import annotations
 
@@ -10,59 +10,62 @@ if TYPE_CHECKING:
 __all__ = ["Endings"]
 
 _MARGIN = 8
-"""Where workers go at their own pace: so many updates of each are left to them to hear that a leg ends."""
+"""Updates left to each independent worker, so that all are notified before a generation ends."""
 
 
 class Endings:
-    """One rank's part. A step that is said to be the last must be one that no rank has ended."""
+    """Early end, on one rank. A step that is announced as the last one must not have been completed by any rank."""
 
-    __slots__ = ("_has_said", "_rank", "_stops", "observes")
+    __slots__ = ("_has_announced", "_rank", "_stops", "observes")
 
     def __init__(self, rank: Rank) -> None:
         self._rank = rank
         self.observes = False
-        """Whether workers have steps of their own: they can end only where they meet."""
-        self._stops = False  # whether the run is to end where they meet next
-        self._has_said = False  # that this leg ends
+        """Whether workers run independently: they can end only at a meeting."""
+        self._stops = False  # whether the run ends at the next meeting
+        self._has_announced = False  # whether the reporter has ended this generation
 
-    def begin_leg(self) -> None:
-        self._has_said = False
+    def begin_generation(self) -> None:
+        self._has_announced = False
 
     def after_step(self, step: int, *, ends: bool) -> None:
-        """The reporter has ended a step; `ends`: its record is a reason to end the run."""
+        """Handle the end of a step on the reporter. `ends` is True if its record is a reason to end the run."""
         if self.observes:
             self._stops = self._stops or ends
             return
-        # The others may have begun the next step, but none can have ended it without this rank: so that step is the
-        # last, for everybody, in every world.
+        # Other ranks may have begun the next step. None can complete it without this rank. So the next step is the last
+        # one for all ranks, in every cluster.
         if ends:
             self._rank.end_after(step + 1)
         self._keep_after(step + 1)
 
     def at_meeting(self, step: int, *, ends: bool = False) -> None:
-        """All workers have stopped after this step, so it can be made the last."""
+        """Handle a meeting on the reporter. All workers have stopped after this step, so it can be the last one."""
         self._stops = self._stops or ends
         if self._stops:
             self._rank.end_after(step)
         self._keep_after(step)
 
     def after_own_update(self, number: int, *, ends: bool) -> None:
-        """The reporter has made update `number` of all, at its own pace."""
+        """Handle an independent update of the reporter. `number` counts the updates of all ranks."""
         if ends:
-            # Not with this leg's last update: others may have begun the next leg already.
-            self._rank.end_after(number + 1 if number + 1 == self._rank.leg_end else number)
+            # Not with the last update of this generation: other ranks may have begun the next generation already.
+            self._rank.end_after(number + 1 if number + 1 == self._rank.generation_end else number)
 
     def before_own_update(self, number: int) -> None:
-        """The same, before it looks at the model: the others go on meanwhile."""
+        """End the generation before an evaluation, if due. The other workers continue during the evaluation."""
         last = number + _MARGIN * len(self._rank.workers)
-        if last + 1 < self._rank.leg_end:  # or else others may have ended this leg before they hear of it
+        if last + 1 < self._rank.generation_end:  # otherwise other ranks may have ended this generation first
             self._keep_after(last)
 
     def meets_at(self, step: int) -> bool:
-        """Whether workers that take steps of their own meet after this one, so that the reporter can say it."""
+        """Return whether workers that run independently meet after this step, so that the reporter can end a
+        generation."""
         rank = self._rank
-        every = rank.job.legs.meet_every
-        return rank.keeper is not None and not rank.own_pace and every > 0 and (step + 1) % every == 0
+        every = rank.job.generations.meet_every
+        return (
+            rank.checkpoint_writer is not None and not rank.own_pace and every > 0 and (step + 1) % every == 0
+        )
 
     def reaches_target(self, metric: float | None) -> bool:
         job = self._rank.job
@@ -71,10 +74,10 @@ class Endings:
         return job.task.reaches_target(metric)
 
     def _keep_after(self, step: int) -> None:
-        """End the leg after a step, if it is time for a checkpoint, or if somebody has asked the run to stop."""
+        """End the generation after a step, if a checkpoint is due or if the run has been asked to stop."""
         rank = self._rank
-        if rank.keeper is None or self._has_said:
+        if rank.checkpoint_writer is None or self._has_announced:
             return
-        if rank.stop_wanted or rank.keeper.is_due:
-            self._has_said = True
-            rank.end_leg_after(rank.job.legs.rounded(step + 1) - 1, stops=rank.stop_wanted)
+        if rank.stop_wanted or rank.checkpoint_writer.is_due:
+            self._has_announced = True
+            rank.end_generation_after(rank.job.generations.rounded(step + 1) - 1, stops=rank.stop_wanted)

@@ -1,4 +1,4 @@
-"""What ended a rank's program, as an error that names the rank and shows the user's own lines."""
+"""The error that ended a rank's program. It names the rank and shows the user's own lines."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PACELINE = str(Path(__file__).parents[2]) + os.sep
 
 
 def failure_of(rank: int, step: int, error: BaseException) -> PacelineError:
-    """An error of Paceline's own as it is; any other as a WorkerError."""
+    """Return Paceline's own errors unchanged, and any other error as a WorkerError."""
     if isinstance(error, PacelineError):
         return error
     if _lacks_memory(error):
@@ -27,14 +27,14 @@ def failure_of(rank: int, step: int, error: BaseException) -> PacelineError:
 
 
 def _lacks_memory(error: BaseException) -> bool:
-    """For the processor's memory torch has no type of error, only words."""
+    """Return whether memory ran out. For CPU memory torch has no error type, only a message."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
     return isinstance(error, RuntimeError) and "DefaultCPUAllocator: can't allocate memory" in str(error)
 
 
 def _wanted(words: str) -> str:
-    """How much was asked for, if the words of an error say so."""
+    """Return the amount that was requested, if the message contains it."""
     found = re.search(r"tried to allocate ([\d.]+) (\w+)", words, re.IGNORECASE)
     if found is None:
         return ""
@@ -43,7 +43,7 @@ def _wanted(words: str) -> str:
 
 
 def _trimmed(error: BaseException) -> str:
-    """The traceback without the frames of Paceline that called the user."""
+    """Return the traceback without the frames of Paceline that called the user's code."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if not frame.filename.startswith(_PACELINE)]
     lines = ["Traceback (most recent call last):\n", *traceback.format_list(own or list(frames))]

@@ -1,7 +1,7 @@
-"""Groups of ranks, told apart by their members: each has a number that all ranks of the run agree on.
+"""Groups of ranks, identified by their members. All ranks of the run agree on the number of each group.
 
-A message's tag is made of that number, a mark of collectives, and what the strategy gave as the tag: so messages and
-collectives of one group never meet those of another.
+A message tag combines the group number, a collective bit and the strategy's tag. So messages and collectives of one
+group never match those in another group.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _MAX_GROUPS = 2**30
 
 
 class Group:
-    """One group, as one of its ranks knows it."""
+    """One group, seen from one of its ranks."""
 
     __slots__ = ("_begun", "base", "hosts", "members", "number", "place", "positions", "rank")
 
@@ -27,15 +27,15 @@ class Group:
     ) -> None:
         self.number = number
         self.place = place
-        """Its number in the first leg: windows are found by it, so that a later leg finds them again."""
+        """The group's number in the first generation. Windows are looked up by it, so later generations find them."""
         self.members = members
         self.rank = members.index(rank)
-        """Its position in the group."""
+        """Position of this rank in the group."""
         self.hosts = hosts
         self.base = number << _TAG_BITS + 1
-        """What is added to a tag of this group."""
+        """Offset added to every tag of this group."""
         self.positions = {member: position for position, member in enumerate(members)} if number else None
-        """Of each rank. None: a rank's position is its number."""
+        """Position of each rank. None if the position equals the rank."""
         self._begun = 0
 
     @property
@@ -43,13 +43,14 @@ class Group:
         return len(self.members)
 
     def next_collective(self) -> int:
-        """A tag of its own for each collective, the same on every rank: several may be under way at once."""
+        """Return a new tag for each collective, the same on every rank. Several collectives may run at the same
+        time."""
         self._begun += 1
         return _COLLECTIVE | self._begun % _COLLECTIVE
 
 
 class GroupNumbers:
-    """The number of each group of ranks. Whoever knows the whole run hands them out: everybody is 0."""
+    """Number of each group of ranks, assigned by one process for the whole run. The group of all ranks is 0."""
 
     __slots__ = ("_numbers",)
 
@@ -57,33 +58,38 @@ class GroupNumbers:
         self._numbers: dict[tuple[int, ...], int] = {}
 
     def number_of(self, members: tuple[int, ...]) -> int:
-        """The same to every rank that asks."""
+        """Return the number of a group. It is the same for every rank."""
         return self._numbers.setdefault(members, len(self._numbers) + 1)
 
 
 class Groups:
-    """The groups that one rank is in, in one leg of the run.
+    """The groups of one rank in one generation of the run.
 
-    `number_of` gives the number of a group: the same to every rank that asks. Groups of another leg have other numbers,
-    so that messages of one leg never meet those of another.
+    `number_of` returns the number of a group, the same for every rank. Each generation uses different numbers, so that
+    messages of different generations never match.
     """
 
-    __slots__ = ("_found", "_hosts", "_leg", "_number_of", "_rank", "everybody")
+    __slots__ = ("_found", "_generation", "_hosts", "_number_of", "_rank", "everybody")
 
     def __init__(
-        self, rank: int, hosts: Sequence[int], number_of: Callable[[tuple[int, ...]], int], *, leg: int = 0
+        self,
+        rank: int,
+        hosts: Sequence[int],
+        number_of: Callable[[tuple[int, ...]], int],
+        *,
+        generation: int = 0,
     ) -> None:
-        self._leg = leg
+        self._generation = generation
         self._rank = rank
         self._hosts = hosts
         self._number_of = number_of
-        # Those of later legs are counted down from the last number: nobody needs to be asked.
-        number = _MAX_GROUPS - leg if leg else 0
+        # Later generations count down from the last number: no lookup is needed.
+        number = _MAX_GROUPS - generation if generation else 0
         self.everybody = Group(number, range(len(hosts)), rank, hosts, place=0)
         self._found: dict[Sequence[int], Group] = {self.everybody.members: self.everybody}
 
     def find(self, members: Sequence[int]) -> Group:
-        """The group of these ranks, in this order."""
+        """Return the group of these ranks, in this order."""
         key = members if isinstance(members, range) else tuple(members)
         group = self._found.get(key)
         if group is None:
@@ -97,7 +103,7 @@ class Groups:
         self._check(members)
         place = self._number_of(members)
         # Negative: no rank has such a number.
-        number = self._number_of((-self._leg, *members)) if self._leg else place
+        number = self._number_of((-self._generation, *members)) if self._generation else place
         assert 0 < number < _MAX_GROUPS, "a run has not so many groups"
         hosts = tuple(self._hosts[member] for member in members)
         return Group(number, members, self._rank, hosts, place=place)

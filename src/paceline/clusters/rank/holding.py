@@ -1,18 +1,18 @@
-"""What a rank holds of a model, in words: for errors, reports and timelines that name it."""
+"""Description of the part of a model that a rank holds, for errors, reports and timelines."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from paceline.replica.pieces.cut import Cut
+from paceline.model.cutting.cut import Cut
 
 __all__ = ["what_is_held"]
 
 
 def what_is_held(cut: Cut, held: Sequence[int], *, shard: tuple[int, int] | None = None) -> str:
-    """Such as "stage 1 of 2: layers 4 … 7, tensor part 0 of 2". Stages and parts count from 0, as ranks do.
+    """Return a description such as "stage 1 of 2: layers 4 … 7, tensor part 0 of 2". All numbers count from 0.
 
-    `shard`: which of how many parts of these segments, where ranks share them. Empty if all of the model is held.
+    `shard` is (shard number, shard count) if ranks share these segments. Empty if the rank holds the whole model.
     """
     words = [_layers(cut, held)]
     if cut.shares is not None:

@@ -1,22 +1,22 @@
-"""The part of a context that learns, as far as it is the same in every world. A world adds how it computes."""
+"""The learning part of a context that is the same in every cluster. A cluster adds the computation."""
 
 from __future__ import annotations
 
 import copy
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Generic, Literal, TypeVar, cast
 
 from torch import Tensor
 
 from paceline.clusters.rank.data import TrainingData
 from paceline.clusters.rank.rank import Rank
-from paceline.context import Batch, Pieces
+from paceline.context import Batch, Stages
 from paceline.errors import ConfigurationError, GradientNotFiniteError, LossNotFiniteError
-from paceline.replica.blueprint import Blueprint
-from paceline.replica.memory import Account
-from paceline.replica.replica import Replica
+from paceline.model.memory import Account
+from paceline.model.replica import Replica
 
 __all__ = ["Learner"]
 
@@ -27,66 +27,56 @@ class Learner(ABC, Generic[R]):
     """A rank's replica of the model. Its subclasses satisfy `paceline.context.Model`."""
 
     __slots__ = (
-        "_blueprint",
         "_ctx",
         "_is_shared",
         "_looks",
-        "_pieces",
         "_replica",
+        "_stages",
         "_states_account",
         "_twins",
-        "account",
+        "resumed_metric",
         "states",
         "updates",
     )
 
-    def __init__(self, ctx: R, source: Replica | Blueprint | None) -> None:
-        """`source`: the rank's replica, or what it is made of when it is first used."""
+    def __init__(self, ctx: R, replica: Replica | None) -> None:
+        """Create a learner. `replica` is None if the run has no task."""
         self._ctx = ctx
-        self._replica: Replica | None = None
-        self._blueprint = source if isinstance(source, Blueprint) else None
-        task = None if source is None else source.task
-        # Most tasks need no look before an update.
+        self._replica = replica
+        task = None if replica is None else replica.task
+        # Most tasks need no check before an update.
         self._looks = task is not None and (task.ema is not None or task.schedule is not None)
-        self._is_shared = False  # whether all ranks see the same parameters
+        self._is_shared = False  # whether all ranks share the same parameters
         self.updates = 0
+        self.resumed_metric: float | None = None
+        """Metric that the reporter had announced last before the run resumed, until the first update."""
         self.states: dict[str, Tensor] = {}
-        """What the strategy remembers, by name."""
-        self._twins = 0  # those that the program has asked for in this leg
-        self._pieces: Pieces | None = None
-        self.account: Account | None = None
-        """What this rank's replica holds: see `paceline.replica.memory`."""
+        """State of the strategy, by name."""
+        self._twins = 0  # twins that the program has requested in this generation
+        self._stages: Stages | None = None
         self._states_account: Account | None = None
-        if source is not None and not isinstance(source, Blueprint):
-            self.hold(source)
+        if replica is not None:
+            few = lambda: ctx.data.few()  # noqa: E731, PLW0108 (the data are created on first use)
+            replica.attach(ctx.ledger, few)
 
     @abstractmethod
-    def _make_pieces(self) -> Pieces: ...
+    def _make_stages(self) -> Stages: ...
 
     @property
-    def pieces(self) -> Pieces:
-        if self._pieces is None:
-            self._pieces = self._make_pieces()
-        return self._pieces
+    def stages(self) -> Stages:
+        if self._stages is None:
+            self._stages = self._make_stages()
+        return self._stages
 
     def hold(self, replica: Replica) -> None:
-        """Let this rank learn with a replica, or with another: one that has a part of the model only."""
-        if self.account is None:
-            self.account = replica.account_in(self._ctx.ledger)
-        self._replica, self._blueprint = replica, None
+        """Use a replica from now on. It may hold only a part of the model."""
+        self._replica = replica
 
-    def begin_leg(self) -> None:
+    def begin_generation(self) -> None:
         self._twins = 0
 
     @property
-    def source(self) -> Replica | Blueprint:
-        """The replica, or what it would be made of."""
-        return self.replica if self._blueprint is None else self._blueprint
-
-    @property
     def replica(self) -> Replica:
-        if self._blueprint is not None:
-            self.hold(self._blueprint.build())
         if self._replica is None:
             raise ConfigurationError(
                 "task", "is needed for batches, gradients and updates", None, "use pl.train"
@@ -121,24 +111,28 @@ class Learner(ABC, Generic[R]):
     def clips(self) -> bool:
         return self.replica.task.clip_norm is not None
 
-    def advance_schedule(self, updates: int) -> None:
+    def advance_schedule(self, updates: int, *, restart: bool = False) -> None:
+        if restart:
+            self._reset_optimizer()
         self.replica.advance_schedule(updates)
 
-    def reset_optimizer(self) -> None:
+    def _reset_optimizer(self) -> None:
         if self.replica.task.schedule is not None and self.replica.updates.of().waits_for_metric:
             remedy = "choose a schedule that goes by updates, or another strategy"
             bound = "must not need a metric where optimizers begin anew"
             raise ConfigurationError("schedule", bound, "ReduceLROnPlateau", remedy)
         self.replica.reset_optimizer()
-        if self.account is not None:
-            self.account.hold("optimizer", 0)
 
     def _look_before_update(self, shard: slice | None) -> None:
-        """Step a schedule that goes by the metric, if there is a new one; see that a moving average sees all."""
+        """Step a schedule that depends on the metric. Refuse a moving average if this rank has only a part."""
         ctx, replica, every = self._ctx, self.replica, self._ctx.job.evaluate_every
-        # The reporter announced it before it took part in this update, so that every rank knows it by now.
+        resumed, self.resumed_metric = self.resumed_metric, None
+        if resumed is not None:
+            replica.updates.of(shard)  # the schedule is restored with its optimizer
+        # The reporter announced the metric before it took part in this update, so every rank has it by now. It may
+        # already have announced the next one, if this rank is slow.
         if self.updates and every and self.updates % every == 0 and replica.updates.wait_for_metric:
-            replica.updates.note_metric(ctx.announced)
+            replica.updates.note_metric(ctx.announced(self.updates // every) if resumed is None else resumed)
         self.updates += 1
         parted = shard is not None and shard.stop - shard.start < replica.layout.length
         if parted and ctx.is_reporter and replica.task.ema is not None and not self._is_shared:
@@ -158,13 +152,13 @@ class Learner(ABC, Generic[R]):
         self.replica.place(self._lent(self.parameters, parameters), self._lent(self.gradient, gradient))
 
     def _lent(self, present: Tensor, wanted: Tensor | Literal["lent"] | None) -> Tensor | None:
-        """Where a tensor is to lie from now on. In most worlds there is no memory to lend: it stays where it is."""
+        """Return the new memory of a tensor. None keeps the present memory. Most clusters have no memory to lend."""
         return None if isinstance(wanted, str) else wanted
 
-    def release(self) -> None:
+    @contextmanager
+    def released(self) -> Iterator[None]:
         self.replica.release()
-
-    def reclaim(self) -> None:
+        yield
         self.replica.reclaim()
 
     def state(self, name: str, *, like: Tensor, initial: Tensor | None = None) -> Tensor:
@@ -178,24 +172,29 @@ class Learner(ABC, Generic[R]):
 
     def twin(self) -> R:
         self._twins += 1
-        if self._twins <= len(self._ctx.twins):  # that of an earlier leg goes on
+        if self._twins <= len(self._ctx.twins):  # continue with the twin of an earlier generation
             return cast(R, self._ctx.twins[self._twins - 1])
         _ = self._ctx.rng  # one stream for both
         other = copy.copy(self._ctx)
-        other.model = type(self)(other, self.replica.twin())
+        replica = self.replica.twin()
+        replica.build()
+        other.model = type(self)(other, replica)
         other.net = self._ctx.net.seen_by(other)
         self._ctx.twins.append(other)
         if self._ctx.restored_twins:
             self._ctx.restored_twins[self._twins - 1](other)
         return other
 
-    def note_loss(self, batch: Batch, loss: float) -> float:
-        """Write down how a computation ended; refuse it if its loss or its gradient is not finite."""
+    def note_loss(self, batch: Batch, loss: float | None) -> float:
+        """Record the loss of a batch; None if it was not computed. Raise an error if loss or gradient is not finite."""
+        if loss is None:
+            self._ctx.outcome.losses.append((batch.step, math.nan, batch.count))
+            return math.nan
         if not batch.count:
             return math.nan
         ctx, replica = self._ctx, self.replica
         if not math.isfinite(loss):
-            raise LossNotFiniteError(ctx.rank, ctx.step, loss)
+            raise LossNotFiniteError(ctx.rank, ctx.step, loss, replica.loss_cause)
         if replica.not_finite is not None:
             raise GradientNotFiniteError(ctx.rank, ctx.step, replica.not_finite)
         ctx.outcome.losses.append((batch.step, loss, batch.count))
@@ -204,5 +203,5 @@ class Learner(ABC, Generic[R]):
         return loss
 
     def finish(self, mean: Tensor | None) -> dict[str, Any]:
-        """The state of the model, or of the workers' mean if given; empty where there is no task."""
+        """Return the state of the model, or of the workers' mean if given. Empty if there is no task."""
         return {} if self._ctx.job.task is None else self.replica.state(mean)

@@ -1,4 +1,4 @@
-"""What a rank writes down: its record of the run, evaluations, what it saw of others."""
+"""Log of a rank: its records of the run, evaluations, and observations of other ranks."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from paceline.clusters.rank.averaging import Averaging
 from paceline.clusters.rank.endings import Endings
 from paceline.clusters.rank.observer import Observer
 from paceline.clusters.rank.sharing import SharedEvaluation
-from paceline.errors import ConfigurationError
+from paceline.errors import ConfigurationError, PeerLost
 from paceline.trace import Kind
 
 if TYPE_CHECKING:
-    from paceline.clusters.outcome import Outcome
+    from paceline.clusters.base.outcome import Outcome
     from paceline.clusters.rank.rank import Rank
 
 __all__ = ["Logbook"]
@@ -27,9 +27,10 @@ _log = logging.getLogger("paceline")
 
 
 class Logbook:
-    """One rank's record. It satisfies `paceline.context.Log` in every world."""
+    """Log of one rank. It satisfies `paceline.context.Log` in every cluster."""
 
     __slots__ = (
+        "_announced",
         "_average",
         "_endings",
         "_evaluation_s",
@@ -46,27 +47,30 @@ class Logbook:
         self._rank = rank
         self._reported: dict[str, float] = {}
         self._evaluation_s = 0.0
-        self._seen: dict[str, float] | None = None  # the step's metrics, where the run has looked already
-        self._together: dict[str, float] | None = None  # the step's metrics, where all workers have looked
+        self._seen: dict[str, float] | None = None  # metrics of this step, if already evaluated
+        self._together: dict[str, float] | None = None  # metrics of this step, if evaluated by all workers
         self.sharing: SharedEvaluation | None = None
-        """Where the workers share evaluations. A world in which that is quicker sets it, before the run begins."""
+        """Evaluation shared among the workers. A cluster where that is faster sets it before the run starts."""
         self._observer: Observer | None = None
-        self._was_of_all = False  # whether the run that goes on had seen all workers' parameters
+        self._announced: float | None = None  # the last metric, if a schedule waits for it
+        self._was_of_all = False  # whether the run before the resume used all workers' parameters
         self._endings = Endings(rank)
         decay = rank.job.task.ema if rank.is_reporter and rank.job.task is not None else None
         self._average = None if decay is None else Averaging(rank, decay)
 
-    # What a strategy writes
+    # Called by a strategy
 
     @property
     def steps(self) -> int:
-        return self._rank.leg_end
+        return self._rank.generation_end
 
     def report(self, **values: float) -> None:
         self._reported.update(values)
 
-    def inspects(self, step: int) -> bool:
-        return step + 1 >= self._rank.leg_end or self._evaluation_is_due(step)
+    def inspects(self, step: int, *, average: bool = False) -> bool:
+        if average and self._rank.job.task is not None and self._rank.job.task.ema is not None:
+            return True
+        return step + 1 >= self._rank.generation_end or self._evaluation_is_due(step)
 
     @contextlib.contextmanager
     def measuring(self) -> Iterator[None]:
@@ -82,7 +86,7 @@ class Logbook:
     async def observe(self, step: int, *, force: bool = False, own_metric: bool = False) -> None:
         self._endings.observes = True
         ends = step + 1 >= self._rank.last_step
-        # Workers that go at their own pace come here at the end of each leg; but only the run's end is looked at.
+        # Independent workers call this at the end of each generation. Only the end of the run is evaluated.
         if not ends and (self._rank.own_pace or not (force or self._evaluation_is_due(step))):
             await self._meet(step)
             return
@@ -102,8 +106,12 @@ class Logbook:
 
     def note_lost(self, rank: int) -> None:
         step, lost = self._rank.step, self._rank.outcome.lost
+        # A program without a task has no records and no roles. It handles losses itself.
+        if self._rank.job.task is not None and not self._rank.job.can_lose(rank):
+            where = f"rank {self._rank.rank} noted it in step {step}"
+            raise PeerLost(rank, "the run cannot continue without this rank", where)
         if any(rank == other for other, _ in lost):
-            self._rank.go_on_without(rank)  # it was lost in an earlier leg
+            self._rank.go_on_without(rank)  # lost in an earlier generation
             return
         lost.append((rank, step))
         _log.warning("rank %d is lost in step %d; the run goes on without it", rank, step)
@@ -114,7 +122,8 @@ class Logbook:
         self._refuse_plateaus()
         updates = rank.outcome.updates
         before = updates[-1]["step"] if updates else 0
-        # Others go on while one evaluates, so that its time is the run's; not where there is only one.
+        # With several workers the others continue during an evaluation, so its time counts. With one worker it does
+        # not.
         left_out_s = self._evaluation_s if len(rank.workers) == 1 else 0.0
         if rank.is_reporter:
             self._endings.before_own_update(step)
@@ -129,7 +138,7 @@ class Logbook:
         if self._average is not None:
             self._average.follow(step)
         every = rank.job.evaluate_every
-        # The last evaluation comes in `finish`, when everybody has ended.
+        # The last evaluation is done in `finish`, when all ranks have ended.
         evaluates = self._evaluates and step // every > before // every and step < rank.last_step
         if self._observer is not None and (evaluates or force):
             record["extra"]["consensus"] = self._observer.distance()
@@ -138,26 +147,26 @@ class Logbook:
         self._endings.after_own_update(step, ends=self._ends_with(record))
         rank.show_progress(record)
 
-    # What the loop writes
+    # Called by the step loop
 
-    def begin_leg(self) -> None:
+    def begin_generation(self) -> None:
         self._seen = None
-        self._endings.begin_leg()
+        self._endings.begin_generation()
 
     async def evaluate_together(self, step: int) -> None:
-        """Before `finish_step`: this worker's part in an evaluation that is shared, if one is due."""
+        """Before `finish_step`: do this worker's part of a shared evaluation, if one is due."""
         if self.sharing is None or not self._evaluation_is_due(step):
             return
         start_s = self._rank.now()
         found = await self.sharing.evaluate()
         self._together = found if self._rank.is_reporter else None
-        self._evaluation_s += self._rank.now() - start_s  # it has written its spans
+        self._evaluation_s += self._rank.now() - start_s  # the spans are already recorded
 
     def finish_step(self, step: int) -> None:
         rank, outcome = self._rank, self._rank.outcome
         outcome.bytes_at.append(outcome.bytes_sent)
-        if rank.keeper is not None:
-            rank.keeper.prepare(step)
+        if rank.checkpoint_writer is not None:
+            rank.checkpoint_writer.prepare(step)
         if not rank.is_reporter:
             rank.tell_news()
             return
@@ -170,22 +179,24 @@ class Logbook:
             self._enter(record, self._seen)
             self._seen = None
         elif self._evaluation_is_due(step):
-            self._enter(record, self._evaluate())
+            metrics = self._evaluate()
+            self._announce(step + 1, metrics)
+            self._enter(record, metrics)
             ends = self._ends_with(record)
         elif rank.job.watch.steps:
             ends = self._ends_with(record)
         outcome.records.append(record)
-        if ends or rank.keeper is not None:
+        if ends or rank.checkpoint_writer is not None:
             self._endings.after_step(step, ends=ends)
         rank.show_progress(record)
 
     def finish(self) -> Outcome:
-        """What this rank brings back."""
+        """Return the outcome of this rank."""
         rank, outcome = self._rank, self._rank.outcome
         outcome.reported = self._reported
-        outcome.counted = min(outcome.counted, rank.last_step)  # who counts one more makes it no more
+        outcome.counted = min(outcome.counted, rank.last_step)  # a rank may count one update too many
         if outcome.updates:
-            outcome.logged = []  # of a batch that came to no update; the others are in their records
+            outcome.logged = []  # a batch without an update; the others are in their records
         outcome.threads = torch.get_num_threads()
         if not outcome.records and rank.is_reporter and self._evaluates:
             self._evaluate_at_the_end()
@@ -198,7 +209,7 @@ class Logbook:
         return outcome
 
     def _evaluate_at_the_end(self) -> None:
-        """Of ranks that update at their own pace: their last records were written before all had ended."""
+        """Evaluate after all ranks have ended. Independent ranks wrote their last records before that."""
         rank, outcome = self._rank, self._rank.outcome
         metrics = self._evaluate() if self._seen is None else self._seen
         outcome.metric, *_ = metrics.values()
@@ -209,20 +220,20 @@ class Logbook:
             self._consult(record)
 
     def _draft(self, step: int, extra: dict[str, float]) -> dict[str, Any]:
-        """The record of a step, without its metric; `extra` is what was reported, and is used up."""
+        """Return the record of a step without its metric. `extra` contains the reported values and is modified."""
         rank, outcome = self._rank, self._rank.outcome
         if outcome.logged and outcome.logged[-1][0] == rank.step:
             extra.update(outcome.logged[-1][2])
         seconds = rank.now() - self._evaluation_s
         record: dict[str, Any] = {"step": step + 1, "seconds": seconds, "metric": None, "extra": extra}
-        if outcome.updates:  # at this rank's own pace: what it knows is of its own last
+        if outcome.updates:  # independent updates: use the values of the last own update
             record.update({key: outcome.updates[-1][key] for key in ("loss", "samples")})
         for key in ("loss", "samples"):
             if key in extra:
                 record[key] = extra.pop(key)
         return record
 
-    # Looking at the model
+    # Evaluating the model
 
     @property
     def observer(self) -> Observer:
@@ -231,7 +242,7 @@ class Logbook:
         return self._observer
 
     def _look(self, step: int) -> None:
-        """All workers have stopped after this step, so it can be made the run's last."""
+        """Evaluate on the reporter. All workers have stopped after this step, so it can be the run's last one."""
         start_s = self._rank.now()
         self.report(consensus=self.observer.distance())
         self._leave_out(start_s)
@@ -240,6 +251,7 @@ class Logbook:
             if self._average is not None:
                 self._average.follow(step + 1)
             self._seen = self._evaluate()
+            self._announce(step + 1, self._seen)
             record = self._draft(step, dict(self._reported))
             self._enter(record, self._seen)
             ends = self._ends_with(record)
@@ -256,7 +268,7 @@ class Logbook:
         return (step + 1) % every == 0 or step + 1 == self._rank.last_step
 
     def _evaluate(self, *, own: bool = False) -> dict[str, float]:
-        """The metrics of the run's model, or of this worker's own."""
+        """Return the metrics of the run's model, or of this worker's own parameters."""
         rank = self._rank
         assert rank.test_samples is not None
         rank.outcome.test_samples = rank.test_samples.length
@@ -267,32 +279,37 @@ class Logbook:
                 parameters = None if own else self._looked_at()
                 found = rank.model.replica.evaluate(rank.test_samples, parameters)
         assert found is not None
-        if not own and rank.model.replica.updates.wait_for_metric:
-            rank.announce(next(iter(found.values())))
         self._leave_out(start_s)
         return found
 
+    def _announce(self, updates: int, metrics: Mapping[str, float]) -> None:
+        """Announce the metric after `updates` updates, if a schedule waits for it. Others are not read."""
+        rank, every = self._rank, self._rank.job.evaluate_every
+        if updates % every == 0 and rank.model.replica.updates.wait_for_metric:
+            self._announced = next(iter(metrics.values()))
+            rank.announce(updates // every, self._announced)
+
     def _enter(self, record: dict[str, Any], metrics: dict[str, float]) -> None:
-        """Write metrics into a record: the first is the one that counts."""
+        """Write metrics into a record. The first one is the main metric."""
         (_, record["metric"]), *others = metrics.items()
         record["extra"].update(others)
 
     def _leave_out(self, start_s: float) -> None:
-        """Take the time since then off the run's clock: it was spent on measuring."""
+        """Subtract the time since `start_s` from the run's clock. It was spent on measuring."""
         end_s = self._rank.now()
         self._evaluation_s += end_s - start_s
         self._rank.span(Kind.EVALUATE, start_s, end_s)
 
     def _mean(self) -> Tensor | None:
-        """The workers' mean, where each has parameters of its own."""
+        """Return the mean of the workers' parameters. None if no observer is open: all workers share one model."""
         return self._observer.mean() if self._observer is not None else None
 
     def _looked_at(self) -> Tensor | None:
-        """The parameters that are evaluated. None: the replica's own."""
+        """Return the parameters to evaluate. None for the replica's own."""
         return self._mean() if self._average is None else self._average.values
 
     def _refuse_plateaus(self) -> None:
-        """Where ranks update at their own pace, they would hear of a metric at different updates."""
+        """Refuse a schedule that depends on the metric. Independent ranks would receive it at different updates."""
         if self._rank.model.replica.updates.wait_for_metric:
             remedy = "choose a schedule that goes by updates, or a strategy whose workers keep step"
             bound = "must not need a metric where workers update at their own pace"
@@ -301,11 +318,11 @@ class Logbook:
     # Ending early
 
     def _ends_with(self, record: dict[str, Any]) -> bool:
-        """Whether a record is a reason to end the run: its target is reached, or a callback says so."""
+        """Return whether a record ends the run: the target is reached, or a callback requests it."""
         return self._consult(record) or self._endings.reaches_target(record["metric"])
 
     async def _meet(self, step: int) -> None:
-        """Where workers take steps of their own: stop together, so that the reporter can say that a leg ends here."""
+        """Stop all independent workers together, so that the reporter can end the generation here."""
         if self._endings.meets_at(step):
             await self.observer.meet()
             if self._rank.is_reporter:
@@ -313,7 +330,8 @@ class Logbook:
             await self.observer.part()
 
     def _consult(self, record: dict[str, Any]) -> bool:
-        """Show a record to the driver's callbacks, if they want it; whether they want the run to end."""
+        """Send a record to the driver's callbacks, if they watch for it. Return whether they request the end of the
+        run."""
         rank = self._rank
         wants = rank.job.watch
         evaluated = record["metric"] is not None
@@ -328,27 +346,33 @@ class Logbook:
         self._leave_out(start_s)
         return stops
 
-    # What is kept of it
+    # Saving and restoring
 
     def keep(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         tensors, facts = ({}, {}) if self._average is None else self._average.keep()
-        own = {"evaluation_s": self._evaluation_s, "reported": self._reported, "of_all": self.is_of_all}
+        own = {
+            "evaluation_s": self._evaluation_s,
+            "reported": self._reported,
+            "of_all": self.is_of_all,
+            "announced": self._announced,
+        }
         return tensors, {**facts, **own}
 
     def restore(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
         self._evaluation_s = facts["evaluation_s"]
         self._reported = dict(facts["reported"])
         self._was_of_all = facts["of_all"]
+        self._announced = facts.get("announced")
         if self._average is not None:
             self._average.restore(tensors, facts)
 
     @property
     def is_of_all(self) -> bool:
-        """Whether the run's model is the mean of all workers'."""
+        """Whether the run's model is the mean of all workers' parameters."""
         return self._was_of_all or self._observer is not None
 
     async def look_again(self) -> None:
-        """At a run that had ended before: let the reporter see all parameters once more."""
+        """For a resumed run that had already ended: collect all workers' parameters once more for the reporter."""
         if self._was_of_all and self._rank.rank in self._rank.workers:
             self.show()
             await self.observer.meet()

@@ -1,4 +1,4 @@
-"""BatchNorm and slices of a single sample: it may refuse them, which is said before the first step, not after hours."""
+"""BatchNorm and slices of a single sample. BatchNorm may fail on them, so warn before the first step."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _log = logging.getLogger("paceline")
 def warn_of_lone_samples(
     module: nn.Module, data: TrainingData, *, workers: int, parts: int, steps: int
 ) -> None:
-    """Say so if a model with BatchNorm will be given a single sample. Each worker computes its slice in `parts`."""
+    """Warn if a model with BatchNorm will receive a single sample. Each worker splits its slice into `parts`."""
     if not any(isinstance(layer, _BatchNorm) for layer in module.modules()):
         return
     enough = 2 * workers * parts

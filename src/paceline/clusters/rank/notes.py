@@ -1,4 +1,4 @@
-"""What a rank has written down of the run so far, as tensors and as what JSON can hold."""
+"""Records of a rank, as tensors and JSON values for a checkpoint."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from paceline.clusters.outcome import Outcome, bytes_by
+from paceline.clusters.base.outcome import Outcome, bytes_by
 from paceline.clusters.rank.columns import Columns, Rows
 
 __all__ = ["Notes", "put_together"]
@@ -20,7 +20,7 @@ _NUMBERS = ("counted", "metric", "bytes_sent", "messages_sent", "test_samples", 
 
 
 class Notes:
-    """Those of one rank, who keeps them at each checkpoint."""
+    """Records of one rank, saved at each checkpoint."""
 
     def __init__(self) -> None:
         self._records, self._updates, self._logged = Columns(), Columns(), Columns()
@@ -33,7 +33,7 @@ class Notes:
         groups = {
             "records": self._records.arrays(outcome.records),
             "updates": self._updates.arrays(outcome.updates),
-            # Where each update takes up what was told until then, it is not one list that grows.
+            # With independent updates, each update consumes the logged values, so the list does not only grow.
             "logged": (Columns() if outcome.updates else self._logged).arrays(logged),
             "losses": self._losses.arrays(outcome.losses),
             "bytes_at": self._bytes_at.arrays([(each,) for each in outcome.bytes_at]),
@@ -51,7 +51,7 @@ class Notes:
         return tensors, facts
 
     def restore(self, outcome: Outcome, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
-        """Let an outcome that is still empty go on from there."""
+        """Restore the records into an empty outcome."""
         of: defaultdict[str, dict[str, np.ndarray]] = defaultdict(dict)
         for name, tensor in tensors.items():
             if name.startswith(_PREFIX):
@@ -67,12 +67,12 @@ class Notes:
         for name in _NUMBERS:
             setattr(outcome, name, facts[name])
         outcome.lost = [(rank, step) for rank, step in facts["lost"]]
-        outcome.memory = dict(facts.get("memory", {}))  # older checkpoints do not say
+        outcome.memory = dict(facts.get("memory", {}))  # older checkpoints do not have it
         outcome.staleness = {int(key): count for key, count in facts["staleness"].items()}
 
 
 def put_together(outcomes: Sequence[Outcome], reporter: int) -> Outcome:
-    """What all ranks have written down, as if the reporter alone had: for a run that goes on with other ranks."""
+    """Merge the records of all ranks into the reporter's outcome, for a run that resumes with different ranks."""
     whole = outcomes[reporter]
     whole.bytes_at = bytes_by(outcomes, [record["seconds"] for record in whole.records])
     whole.bytes_over_time = []

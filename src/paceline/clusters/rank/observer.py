@@ -1,6 +1,6 @@
-"""What a run sees of workers that each have parameters of their own: their mean, and how far they are from it.
+"""Observation of workers that have parameters of their own: their mean, and their distance from it.
 
-Workers show their parameters in memory that costs the run no time and no bytes, for this is measuring, not training.
+Workers write their parameters to memory that costs the run no time and no bytes: this is measuring, not training.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["Observer"]
 
 
 class Observer:
-    """One worker's part in the observation. A row of the board: its parameters, and a 1 once it has shown them."""
+    """Observation, on one worker. Its row of the board has its parameters, and a 1 once they are written."""
 
     def __init__(
         self,
@@ -33,8 +33,8 @@ class Observer:
 
     @staticmethod
     def row(parameters: Tensor) -> Tensor:
-        """A row of the parameter board has the size and dtype of this."""
-        # In the processor's memory, whatever device the parameters are on: there all ranks can show theirs.
+        """Return an empty row of the parameter board, with the right size and dtype."""
+        # In CPU memory, whatever device the parameters are on: all ranks can write there.
         device = "meta" if parameters.is_meta else "cpu"
         return torch.empty(parameters.numel() + 1, dtype=parameters.dtype, device=device)
 
@@ -45,18 +45,18 @@ class Observer:
             row[-1] = 1
 
     def meet(self) -> Awaitable[None]:
-        """Until every worker has shown its parameters."""
+        """Wait until every worker has written its parameters."""
         return self._parameter_board.barrier()
 
     def part(self) -> Awaitable[None]:
-        """Until the first worker has looked at them."""
+        """Wait until the first worker has read them."""
         return self._parameter_board.pause()
 
     def mean(self) -> Tensor:
         return self._shown().mean(dim=0)
 
     def distance(self) -> float:
-        """The root of the mean squared distance of the workers from their mean."""
+        """Return the root mean squared distance of the workers from their mean."""
         shown = self._shown()
         if shown.is_meta:
             return math.nan
@@ -64,7 +64,7 @@ class Observer:
         return float(squares.mean().sqrt())
 
     def _shown(self) -> Tensor:
-        """The rows of those that have shown theirs and are still there."""
+        """Return the rows of all workers that have written theirs and are not lost."""
         shown = self._parameter_board.tensor
         rows, marks = shown[:, :-1], shown[:, -1]
         if rows.is_meta:

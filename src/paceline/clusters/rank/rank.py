@@ -1,6 +1,6 @@
-"""What the contexts of all worlds have in common: who a rank is, and its loop over batches.
+"""Base of the contexts of all clusters: identity of a rank, and its loop over batches.
 
-A world adds how it waits, and its own `model` and `net`; the logbook is the same everywhere.
+A cluster adds waiting, and its own `model` and `net`. The log is the same everywhere.
 """
 
 from __future__ import annotations
@@ -14,22 +14,23 @@ from typing import Any, Protocol, cast
 import numpy as np
 from torch import Tensor
 
-from paceline.clusters.job import Job
-from paceline.clusters.outcome import Outcome
+from paceline.clusters.base.job import Job
+from paceline.clusters.base.outcome import Outcome
 from paceline.clusters.rank.data import TrainingData
 from paceline.clusters.rank.logbook import Logbook
 from paceline.clusters.rank.lone_samples import warn_of_lone_samples
 from paceline.clusters.rank.observer import Observer
 from paceline.clusters.rank.row_board import RowBoard
 from paceline.context import Batch, Context
-from paceline.replica.memory import Ledger
-from paceline.replica.samples import Samples
+from paceline.data.samples import Samples
+from paceline.model.memory import Ledger
+from paceline.system import interrupts
 from paceline.trace import Kind, Recorder
-from paceline.trace.spans import pack_span
+from paceline.trace.spans import NO_MESSAGE, pack_span
 
 __all__ = ["DELAY_STREAM", "Rank"]
 
-# Streams of chance: each purpose draws from a stream of its own, so that one does not disturb another.
+# Random streams: each purpose has its own stream, so that one does not change another.
 PROGRAM_STREAM, DELAY_STREAM = 1, 2
 
 
@@ -39,7 +40,7 @@ def _stream(seed: int, rank: int, purpose: int) -> np.random.Generator:
 
 
 class Keeps(Protocol):
-    """See `paceline.clusters.rank.keeper`."""
+    """Interface of the checkpoint writer: see `paceline.clusters.rank.checkpoint_writer`."""
 
     @property
     def is_due(self) -> bool: ...
@@ -55,16 +56,16 @@ class Rank(ABC):
     # A simulation has thousands of ranks. Slots are faster to read than a dictionary.
     __slots__ = (
         "_end",
-        "_in_legs",
+        "_has_generations",
         "_rng",
         "begun",
+        "checkpoint_writer",
         "delay_rng",
         "drawn",
+        "generation",
         "is_reporter",
         "job",
-        "keeper",
         "ledger",
-        "leg",
         "log",
         "model",
         "net",
@@ -85,7 +86,7 @@ class Rank(ABC):
     model: Any
     net: Any
     price: Any
-    """What its computations cost, where that is drawn. None: what they take."""
+    """Cost of the computations, if it is drawn at random. None if the real time counts."""
 
     def __init__(self, job: Job, rank: int) -> None:
         self.job = job
@@ -96,31 +97,31 @@ class Rank(ABC):
         self.servers: Sequence[int] = range(workers, job.ranks)
         self.is_reporter = rank == job.reporter
         self.delay_rng = _stream(job.seed, rank, DELAY_STREAM)
-        self.leg = 0
-        """Which leg of the run this is, counted since the rank's process began."""
-        self.begun = self.step = job.legs.first
-        """The step that this leg begins with."""
-        self._in_legs = job.legs.are_many
-        self._end = job.legs.end_of(self.begun)
+        self.generation = 0
+        """Number of the current generation, counted since the start of the rank's process."""
+        self.begun = self.step = job.generations.first
+        """First step of this generation."""
+        self._has_generations = job.generations.are_many
+        self._end = job.generations.end_of(self.begun)
         self.drawn = self.begun
-        """Batches that this rank has taken, where it goes at its own pace."""
+        """Batches that this rank has drawn, if it runs independently."""
         self.own_pace = False
         self.recorder = Recorder(rank, self.role)
         self.outcome = Outcome(rank=rank)
         self.ledger = Ledger()
-        """The memory that it holds, that of its twins included."""
+        """Memory held by this rank, including its twins."""
         self.log = Logbook(self)
         self.twins: list[Rank] = []
-        """This rank once more: see `Learner.twin`."""
+        """Twins of this rank: see `Learner.twin`."""
         self._rng: np.random.Generator | None = None
-        self.keeper: Keeps | None = None
-        """Writes checkpoints, where the run is kept."""
+        self.checkpoint_writer: Keeps | None = None
+        """Checkpoint writer. None if the run has no checkpoints."""
         self.resumed_s = 0.0
-        """Seconds of the run that were over when this rank went on from a checkpoint."""
+        """Seconds of the run before this rank resumed from a checkpoint."""
         self.stopped = False
-        """Whether the run has stopped before its end, to go on another time."""
+        """Whether the run has stopped before its end, to be resumed later."""
         self.restored_twins: list[Callable[[Any], None]] = []
-        """What to do with each twin when it is made, where the run goes on from a checkpoint."""
+        """Functions that restore each twin when it is created, if the run resumes from a checkpoint."""
 
     @property
     def rng(self) -> np.random.Generator:
@@ -128,10 +129,10 @@ class Rank(ABC):
             self._rng = _stream(self.job.seed, self.rank, PROGRAM_STREAM)
         return self._rng
 
-    # The life of a rank
+    # Lifecycle
 
     async def live(self) -> Any:
-        """Run the program leg by leg, to the end of the run; what it returned in the last one."""
+        """Run the program for each generation until the end of the run. Return the result of the last generation."""
         await self.catch_up()
         if self._is_over:
             await self.log.look_again()
@@ -141,48 +142,49 @@ class Rank(ABC):
             self.settle()
             for each in (self, *self.twins):
                 each.drawn = each.step + 1 if each.own_pace else each.drawn
-            end = self.leg_end
-            self.stopped = self.said == 2 * end + 1
+            end = self.generation_end
+            self.stopped = self.announced_end == 2 * end + 1
             ends = self.stopped or end >= self.last_step
-            if self.keeper is not None:
-                self.keeper.keep(end, is_last=ends)
+            if self.checkpoint_writer is not None:
+                self.checkpoint_writer.keep(end, is_last=ends)
             if ends:
                 return result
-            self.begin_leg(end)
+            self.begin_generation(end)
 
     @property
     def _is_over(self) -> bool:
-        """Whether the run goes on from where it had ended."""
-        return 0 < self.job.legs.first == self.begun and self.begun >= self.last_step
+        """Whether the run resumes from a checkpoint at which it had already ended."""
+        return 0 < self.job.generations.first == self.begun and self.begun >= self.last_step
 
-    def begin_leg(self, first: int) -> None:
-        """Nothing is under way. A world adds a net of the leg's own."""
+    def begin_generation(self, first: int) -> None:
+        """Begin a generation. No operation is in flight. A cluster adds a separate net for the generation."""
         for each in (self, *self.twins):
-            if each.own_pace:  # the leg ended in the middle of its loop
+            if each.own_pace:  # the generation ended in the middle of its loop
                 self.outcome.bytes_over_time.append((self.now(), self.outcome.bytes_sent))
-            each.leg += 1
+            each.generation += 1
             each.begun = each.step = first
-            each._end = self.job.legs.end_of(first)
-            each.model.begin_leg()
-        self.log.begin_leg()
+            each._end = self.job.generations.end_of(first)
+            each.model.begin_generation()
+        self.log.begin_generation()
 
     @property
-    def leg_end(self) -> int:
-        """Where this leg ends: with the run, where that was known beforehand, or where the reporter has said."""
-        if not self._in_legs:
+    def generation_end(self) -> int:
+        """End of this generation: the end of the run, the planned end, or the end that the reporter has announced."""
+        if not self._has_generations:
             return self.last_step
-        said = self.said // 2
-        if self.begun < said < self._end:
-            self._end = said
+        announced = self.announced_end // 2
+        if self.begun < announced < self._end:
+            self._end = announced
         return min(self._end, self.last_step)
 
     # The loop over steps
 
     async def rounds(self) -> AsyncIterator[int]:
         step, bytes_at = self.begun, self.outcome.bytes_at
-        bytes_at[:0] = [0] * (step - len(bytes_at))  # of a rank that joined a run that had begun
-        while step < self.leg_end:
+        bytes_at[:0] = [0] * (step - len(bytes_at))  # steps before this rank joined the run
+        while step < self.generation_end:
             self.step = step
+            interrupts.safe_point()
             yield step
             if self.log.sharing is not None:
                 await self.log.evaluate_together(step)
@@ -193,7 +195,7 @@ class Rank(ABC):
         data, rank = self.data, self.rank
         first = self.drawn if endless else self.begun
         upcoming = data.ahead(data.batch_of(rank, step) for step in itertools.count(first))
-        if rank == self.workers[0] and self.begun == self.job.legs.first:
+        if rank == self.workers[0] and self.begun == self.job.generations.first:
             replica, workers = self.model.replica, len(self.workers)
             parts = replica.task.accumulate
             warn_of_lone_samples(replica.module, data, workers=workers, parts=parts, steps=self.last_step)
@@ -204,10 +206,11 @@ class Rank(ABC):
         outcome, self.own_pace = self.outcome, True
         for batch in upcoming:
             self.step = batch.step
+            interrupts.safe_point()
             yield batch
             outcome.bytes_over_time.append((self.now(), outcome.bytes_sent))
 
-    # What a world adds
+    # Implemented by a cluster
 
     @property
     @abstractmethod
@@ -220,107 +223,120 @@ class Rank(ABC):
     @property
     @abstractmethod
     def last_step(self) -> int:
-        """Where the run ends: after the steps it was asked for, or earlier if the target is reached."""
+        """End of the run: the requested number of steps, or fewer if the run ends early."""
 
     @abstractmethod
     def end_after(self, step: int) -> None:
-        """Let every rank end the run when it has done step number `step`."""
+        """Make every rank end the run when it has done step number `step`."""
 
-    def end_leg_after(self, step: int, *, stops: bool) -> None:
-        """Of the reporter: let every rank end this leg after step number `step`; `stops`: and the run too."""
-        self.say(2 * (step + 1) + stops)
+    def end_generation_after(self, step: int, *, stops: bool) -> None:
+        """Reporter only: make every rank end this generation after step number `step`. With `stops`, also stop the
+        run."""
+        self.announce_end(2 * (step + 1) + stops)
 
     @property
     @abstractmethod
-    def said(self) -> int:
-        """What the reporter has said of this leg: twice its end, and one more if the run stops there. 0: nothing."""
+    def announced_end(self) -> int:
+        """Announced end of this generation, as an integer: 2 * end, plus 1 if the run stops there. 0 if none."""
 
     @abstractmethod
-    def say(self, word: int) -> None:
-        """Let every rank know it, before this one goes on."""
+    def announce_end(self, word: int) -> None:
+        """Announce the end of this generation to every rank before this rank continues."""
 
     @property
     @abstractmethod
     def stop_wanted(self) -> bool:
-        """Whether somebody has asked the run to stop, where it is kept."""
+        """Whether a run with checkpoints has been asked to stop."""
 
     @abstractmethod
     def is_lost(self, rank: int) -> bool: ...
 
     @abstractmethod
     async def catch_up(self) -> None:
-        """Where the run goes on from a checkpoint: come to the time at which this rank was then."""
+        """If the run resumes from a checkpoint, wait for the time at which this rank was saved."""
 
     @abstractmethod
     def settle(self) -> None:
-        """At the end of a leg: let what is still under way come to its end."""
+        """At the end of a generation, complete all operations in flight."""
 
     @abstractmethod
-    def announce(self, metric: float) -> None:
-        """Let every rank know the reporter's last metric, before this one goes on."""
+    def announce(self, evaluation: int, metric: float) -> None:
+        """Send the metric of an evaluation to every rank before this rank continues.
 
-    @property
+        A rank may read it when the reporter has already announced the next one, but not the one after that.
+        """
+
     @abstractmethod
-    def announced(self) -> float:
-        """The metric that was last announced."""
+    def announced(self, evaluation: int) -> float:
+        """Return the metric of one of the last two evaluations."""
 
     @abstractmethod
     def consult(self, record: dict[str, Any], state: dict[str, Tensor] | None) -> bool:
-        """Show a record, and the state of the model if given, to the driver's callbacks; whether the run shall end."""
+        """Send a record, and the model state if given, to the driver's callbacks. Return whether the run must end."""
 
     @abstractmethod
     def now(self) -> float: ...
 
     def clock_stopped(self) -> AbstractContextManager[None]:
-        """While the reporter looks at the model: that takes no time in a world whose time is not this machine's."""
+        """Stop the clock while the reporter evaluates, in clusters with virtual time."""
         return nullcontext()
 
     @abstractmethod
     def open_parameter_board(self) -> Observer:
-        """Where the workers show their parameters to the run."""
+        """Open the board on which the workers publish their parameters."""
 
     def open_row_board(self, name: str, like: Tensor) -> RowBoard:
-        """Where the workers show rows of the size and dtype of `like`, in worlds in which evaluation can be shared."""
+        """Open a board with rows of the size and dtype of `like`, in clusters with shared evaluation."""
         raise NotImplementedError
 
     @abstractmethod
     def show_progress(self, record: dict[str, Any]) -> None:
-        """Tell the driver how far the run has come."""
+        """Report the progress of the run to the driver."""
 
     @abstractmethod
     def go_on_without(self, rank: int) -> None:
-        """The strategy does without a rank that is lost, or late."""
+        """Continue without a rank that is lost or late."""
 
-    # Notes
+    # Records
 
     def note_holds(self, words: str) -> None:
-        """Write down what this rank holds of the model. A world adds how its driver hears of it, lest it dies."""
+        """Store the description of what this rank holds. A cluster also sends it to the driver, in case the rank
+        dies."""
         self.outcome.holds = words
 
-    def tell_news(self) -> None:  # noqa: B027, for it is no duty: where nobody dies there is nothing to do
-        """Let the driver have what this rank has written down so far. A world whose ranks may die does so."""
+    def tell_news(self) -> None:  # noqa: B027 (optional: clusters without rank failures need nothing here)
+        """Send new records to the driver. Only needed in clusters with ranks that may die."""
 
-    def span(self, kind: Kind, start_s: float, end_s: float, peer: int = -1, nbytes: int = 0) -> None:
-        self.recorder.packed.append(pack_span(kind, start_s, end_s, peer, nbytes, self.step))
+    def span(
+        self,
+        kind: Kind,
+        start_s: float,
+        end_s: float,
+        peer: int = -1,
+        nbytes: int = 0,
+        message: int = NO_MESSAGE,
+    ) -> None:
+        """Record a span. `message` is the id of its message or meeting."""
+        self.recorder.packed.append(pack_span(kind, start_s, end_s, peer, nbytes, self.step, message))
 
     def samples_by(self, record: dict[str, Any]) -> int:
-        """About how many samples had been seen by a record; the run's history counts them exactly."""
-        if self.outcome.updates:  # where ranks update at their own pace, a record tells of its own samples
+        """Return the approximate number of samples at a record. The run's history counts them exactly."""
+        if self.outcome.updates:  # a record of an independent update has its own samples only
             return int(record["samples"] * record["step"])
         return int(record.get("samples", record["step"] * self.data.batches.batch_size))
 
     def close(self) -> None:
-        """Drop the parts. They refer to their rank, and only the garbage collector could free such a cycle."""
-        if self.keeper is not None:
-            self.keeper.close()
-            self.keeper = None
+        """Delete the parts. They refer to their rank, and only the garbage collector could free such a cycle."""
+        if self.checkpoint_writer is not None:
+            self.checkpoint_writer.close()
+            self.checkpoint_writer = None
         for each in (self, *self.twins):
             del each.model, each.net, each.log
 
     def finish(self) -> Outcome:
-        """What this rank brings back."""
+        """Return the outcome of this rank."""
         self.outcome.memory = self.ledger.peak
         outcome = self.outcome if self.stopped else self.log.finish()
-        if self.keeper is not None:
-            self.keeper.finish()
+        if self.checkpoint_writer is not None:
+            self.checkpoint_writer.finish()
         return outcome

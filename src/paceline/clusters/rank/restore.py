@@ -1,4 +1,4 @@
-"""A rank as it was at a checkpoint; or, where the run goes on with other ranks, one that takes part from there."""
+"""Restore of a rank from a checkpoint, or start of a new rank if the run resumes with different ranks."""
 
 from __future__ import annotations
 
@@ -10,48 +10,61 @@ import torch
 from torch import Tensor
 
 from paceline.checkpoints import Checkpoint, Shard
-from paceline.clusters.job import Job
-from paceline.clusters.outcome import Outcome
+from paceline.clusters.base.job import Job
+from paceline.clusters.base.outcome import Outcome
 from paceline.clusters.rank.notes import Notes, put_together
 from paceline.clusters.rank.rank import Rank
 from paceline.clusters.rank.snapshot import LOST, twin_prefix
-from paceline.replica.keeping import KeptUpdates, load_module
+from paceline.clusters.rank.trial import compare_trials
+from paceline.model.optimizer.saved_state import SavedOptimizerState, load_module
 
-__all__ = ["Shards", "restore"]
+__all__ = ["TRIAL", "Shards", "restore"]
+
+TRIAL = "trial"
+"""Key in the facts of the first rank: see `paceline.clusters.rank.trial`."""
 
 
 class Shards:
-    """The files of a checkpoint, each read once. Ranks of one process share it."""
+    """Files of a checkpoint, each read once. Ranks of one process share it."""
 
     def __init__(self, job: Job) -> None:
-        assert job.keeping is not None
-        assert job.keeping.resumed is not None
-        self._checkpoint = Checkpoint.open(job.keeping.resumed)
+        assert job.checkpointing is not None
+        assert job.checkpointing.resumed is not None
+        self._checkpoint = Checkpoint.open(job.checkpointing.resumed)
         self._read: dict[int, Shard] = {}
         facts = self._checkpoint.facts
         self.reporter = int(facts["reporter"])
-        self.fit = facts["strategy"] == job.keeping.facts["strategy"] and facts["roles"] == list(job.roles)
-        """Whether each rank of the run has one of its own."""
+        self.fit = facts["strategy"] == job.checkpointing.facts["strategy"] and facts["roles"] == list(
+            job.roles
+        )
+        """Whether each rank of the run has its own file."""
 
     def of(self, rank: int) -> Shard:
         if rank not in self._read:
             self._read[rank] = self._checkpoint.shard(rank)
         return self._read[rank]
 
+    def check_same_task(self, trial: Mapping[str, Any]) -> None:
+        """Refuse to resume if the task computes different values. `trial` is the trial of the present task."""
+        differ = compare_trials(self.of(0).facts.get(TRIAL, {}), trial)
+        if differ:
+            raise self._checkpoint.of_another_task(differ)
+
     def all(self) -> list[Shard]:
-        """But for those of lost ranks."""
+        """Return the shards of all ranks, except lost ones."""
         shards = [self.of(rank) for rank in range(self._checkpoint.ranks)]
         return [shard for shard in shards if LOST not in shard.facts]
 
 
 def restore(rank: Rank, shards: Shards) -> None:
-    """Before the rank's program begins."""
+    """Restore a rank before its program starts."""
     main = shards.of(shards.reporter)
     own = shards.of(rank.rank) if shards.fit else None
     if own is None or LOST in own.facts:
         _join(rank, main, shards)
     else:
         _go_on(rank, own, main)
+    rank.model.resumed_metric = main.facts["log"].get("announced")
 
 
 def _go_on(rank: Rank, own: Shard, main: Shard) -> None:
@@ -79,7 +92,7 @@ def _with_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor
 
 
 def _join(rank: Rank, main: Shard, shards: Shards) -> None:
-    """This rank was not there, or was another: it begins with what the reporter held."""
+    """Start a rank that has no file of its own with the reporter's state."""
     everybody = shards.all()
     rank.resumed_s = main.facts["seconds"]
     part = {"drawn": _drawn(everybody), "updates": main.facts["parts"][0]["updates"]}
@@ -96,7 +109,7 @@ def _join(rank: Rank, main: Shard, shards: Shards) -> None:
 
 
 def _drawn(shards: Sequence[Shard]) -> int:
-    """How far in the batches the furthest worker was."""
+    """Return the number of batches that the furthest worker has drawn."""
     workers = [shard for shard in shards if shard.facts["role"] != "server"]
     return max(int(part["drawn"]) for shard in workers for part in shard.facts["parts"][-1:])
 
@@ -120,15 +133,16 @@ def _fill(
     part: Mapping[str, Any],
     remembered: Sequence[Shard],
 ) -> None:
-    """The rank's replica (or its twin's), what its strategy remembers, and how far it is."""
+    """Restore the replica of a rank or a twin, the state of its strategy, and its progress."""
     learner = rank.model
     replica = learner.replica
+    replica.build()  # the values are loaded into its own memory
     load_module(replica.module, own, main)
-    replica.updates.kept = KeptUpdates(
+    replica.updates.kept = SavedOptimizerState(
         replica.layout, [(shard.tensors, shard.facts["parts"][0]["optimizer"]) for shard in remembered]
     )
     for name, tensor in own.items():
         if name.startswith("state/"):
-            learner.states[name.removeprefix("state/")] = tensor.clone()  # its file is let go
+            learner.states[name.removeprefix("state/")] = tensor.clone()  # a copy: the file is closed later
     learner.updates = part["updates"]
     rank.drawn = part["drawn"]

@@ -1,4 +1,4 @@
-"""Where workers show something to the run: memory that costs it no time and no bytes. It is measuring, not training."""
+"""Memory in which workers publish values for measurements. It costs the run no time and no bytes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["RowBoard"]
 
 
 class RowBoard(Protocol):
-    """Each worker has a row, of zeros at first."""
+    """A row for each worker, initially zeros."""
 
     @property
     def tensor(self) -> Tensor:
@@ -19,11 +19,11 @@ class RowBoard(Protocol):
         ...
 
     def row(self, number: int) -> Tensor:
-        """The row of this worker's own, to be written to."""
+        """Return this worker's own row, to write to."""
         ...
 
     def barrier(self) -> Awaitable[None]: ...
 
     def pause(self) -> Awaitable[None]:
-        """A barrier whose wait is for the measurement's sake, not the run's."""
+        """Wait at a barrier. The wait counts as measuring, not as part of the run."""
         ...

@@ -1,4 +1,4 @@
-"""A rank's segments that it shares with others, in every world alike."""
+"""Segments that a rank shares with other ranks. The same in every cluster."""
 
 from __future__ import annotations
 
@@ -7,56 +7,52 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from paceline.clusters.rank.rank import Rank
+from paceline.context import ShardedUnit
 from paceline.errors import GradientNotFiniteError
-from paceline.replica.pieces.blank import BlankSharded
-from paceline.replica.pieces.sharded import ShardedReplica
+from paceline.model.engines.engine import Shards as UnitStore
+from paceline.model.replica import Replica
 
 __all__ = ["RankShards"]
 
 
 class RankShards:
-    """It satisfies `paceline.context.Shards`."""
+    """Shards of one rank. It satisfies `paceline.context.Shards`."""
 
-    __slots__ = ("_completed", "_ctx", "_places", "_replica", "_used", "units")
+    __slots__ = ("_ctx", "_places", "_replica", "units")
 
-    def __init__(self, ctx: Rank, replica: ShardedReplica | BlankSharded) -> None:
+    def __init__(self, ctx: Rank, replica: Replica) -> None:
         self._ctx = ctx
         self._replica = replica
-        homes = [unit.home for unit in replica.units]
-        self._places = {home.number: place for place, home in enumerate(homes)}
-        self.units: Sequence[int] = tuple(self._places)
-        self._used = {n: [home.number for home in homes if n in home.users] for n in replica.held}
-        self._completed = {n: [home.number for home in homes if n == home.users[0]] for n in replica.held}
+        units = replica.holding.units
+        self.units: Sequence[ShardedUnit] = tuple(
+            ShardedUnit(unit.group.number, unit.group.users, unit.shards) for unit in units
+        )
+        self._places = {unit.number: place for place, unit in enumerate(self.units)}
 
-    def used_by(self, segment: int) -> Sequence[int]:
-        return self._used[segment]
-
-    def completed_by(self, segment: int) -> Sequence[int]:
-        return self._completed[segment]
-
-    def parts(self, unit: int) -> Sequence[slice]:
-        return self._replica.units[self._places[unit]].shards
+    @property
+    def _shards(self) -> UnitStore:
+        return self._replica.shared_units
 
     def gather(self, unit: int) -> Tensor:
-        return self._replica.gather(self._places[unit])
+        return self._shards.gather(self._places[unit])
 
     def ready(self, unit: int) -> None:
-        self._replica.refresh(self._places[unit])
+        self._shards.refresh(self._places[unit])
 
     def release(self, unit: int) -> None:
-        self._replica.let_go(self._places[unit])
+        self._shards.free(self._places[unit])
 
     def gradient(self, unit: int, into: Tensor | None = None) -> Tensor:
-        flat = self._replica.whole_gradient(self._places[unit], into)
+        flat = self._shards.unit_gradient(self._places[unit], into)
         if self._replica.not_finite is not None:
             raise GradientNotFiniteError(self._ctx.rank, self._ctx.step, self._replica.not_finite)
         return flat
 
     def gradients_of(self, names: Sequence[str]) -> Sequence[Tensor]:
-        return self._replica.gradients_of(names)
+        return self._shards.gradients_of(names)
 
     def space(self, unit: int) -> Tensor | None:
-        return self._replica.gradient_space(self._places[unit])
+        return self._shards.gradient_space(self._places[unit])
 
     def keep(self, unit: int, own: Tensor) -> None:
-        self._replica.keep_gradient(self._places[unit], own)
+        self._shards.keep_gradient(self._places[unit], own)

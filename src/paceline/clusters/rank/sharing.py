@@ -1,8 +1,8 @@
-"""Evaluations that the workers share, where each holds the run's whole model after each step.
+"""Evaluations shared among the workers, if each worker holds the run's whole model after each step.
 
-Test batches are dealt to the workers in turn. Each shows what its batches add to the metrics, and the reporter puts
-that together in the order of the batches: so a metric has the bits that the reporter alone would find. What is shown
-costs the run no message, for it is measuring, not training.
+Test batches are dealt to the workers in turn. Each worker publishes what its batches add to the metrics. The reporter
+combines these parts in the order of the batches. So a metric is bitwise equal to an evaluation by the reporter alone.
+This sends no messages: it is measuring, not training.
 """
 
 from __future__ import annotations
@@ -15,21 +15,22 @@ import torch
 from torch import Tensor
 
 from paceline.clusters.rank.row_board import RowBoard
-from paceline.replica.evaluation import is_in_parts, put_together
+from paceline.model.evaluation import is_in_parts, put_together
 from paceline.trace import Kind
 
 if TYPE_CHECKING:
     from paceline.clusters.rank.rank import Rank
-    from paceline.replica.replica import Replica
-    from paceline.replica.samples import Samples
+    from paceline.data.samples import Samples
+    from paceline.model.replica import Replica
 
 __all__ = ["SharedEvaluation"]
 
 
 class SharedEvaluation:
-    """One worker's part.
+    """Shared evaluation, on one worker.
 
-    No worker ends the next step without the reporter. So nobody writes to its row before the reporter has read it.
+    No worker completes the next step without the reporter. So no worker overwrites its row before the reporter has read
+    it.
     """
 
     def __init__(self, rank: Rank, samples: Samples) -> None:
@@ -40,7 +41,7 @@ class SharedEvaluation:
 
     @classmethod
     def of(cls, rank: Rank) -> SharedEvaluation | None:
-        """None: the reporter evaluates alone. All workers come to the same answer."""
+        """Return a shared evaluation. None if the reporter evaluates alone. All workers get the same answer."""
         job, task = rank.job, rank.job.task
         if task is None or not job.evaluate_every or not getattr(job.strategy, "in_step", False):
             return None
@@ -57,11 +58,12 @@ class SharedEvaluation:
         return replica
 
     def look(self) -> Tensor:
-        """What this worker's batches add to the metrics."""
+        """Return what this worker's batches add to the metrics."""
         return self._replica.evaluate_parts(self._samples, self._own)
 
     async def evaluate(self) -> dict[str, float]:
-        """To be called by all workers after the same step: the metrics, to the reporter; nothing to others."""
+        """Evaluate. All workers call this after the same step. Return the metrics on the reporter, {} on other
+        ranks."""
         rank = self._rank
         if self._replica.buffers:
             await self._follow_buffers()
@@ -76,13 +78,13 @@ class SharedEvaluation:
         rank, task = self._rank, self._replica.task
         start_s, workers = rank.now(), len(rank.workers)
         rows = self._parts_board.tensor.view(workers, -1, len(task.metrics()), 2)
-        in_order = rows.transpose(0, 1).flatten(0, 1)  # a batch of each worker, then the next of each
+        in_order = rows.transpose(0, 1).flatten(0, 1)  # one batch of each worker, then the next one of each
         found = put_together(task, in_order[: self._batches])
         rank.span(Kind.EVALUATE, start_s, rank.now())
         return found
 
     async def _follow_buffers(self) -> None:
-        """Take over the reporter's, such as BatchNorm's statistics: they are the run's, and are evaluated."""
+        """Copy the reporter's buffers, such as BatchNorm statistics. The run's model has these buffers."""
         rank, board = self._rank, self._buffers_board
         start_s = rank.now()
         if rank.is_reporter:
@@ -101,7 +103,7 @@ class SharedEvaluation:
     def _buffer_bytes(self) -> list[Tensor]:
         return [each.view(torch.uint8) for each in self._replica.buffers]
 
-    # They are opened when they are first used: the driver makes their memory.
+    # Boards are opened on first use: the driver allocates their memory.
 
     @cached_property
     def _parts_board(self) -> RowBoard:

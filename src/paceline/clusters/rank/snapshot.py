@@ -1,7 +1,7 @@
-"""What a rank holds between two legs, as a shard of a checkpoint.
+"""State of a rank between two generations, as a shard of a checkpoint.
 
-Batches, dropout and the like are set by seed, rank and step: of these there is nothing to keep. A strategy says in
-`replicates` whose parameters the reporter has too; these are left out.
+Batches, dropout and the like are determined by seed, rank and step, so they are not saved. A strategy lists in
+`replicates` the roles that have the same parameters as the reporter. These are left out.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from paceline.checkpoints import Shard
 from paceline.clusters.rank.learner import Learner
 from paceline.clusters.rank.notes import Notes
 from paceline.clusters.rank.rank import Rank
-from paceline.replica.keeping import keep_module, keep_updates, names_of_state
+from paceline.model.optimizer.saved_state import keep_module, keep_updates, names_of_state
 
 __all__ = ["LOST", "model_facts", "snapshot", "twin_prefix"]
 
 LOST = "lost"
-"""Stands in the facts of a rank that the run went on without."""
+"""Key in the facts of a rank that the run continued without."""
 
 
 def twin_prefix(number: int) -> str:
-    """What the names of a twin's tensors begin with. Number 0 is the rank itself."""
+    """Return the prefix of the names of a twin's tensors. Number 0 is the rank itself."""
     return f"twin.{number}/" if number else ""
 
 
 def snapshot(rank: Rank, step: int, notes: Notes) -> Shard:
-    """Its tensors are those in use: they have to be copied before the next leg begins."""
+    """Return the shard of a rank. Its tensors are in use: copy them before the next generation begins."""
     replicates = rank.role in getattr(rank.job.strategy, "replicates", ())
     rank.outcome.memory = rank.ledger.peak
     tensors, written = notes.keep(rank.outcome)
@@ -60,7 +60,7 @@ def _learner(learner: Learner[Any], *, lean: bool) -> tuple[dict[str, Tensor], d
     replica = learner.replica
     tensors = keep_module((replica.whole or replica).module, parameters=not lean)
     remembered, facts = keep_updates(replica.updates, replica.layout)
-    everything = [0, replica.layout.length] if replica.holds_all else None
+    everything = [0, replica.layout.length] if replica.holding.is_whole else None
     if lean and any(each["shard"] == everything for each in facts):  # the reporter has the same
         remembered, facts = {}, []
     tensors |= remembered | {f"state/{name}": tensor for name, tensor in learner.states.items()}
@@ -73,7 +73,7 @@ def _stream(generator: np.random.Generator) -> dict[str, Any]:
 
 
 def model_facts(rank: Rank) -> dict[str, Any]:
-    """Where in a checkpoint the run's model is: for those who read it without a task."""
+    """Return the location of the run's model in a checkpoint, for readers that have no task."""
     is_mean = rank.log.is_of_all
     workers = [each for each in rank.workers if not rank.is_lost(each)]
     replica = rank.model.replica

@@ -1,7 +1,7 @@
-"""What runs in each process that Ray starts: a thin shell around a rank.
+"""Actor that runs in each process that Ray starts: a thin wrapper around a rank.
 
-Its code travels to the hosts by value, so that a host without paceline can still say that it lacks it: nothing of
-paceline is imported before that is known.
+Its code is pickled by value, so that a host without paceline can report that paceline is missing. Nothing of paceline
+is imported before that check.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _PACKAGES = ("torch", "paceline")
 
 
 class RankActor:
-    """A rank's process."""
+    """Process of a rank."""
 
     def __init__(self) -> None:
         self._process: RankProcess | None = None
@@ -34,7 +34,8 @@ class RankActor:
         self._shared: Any = None
 
     def versions(self) -> tuple[str, int, dict[str, str | None]]:
-        """This host's name, this process's id, and what is installed here; None for what is not."""
+        """Return the host name, the process id, and the installed versions. None for a package that is not
+        installed."""
         found: dict[str, str | None] = {"python": platform.python_version()}
         for package in _PACKAGES:
             try:
@@ -44,8 +45,8 @@ class RankActor:
         return socket.gethostname(), os.getpid(), found
 
     def settle(self) -> Whereabouts:
-        """Load what takes long, torch above all; where this process is."""
-        # Torch would import its compiler in the run's first step, when an optimizer is built.
+        """Import the slow modules, above all torch. Return the location of this process."""
+        # Otherwise torch would import its compiler in the run's first step, when an optimizer is built.
         import torch._dynamo  # noqa: F401
 
         from paceline.clusters.hosts import rank, table  # noqa: F401
@@ -53,9 +54,10 @@ class RankActor:
         return table.whereabouts()
 
     def look(self, path: Sequence[str], folder: str, modules: Mapping[str, tuple[str, str]]) -> list[str]:
-        """Be where the driver is, as far as that exists here.
+        """Use the driver's folder and path, as far as they exist here.
 
-        Returns which of the driver's modules, each with its file's place in a path and its hash, are not the same here.
+        `modules` maps each of the driver's modules to its relative file path and its hash. Return the modules that
+        differ here.
         """
         sys.path[:0] = [entry for entry in path if os.path.exists(entry) and entry not in sys.path]
         if os.path.isdir(folder):
@@ -63,15 +65,15 @@ class RankActor:
         return [name for name, found in modules.items() if not _has(*found)]
 
     def keep(self, payload: Any) -> tuple[str, int]:
-        """Keep what all ranks are handed in memory that those of this host can map; where it is to be found."""
-        from paceline.links.memory import SharedMemory
+        """Store the payload in memory that all ranks of this host can map. Return its path and size."""
+        from paceline.links.memory.shared import SharedMemory
 
         self._shared = SharedMemory.create("payload", len(payload))
         self._shared.view[:] = memoryview(payload)
         return f"/proc/{os.getpid()}/fd/{self._shared.fd}", len(payload)
 
     def join(self, rank: int, payload_path: str, payload_bytes: int, **place: Any) -> Member | dict[str, Any]:
-        """Take a place in the run. An error in the user's code comes back as the values of a letter."""
+        """Join the run. Return the member, or the values of an error message if the user's code fails."""
         from paceline.clusters.hosts.rank import RankProcess
         from paceline.clusters.process import payload
         from paceline.clusters.process.letters import write_error
@@ -87,7 +89,7 @@ class RankActor:
         return self._process.member
 
     def work(self, table: Table) -> None:
-        """Run the rank to its end. What comes of it goes to the run's hub."""
+        """Run the rank to its end. Its results are sent to the run's hub."""
         process, assignment = self._process, self._assignment
         assert process is not None
         assert assignment is not None
@@ -96,7 +98,7 @@ class RankActor:
 
 
 def _has(place: str, digest: str) -> bool:
-    """Whether importing the module that is at this place of a path would give the same code here."""
+    """Return whether importing the module at this relative path would give the same code here."""
     for entry in sys.path:
         file = os.path.join(entry, place)
         if os.path.isfile(file):

@@ -1,4 +1,4 @@
-"""The user's own code on its way to hosts that may not have it."""
+"""Transfer of the user's own code to hosts that may not have it."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ __all__ = ["own_modules", "own_path", "travelling_by_value"]
 
 
 def own_path() -> list[str]:
-    """Where this process looks for the user's own modules: its path without what is installed."""
+    """Return the import path of the user's own modules: `sys.path` without installed packages."""
     entries = [os.path.abspath(entry) for entry in sys.path]
     return [entry for entry in entries if not (entry + os.sep).startswith(_installed())]
 
 
 def own_modules() -> dict[str, tuple[str, str]]:
-    """The loaded modules that are the user's own: the place of each one's file in a path, and the file's hash.
+    """Return the loaded modules of the user: the relative file path of each one, and the hash of the file.
 
-    Those that are pickled by value already are left out.
+    Modules that are already pickled by value are left out.
     """
     by_value = cloudpickle.list_registry_pickle_by_value()
     found = {}
@@ -41,7 +41,7 @@ def own_modules() -> dict[str, tuple[str, str]]:
 
 
 def _place(name: str, file: str) -> str:
-    """Where a module's file is below the entry of the path that it is found by: a/b.py, a/__init__.py."""
+    """Return the relative path of a module's file below its path entry, such as a/b.py or a/__init__.py."""
     parts = name.split(".")
     is_package = os.path.basename(file) == "__init__.py"
     return os.path.join(*parts, "__init__.py") if is_package else os.path.join(*parts) + ".py"
@@ -49,7 +49,7 @@ def _place(name: str, file: str) -> str:
 
 @cache
 def _installed() -> tuple[str, ...]:
-    """Folders of what is installed on each host by itself: Python, its packages, paceline."""
+    """Return the folders of software installed on each host separately: Python, its packages, paceline."""
     folders = {sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib", "platlib")}
     folders |= {*site.getsitepackages(), site.getusersitepackages()}
     folders.add(str(Path(__file__).parents[2]))
@@ -59,7 +59,7 @@ def _installed() -> tuple[str, ...]:
 
 @contextlib.contextmanager
 def travelling_by_value(names: Iterable[str]) -> Iterator[None]:
-    """What is pickled in this block takes the code of these modules along."""
+    """Pickle these modules by value in this block, so that their code is included."""
     modules = [sys.modules[name] for name in names]
     for module in modules:
         cloudpickle.register_pickle_by_value(module)

@@ -1,7 +1,7 @@
-"""The way to a Ray cluster: found, checked and joined, or a private one started. What is wrong is said at once.
+"""Connection to a Ray cluster: find, check and join one, or start a private one. Problems are reported immediately.
 
-Ray's own `init` tries for 20 seconds with a wrong token, and for minutes where there is no cluster. So the cluster is
-asked before, with parts of Ray that are not of its public interface: where a release has changed them, `init` decides.
+Ray's own `init` retries for 20 seconds with a wrong token, and for minutes without a cluster. So the cluster is checked
+first, with functions outside Ray's public interface. If a release has changed them, `init` decides.
 """
 
 from __future__ import annotations
@@ -16,21 +16,24 @@ import shutil
 import socket
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from paceline.errors import ConfigurationError, RunError
+from paceline.system import interrupts
 
 __all__ = ["answered", "connected", "import_ray"]
 
 _T = TypeVar("_T")
-_ANSWER_S = 10.0  # how long the cluster's head has to answer
-_NO_CLUSTER = "must be that of a running Ray cluster"
-_START_ONE = "start one with `ray start --head`, or leave the address out for a private Ray on this machine"
+_ANSWER_S = 10.0  # timeout for an answer of the cluster's head
+_POLL_S = 0.1  # how often a wait checks for an interrupt
+_NO_CLUSTER = "must be the address of a running Ray cluster"
+_START_ONE = "start one with `ray start --head`, or omit the address for a private Ray on this machine"
 
 
 def import_ray() -> Any:
-    """The package, which is an extra of paceline's."""
+    """Import ray, which is an optional dependency."""
     try:
         return importlib.import_module("ray")
     except ImportError as error:
@@ -39,9 +42,9 @@ def import_ray() -> Any:
 
 
 def answered(call: Callable[[], _T], *, more_s: float = 0.0) -> _T:
-    """What a call returns or raises that asks the cluster's head; RunError if that does not answer.
+    """Return or raise the result of a call to the cluster's head. Raise RunError if the head does not answer.
 
-    Some of Ray's calls would wait for ever. The thread that is in one stays there.
+    Some of Ray's calls have no timeout. Their thread is left behind.
     """
     results: list[_T] = []
     errors: list[BaseException] = []
@@ -54,19 +57,22 @@ def answered(call: Callable[[], _T], *, more_s: float = 0.0) -> _T:
 
     thread = threading.Thread(target=ask, name="ray-asks", daemon=True)
     thread.start()
-    thread.join(_ANSWER_S + more_s)
+    until_s = time.monotonic() + _ANSWER_S + more_s
+    while thread.is_alive() and time.monotonic() < until_s:
+        interrupts.safe_point()
+        thread.join(_POLL_S)
     for error in errors:
         raise error
     if not results:
         raise RunError(
-            f"the head of the Ray cluster did not answer within {_ANSWER_S:g} s; is it still there?"
+            f"the head of the Ray cluster did not answer within {_ANSWER_S:g} s; is it still running?"
         )
     return results[0]
 
 
 @contextlib.contextmanager
 def connected(address: str | None, ranks: int, resources: Mapping[str, float]) -> Iterator[None]:
-    """Ray, for the time of a run. Where the user has connected to a cluster already, that one."""
+    """Connect to Ray for the time of a run. If the user is already connected to a cluster, use that one."""
     ray = import_ray()
     if ray.is_initialized():
         _check_same(ray, address)
@@ -85,26 +91,26 @@ def _leave(ray: Any) -> None:
     try:
         answered(ray.shutdown)
     except RunError:
-        # Ray would try again, and for ever, when the program ends.
+        # Ray would try again at exit, without a timeout.
         atexit.unregister(ray.shutdown)
-        with contextlib.suppress(Exception):  # not of Ray's public interface
+        with contextlib.suppress(Exception):  # outside Ray's public interface
             ray._private.worker._global_node.kill_all_processes(check_alive=False, allow_graceful=False)
 
 
 def _check_same(ray: Any, address: str | None) -> None:
-    """A process has one connection to Ray: it must not be to another cluster than is asked for."""
+    """Check that the existing connection is to the requested cluster. A process has only one connection to Ray."""
     if ray.util.client.ray.is_connected():
-        remedy = "run this on a host of the cluster, or by `ray job submit`: ranks talk to this process"
-        raise ConfigurationError("pl.Ray", "needs a connection of its own", "one by ray://", remedy)
+        remedy = "run this on a host of the cluster, or with `ray job submit`: ranks connect to this process"
+        raise ConfigurationError("pl.Ray", "needs a direct connection", "a connection by ray://", remedy)
     if address is None or address == "auto":
         return
     there = ray.get_runtime_context().gcs_address
     host, _, port = address.rpartition(":")
     known_host, _, known_port = there.rpartition(":")
     if port != known_port or _resolve(host, address) != _resolve(known_host, there):
-        remedy = "leave it out, or call ray.shutdown() before"
+        remedy = "omit it, or call ray.shutdown() before"
         raise ConfigurationError(
-            "address", f"must be that of ray.init's connection, {there}", address, remedy
+            "address", f"must be the address of ray.init's connection, {there}", address, remedy
         )
 
 
@@ -112,11 +118,11 @@ def _check_same(ray: Any, address: str | None) -> None:
 
 
 def _start(ray: Any, ranks: int, resources: Mapping[str, float], stack: contextlib.ExitStack) -> None:
-    """A Ray with room for the ranks, whatever this machine has: workers may take turns on its cores."""
+    """Start a Ray with room for all ranks, whatever this machine has: workers may share its cores."""
     folder = tempfile.mkdtemp(prefix="paceline-ray-")
     stack.callback(shutil.rmtree, folder, ignore_errors=True)
     own = {name: amount * ranks for name, amount in resources.items() if name not in ("CPU", "GPU", "memory")}
-    # Ray's workers give way to all other processes by default; ranks are what this machine is there for.
+    # By default Ray's workers run at a lower priority than all other processes. Ranks should have full priority.
     with _environment(RAY_worker_niceness="0"):
         ray.init(
             address="local",
@@ -131,7 +137,7 @@ def _start(ray: Any, ranks: int, resources: Mapping[str, float], stack: contextl
 
 @contextlib.contextmanager
 def _environment(**words: str) -> Iterator[None]:
-    """Set variables of the environment for the time of a block, but only those that are not set yet."""
+    """Set environment variables in this block, except those that are already set."""
     ours = {name: word for name, word in words.items() if name not in os.environ}
     os.environ.update(ours)
     try:
@@ -141,7 +147,7 @@ def _environment(**words: str) -> Iterator[None]:
             os.environ.pop(name, None)
 
 
-# A cluster that is there
+# An existing cluster
 
 
 def _join(ray: Any, address: str) -> None:
@@ -159,7 +165,7 @@ def _join(ray: Any, address: str) -> None:
 
 
 def _ask_before(address: str) -> None:
-    """Raise what is known to be wrong with an address."""
+    """Raise an error for an address that is known to be wrong."""
     try:
         services = importlib.import_module("ray._private.services")
         found: str = services.canonicalize_bootstrap_address(address)
@@ -179,7 +185,9 @@ def _resolve(host: str, address: str) -> str:
         found = socket.getaddrinfo(host.strip("[]"), None, type=socket.SOCK_STREAM)
     except OSError as error:
         remedy = f"the name does not resolve here: {error.strerror or error}"
-        raise ConfigurationError("address", "must name a host that is known", address, remedy) from None
+        raise ConfigurationError(
+            "address", "must name a host that can be resolved", address, remedy
+        ) from None
     return str(found[0][4][0])
 
 
@@ -192,15 +200,15 @@ def _knock(host: str, port: int, address: str) -> None:
 
 
 def _ask_head(address: str) -> None:
-    """Whether the cluster's head takes our token, and knows this machine."""
+    """Check that the cluster's head accepts our token, and that this machine is in the cluster."""
     try:
-        # What listens there may be no Ray, and never answer.
+        # The process that listens there may not be Ray, and may never answer.
         answered(lambda: _introduce(address))
     except RunError:
         value = f"{address} (something listens there, but does not answer as Ray's head)"
         raise ConfigurationError("address", _NO_CLUSTER, value, _START_ONE) from None
     except (ImportError, AttributeError, TypeError):
-        pass  # another release of Ray: its init will tell
+        pass  # another release of Ray: its init will report the problem
     except Exception as error:
         raise _translated(address, error) from None
 
@@ -209,18 +217,18 @@ def _introduce(address: str) -> None:
     raylet = importlib.import_module("ray._raylet")
     services = importlib.import_module("ray._private.services")
     with contextlib.suppress(ImportError, AttributeError), _quiet():
-        # As `init` does: a token that is found is used, even if nobody asked for it.
+        # As in `init`: use a token that is found, even if it was not requested.
         setup = importlib.import_module("ray._private.authentication.authentication_token_setup")
         setup.maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
     nodes = {node.hex() for node in raylet.GcsClient(address=address).get_all_node_info(timeout=_ANSWER_S)}
     if not nodes & set(services.find_node_ids()):
         remedy = f"run `ray start --address={address}` here first, or run this on a host of the cluster"
-        raise ConfigurationError("address", "must be of a cluster that this machine is in", address, remedy)
+        raise ConfigurationError("address", "must be a cluster that includes this machine", address, remedy)
 
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Without Ray's advice: what the user has to know, our own errors say."""
+    """Silence Ray's warnings. Paceline's own errors have all that the user needs."""
     logger = logging.getLogger("ray")
     level = logger.level
     logger.setLevel(logging.ERROR)
@@ -244,7 +252,9 @@ def _wrong_token(address: str, error: Exception) -> ConfigurationError:
     where = named[0] if named else "~/.ray/auth_token" if _default_token() else ""
     value = f"another ({where})" if where else "none"
     remedy = "set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN, or copy the head's ~/.ray/auth_token here"
-    return ConfigurationError("the token", f"must be that of the Ray cluster at {address}", value, remedy)
+    return ConfigurationError(
+        "the token", f"must be the token of the Ray cluster at {address}", value, remedy
+    )
 
 
 def _default_token() -> bool:
@@ -252,6 +262,6 @@ def _default_token() -> bool:
 
 
 def _other_version(address: str, message: str) -> str:
-    """Ray's own words on which versions the cluster and this process have."""
+    """Return an error text with Ray's message about the versions of the cluster and of this process."""
     lines = " ".join(line.strip() for line in message.splitlines() if line.strip())
     return f"this process does not fit the Ray cluster at {address}: {lines}; install the cluster's versions here"

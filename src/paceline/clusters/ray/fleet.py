@@ -1,4 +1,4 @@
-"""Processes on a Ray cluster: placed, started, given runs to do, watched and ended."""
+"""Processes on a Ray cluster: placement, start, runs, monitoring and end."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from paceline.clusters.base.job import Consult, Job
+from paceline.clusters.base.outcome import Outcome
 from paceline.clusters.hosts.hub import Hub
 from paceline.clusters.hosts.rank import Assignment
 from paceline.clusters.hosts.table import Member, Table, Whereabouts, check_versions, whereabouts
-from paceline.clusters.job import Consult, Job
-from paceline.clusters.outcome import Outcome
 from paceline.clusters.process.letters import read_error
 from paceline.clusters.process.payload import NOT_SENT, Packed
 from paceline.clusters.ray.actor import RankActor
@@ -25,9 +25,10 @@ from paceline.clusters.ray.code import own_modules, own_path, travelling_by_valu
 from paceline.clusters.ray.connection import connected, import_ray
 from paceline.clusters.ray.placement import Placement
 from paceline.errors import DeadlineError, PeerLost, RunError
-from paceline.links.chunks import RUN_ID_BYTES
-from paceline.run import Progress
-from paceline.user_code import user_code
+from paceline.links.tcp import RUN_ID_BYTES
+from paceline.runs.run import Progress
+from paceline.system import interrupts
+from paceline.system.user_code import user_code
 
 if TYPE_CHECKING:
     from paceline.clusters.ray.ray import Ray
@@ -35,19 +36,20 @@ if TYPE_CHECKING:
 __all__ = ["Fleet"]
 
 _LOOPBACK = "127.0.0.1"
-_ENDED_S = 10.0  # how long Ray may take to say that a process has ended
-_START_S = 60.0  # the least that processes are given to start: a busy host takes its time to load torch
+_ENDED_S = 10.0  # how long Ray may take to report that a process has ended
+_POLL_S = 0.5  # how often a wait checks for an interrupt
+_START_S = 60.0  # minimum start timeout: a busy host needs time to load torch
 
 
 class Fleet:
-    """Actors that wait to be ranks. As a context manager it ends them all, whatever happens."""
+    """Actors that can become ranks. The context manager ends them all in every case."""
 
     def __init__(self, cluster: Ray, ranks: int) -> None:
         self._cluster = cluster
         self._stack = contextlib.ExitStack()
         self.ranks = ranks
         self.is_whole = True
-        """Whether none of its processes has been lost."""
+        """Whether no process has been lost."""
 
     def __enter__(self) -> Fleet:
         cluster, ranks = self._cluster, self.ranks
@@ -72,7 +74,7 @@ class Fleet:
     def run(
         self, job: Job, progress: Callable[[Progress], None] | None, consult: Consult | None = None
     ) -> list[Outcome]:
-        """Run a job to its end; raise what ended it early."""
+        """Run a job to its end. Raise the error that ended it early."""
         cluster, chosen = self._cluster, self._choose(job.ranks)
         places = [self._places[actor] for actor in chosen]
         spans_hosts = len({place.host for place in (whereabouts(), *places)}) > 1
@@ -81,12 +83,12 @@ class Fleet:
         token = b"" if encrypt else secrets.token_bytes(16)
         terms: dict[str, Any] = {"encrypt": encrypt, "token": token, "ports": cluster.ports}
         bind = self._ray.util.get_node_ip_address() if spans_hosts else _LOOPBACK
-        hub = Hub(job, bind=bind, deadline_s=cluster.deadline_s, **terms)
+        hub = Hub(job, run_id=run_id, bind=bind, deadline_s=cluster.deadline_s, **terms)
         try:
             handed = self._hand_out(job, chosen, spans_hosts=spans_hosts)
             binds = [self._placement.addresses[actor] if spans_hosts else _LOOPBACK for actor in chosen]
             members = self._join(chosen, handed, binds, run_id=run_id, **terms)
-            table = Table(run_id=run_id, token=token, encrypt=encrypt, hub=hub.seat, members=members)
+            table = Table(run_id=run_id, token=token, encrypt=encrypt, hub=hub.address, members=members)
             outcomes = hub.work(table, self._send_to_work(chosen, table), progress, consult)
             outcomes[job.reporter].facts["ray"] = self._ray.__version__
             return outcomes
@@ -94,7 +96,7 @@ class Fleet:
             hub.close()
 
     def _choose(self, ranks: int) -> list[int]:
-        """The actors of a run, as many from each host as from any other if possible."""
+        """Return the actors of a run, the same number from each host if possible."""
         turns: dict[str, int] = {}
         order = []
         for actor, place in enumerate(self._places):
@@ -114,7 +116,7 @@ class Fleet:
         _check(answers)
 
     def _hand_out(self, job: Job, chosen: Sequence[int], *, spans_hosts: bool) -> list[tuple[str, int]]:
-        """The task and all that belongs to it, once for each host; where each rank finds it."""
+        """Send the task and its objects once to each host. Return the path and size for each rank."""
         cluster = self._cluster
         said = (own_path(), os.getcwd(), own_modules())
         missing = {name for names in self._ask(chosen, "look", [said] * job.ranks) for name in names}
@@ -126,7 +128,7 @@ class Fleet:
             device=cluster.device_word,
         )
         with user_code(NOT_SENT), travelling_by_value(sorted(missing)):
-            # A host of its own may not have the files that this one has mapped.
+            # Another host may not have the files that are mapped on this one.
             packed = Packed(assignment, files=not spans_hosts)
         packed.say_what_is_copied()
         memory = packed.store()
@@ -151,7 +153,7 @@ class Fleet:
         futures = {self._actors[actor].work.remote(table): rank for rank, actor in enumerate(chosen)}
         return _Work(self, self._ray, futures)
 
-    # Asking
+    # Requests
 
     def _ask(
         self,
@@ -160,7 +162,8 @@ class Fleet:
         given: Sequence[tuple[Any, ...]] | None = None,
         named: Sequence[Mapping[str, Any]] | None = None,
     ) -> list[Any]:
-        """What a method returns on each of these actors. While a fleet starts, an actor's number is its rank."""
+        """Return the results of a method on each of these actors. While a fleet starts, an actor's number is its
+        rank."""
         futures = [
             getattr(self._actors[actor], method).remote(*args, **words)
             for actor, args, words in zip(
@@ -178,7 +181,7 @@ class Fleet:
     def _answer(self, future: Any, who: str, rank: int, until_s: float) -> Any:
         errors = self._ray.exceptions
         try:
-            return self._ray.get(future, timeout=max(0.1, until_s - time.monotonic()))
+            return self._wait_for(future, until_s)
         except errors.GetTimeoutError:
             raise DeadlineError(-1, "starting", who, max(self._cluster.deadline_s, _START_S)) from None
         except errors.RayTaskError as error:
@@ -187,6 +190,13 @@ class Fleet:
             raise PeerLost(
                 rank, f"{how_it_ended(error)}; it was starting, {who.partition(' on ')[2]}"
             ) from None
+
+    def _wait_for(self, future: Any, until_s: float) -> Any:
+        while time.monotonic() < until_s - _POLL_S:
+            interrupts.safe_point()
+            with contextlib.suppress(self._ray.exceptions.GetTimeoutError):
+                return self._ray.get(future, timeout=_POLL_S)
+        return self._ray.get(future, timeout=_POLL_S)
 
     # Ending
 
@@ -197,16 +207,16 @@ class Fleet:
 
 
 class _Work:
-    """The ranks of one run at work: the hub asks it who has gone."""
+    """The ranks of one run. The hub polls it for lost ranks."""
 
     def __init__(self, fleet: Fleet, ray: Any, futures: dict[Any, int]) -> None:
         self._fleet = fleet
         self._ray = ray
         self._ranks = futures
-        """The rank whose work each of Ray's futures stands for."""
+        """Rank of each Ray future."""
 
     def losses(self) -> Iterable[tuple[int, str]]:
-        """The ranks whose processes have ended since it was last asked, and how."""
+        """Yield the ranks that have ended since the last call, with a reason for each."""
         if not self._ranks:
             return
         ended, _ = self._ray.wait(list(self._ranks), num_returns=len(self._ranks), timeout=0)
@@ -221,7 +231,7 @@ class _Work:
 
 @contextlib.contextmanager
 def _by_value(ray: Any) -> Iterator[None]:
-    """The actor's class travels with its code: see its module."""
+    """Pickle the actor's class by value: see its module."""
     ray.cloudpickle.register_pickle_by_value(sys.modules[RankActor.__module__])
     try:
         yield
@@ -230,13 +240,13 @@ def _by_value(ray: Any) -> Iterator[None]:
 
 
 def _check(answers: Sequence[tuple[str, int, dict[str, str | None]]]) -> None:
-    """Refuse hosts that do not have what the driver has, before anything of it is used there."""
+    """Refuse hosts that have other versions than the driver, before anything is used there."""
     ours = whereabouts().versions
     found = []
     for rank, (host_name, pid, versions) in enumerate(answers):
         lacking = [package for package, version in versions.items() if version is None]
         if lacking:
-            remedy = f"install {lacking[0]} {ours[lacking[0]]} there, as the driver has it"
+            remedy = f"install {lacking[0]} {ours[lacking[0]]} there, the version of the driver"
             raise RunError(f"rank {rank} on host {host_name} has no {lacking[0]}; {remedy}")
         known = {package: version or "" for package, version in versions.items()}
         found.append(Whereabouts(host="", host_name=host_name, pid=pid, versions=known))
@@ -244,13 +254,13 @@ def _check(answers: Sequence[tuple[str, int, dict[str, str | None]]]) -> None:
 
 
 def how_it_ended(error: Exception) -> str:
-    """In one line, what Ray says in many."""
+    """Return a one-line summary of Ray's long message."""
     text = str(error)
     if "node has died" in text or "node died" in text or "node was terminated" in text:
         return "its host left the Ray cluster"
     if "OutOfMemory" in type(error).__name__ or "low on memory" in text:
         return "Ray ended its process: the host is out of memory"
     if "SYSTEM_ERROR" in text or "connection error code" in text:
-        return "its process ended without a word: killed, or crashed"
+        return "its process ended without a message: killed, or crashed"
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[-1] if isinstance(error, import_ray().exceptions.RayTaskError) else lines[0]

@@ -1,4 +1,4 @@
-"""A Ray cluster whose processes stay from run to run."""
+"""A Ray cluster with processes that are reused from run to run."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from paceline.clusters.job import Consult, Job
-from paceline.clusters.outcome import Outcome
+from paceline.clusters.base.job import Cluster, Consult, Job
+from paceline.clusters.base.outcome import Outcome
 from paceline.clusters.ray.fleet import Fleet
-from paceline.run import Progress
+from paceline.runs.run import Progress
 
 if TYPE_CHECKING:
     from paceline.clusters.ray.ray import Ray
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 __all__ = ["HeldRay"]
 
 
-class HeldRay:
-    """A cluster, for as long as its block lasts. A run that fails, or needs more ranks, gets new processes."""
+class HeldRay(Cluster):
+    """A cluster that lasts for a `with` block. After a failed run, or for more ranks, new processes are started."""
 
     def __init__(self, cluster: Ray) -> None:
         self.cluster = cluster

@@ -1,4 +1,4 @@
-"""Room for the ranks of a run on a Ray cluster: one placement group, one bundle of resources a rank."""
+"""Placement of a run's ranks on a Ray cluster: one placement group, with one bundle of resources for each rank."""
 
 from __future__ import annotations
 
@@ -10,15 +10,17 @@ from typing import Any
 
 from paceline.clusters.ray.connection import answered, import_ray
 from paceline.errors import ConfigurationError, RunError
+from paceline.system import interrupts
 
 __all__ = ["Placement"]
 
-_REMOVE_S = 2.0  # others may take what becomes free
+_REMOVE_S = 2.0  # other jobs may take the freed resources
+_POLL_S = 1.0  # how often a wait checks for an interrupt; Ray counts whole seconds
 _OPTIONS = {"CPU": "num_cpus", "GPU": "num_gpus", "memory": "memory"}
 
 
 class Placement:
-    """The hosts' resources, held for the time of a block. Ranks of one host are neighbours; this host's come first."""
+    """Resources held for a block. Ranks of one host are adjacent; the ranks of this host come first."""
 
     def __init__(
         self, ranks: int, resources: Mapping[str, float], *, spread: bool, deadline_s: float
@@ -38,7 +40,7 @@ class Placement:
             lambda: ray.util.placement_group([self._resources] * self._ranks, strategy=strategy)
         )
         try:
-            if not self._group.wait(self._deadline_s):
+            if not self._wait():
                 raise RunError(answered(lambda: self._what_lacks(nodes)))
             self._bundles = answered(lambda: self._in_order(ray.get_runtime_context().get_node_id()))
         except BaseException:
@@ -55,8 +57,17 @@ class Placement:
     ) -> None:
         self._remove()
 
+    def _wait(self) -> bool:
+        """Return whether Ray provided the resources in time."""
+        until_s = time.monotonic() + self._deadline_s
+        while not self._group.wait(_POLL_S):
+            interrupts.safe_point()
+            if time.monotonic() > until_s:
+                return False
+        return True
+
     def options(self) -> list[dict[str, Any]]:
-        """Those of each rank's actor."""
+        """Return the options of each rank's actor."""
         strategies = import_ray().util.scheduling_strategies
         taken: dict[str, Any] = {"num_cpus": 0}
         taken |= {_OPTIONS[name]: amount for name, amount in self._resources.items() if name in _OPTIONS}
@@ -85,11 +96,11 @@ class Placement:
         ]
         return (
             f"the Ray cluster was too busy for {self._deadline_s:g} s: {'; '.join(short)}, on {len(nodes)} hosts; "
-            "wait until other jobs end, take fewer workers or resources, or raise deadline_s"
+            "wait until other jobs end, use fewer workers or resources, or raise deadline_s"
         )
 
     def _remove(self) -> None:
-        """Ray ends the group's actors with it."""
+        """Remove the placement group. Ray also stops the actors in it."""
         with contextlib.suppress(Exception):  # a cluster that is gone holds nothing
             answered(self._give_back, more_s=_REMOVE_S)
 
@@ -100,7 +111,7 @@ class Placement:
             time.sleep(0.02)
 
     def _is_free(self) -> bool:
-        """Whether the hosts have back what the group held: a run that starts before that would be placed unevenly."""
+        """Return whether the resources are free again. A run that starts before would be placed unevenly."""
         ray = import_ray()
         if ray.util.placement_group_table(self._group).get("state") != "REMOVED":
             return False
@@ -109,7 +120,7 @@ class Placement:
 
 
 def check_room(ranks: int, resources: Mapping[str, float], nodes: Sequence[Mapping[str, Any]]) -> None:
-    """Refuse what the cluster could not give even if nobody else used it."""
+    """Refuse a request that exceeds the total resources of the cluster."""
     if sum(_fits(node["Resources"], resources) for node in nodes) >= ranks:
         return
     asked = f"{ranks} ranks of {_words(resources)}"
@@ -118,12 +129,12 @@ def check_room(ranks: int, resources: Mapping[str, float], nodes: Sequence[Mappi
         for node in nodes
     )
     room = sum(_fits(node["Resources"], resources) for node in nodes)
-    remedy = f"there is room for {room} ({have}): take fewer workers or resources, or add hosts"
-    raise ConfigurationError("resources", "must be what the Ray cluster has", asked, remedy)
+    remedy = f"there is room for {room} ({have}): use fewer workers or resources, or add hosts"
+    raise ConfigurationError("resources", "must be available in the Ray cluster", asked, remedy)
 
 
 def _fits(have: Mapping[str, float], asked: Mapping[str, float]) -> int:
-    """How many ranks a host has room for."""
+    """Return the number of ranks that fit on a host."""
     return int(min(have.get(name, 0.0) / amount + 1e-9 for name, amount in asked.items()))
 
 

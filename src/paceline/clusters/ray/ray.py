@@ -1,4 +1,4 @@
-"""Workers on the hosts of a Ray cluster, each a Ray actor; tensors go between them over Paceline's own links."""
+"""Workers on the hosts of a Ray cluster. Each one is a Ray actor; tensors use Paceline's own links."""
 
 from __future__ import annotations
 
@@ -8,21 +8,22 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from paceline.clusters.checks import (
+from paceline.clusters.base.checks import (
     check_deadline,
     check_device_word,
+    check_flag,
     check_real_stragglers,
     check_threads,
     check_workers,
     device_words,
     thread_words,
 )
-from paceline.clusters.job import Consult, Job
-from paceline.clusters.outcome import Outcome
+from paceline.clusters.base.job import Cluster, Consult, Job
+from paceline.clusters.base.outcome import Outcome
 from paceline.costs.stragglers import Stragglers
 from paceline.costs.times import Times
 from paceline.errors import ConfigurationError
-from paceline.run import Progress
+from paceline.runs.run import Progress
 
 if TYPE_CHECKING:
     from paceline.clusters.ray.held import HeldRay
@@ -33,45 +34,48 @@ MAX_RANKS = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Ray:
-    """Worker processes that Ray places, starts and ends: an actor a rank, all in one placement group.
+class Ray(Cluster):
+    """Worker processes that Ray places, starts and ends: one actor for each rank, all in one placement group.
 
-    Ranks of one host talk through shared memory, hosts over TCP. A connection that `ray.init` has made already is used,
-    and left as it is.
+    Ranks of one host communicate through shared memory, hosts over TCP. An existing connection by `ray.init` is used
+    and left open.
     """
 
     address: str | None = None
-    """None: a private Ray on this machine, for this run alone. "auto": the cluster of this machine. Or "host:port"."""
+    """Address of the cluster: "host:port", or "auto" for this machine's cluster. None for a private Ray for each
+    run."""
     workers: int = 4
     servers: int | None = None
-    """How many ranks serve. It is the strategy that says so; what is given here has to agree with it."""
+    """Number of server ranks. The strategy decides it; a value given here must agree. None to accept any."""
     resources: Mapping[str, float] = field(default_factory=lambda: {"CPU": 1.0})
-    """What each rank takes of its host, in Ray's words."""
+    """Resources of each rank on its host, by Ray's names."""
     spread: bool = True
     """Whether the ranks are spread over as many hosts as possible, or packed on as few."""
     encrypt: bool | None = None
-    """Whether messages between ranks are encrypted. None: if the ranks are on several hosts."""
+    """Whether messages between ranks are encrypted. None to encrypt if the run uses several hosts."""
     slow: Mapping[int, float] = field(default_factory=dict)
-    """How many times as long a rank computes."""
+    """Slowdown factor of the computations, by rank."""
     delay: Times | Mapping[int, Times] | None = None
-    """What each computation takes longer: of all ranks, or by rank."""
+    """Additional time of each computation: one distribution for all ranks, or one for each rank."""
     deadline_s: float = 60.0
-    """How long a rank waits for another, and the run for Ray's resources, before it ends with an error."""
+    """Seconds that a rank waits for another one, and the run for Ray's resources, before the run ends with an error."""
     ports: range | None = None
-    """The ports at which ranks and driver may listen. None: any that is free."""
+    """Ports on which ranks and driver may listen. None for any free port."""
     threads: int | None = None
-    """With how many threads each rank computes, which can change the last bits of sums. None: a share of the cores."""
+    """Compute threads of each rank. They can change the last bits of sums. None for a share of the cores."""
     device: str | None = None
-    """Where ranks compute: as for `pl.Local`. None: if `resources` has a GPU on the one that Ray gives, else on the
-    processor."""
+    """Compute device, as for `pl.Local`. None for the GPU that Ray assigns if `resources` has one, else the CPU."""
 
     def __post_init__(self) -> None:
         _check_address(self.address)
         check_workers(self.workers, at_most=MAX_RANKS - 1)
         _check_resources(self.resources)
         _check_ports(self.ports)
-        if self.servers is not None and (not isinstance(self.servers, int) or self.servers < 0):
-            remedy = "leave it out: the strategy says how many it needs"
+        check_flag("spread", self.spread)
+        check_flag("encrypt", self.encrypt, optional=True)
+        counts = isinstance(self.servers, int) and not isinstance(self.servers, bool)
+        if self.servers is not None and (not counts or self.servers < 0):
+            remedy = "omit it: the strategy determines the number"
             raise ConfigurationError("servers", "must be a whole number of at least 0", self.servers, remedy)
         check_deadline(self.deadline_s)
         check_threads(self.threads)
@@ -80,7 +84,7 @@ class Ray:
 
     @property
     def device_word(self) -> str:
-        """What each rank is told."""
+        """Device name that each rank receives."""
         if self.device is not None:
             return self.device
         return "gpu" if "GPU" in self.resources else "cpu"
@@ -99,20 +103,20 @@ class Ray:
             return held.run(job, progress, consult)
 
     def hold(self) -> HeldRay:
-        """For several runs, `with pl.Ray(…).hold() as cluster`: its processes stay until the block ends.
+        """Hold the processes for several runs: `with pl.Ray(…).hold() as cluster`. They last until the block ends.
 
-        Only the first run then waits for processes to start. What the user's code changes in its process, such as a
-        default of torch's, the next run finds changed.
+        Only the first run waits for processes to start. Changes that the user's code makes in its process, such as a
+        default of torch, persist in the next run.
         """
         from paceline.clusters.ray.held import HeldRay
 
         return HeldRay(self)
 
     def check(self, job: Job) -> None:
-        """Refuse a job that does not fit what was said about servers."""
+        """Refuse a job with a different number of servers than `servers`."""
         servers = job.ranks - job.workers
         if self.servers is not None and self.servers != servers:
-            remedy = f"leave it out, or choose it where the strategy does ({job.name}:servers=…)"
+            remedy = f"omit it, or set it in the strategy ({job.name}:servers=…)"
             raise ConfigurationError("servers", f"must be {servers} for this strategy", self.servers, remedy)
 
     def __str__(self) -> str:
@@ -132,9 +136,7 @@ def _check_address(address: object) -> None:
         return
     bound = 'must be None, "auto" or "host:port"'
     if isinstance(address, str) and address.startswith("ray://"):
-        remedy = (
-            "ranks talk to this process: run it on a host of the cluster, or by `ray job submit`, with auto"
-        )
+        remedy = "ranks connect to this process: run it on a host of the cluster, or with `ray job submit`, with auto"
         raise ConfigurationError("address", bound, address, remedy)
     found = (
         re.fullmatch(r"(\[[0-9a-fA-F:.]+\]|[^\s:/\[\]]+):(\d{1,5})", address)
@@ -147,7 +149,7 @@ def _check_address(address: object) -> None:
 
 
 def _check_resources(resources: object) -> None:
-    remedy = 'such as {"CPU": 1}, or {"CPU": 2, "GPU": 1}: what each rank takes'
+    remedy = 'resources of each rank, such as {"CPU": 1}, or {"CPU": 2, "GPU": 1}'
     if not isinstance(resources, Mapping) or not resources:
         raise ConfigurationError("resources", "must be a dictionary of Ray's resources", resources, remedy)
     for name, amount in resources.items():

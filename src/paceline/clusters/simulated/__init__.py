@@ -1,1 +1,1 @@
-"""Virtual time: the kernel, the network, messages, and the contexts of its ranks."""
+"""Simulation in virtual time: kernel, network, messages, and the contexts of the ranks."""

@@ -1,8 +1,8 @@
-"""A rank of the simulated world: the same programs, on a virtual clock."""
+"""Context of a simulated rank: the same programs on a virtual clock."""
 
 from __future__ import annotations
 
-import math
+import itertools
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Sequence
 from dataclasses import dataclass, field
@@ -10,36 +10,35 @@ from typing import Any, TypeVar, cast
 
 from torch import Tensor
 
-from paceline.clusters import stopping
-from paceline.clusters.job import Consult, Job
-from paceline.clusters.outcome import Outcome
+from paceline.clusters.base import stopping
+from paceline.clusters.base.job import Consult, Job
+from paceline.clusters.base.outcome import Outcome
 from paceline.clusters.rank.counter import UpdateCounter
 from paceline.clusters.rank.data import TrainingData
 from paceline.clusters.rank.groups import GroupNumbers, Groups
 from paceline.clusters.rank.observer import Observer
-from paceline.clusters.rank.pace import slowest
 from paceline.clusters.rank.rank import Rank
+from paceline.clusters.rank.slow_ranks import slowest
 from paceline.clusters.simulated.events import Timer
-from paceline.clusters.simulated.group_run import GroupRun
+from paceline.clusters.simulated.group_operation import GroupOperation
 from paceline.clusters.simulated.kernel import AnyOf, Event, Kernel, Process
 from paceline.clusters.simulated.learner import SimulatedLearner
 from paceline.clusters.simulated.net import SimulatedGroupNet, SimulatedNet
 from paceline.clusters.simulated.network import Network
 from paceline.clusters.simulated.pass_timer import PassTimer
-from paceline.clusters.simulated.run_plan import RunPlan
-from paceline.clusters.simulated.whole_collective import WholeCollective
+from paceline.clusters.simulated.stage_plan import StagePlan
 from paceline.clusters.simulated.window import SimulatedWindow
 from paceline.context import Batch, Handle
 from paceline.costs.link import Link
 from paceline.costs.prices import Pricing
 from paceline.costs.stragglers import Stragglers
-from paceline.replica.batches import GlobalBatches
-from paceline.replica.pieces.cutting import Layers
-from paceline.replica.replica import Replica
-from paceline.replica.samples import Samples
-from paceline.run import Progress, Record
+from paceline.data.batches import GlobalBatches
+from paceline.data.samples import Samples
+from paceline.model.cutting.layers import Layers
+from paceline.model.replica import Replica
+from paceline.runs.run import Progress, Record
 from paceline.trace import Kind
-from paceline.trace.spans import pack_span
+from paceline.trace.spans import NO_MESSAGE, meeting_id, message_id, pack_span
 
 __all__ = ["SharedData", "SimulatedContext", "World"]
 
@@ -50,60 +49,62 @@ _PROGRESS_S = 0.1
 
 @dataclass(slots=True, kw_only=True)
 class World:
-    """What the simulated ranks have in common."""
+    """State shared by all simulated ranks."""
 
     kernel: Kernel
     network: Network
     hosts: tuple[int, ...]
     memory: Link
-    """What the reads and barriers of a window cost."""
+    """Cost of the reads and barriers of a window."""
     shares_memory: bool
-    """Whether ranks talk through the memory of one host."""
+    """Whether ranks communicate through the memory of one host."""
     pricing: Pricing
-    """What computations cost."""
+    """Cost of computations."""
     stragglers: Stragglers
     data: SharedData | None
     samples: Samples | None
-    """Those to compute with: none where no mathematics is done."""
+    """Samples for the computations. None if no mathematics is done."""
     test_samples: Samples | None
     last_step: int
     updates: UpdateCounter = field(default_factory=UpdateCounter)
-    """Those that ranks made at their own pace."""
-    said: dict[int, int] = field(default_factory=dict)
-    """By the number of a leg: what the reporter has said of its end."""
+    """Counter of independent updates."""
+    announced_ends: dict[int, int] = field(default_factory=dict)
+    """Announced end of a generation, by its number."""
     progress: Callable[[Progress], None] | None = None
     consult: Consult | None = None
     callback_error: Exception | None = None
-    """What a callback raised: it is not a rank's."""
-    announced: float = math.nan
-    """The reporter's last metric, where ranks need to know it."""
+    """Error that a callback raised. It does not belong to a rank."""
+    announced: dict[int, float] = field(default_factory=dict)
+    """Metric of each evaluation, if ranks need it."""
     shown_s: float = 0.0
     computing_s: list[float] = field(default_factory=list)
-    """Of each rank: seconds spent on computations, while there is somebody to show progress to."""
+    """Seconds that each rank has spent on computations. Updated only if progress is shown."""
     computations: list[int] = field(default_factory=list)
-    """Of each rank: how many it has ended."""
-    whole_collectives: bool = True
-    """Whether collectives of many ranks are timed as a whole."""
-    under_way: dict[int, WholeCollective] = field(default_factory=dict)
-    """By tag: collectives that are timed as a whole, and that some of their ranks have not begun yet."""
-    whole_runs: bool = True
-    """Whether a tensor group's passes and sums in a stage are timed as a whole."""
-    runs: dict[int, GroupRun] = field(default_factory=dict)
-    """By tag: those that some of their ranks have not begun yet."""
-    plans: dict[Hashable, RunPlan] = field(default_factory=dict)
-    """Of runs, found once for all groups."""
+    """Number of computations that each rank has completed."""
+    operations: dict[int, GroupOperation] = field(default_factory=dict)
+    """Group operations that some of their ranks have not begun yet, by tag."""
+    plans: dict[Hashable, StagePlan] = field(default_factory=dict)
+    """Stage plans, computed once for all groups."""
     windows: dict[tuple[str, int], SimulatedWindow] = field(default_factory=dict)
     groups: GroupNumbers = field(default_factory=GroupNumbers)
     parameter_board: SimulatedWindow | None = None
+    meetings: int = 0
+    """Number of barriers passed, and of collectives and stages timed as a whole."""
+
+    def next_meeting(self) -> int:
+        """Return the id of a new meeting. The rings of a stage have this id and those below it, in order."""
+        self.meetings += 1
+        return meeting_id(self.meetings, 0)
+
     pass_timer: PassTimer | None = None
-    """What passes through segments take on this machine, where that is what they cost."""
+    """Measured times of passes through segments on this machine. None if the times are not measured."""
     layers: dict[tuple[int, bool], Layers] = field(default_factory=dict)
-    """The parts of the model, where it is cut, by the size of a tensor group and whether it parts sequences: found once
-    for all ranks."""
+    """Layers of a split model, by the size of a tensor group and whether it splits sequences. Computed once for all
+    ranks."""
 
 
 class SharedData(TrainingData):
-    """One for all ranks. A server asks for the same batch as the worker that pushed it: such a batch is cut once."""
+    """Training data, shared by all ranks. A server requests the same batch as a worker: it is created once."""
 
     def __init__(self, samples: Samples, batches: GlobalBatches, workers: int, turns: int = 1) -> None:
         super().__init__(samples, batches, workers, turns)
@@ -117,7 +118,7 @@ class SharedData(TrainingData):
 
 
 class SimulatedContext(Rank):
-    """What a strategy sees in virtual time."""
+    """Context of a strategy in virtual time."""
 
     __slots__ = (
         "blank",
@@ -128,6 +129,7 @@ class SimulatedContext(Rank):
         "groups",
         "kernel",
         "network",
+        "next_message",
         "price",
         "program",
         "record_packed",
@@ -146,20 +148,22 @@ class SimulatedContext(Rank):
         self.network = world.network
         self.test_samples = world.test_samples
         self.program: Process[Any] | None = None
-        """What runs in the foreground."""
+        """The program in the foreground."""
         self.box = world.network.boxes[rank]
         self.recorder.host = world.hosts[rank]
         self.record_packed = self.recorder.packed.append
-        # Ranks without mathematics send and receive the same few tensors again and again. Asking a tensor for its size
-        # or its shape takes as long as a whole message otherwise does.
+        self.next_message = itertools.count(message_id(rank, 0)).__next__
+        """Returns the id of the next message that this rank sends. Shared with its twins."""
+        # Ranks without mathematics send and receive the same few tensors many times. Reading the size or shape of a
+        # tensor takes as long as the rest of a message.
         self.blank: Tensor | None = None
-        """The tensor without data that was last sent."""
+        """Tensor without data that was sent last."""
         self.blank_nbytes = 0
         self.blank_received: Tensor | None = None
-        """The tensor without data that was last received, and which fitted the one it was received into."""
+        """Tensor without data that was received last, and that matched the tensor it was received into."""
         self.blank_landing: Tensor | None = None
         self.price = world.pricing.of_rank(rank, world.stragglers, self.delay_rng)
-        """What this rank's computations cost."""
+        """Cost of this rank's computations."""
         self.groups = Groups(rank, world.hosts, world.groups.number_of)
         self.net = SimulatedNet(self, self.groups.everybody)
         self.model = SimulatedLearner(self, replica)
@@ -167,7 +171,7 @@ class SimulatedContext(Rank):
     def now(self) -> float:
         return self.kernel.now
 
-    # What the run is
+    # The run
 
     @property
     def data(self) -> SharedData:
@@ -187,41 +191,40 @@ class SimulatedContext(Rank):
         self.world.last_step = min(self.world.last_step, step + 1)
 
     @property
-    def leg_end(self) -> int:
-        # Asked several times a step: this spares a call where there are no legs.
-        return super().leg_end if self._in_legs else self.world.last_step
+    def generation_end(self) -> int:
+        # Read several times in each step: this saves a call if there is only one generation.
+        return super().generation_end if self._has_generations else self.world.last_step
 
     @property
-    def said(self) -> int:
-        return self.world.said.get(self.leg, 0)
+    def announced_end(self) -> int:
+        return self.world.announced_ends.get(self.generation, 0)
 
-    def say(self, word: int) -> None:
-        self.world.said[self.leg] = word
+    def announce_end(self, word: int) -> None:
+        self.world.announced_ends[self.generation] = word
 
     @property
     def stop_wanted(self) -> bool:
         return stopping.wanted()
 
     def settle(self) -> None:
-        """Virtual time needs no help with that."""
+        """Do nothing: virtual time completes all operations."""
 
     async def catch_up(self) -> None:
         if self.resumed_s:
             await Timer(self, self.resumed_s)
 
-    def begin_leg(self, first: int) -> None:
-        super().begin_leg(first)
-        groups = Groups(self.rank, self.world.hosts, self.world.groups.number_of, leg=self.leg)
+    def begin_generation(self, first: int) -> None:
+        super().begin_generation(first)
+        groups = Groups(self.rank, self.world.hosts, self.world.groups.number_of, generation=self.generation)
         for each in cast(list[SimulatedContext], [self, *self.twins]):
             each.groups = groups
             each.net = SimulatedGroupNet(each, groups.everybody)
 
-    def announce(self, metric: float) -> None:
-        self.world.announced = metric
+    def announce(self, evaluation: int, metric: float) -> None:
+        self.world.announced[evaluation] = metric
 
-    @property
-    def announced(self) -> float:
-        return self.world.announced
+    def announced(self, evaluation: int) -> float:
+        return self.world.announced[evaluation]
 
     def consult(self, record: dict[str, Any], state: dict[str, Tensor] | None) -> bool:
         world = self.world
@@ -240,13 +243,13 @@ class SimulatedContext(Rank):
         return Observer(world.parameter_board.seen_by(self), self.rank, self.workers, self.is_lost)
 
     def is_lost(self, rank: int) -> bool:
-        """Without faults no rank is ever lost."""
+        """Return False: without faults no rank is ever lost."""
         return False
 
     def go_on_without(self, rank: int) -> None:
-        """Nothing is kept for it."""
+        """Do nothing: there is no state to remove."""
 
-    # How this rank waits
+    # Waiting
 
     def start(self, work: Awaitable[T]) -> Handle[T]:
         if isinstance(work, Event):
@@ -278,7 +281,7 @@ class SimulatedContext(Rank):
 
     def note_computing(self, kind: int, start_s: float) -> None:
         now_s, world = self.kernel.now, self.world
-        self.record_packed(pack_span(kind, start_s, now_s, -1, 0, self.step))
+        self.record_packed(pack_span(kind, start_s, now_s, -1, 0, self.step, NO_MESSAGE))
         if world.progress is not None:
             world.computing_s[self.rank] += now_s - start_s
             world.computations[self.rank] += kind == Kind.COMPUTE

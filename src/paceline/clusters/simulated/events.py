@@ -1,8 +1,7 @@
-"""The operations of the simulated world besides messages: computing and letting time pass."""
+"""Operations of the simulation besides messages: computing and timers."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
@@ -10,7 +9,7 @@ from paceline.clusters.simulated.kernel import Event
 from paceline.context import Batch
 from paceline.costs.prices import Pass, Work
 from paceline.trace import Kind
-from paceline.trace.spans import pack_span
+from paceline.trace.spans import NO_MESSAGE, pack_span
 
 if TYPE_CHECKING:
     from paceline.clusters.simulated.context import SimulatedContext
@@ -19,9 +18,9 @@ __all__ = ["ComputeEvent", "PassEvent", "Timer"]
 
 T = TypeVar("T")
 
-# As plain numbers: a member of an enumeration takes longer to find.
+# Plain integers: reading an enumeration member is slower.
 _COMPUTE, _CANCELLED = int(Kind.COMPUTE), int(Kind.CANCELLED)
-_GRADIENT = Work.GRADIENT  # found quicker here than in its class
+_GRADIENT = Work.GRADIENT  # faster to read here than in its class
 
 
 class Timer(Event[None]):
@@ -48,7 +47,7 @@ class Timer(Event[None]):
 
 
 class ComputeEvent(Event[float]):
-    """A gradient and its loss: the mathematics happens at once, its time passes on the virtual clock."""
+    """A gradient and its loss. The mathematics is done immediately; its time passes on the virtual clock."""
 
     __slots__ = ("_accumulates", "_batch", "_context", "_start_s", "_weight", "seconds")
 
@@ -66,16 +65,11 @@ class ComputeEvent(Event[float]):
         context, batch = self._context, self._batch
         self._start_s = context.kernel.now
         self.seconds = context.price.seconds(_GRADIENT, 0, batch.count)
-        if context.world.samples is not None:
-            learner = context.model
-            loss = learner.replica.compute(
-                batch, context.world.samples, weight=self._weight, accumulate=self._accumulates
-            )
-            self.result = learner.note_loss(batch, loss)
-        else:
-            context.outcome.losses.append((batch.step, math.nan, batch.count))
-            context.model.note_blank(batch)
-            self.result = math.nan
+        learner = context.model
+        loss = learner.replica.compute(
+            batch, context.data.source, weight=self._weight, accumulate=self._accumulates
+        )
+        self.result = learner.note_loss(batch, loss)
         context.kernel.at(self._start_s + self.seconds, ComputeEvent._end, self)
 
     def _end(self) -> None:
@@ -85,8 +79,7 @@ class ComputeEvent(Event[float]):
             context.kernel.finish(self)
 
     def withdraw(self) -> None:
-        if self._context.world.samples is not None:
-            self._context.model.replica.undo_buffers()
+        self._context.model.replica.undo_buffers()
         self._context.note_computing(_CANCELLED, self._start_s)
 
     def __str__(self) -> str:
@@ -94,7 +87,7 @@ class ComputeEvent(Event[float]):
 
 
 class PassEvent(Event[T]):
-    """A pass of a micro-batch through a segment: done at once, its time passes on the virtual clock."""
+    """A pass of a micro-batch through a segment. It is done immediately; its time passes on the virtual clock."""
 
     __slots__ = ("_context", "_kind", "_micro", "_one", "_run", "_start_s")
 
@@ -124,7 +117,7 @@ class PassEvent(Event[T]):
         if not self.done:
             context = self._context
             kernel = context.kernel
-            span = pack_span(self._kind, self._start_s, kernel.now, self._micro, 0, context.step)
+            span = pack_span(self._kind, self._start_s, kernel.now, self._micro, 0, context.step, NO_MESSAGE)
             context.record_packed(span)
             kernel.finish(self)
 

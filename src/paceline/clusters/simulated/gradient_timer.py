@@ -1,7 +1,7 @@
-"""What gradients and updates of the whole model take on this machine: measured, where nobody gives their seconds.
+"""Measured times of gradients and updates of the whole model on this machine, if no seconds are given.
 
-Each is measured when it is first asked for. A model in pieces never asks for gradients of the whole, and would wait
-for them longer than for all its own passes.
+Each is measured on first use. A split model never uses gradients of the whole model, and their measurement would take
+longer than that of all its passes.
 """
 
 from __future__ import annotations
@@ -11,19 +11,20 @@ from functools import cached_property
 
 import numpy as np
 
-from paceline.chance import kept
 from paceline.costs.measured import Reckoned, fit, median_s
 from paceline.costs.prices import Price, delays_of
 from paceline.costs.stragglers import Stragglers
-from paceline.replica.batches import GlobalBatches
-from paceline.replica.replica import Replica
-from paceline.replica.samples import Samples
+from paceline.data.batches import GlobalBatches
+from paceline.data.samples import Samples
+from paceline.model.replica import Replica
+from paceline.system import interrupts
+from paceline.system.seeding import rng_preserved
 
 __all__ = ["GradientTimer"]
 
 
 class GradientTimer:
-    """A price by measurement: `paceline.costs.measured.Measured`, found out when it is needed."""
+    """Measured price: `paceline.costs.measured.Measured`, evaluated on first use."""
 
     def __init__(
         self, make: Callable[[], Replica], samples: Samples, batches: GlobalBatches, workers: int
@@ -54,20 +55,20 @@ class GradientTimer:
 
     @cached_property
     def _line(self) -> tuple[float, float]:
-        """Through a gradient of one worker's slice, and of a batch of another size."""
+        """Fixed seconds and seconds per sample, fitted to one worker's slice and a batch of another size."""
         own = self._batches.slice(0, 0, self._workers)
         other = self._batches.slice(0, 0, 1 if self._workers > 1 else 2)
-        with kept():
+        with rng_preserved():
             replica = self._make()
-            own_s, other_s = (
-                median_s(lambda batch=batch: replica.compute(batch, self._samples))  # type: ignore[misc]
-                for batch in (own, other)
-            )
-        return fit((own.count, other.count), (own_s, other_s))
+            seconds = []
+            for batch in (own, other):
+                interrupts.safe_point()
+                seconds.append(median_s(lambda batch=batch: replica.compute(batch, self._samples)))  # type: ignore[misc]
+        return fit((own.count, other.count), (seconds[0], seconds[1]))
 
     @cached_property
     def _update(self) -> tuple[float, int]:
-        """With a gradient of zeros: what the numbers are makes no difference."""
-        with kept():
+        """Seconds and bytes of an update. The gradient is zero: the values do not affect the time."""
+        with rng_preserved():
             replica = self._make()
             return median_s(replica.apply), replica.parameters.nbytes

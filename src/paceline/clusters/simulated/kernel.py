@@ -1,17 +1,18 @@
-"""Virtual time: coroutines that park on operations, and a heap of (time, sequence) that wakes them.
+"""Virtual time: coroutines that park on events, and a heap of (time, sequence) that wakes them.
 
-Nothing here reads a clock or draws a number, so that the same programs always take the same course.
+Nothing here reads a clock or draws a random number. So the same programs always run in the same order.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Callable, Coroutine, Generator, Sequence
-from heapq import heappop, heappush, heappushpop
+from collections.abc import Callable, Collection, Coroutine, Generator, Sequence
+from heapq import heapify, heappop, heappush, heappushpop
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from paceline.errors import Cancelled, DeadlockError
+from paceline.system import interrupts
 
 __all__ = ["AnyOf", "Event", "Kernel", "Process", "Waiter"]
 
@@ -19,21 +20,21 @@ T = TypeVar("T")
 
 
 class Event(Generic[T]):
-    """Something that happens at some time. Awaiting it parks the process until then. Serves as its own handle."""
+    """An event in virtual time. Awaiting it parks the process until then. It is also its own handle."""
 
     __slots__ = ("done", "error", "result", "started", "waiter")
 
     result: T
     error: BaseException | None
     waiter: Waiter | list[Waiter] | None
-    """Who waits for it. A list only if there are several, which is rare."""
+    """Waiter of the event. A list only if there are several, which is rare."""
 
     def __init__(self) -> None:
         self.done = self.started = False
         self.error = self.waiter = None
 
     def start(self) -> None:
-        """Begin. Called once, by whoever awaits it or hands it to `start`."""
+        """Start the event. Called once, when it is awaited or passed to `start`."""
 
     def park(self, waiter: Waiter) -> None:
         if self.waiter is None:
@@ -53,7 +54,7 @@ class Event(Generic[T]):
                 first.kernel.finish(self)
 
     def withdraw(self) -> None:
-        """Undo what can be undone of an operation that nobody wants any more."""
+        """Undo an operation that has been cancelled, as far as possible."""
 
     def __await__(self) -> Generator[Event[T], None, T]:
         if not self.started:
@@ -67,7 +68,7 @@ class Event(Generic[T]):
 
 
 class Process(Event[T]):
-    """A coroutine in virtual time; done when it has returned."""
+    """A coroutine in virtual time. Done when it has returned."""
 
     __slots__ = ("_coroutine", "_go_on", "_interruption", "kernel", "name", "parent", "parked")
 
@@ -139,7 +140,7 @@ class Process(Event[T]):
 
 
 class AnyOf(Event[None]):
-    """Done when one of several is. The first of them finishes it; the others find it done and do nothing."""
+    """Done when one of several events is. The first one finishes it; the others have no effect."""
 
     __slots__ = ("events", "kernel")
 
@@ -166,35 +167,40 @@ class AnyOf(Event[None]):
 Waiter: TypeAlias = "Process[Any] | AnyOf"
 
 
-_Call: TypeAlias = tuple[float, int, Callable[[Any], None], Any]
-"""What will happen: at which time, its number, what to call, and with what."""
+_FRACTION = 2.0**-22
+"""Step of the sequence numbers of a replay. They lie between whole numbers: see `Kernel.replay`."""
+
+_Call: TypeAlias = tuple[float, float, Callable[[Any], None], Any]
+"""A scheduled call: time, sequence number, function and argument."""
 
 
 class Kernel:
-    """The clock and the heap."""
+    """Clock and event heap."""
 
-    __slots__ = ("_count", "_heap", "_latest", "now", "ready", "unskippable")
+    __slots__ = ("_after_replay", "_heap", "_latest", "next_number", "now", "ready", "unskippable")
 
     def __init__(self) -> None:
         self.now = 0.0
         self.unskippable = 0
-        """Above 0, time must not be skipped: a process that starts another has to go on at this instant first, say."""
+        """If above 0, time must not be skipped, such as while a process starts another one at the same time."""
         self.ready: deque[Waiter] = deque()
         self._heap: list[_Call] = []
         self._latest: _Call | None = None
-        """The call that was asked for last. It is kept out of the heap, because often it is the next to be made."""
-        self._count = itertools.count().__next__
-        """Gives the next number: calls of equal time are made in the order of their numbers."""
+        """The call scheduled last. It is not in the heap, because often it is the next one."""
+        self.next_number: Callable[[], float] = itertools.count().__next__
+        """Returns the next sequence number. Calls at equal times are made in this order."""
+        self._after_replay: list[Callable[[], None]] | None = None
+        """Calls to make at the end of a replay. None if there is no replay."""
 
     def at(self, time_s: float, action: Callable[[Any], None], argument: Any) -> None:
-        """Call `action(argument)` at a time. Calls of equal time come in the order in which they were asked for."""
+        """Call `action(argument)` at a time. Calls at equal times are made in the order of scheduling."""
         if self._latest is not None:
             heappush(self._heap, self._latest)
-        self._latest = (time_s, self._count(), action, argument)
+        self._latest = (time_s, self.next_number(), action, argument)
 
     def skip_to(self, time_s: float) -> bool:
-        """Move the clock on at once if nothing else happens until then: the process that waits need not park."""
-        if self.ready or self.unskippable:
+        """Advance the clock if no call is scheduled until then, so that the waiting process need not park."""
+        if self.ready or self.unskippable or interrupts.state.pending:
             return False
         heap, latest = self._heap, self._latest
         if (heap and heap[0][0] <= time_s) or (latest is not None and latest[0] <= time_s):
@@ -203,7 +209,7 @@ class Kernel:
         return True
 
     def finish(self, event: Event[Any]) -> None:
-        """The event has happened: its waiters go on, in the order in which they came."""
+        """Mark an event as done. Its waiters resume in the order in which they parked."""
         event.done = True
         waiter = event.waiter
         if waiter is not None:
@@ -213,11 +219,88 @@ class Kernel:
             else:
                 self.ready.append(waiter)
 
+    def replay(
+        self,
+        calls: Sequence[tuple[float, Callable[[Any], None], Any]],
+        number: float,
+        has_ended: Callable[[], bool],
+    ) -> None:
+        """Make calls at past times, and everything that follows from them before now. The rest is scheduled.
+
+        Calls at the current time are made only while `has_ended` returns False. `number` is the sequence number of the
+        first call at its time: calls at equal times are made as if scheduled then.
+
+        The calls must not depend on what else has happened since. Programs do not run: see `after_replay`.
+        """
+        assert self._after_replay is None
+        now_s, scheduled, ready = self.now, self._take_scheduled(), list(self.ready)
+        self.ready.clear()
+        self.unskippable += 1
+        next_number = self.next_number
+        self.next_number = itertools.count(number + _FRACTION / 2, _FRACTION).__next__
+        after: list[Callable[[], None]] = []
+        self._after_replay = after
+        for call in calls:
+            self.at(*call)
+        while self._run_next(now_s, is_strict=has_ended()):
+            pass
+        self._after_replay, self.next_number = None, next_number
+        self.unskippable -= 1
+        self.now = now_s
+        self._heap += scheduled + self._take_scheduled()
+        heapify(self._heap)
+        self.ready.extend(ready)
+        for action in after:
+            action()
+
+    def after_replay(self, action: Callable[[], None]) -> None:
+        """Call a function that lets programs continue: now, or at the end of a replay."""
+        if self._after_replay is None:
+            action()
+        else:
+            self._after_replay.append(action)
+
+    def _run_next(self, time_s: float, *, is_strict: bool) -> bool:
+        """Make the next call, if it is before `time_s`, or at that time if not `is_strict`. Return whether it is."""
+        while self.ready:
+            self.ready.popleft().resume()
+        if self._latest is not None:
+            heappush(self._heap, self._latest)
+            self._latest = None
+        if not self._heap or (self._heap[0][0] >= time_s if is_strict else self._heap[0][0] > time_s):
+            return False
+        self.now, _, action, argument = heappop(self._heap)
+        action(argument)
+        return True
+
+    def withdraw(self, arguments: Collection[object]) -> list[Any]:
+        """Remove the scheduled calls with these arguments. Return the arguments that were found."""
+        wanted = {id(argument) for argument in arguments}
+        return [call[3] for call in self._remove(lambda call: id(call[3]) in wanted)]
+
+    def withdraw_methods(self, owner: object) -> None:
+        """Remove the scheduled calls of an object's methods."""
+        self._remove(lambda call: getattr(call[2], "__self__", None) is owner)
+
+    def _remove(self, is_unwanted: Callable[[_Call], bool]) -> list[_Call]:
+        calls = self._take_scheduled()
+        self._heap += [call for call in calls if not is_unwanted(call)]
+        heapify(self._heap)
+        return [call for call in calls if is_unwanted(call)]
+
+    def _take_scheduled(self) -> list[_Call]:
+        calls = [*self._heap] if self._latest is None else [*self._heap, self._latest]
+        self._heap.clear()  # in place: `run` refers to it
+        self._latest = None
+        return calls
+
     def run(self, processes: list[Process[Any]]) -> None:
-        """Until all have ended. The first error ends it."""
+        """Run until all processes have ended. The first error ends the run."""
         self.ready.extend(processes)
-        heap, ready = self._heap, self.ready
+        heap, ready, signals = self._heap, self.ready, interrupts.state
         while True:
+            if signals.pending:
+                interrupts.safe_point()
             while ready:
                 ready.popleft().resume()
             latest = self._latest

@@ -1,4 +1,4 @@
-"""The part of a context that learns, in virtual time."""
+"""The learning part of a context in virtual time."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from torch import Tensor
 
 from paceline.clusters.rank.learner import Learner
 from paceline.clusters.simulated.events import ComputeEvent, Timer
-from paceline.clusters.simulated.pieces import SimulatedPieces
+from paceline.clusters.simulated.stages import SimulatedStages
 from paceline.context import BUCKET_BYTES, Batch
 from paceline.costs.prices import Work, ready_shares
-from paceline.replica.shapes import ShapeReplica
 from paceline.trace import Kind
-from paceline.trace.spans import pack_span
+from paceline.trace.spans import NO_MESSAGE, pack_span
 
 if TYPE_CHECKING:
     from paceline.clusters.simulated.context import SimulatedContext  # noqa: F401
@@ -22,11 +21,11 @@ if TYPE_CHECKING:
 __all__ = ["SimulatedLearner"]
 
 _UPDATE = int(Kind.UPDATE)
-_UPDATE_WORK = Work.UPDATE  # found quicker here than in its class
+_UPDATE_WORK = Work.UPDATE  # faster to read here than in its class
 
 
 class SimulatedLearner(Learner["SimulatedContext"]):
-    """The mathematics is real, or left out; the time is virtual."""
+    """Learner in virtual time. The mathematics is real or left out."""
 
     __slots__ = ()
 
@@ -64,19 +63,11 @@ class SimulatedLearner(Learner["SimulatedContext"]):
             self._look_before_update(shard)
         replica = self.replica
         replica.apply(shard, norm, advance=advance, of=of, step=ctx.step)
-        if isinstance(replica, ShapeReplica) and self.account is not None:
-            replica.note_updated(self.account, shard)
         changed = replica.gradient.numel() if shard is None else shard.stop - shard.start
         update_s = ctx.price.seconds(_UPDATE_WORK, 0, changed * replica.layout.dtype.itemsize)
         if update_s:
             await Timer(ctx, update_s)
-        ctx.record_packed(pack_span(_UPDATE, start_s, ctx.kernel.now, -1, 0, ctx.step))
+        ctx.record_packed(pack_span(_UPDATE, start_s, ctx.kernel.now, -1, 0, ctx.step, NO_MESSAGE))
 
-    def note_blank(self, batch: Batch) -> None:
-        """A gradient was computed without mathematics: the memory that it would have taken."""
-        replica = self.replica
-        if isinstance(replica, ShapeReplica) and self.account is not None:
-            replica.note_computed(self.account, batch, self._ctx.data.few)
-
-    def _make_pieces(self) -> SimulatedPieces:
-        return SimulatedPieces(self._ctx, self)
+    def _make_stages(self) -> SimulatedStages:
+        return SimulatedStages(self._ctx, self)

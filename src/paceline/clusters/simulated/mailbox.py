@@ -1,4 +1,4 @@
-"""Where messages of the simulated world lie until somebody receives them.
+"""Mailbox of a simulated rank: messages that have arrived and are not yet received.
 
 Every message passes here, so there are few helper functions: a call costs as much as the work in it.
 """
@@ -15,24 +15,24 @@ __all__ = ["Mailbox"]
 
 
 class Mailbox:
-    """What has come for a rank and is not yet received, and who waits for what has not come."""
+    """Messages that a rank has not received yet, and receives that wait for a message."""
 
     __slots__ = ("_alone", "_by_source", "_by_tag", "_kernel", "_single", "_unreceived", "_waiting")
 
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
         self._unreceived = 0
-        # Most packets that nobody has received are the only one of their tag: such a one is kept here.
+        # Most unreceived packets are the only one of their tag. Such a packet is stored here.
         self._single: dict[int, SendEvent] = {}
-        # Both hold every other one: in the order of arrival, of one tag or of one source too.
+        # Both store all other packets, in order of arrival: by tag, and by source and tag.
         self._by_tag: dict[int, OrderedDict[SendEvent, None]] = {}
         self._by_source: dict[tuple[int, int], deque[SendEvent]] = {}
-        # Several waiters are rare: a single one is kept apart from the list.
+        # Several waiters are rare: a single one is stored here, not in the queues.
         self._alone: RecvEvent | None = None
         self._waiting: dict[tuple[int, int], deque[RecvEvent]] = {}
 
     def deliver(self, packet: SendEvent) -> None:
-        if packet.delivered_s > self._kernel.now:  # another that arrived at the same instant went first
+        if packet.delivered_s > self._kernel.now:  # another message that arrived at the same time goes first
             self._kernel.at(packet.delivered_s, self.deliver, packet)
             return
         event = self._alone
@@ -45,7 +45,7 @@ class Mailbox:
             self._keep(packet)
 
     def ask(self, event: RecvEvent) -> None:
-        """Give the event its message, or let it wait for one."""
+        """Give the event its message, or queue it until one arrives."""
         packet = self._take(event.source, event.tag) if self._unreceived else None
         if packet is not None:
             event.receive(packet)
@@ -72,7 +72,7 @@ class Mailbox:
             del self._waiting[event.source, event.tag]
 
     def _next_waiting(self, source: int, tag: int) -> RecvEvent | None:
-        """Who waits for this very source goes before who waits for any."""
+        """Return the next waiting receive. A receive from this source has priority over a receive from ANY."""
         queue = self._waiting.get((source, tag)) or self._waiting.get((ANY, tag))
         if queue is None:
             return None
@@ -96,7 +96,7 @@ class Mailbox:
         self._by_source.setdefault((packet.source, packet.tag), deque()).append(packet)
 
     def _take(self, source: int, tag: int) -> SendEvent | None:
-        """Remove the packet that came first, of all or of one source's."""
+        """Remove and return the packet that arrived first, of all sources or of one."""
         packet = self._single.get(tag)
         if packet is None:
             packet = self._take_queued(source, tag) if tag in self._by_tag else None

@@ -1,4 +1,4 @@
-"""Messages of the simulated world: sending one, and receiving one.
+"""Messages of the simulation: send and receive.
 
 A simulation spends most of its time here, so there are few helper functions: a call costs as much as the work in it.
 """
@@ -12,9 +12,9 @@ from paceline.clusters.simulated.kernel import Event, Waiter
 from paceline.context import ANY, Combine, Message
 from paceline.errors import MismatchError
 from paceline.links.receiving import TAG_MASK
-from paceline.replica.sums import combine_into
+from paceline.model.sums import combine_into
 from paceline.trace import Kind
-from paceline.trace.spans import pack_span, pack_two_spans
+from paceline.trace.spans import NO_MESSAGE, pack_span, pack_two_spans
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 
 __all__ = ["RecvEvent", "SendEvent"]
 
-# As plain numbers: a member of an enumeration takes longer to find.
+# Plain integers: reading an enumeration member is slower.
 _SEND, _RECEIVE, _WAIT = int(Kind.SEND), int(Kind.RECEIVE), int(Kind.WAIT)
 
-# The same as calling the NamedTuple, in half the time: it skips a Python function.
+# Same as calling the NamedTuple, but twice as fast: it skips a Python function.
 _new_tuple = tuple.__new__
 
 
 class SendEvent(Event[None]):
-    """A message under way. Done when the port out has carried it."""
+    """A message in flight. Done when the sender's port has carried it."""
 
     __slots__ = (
         "_context",
@@ -41,6 +41,7 @@ class SendEvent(Event[None]):
         "delivered_s",
         "ends_s",
         "header",
+        "message",
         "nbytes",
         "source",
         "start_s",
@@ -59,7 +60,9 @@ class SendEvent(Event[None]):
     begins_s: float
     """When it enters its receiver's port."""
     delivered_s: float
-    """When it is all there."""
+    """When it has arrived completely."""
+    message: int
+    """Id in the spans of both ends."""
 
     def __init__(
         self, context: SimulatedContext, to: int, tensor: Tensor, tag: int, header: tuple[float, ...]
@@ -90,15 +93,19 @@ class SendEvent(Event[None]):
         nbytes, outcome = self.nbytes, context.outcome
         outcome.bytes_sent += nbytes
         outcome.messages_sent += 1
-        context.record_packed(pack_span(_SEND, self.start_s, self.ends_s, self.to, nbytes, context.step))
+        self.message = message = context.next_message()
+        context.record_packed(
+            pack_span(_SEND, self.start_s, self.ends_s, self.to, nbytes, context.step, message)
+        )
 
     def _deliver_here(self) -> None:
-        """A message between two programs of one rank takes no time and counts for nothing."""
+        """Deliver a message between two programs of one rank. It takes no time and is not counted."""
         now_s = self._context.kernel.now
         self.start_s = self.begins_s = self.ends_s = self.delivered_s = now_s
+        self.message = NO_MESSAGE
         self._context.box.deliver(self)
 
-    # Its end is known from the start, so no event marks it unless somebody waits for it.
+    # Its end is known from the start, so no call is scheduled for it unless a process waits.
 
     @property
     def done(self) -> bool:
@@ -114,14 +121,14 @@ class SendEvent(Event[None]):
             self.start()
         kernel = self._context.kernel
         if self.ends_s > kernel.now and not self._ended and not kernel.skip_to(self.ends_s):
-            if self.waiter is None:  # the first that waits for it schedules its end as an event
+            if self.waiter is None:  # the first waiter schedules its end
                 kernel.at(self.ends_s, kernel.finish, self)
             yield self
         if self.error is not None:
             raise self.error
 
     async def detach(self) -> None:
-        """Its tensor may be overwritten: it was copied when it was sent."""
+        """Return immediately. The tensor may be overwritten: it was copied when it was sent."""
 
     def park(self, waiter: Waiter) -> None:
         if self.waiter is None:
@@ -133,7 +140,7 @@ class SendEvent(Event[None]):
 
 
 class RecvEvent(Event[Message]):
-    """Done when the message is there."""
+    """Done when the message has arrived."""
 
     __slots__ = ("_began_s", "_combine", "_context", "_into", "_positions", "source", "tag")
 
@@ -146,7 +153,7 @@ class RecvEvent(Event[Message]):
         tag: int,
         positions: dict[int, int] | None = None,
     ) -> None:
-        """`positions`: what ranks are called in a group that is not everybody."""
+        """Create a receive. `positions` maps ranks to positions in a group. None for the group of all ranks."""
         self.done = self.started = False
         self.error = self.waiter = None
         self._context = context
@@ -168,16 +175,16 @@ class RecvEvent(Event[Message]):
         context = self._context
         kernel, step = context.kernel, context.step
         began_s, begins_s = self._began_s, packet.begins_s
-        source, nbytes, now_s = packet.source, packet.nbytes, kernel.now
+        source, nbytes, now_s, message = packet.source, packet.nbytes, kernel.now, packet.message
         if begins_s > began_s:
             context.record_packed(
                 pack_two_spans(
-                    _WAIT, began_s, begins_s, source, 0, step,
-                    _RECEIVE, begins_s, now_s, source, nbytes, step,
+                    _WAIT, began_s, begins_s, source, 0, step, message,
+                    _RECEIVE, begins_s, now_s, source, nbytes, step, message,
                 )
             )  # fmt: skip
         else:
-            context.record_packed(pack_span(_RECEIVE, began_s, now_s, source, nbytes, step))
+            context.record_packed(pack_span(_RECEIVE, began_s, now_s, source, nbytes, step, message))
         tensor = packet.tensor if self._into is None else self._combined(packet, self._into)
         tag, positions = self.tag, self._positions
         if positions is not None:

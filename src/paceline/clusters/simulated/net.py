@@ -1,4 +1,4 @@
-"""The part of a context that talks, in virtual time."""
+"""The communication part of a context in virtual time."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from torch import Tensor
 from paceline.clusters.rank.counter import LATE
 from paceline.clusters.rank.groups import Group
 from paceline.clusters.simulated.messages import RecvEvent, SendEvent
-from paceline.clusters.simulated.whole_collective import PartEvent, suits
+from paceline.clusters.simulated.whole_collective import CollectivePart, suits
 from paceline.clusters.simulated.window import SimulatedWindow, View
+from paceline.collectives.interpreter import interpret
 from paceline.context import ANY, Combine
 from paceline.errors import ConfigurationError
-from paceline.interpreter import interpret
-from paceline.schedules.collective import Collective
+from paceline.schedules.collectives.collective import Collective
 
 if TYPE_CHECKING:
     from paceline.clusters.simulated.context import SimulatedContext
@@ -24,7 +24,7 @@ __all__ = ["SimulatedGroupNet", "SimulatedNet"]
 
 
 class SimulatedNet:
-    """Everybody, as one of the ranks sees it. It satisfies `paceline.context.Net`."""
+    """The group of all ranks, seen from one of them. It satisfies `paceline.context.Net`."""
 
     __slots__ = ("_base", "_context", "group", "hosts", "rank", "size")
 
@@ -41,7 +41,7 @@ class SimulatedNet:
         return self._context.world.shares_memory
 
     def seen_by(self, context: SimulatedContext) -> SimulatedNet:
-        """The same group, for another program of this rank."""
+        """Return the same group for another program of this rank."""
         return type(self)(context, self.group)
 
     def send(self, to: int, tensor: Tensor, *, tag: int = 0, header: tuple[float, ...] = ()) -> SendEvent:
@@ -56,8 +56,8 @@ class SimulatedNet:
         if collective.algorithm == "native":
             bound, remedy = "must not be native in a simulation", "torch.distributed keeps no virtual time"
             raise ConfigurationError("algorithm", bound, "native", remedy)
-        if self._context.world.whole_collectives and suits(collective):
-            return PartEvent(self._context, self.group, collective, data, combine)
+        if suits(collective, data.numel()):
+            return CollectivePart(self._context, self, collective, data, combine)
         next_tag = self.group.next_collective
         return interpret(self._context, self, collective, data, combine=combine, next_tag=next_tag)
 
@@ -85,7 +85,7 @@ class SimulatedNet:
 
 
 class SimulatedGroupNet(SimulatedNet):
-    """Some of the ranks, called by their positions."""
+    """A group of some of the ranks. Ranks are addressed by their positions."""
 
     __slots__ = ()
 

@@ -1,14 +1,9 @@
-"""The simulated network: every rank has one port out and one port in, each carrying one message at a time.
-
-A message of n bytes starts when its sender's port is free, keeps that port busy for n x seconds-per-byte, begins to
-arrive one latency later, and keeps its receiver's port busy as long; ports in serve messages as they arrive.
-"""
+"""Simulated network: every rank has one output port and one input port. The link model is in `costs.transfers`."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -16,49 +11,47 @@ from paceline.clusters.simulated.kernel import Kernel
 from paceline.clusters.simulated.mailbox import Mailbox
 from paceline.clusters.simulated.messages import SendEvent
 from paceline.costs import Link
-from paceline.schedules.network import LinkCost
+from paceline.costs.transfers import Resource, arrival_order
+from paceline.schedules.collectives.network import LinkCost
 
 if TYPE_CHECKING:
-    from paceline.clusters.simulated.group_run import GroupRun
+    from paceline.clusters.simulated.group_operation import GroupOperation
 
-__all__ = ["Disturbed", "DisturbedRun", "Network"]
-
-
-class Disturbed(Exception):  # noqa: N818
-    """A message was sent while a collective was being timed as a whole, which holds only if nothing else is sent."""
+__all__ = ["Network", "PortState", "Ports"]
 
 
-class DisturbedRun(Disturbed):
-    """The passes and sums of a tensor group cannot be timed as a whole: see `group_run`."""
+PortState: TypeAlias = tuple[float, float, float, SendEvent | list[SendEvent] | None]
+"""When the output port and the input port are free, when messages last arrived, and which."""
 
 
 class Ports:
     """Both ports of one rank."""
 
-    __slots__ = ("arrived", "coming", "deliver", "in_free_s", "instant_s", "out_free_s", "run")
+    __slots__ = ("arrived", "claim", "claims", "coming", "deliver", "instant_s", "receiver", "sender")
 
     def __init__(self, deliver: Callable[[SendEvent], None]) -> None:
         self.deliver = deliver
-        self.out_free_s = self.in_free_s = 0.0
+        self.sender, self.receiver = Resource(), Resource()
         self.coming = 0
-        """Messages on the way here whose turn at the port in is not known yet."""
+        """Messages in flight to this rank with an unknown turn at the input port, plus claims of that port."""
         self.instant_s = -1.0
         """When messages last arrived."""
         self.arrived: SendEvent | list[SendEvent] | None = None
-        """Those that arrived then, in their order: hardly ever several."""
-        self.run: GroupRun | None = None
-        """Who knows when these ports are free, while this rank's group is timed as a whole."""
+        """Messages that arrived at that time, in order. Rarely more than one."""
+        self.claim: GroupOperation | None = None
+        """Group operation that claims the output port. The port then appears to be occupied for ever."""
+        self.claims: list[GroupOperation] = []
+        """Group operations that claim the input port, in order of age."""
 
-    def enter_run(self, run: GroupRun) -> None:
-        """From now on messages that arrive take their turn in the run, and none may be sent."""
-        self.run = run
-        self.coming += 1  # nothing can be known of a message before it arrives
-        self.out_free_s = math.inf
+    def state(self, out_free_s: float) -> PortState:
+        """Return the present state, with an output port that is free at `out_free_s`."""
+        return out_free_s, self.receiver.free_s, self.instant_s, self.arrived
 
-    def leave_run(self, out_free_s: float, in_free_s: float) -> None:
-        self.run = None
-        self.coming -= 1
-        self.out_free_s, self.in_free_s = out_free_s, in_free_s
+    def copy(self, state: PortState) -> Ports:
+        """Return unclaimed ports of the same rank in another state."""
+        made = Ports(self.deliver)
+        made.sender.free_s, made.receiver.free_s, made.instant_s, made.arrived = state
+        return made
 
 
 class Network:
@@ -66,71 +59,65 @@ class Network:
 
     def __init__(self, kernel: Kernel, hosts: Sequence[int], link: Link, inside: Link) -> None:
         self.kernel = kernel
+        self._at = kernel.at
         ranks = len(hosts)
         self.boxes = [Mailbox(kernel) for _ in range(ranks)]
         self.ports = [Ports(box.deliver) for box in self.boxes]
-        self.under_way = 0
-        """Messages that have not reached their port in."""
-        self._reserved_until_s = self._last_collective_ends_s = 0.0
-        self._whole_collectives = 0
+        self.operations: set[GroupOperation] = set()
+        """Group operations that are timed as a whole and have not ended."""
+        self.is_closed = False
         self._hosts = hosts
         self._between = (link.latency_s, link.seconds_per_byte)
         self._inside = (inside.latency_s, inside.seconds_per_byte)
         self.uniform = len(set(hosts)) == 1 or self._inside == self._between
 
     def cost(self, source: int, to: int) -> tuple[float, float]:
-        """Latency and seconds per byte from one rank to another."""
+        """Return the latency and the seconds per byte from one rank to another."""
         if self.uniform or self._hosts[source] != self._hosts[to]:
             return self._between
         return self._inside
 
     def close(self) -> None:
-        """Forget the last messages. They refer to this network: only the garbage collector could free such a cycle."""
+        """Drop the ports. They refer to this network: only the garbage collector could free such a cycle."""
+        self.is_closed = True
         self.ports.clear()
+        self.operations.clear()
+
+    def can_isolate(self, members: Sequence[int]) -> bool:
+        """Return whether an operation of these ranks can be timed as a whole."""
+        return True
 
     def post(self, packet: SendEvent) -> None:
-        """Send."""
-        start_s = self.kernel.now
-        if start_s < self._reserved_until_s:
-            raise Disturbed
+        """Send a message."""
+        now_s = self.kernel.now
         in_order = self.uniform
         latency_s, per_byte_s = self._between if in_order else self.cost(packet.source, packet.to)
         packet.carry_s = carry_s = packet.nbytes * per_byte_s
-        out, into = self.ports[packet.source], self.ports[packet.to]
-        if out.out_free_s > start_s:
-            if out.run is not None:
-                raise DisturbedRun
-            start_s = out.out_free_s
+        ports = self.ports
+        out, into = ports[packet.source], ports[packet.to]
+        sender = out.sender
+        start_s = sender.occupy(now_s, carry_s)
+        if start_s != now_s:
+            if out.claim is not None:
+                out.claim.fall_back()
+                start_s = sender.occupy(now_s, carry_s)
             in_order = False
         packet.start_s = start_s
-        packet.ends_s = out.out_free_s = start_s + carry_s
-        packet.begins_s = begins_s = start_s + latency_s
+        packet.ends_s = sender.free_s
         if in_order and not into.coming:
-            self._arrive(packet, into, begins_s)
+            self._arrive(packet, into, start_s + latency_s)
         else:
-            # Ports in are taken in the order of arrival, which is known only when the time has come.
+            # Input ports are occupied in order of arrival. This order is known only at the time of arrival.
+            packet.begins_s = begins_s = start_s + latency_s
             into.coming += 1
-            self.under_way += 1
-            self.kernel.at(begins_s, self._arrive_late, packet)
+            self._at(begins_s, self._arrive_late, packet)
 
-    def reserve(self) -> None:
-        """From now on a collective is to be timed as a whole: other messages would disturb it."""
-        self._whole_collectives += 1
-        self._reserved_until_s = math.inf
-
-    def release(self, at_s: float) -> None:
-        """The collective will have ended at `at_s`."""
-        self._whole_collectives -= 1
-        self._last_collective_ends_s = max(self._last_collective_ends_s, at_s)
-        if not self._whole_collectives:
-            self._reserved_until_s = self._last_collective_ends_s
-
-    @property
-    def is_reserved(self) -> bool:
-        return self.kernel.now < self._reserved_until_s
+    def arrive(self, packet: SendEvent) -> None:
+        """Give a message that arrives now its turn at the input port."""
+        self._arrive(packet, self.ports[packet.to], packet.begins_s)
 
     def latencies(self, group: np.ndarray) -> LinkCost:
-        """From each rank of a group to each other, as the timer of schedules takes it."""
+        """Return the latencies between the ranks of a group, for the schedule timer."""
         return self._costs(group, 0)
 
     def seconds_per_byte(self, group: np.ndarray) -> LinkCost:
@@ -149,12 +136,18 @@ class Network:
 
     def _arrive_late(self, packet: SendEvent) -> None:
         into = self.ports[packet.to]
-        into.coming -= 1
-        self.under_way -= 1
-        if into.run is None:
+        if not into.claims:
+            into.coming -= 1
             self._arrive(packet, into, packet.begins_s)
+            return
+        for operation in tuple(into.claims):
+            if operation.is_disturbed_by(packet):
+                operation.fall_back()
+        into.coming -= 1  # not earlier: operations that fall back must leave this message its turn
+        if into.claims:
+            into.claims[0].receive(packet)
         else:
-            into.run.receive(packet)
+            self._arrive(packet, into, packet.begins_s)
 
     def _arrive(self, packet: SendEvent, into: Ports, begins_s: float) -> None:
         if begins_s == into.instant_s:
@@ -162,19 +155,20 @@ class Network:
             return
         into.instant_s = begins_s
         into.arrived = packet
-        if into.in_free_s > begins_s:
-            packet.begins_s = begins_s = into.in_free_s
-        into.in_free_s = packet.delivered_s = delivered_s = begins_s + packet.carry_s
-        self.kernel.at(delivered_s, into.deliver, packet)
+        receiver = into.receiver
+        packet.begins_s = receiver.occupy(begins_s, packet.carry_s)
+        packet.delivered_s = delivered_s = receiver.free_s
+        self._at(delivered_s, into.deliver, packet)
 
     def _arrive_together(self, packet: SendEvent, into: Ports) -> None:
-        """Of messages that arrive at one instant those of lower ranks go first, whichever was handled first."""
+        """Order messages that arrive at the same time, independent of the order of the calls."""
         assert into.arrived is not None
         together = into.arrived if isinstance(into.arrived, list) else [into.arrived]
-        free_s = together[0].begins_s  # when the port was free for the first of them
-        into.arrived = together = sorted([*together, packet], key=lambda each: (each.start_s, each.source))
+        into.receiver.free_s = together[0].begins_s  # when the port was free for the first of them
+        into.arrived = together = sorted(
+            [*together, packet], key=lambda each: arrival_order(into.instant_s, each.start_s, each.source)
+        )
         for each in together:
-            each.begins_s = free_s
-            each.delivered_s = free_s = free_s + each.carry_s
-        into.in_free_s = free_s
-        self.kernel.at(packet.delivered_s, into.deliver, packet)
+            each.begins_s = into.receiver.occupy(into.instant_s, each.carry_s)
+            each.delivered_s = into.receiver.free_s
+        self._at(packet.delivered_s, into.deliver, packet)

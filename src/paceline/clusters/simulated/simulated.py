@@ -1,29 +1,34 @@
-"""Workers in virtual time: any number of them, on any network, with or without the mathematics."""
+"""Workers in virtual time: any number of workers, on any network, with or without the mathematics."""
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from paceline.chance import seeded
-from paceline.clusters.checks import check_compute, check_threads, check_workers, share_of_cores, thread_words
-from paceline.clusters.gc_pause import gc_paused
-from paceline.clusters.job import Consult, Job
-from paceline.clusters.outcome import Outcome
+from paceline.clusters.base.checks import (
+    check_compute,
+    check_threads,
+    check_workers,
+    share_of_cores,
+    thread_words,
+)
+from paceline.clusters.base.gc_pause import gc_paused
+from paceline.clusters.base.job import Cluster, Consult, Job
+from paceline.clusters.base.outcome import Outcome
+from paceline.clusters.base.threads import computing_threads
+from paceline.clusters.rank.checkpoint_writer import prepare_all
 from paceline.clusters.rank.failures import failure_of
-from paceline.clusters.rank.keeper import prepare_all
+from paceline.clusters.rank.loss_trial import request_trial
 from paceline.clusters.simulated.context import SharedData, SimulatedContext, World
+from paceline.clusters.simulated.fault_injector import FaultInjector
+from paceline.clusters.simulated.faulty_network import LossyNetwork
 from paceline.clusters.simulated.gradient_timer import GradientTimer
 from paceline.clusters.simulated.kernel import Kernel, Process
-from paceline.clusters.simulated.losses import Losses
-from paceline.clusters.simulated.lossy_network import LossyNetwork
-from paceline.clusters.simulated.models import build_model, count_operations, whole_replica
-from paceline.clusters.simulated.network import Disturbed, DisturbedRun, Network
+from paceline.clusters.simulated.models import count_operations, whole_replica
+from paceline.clusters.simulated.network import Network
 from paceline.clusters.simulated.pass_timer import PassTimer
-from paceline.clusters.threads import computing_threads
 from paceline.costs import Link
 from paceline.costs.counted import Counted
 from paceline.costs.devices import Device, device_of
@@ -31,13 +36,14 @@ from paceline.costs.measured import Measured
 from paceline.costs.prices import Given, Pricing
 from paceline.costs.stragglers import Stragglers
 from paceline.costs.times import Times
+from paceline.data.batches import GlobalBatches
+from paceline.data.samples import Samples
 from paceline.errors import Cancelled, ConfigurationError, RunError, UnknownNameError
 from paceline.faults import Kill
-from paceline.replica.batches import GlobalBatches
-from paceline.replica.replica import Replica
-from paceline.replica.samples import Samples
-from paceline.replica.shapes import ShapeReplica
-from paceline.run import Progress
+from paceline.model.engines.shape_model import ShapeModel
+from paceline.model.replica import Replica
+from paceline.runs.run import Progress
+from paceline.system.seeding import seeded
 
 __all__ = ["Simulated"]
 
@@ -47,33 +53,34 @@ MATHS = ("real", "none")
 SHARED_MEMORY = "shared-memory"
 MAX_WORKERS = 1_000_000
 _KEPT = 64
-"""Batches of a stream that are kept: workers in virtual time read it together, and may be some steps apart."""
+"""Number of buffered batches of a stream. Workers in virtual time share it, and may be some steps apart."""
 
 
 @dataclass(frozen=True, slots=True)
-class Simulated:
+class Simulated(Cluster):
     """Virtual time. `math="real"` gives true losses on a virtual clock; `math="none"` gives the clock alone."""
 
     workers: int = 4
     compute: Times | None = None
-    """Seconds of one gradient, of whatever size. None: what the task's own gradients take here, by their samples."""
+    """Seconds of one gradient of any size. None to measure the task's gradients here, by their number of samples."""
     link: Link | str = field(default_factory=lambda: Link("10Gbps", "50us"))
-    """Between hosts; or between all ranks, where there is one. "shared-memory": they talk as those of `pl.Local` do."""
+    """Link between hosts, or between all ranks if there is one host. "shared-memory": shared memory as in
+    `pl.Local`."""
     math: str = "real"
     slow: Mapping[int, float] = field(default_factory=dict)
     delay: Times | Mapping[int, Times] | None = None
     hosts: int = 1
-    """Ranks are spread over so many hosts, in order."""
+    """Number of hosts. Ranks are distributed over them in order."""
     inside: Link = field(default_factory=lambda: Link("100Gbps", "1us"))
-    """The memory of a host: between its ranks, where there are several hosts or the link is shared memory. Reads of a
-    window take its bandwidth, barriers its latency. With one host and a `pl.Link`, that link is between all ranks, and
-    windows cost nothing."""
+    """Memory of a host. It connects the ranks of a host if there are several hosts or the link is shared memory. Reads
+    of a window use its bandwidth, barriers its latency. With one host and a `pl.Link`, that link connects all ranks,
+    and windows cost nothing."""
     threads: int | None = None
-    """With how many threads each rank computes, which can change the last bits of sums. None: as `pl.Local`."""
+    """Compute threads of each rank. They can change the last bits of sums. None to use the default of `pl.Local`."""
     faults: Sequence[Kill] = ()
-    """What goes wrong, and when."""
+    """Faults and their times."""
     device: Device | str | None = None
-    """What each rank computes with: one of `pl.devices`, or its name. Its speed prices operations that are counted."""
+    """Compute device of each rank: one of `pl.devices`, or its name. Its speed gives the time of counted operations."""
 
     def __post_init__(self) -> None:
         check_workers(self.workers, at_most=MAX_WORKERS)
@@ -92,7 +99,11 @@ class Simulated:
             raise ConfigurationError("inside", "must be a pl.Link", self.inside, remedy)
         if self.link == SHARED_MEMORY and self.hosts != 1:
             raise ConfigurationError("hosts", 'must be 1 with link="shared-memory"', self.hosts)
-        if not isinstance(self.hosts, int) or not 1 <= self.hosts <= self.workers:
+        if (
+            not isinstance(self.hosts, int)
+            or isinstance(self.hosts, bool)
+            or not 1 <= self.hosts <= self.workers
+        ):
             raise ConfigurationError("hosts", f"must be a whole number from 1 to {self.workers}", self.hosts)
         self.stragglers.check(self.workers)
         _check_faults(self.faults)
@@ -108,7 +119,7 @@ class Simulated:
 
     @property
     def between(self) -> Link:
-        """What messages cost between ranks that are not said to be of one host."""
+        """Link between ranks that are not on one host."""
         return self.link if isinstance(self.link, Link) else self.inside
 
     @property
@@ -122,33 +133,17 @@ class Simulated:
         consult: Consult | None = None,
     ) -> list[Outcome]:
         self._check_faulty_ranks(job)
+        request_trial(job, job.workers - 1)
         threads = self.threads or share_of_cores(job.workers)  # as many as the real run would use
-        # The ranks compute in the caller's process, and must leave its random numbers as they were.
+        # The ranks compute in the caller's process, and must not change the state of its random generators.
         with computing_threads(threads), gc_paused(), seeded(job.seed):
-            # A rank that dies in a collective disturbs it in any case. Callbacks must be called once, and checkpoints
-            # written once.
-            if not self.faults and consult is None and job.keeping is None:
-                try:
-                    return self._run(job, progress, None, rings=True, runs=True)
-                except DisturbedRun:
-                    pass
-                except Disturbed:
-                    with contextlib.suppress(DisturbedRun):
-                        return self._run(job, progress, None, rings=False, runs=True)
-            return self._run(job, progress, consult, rings=False, runs=False)
+            return self._run(job, progress, consult)
 
     def _run(
-        self,
-        job: Job,
-        progress: Callable[[Progress], None] | None,
-        consult: Consult | None,
-        *,
-        rings: bool,
-        runs: bool,
+        self, job: Job, progress: Callable[[Progress], None] | None, consult: Consult | None
     ) -> list[Outcome]:
-        """`rings`, `runs`: whether collectives, and tensor groups' passes and sums, are timed as a whole."""
         world = self._world(job, progress)
-        world.whole_collectives, world.whole_runs, world.consult = rings, runs, consult
+        world.consult = consult
         contexts = self._contexts(job, world)
         prepare_all(contexts, job)
         processes: list[Process[Any]] = []
@@ -162,14 +157,14 @@ class Simulated:
             holds = {context.rank: context.outcome.holds for context in contexts}
             for context, process in zip(contexts, processes, strict=True):
                 of_rank = process.error is error and error is not world.callback_error
-                if of_rank and not isinstance(error, Disturbed):
+                if of_rank:
                     raise _naming(failure_of(context.rank, context.step, error), holds) from None
             _naming(error, holds)
             raise
         finally:
+            world.network.close()
             for process in processes:
                 process.cancel()  # after an error some may not have begun
-            world.network.close()
             for context in contexts:
                 context.close()
         for outcome, process in zip(outcomes, processes, strict=True):
@@ -215,7 +210,7 @@ class Simulated:
 
     def _contexts(self, job: Job, world: World) -> Sequence[SimulatedContext]:
         if self.faults:
-            return Losses(world, job, self.faults).contexts(self._replicas(job))
+            return FaultInjector(world, job, self.faults).contexts(self._replicas(job))
         return [SimulatedContext(world, job, rank, replica) for rank, replica in self._replicas(job)]
 
     def _check_faulty_ranks(self, job: Job) -> None:
@@ -231,12 +226,9 @@ class Simulated:
             return [(rank, None) for rank in range(job.ranks)]
         if self.math == "none":
             module: Any = task.model
-            shapes = ShapeReplica(task, module.to("meta"), seed=job.seed)
-            return [(rank, shapes) for rank in range(job.ranks)]
-        return [
-            (rank, Replica(task, build_model(job), seed=job.seed, rank=rank, autocast=job.autocast))
-            for rank in range(job.ranks)
-        ]
+            shapes = ShapeModel(task, module.to("meta"))
+            return [(rank, Replica.of_shapes(shapes)) for rank in range(job.ranks)]
+        return [(rank, whole_replica(job, rank)) for rank in range(job.ranks)]
 
     def __str__(self) -> str:
         link = f"shared memory {self.inside}" if self.link == SHARED_MEMORY else f"link {self.link}"
@@ -254,7 +246,7 @@ class Simulated:
 
 
 def _naming(error: E, holds: Mapping[int, str]) -> E:
-    """The same error, which says what the ranks it names hold of the model."""
+    """Return the same error. Its text now includes what the named ranks hold of the model."""
     if isinstance(error, RunError):
         error.holds = holds
     return error

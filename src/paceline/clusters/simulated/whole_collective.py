@@ -1,165 +1,188 @@
-"""Rings of many simulated ranks, timed as a whole instead of message by message.
+"""Ring collectives of many simulated ranks, timed as a whole instead of message by message.
 
-It gives the same seconds, which holds only while nothing else uses the ports meanwhile. Where something does,
-`Disturbed` is raised, and the cluster runs the job again message by message.
+If another message uses the ports of the ranks at the same time, the collective falls back to single messages: see
+`group_operation`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from itertools import pairwise
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from paceline.clusters.simulated.kernel import Event
-from paceline.clusters.simulated.network import Disturbed
+from paceline.clusters.simulated.group_operation import GroupOperation
+from paceline.clusters.simulated.group_part import GroupPart
+from paceline.clusters.simulated.messages import SendEvent
+from paceline.collectives.interpreter import interpret
 from paceline.context import Combine
 from paceline.errors import MismatchError
-from paceline.replica.sums import combine_into
-from paceline.schedules.collective import Collective
-from paceline.schedules.count import Traffic, count
-from paceline.schedules.timing import time_schedule
+from paceline.model.sums import combine_into
+from paceline.schedules.collectives.collective import Collective
+from paceline.schedules.collectives.count import Traffic, count
+from paceline.schedules.collectives.timing import Timing, time_schedule
 from paceline.trace import Kind
+from paceline.trace.spans import pack_span
 
 if TYPE_CHECKING:
-    from paceline.clusters.rank.groups import Group
     from paceline.clusters.simulated.context import SimulatedContext
+    from paceline.clusters.simulated.net import SimulatedNet
 
-__all__ = ["MANY", "PartEvent", "WholeCollective", "suits"]
+__all__ = ["MANY", "CollectivePart", "WholeCollective", "suits"]
 
 MANY = 32
-"""Ranks from which it pays to time a collective as a whole."""
-
-_ROUNDING = 1e-9
+"""Minimum number of ranks to time a collective as a whole."""
 
 
-def suits(collective: Collective) -> bool:
-    """Rings only: they have so many messages that it pays, and no rank can end one before all have come."""
-    return collective.size >= MANY and collective.algorithm == "ring"
+def suits(collective: Collective, length: int) -> bool:
+    """Return whether to time a collective of `length` values as a whole.
+
+    Rings only: they have many messages, and end after all ranks have begun. An empty chunk takes no time at a port, so
+    a repetition after a fall-back might give messages that arrive at the same instant another order.
+    """
+    return (
+        collective.size >= MANY and collective.algorithm == "ring" and _has_no_empty_chunk(collective, length)
+    )
 
 
-class PartEvent(Event[None]):
+@lru_cache(maxsize=1024)
+def _has_no_empty_chunk(collective: Collective, length: int) -> bool:
+    if collective.bounds is None:
+        return length >= collective.size
+    return all(start < stop for start, stop in pairwise(collective.bounds))
+
+
+class CollectivePart(GroupPart[None]):
     """One rank's part in a collective that is timed as a whole."""
 
-    __slots__ = ("_group", "_whole", "arrival_s", "collective", "combine", "context", "data")
+    __slots__ = ("collective", "combine", "data", "step")
 
-    _whole: WholeCollective
+    step: int
+    """Step of the rank when all ranks had joined."""
 
     def __init__(
         self,
         context: SimulatedContext,
-        group: Group,
+        net: SimulatedNet,
         collective: Collective,
         data: Tensor,
         combine: Combine,
     ) -> None:
-        super().__init__()
-        self.context = context
-        self._group = group
+        super().__init__(context, net)
         self.collective = collective
         self.data = data
         self.combine = combine
-        self.arrival_s = 0.0
         self.result = None
 
     def start(self) -> None:
-        """Counted now, not when it is made: the ranks' parts belong together in the order in which they begin."""
-        group, under_way = self._group, self.context.world.under_way
-        key = group.base | group.next_collective()
-        if key not in under_way:
-            under_way[key] = WholeCollective(self.collective, group.members)
-        self._whole = under_way[key]
-        self.arrival_s = self.context.now()
-        self._whole.join(self)
-        if self._whole.is_complete:
-            del under_way[key]
+        self.join()
 
-    def __str__(self) -> str:
-        return f"{self.collective.goal} for rank {', '.join(map(str, self._whole.missing()[:10]))}"
+    def new_operation(self) -> WholeCollective:
+        return WholeCollective(self.context, self.collective, self.net.group.members)
+
+    async def run_messages(self) -> None:
+        await interpret(
+            self.context,
+            self.net,
+            self.collective,
+            self.data,
+            combine=self.combine,
+            next_tag=lambda: self.tag,
+        )
 
 
-class WholeCollective:
-    """All ranks' parts in one collective."""
+class WholeCollective(GroupOperation):
+    """The parts of all ranks in one collective."""
 
-    def __init__(self, collective: Collective, group: Sequence[int]) -> None:
+    gives_way: ClassVar[bool] = True
+
+    parts: dict[int, CollectivePart]
+
+    def __init__(self, context: SimulatedContext, collective: Collective, members: Sequence[int]) -> None:
+        super().__init__(context, members)
         self.collective = collective
-        self.group = group
-        self._events: dict[int, PartEvent] = {}
+        self._meeting = context.world.next_meeting()
+        self._inputs: Tensor | None = None
+        """Inputs of all ranks, from the time when the first rank has ended."""
 
-    @property
-    def is_complete(self) -> bool:
-        return len(self._events) == len(self.group)
+    def describe(self) -> str:
+        missing = [str(rank) for position, rank in enumerate(self.members) if position not in self.parts]
+        return f"{self.collective.goal} for rank {', '.join(missing[:10])}"
 
-    def missing(self) -> list[int]:
-        return [rank for rank in self.group if rank not in self._events]
+    def first_arrival_s(self, position: int) -> float:
+        part, right = self.parts[position], self.members[(position + 1) % len(self.members)]
+        latency_s, _ = self.network.cost(self.members[position], right)
+        return max(part.joined_s, part.out_free_s) + latency_s
 
-    def join(self, event: PartEvent) -> None:
-        network = event.context.network
-        if network.under_way:
-            raise Disturbed
-        if not self._events:
-            network.reserve()
-        self._events[event.context.rank] = event
-        if self.is_complete:
-            self._hold([self._events[rank] for rank in self.group])
+    def is_disturbed_by(self, packet: SendEvent) -> bool:
+        return True
 
-    def _hold(self, events: list[PartEvent]) -> None:
-        first = events[0]
-        _check_alike(events)
-        finish_s = self._time(events)
-        if not first.data.is_meta:
-            perform(self.collective, [event.data for event in events], first.combine)
-        traffic = _traffic(self.collective, first.data.numel(), first.data.itemsize)
-        last = max(events, key=lambda event: event.arrival_s)
-        for position, event in enumerate(events):
-            outcome = event.context.outcome
-            outcome.bytes_sent += traffic.bytes_sent[position]
-            outcome.messages_sent += traffic.messages_sent[position]
-            self._note(event, last, float(finish_s[position]), traffic.bytes_received[position])
+    def begin(self) -> None:
+        parts = self._in_order()
+        _check_alike(parts)
+        self._timing = self._time(parts)
+        self._traffic = _traffic(self.collective, parts[0].data.numel(), parts[0].data.itemsize)
+        self._last = max(parts, key=lambda part: part.joined_s)
+        for position, finish_s in enumerate(self._timing.finish_s.tolist()):
+            parts[position].step = parts[position].context.step
+            self.kernel.at(finish_s, self._end_one, position)
 
-    def _time(self, events: list[PartEvent]) -> np.ndarray:
-        network = events[0].context.network
-        arrivals_s = np.array([event.arrival_s for event in events])
-        in_free_s = np.array([network.ports[rank].in_free_s for rank in self.group])
-        group = np.array(self.group)
-        # Only its left neighbour sends to a rank. Earlier messages must have come before that neighbour begins.
-        latency_s = [network.cost(left, rank)[0] for left, rank in zip(np.roll(group, 1), group, strict=True)]
-        if np.any(np.roll(arrivals_s, 1) + latency_s < in_free_s - _ROUNDING * (1 + in_free_s)):
-            raise Disturbed
-        timing = time_schedule(
+    def _in_order(self) -> list[CollectivePart]:
+        return [self.parts[position] for position in range(len(self.members))]
+
+    def _time(self, parts: Sequence[CollectivePart]) -> Timing:
+        group = np.array(self.members)
+        return time_schedule(
             self.collective.plan(),
-            length=events[0].data.numel(),
-            itemsize=events[0].data.itemsize,
-            arrivals_s=arrivals_s,
-            latency_s=network.latencies(group),
-            seconds_per_byte=network.seconds_per_byte(group),
-            out_free_s=[network.ports[rank].out_free_s for rank in self.group],
-            in_free_s=in_free_s,
+            length=parts[0].data.numel(),
+            itemsize=parts[0].data.itemsize,
+            arrivals_s=[part.joined_s for part in parts],
+            latency_s=self.network.latencies(group),
+            seconds_per_byte=self.network.seconds_per_byte(group),
+            out_free_s=[part.out_free_s for part in parts],
+            in_free_s=[self.network.ports[rank].receiver.free_s for rank in self.members],
             bounds=self.collective.bounds,
         )
-        for position, rank in enumerate(self.group):
-            network.ports[rank].out_free_s = float(timing.out_free_s[position])
-            network.ports[rank].in_free_s = float(timing.in_free_s[position])
-        network.release(float(timing.finish_s.max()))
-        return timing.finish_s
 
-    def _note(self, event: PartEvent, last: PartEvent, finish_s: float, nbytes: int) -> None:
-        context = event.context
-        if event.arrival_s < last.arrival_s:
-            context.span(Kind.WAIT, event.arrival_s, last.arrival_s, last.context.rank)
-        context.span(Kind.RECEIVE, last.arrival_s, finish_s, nbytes=nbytes)
-        context.kernel.at(finish_s, context.kernel.finish, event)
+    def _end_one(self, position: int) -> None:
+        part, timing, traffic = self.parts[position], self._timing, self._traffic
+        if self._inputs is None and not part.data.is_meta:
+            tensors = [each.data for each in self._in_order()]
+            self._inputs = perform(self.collective, tensors, part.combine)
+        spans = self._spans(part, self.kernel.now, traffic.bytes_received[position])
+        part.record_end(spans, traffic.bytes_sent[position], traffic.messages_sent[position])
+        self.end(position, float(timing.out_free_s[position]), float(timing.in_free_s[position]))
+
+    def _spans(self, part: CollectivePart, finish_s: float, nbytes: int) -> bytes:
+        last, step, meeting = self._last, part.step, self._meeting
+        waits = b""
+        if part.joined_s < last.joined_s:
+            waits = pack_span(Kind.WAIT, part.joined_s, last.joined_s, last.context.rank, 0, step, meeting)
+        return waits + pack_span(Kind.RECEIVE, last.joined_s, finish_s, -1, nbytes, step, meeting)
+
+    def restore(self) -> None:
+        if self._inputs is None:
+            return
+        for part, inputs in zip(self._in_order(), self._inputs, strict=True):
+            if part.recorded is not None:
+                part.data = inputs.clone()  # the rank may use its tensor for other purposes now
+            elif self.collective.goal != "all-gather":
+                part.data.copy_(inputs)
+
+    def forget(self) -> None:
+        self._inputs = None
 
 
-def _check_alike(events: list[PartEvent]) -> None:
-    first = events[0].data
-    for event in events:
-        if event.data.numel() != first.numel() or event.data.dtype != first.dtype:
-            sent, expected = (f"{str(t.dtype)[6:]}[{t.numel()}]" for t in (first, event.data))
-            raise MismatchError(events[0].context.rank, sent, event.context.rank, expected)
+def _check_alike(parts: Sequence[CollectivePart]) -> None:
+    first = parts[0].data
+    for part in parts:
+        if part.data.numel() != first.numel() or part.data.dtype != first.dtype:
+            sent, expected = (f"{str(t.dtype)[6:]}[{t.numel()}]" for t in (first, part.data))
+            raise MismatchError(parts[0].context.rank, sent, part.context.rank, expected)
 
 
 @lru_cache(maxsize=64)
@@ -167,22 +190,27 @@ def _traffic(collective: Collective, length: int, itemsize: int) -> Traffic:
     return count(collective.plan(), length, itemsize, collective.bounds)
 
 
-def perform(collective: Collective, tensors: list[Tensor], combine: Combine) -> None:
-    """Do a whole group's arithmetic around the ring, in the order of its schedule, without any clock."""
+def perform(collective: Collective, tensors: Sequence[Tensor], combine: Combine) -> Tensor:
+    """Do the arithmetic of a whole group around the ring, in the order of its schedule, without a clock.
+
+    Return the inputs, one row for each rank. Of an all-gather, only the rank's own part of a row is its input.
+    """
     bounds = collective.bounds_of(tensors[0].numel(), len(tensors))
     if collective.goal == "all-gather":
         whole = torch.cat([tensor[bounds[rank] : bounds[rank + 1]] for rank, tensor in enumerate(tensors)])
+        rows = whole.expand(len(tensors), -1)
     else:
-        whole = _reduce_around(tensors, bounds, combine)
+        rows = torch.stack(list(tensors))
+        whole = _reduce_around(rows, bounds, combine)
     for rank, tensor in enumerate(tensors):
         part = slice(bounds[rank], bounds[rank + 1]) if collective.goal == "reduce-scatter" else slice(None)
         tensor[part] = whole[part]
+    return rows
 
 
-def _reduce_around(tensors: list[Tensor], bounds: Sequence[int], combine: Combine) -> Tensor:
-    """Chunk c is combined in the order c + 1, c + 2, …, c: one rank further for all chunks at a time."""
-    size, length = len(tensors), tensors[0].numel()
-    rows = torch.stack(tensors)
+def _reduce_around(rows: Tensor, bounds: Sequence[int], combine: Combine) -> Tensor:
+    """Combine chunk c in the order c + 1, c + 2, …, c. All chunks advance by one rank at a time."""
+    size, length = rows.shape
     chunk = torch.repeat_interleave(torch.arange(size), torch.tensor(bounds).diff())
     columns = torch.arange(length)
     whole = rows[(chunk + 1) % size, columns]

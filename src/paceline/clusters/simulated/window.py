@@ -1,4 +1,4 @@
-"""A window of the simulated world: one host's memory. Reading it takes time by its bytes, a barrier its latency."""
+"""Window of the simulation: memory of one host. A read takes time by its bytes, a barrier takes one latency."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from paceline.clusters.simulated.events import Timer
 from paceline.clusters.simulated.kernel import Event, Kernel
 from paceline.context import Combine
 from paceline.costs.link import Link
-from paceline.links.memory import aligned
-from paceline.replica.sums import BLOCK, combine_rows
+from paceline.links.memory.shared import aligned
+from paceline.model.sums import BLOCK, combine_rows
 from paceline.trace import Kind
+from paceline.trace.spans import NO_MESSAGE
 
 if TYPE_CHECKING:
     from paceline.clusters.simulated.context import SimulatedContext
@@ -23,12 +24,13 @@ __all__ = ["SimulatedWindow", "View"]
 
 
 class SimulatedWindow:
-    """The memory itself. Each rank sees it through a `View`."""
+    """The memory of a window. Each rank accesses it through a `View`."""
 
     def __init__(
         self, kernel: Kernel, group: Sequence[int], rows: int, like: Tensor, memory: Link | None = None
     ) -> None:
-        """`memory`: what its reads and barriers cost. None: nothing, for it is there to measure."""
+        """Create a window. `memory` is the cost of its reads and barriers. None for a window that is used for
+        measuring."""
         self.kernel = kernel
         self.memory = Link.ideal() if memory is None else memory
         self.group = tuple(group)
@@ -37,11 +39,11 @@ class SimulatedWindow:
         self.block = torch.empty(BLOCK, dtype=like.dtype, device=like.device)
         self.waiting: list[BarrierEvent] = []
         self.expected = len(self.group)
-        """How many ranks a barrier waits for."""
+        """Number of ranks that a barrier waits for."""
         self._absent: set[int] = set()
 
     def do_without(self, rank: int) -> None:
-        """From now on barriers do not wait for this rank."""
+        """Exclude a rank from all barriers from now on."""
         if rank in self._absent or rank not in self.group:
             return
         self._absent.add(rank)
@@ -50,18 +52,20 @@ class SimulatedWindow:
         self.release(rank)
 
     def release(self, last: int) -> None:
-        """Let those who wait go on if all have come; `last` was the last to come."""
+        """Release the waiting ranks if all have arrived. `last` is the last one to arrive."""
         if len(self.waiting) == self.expected:
             come, self.waiting = self.waiting, []
+            meeting = come[0].context.world.next_meeting() if come else NO_MESSAGE
             latency_s = self.memory.latency_s
             for event in come:
+                event.meeting = meeting
                 if latency_s:
                     self.kernel.at(self.kernel.now + latency_s, event.end, last)
                 else:
                     event.end(last)
 
     def missing(self) -> list[int]:
-        """Who has not come to the barrier that others wait at."""
+        """Return the ranks that have not arrived at the current barrier."""
         here = {event.rank for event in self.waiting}
         return [rank for rank in self.group if rank not in here and rank not in self._absent]
 
@@ -84,7 +88,7 @@ class View:
         return BarrierEvent(self._window, self._context)
 
     def pause(self) -> BarrierEvent:
-        """A barrier that is part of measuring: it takes no virtual time."""
+        """Wait at a barrier for a measurement. It takes no virtual time."""
         return BarrierEvent(self._window, self._context)
 
     async def reduce(
@@ -102,14 +106,17 @@ class View:
 
 
 class BarrierEvent(Event[None]):
-    """Done when every rank of the window has come to it."""
+    """Done when every rank of the window has arrived."""
 
-    __slots__ = ("_began_s", "_context", "_window", "rank")
+    __slots__ = ("_began_s", "_window", "context", "meeting", "rank")
+
+    meeting: int
+    """Id in the spans of all ranks. Set when the last one arrives."""
 
     def __init__(self, window: SimulatedWindow, context: SimulatedContext) -> None:
         super().__init__()
         self._window = window
-        self._context = context
+        self.context = context
         self.rank = context.rank
         self._began_s = 0.0
         self.result = None
@@ -124,10 +131,11 @@ class BarrierEvent(Event[None]):
         return self._window.missing()
 
     def end(self, last: int) -> None:
-        if self.done:  # cancelled meanwhile
+        if self.done:  # cancelled before
             return
         if self._began_s < self._window.kernel.now:
-            self._context.span(Kind.WAIT, self._began_s, self._window.kernel.now, last)
+            now_s = self._window.kernel.now
+            self.context.span(Kind.WAIT, self._began_s, now_s, last, message=self.meeting)
         self._window.kernel.finish(self)
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-// The learning curves: loss, metric and consensus distance over one axis that the reader chooses.
+// The learning curves: loss, metric and consensus distance over an axis selected by the reader.
 
 const AXES = {
   seconds: { kind: "seconds", title: "time", text: "time" },
@@ -125,7 +125,7 @@ function runName(entries, run) {
   return run.repeats > 1 ? `${name}, run ${run.repeat + 1}` : name;
 }
 
-// How many times the least loss the greatest is, by the smoother of the lines that there are.
+// Return the ratio of the largest to the smallest loss, from the smoother of the available lines.
 function lossRange(runs) {
   let low = Infinity;
   let high = 0;

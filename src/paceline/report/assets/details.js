@@ -1,4 +1,4 @@
-// One run in detail: the reader chooses which.
+// One run in detail, selected by the reader.
 
 const STEPS_IN_VIEW = 10;
 const BEGIN = 0.3; // of the run, where the first view begins: the first steps are seldom like the others
@@ -91,7 +91,7 @@ class Details {
   drawFigures(run) {
     explain(byId("waits"), `the rank of a row waited for the rank of a column${grouped(run.waits)}`);
     drawMatrix(this.places.waits, run.waits, {
-      name: "Who waited for whom",
+      name: "Waiting times between ranks",
       format: formatSeconds,
       tell: (waiter, awaited, value) => ({
         heading: `${ranksNamed(waiter)} for ${ranksNamed(awaited)}`,
@@ -109,13 +109,13 @@ class Details {
       }),
       empty: run.bytes.sent
         ? `${formatBytes(run.bytes.sent)} were sent, in collectives that the trace records without the pairs.`
-        : "No bytes were sent: the ranks worked in memory that they share, or there was but one.",
+        : "No bytes were sent: the ranks used shared memory, or there was only one rank.",
     });
     const hasEdges = run.bytes.cells.some(([from, to]) => from !== to);
     byId("topology").hidden = !hasEdges;
     if (hasEdges) {
       const roles = run.bytes.grouped === 1 ? run.lanes.ranks.map((rank) => rank.role) : [];
-      explain(byId("topology"), "the wider, the more bytes; a square serves");
+      explain(byId("topology"), "wider lines: more bytes; squares: servers");
       drawTopology(this.places.topology, run.bytes, roles);
     }
     byId("staleness").hidden = !run.staleness.length;
@@ -127,10 +127,10 @@ class Details {
       name: `rank ${rank.rank}${rank.role === "worker" ? "" : ` ${rank.role}`}`,
       shares: run.lanes.parts[lane],
     }));
-    drawShareBars(this.places["rank-shares"], ranks, this.payload.parts, "Where each rank's time went");
+    drawShareBars(this.places["rank-shares"], ranks, this.payload.parts, "Time of each rank");
   }
 
-  // The textures of the kinds of span that the run has.
+  // Legend: the textures of the kinds of spans in the run.
   drawKeys() {
     const { run } = this.timeline;
     const found = new Set(run.columns.kind);
@@ -153,18 +153,18 @@ class Details {
     const { ranks, until, seconds } = run.lanes;
     const sentences = [
       "Processing fills a lane; sending is its upper half, receiving its lower.",
-      "Far out, a lane shows shares of time.",
-      "The wheel zooms, dragging moves; so do the keys + - and the arrows, and , . go from span to span.",
+      "When zoomed out, a lane shows fractions of time.",
+      "Zoom with the wheel or + and -, move by dragging or with the arrow keys, step through spans with , and .",
     ];
     if (ranks.length < run.rank_count) {
       sentences.push(
         `${ranks.length} of ${formatCount(run.rank_count)} ranks are shown:`,
-        "servers, those most waited for, those longest idle, and some of the others.",
+        "servers, the ranks most waited for, the ranks idle longest, and some of the others.",
       );
     }
     if (until < seconds) {
       sentences.push(
-        `The spans are those of the first ${formatSeconds(until)} of ${formatSeconds(seconds)};`,
+        `The spans are from the first ${formatSeconds(until)} of ${formatSeconds(seconds)};`,
         "the saved run has them all.",
       );
     }

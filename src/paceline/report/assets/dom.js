@@ -1,4 +1,4 @@
-// Elements are made here. Text becomes text nodes, so a name that a user gave is never markup.
+// Creation of elements. Text becomes text nodes, so user-provided names are never markup.
 
 const SVG_NAMESPACE = "http://www.w3.org/2000/svg";
 
@@ -24,14 +24,14 @@ function byId(id) {
   return document.getElementById(id);
 }
 
-// A part of a figure that is drawn anew as often as one likes; the caption above it stays.
+// A part of a figure that can be redrawn. The caption above it stays.
 function drawingPlace(figure) {
   const place = html("div");
   figure.append(place);
   return place;
 }
 
-// What a figure shows, in small letters after its title.
+// Small text after the title of a figure that describes its content.
 function explain(figure, text) {
   const caption = figure.querySelector("figcaption");
   caption.querySelector("small")?.remove();
@@ -40,7 +40,7 @@ function explain(figure, text) {
   }
 }
 
-// Calls `draw(width)` now and whenever the element's width changes.
+// Call `draw(width)` now and whenever the element's width changes.
 function onWidth(element, draw) {
   let last = 0;
   new ResizeObserver(() => {
@@ -52,7 +52,7 @@ function onWidth(element, draw) {
   }).observe(element);
 }
 
-// The same for an element whose drawing is replaced by another: the one before is forgotten.
+// The same for an element that gets a new drawing. The previous drawing is dropped.
 const widthDrawings = new WeakMap();
 
 function onWidthOnce(element, draw) {
@@ -65,7 +65,7 @@ function onWidthOnce(element, draw) {
   }
 }
 
-// A group of buttons of which one is pressed.
+// A group of buttons with one selected.
 function choice(title, options, chosen, choose) {
   const buttons = options.map(([value, text]) => {
     const button = html(

@@ -1,4 +1,4 @@
-// Figures as text: three or four digits and a unit, as Paceline's command line prints them.
+// Figures as text: three or four digits and a unit, as on Paceline's command line.
 
 const SECOND_UNITS = [
   ["ns", 1e-9],
@@ -12,12 +12,12 @@ function significant(value, digits) {
   return String(Number(value.toPrecision(digits)));
 }
 
-// The largest unit of which there is at least one.
+// Return the largest unit that is not larger than the value.
 function secondUnit(seconds) {
   return [...SECOND_UNITS].reverse().find(([, size]) => seconds >= size) ?? SECOND_UNITS[seconds > 0 ? 0 : 3];
 }
 
-// A moment of a run, as exact as a trace is.
+// Format a time of a run, with the precision of a trace.
 function formatMoment(seconds) {
   const [name, size] = secondUnit(seconds);
   return `${significant(seconds / size, 7)} ${name}`;

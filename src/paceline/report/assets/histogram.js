@@ -1,4 +1,4 @@
-// How many gradients were how stale when they were applied.
+// Histogram of the staleness of the applied gradients.
 
 const HISTOGRAM = { height: 250, top: 24, bottom: 44, left: 48, right: 10, mostBars: 40 };
 
@@ -37,10 +37,7 @@ function drawStaleness(place, staleness) {
         ["gradients", formatCount(count)],
         ["share", formatShare(count / total)],
       ];
-      bar.addEventListener("pointermove", (event) =>
-        tooltip.show(`staleness ${bins.name(bin)}`, rows, event.clientX, event.clientY),
-      );
-      bar.addEventListener("pointerleave", () => tooltip.hide());
+      tooltip.follow(bar, `staleness ${bins.name(bin)}`, rows);
       picture.append(bar);
     });
     const x = frame.left + ((mean + 0.5) / bins.size) * frame.bar;
@@ -52,7 +49,7 @@ function drawStaleness(place, staleness) {
   });
 }
 
-// Counts of staleness 0, 1, 2, …; several values share a bar where there are many.
+// Counts of staleness 0, 1, 2, …; if there are many values, several share a bar.
 function binned(staleness) {
   const greatest = staleness.at(-1)[0];
   const size = Math.ceil((greatest + 1) / HISTOGRAM.mostBars);

@@ -1,15 +1,15 @@
-// One lane of the timeline on a canvas: what a rank did between two times.
+// One lane of the timeline on a canvas: the spans of a rank between two times.
 //
-// Processing fills the lane; sending fills its upper half and receiving its lower. Where a rank processes and
-// communicates at a time, the communication is a narrow strip at the foot of the block. Where more spans are in view
-// than a screen can show, the lane shows shares instead: of each column of pixels, how much went to what.
+// Processing fills the lane; sending fills its upper half and receiving its lower half. If a rank processes and
+// communicates at the same time, the communication is a narrow strip at the bottom of the block. If more spans are
+// visible than a screen can show, the lane shows fractions instead: how the time of each pixel column was spent.
 
 const DENSE = 2; // spans for each pixel of width, from which on shares are drawn
 const SPANS_IN_COLUMN = 48; // several steps: with fewer, neighbouring columns would differ by chance
 const WIDEST_COLUMN = 12;
 const STRIP = 4;
 
-// Colours and textures for the lanes, made anew for light and for dark.
+// Colours and textures for the lanes, created separately for the light and the dark theme.
 function makePaints(context, density) {
   const names = [
     ...PROCESSOR_KINDS,
@@ -79,7 +79,7 @@ function makeTexture(context, density, paper, ink, draw) {
   return pattern;
 }
 
-// `box` is where the lane is on the canvas, `view` the times it shows, `run` what `unpackLanes` gave.
+// `box` is the position of the lane on the canvas, `view` the visible times, `run` the result of `unpackLanes`.
 function drawLane(context, lane, run, view, box, paints) {
   context.fillStyle = paints.idle;
   context.fillRect(box.x, box.y, box.width, box.height);
@@ -147,7 +147,7 @@ function label(context, kind, peer, left, right, middle, paints) {
   }
   const x = (left + right - width) / 2;
   if (kind === "wait" || kind === "cancelled" || kind === "evaluate" || kind === "sleep") {
-    // On a texture, text needs a plain ground.
+    // On a texture, text needs a plain background.
     context.fillStyle = paints.paper;
     context.fillRect(x - 4, middle - 8, width + 8, 16);
     context.fillStyle = paints.ink;
@@ -157,7 +157,7 @@ function label(context, kind, peer, left, right, middle, paints) {
   context.fillText(text, x, middle + 0.5);
 }
 
-// The stacked shares of each column, from the foot up: processing by kind, communicating, waiting; the rest is idle.
+// The stacked fractions of each column, from the bottom: processing by kind, communicating, waiting; the rest is idle.
 function drawShares(context, { rows }, run, view, box, paints) {
   const columns = Math.ceil(box.width / box.grain);
   const shares = Object.fromEntries(
@@ -189,7 +189,7 @@ function drawShares(context, { rows }, run, view, box, paints) {
   }
 }
 
-// Adds a stretch from `left` to `right`, in columns, to what covers each column.
+// Add an interval from `left` to `right`, in columns, to the coverage of each column.
 function cover(shares, left, right) {
   for (let column = Math.floor(left); column < right; column += 1) {
     shares[column] += Math.min(right, column + 1) - Math.max(left, column);

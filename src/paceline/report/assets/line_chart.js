@@ -1,7 +1,7 @@
 // A chart of lines: two axes, any number of lines, and the values under the pointer.
 //
 // model = { name, x: { kind, title }, y: { kind, log }, lines, rules: [y] }
-// line  = { name, look, x: [], y: [], faint } with x rising; a y of null is a gap. Faint lines are not told of.
+// line  = { name, look, x: [], y: [], faint } with ascending x; a y of null is a gap. Faint lines have no tooltip.
 
 const CHART = { height: 292, top: 12, right: 14, bottom: 46, markers: 5 };
 
@@ -53,7 +53,7 @@ class LineChart {
     this.place.replaceChildren(picture);
   }
 
-  // The least and greatest values of both axes, or why there is nothing to draw.
+  // Return the ranges of both axes, or the reason that there is nothing to draw.
   range() {
     const lines = this.model.lines;
     if (!lines.length) {
@@ -152,7 +152,7 @@ class LineChart {
     });
   }
 
-  // All points where there are few; else a few, at places of its own for each line so that they do not meet.
+  // Mark all points if there are few; otherwise a few, at different positions for each line so that they do not overlap.
   markers(line, points) {
     const known = points.filter(([, y]) => y !== null);
     const few = known.length <= 2 * CHART.markers;
@@ -182,7 +182,7 @@ class LineChart {
     });
   }
 
-  // Shows the values of all lines at a place of the paper.
+  // Show the values of all lines at a position.
   tell(place, picture, windowY) {
     const { left, right, top, bottom } = this.frame;
     const x = Math.min(right, Math.max(left, place));
@@ -214,7 +214,7 @@ function padded(low, high) {
   return [low >= 0 && low < room ? 0 : low - room, high + room];
 }
 
-// The index of the value nearest to `wanted` in a rising list.
+// Return the index of the value nearest to `wanted` in a sorted list.
 function nearest(values, wanted) {
   let low = 0;
   let high = values.length - 1;

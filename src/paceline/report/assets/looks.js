@@ -1,4 +1,4 @@
-// How lines are told apart: by colour, by dashes, and by markers. An entry of the comparison has one look everywhere.
+// Looks of lines: colour, dashes and markers. An entry of the comparison has the same look everywhere.
 
 const COLOURS = 8;
 const DASHES = ["", "9 4", "2 3", "12 4 2 4", "5 3", "14 4", "2 5", "9 3 2 3 2 3"];
@@ -32,7 +32,7 @@ function markerAt(style, x, y) {
   });
 }
 
-// A short piece of the line, for legends and tables.
+// A short sample of the line, for legends and tables.
 function swatch(entry) {
   const style = look(entry);
   return svg(
@@ -43,7 +43,7 @@ function swatch(entry) {
   );
 }
 
-// A colour of the style sheet as the canvas wants it. Only an element's own colour comes resolved for light or dark.
+// Return a colour of the style sheet for the canvas. Only the colour of an element is resolved for the theme.
 const probe = html("span", { hidden: true });
 
 function colourOf(name) {

@@ -11,17 +11,17 @@ function start() {
   }
   const first = payload.runs.filter((run) => run.typical);
   const rows = first.map((run) => ({ name: payload.entries[run.entry], shares: run.shares }));
-  drawShareBars(byId("shares"), rows, payload.parts, "Where the workers' time went");
+  drawShareBars(byId("shares"), rows, payload.parts, "Time of the workers");
   new Curves(payload);
   showScaling(payload);
   const details = new Details(payload);
   startTheme(() => details.repaint());
-  // A run with several ranks has more to show than one alone.
+  // Prefer a run with several ranks, which has more to show.
   const shown = first.find((run) => run.rank_count > 1) ?? first[0];
   details.show(payload.runs.indexOf(shown)).then(sayReady);
 }
 
-// For programs that open the page: everything is drawn.
+// Signal for programs that open the page: everything is drawn.
 function sayReady() {
   document.documentElement.dataset.ready = "yes";
 }

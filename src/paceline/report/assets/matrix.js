@@ -1,6 +1,6 @@
-// A matrix of ranks as a heat map: the stronger the colour, the more. Arrow keys go from cell to cell.
+// A matrix of ranks as a heat map: a stronger colour is a larger value. Arrow keys move from cell to cell.
 //
-// matrix = { labels, grouped, cells: [[row, column, value]] }; what is not in `cells` is 0.
+// matrix = { labels, grouped, cells: [[row, column, value]] }; missing cells are 0.
 
 const CELL = { widest: 66, highest: 34, textFrom: 34 };
 
@@ -136,7 +136,7 @@ function listenToCells(picture, matrix, frame, tell) {
   });
 }
 
-// A rank's name in a sentence; a row of a large run stands for several.
+// Return the name of a rank for a sentence. In a large run, a row represents several ranks.
 function ranksNamed(label) {
   return label.includes("-") ? `ranks ${label}` : `rank ${label}`;
 }

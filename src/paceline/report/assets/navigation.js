@@ -1,4 +1,4 @@
-// Moving about in the timeline: wheel, drag, pinch, keys and buttons; and the figures of the span under the pointer.
+// Navigation in the timeline: wheel, drag, pinch, keys and buttons; and details of the span under the pointer.
 
 const ZOOM = 1.6; // by a key or a button
 const WHEEL = 0.0022; // by a unit of the wheel, as an exponent
@@ -47,7 +47,7 @@ function navigate(timeline) {
 }
 
 function listenToWheel(timeline, placeOf) {
-  // A turn of the wheel that began on the page goes on scrolling the page, though the pointer comes over the timeline.
+  // A scroll that began on the page continues to scroll the page, even if the pointer reaches the timeline.
   let scrolledAt = -Infinity;
   document.addEventListener(
     "wheel",
@@ -113,7 +113,7 @@ function listenToPointers(timeline, placeOf, hover) {
   canvas.addEventListener("pointerleave", () => tooltip.hide());
 }
 
-// One finger moves the view, two keep the times under them.
+// One finger moves the view. With two fingers, the times under them stay fixed.
 function drag(timeline, before, after) {
   if (after.length === 1) {
     timeline.pan(timeline.timeAt(before[0]) - timeline.timeAt(after[0]));
@@ -155,7 +155,7 @@ function chooseLane(timeline, direction) {
   choose(timeline, timeline.spanAt(middle, y + height / 4));
 }
 
-// The next span of the rank, or the one before; the view follows.
+// Select the next or previous span of the rank, and move the view to it.
 function chooseSpan(timeline, direction) {
   if (!timeline.chosen) {
     chooseLane(timeline, 0);
@@ -172,7 +172,7 @@ function chooseSpan(timeline, direction) {
   }
 }
 
-// All spans of a lane by start, as pairs of start and index.
+// Return all spans of a lane, sorted by start, as pairs of start and index.
 function spanOrder(lane) {
   lane.order ??= ["processor", "send", "receive", "sendMeanwhile", "receiveMeanwhile", "wait"]
     .map((name) => lane.rows[name])

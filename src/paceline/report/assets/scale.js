@@ -1,4 +1,4 @@
-// From values to places on the paper and back, and which values an axis names.
+// Conversion between values and positions, and the labelled values of an axis.
 
 function linearScale(low, high, start, stop) {
   const factor = high > low ? (stop - start) / (high - low) : 0;
@@ -13,7 +13,7 @@ function logScale(low, high, start, stop) {
   return { at: (value) => inner.at(Math.log(value)), invert: (place) => Math.exp(inner.invert(place)) };
 }
 
-// The least of 1, 2, 5, 10, 20, … that divides the range into at most `most` parts.
+// Return the smallest of 1, 2, 5, 10, 20, … that divides the range into at most `most` parts.
 function niceStep(range, most) {
   const rough = range / Math.max(1, most);
   const power = 10 ** Math.floor(Math.log10(rough));
@@ -31,7 +31,7 @@ function linearTicks(low, high, most) {
   return Array.from({ length: last - first + 1 }, (_, place) => (first + place) * step);
 }
 
-// 1, 2 and 5 of each decade where there is room, else the decades, else some of them.
+// 1, 2 and 5 of each decade if there is room, else the decades, else some of them.
 function logTicks(low, high, most) {
   const ticks = (digits, every) => {
     const found = [];
@@ -50,7 +50,7 @@ function logTicks(low, high, most) {
   return ticks([1], Math.max(1, Math.ceil(range / Math.max(2, most))));
 }
 
-// The unit of an axis: all its labels are in one, which its title names.
+// The unit of an axis. All labels use it, and the title names it.
 function axisUnit(kind, high) {
   if (kind === "seconds") {
     const units = [
@@ -71,7 +71,7 @@ function axisUnit(kind, high) {
   return { name: "", size: 1 };
 }
 
-// Places and texts of the labels of a linear axis.
+// Positions and texts of the labels of a linear axis.
 function axisLabels(kind, low, high, most) {
   const unit = axisUnit(kind, high);
   const values = linearTicks(low / unit.size, high / unit.size, most);

@@ -1,4 +1,4 @@
-// Bars of shares: where the time of each strategy, or of each rank, went.
+// Bars with the fractions of time of each strategy or each rank.
 
 const PART_ORDER = ["compute", "update", "communicate", "evaluate", "cancelled", "sleep", "idle"];
 const PART_WORDS = {
@@ -12,7 +12,7 @@ const PART_WORDS = {
 };
 let textures = 0;
 
-// rows = [{ name, shares }], the shares in the order of `parts`.
+// rows = [{ name, shares }], with the shares in the order of `parts`.
 function drawShareBars(place, rows, parts, title) {
   onWidthOnce(place, (width) => {
     const shown = PART_ORDER.filter((part) => rows.some((row) => row.shares[parts.indexOf(part)] > 0));
@@ -60,18 +60,10 @@ function shareSegments(row, parts, shown, { left, width, top, bar, number }) {
       height: bar,
       fill: `url(#texture-${part}-${number})`,
     });
-    const rows = PART_ORDER.map((each) => [PART_WORDS[each], row.shares[parts.indexOf(each)]]).filter(
-      ([, each]) => each > 0,
-    );
-    rectangle.addEventListener("pointermove", (event) =>
-      tooltip.show(
-        row.name,
-        rows.map(([name, each]) => [name, formatShare(each)]),
-        event.clientX,
-        event.clientY,
-      ),
-    );
-    rectangle.addEventListener("pointerleave", () => tooltip.hide());
+    const rows = PART_ORDER.map((each) => [PART_WORDS[each], row.shares[parts.indexOf(each)]])
+      .filter(([, each]) => each > 0)
+      .map(([name, each]) => [name, formatShare(each)]);
+    tooltip.follow(rectangle, row.name, rows);
     const label = bar >= 18 ? shareLabel(part, formatShare(share), x, size, top + bar / 2) : [];
     x += size;
     return [rectangle, ...label];
@@ -83,7 +75,7 @@ function shareLabel(part, text, left, size, middle) {
   if (size < width + 10) {
     return [];
   }
-  // On a texture, text needs a plain ground.
+  // On a texture, text needs a plain background.
   const isTextured = ["idle", "sleep", "cancelled", "evaluate"].includes(part);
   const centre = left + size / 2;
   return [
@@ -105,7 +97,7 @@ function shareLabel(part, text, left, size, middle) {
   ].filter(Boolean);
 }
 
-// Idle is hatched and cancelled is striped, so that neither needs its colour.
+// Idle is hatched and cancelled is striped, so that they can be distinguished without colours.
 function textureOf(part, number) {
   const lines = {
     idle: svg("path", { class: "texture", d: "M-2 10L10 -2M-2 2L2 -2M6 10L10 6" }),

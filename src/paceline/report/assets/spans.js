@@ -1,7 +1,7 @@
-// The spans of a run, unpacked from the page (`report/lanes.py` packs them) and put in order for drawing.
+// The spans of a run, unpacked from the page (`report/lanes.py` packs them) and prepared for drawing.
 //
-// Every instant of a rank counts once, as in Paceline's summaries: as processing (compute, update, …) if it does
-// that, else as communicating, else as waiting. The rows of a lane are cut accordingly; `index` leads to the whole span.
+// Every instant of a rank counts once, as in Paceline's summaries: as processing (compute, update, …) if there is such a
+// span, else as communicating, else as waiting. The rows of a lane are cut accordingly; `index` refers to the whole span.
 
 const PROCESSOR_KINDS = ["compute", "forward", "backward", "weights", "update", "cancelled", "evaluate", "sleep"];
 
@@ -38,7 +38,7 @@ async function unpackColumns({ data, counts, tick, sizes }) {
   };
 }
 
-// In place; the sums wrap around in 32 bits, as the differences did.
+// Cumulative sums, in place. They wrap around at 32 bits, like the differences.
 function runningSums(numbers) {
   for (let place = 1; place < numbers.length; place += 1) {
     numbers[place] += numbers[place - 1];
@@ -73,7 +73,7 @@ function makeLane(rank, columns, first, last, kindNames) {
   };
 }
 
-// Spans by start. `reach[i]` is the latest end of the first i + 1, so that a binary search finds the first in view.
+// Sort spans by start. `reach[i]` is the latest end of the first i + 1, so a binary search finds the first visible one.
 function makeRow(spans) {
   spans.sort((a, b) => a[0] - b[0]);
   const end = Float64Array.from(spans, (span) => span[1]);
@@ -89,7 +89,7 @@ function makeRow(spans) {
   };
 }
 
-// The stretches in which at least one span of the rows is under way, apart from each other.
+// Return the disjoint intervals in which at least one span of the rows is active.
 function union(rows) {
   const spans = rows.flatMap((row) => Array.from(row.start, (start, place) => [start, row.end[place], 0]));
   spans.sort((a, b) => a[0] - b[0]);
@@ -105,7 +105,7 @@ function union(rows) {
   return makeRow(joined);
 }
 
-// A row's pieces inside of stretches that lie apart, and its pieces outside.
+// Return the parts of a row inside disjoint intervals, and the parts outside.
 function cut(row, stretches) {
   const inside = [];
   const outside = [];
@@ -130,7 +130,7 @@ function cut(row, stretches) {
   return [makeRow(inside), makeRow(outside)];
 }
 
-// The place of the first value above a bound in a rising list.
+// Return the index of the first value above a bound in a sorted list.
 function firstAbove(values, bound) {
   let low = 0;
   let high = values.length;
@@ -145,7 +145,7 @@ function firstAbove(values, bound) {
   return low;
 }
 
-// From which place to before which place a row has spans between two times.
+// Return the index range of a row's spans between two times.
 function inView(row, from, to) {
   return [firstAbove(row.reach, from), firstAbove(row.start, to)];
 }

@@ -1,4 +1,4 @@
-// Light, dark, or as the system has it. What is on a canvas has to be painted again.
+// Light, dark, or the system's theme. After a change, canvases have to be redrawn.
 
 const THEMES = ["system", "light", "dark"];
 

@@ -1,4 +1,4 @@
-// The timeline: lanes, an axis of time above them, and what is under a point of it.
+// The timeline: lanes, a time axis above them, and the lookup of the span at a point.
 
 const LANE_SIZES = [
   { most: 6, height: 34, gap: 8 },
@@ -36,7 +36,7 @@ class Timeline {
     this.draw(); // at once, so that the page does not jump
   }
 
-  // Changes the times in view, within the run.
+  // Change the visible time range, within the run.
   look(from, to) {
     const whole = this.run.seconds || 1;
     const length = Math.min(whole, Math.max(to - from, whole * SHORTEST_VIEW));
@@ -45,7 +45,7 @@ class Timeline {
     this.redraw();
   }
 
-  // Zooms about a time that stays where it is.
+  // Zoom around a time that stays at its position.
   zoom(factor, time = (this.view.from + this.view.to) / 2) {
     this.look(time - (time - this.view.from) / factor, time + (this.view.to - time) / factor);
   }
@@ -102,7 +102,7 @@ class Timeline {
     this.context.textBaseline = "middle";
   }
 
-  // As wide as the longest name, short names where there is little room.
+  // As wide as the longest name; short names if there is little room.
   gutterWidth(width) {
     this.short = width < 560;
     return (
@@ -163,7 +163,7 @@ class Timeline {
     context.fillText(unit, 0, 9);
   }
 
-  // Beyond this moment the page has no spans: it says so rather than look idle.
+  // The page has no spans after this time. It shows a note, so that the ranks do not appear idle.
   drawEnd() {
     if (this.run.until >= this.run.seconds || this.view.to <= this.run.until) {
       return;
@@ -202,7 +202,7 @@ class Timeline {
     return place >= 0 && place < this.run.lanes.length ? place : -1;
   }
 
-  // The span under a point of the canvas, or the idle stretch there; null beside the lanes.
+  // Return the span or the idle interval at a point of the canvas; null outside the lanes.
   spanAt(x, y) {
     const place = this.laneAt(y);
     if (place < 0 || x < this.gutter) {
@@ -232,7 +232,7 @@ class Timeline {
     return idleStretch(place, rows, time, this.run);
   }
 
-  // `from` is where the piece of it begins that the lane shows.
+  // `from` is the start of the part of the span that the lane shows.
   wholeSpan(lane, index, from) {
     const { columns, kindNames } = this.run;
     return {
@@ -249,7 +249,7 @@ class Timeline {
   }
 }
 
-// The span of a row that is under way at a time, give or take; the one that began last, if there are several.
+// Return the span of a row at a time, within a tolerance; the one that began last if there are several.
 function spanIn(row, time, tolerance) {
   for (
     let place = firstAbove(row.start, time + tolerance) - 1;
@@ -276,7 +276,7 @@ function idleStretch(lane, rows, time, run) {
     : null;
 }
 
-// Labels of an axis of time, in the unit that suits the stretch in view, as many as there is room for.
+// Return the labels of a time axis, in a unit for the visible range, as many as there is room for.
 function timeLabels(from, to, measure, width) {
   const unit = axisUnit("seconds", Math.max(to - from, to / 1e4));
   let most = Math.floor(width / 60);

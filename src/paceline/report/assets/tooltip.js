@@ -1,10 +1,10 @@
-// The box with figures that follows the pointer, and a voice for those who use the keyboard.
+// The tooltip that follows the pointer, and a live region for screen readers.
 
 const tooltip = {
   box: html("div", { class: "tooltip", hidden: true }),
   voice: html("div", { class: "heard", "aria-live": "polite" }),
 
-  // Rows are pairs of texts. `x` and `y` are in the window.
+  // Rows are pairs of texts. `x` and `y` are window coordinates.
   show(heading, rows, x, y) {
     if (!this.box.isConnected) {
       document.body.append(this.box, this.voice);
@@ -26,6 +26,12 @@ const tooltip = {
 
   hide() {
     this.box.hidden = true;
+  },
+
+  // Shows the figures while the pointer is over an element.
+  follow(element, heading, rows) {
+    element.addEventListener("pointermove", (event) => this.show(heading, rows, event.clientX, event.clientY));
+    element.addEventListener("pointerleave", () => this.hide());
   },
 };
 

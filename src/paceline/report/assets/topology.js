@@ -1,4 +1,4 @@
-// Who sends to whom, as a graph on a circle: drawn from the bytes that went, whatever the strategy calls its topology.
+// Communication graph on a circle, drawn from the bytes sent, independent of the strategy's topology.
 
 function drawTopology(place, matrix, roles) {
   onWidthOnce(place, (width) => {
@@ -29,7 +29,7 @@ function drawTopology(place, matrix, roles) {
   });
 }
 
-// A curve that bends aside, so that both directions of a pair are seen; its arrow points to the receiver.
+// A bent curve, so that both directions of a pair are visible. Its arrow points to the receiver.
 function drawEdge(nodes, [from, to, bytes], most, node, matrix) {
   const [a, b] = [nodes[from], nodes[to]];
   const length = Math.hypot(b.x - a.x, b.y - a.y);
@@ -48,15 +48,12 @@ function drawEdge(nodes, [from, to, bytes], most, node, matrix) {
     "stroke-width": width.toFixed(2),
     "stroke-opacity": (0.35 + 0.6 * (bytes / most)).toFixed(2),
   });
-  curve.addEventListener("pointermove", (event) => {
-    const heading = `${ranksNamed(matrix.labels[from])} to ${ranksNamed(matrix.labels[to])}`;
-    tooltip.show(heading, [["sent", formatBytes(bytes)]], event.clientX, event.clientY);
-  });
-  curve.addEventListener("pointerleave", () => tooltip.hide());
+  const heading = `${ranksNamed(matrix.labels[from])} to ${ranksNamed(matrix.labels[to])}`;
+  tooltip.follow(curve, heading, [["sent", formatBytes(bytes)]]);
   return curve;
 }
 
-// A point as a path has it.
+// Format a point for a path.
 function pair({ x, y }) {
   return `${x.toFixed(1)} ${y.toFixed(1)}`;
 }

@@ -1,9 +1,9 @@
-"""The words that an order is written in.
+"""The actions of a pipeline order.
 
-A pipeline of p ranks cuts its model into p x chunks stages. Stage k is chunk k // p of rank k % p: so with one
-chunk a rank has one stage, and with several a micro-batch comes round to it several times. An order is the list of
-actions of each rank. A message goes where its action says: the outputs of a forward to the stage after, the
-gradients of a backward's inputs to the stage before.
+A pipeline of p ranks cuts its model into p x chunks stages. Stage k is chunk k // p of rank k % p. With one chunk a
+rank has one stage; with several chunks a micro-batch passes through the rank several times. An order is the list of
+actions of each rank. The action determines the receiver of its message: outputs of a forward pass go to the next stage,
+gradients of a backward pass's inputs to the previous stage.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ __all__ = ["Action", "Actions", "Order", "Phase", "stage_of"]
 
 
 class Phase(Enum):
-    """What is done with one micro-batch in one stage."""
+    """The work on one micro-batch in one stage."""
 
     FORWARD = "F"
     INPUTS = "B"
-    """The gradient of the inputs alone: the stage before waits for it."""
+    """Backward pass for the inputs only. The previous stage waits for it."""
     WEIGHTS = "W"
-    """The gradient of the weights alone: nobody waits for it."""
+    """Backward pass for the weights only. No stage waits for it."""
     BACKWARD = "BW"
-    """Both in one."""
+    """Backward pass for inputs and weights."""
 
     @property
     def gives_inputs(self) -> bool:
-        """Whether it makes the gradient of the inputs."""
+        """Whether it computes the gradients of the inputs."""
         return self is Phase.INPUTS or self is Phase.BACKWARD
 
     @property
     def gives_weights(self) -> bool:
-        """Whether it makes the gradient of the weights: after it the activations are not needed any more."""
+        """Whether it computes the gradients of the weights. The activations are not needed afterwards."""
         return self is Phase.WEIGHTS or self is Phase.BACKWARD
 
 
@@ -49,7 +49,7 @@ class Action(NamedTuple):
 
 
 Actions = tuple[Action, ...]
-"""What one rank does, in this order."""
+"""The actions of one rank, in order."""
 
 Order = tuple[Actions, ...]
 """The actions of every rank."""

@@ -1,6 +1,6 @@
 """GPipe: all micro-batches forward, then all of them backward.
 
-The simplest order. It keeps the activations of every micro-batch until the first backward begins.
+The simplest order. It stores the activations of every micro-batch until the first backward pass starts.
 
 Cost, p equal stages, m micro-batches: (m + p - 1)(F + B + W); m activations a stage.
 Source: Huang et al., "GPipe: Efficient Training of Giant Neural Networks using Pipeline Parallelism", 2019

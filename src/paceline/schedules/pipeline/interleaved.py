@@ -1,11 +1,12 @@
-"""Interleaved 1F1B: a rank has several chunks of the model, and a micro-batch comes round to it once for each.
+"""Interleaved 1F1B: a rank has several chunks of the model, and a micro-batch passes through it once for each.
 
-A chunk is shorter than a stage, so a rank waits less at both ends; each micro-batch is sent once more for each chunk.
-Micro-batches go in groups of about p: a group goes through a rank's first chunk, then through its second, and so on.
+A chunk is shorter than a stage, so a rank waits less at both ends. In return, each micro-batch is sent once more for
+each chunk. Micro-batches are in groups of about p. A group passes through a rank's first chunk, then its second, and so
+on.
 
-Cost, p ranks, v chunks each: bubble over ideal time (p - 1)/(v m), if p divides m; v times the messages of 1F1B.
+Cost, p ranks, v chunks each: ratio of bubble to ideal time (p - 1)/(v m), if p divides m; v times the messages of 1F1B.
 Source: Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM", SC 2021
-(arXiv 2104.04473). Groups of a size other than p: as PyTorch's ScheduleInterleaved1F1B has them.
+(arXiv 2104.04473). Groups of a size other than p follow PyTorch's ScheduleInterleaved1F1B.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
+from paceline.schedules.collectives.steps import chunk_bounds
 from paceline.schedules.pipeline.actions import Action, Actions, Phase
 from paceline.schedules.pipeline.turns import in_turns
-from paceline.schedules.steps import chunk_bounds
 
 __all__ = ["actions"]
 
@@ -24,13 +25,13 @@ def actions(rank: int, stages: int, microbatches: int, chunks: int) -> Actions:
     groups = _groups(stages, microbatches)
     forwards = _all(Phase.FORWARD, groups, range(chunks))
     backwards = _all(Phase.BACKWARD, groups, range(chunks - 1, -1, -1))
-    # The first group must have come to the last chunk before there is anything to go back.
+    # The first group must reach the last chunk before any backward pass can start.
     first = (chunks - 1) * len(groups[0]) + 2 * (stages - 1 - rank)
     return in_turns(forwards, backwards, first)
 
 
 def _groups(stages: int, microbatches: int) -> list[range]:
-    """As many groups of at least p as there can be, of nearly equal size; the larger ones first."""
+    """Return the largest possible number of groups of at least p, nearly equal in size, larger ones first."""
     bounds = chunk_bounds(microbatches, max(1, microbatches // stages))
     return [range(a, b) for a, b in pairwise(bounds)]
 

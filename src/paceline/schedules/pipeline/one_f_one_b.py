@@ -1,6 +1,6 @@
-"""1F1B: as soon as a backward can run it runs, and then one forward and one backward take turns.
+"""1F1B: a backward pass runs as soon as it can; then one forward and one backward pass alternate.
 
-It is as long as GPipe, but a stage never keeps more activations than there are stages from it to the end.
+It takes as long as GPipe, but a stage stores at most as many activations as there are stages from it to the end.
 
 Cost, p equal stages, m micro-batches: (m + p - 1)(F + B + W); min(m, p - i) activations at stage i, from 0.
 Source: Narayanan et al., "PipeDream", SOSP 2019 (arXiv 1806.03377), with one flush a batch (PipeDream-Flush,

@@ -1,4 +1,4 @@
-"""What most orders have in common: some forwards first, then forwards and backwards in turn, then what is left."""
+"""Common structure of most orders: forward passes first, then forward and backward alternating, then the rest."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ __all__ = ["in_turns", "weights_later"]
 
 
 def in_turns(forwards: Sequence[Action], backwards: Sequence[Action], first: int) -> Actions:
-    """`first` forwards, then one forward and one backward in turn, then the backwards that are left."""
+    """Return `first` forwards, then one forward and one backward alternating, then the remaining backwards."""
     first = min(first, len(forwards))
     turns = chain.from_iterable(zip(forwards[first:], backwards, strict=False))
     return (*forwards[:first], *turns, *backwards[len(forwards) - first :])
 
 
 def weights_later(actions: Actions, lag: int) -> Actions:
-    """Each backward in its two parts: the weights' follows the inputs' of the micro-batch that is `lag` later."""
+    """Split each backward pass. Its weight part follows the input part of the micro-batch `lag` later."""
     return tuple(_parted(actions, lag))
 
 

@@ -1,7 +1,8 @@
-"""ZB-H1: 1F1B with the gradient of the weights put off, so that stages wait less and keep no more.
+"""ZB-H1: 1F1B with delayed weight gradients, so that stages wait less and store no more activations.
 
-A backward is parted: the gradient of the inputs, for which the stage before waits, and that of the weights, which can
-be made at any time later. The weights' lag grows from stage to stage, and fills what was idle at the end.
+A backward pass is split into two parts: the gradients of the inputs, for which the previous stage waits, and the weight
+gradients, which can be computed any time later. The lag of the weight gradients grows from stage to stage, and fills
+the idle time at the end.
 
 Cost, p equal stages: m (F + B + W) + (p - 1)(F + B - W); p activations at every stage.
 Source: Qi et al., "Zero Bubble Pipeline Parallelism", ICLR 2024 (arXiv 2401.10241).

@@ -1,8 +1,8 @@
-"""Who averages with whom, and by how much: the topologies of decentralized SGD, as pure data.
+"""Topologies of decentralized SGD, as pure data: the neighbours of each peer and their averaging weights.
 
-`build_topology(words, peers)` makes one from a name ("ring", "random-regular:degree=4"), a file, a networkx
-graph or a weight matrix. Each is refused unless its weights are doubly stochastic, so that mixing keeps the
-mean of the peers, and lead to consensus.
+`build_topology(words, peers)` builds one from a name ("ring", "random-regular:degree=4"), a file, a networkx graph or a
+weight matrix. The weights must be doubly stochastic, so that mixing preserves the mean of the peers, and must lead to
+consensus. Other topologies are rejected.
 
 Sources: Lian et al., "Can Decentralized Algorithms Outperform Centralized Algorithms?", 2017 (D-PSGD); Xiao and
 Boyd, "Fast linear iterations for distributed averaging", 2004 (weights and spectra).

@@ -1,4 +1,4 @@
-"""From whatever a user may call a topology to a checked one."""
+"""Builds and checks a topology from any user-supplied form."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from paceline.schedules.topologies.given import graph_of_edge_file, graph_of_net
 from paceline.schedules.topologies.graph import Graph
 from paceline.schedules.topologies.matrix import MATRIX_FILES, mixing_of_matrix, read_matrix
 from paceline.schedules.topologies.mixing import Mixing
+from paceline.schedules.topologies.parsing import parse_topology
 from paceline.schedules.topologies.topology import Topology
 from paceline.schedules.topologies.weights import WEIGHTS, goes_both_ways
-from paceline.schedules.topologies.words import parse_words
 
 __all__ = ["build_topology"]
 
@@ -33,15 +33,15 @@ def build_topology(
     weights: Any = _DEFAULT_WEIGHTS,
     allow_disconnected: bool = False,
 ) -> Topology:
-    """A topology of so many peers, with doubly stochastic weights that lead to consensus.
+    """Build a topology of `peers` peers, with doubly stochastic weights that lead to consensus.
 
     `spec` is a name with parameters ("random-regular:degree=4"), a file of edges, a networkx graph, a weight matrix
-    (array, .npy or .csv), or a topology, which is returned as it is. A named one needs `peers`; the others have a
-    number of their own, which must be that. `weights` is "metropolis", "uniform" or a matrix (likewise), which may
-    have weights along the graph's edges only. `seed` is for random graphs that name none.
+    (array, .npy or .csv), or a topology, which is returned unchanged. A name needs `peers`. The other forms define the
+    number of peers, and `peers` must agree if given. `weights` is "metropolis", "uniform" or a matrix (same forms),
+    which may have weights along the graph's edges only. `seed` is for random graphs without a seed parameter.
 
-    `allow_disconnected` lets pass what cannot reach consensus: a graph in pieces, and weights that oscillate.
-    The same words give the same object again, so that asking for each rank costs nothing.
+    `allow_disconnected` accepts topologies that cannot reach consensus: disconnected graphs, and weights that
+    oscillate. Equal text arguments return the same cached object, so that a call on each rank is cheap.
     """
     _check_peers(peers)
     if isinstance(spec, Topology):
@@ -62,7 +62,7 @@ def _remembered(
 
 
 def _stamp(words: str) -> object:
-    """Changes when the file does, if it is one."""
+    """Return a value that changes when the file changes; None if it is not a file."""
     if words in WEIGHTS or words.partition(":")[0] in FAMILIES:
         return None
     try:
@@ -83,7 +83,7 @@ def _build(spec: Any, peers: int | None, seed: int, weights: Any, allow_disconne
         graph = _graph(spec, peers, seed)
         _check_count(graph.peers, peers)
         rows, positions = _weighted(graph, weights), graph.positions
-    # Of edges that have a weight: a matrix need not use all that its graph has.
+    # Only edges with a weight: a matrix need not use all edges of its graph.
     weighted = Graph(peers=rows[0].peers, steps=tuple(mixing.edges for mixing in rows))
     if not allow_disconnected:
         check_connected(weighted, _how_to_connect(name))
@@ -113,10 +113,10 @@ def _graph(spec: Any, peers: int | None, seed: int) -> Graph:
     family = FAMILIES.get(spec.partition(":")[0])
     if family is None and (Path(spec).suffix or os.sep in spec or Path(spec).exists()):
         return graph_of_edge_file(Path(spec), peers)
-    name, parameters = parse_words(spec)
+    name, parameters = parse_topology(spec)
     if peers is None:
         raise ConfigurationError(
-            "peers", f"must be given with {name}", peers, "say how many there are, with --workers"
+            "peers", f"must be given with {name}", peers, "give their number with --workers"
         )
     if "seed" in FAMILIES[name].parameters:
         parameters = {"seed": seed} | parameters
@@ -129,8 +129,8 @@ def _weighted(graph: Graph, weights: Any) -> tuple[Mixing, ...]:
     if isinstance(weights, str) and Path(weights).suffix not in MATRIX_FILES:
         raise UnknownNameError("weights", weights, [*WEIGHTS, "a .npy or .csv file"])
     if len(graph.steps) > 1:
-        remedy = f"leave it out, or choose one of {', '.join(WEIGHTS)}"
-        raise ConfigurationError("weights", "cannot be a matrix where the edges change", "a matrix", remedy)
+        remedy = f"omit it, or choose one of {', '.join(WEIGHTS)}"
+        raise ConfigurationError("weights", "cannot be a matrix if the edges change", "a matrix", remedy)
     mixing = _matrix(weights)
     _check_count(mixing.peers, graph.peers, "weights")
     _check_edges(mixing, graph)
@@ -152,14 +152,14 @@ def _check_peers(peers: Any) -> None:
 
 def _check_count(has: int, peers: int | None, argument: str = "topology") -> None:
     if peers is not None and has != peers:
-        bound = f"must have as many nodes as there are peers, {peers}"
-        raise ConfigurationError(argument, bound, has, f"run {has} peers, or give one of {peers} nodes")
+        bound = f"must have one node for each of {peers} peers"
+        raise ConfigurationError(argument, bound, has, f"use {has} peers, or a graph of {peers} nodes")
 
 
 def _check_weights_left_out(weights: Any, name: str) -> None:
     if not isinstance(weights, str) or weights != _DEFAULT_WEIGHTS:
-        bound = f"must be left out: {name} has weights of its own"
-        raise ConfigurationError("weights", bound, weights, "name a graph to have others")
+        bound = f"must be omitted: {name} has its own weights"
+        raise ConfigurationError("weights", bound, weights, "give a graph to use other weights")
 
 
 def _check_edges(mixing: Mixing, graph: Graph) -> None:
@@ -167,5 +167,5 @@ def _check_edges(mixing: Mixing, graph: Graph) -> None:
     if len(beside):
         row, column = divmod(int(beside[0]), graph.peers)
         bound = f"must be 0 in row {row}, column {column}: the topology has no edge there"
-        remedy = "give the matrix itself as the topology to have its edges"
+        remedy = "give the matrix itself as the topology to use its edges"
         raise ConfigurationError("weights", bound, mixing.dense()[row, column], remedy)

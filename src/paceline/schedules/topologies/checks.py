@@ -1,4 +1,4 @@
-"""What mixing cannot bring to consensus: a graph in pieces, and weights that swap values for ever."""
+"""Checks for topologies that cannot reach consensus: disconnected graphs, and weights that oscillate."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ from paceline.schedules.topologies.mixing import Mixing
 
 __all__ = ["check_connected", "check_settles"]
 
-_ANYWAY = "allow_disconnected=True takes it as it is"
+_ANYWAY = "allow_disconnected=True accepts it"
 
 
 def check_connected(graph: Graph, remedy: str) -> None:
-    """Every peer must hear of every other in the end. Weights are doubly stochastic: one direction brings the other."""
+    """Raise an error if the graph is disconnected. Weak connection suffices, as weights are doubly stochastic."""
     pieces, sizes = np.unique(components(graph), return_counts=True)
     if len(pieces) > 1:
         raise ConfigurationError(
             "topology",
-            "must be connected: components never agree with each other",
+            "must be connected: separate components never reach consensus",
             f"{len(pieces)} components, the largest of {sizes.max()} peers",
             f"{remedy}; {_ANYWAY}",
         )
 
 
 def check_settles(mixing: Mixing) -> None:
-    """Refuse connected weights whose values go round for ever: an eigenvalue other than 1 has modulus 1."""
+    """Raise an error for connected weights that oscillate: an eigenvalue other than 1 has modulus 1."""
     period = _period(mixing)
     if period > 1:
         raise ConfigurationError(
             "weights",
-            "must settle: with no weight on the diagonal, values may be swapped for ever",
+            "must converge: without weight on the diagonal, values may be swapped forever",
             f"a matrix that oscillates with period {period}",
-            f"leave some peer a share of its own value; {_ANYWAY}",
+            f"give some peer a weight for its own value; {_ANYWAY}",
         )
 
 
 def _period(mixing: Mixing) -> int:
-    """The greatest common divisor of the lengths of all cycles along weights above 0."""
+    """Return the greatest common divisor of the lengths of all cycles along weights above 0."""
     if (mixing.weights[mixing.receivers == mixing.senders] > 0).any():
         return 1
     level = {0: 0}

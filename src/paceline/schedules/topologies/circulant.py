@@ -1,10 +1,10 @@
-"""Graphs that look alike from every peer: each receives from the peers at the same distances around a circle.
+"""Graphs that are the same from every peer: each receives from the peers at the same distances around a circle.
 
-ring                  the two next to it; gap (4/3) sin^2(pi/n), n >= 4
-complete              all others; gap 1: one step averages exactly, as an all-reduce does
-exponential           those 1, 2, 4, … before it (directed), degree ceil(lg n); gap 2/(1 + ceil(lg n)) if n is even
-one-peer-exponential  one of these each step, in turn; lg n steps average exactly if n is a power of two, and for
-                      any other n nearly
+ring                  the two adjacent peers; gap (4/3) sin^2(pi/n), n >= 4
+complete              all other peers; gap 1: one step averages exactly, as an all-reduce does
+exponential           the peers 1, 2, 4, … before it (directed), degree ceil(lg n); gap 2/(1 + ceil(lg n)) if n is even
+one-peer-exponential  one of these per step, in turn; lg n steps average exactly if n is a power of two, and nearly for
+                      any other n
 
 Sources: Assran, Loizou, Ballas, Rabbat, "Stochastic Gradient Push for Distributed Deep Learning", 2019; Ying, Yuan,
 Chen, Hu, Pan, Yin, "Exponential Graph is Provably Efficient for Decentralized Deep Training", 2021.
@@ -39,13 +39,13 @@ def one_peer_exponential(peers: int) -> Graph:
 
 
 def circle(peers: int) -> Floats:
-    """Places around a circle, clockwise from the top."""
+    """Return positions around a circle, clockwise from the top."""
     angles = 2 * np.pi * np.arange(peers) / peers
     return np.stack([np.sin(angles), -np.cos(angles)], axis=1)
 
 
 def _powers_of_two(peers: int) -> list[int]:
-    """1, 2, 4, … below the number of peers: ceil(lg n) of them."""
+    """Return 1, 2, 4, … below the number of peers: ceil(lg n) numbers."""
     return [2**power for power in range((peers - 1).bit_length())]
 
 

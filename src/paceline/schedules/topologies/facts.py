@@ -1,4 +1,4 @@
-"""A topology in figures: what `paceline topology` prints."""
+"""Key figures of a topology, as printed by `paceline topology`."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ __all__ = ["Facts", "facts_of"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Facts:
-    """What a topology costs a step, and how fast it mixes."""
+    """Cost per step of a topology, and how fast it mixes."""
 
     topology: str
     peers: int
     directed: bool
     period: int
     smallest_degree: int
-    """Of all peers and steps: from how many a peer receives."""
+    """Smallest number of peers that a peer receives from, over all peers and steps."""
     largest_degree: int
     diameter: int | None
-    """Steps until everyone has heard of everyone; None: never."""
+    """Steps until every peer has received from every other, directly or indirectly; None if it never does."""
     spectral_gap: float
-    """Of one period."""
+    """Spectral gap of one period."""
     steps_to_consensus: int | None
-    """Until the distance of the peers from their mean is a thousandth of what it was; None: never."""
+    """Steps until the distance from the mean has fallen by a factor of 1000; None if it never does."""
     bytes_per_step_and_peer: int
-    """Sent by the peer that sends most, in the step in which it does."""
+    """Largest number of bytes that one peer sends in one step."""
     bytes_per_step: int
-    """Sent by all peers together, in the step in which they send most."""
+    """Largest number of bytes that all peers together send in one step."""
 
     @property
     def degree(self) -> str:
-        """In words: "2", or "1 to 15" where peers differ."""
+        """Degree as text: "2", or "1 to 15" if peers differ."""
         least, most = self.smallest_degree, self.largest_degree
         return f"{most}" if least == most else f"{least} to {most}"
 
@@ -48,7 +48,7 @@ class Facts:
 
 
 def facts_of(topology: Topology, model_bytes: int) -> Facts:
-    """The figures of a topology whose peers hold so many bytes of parameters and send them all each step."""
+    """Return the figures of a topology in which each peer sends `model_bytes` bytes of parameters along each edge."""
     edges = [topology.edges(step) for step in range(topology.period)]
     received, sent = (
         np.stack([np.bincount(some[:, side], minlength=topology.peers) for some in edges]) for side in (0, 1)

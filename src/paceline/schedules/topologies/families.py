@@ -1,4 +1,4 @@
-"""The table of the topologies that have a name."""
+"""The table of named topologies."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["FAMILIES", "Family"]
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """A topology for any number of peers that it allows."""
+    """A named topology for any supported number of peers."""
 
     build: Callable[..., Graph]
     """(peers, parameter=…) -> Graph"""

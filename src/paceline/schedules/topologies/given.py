@@ -1,8 +1,8 @@
-"""Graphs that the user brings: a networkx graph, or a text file of edges.
+"""Graphs supplied by the user: a networkx graph, or a text file of edges.
 
-A file has one edge a line: two peers' numbers from 0 on, blanks between; what follows them and what follows a # is
-ignored. Edges of files go both ways. A directed graph of networkx sends from u to v along its edge (u, v). An edge of a
-peer to itself makes the peer known and is ignored otherwise.
+A file has one edge per line: the numbers of two peers, from 0, separated by blanks. Anything after them, or after a #,
+is ignored. Edges in files are undirected. In a directed networkx graph, the edge (u, v) sends from u to v. An edge from
+a peer to itself only declares the peer.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ __all__ = ["graph_of_edge_file", "graph_of_networkx", "is_networkx", "read_text"
 
 
 def is_networkx(value: object) -> bool:
-    """Known by its methods, so that networkx need not be imported to tell."""
+    """Return whether this is a networkx graph. It is recognized by its methods, without importing networkx."""
     return all(hasattr(value, name) for name in ("nodes", "edges", "is_directed", "number_of_nodes"))
 
 
 def graph_of_networkx(graph: Any) -> Graph:
-    """Nodes that are whole numbers are peers' numbers; others are numbered in the graph's own order."""
+    """Convert a networkx graph. Integer nodes are peer numbers; other nodes are numbered in the graph's order."""
     peers = graph.number_of_nodes()
     numbers = _numbers(list(graph.nodes))
     pairs = [(numbers[one], numbers[other]) for one, other in graph.edges()]
@@ -33,7 +33,7 @@ def graph_of_networkx(graph: Any) -> Graph:
 
 
 def graph_of_edge_file(path: Path, peers: int | None) -> Graph:
-    """The file's graph. Refuses a peer that there is not; `peers=None` takes as many as the file names."""
+    """Read the graph of a file. Raise an error for a peer out of range. `peers=None` accepts any number."""
     ends: list[int] = []
     other_ends: list[int] = []
     for number, line in enumerate(read_text(path).splitlines(), start=1):
@@ -42,7 +42,9 @@ def graph_of_edge_file(path: Path, peers: int | None) -> Graph:
             ends.append(one)
             other_ends.append(other)
     if not ends:
-        raise ConfigurationError(f"{path}", "must have an edge a line", "none", "write two numbers a line")
+        raise ConfigurationError(
+            f"{path}", "must have one edge per line", "none", "write two numbers per line"
+        )
     named = max(ends + other_ends) + 1
     return Graph(peers=named, steps=(undirected_edges(ends, other_ends, named),))
 
@@ -51,7 +53,7 @@ def read_text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        bound = "must be a name of a topology or a text file that can be read"
+        bound = "must be the name of a topology, or a readable text file"
         raise ConfigurationError("topology", bound, str(path), str(error)) from None
 
 
@@ -59,7 +61,7 @@ def _numbers(nodes: list[Any]) -> dict[Any, int]:
     if all(isinstance(node, Integral) for node in nodes):
         wrong = next((node for node in nodes if not 0 <= node < len(nodes)), None)
         if wrong is not None:
-            remedy = "networkx.convert_node_labels_to_integers numbers them so"
+            remedy = "use networkx.convert_node_labels_to_integers"
             raise ConfigurationError(
                 "topology", f"must number its nodes 0 to {len(nodes) - 1}", wrong, remedy
             )

@@ -1,12 +1,12 @@
 """Peers in rows and columns, and in more dimensions.
 
-path       a row, its ends not joined
-grid       rows and columns; torus: the same with opposite sides joined
-hypercube  2^d peers, joined if their numbers differ in one bit; gap 2/(d + 1)
+path       a single row, its ends not connected
+grid       rows and columns; torus: the same with opposite sides connected
+hypercube  2^d peers, connected if their numbers differ in one bit; gap 2/(d + 1)
 
-A grid or torus has as many rows as make it nearest to a square, or as many as the parameter `rows` says; a prime number
-of peers is refused, as it leaves one row. The torus of s x s peers has gap (4/5) sin^2(pi/s), s >= 4. Where opposite
-sides are neighbours already (2 rows), they are joined once.
+By default a grid or torus has the number of rows that makes it closest to a square. The parameter `rows` overrides it.
+A prime number of peers is rejected, as it leaves one row. The torus of s x s peers has gap (4/5) sin^2(pi/s), s >= 4.
+If opposite sides are already adjacent (2 rows), they are connected once.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def hypercube(peers: int) -> Graph:
     dimensions = peers.bit_length() - 1
     if peers != 2**dimensions:
         remedy = (
-            f"take {2**dimensions} or {2 ** (dimensions + 1)} peers, or exponential, which takes any number"
+            f"use {2**dimensions} or {2 ** (dimensions + 1)} peers, or exponential, which supports any number"
         )
         raise ConfigurationError("peers", "of a hypercube must be a power of two", peers, remedy)
     places = np.arange(peers)
@@ -50,14 +50,14 @@ def hypercube(peers: int) -> Graph:
 
 
 def _numbered(name: str, peers: int, rows: int | None) -> Ints:
-    """The peers' numbers, in rows and columns."""
+    """Return the peer numbers, in rows and columns."""
     if rows is not None and (rows < 1 or peers % rows):
-        remedy = "leave it out to have a shape near a square"
+        remedy = "omit it for a shape close to a square"
         raise ConfigurationError(f"{name}:rows", f"must divide the peers, {peers}, evenly", rows, remedy)
     squarest = max(divisor for divisor in range(1, math.isqrt(peers) + 1) if peers % divisor == 0)
     if rows is None and squarest == 1 and peers > 3:
         alone = {"grid": "a path", "torus": "a ring"}[name]
-        remedy = f"take {peers - 1} or {peers + 1} peers, or rows=1 to have {alone}"
+        remedy = f"use {peers - 1} or {peers + 1} peers, or rows=1 for {alone}"
         raise ConfigurationError("peers", f"of a {name} must not be a prime above 3", peers, remedy)
     return np.arange(peers).reshape(squarest if rows is None else rows, -1)
 
@@ -75,7 +75,7 @@ def _in_rows(places: Ints) -> Floats:
 
 
 def _shadow(dimensions: int) -> Floats:
-    """A cube's shadow on the plane: squares at the corners of larger squares, tilted so that no edges overlap."""
+    """Project a cube on the plane: squares at the corners of larger squares, tilted so that no edges overlap."""
     bit = np.arange(dimensions)
     angles = np.pi / 2 * (bit % 2) + np.pi / 8 * (bit // 2)
     directions = 2.2 ** (bit // 2)[:, None] * np.stack([np.cos(angles), np.sin(angles)], axis=1)

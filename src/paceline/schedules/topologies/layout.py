@@ -1,4 +1,4 @@
-"""Where the peers stand in a picture, and along which lines their edges run."""
+"""Positions of the peers in a picture, and the lines of their edges."""
 
 from __future__ import annotations
 
@@ -13,34 +13,34 @@ from paceline.schedules.topologies.topology import Topology
 
 __all__ = ["DrawnEdge", "Layout", "lay_out"]
 
-_SPRING_PEERS = 400  # from 500 on, networkx needs scipy for springs, which we do not require
+_SPRING_PEERS = 400  # from 500 on, networkx needs scipy for a spring layout; we do not require scipy
 _LARGEST_RADIUS, _SMALLEST_RADIUS, _LARGEST_BEND = 17.0, 2.0, 64.0
 
 
 @dataclass(frozen=True, slots=True)
 class DrawnEdge:
-    """An edge as it is drawn: straight, or bent where a straight one would run across another peer."""
+    """A drawn edge: straight, or bent if a straight line would cross another peer."""
 
     start: Floats
-    """The sender's place."""
+    """Position of the sender."""
     bend: Floats
-    """The control point of a quadratic curve; halfway between the ends if the line is straight."""
+    """Control point of a quadratic curve; the midpoint if the line is straight."""
     end: Floats
     both_ways: bool
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Layout:
-    """Places in a box of the asked width, and how large a peer may be drawn without touching another."""
+    """Positions in a box of the requested width, and the largest radius at which peers do not touch."""
 
     places: Floats
     height: float
     radius: float
     spacing: float
-    """The smallest distance of two peers."""
+    """Smallest distance between two peers."""
 
     def lines(self, edges: Ints) -> Iterator[DrawnEdge]:
-        """A line for each pair of peers that has an edge."""
+        """Yield one line for each pair of peers with an edge."""
         pairs = {(int(receiver), int(sender)) for receiver, sender in edges}
         for receiver, sender in sorted(pairs):
             both_ways = (sender, receiver) in pairs
@@ -68,12 +68,12 @@ class Layout:
 
 
 def lay_out(topology: Topology, width: float) -> Layout:
-    """The topology's own places, or such as springs between neighbours would find, scaled to `width`."""
+    """Return the topology's own positions, or a spring layout, scaled to `width`."""
     places = _springs(topology) if topology.positions is None else topology.positions
     places = places - places.min(axis=0)
     extent = places.max(axis=0)
     scale = width / max(float(extent.max()), 1e-9)
-    # What is narrower than the box stands in its middle.
+    # A narrower picture is centred in the box.
     places = places * scale + [(width - extent[0] * scale) / 2, 0]
     spacing = _spacing(places)
     radius = float(np.clip(0.3 * spacing, _SMALLEST_RADIUS, _LARGEST_RADIUS))

@@ -1,7 +1,7 @@
-"""The user's own weight matrix: an array, or a file (.npy as numpy saves it, .csv with a row a line).
+"""A weight matrix supplied by the user: an array, or a file (.npy from numpy, .csv with one line per row).
 
-Row i says what peer i makes of what it receives: entry (i, j) is the weight of peer j's value. It is taken as it is, if
-it is doubly stochastic.
+Row i defines the new value of peer i: entry (i, j) is the weight of peer j's value. The matrix must be doubly
+stochastic, and is used unchanged.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ __all__ = ["MATRIX_FILES", "mixing_of_matrix", "read_matrix"]
 
 MATRIX_FILES = (".npy", ".csv")
 
-_FORM = "give a row and a column a peer, each summing to 1"
+_FORM = "give one row and one column per peer, each with the sum 1"
 
 
 def mixing_of_matrix(values: npt.ArrayLike) -> Mixing:
-    """The matrix's entries that are not 0. Refuses one that is not square, not finite or not doubly stochastic."""
+    """Return the nonzero entries. Raise an error if the matrix is not square, finite and doubly stochastic."""
     matrix = _numbers(values)
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or not len(matrix):
         shape = " x ".join(map(str, matrix.shape)) or "one number"
@@ -36,7 +36,7 @@ def mixing_of_matrix(values: npt.ArrayLike) -> Mixing:
         raise ConfigurationError("weights", bound, float(matrix[row, column]), _FORM)
     receivers, senders = np.nonzero((matrix != 0) | np.eye(len(matrix), dtype=bool))
     mixing = mixing_of_entries(len(matrix), receivers, senders, matrix[receivers, senders])
-    check_sums(mixing, "push-sum, which would do with rows that sum to 1 alone, is not there")
+    check_sums(mixing, "push-sum, which needs only rows with the sum 1, is not supported")
     return mixing
 
 

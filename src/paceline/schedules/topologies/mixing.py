@@ -1,4 +1,4 @@
-"""The weights of one step, kept as sparse rows: what each peer makes of what it receives."""
+"""The averaging weights of one step, stored as sparse rows, one per receiving peer."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ __all__ = ["Mixing", "mixing_of_entries"]
 
 @dataclass(frozen=True, eq=False, slots=True, repr=False)
 class Mixing:
-    """Entries of a weight matrix, row by row. Every row has its own peer among its entries, if only with weight 0."""
+    """Entries of a weight matrix, row by row. Every row includes its diagonal entry, even if that is 0."""
 
     offsets: Ints
     """Row i has the entries `offsets[i]` to `offsets[i + 1]`."""
     senders: Ints
-    """The column of each entry, ascending within a row."""
+    """Column of each entry, ascending within a row."""
     weights: Floats
 
     @property
@@ -27,12 +27,12 @@ class Mixing:
 
     @property
     def receivers(self) -> Ints:
-        """The row of each entry."""
+        """Row of each entry."""
         return np.repeat(np.arange(self.peers), np.diff(self.offsets))
 
     @property
     def edges(self) -> Ints:
-        """Rows (receiver, sender), without those of a peer to itself."""
+        """Edges as rows (receiver, sender), without self-loops."""
         pairs = np.stack([self.receivers, self.senders], axis=1)
         edges: Ints = pairs[pairs[:, 0] != pairs[:, 1]]
         return edges
@@ -50,14 +50,14 @@ class Mixing:
         return mixing_of_entries(self.peers, self.senders, self.receivers, self.weights)
 
     def mix(self, values: Floats) -> Floats:
-        """The matrix times `values`, which has a row (or one number) a peer."""
+        """Return the matrix times `values`, which has one row (or one number) per peer."""
         weights = self.weights.reshape(-1, *[1] * (values.ndim - 1))
         mixed: Floats = np.add.reduceat(weights * values[self.senders], self.offsets[:-1], axis=0)
         return mixed
 
 
 def mixing_of_entries(peers: int, receivers: Ints, senders: Ints, weights: Floats) -> Mixing:
-    """From entries in any order. The diagonal must be among them, zeros too."""
+    """Build a mixing from entries in any order. They must include the diagonal, even where it is 0."""
     order = np.argsort(receivers * peers + senders)
     offsets = np.concatenate([[0], np.cumsum(np.bincount(receivers, minlength=peers))])
     arrays = (offsets, senders[order], weights[order])

@@ -1,4 +1,4 @@
-"""A topology as an SVG: peers as discs, edges as lines, with arrows where they go one way, a colour a step."""
+"""A topology as an SVG: peers as discs, edges as lines, with arrows if directed, and one colour per step."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from paceline import svg
 from paceline.errors import ConfigurationError
 from paceline.schedules.topologies.facts import Facts
 from paceline.schedules.topologies.graph import Floats
 from paceline.schedules.topologies.layout import DrawnEdge, Layout, lay_out
 from paceline.schedules.topologies.topology import Topology
+from paceline.show import svg
 
 __all__ = ["check_drawable", "draw"]
 
@@ -21,15 +21,15 @@ _SMALLEST_LABELLED = 7.0
 
 
 def check_drawable(topology: Topology) -> None:
-    """Refuse what would be a blot."""
+    """Raise an error if the picture would be too dense to read."""
     edges = sum(len(topology.edges(step)) for step in range(topology.period))
     if topology.peers > _MOST_PEERS or edges > _MOST_EDGES:
         bound = f"can show at most {_MOST_PEERS:,} peers and {_MOST_EDGES:,} edges"
-        raise ConfigurationError("plot", bound, f"{topology.peers:,} and {edges:,}", "draw a smaller one")
+        raise ConfigurationError("plot", bound, f"{topology.peers:,} and {edges:,}", "use a smaller topology")
 
 
 def draw(topology: Topology, facts: Facts) -> str:
-    """The picture, its figures in the heading."""
+    """Return the picture as SVG, with the key figures in the heading."""
     check_drawable(topology)
     layout = lay_out(topology, _BOX)
     parts = [*_heading(facts), f'<g transform="translate({_MARGIN} {_TOP})">']
@@ -48,14 +48,14 @@ def _heading(facts: Facts) -> Iterator[str]:
     yield svg.text(_MARGIN, 36, f"{facts.topology}, {facts.peers} peers", size=18, weight=600)
     steps = "no consensus"
     if (count := facts.steps_to_consensus) is not None:
-        steps = f"{count} step{'s' * (count != 1)} to a thousandth of the distance"
+        steps = f"{count} step{'s' * (count != 1)} until the distance is a thousandth"
     gap = f"spectral gap {facts.spectral_gap:.4g}" + (" a period" if facts.period > 1 else "")
     words = f"degree {facts.degree}, {gap}, {steps}"
     yield svg.text(_MARGIN, 58, words, size=13, colour=svg.MUTED)
 
 
 def _edges(lines: Sequence[DrawnEdge], step: int, layout: Layout, topology: Topology) -> Iterator[str]:
-    """One path for all lines of a step, and one for all arrowheads."""
+    """Yield one path for all lines of a step, and one for all arrowheads."""
     colour, dash = _looks(step, topology.period)
     width = float(np.clip(60 / max(len(lines), 1), 0.5, 1.6))
     opacity = float(np.clip(500 / max(len(lines), 1), 0.3, 1))
@@ -105,7 +105,7 @@ def _heads(line: DrawnEdge, radius: float) -> Iterator[str]:
 
 
 def _head(origin: Floats, peer: Floats, radius: float) -> str:
-    """A triangle that touches the peer's disc."""
+    """Return a triangle that touches the peer's disc."""
     along = (peer - origin) / max(float(np.linalg.norm(peer - origin)), 1e-9)
     aside = np.array([-along[1], along[0]])
     size = max(4.0, 0.55 * radius)

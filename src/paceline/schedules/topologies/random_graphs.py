@@ -1,9 +1,9 @@
-"""Graphs drawn by chance, the same for the same seed.
+"""Random graphs. Equal seeds give equal graphs.
 
-random-regular  every peer has `degree` neighbours, which are drawn at random (Kim and Vu, "Generating random regular
-                graphs", 2003); almost always connected, and well, from degree 3 on
-erdos-renyi     every pair is joined with probability `p`, each by itself (Erdős and Rényi 1959, Gilbert 1959); almost
-                always connected if p is well above ln(n)/n, of which the default is twice
+random-regular  every peer has `degree` random neighbours (Kim and Vu, "Generating random regular graphs", 2003); almost
+                always well connected from degree 3 on
+erdos-renyi     every pair is connected with probability `p`, independently (Erdős and Rényi 1959, Gilbert 1959); almost
+                always connected if p is well above ln(n)/n; the default is twice that
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ def random_regular(peers: int, degree: int = 4, seed: int = 0) -> Graph:
     if not 0 <= degree < peers:
         bound = f"must be at least 0 and less than the number of peers, {peers}"
         raise ConfigurationError(
-            "random-regular:degree", bound, degree, "name a smaller one, or take more peers"
+            "random-regular:degree", bound, degree, "use a smaller degree, or more peers"
         )
     if peers * degree % 2:
-        bound = f"must be even where the number of peers, {peers}, is odd: every edge has two ends"
+        bound = f"must be even if the number of peers, {peers}, is odd: every edge has two ends"
         raise ConfigurationError(
-            "random-regular:degree", bound, degree, f"take {degree + 1} or one peer more"
+            "random-regular:degree", bound, degree, f"use {degree + 1}, or one more peer"
         )
     check_size(peers, peers * degree)
     return graph_of_networkx(networkx.random_regular_graph(degree, peers, seed))

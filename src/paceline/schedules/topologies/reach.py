@@ -1,4 +1,4 @@
-"""In how many steps everyone has heard of everyone: the diameter, and its like for graphs that change."""
+"""Number of steps in which information from every peer reaches every other: the diameter, also if edges change."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from paceline.schedules.topologies.topology import Topology
 __all__ = ["diameter"]
 
 Heard = npt.NDArray[np.uint64]
-"""What each peer has heard of: a row of bits, one a source."""
+"""The sources that have reached each peer: a row of bits, one per source."""
 Tellings = list[tuple[Ints, Ints]]
 """Receivers and senders of one step, in batches in which no peer receives twice."""
 
-_BLOCK_WORDS = 64  # so many times 64 sources at a time, so that a block of ten thousand peers takes 5 MB
+_BLOCK_WORDS = 64  # 64-bit words of sources per block; with ten thousand peers a block takes 5 MB
 
 
 def diameter(topology: Topology) -> int | None:
-    """Steps, from step 0 on, until what each peer had has reached all others; None if it never does.
+    """Return the steps, from step 0, until the value of each peer has reached all others; None if it never does.
 
-    Of a graph that does not change it is the longest of all shortest paths.
+    For a static graph this is the longest of all shortest paths.
     """
     tellings = [_tellings(mixing) for mixing in topology.rows]
-    if weights_by_distance(topology) is not None:  # one peer's view is everyone's
+    if weights_by_distance(topology) is not None:  # all peers are equivalent
         return _steps_from(np.zeros(1, np.int64), topology.peers, tellings)
     if _is_tree(topology):
         return _steps_from(_farthest(topology.peers, tellings[0]), topology.peers, tellings)
@@ -41,7 +41,7 @@ def diameter(topology: Topology) -> int | None:
 
 
 def _steps_from(sources: Ints, peers: int, tellings: list[Tellings]) -> int | None:
-    """Steps until all peers have heard of all `sources`."""
+    """Return the steps until all `sources` have reached all peers; None if they never do."""
     heard = _at_first(sources, peers)
     all_of_them = np.bitwise_or.reduce(heard, axis=0)
     step, stood_still = 0, 0
@@ -55,7 +55,7 @@ def _steps_from(sources: Ints, peers: int, tellings: list[Tellings]) -> int | No
 
 
 def _at_first(sources: Ints, peers: int) -> Heard:
-    """Each source has heard of itself."""
+    """Return the initial state: each source has reached only itself."""
     heard = np.zeros((peers, -(-len(sources) // 64)), np.uint64)
     word, bit = np.divmod(np.arange(len(sources)), 64)
     heard[sources, word] = np.uint64(1) << bit.astype(np.uint64)
@@ -70,7 +70,7 @@ def _told(heard: Heard, tellings: Tellings) -> Heard:
 
 
 def _tellings(mixing: Mixing) -> Tellings:
-    """Everyone's first neighbour, everyone's second, …"""
+    """Return the first neighbour of every peer as one batch, the second as the next, …"""
     degrees = np.diff(mixing.offsets)
     batches = []
     for place in range(degrees.max()):
@@ -86,7 +86,7 @@ def _is_tree(topology: Topology) -> bool:
 
 
 def _farthest(peers: int, tellings: Tellings) -> Ints:
-    """The peer that hears of peer 0 last: in a tree, an end of a longest path."""
+    """Return the last peer that peer 0 reaches: in a tree, an end of a longest path."""
     newest = np.zeros(1, np.int64)
     heard = _at_first(newest, peers)
     while True:

@@ -1,4 +1,4 @@
-"""Topologies that look alike from every peer: turning the circle of peers by one changes nothing."""
+"""Topologies that are the same from every peer: rotating the circle of peers by one changes nothing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["weights_by_distance"]
 
 
 def weights_by_distance(topology: Topology) -> list[Floats] | None:
-    """For each step, the weight that every peer gives to the one so many places before it; None if they differ."""
+    """Return, for each step, the weight by distance from sender to receiver; None if peers differ."""
     found = [_by_distance(mixing) for mixing in topology.rows]
     alike = [weights for weights in found if weights is not None]
     return alike if len(alike) == len(found) else None

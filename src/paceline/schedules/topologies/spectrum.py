@@ -1,15 +1,15 @@
-"""How fast mixing brings the peers together: the spectral gap.
+"""The spectral gap: how fast mixing brings the peers to consensus.
 
-The gap is 1 - rho, where rho is the second largest singular value of the product of the matrices of one period. After
-each period, the distance of the peers from their mean is at most rho times what it was, whatever they hold. For
-symmetric weights rho = max(|l2|, |ln|), and for all named topologies rho is the second largest modulus of an
-eigenvalue, which is what the distance shrinks by in the long run. (A matrix of the user's that is not normal may do
-better in the long run; what the modulus would promise it may break at first, so the singular value is taken.)
+The gap is 1 - rho. rho is the second largest singular value of the product of the matrices of one period. In each
+period the distance of the peers from their mean shrinks at least by the factor rho, for any values. For symmetric
+weights rho = max(|l2|, |ln|). For all named topologies rho is the second largest modulus of an eigenvalue, which is the
+asymptotic rate. (A user's matrix that is not normal may converge faster asymptotically. But the modulus does not bound
+the first periods, so the singular value is used.)
 
-Where all peers look alike, a Fourier transform gives the spectrum. Other matrices are solved as they are, those of
-thousands of peers by Lanczos's iteration on their sparse rows. It needs no reorthogonalisation, since the copies of
-eigenvalues that appear without it do not move the largest (Paige 1971).
-Source: Boyd, Ghosh, Prabhakar, Shah, "Randomized Gossip Algorithms", 2006.
+If all peers are equivalent, a Fourier transform gives the spectrum. Other matrices are solved directly, or with
+thousands of peers by Lanczos iteration on their sparse rows. It needs no reorthogonalization: without it copies of
+eigenvalues appear, but they do not change the largest (Paige 1971). Source: Boyd, Ghosh, Prabhakar, Shah, "Randomized
+Gossip Algorithms", 2006.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ __all__ = ["spectral_gap", "steps_to_consensus"]
 _DENSE_PEERS = 512
 _MOST_ITERATIONS = 2**17
 _ZERO_GAP = 1e-13
-"""Below this, rounding alone may have made the gap."""
+"""A smaller gap may be a rounding error."""
 
 
 def spectral_gap(topology: Topology) -> float:
-    """1 if one period averages exactly, 0 if there is never consensus."""
+    """Return the spectral gap: 1 if one period averages exactly, 0 if there is never consensus."""
     weights = weights_by_distance(topology)
     if weights is not None:
         rho = _circulant(weights)
@@ -44,9 +44,9 @@ def spectral_gap(topology: Topology) -> float:
 
 
 def steps_to_consensus(gap: float, factor: float = 1e-3, period: int = 1) -> float:
-    """Steps after which the distance from consensus is at most `factor` of what it was; infinite if gap is 0.
+    """Return the steps until the distance from consensus has fallen to `factor` of its value; infinite if gap is 0.
 
-    A whole number, and of whole periods where the topology changes: the gap is that of a period.
+    The result is a whole number of periods, because `gap` is the gap of one period.
     """
     if not 0 <= gap <= 1:
         raise ConfigurationError("gap", "must be between 0 and 1", gap)
@@ -59,7 +59,7 @@ def steps_to_consensus(gap: float, factor: float = 1e-3, period: int = 1) -> flo
 
 
 def _circulant(weights: list[Floats]) -> float:
-    """The eigenvalues of a circulant matrix are the Fourier transform of its first column; it is normal."""
+    """Return rho of circulant matrices. They are normal; their eigenvalues are the first column's Fourier transform."""
     moduli = np.prod([np.abs(np.fft.fft(step)) for step in weights], axis=0)
     return float(moduli[1:].max(initial=0))
 
@@ -75,7 +75,7 @@ def _dense(topology: Topology) -> float:
 
 
 def _by_iteration(topology: Topology) -> float:
-    """Lanczos's tridiagonal matrix, doubled until its norm tells the gap to six digits."""
+    """Return rho from Lanczos's tridiagonal matrix, doubled in size until the gap is exact to six digits."""
     symmetric = _is_symmetric(topology)
     entries = _lanczos(topology.mix if symmetric else _there_and_back(topology), topology.peers)
     diagonal, beside, before = list[float](), list[float](), math.inf
@@ -84,7 +84,7 @@ def _by_iteration(topology: Topology) -> float:
         diagonal += [entry for entry, _ in more]
         beside += [entry for _, entry in more]
         norm = _norm(diagonal, beside)
-        rho = norm if symmetric else math.sqrt(norm)  # noise of 1e-16 is 1e-8 under the root
+        rho = norm if symmetric else math.sqrt(norm)  # noise of 1e-16 becomes 1e-8 under the root
         if not more or abs(rho - before) <= 1e-6 * (1 - rho) + _ZERO_GAP / 10:
             return rho
         before = rho
@@ -101,7 +101,7 @@ def _is_symmetric(topology: Topology) -> bool:
 
 
 def _there_and_back(topology: Topology) -> Callable[[Floats], Floats]:
-    """The product's transpose times the product, whose eigenvalues are the squares of its singular values."""
+    """Return the map by the product's transpose times the product. Its eigenvalues are the squared singular values."""
 
     def apply(values: Floats) -> Floats:
         for mixing in topology.rows:
@@ -114,7 +114,7 @@ def _there_and_back(topology: Topology) -> Callable[[Floats], Floats]:
 
 
 def _lanczos(apply: Callable[[Floats], Floats], size: int) -> Iterator[tuple[float, float]]:
-    """Entries of the tridiagonal matrix, on the diagonal and beside it, in the space whose mean is 0."""
+    """Yield the tridiagonal matrix's diagonal and off-diagonal entries, in the subspace of vectors with mean 0."""
     before, coupling = np.zeros(size), 0.0
     vector = np.random.default_rng(0).standard_normal(size)
     vector -= vector.mean()
@@ -123,20 +123,20 @@ def _lanczos(apply: Callable[[Floats], Floats], size: int) -> Iterator[tuple[flo
         image = apply(vector) - coupling * before
         own = float(vector @ image)
         image -= own * vector
-        image -= image.mean()  # last: what rounding leaves of the mean would grow from step to step
+        image -= image.mean()  # last, because a rounding error in the mean would grow from step to step
         coupling = float(np.linalg.norm(image))
         yield own, coupling
         if coupling < 1e-12:
-            return  # the space is used up: the matrix has few different eigenvalues
+            return  # the subspace is exhausted: the matrix has few different eigenvalues
         before, vector = vector, image / coupling
 
 
 def _norm(diagonal: list[float], beside: list[float]) -> float:
-    """The largest modulus of an eigenvalue of a tridiagonal matrix, which is at most 1, by bisection."""
+    """Return the largest modulus of an eigenvalue of a tridiagonal matrix, at most 1, by bisection."""
     low, high = 0.0, 1.0
     squares = [0.0, *(entry * entry for entry in beside[:-1])]
     negated = [-entry for entry in diagonal]
-    for _ in range(54):  # halvings that take 1 below the precision of a float
+    for _ in range(54):  # enough halvings of 1 for the precision of a float
         middle = (low + high) / 2
         if _is_below(diagonal, squares, middle) and _is_below(negated, squares, middle):
             high = middle
@@ -146,7 +146,7 @@ def _norm(diagonal: list[float], beside: list[float]) -> float:
 
 
 def _is_below(diagonal: list[float], squares: list[float], bound: float) -> bool:
-    """Whether all eigenvalues are below `bound`: by Sylvester's law, if all pivots of T - bound are negative."""
+    """Return whether all eigenvalues are below `bound`. By Sylvester's law: if all pivots of T - bound are negative."""
     pivot = -1.0
     for entry, square in zip(diagonal, squares, strict=True):
         pivot = entry - bound - square / pivot

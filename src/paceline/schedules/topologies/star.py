@@ -1,4 +1,4 @@
-"""All peers joined to peer 0 and to nobody else; gap 1/n with Metropolis-Hastings weights."""
+"""A star: all peers are connected to peer 0 only; gap 1/n with Metropolis-Hastings weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a strategy knows of its topology."""
+"""The topology of a decentralized strategy."""
 
 from __future__ import annotations
 
@@ -13,56 +13,57 @@ __all__ = ["Topology"]
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True, repr=False)
 class Topology:
-    """Who receives from whom and with what weight, step by step: a doubly stochastic matrix for each step.
+    """Edges and weights, step by step: a doubly stochastic matrix for each step.
 
-    Peer i becomes the sum over j of weight(i, j) times peer j. Steps go on for ever: step t is step t modulo `period`.
+    The new value of peer i is the sum over j of weight(i, j) times the value of peer j. Steps repeat: step t is step t
+    modulo `period`.
     """
 
     name: str
-    """The words it was built from, or "graph" or "matrix"."""
+    """The text it was built from, or "graph" or "matrix"."""
     peers: int
     directed: bool
-    """Whether some peer receives, in some step, from one that it does not send to."""
+    """Whether some peer receives, in some step, from a peer that it does not send to."""
     rows: tuple[Mixing, ...]
-    """The weights of each step of the period."""
+    """Weights of each step of the period."""
     columns: tuple[Mixing, ...]
-    """The same, transposed."""
+    """The transposed weights of each step."""
     positions: Floats | None = None
-    """Where the peers stand in a picture, as rows (x, y), y downwards; None: nobody knows."""
+    """Positions of the peers in a picture, as rows (x, y), y downwards; None if unknown."""
 
     @property
     def period(self) -> int:
         return len(self.rows)
 
     def neighbours(self, rank: int, step: int = 0) -> tuple[int, ...]:
-        """Those that this rank receives from, in ascending order."""
+        """Return the peers that this rank receives from, in ascending order."""
         return tuple(peer for peer, _ in self.row(rank, step) if peer != rank)
 
     def sends_to(self, rank: int, step: int = 0) -> tuple[int, ...]:
-        """Those that receive from this rank, in ascending order."""
+        """Return the peers that receive from this rank, in ascending order."""
         self._check(rank)
         return tuple(peer for peer, _ in self.columns[step % self.period].row(rank) if peer != rank)
 
     def row(self, rank: int, step: int = 0) -> tuple[tuple[int, float], ...]:
-        """(peer, weight) of all that this rank adds up, itself among them, in ascending order. Weights sum to 1."""
+        """Return (peer, weight) for this rank's average, including itself, in ascending order. Weights sum to 1."""
         self._check(rank)
         return self.rows[step % self.period].row(rank)
 
     def weight(self, receiver: int, sender: int, step: int = 0) -> float:
-        """Of what `receiver` makes of what `sender` has; 0 where there is no edge."""
+        """Return the weight of the value of `sender` in the average of `receiver`; 0 if there is no edge."""
         self._check(sender)
         return dict(self.row(receiver, step)).get(sender, 0.0)
 
     def edges(self, step: int = 0) -> Ints:
-        """All edges of a step, as rows (receiver, sender)."""
+        """Return all edges of a step, as rows (receiver, sender)."""
         return self.rows[step % self.period].edges
 
     def matrix(self, step: int = 0) -> Floats:
-        """The weights of a step as a dense matrix: peers times peers numbers."""
+        """Return the weights of a step as a dense peers x peers matrix."""
         return self.rows[step % self.period].dense()
 
     def mix(self, values: Floats, step: int = 0) -> Floats:
-        """What the peers hold after a step; `values` has a row (or one number) a peer."""
+        """Return the values of the peers after a step. `values` has one row (or one number) per peer."""
         return self.rows[step % self.period].mix(values)
 
     def _check(self, rank: int) -> None:

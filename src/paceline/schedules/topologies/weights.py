@@ -1,11 +1,11 @@
 """Weights for the edges of a graph.
 
-metropolis  Metropolis-Hastings: 1/(1 + the larger of the two degrees), the rest for itself. Doubly stochastic on any
-            undirected graph, and known to each peer from its neighbours' degrees alone. On a directed graph, in which
-            every peer must send to as many as it receives from: 1/(1 + the largest degree of all).
-uniform     1/(1 + degree) for itself and for each neighbour: doubly stochastic only if all degrees are the same.
+metropolis  Metropolis-Hastings: 1/(1 + the larger of the two degrees), and the remainder for the peer itself. Doubly
+            stochastic on any undirected graph, and each peer needs only its neighbours' degrees. On a directed graph
+            every peer must send to as many peers as it receives from; the weight is 1/(1 + the largest degree of all).
+uniform     1/(1 + degree) for itself and for each neighbour: doubly stochastic only if all degrees are equal.
 
-All leave a peer a share of its own value, so that nothing can oscillate.
+With both a peer keeps a share of its own value, so that values cannot oscillate.
 Source: Xiao and Boyd, "Fast linear iterations for distributed averaging", 2004.
 """
 
@@ -22,7 +22,7 @@ from paceline.schedules.topologies.mixing import Mixing, mixing_of_entries
 
 __all__ = ["WEIGHTS", "check_sums", "goes_both_ways"]
 
-_TOLERANCE = 1e-7  # what rounding to float32 may do to a sum that should be 1
+_TOLERANCE = 1e-7  # allows for rounding of the weights to float32
 
 
 def metropolis(edges: Ints, peers: int) -> Mixing:
@@ -38,7 +38,7 @@ def metropolis(edges: Ints, peers: int) -> Mixing:
 def uniform(edges: Ints, peers: int) -> Mixing:
     degrees = np.bincount(edges[:, 0], minlength=peers)
     mixing = _completed(edges, 1.0 / (1 + degrees[edges[:, 0]]), peers)
-    check_sums(mixing, "metropolis weights suit a graph whose peers differ in degree")
+    check_sums(mixing, "use metropolis weights for a graph with different degrees")
     return mixing
 
 
@@ -48,7 +48,7 @@ WEIGHTS: Mapping[str, Callable[[Ints, int], Mixing]] = MappingProxyType(
 
 
 def check_sums(mixing: Mixing, remedy: str) -> None:
-    """Refuse weights that are not doubly stochastic: they would not keep the mean of the peers."""
+    """Raise an error if weights are not doubly stochastic: they would not preserve the mean of the peers."""
     for side, places in (("row", mixing.receivers), ("column", mixing.senders)):
         sums = np.bincount(places, mixing.weights, mixing.peers)
         wrong = np.flatnonzero(~(np.abs(sums - 1) <= _TOLERANCE))
@@ -58,13 +58,13 @@ def check_sums(mixing: Mixing, remedy: str) -> None:
 
 
 def goes_both_ways(edges: Ints, peers: int) -> bool:
-    """Whether each edge has its opposite. Edges are in order, each once."""
+    """Return whether each edge has its opposite. Edges must be sorted and without duplicates."""
     there, back = edges @ [peers, 1], edges @ [1, peers]
     return np.array_equal(there, np.sort(back))
 
 
 def _completed(edges: Ints, weights: Floats, peers: int) -> Mixing:
-    """With what is left of 1 on the diagonal."""
+    """Return the mixing matrix. The diagonal is chosen so that each row sums to 1."""
     own = 1 - np.bincount(edges[:, 0], weights, peers)
     everyone = np.arange(peers)
     receivers, senders = (np.concatenate([edges[:, side], everyone]) for side in (0, 1))
@@ -77,8 +77,8 @@ def _check_balance(received: Ints, sent: Ints) -> None:
         peer = uneven[0]
         raise ConfigurationError(
             "topology",
-            "must be undirected, or each peer must send to as many as it receives from: its weights would not be "
+            "must be undirected, or each peer must send to as many peers as it receives from: its weights would not be "
             "doubly stochastic",
             f"peer {peer} that sends to {sent[peer]} and receives from {received[peer]}",
-            "add edges, or give a doubly stochastic matrix; push-sum, which mixes on any directed graph, is not there",
+            "add edges, or give a doubly stochastic matrix; push-sum, for any directed graph, is not supported",
         )

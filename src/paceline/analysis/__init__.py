@@ -1,0 +1,1 @@
+"""Diagnosis of a trace, and comparison of strategies."""

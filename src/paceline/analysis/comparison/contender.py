@@ -1,0 +1,87 @@
+"""One strategy of a running comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from paceline.analysis.comparison.entry import Entry
+from paceline.errors import PacelineError, TaskError
+from paceline.runs.run import Progress, Run
+
+if TYPE_CHECKING:
+    from paceline.clusters.base.job import Cluster
+    from paceline.task.task import Task
+
+__all__ = ["Contender", "Stage", "Trainer", "Watcher"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """Progress of a comparison, passed to its progress callback."""
+
+    name: str
+    """Name of the entry."""
+    round: int
+    """Number of the round, from 1."""
+    rounds: int
+    progress: Progress | None = None
+    """None if the run is about to start, or has just ended."""
+    run: Run | None = None
+    """The run that has just ended; None otherwise."""
+    error: str | None = None
+    """Reason that the run failed; None if it did not."""
+
+
+Watcher = Callable[[Stage], None]
+
+
+class Trainer(Protocol):
+    """Function that trains a task on a cluster, with the options of `pl.train`."""
+
+    def __call__(self, task: Task, cluster: Cluster, **words: Any) -> Run: ...
+
+
+@dataclass(slots=True, kw_only=True)
+class Contender:
+    """A strategy and its runs so far."""
+
+    name: str
+    train: Trainer
+    words: dict[str, Any]
+    """Options of its runs, such as their length."""
+    runs: list[Run] = field(default_factory=list)
+    error: str | None = None
+
+    def run(
+        self, task: Task, cluster: Cluster, *, seed: int, round: int, rounds: int, watch: Watcher | None
+    ) -> None:
+        """Train once more. Errors are recorded, but a task that cannot be built ends the comparison."""
+
+        def tell(**news: Any) -> None:
+            if watch is not None:
+                watch(Stage(name=self.name, round=round, rounds=rounds, **news))
+
+        def show(progress: Progress) -> None:
+            tell(progress=progress)
+
+        tell()
+        try:
+            run = self.train(
+                task, cluster, seed=seed, progress=show if watch is not None else None, **self.words
+            )
+        except TaskError:
+            raise
+        except Exception as error:  # an error must not lose the runs of the other strategies
+            self.error = (
+                str(error) if isinstance(error, PacelineError) else f"{type(error).__name__}: {error}"
+            )
+            tell(error=self.error)
+        else:
+            self.runs.append(run)
+            tell(run=run)
+
+    def entry(self) -> Entry:
+        """Return the result. If the strategy failed in some round, its earlier rounds do not count."""
+        return Entry(name=self.name, runs=() if self.error else tuple(self.runs), error=self.error)

@@ -1,0 +1,139 @@
+"""Comparisons on disk: a directory for each run, and a list of them. Also loads single runs."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from paceline.analysis.comparison.entry import Entry
+from paceline.files.reading import Fields, Folder, list_of, optional, parse_json, text, whole
+from paceline.files.writing import write_folder
+from paceline.runs.files import check_format
+from paceline.runs.run import Run
+from paceline.task.fingerprint import differences
+
+__all__ = ["load_entries", "save_entries"]
+
+FORMAT = 1
+"""Version of comparison.json. A newer version is refused."""
+_LIST = "comparison.json"
+_LIST_BYTES = 2**28
+
+_Key = tuple[str, int, str]
+"""Strategy, number of workers, and cluster."""
+
+
+def save_entries(entries: Sequence[Entry], directory: Path) -> None:
+    """Write every run and the list of them, atomically. Other files of the directory are not changed."""
+    write_folder(directory, lambda folder: _write(entries, folder))
+
+
+def _write(entries: Sequence[Entry], folder: Path) -> None:
+    listed = []
+    for place, entry in enumerate(entries, start=1):
+        names = [f"{place}-{_as_file_name(entry.name)}/{number}" for number in range(1, len(entry.runs) + 1)]
+        for name, run in zip(names, entry.runs, strict=True):
+            run.save(folder / name)
+        listed.append({"name": entry.name, "runs": names, "error": entry.error})
+    content = json.dumps({"format": FORMAT, "entries": listed}, indent=1)
+    (folder / _LIST).write_text(content + "\n", encoding="utf-8")
+
+
+def _as_file_name(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9=.-]+", "_", name)[:80]
+
+
+def load_entries(directories: Iterable[Path]) -> list[Entry]:
+    """Load the runs in some directories, and group them into entries. A directory has a run or a comparison.
+
+    Runs of one strategy and one task on one cluster are repeats. If a strategy ran on several clusters, the names of
+    the entries include the number of workers or, if these are equal, the cluster. If runs trained different tasks, the
+    names include the number of the task, in the order of the directories.
+    """
+    runs: list[Run] = []
+    failed: list[Entry] = []
+    for directory in directories:
+        for found in _load(Path(directory)):
+            runs.extend([found] if isinstance(found, Run) else [])
+            failed.extend([found] if isinstance(found, Entry) else [])
+    groups: list[dict[_Key, list[Run]]] = []
+    for run in runs:
+        _of_its_task(run, groups).setdefault(_group(run), []).append(run)
+    done = [
+        Entry(name=_name(key, same) + (f", task {number}" if len(groups) > 1 else ""), runs=tuple(repeats))
+        for number, same in enumerate(groups, start=1)
+        for key, repeats in same.items()
+    ]
+    names = {entry.name for entry in done}
+    return done + [entry for entry in failed if entry.name not in names]
+
+
+def _load(directory: Path) -> Iterator[Run | Entry]:
+    folder = Folder(directory)
+    if not folder.has(_LIST):
+        yield Run.load(directory)
+        return
+    for item in _read_list(folder):
+        if item.error is not None:
+            yield Entry(name=item.name, error=item.error)
+        for name in item.runs:
+            yield Run.load(folder.folder(name).path)
+
+
+class _Item(NamedTuple):
+    """One item of the list."""
+
+    name: str
+    runs: list[str]
+    error: str | None
+
+
+def _read_list(folder: Folder) -> list[_Item]:
+    with folder.opened(_LIST, most_bytes=_LIST_BYTES) as file:
+        content = Fields(parse_json(file.read()))
+        version = content.get("format", whole)
+        items = [] if version > FORMAT else content.get("entries", list_of(_item))
+        runs = [name for item in items for name in item.runs]
+        if len(set(runs)) < len(runs):
+            raise ValueError("each run must be listed once")
+    check_format(folder, version, FORMAT)
+    return items
+
+
+def _item(value: object) -> _Item:
+    fields = Fields(value)
+    return _Item(
+        fields.get("name", text),
+        fields.get("runs", list_of(text)),
+        fields.get("error", optional(text), None),
+    )
+
+
+def _of_its_task(run: Run, groups: list[dict[_Key, list[Run]]]) -> dict[_Key, list[Run]]:
+    """Return the runs of the same task, by their keys."""
+    for group in groups:
+        if not differences(
+            {"": [run.fingerprint, *(each.fingerprint for same in group.values() for each in same)]}
+        ):
+            return group
+    groups.append({})
+    return groups[-1]
+
+
+def _group(run: Run) -> _Key:
+    """Return the key of a run. `single` has one worker on every cluster."""
+    workers = sum(each.role != "server" for each in run.trace.spans)
+    return run.strategy, workers, run.cluster.lstrip("0123456789")
+
+
+def _name(key: _Key, groups: Iterable[_Key]) -> str:
+    strategy, workers, cluster = key
+    same = [other for other in groups if other[0] == strategy]
+    if len(same) == 1:
+        return strategy
+    if len({other[1] for other in same}) == len(same):
+        return f"{strategy}, {workers} worker{'s' if workers > 1 else ''}"
+    return f"{strategy}, {workers}{cluster}"

@@ -1,0 +1,138 @@
+"""The causes of waiting, through chains of waiting ranks of any length.
+
+If rank 1 waits for a server, the server for rank 3, and rank 3 computes, rank 3 causes both waits. `trace.waits`
+charges a rank with direct waits only. Here every second of waiting is charged to the rank at the end of the chain. If
+that rank evaluates, no rank is charged. The links are charged if the awaited message has been sent, if a chain is a
+cycle, or if its last rank communicates.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.trace.spans import NO_MESSAGE, Kind, SpanArray, Spans
+from paceline.trace.timeline import NOTHING, PARTS, WAITING, sweep
+
+__all__ = ["Blame", "find_blame"]
+
+_MOST_CELLS = 20_000
+"""Maximum number of intervals that a run is cut into. Each is represented by one moment."""
+_FEWEST_CELLS = 500
+_MOST_STATES = 4_000_000
+"""Maximum number of ranks times intervals, to limit memory in runs with many ranks."""
+_GOLDEN = 0.6180339887498949
+
+_EVALUATING = PARTS.index((Kind.EVALUATE,))
+_COMMUNICATING = PARTS.index((Kind.RECEIVE, Kind.SEND))
+
+
+@dataclass(frozen=True, slots=True)
+class Blame:
+    """Idle seconds of the workers, without evaluation, and their causes."""
+
+    idle_s: float
+    """Sum over the workers: waiting, and time in no span."""
+    ranks: dict[int, float] = field(default_factory=dict)
+    """Idle seconds caused by each rank while it was busy with its own work."""
+    links_s: float = 0.0
+    """Idle seconds caused by messages in flight."""
+    time_s: float = 0.0
+    """Total seconds of the workers, without evaluating, cutting the model, or waiting for a rank that does."""
+
+    @property
+    def worst(self) -> int | None:
+        """The rank that caused the most; None if there is none."""
+        return max(self.ranks, key=lambda rank: self.ranks[rank], default=None)
+
+    def share(self, rank: int) -> float:
+        """Return the fraction of the idle time that a rank caused."""
+        return self.ranks.get(rank, 0.0) / self.idle_s if self.idle_s else 0.0
+
+
+def find_blame(spans: Sequence[Spans], seconds: float) -> Blame:
+    """Charge the idle seconds of all ranks except servers."""
+    if not spans or not seconds:
+        return Blame(0.0)
+    moments, lengths = _cells(spans, seconds)
+    place = {each.rank: number for number, each in enumerate(spans)}
+    parts = np.stack([_parts(each.array, seconds, moments) for each in spans])
+    sends = np.concatenate([each.of(Kind.SEND) for each in spans])
+    sends = sends[np.argsort(sends["message"])]
+    awaited = np.stack([_awaited(each, moments, place, sends) for each in spans])
+    awaited = np.where(parts == WAITING, awaited, np.arange(len(spans))[:, None])
+    ends = _ends_of_chains(awaited)
+    doing = np.take_along_axis(parts, ends, axis=0)
+    worker = np.array([each.role != "server" for each in spans])[:, None]
+    counted = worker & (doing != _EVALUATING)
+    idle = counted & ((parts == WAITING) | (parts == NOTHING))
+    waits = idle & (parts == WAITING)
+    links = waits & ((doing == _COMMUNICATING) | (doing == WAITING))
+    charged = np.bincount(
+        ends[waits & ~links], weights=_spread(lengths, waits & ~links), minlength=len(spans)
+    )
+    ranks = {each.rank: float(s) for each, s in zip(spans, charged, strict=True) if s > 0}
+    idle_s, links_s, time_s = (float(_spread(lengths, mask).sum()) for mask in (idle, links, counted))
+    return Blame(idle_s, ranks, links_s, time_s)
+
+
+def _cells(spans: Sequence[Spans], seconds: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return moments of the run, and the seconds that each represents."""
+    most = min(_MOST_CELLS, max(_FEWEST_CELLS, _MOST_STATES // len(spans)))
+    if 2 * sum(len(each) for each in spans) > most:
+        # Not the middle of each interval: if all steps are equal, that would sample only a few phases of a step.
+        numbers = np.arange(most)
+        return (numbers + (numbers + 0.5) * _GOLDEN % 1) * (seconds / most), np.full(most, seconds / most)
+    times = [each.array[name] for each in spans for name in ("start_s", "end_s")]
+    edges = np.unique(np.clip(np.concatenate([[0.0, seconds], *times]), 0.0, seconds))
+    return (edges[1:] + edges[:-1]) / 2, np.diff(edges)
+
+
+def _parts(array: SpanArray, seconds: float, moments: NDArray[np.float64]) -> NDArray[np.intp]:
+    timeline = sweep(array, seconds)
+    return timeline.parts[np.searchsorted(timeline.edges, moments, side="right") - 1]
+
+
+def _awaited(
+    spans: Spans, moments: NDArray[np.float64], place: dict[int, int], sends: SpanArray
+) -> NDArray[np.intp]:
+    """Return the rank awaited at each moment. If there are several, the wait that ends last.
+
+    The rank itself if unknown, or if its message has been sent: then it waits for no rank. `sends` are sorted by id.
+    """
+    found = np.full(len(moments), place[spans.rank], dtype=np.intp)
+    waits = spans.of(Kind.WAIT)
+    waits = waits[np.argsort(waits["end_s"], kind="stable")]
+    times = (waits["start_s"], _sent_s(waits, sends), waits["end_s"])
+    bounds = (np.searchsorted(moments, each_s).tolist() for each_s in times)
+    for first, sent, last, peer in zip(*bounds, waits["peer"].tolist(), strict=True):
+        if peer in place:
+            found[first:last] = place[spans.rank]
+            found[first:sent] = place[peer]
+    return found
+
+
+def _sent_s(waits: SpanArray, sends: SpanArray) -> NDArray[np.float64]:
+    """Return when the message of each wait was sent, at most its end; its end if it waited for no message."""
+    if not len(sends):
+        return np.asarray(waits["end_s"])
+    nearest = sends[np.minimum(np.searchsorted(sends["message"], waits["message"]), len(sends) - 1)]
+    known = (nearest["message"] == waits["message"]) & (waits["message"] != NO_MESSAGE)
+    return np.where(known, np.minimum(nearest["start_s"], waits["end_s"]), waits["end_s"])
+
+
+def _ends_of_chains(awaited: NDArray[np.intp]) -> NDArray[np.intp]:
+    """Return the rank at the end of each rank's chain of waits; in a cycle, one of its ranks."""
+    ends = awaited
+    for _ in range(math.ceil(math.log2(max(2, len(awaited)))) + 1):
+        ends = np.take_along_axis(ends, ends, axis=0)
+    return ends
+
+
+def _spread(lengths: NDArray[np.float64], mask: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """Return the length of each cell in the mask."""
+    return np.broadcast_to(lengths, mask.shape)[mask]

@@ -1,0 +1,166 @@
+"""A diagnosis in words."""
+
+from __future__ import annotations
+
+import math
+
+from paceline.analysis.diagnosis.diagnose import Diagnosis, SlowRank
+from paceline.analysis.diagnosis.peak import Peak
+from paceline.costs.units import format_bytes, format_seconds
+
+__all__ = ["kinds", "sentences", "time_sentences"]
+
+_WORTH_TELLING = 0.05
+"""Smallest fraction of the idle time that is reported."""
+_MOSTLY = 0.5
+_UNEVEN = 0.1
+"""Fraction of a step. Waits of stages that differ by less count as equal."""
+_MUCH_MORE = 1.25
+"""Smallest ratio to the others' memory that is reported."""
+_KINDS = {
+    "parameters": "parameters",
+    "gradients": "gradients",
+    "optimizer": "the optimizer's state",
+    "activations": "activations",
+    "buffers": "buffers",
+}
+_OLD_TRACE = "The step time without it is unknown: an older version recorded this trace, without message ids."
+_MUCH_BY_LINKS = 0.2
+"""Fraction of the idle time. Below it, message times vary by chance, and the slowest link means nothing."""
+
+
+def sentences(diagnosis: Diagnosis) -> list[str]:
+    """Return sentences about the slow rank, its cost, the step time without it, and the largest memory."""
+    return time_sentences(diagnosis) + _memory(diagnosis)
+
+
+def time_sentences(diagnosis: Diagnosis) -> list[str]:
+    """The same without memory."""
+    said = [
+        *_bubble(diagnosis),
+        *_waiting_stages(diagnosis),
+        *_computing(diagnosis),
+        *_blame(diagnosis),
+        *_what_if(diagnosis),
+        *_links(diagnosis),
+    ]
+    return said or ["No rank is much slower than the others."]
+
+
+def _bubble(diagnosis: Diagnosis) -> list[str]:
+    stages = diagnosis.stages
+    if stages is None or stages.bubble < _WORTH_TELLING:
+        return []
+    text = f"In a step the stages do not compute for {stages.bubble:.0%} of the time (the bubble)"
+    if stages.microbatches == 1:
+        return [f"{text}: they take turns, one batch at a time; pipeline parts it into micro-batches."]
+    if stages.splits or _has_slow_rank(diagnosis):
+        return [f"{text}."]
+    return [f"{text}: more micro-batches, or another order, make it smaller."]
+
+
+def _waiting_stages(diagnosis: Diagnosis) -> list[str]:
+    """Which stages wait, where some wait much longer than others."""
+    stages = diagnosis.stages
+    if stages is None or stages.waits[stages.longest] - stages.waits[stages.shortest] < _UNEVEN:
+        return []
+    longest, shortest = stages.longest, stages.shortest
+    return [
+        f"The stages wait unevenly: {diagnosis.who(longest)} for {stages.waits[longest]:.0%} of a step, "
+        f"{diagnosis.who(shortest)} for {stages.waits[shortest]:.0%}."
+    ]
+
+
+def _has_slow_rank(diagnosis: Diagnosis) -> bool:
+    return diagnosis.compute is not None and diagnosis.compute.is_slow
+
+
+def _memory(diagnosis: Diagnosis) -> list[str]:
+    """Return the rank with the most memory and its content; nothing if every rank holds the whole model."""
+    peak = diagnosis.peak
+    if peak is None or not any(diagnosis.holds):
+        return []
+    times = f", {peak.factor:.1f} times the others' median" if peak.factor >= _MUCH_MORE else ""
+    held = f"{format_bytes(peak.total_bytes)} at the peak{times}, {kinds(peak)}"
+    if times:
+        return [f"{_capital(diagnosis.who(peak.rank))} holds the most: {held}."]
+    return [f"No rank holds much more than the others: at most {held}."]
+
+
+def kinds(peak: Peak) -> str:
+    """What of, in words: one kind if that is most of it, or else the two largest."""
+    shares = list(peak.shares.items())
+    if shares[0][1] > _MOSTLY:
+        return f"{shares[0][1]:.0%} of it {_KINDS[shares[0][0]]}"
+    return " and ".join(f"{share:.0%} {_KINDS[kind]}" for kind, share in shares[:2])
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _computing(diagnosis: Diagnosis) -> list[str]:
+    slow = diagnosis.compute
+    if slow is None or not slow.is_slow:
+        return []
+    who = _capital(diagnosis.who(slow.rank))
+    if not math.isfinite(slow.seconds):
+        return [
+            f"{who} is the slowest to compute: all of its computations were cancelled, "
+            f"while the others take {format_seconds(slow.others_s)}."
+        ]
+    work = "a step" if slow.in_pieces else "a gradient"
+    text = (
+        f"{who} is the slowest to compute: {format_seconds(slow.seconds)} {work}, "
+        f"{slow.factor:.1f} times the others' median of {format_seconds(slow.others_s)}"
+    )
+    if diagnosis.stages is not None:
+        return [f"{text}; cuts=… can give its stage fewer layers."]
+    cancelled = f"; {slow.cancelled_share:.0%} of its computations were cancelled"
+    return [f"{text}{cancelled if slow.cancelled_share else ''}."]
+
+
+def _blame(diagnosis: Diagnosis) -> list[str]:
+    blame, slow = diagnosis.blame, diagnosis.compute
+    rank = slow.rank if slow is not None and slow.is_slow else blame.worst
+    if rank is None:
+        return []
+    share = blame.share(rank)
+    if slow is not None and slow.is_slow:
+        if share * diagnosis.idle_share < _WORTH_TELLING / 5:
+            return ["The others hardly wait for it."]
+        return [
+            f"It causes {share:.0%} of the workers' idle time, which is {diagnosis.idle_share:.0%} of all their time."
+        ]
+    if share < _MOSTLY or diagnosis.idle_share < _WORTH_TELLING:
+        return []
+    who = _capital(diagnosis.who(rank))
+    return [
+        f"{who} causes {share:.0%} of the workers' idle time, though it computes as quickly as the others."
+    ]
+
+
+def _what_if(diagnosis: Diagnosis) -> list[str]:
+    slow, without_s = diagnosis.compute, diagnosis.step_without_s
+    if slow is None or not slow.is_slow:
+        return []
+    if without_s is None:
+        return [_why_unknown(slow)] if diagnosis.has_causes else [_OLD_TRACE]
+    return [
+        f"If it computed as quickly as the others, a step would take {format_seconds(without_s)} instead of "
+        f"{format_seconds(diagnosis.step_s)} (by a replay of the trace)."
+    ]
+
+
+def _why_unknown(slow: SlowRank) -> str:
+    if slow.cancelled_share:
+        return "What a step would take without it, the trace cannot tell: cancelled computations have no known end."
+    return "What a step would take without it, the trace does not tell: it has too few computations."
+
+
+def _links(diagnosis: Diagnosis) -> list[str]:
+    link, blame = diagnosis.link, diagnosis.blame
+    if link is None or not link.is_slow or blame.links_s < _MUCH_BY_LINKS * blame.idle_s:
+        return []
+    who = diagnosis.who(link.rank)
+    return [f"Messages to and from {who} travel {link.factor:.1f} times as long as others of their size."]

@@ -1,0 +1,1 @@
+"""Code shared by all clusters: jobs, argument checks, results, stop requests."""

@@ -1,0 +1,119 @@
+"""Argument checks shared by all clusters."""
+
+from __future__ import annotations
+
+import math
+import os
+
+from paceline.clusters.base.job import Cluster
+from paceline.costs.stragglers import Stragglers
+from paceline.costs.times import Times
+from paceline.errors import ConfigurationError
+
+__all__ = [
+    "check_cluster",
+    "check_compute",
+    "check_deadline",
+    "check_device_word",
+    "check_evaluate_every",
+    "check_flag",
+    "check_progress",
+    "check_real_stragglers",
+    "check_threads",
+    "check_workers",
+    "device_words",
+    "share_of_cores",
+    "thread_words",
+]
+
+MAX_THREADS = 1024
+
+
+def check_workers(workers: object, at_most: int) -> None:
+    if not isinstance(workers, int) or isinstance(workers, bool) or not 1 <= workers <= at_most:
+        raise ConfigurationError(
+            "workers",
+            f"must be a whole number from 1 to {at_most}",
+            workers,
+            "each worker is one process or node",
+        )
+
+
+def check_cluster(cluster: object) -> None:
+    if isinstance(cluster, type) or not isinstance(cluster, Cluster):
+        raise ConfigurationError("cluster", "must be a cluster", cluster, "such as pl.Local(workers=4)")
+
+
+def check_evaluate_every(every: object) -> None:
+    counts = isinstance(every, int) and not isinstance(every, bool) and every >= 1
+    if every is not None and not counts:
+        raise ConfigurationError("evaluate_every", "must be a whole number of at least 1", every)
+
+
+def check_flag(argument: str, value: object, *, optional: bool = False) -> None:
+    if not isinstance(value, bool) and not (optional and value is None):
+        bound = "must be True, False or None" if optional else "must be True or False"
+        raise ConfigurationError(argument, bound, value, "omit it for the default")
+
+
+def check_progress(progress: object) -> None:
+    if progress is not None and not callable(progress):
+        remedy = "give a function of one argument, or omit it"
+        raise ConfigurationError("progress", "must be a function", progress, remedy)
+
+
+def check_compute(compute: object) -> None:
+    if compute is not None and not isinstance(compute, Times):
+        remedy = "write pl.times.Constant(0.01)"
+        raise ConfigurationError("compute", "must be a distribution of pl.times", compute, remedy)
+
+
+def check_threads(threads: object) -> None:
+    if threads is None:
+        return
+    if not isinstance(threads, int) or isinstance(threads, bool) or not 1 <= threads <= MAX_THREADS:
+        bound = f"must be None or a whole number from 1 to {MAX_THREADS}"
+        raise ConfigurationError("threads", bound, threads, "None divides the cores among the workers")
+
+
+def check_device_word(device: object, *, elsewhere: bool = False) -> None:
+    """Check a device name. With `elsewhere`, the device is on other hosts and they check it themselves."""
+    if not isinstance(device, str):
+        remedy = 'write "cpu", "auto" or torch\'s name for it, such as "cuda"'
+        raise ConfigurationError("device", "must be a device name", device, remedy)
+    if device != "cpu" and not elsewhere:  # importing torch takes a second
+        from paceline.model.devices import check_device
+
+        check_device(device)
+
+
+def device_words(device: str) -> list[str]:
+    """Return the text for a cluster's description. Empty for the default."""
+    return [] if device == "cpu" else [f"on {device}"]
+
+
+def share_of_cores(workers: int) -> int:
+    """Return the threads for each worker, so that workers on one host share its cores. Servers mostly wait."""
+    return max(1, len(os.sched_getaffinity(0)) // max(1, workers))
+
+
+def thread_words(threads: int | None) -> list[str]:
+    """Return the text for a cluster's description. Empty for the default."""
+    return [] if threads is None else [f"{threads} thread{'s' * (threads > 1)} a rank"]
+
+
+def check_deadline(deadline_s: object) -> None:
+    is_number = isinstance(deadline_s, (int, float)) and not isinstance(deadline_s, bool)
+    if not is_number or not 0 < deadline_s < math.inf:  # type: ignore[operator]
+        raise ConfigurationError(
+            "deadline_s", "must be a number of seconds above 0", deadline_s, "60.0 is the default"
+        )
+
+
+def check_real_stragglers(stragglers: Stragglers, ranks: int) -> None:
+    """Check the stragglers of a real cluster. Real processes can be slowed down, but not sped up."""
+    stragglers.check(ranks)
+    for rank, factor in stragglers.slow.items():
+        if factor < 1:
+            remedy = "a real worker cannot be made faster: slow down the others"
+            raise ConfigurationError(f"slow[{rank}]", "must be at least 1", factor, remedy)

@@ -1,0 +1,124 @@
+"""Job: the description of a run that a cluster executes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
+
+from paceline.clusters.base.checkpoint_plan import CheckpointPlan
+from paceline.clusters.base.generations import GenerationPlan
+from paceline.context import Program, Strategy
+from paceline.model.autocast import Autocast
+from paceline.runs.run import Progress, Record
+from paceline.task.task import Task
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from paceline.clusters.base.outcome import Outcome
+
+__all__ = ["Cluster", "Consult", "Job", "Watch"]
+
+_START_S = 60.0  # at least, to unpack a task
+_PREPARE_S = 1800.0  # to compile or trace a model
+
+Consult: TypeAlias = "Callable[[Record, dict[str, Tensor] | None], bool]"
+"""Callback in the driver. Arguments: a record, and the model state if requested. Returns True to end the run."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Watch:
+    """Events that a run's callbacks receive. The reporter waits for the callbacks each time."""
+
+    steps: bool = False
+    """Every record."""
+    evaluations: bool = False
+    """Records with a metric."""
+    state: bool = False
+    """The model state, together with those records."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Job:
+    """Description of one run."""
+
+    strategy: Strategy
+    roles: tuple[str, ...]
+    """Role of each rank. Workers come first."""
+    seed: int
+    name: str = ""
+    task: Task | None = None
+    """Task with its model, or with a function that builds the same model on every rank. None if there is no model."""
+    steps: int = 0
+    evaluate_every: int = 0
+    stop_at_target: bool = False
+    autocast: tuple[Autocast, ...] = ()
+    """Autocast settings of the model."""
+    watch: Watch = Watch()
+    compiles: bool = False
+    """Whether the model is compiled before the run starts. This may take minutes."""
+    generations: GenerationPlan = field(default_factory=GenerationPlan)
+    checkpointing: CheckpointPlan | None = None
+    """Checkpoint settings. None if no checkpoints are written."""
+    workers: int = field(init=False)
+    """Number of ranks that compute gradients: all except pure servers."""
+
+    def __post_init__(self) -> None:
+        # Counted once: every rank of a large simulation reads it several times.
+        object.__setattr__(self, "workers", sum(role != "server" for role in self.roles))
+
+    def start_s(self, deadline_s: float) -> float:
+        """Return the start timeout of the ranks in seconds: at least `deadline_s`."""
+        prepares = self.compiles or getattr(self.strategy, "cuts_model", False)
+        return max(deadline_s, _PREPARE_S if prepares else _START_S)
+
+    @property
+    def ranks(self) -> int:
+        return len(self.roles)
+
+    @property
+    def reporter(self) -> int:
+        """Rank that stores the run's model and records: the first server, or the first worker if there is no server."""
+        workers = self.workers
+        return workers if workers < self.ranks else 0
+
+    def can_lose(self, rank: int) -> bool:
+        """Return whether the run may continue without a rank. It never continues without the reporter."""
+        return rank != self.reporter and self.roles[rank] in getattr(self.strategy, "expendable", ())
+
+    def program(self, rank: int) -> Program:
+        program: Program = getattr(self.strategy, self.roles[rank])
+        return program
+
+
+@runtime_checkable
+class Cluster(Protocol):
+    """Where a job runs. A cluster inherits from this class, so that it gets the defaults."""
+
+    @property
+    def workers(self) -> int: ...
+
+    @property
+    def math(self) -> str:
+        """Either "real", or "none" if the cluster computes shapes and seconds only."""
+        return "real"
+
+    @property
+    def ranks(self) -> int | None:
+        """Number of processes that a launcher has started. None if the cluster starts its own."""
+        return None
+
+    @property
+    def launch_id(self) -> str | None:
+        """The launch that this process belongs to. None if the cluster starts its own processes."""
+        return None
+
+    def run(
+        self,
+        job: Job,
+        progress: Callable[[Progress], None] | None = None,
+        consult: Consult | None = None,
+    ) -> list[Outcome]:
+        """Run the job and return the outcome of each rank. `consult` is called for each event in `job.watch`."""
+        ...

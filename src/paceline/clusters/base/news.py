@@ -1,0 +1,59 @@
+"""Incremental copies of a rank's records, sent to the driver step by step. They survive the death of the rank."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, TypeAlias
+
+from paceline.clusters.base.outcome import Outcome
+
+__all__ = ["News", "Teller", "enter_news", "read_news", "write_news"]
+
+News: TypeAlias = dict[str, list[Any]]
+"""New entries of an outcome's lists, by list name."""
+
+
+class Teller:
+    """Tracks which entries of an outcome have been sent."""
+
+    __slots__ = ("_outcome", "_told")
+
+    def __init__(self, outcome: Outcome) -> None:
+        self._outcome = outcome
+        self._told = {"updates": 0, "losses": 0, "logged": 0}
+
+    def take(self) -> News:
+        """Return the entries that the run's history needs and that have not been sent yet."""
+        # With independent updates, the update records contain everything else.
+        names = ("updates",) if self._outcome.updates else ("losses", "logged")
+        news: News = {}
+        for name in names:
+            written = getattr(self._outcome, name)
+            news[name] = written[self._told[name] :]
+            self._told[name] = len(written)
+        return news
+
+
+def enter_news(outcome: Outcome, news: News) -> None:
+    """Append received entries to an outcome."""
+    for name, entries in news.items():
+        getattr(outcome, name).extend(tuple(each) if isinstance(each, list) else each for each in entries)
+
+
+def write_news(news: News) -> bytes:
+    """Encode entries as one line."""
+    return _encode(news).encode() + b"\n"
+
+
+def read_news(line: bytes) -> News:
+    news: News = json.loads(line)
+    return news
+
+
+def _plain(value: Any) -> Any:
+    """Convert a numpy or torch number reported by a strategy."""
+    return value.item()
+
+
+# Created once: creating the encoder takes as long as encoding a line.
+_encode = json.JSONEncoder(default=_plain, check_circular=False).encode

@@ -1,0 +1,276 @@
+"""Ranks that die in virtual time, and the notification of the other ranks, as in real clusters.
+
+A wait for lost ranks only raises `PeerLost`. A program that waits for any of several ranks receives one `PeerLost` for
+each loss, and may then wait again. A background program receives it when all awaited ranks are lost. A wait for any
+rank also accepts messages of other programs of the same rank, while there are some. The notification takes no time, but
+comes after the last message of the lost rank.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from typing import Any, NoReturn, TypeVar
+
+from paceline.clusters.base.job import Job
+from paceline.clusters.base.news import Teller, enter_news
+from paceline.clusters.base.outcome import Outcome
+from paceline.clusters.rank.observer import Observer
+from paceline.clusters.simulated.context import SimulatedContext, World
+from paceline.clusters.simulated.faulty_network import LossyNetwork
+from paceline.clusters.simulated.group_part import GroupPart
+from paceline.clusters.simulated.kernel import AnyOf, Event, Process
+from paceline.clusters.simulated.messages import RecvEvent
+from paceline.clusters.simulated.window import BarrierEvent
+from paceline.context import ANY, Batch
+from paceline.errors import PeerLost
+from paceline.faults import Kill
+from paceline.model.replica import Replica
+
+__all__ = ["FaultInjector", "FaultyContext"]
+
+T = TypeVar("T")
+
+
+class FaultInjector:
+    """Lost ranks of a run, and the notification of the others."""
+
+    def __init__(self, world: World, job: Job, faults: Sequence[Kill]) -> None:
+        assert isinstance(world.network, LossyNetwork)
+        self._world = world
+        self._kernel = world.kernel
+        self._network = world.network
+        self._job = job
+        self._faults = [fault for fault in faults if fault.rank < job.ranks]
+        self._contexts: list[FaultyContext] = []
+        self._reasons: dict[int, str] = {}
+        """Reason of the loss, by rank."""
+
+    def contexts(self, replicas: Sequence[tuple[int, Replica | None]]) -> list[FaultyContext]:
+        """Return the ranks of the run. They die at their set times."""
+        self._contexts = [FaultyContext(self, self._world, self._job, *each) for each in replicas]
+        for fault in self._faults:
+            if fault.at_s is not None:
+                self._kernel.at(fault.at_s, self._strike, fault.rank)
+            else:
+                assert fault.step is not None
+                self._contexts[fault.rank].fatal_steps.add(fault.step)
+        return self._contexts
+
+    def forget_contexts(self) -> None:
+        """Drop the ranks at the end of the run. They refer to this object: only the garbage collector could free it."""
+        self._contexts = []
+
+    def is_lost(self, rank: int) -> bool:
+        return rank in self._reasons
+
+    def kill(self, rank: int) -> None:
+        """Stop a rank. The run ends, or continues without it if possible."""
+        context = self._contexts[rank]
+        self._reasons[rank] = reason = f"killed by pl.faults in step {context.step}"
+        if self._job.can_lose(rank):
+            self._network.fall_back(rank)
+        for process in context.processes:
+            process.stop()
+        if not self._job.can_lose(rank):
+            # Not raised here: the strategy of a rank that dies in its own step could catch it.
+            self._kernel.at(self._kernel.now, _end_the_run, PeerLost(rank, reason))
+            return
+        if self._world.parameter_board is not None:
+            self._world.parameter_board.do_without(rank)
+        self._network.silence(rank, lambda to: self._contexts[to].hear_of_loss(rank))
+
+    def do_without_the_lost(self) -> None:
+        """Exclude lost ranks from the parameter board. It may have been opened after they died."""
+        assert self._world.parameter_board is not None
+        for rank in self._reasons:
+            self._world.parameter_board.do_without(rank)
+
+    def error(self, lost: int, context: FaultyContext, waits_in: Event[Any]) -> PeerLost:
+        where = f"rank {context.rank} was waiting in {waits_in} in step {context.step}"
+        return PeerLost(lost, self._reasons[lost], where)
+
+    def _strike(self, rank: int) -> None:
+        """Kill a rank at its set time. If all ranks have ended before, set the clock back to their end."""
+        programs = [context.processes[0] for context in self._contexts]
+        if all(program.done for program in programs):
+            self._kernel.now = max(program.ended_s for program in programs)
+        elif not programs[rank].done:
+            self.kill(rank)
+
+
+def _end_the_run(loss: PeerLost) -> NoReturn:
+    raise loss
+
+
+class FaultyContext(SimulatedContext):
+    """A rank in a run with faults. It may die."""
+
+    __slots__ = ("_heard", "_known", "_losses", "_teller", "_told", "fatal_steps", "processes")
+
+    def __init__(
+        self, losses: FaultInjector, world: World, job: Job, rank: int, replica: Replica | None
+    ) -> None:
+        super().__init__(world, job, rank, replica)
+        self._losses = losses
+        self._teller, self._told = Teller(self.outcome), Outcome(rank=rank)
+        self._heard: set[int] = set()
+        """Lost ranks that will send no more messages."""
+        self._known: set[int] = set()
+        """Lost ranks that the program has been notified of, or continues without."""
+        self.fatal_steps: set[int] = set()
+        self.processes: list[MortalProcess[Any]] = []
+        """The program, and the background programs that it started."""
+
+    # Death of this rank
+
+    async def rounds(self) -> AsyncIterator[int]:
+        async for step in super().rounds():
+            await self._live_to(step)
+            yield step
+
+    async def batches(self, *, endless: bool = False) -> AsyncIterator[Batch]:
+        async for batch in super().batches(endless=endless):
+            if endless:
+                await self._live_to(batch.step)
+            yield batch
+
+    async def _live_to(self, step: int) -> None:
+        if step in self.fatal_steps:
+            self._losses.kill(self.rank)
+            await Event[None]()  # never done
+
+    def finish(self) -> Outcome:
+        if self.is_lost(self.rank):  # records that it had not sent are lost with it
+            self._told.lost.append((self.rank, self.step))
+            return self._told
+        return super().finish()
+
+    def tell_news(self) -> None:
+        enter_news(self._told, self._teller.take())
+
+    def close(self) -> None:
+        for process in self.processes:
+            process.close()
+        self.processes.clear()
+        self._losses.forget_contexts()
+        super().close()
+
+    # Death of other ranks
+
+    def is_lost(self, rank: int) -> bool:
+        return self._losses.is_lost(rank)
+
+    def hear_of_loss(self, rank: int) -> None:
+        self._heard.add(rank)
+        self.check_all()
+
+    def go_on_without(self, rank: int) -> None:
+        self._known.add(rank)
+
+    def begin_generation(self, first: int) -> None:
+        super().begin_generation(first)
+        self._known.clear()  # the new program must be notified of all losses again
+
+    def open_parameter_board(self) -> Observer:
+        observer = super().open_parameter_board()
+        self._losses.do_without_the_lost()
+        return observer
+
+    def new_process(self, coroutine: Coroutine[Any, None, T], name: str = "") -> Process[T]:
+        process = MortalProcess(self, coroutine, name)
+        # In place, because a twin has the same list.
+        self.processes[:] = [each for each in self.processes if each.name or not each.done]
+        self.processes.append(process)
+        return process
+
+    def check_all(self) -> None:
+        """Raise PeerLost in the programs that wait for a lost rank."""
+        if self._heard:
+            for process in tuple(self.processes):
+                self._check(process)
+
+    def _check(self, process: MortalProcess[Any]) -> None:
+        event = process.parked
+        if process.done or event is None or event.done:
+            return
+        lost = self._lost_of(process, event)
+        if lost is not None:
+            self._known.add(lost)
+            process.throw(self._losses.error(lost, self, event))
+
+    def _lost_of(self, process: MortalProcess[Any], event: Event[Any]) -> int | None:
+        """Return the lost rank to raise in a waiting program. None if there is none."""
+        awaited = self._awaited(event)
+        lost = [rank for rank in awaited if rank in self._heard]
+        news = [rank for rank in lost if rank not in self._known]
+        all_lost = len(lost) == len(awaited) and not self._may_hear_itself(process, event)
+        if isinstance(event, BarrierEvent) or all_lost:
+            news = news or lost  # it waits in vain
+        elif not process.name:  # in the background
+            return None
+        return news[0] if news else None
+
+    def _may_hear_itself(self, process: MortalProcess[Any], event: Event[Any]) -> bool:
+        """Return whether another program of this rank may send the awaited message."""
+        others = (each for each in self.processes if each is not process and each is not event)
+        return _takes_own(event) and any(not each.done for each in others)
+
+    def _awaited(self, event: Event[Any]) -> Sequence[int]:
+        """Return the ranks that an event waits for."""
+        if event.done:  # a program that waited for it has not resumed yet
+            return []
+        if isinstance(event, RecvEvent):
+            others = [rank for rank in range(self.job.ranks) if rank != self.rank]
+            return others if event.source == ANY else [event.source]
+        if isinstance(event, AnyOf):
+            return list(dict.fromkeys(rank for each in event.events for rank in self._awaited(each)))
+        if isinstance(event, GroupPart):
+            return self._awaited(event.process) if event.process is not None else []
+        if isinstance(event, Process):
+            return self._awaited(event.parked) if event.parked is not None else []
+        return event.missing() if isinstance(event, BarrierEvent) else []
+
+
+def _takes_own(event: Event[Any] | None) -> bool:
+    """Return whether it is a wait for any rank. Another program of the same rank can end it."""
+    if isinstance(event, AnyOf):
+        return any(_takes_own(each) for each in event.events)
+    if isinstance(event, Process):
+        return _takes_own(event.parked)
+    return isinstance(event, RecvEvent) and event.source == ANY
+
+
+class MortalProcess(Process[T]):
+    """A program of a rank that may die."""
+
+    __slots__ = ("_context", "ended_s")
+
+    def __init__(self, context: FaultyContext, coroutine: Coroutine[Any, None, T], name: str) -> None:
+        super().__init__(context.kernel, coroutine, name, context.program)
+        self._context = context
+        self.ended_s = 0.0
+
+    def resume(self) -> None:
+        if not self.done:
+            super().resume()
+            self.ended_s = self.kernel.now
+            self._context.check_all()
+
+    def stop(self) -> None:
+        """Stop the program for good, without notifying its waiters."""
+        if not self.done:
+            self.result = None  # type: ignore[assignment]
+            self.done = True
+
+    def throw(self, error: BaseException) -> None:
+        """Raise an error where this program is parked."""
+        assert self.parked is not None
+        self._interruption = error
+        self.parked.cancel()
+
+    def close(self) -> None:
+        """Close the program at the end of the run. Errors of a dead program are ignored."""
+        with contextlib.suppress(Exception):
+            self._coroutine.close()
+        del self._context

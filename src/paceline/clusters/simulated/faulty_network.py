@@ -1,0 +1,77 @@
+"""A simulated network with ranks that may die. It tracks the messages in flight of each rank.
+
+A message that has left its sender's port arrives, even if the sender dies. A message that has not left it completely
+never arrives. If such a message had begun to arrive, it occupies its receiver's port for its full time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from paceline.clusters.simulated.kernel import Kernel
+from paceline.clusters.simulated.mailbox import Mailbox
+from paceline.clusters.simulated.messages import SendEvent
+from paceline.clusters.simulated.network import Network
+from paceline.costs import Link
+
+__all__ = ["LossyNetwork"]
+
+
+class LossyNetwork(Network):
+    """Network of a run with faults. It costs more time for each message."""
+
+    def __init__(self, kernel: Kernel, hosts: Sequence[int], link: Link, inside: Link) -> None:
+        super().__init__(kernel, hosts, link, inside)
+        for ports, box in zip(self.ports, self.boxes, strict=True):
+            ports.deliver = partial(self._deliver, box)
+        self._carried: list[set[SendEvent]] = [set() for _ in self.boxes]
+        """Messages that have not arrived yet, by sender."""
+        self._tell: dict[int, Callable[[int], None]] = {}
+        """For each lost rank: function to call when its last message to a rank has arrived."""
+
+    def post(self, packet: SendEvent) -> None:
+        super().post(packet)
+        if packet.source not in self._tell:
+            self._carried[packet.source].add(packet)
+
+    def close(self) -> None:
+        super().close()
+        self._carried.clear()
+        self._tell.clear()
+
+    def can_isolate(self, members: Sequence[int]) -> bool:
+        return self._tell.keys().isdisjoint(members)
+
+    def fall_back(self, rank: int) -> None:
+        """Continue all operations of a rank message by message."""
+        for operation in sorted(self.operations, key=lambda each: each.number):
+            if rank in operation.members:
+                operation.fall_back()
+
+    def silence(self, rank: int, tell: Callable[[int], None]) -> None:
+        """Handle the death of a rank. `tell(to)` is called for each rank when no message to it is in flight."""
+        left = {packet for packet in self._carried[rank] if packet.ends_s <= self.kernel.now}
+        self._carried[rank], self._tell[rank] = left, tell
+        later = {packet.to for packet in left}
+        for to in range(len(self.boxes)):
+            if to not in later:
+                tell(to)
+
+    def _arrive_late(self, packet: SendEvent) -> None:
+        if packet in self._carried[packet.source]:
+            super()._arrive_late(packet)
+        else:
+            self.ports[packet.to].coming -= 1
+
+    def _deliver(self, box: Mailbox, packet: SendEvent) -> None:
+        if packet.delivered_s > self.kernel.now:  # another message that arrived at the same time goes first
+            self.kernel.at(packet.delivered_s, partial(self._deliver, box), packet)
+            return
+        carried = self._carried[packet.source]
+        if packet not in carried:
+            return
+        carried.remove(packet)
+        box.deliver(packet)
+        if packet.source in self._tell and all(other.to != packet.to for other in carried):
+            self._tell[packet.source](packet.to)

@@ -1,1 +1,0 @@
-"""`paceline cut`: what is known of a model in stages, and its drawing."""

@@ -1,0 +1,1 @@
+"""Training samples: orders, batches, streams, collating, and partitions among clients."""

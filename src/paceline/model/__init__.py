@@ -1,0 +1,1 @@
+"""One rank's model: flat parameters and gradients, optimizers, segments, and memory."""

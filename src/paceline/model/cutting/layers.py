@@ -1,0 +1,219 @@
+"""Cutting a model into segments. A trial finds the layers; cuts are chosen or given."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+from paceline.context import Batch, Segment
+from paceline.data.samples import Samples
+from paceline.errors import ConfigurationError
+from paceline.model.cutting.chain import Chain, is_chain
+from paceline.model.cutting.choosing import choose
+from paceline.model.cutting.cut import Cut
+from paceline.model.cutting.naming import Names
+from paceline.model.cutting.parts import Arguments, Part, Parts
+from paceline.model.optimizer.updates import all_work_elementwise
+from paceline.model.tensor_parallel.spec import Shares
+from paceline.task.calls import arguments_of
+from paceline.task.task import Task
+
+__all__ = ["Layers", "few_samples", "samples_in"]
+
+_TRIED = (5, 7, 3, 11, 13, 2)
+"""Numbers of samples to try a model with, in order of preference."""
+
+
+class Layers:
+    """Parts of a model, found by a trial with a few samples. The model can then be cut in different ways."""
+
+    def __init__(self, module: nn.Module, model: Parts) -> None:
+        self.model = model
+        shares: Shares | None = getattr(model, "shares", None)
+        self._shares = shares
+        self._sizes = {
+            name: (shares.shape(name, each.shape, 0) if shares else each.shape).numel()
+            for name, each in module.named_parameters()
+        }
+        used = {name for part in model.parts for name in part.parameters}
+        self._unused = tuple(name for name in self._sizes if name not in used)
+        self._names = Names([part.name for part in model.parts])
+        self._made: dict[tuple[int, tuple[str, ...], int], Cut] = {}
+
+    @classmethod
+    def of(
+        cls, task: Task, module: nn.Module, batch: Any, *, tensor: int = 1, sequence: bool = False
+    ) -> Layers:
+        """Find the parts of a model. `batch` is a small batch of the task's data. Only its shapes are used.
+
+        With `tensor`, matrices are split among `tensor` ranks, and the parts belong to one rank. With `sequence`,
+        the sequence is split too, between the split layers.
+        """
+        if task.step is not None:
+            remedy = "give the task a loss, or choose a strategy that keeps the model whole"
+            raise ConfigurationError("step", "must not be given if the model is cut", task.step, remedy)
+        arguments = Arguments(*arguments_of(task, module, batch))
+        if tensor == 1:
+            return cls(module, _parts(module, arguments, samples_in(arguments)))
+        if not all_work_elementwise(task, module):
+            bound = "must be elementwise if matrices are split"
+            value = type(task.build_optimizer(module)).__name__
+            raise ConfigurationError(
+                "optimizer", bound, value, "choose SGD, Adam or the like, or another strategy"
+            )
+        from paceline.model.tensor_parallel.behind import with_loss
+        from paceline.model.tensor_parallel.planning import roles_of
+        from paceline.model.tensor_parallel.sharded import Sharded
+
+        roles = roles_of(task.tensor_plan or {}, module)
+        traced = _parts(module, arguments, samples_in(arguments), trace=True)
+        return cls(
+            module,
+            Sharded(traced, roles, tensor, lambda model: with_loss(task, model, batch), sequence=sequence),
+        )
+
+    @property
+    def most(self) -> int:
+        """Maximum number of segments."""
+        return 1 + sum(not part.obstacle for part in self.model.parts[:-1])
+
+    def cut(self, stages: int, cuts: Sequence[str] = (), *, finer: int = 1) -> Cut:
+        """Cut into `stages` stages of about equal seconds, or before the layers named in `cuts`.
+
+        Each stage is cut into `finer` segments, or one per layer if it has fewer layers.
+        """
+        key = stages, tuple(cuts), finer
+        if key not in self._made:  # a thousand simulated ranks use the same cut
+            self._made[key] = self._cut(*key)
+        return self._made[key]
+
+    def _cut(self, stages: int, cuts: Sequence[str], finer: int) -> Cut:
+        parts = self.model.parts
+        chosen = self._given(stages, cuts) if cuts else choose(parts, stages)
+        if stages < 1 or chosen is None:
+            remedy = "use fewer stages (or chunks), or a model of more layers"
+            bound = f"must make 1 to {self.most} segments of this model"
+            raise ConfigurationError("stages x chunks", bound, stages, remedy)
+        bounds, owners = [0], []
+        for stage, (a, b) in enumerate(pairwise((0, *chosen, len(parts)))):
+            inner = [a + place for place in _within(parts[a:b], finer)]
+            inner = sorted({*inner, *(place for place in getattr(self.model, "forced", ()) if a < place < b)})
+            owners += [stage] * (len(inner) + 1)
+            bounds += [*inner, b]
+        segments = self._segments(bounds, owners)
+        return Cut(self.model, tuple(bounds), segments, self._names, self._shares)
+
+    def _given(self, stages: int, cuts: Sequence[str]) -> list[int]:
+        if len(cuts) != stages - 1:
+            bound = f"must name {stages - 1} layers to make {stages} stages"
+            raise ConfigurationError("cuts", bound, "+".join(cuts), "name the layer after each cut")
+        places = [self._place(name) for name in cuts]
+        if sorted(set(places)) != places:
+            bound = "must name layers in forward order, each once"
+            raise ConfigurationError("cuts", bound, "+".join(cuts), "list them in forward order")
+        return places
+
+    def _place(self, name: str) -> int:
+        parts = self.model.parts
+        found = next((n for n, part in enumerate(parts) if f"{part.name}.".startswith(f"{name}.")), None)
+        if found is None:
+            names = list(dict.fromkeys(part.name for part in parts))
+            near = difflib.get_close_matches(name, names, n=1)
+            remedy = f"did you mean {near[0]}?" if near else f"its layers are {', '.join(names[:12])}"
+            raise ConfigurationError("cuts", "must name layers of the model", name, remedy)
+        obstacle = "nothing is before it" if found == 0 else parts[found - 1].obstacle
+        if obstacle:
+            remedy = "cut elsewhere: see paceline cut"
+            raise ConfigurationError("cuts", f"must be possible, but {obstacle}", name, remedy)
+        return found
+
+    def _segments(self, bounds: Sequence[int], stages: Sequence[int]) -> tuple[Segment, ...]:
+        parts = self.model.parts
+        whole = getattr(self.model, "whole_operations", None)
+        total = (sum(part.operations for part in parts) if whole is None else whole) or 1.0
+        segments = []
+        for number, (a, b) in enumerate(pairwise(bounds)):
+            own = parts[a:b]
+            names = tuple(dict.fromkeys(name for part in own for name in part.parameters))
+            if number == 0:  # unused parameters: weight decay changes them, so one segment must hold them
+                names += self._unused
+            operations = sum(part.operations for part in own)
+            first, last = self._names.between(a, b)
+            segment = Segment(
+                number=number,
+                stage=stages[number],
+                first=first,
+                last=last,
+                parameters=names,
+                buffers=tuple(dict.fromkeys(name for part in own for name in part.buffers)),
+                parameter_count=sum(self._sizes[name] for name in names),
+                operations=operations,
+                flops=sum(part.flops for part in own),
+                moved_bytes=sum(part.moved_bytes for part in own),
+                share=operations / total,
+                bytes_in=parts[a - 1].crossing_bytes if a else 0,
+                values_out=parts[b - 1].crossing if b < len(parts) else (),
+                **self._summed(bounds, number, names),
+            )
+            segments.append(segment)
+        return tuple(segments)
+
+    def _summed(self, bounds: Sequence[int], number: int, names: Sequence[str]) -> dict[str, Any]:
+        """Return the reductions of a segment in its tensor group, and the parameters that are split."""
+        if self._shares is None:
+            return {}
+        model: Any = self.model
+        a, b = bounds[number], bounds[number + 1]
+        return {
+            "reductions": model.reductions(b) if b < bounds[-1] else (),
+            "gradient_reductions": model.gradient_reductions(bounds[number - 1], a) if a else (),
+            "parted": tuple(name for name in names if name in self._shares.of),
+            "partial": tuple(name for name in names if name in model.partial),
+        }
+
+
+def _within(parts: Sequence[Part], segments: int) -> list[int]:
+    """Return the places to cut a stage at. There are fewer than `segments` segments if the stage has fewer layers."""
+    most = 1 + sum(not part.obstacle for part in parts[:-1])
+    return choose(parts, min(segments, most)) or []
+
+
+def few_samples(samples: Samples, batch: Batch) -> Any:
+    """Return some samples of a batch, for the trial of a model.
+
+    If possible, their number differs from every other size. Otherwise tracing could confuse the two sizes.
+    """
+
+    def some(count: int) -> Any:
+        return samples.content(Batch(batch.step, 0, count, batch.total, batch.whole), 0)
+
+    sizes = {size for leaf in tree_leaves(some(1)) if isinstance(leaf, Tensor) for size in leaf.shape[1:]}
+    return some(next((n for n in _TRIED if n <= batch.total and n not in sizes), batch.total))
+
+
+def _parts(module: nn.Module, arguments: Arguments, samples: int, *, trace: bool = False) -> Any:
+    was_training = module.training
+    module.train()
+    try:
+        if is_chain(module) and not trace:
+            return Chain(module, arguments, samples)
+        from paceline.model.cutting.traced import Traced  # torch.export takes a while to import
+
+        return Traced(module, arguments, samples)
+    finally:
+        module.train(was_training)
+
+
+def samples_in(arguments: Arguments) -> int:
+    """Return the number of samples: the length of the first tensor."""
+    tensors = (leaf for leaf in tree_leaves(tuple(arguments)) if isinstance(leaf, torch.Tensor))
+    first: Tensor | None = next((tensor for tensor in tensors if tensor.dim()), None)
+    if first is None or not len(first):
+        raise ConfigurationError("data", "must yield tensors to a model that is cut", "none", "collate them")
+    return len(first)

@@ -1,0 +1,1 @@
+"""Engines of a replica: one computes with torch, one tracks shapes only."""

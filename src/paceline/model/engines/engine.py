@@ -1,0 +1,198 @@
+"""What a replica asks of its engine. `TorchEngine` computes, `ShapeEngine` tracks shapes, costs and memory only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from torch import Tensor, nn
+
+from paceline.context import BackwardPart, Batch
+from paceline.context.boundary import BoundaryValues
+from paceline.data.samples import Samples, Source
+from paceline.model.buckets import Buckets
+from paceline.model.cutting.cut import Cut
+from paceline.model.holding import Holding, Sharding
+from paceline.model.memory import Ledger
+from paceline.model.optimizer.updates import Updates
+from paceline.task.task import Task
+
+if TYPE_CHECKING:
+    from paceline.model.cutting.layers import Layers
+
+__all__ = ["Engine", "Inspection", "Optimization", "Shards", "StageTracker", "Whole"]
+
+
+class Whole(Protocol):
+    """The whole model, on a rank that has it."""
+
+    @property
+    def module(self) -> nn.Module: ...
+    @property
+    def holding(self) -> Holding: ...
+    @property
+    def parameters(self) -> Tensor: ...
+
+
+class Shards(Protocol):
+    """Units that a rank shares with other ranks, by their place in `Holding.units`."""
+
+    def gather(self, place: int) -> Tensor:
+        """Allocate memory for all parameters of a unit and return it, with this rank's shard filled in."""
+        ...
+
+    def refresh(self, place: int) -> None:
+        """Update the module after the shards of the other ranks have arrived."""
+        ...
+
+    def free(self, place: int) -> None:
+        """Free the shards of a unit that other ranks own."""
+        ...
+
+    def unit_gradient(self, place: int, into: Tensor | None = None) -> Tensor:
+        """Return the full gradient of a unit, accumulated on this rank since the last call."""
+        ...
+
+    def gradients_of(self, names: Sequence[str]) -> Sequence[Tensor]:
+        """Return the gradients of whole parameters, before ranks exchange them."""
+        ...
+
+    def gradient_space(self, place: int) -> Tensor | None:
+        """Return the memory for this rank's shard of a unit's gradient. None if it is already in use."""
+        ...
+
+    def keep_gradient(self, place: int, own: Tensor) -> None:
+        """Add this rank's shard of a unit's gradient, summed over all ranks."""
+        ...
+
+
+class Optimization(Protocol):
+    """Updates of what a rank stores. See `Replica` for its methods."""
+
+    @property
+    def updates(self) -> Updates: ...
+
+    def update(
+        self, shard: slice | None, norm: float | None, *, advance: bool, of: Sequence[Batch], step: int
+    ) -> None: ...
+    def advance_schedule(self, updates: int) -> None: ...
+    def reset(self) -> None: ...
+    def moments(self) -> Sequence[Tensor]: ...
+    def split(self, parts: int) -> Sequence[slice]: ...
+
+
+class Inspection(Protocol):
+    """The whole model, for evaluation and for saving it. See `Replica` for its methods."""
+
+    def held_parameters(self) -> Tensor: ...
+    def held_buffers(self) -> Sequence[Tensor]: ...
+    def put(
+        self, held: Sequence[int], parameters: Tensor, buffers: Sequence[Tensor], position: int = 0
+    ) -> None: ...
+    def evaluate(self, samples: Samples, parameters: Tensor | None = None) -> dict[str, float]: ...
+    def evaluate_parts(self, samples: Samples, numbers: Sequence[int]) -> Tensor: ...
+    def state(self, parameters: Tensor | None = None) -> dict[str, Tensor]: ...
+
+
+class StageTracker(Protocol):
+    """Passes through several segments, with the reductions of their tensor group, tracked in one call."""
+
+    def forward_through(
+        self, segments: Sequence[int], batch: Batch, part: int, given: BoundaryValues
+    ) -> BoundaryValues: ...
+
+    def backward_through(self, segments: Sequence[int], part: int, way: BackwardPart) -> Sequence[Tensor]:
+        """Track the backward passes of these segments. They are given in forward order."""
+        ...
+
+
+class Engine(Protocol):
+    """Computes a model as far as a rank holds it, or tracks what that costs. See `Replica` for its methods."""
+
+    @property
+    def task(self) -> Task: ...
+    @property
+    def module(self) -> nn.Module: ...
+    @property
+    def holding(self) -> Holding: ...
+    @property
+    def computed(self) -> Batch | None:
+        """Batch of the last gradient of the whole model; None if there was none."""
+        ...
+
+    @property
+    def whole(self) -> Whole | None: ...
+    @property
+    def shards(self) -> Shards: ...
+    @property
+    def stage_tracker(self) -> StageTracker | None:
+        """None if the engine computes: reductions then need the values of other ranks."""
+        ...
+
+    @property
+    def optimization(self) -> Optimization: ...
+    @property
+    def inspection(self) -> Inspection: ...
+
+    @property
+    def parameters(self) -> Tensor: ...
+    @property
+    def gradient(self) -> Tensor: ...
+    @property
+    def buffers(self) -> Sequence[Tensor]: ...
+
+    @property
+    def not_finite(self) -> str | None: ...
+    @property
+    def loss_cause(self) -> str: ...
+    @property
+    def logged(self) -> dict[str, float]: ...
+    @property
+    def device_s(self) -> float: ...
+
+    # What the rank holds
+
+    def attach(self, ledger: Ledger, few: Callable[[], Any]) -> None: ...
+    def build(self) -> None: ...
+    def twin(self) -> Engine: ...
+    def layers(self, few: Callable[[], Any], tensor: int, sequence: bool) -> Layers: ...
+    def hold(
+        self,
+        cut: Cut,
+        segments: Sequence[int] | None = None,
+        *,
+        worker: int = 0,
+        keeps_whole: bool = False,
+        sharding: Sharding | None = None,
+    ) -> Engine:
+        """Return the engine of a rank that holds a part of this model. This engine must not be used any more."""
+        ...
+
+    # Gradients
+
+    def buckets(self, bucket_bytes: int | None = None) -> Buckets: ...
+    def compute(
+        self,
+        batch: Batch,
+        samples: Source,
+        on_bucket: Callable[[int], None],
+        checkpoint: Callable[[], None] | None,
+        *,
+        weight: float,
+        accumulate: bool,
+    ) -> float | None: ...
+    def undo_buffers(self) -> None: ...
+    def begin_batch(self) -> None: ...
+    def forward(
+        self, segment: int, batch: Batch, part: int, samples: Source, given: BoundaryValues
+    ) -> BoundaryValues | Tensor | None: ...
+    def backward(
+        self, segment: int, part: int, given: Sequence[Tensor], way: BackwardPart = "both"
+    ) -> Sequence[Tensor]: ...
+    def end_batch(self) -> None: ...
+
+    # Memory
+
+    def place(self, parameters: Tensor | None, gradient: Tensor | None) -> None: ...
+    def release(self) -> None: ...
+    def reclaim(self) -> None: ...

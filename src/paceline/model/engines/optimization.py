@@ -1,0 +1,65 @@
+"""Updates of the parameters that a rank stores."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+
+from paceline.context import Batch
+from paceline.model.devices import Accelerator
+from paceline.model.holding import Holding
+from paceline.model.memory import Account
+from paceline.model.memory.computed import OptimizerMeter
+from paceline.model.optimizer.flat import Memory
+from paceline.model.optimizer.updates import Updates
+from paceline.task.task import Task
+
+__all__ = ["TorchOptimization"]
+
+
+class TorchOptimization:
+    """The optimizers of a task, on what a rank stores."""
+
+    def __init__(
+        self,
+        task: Task,
+        optimized: nn.Module,
+        holding: Holding,
+        memory: Memory,
+        account: Account,
+        accelerator: Accelerator | None,
+    ) -> None:
+        """`optimized` is a module with all parameters of the model. Optimizers are built from it."""
+        self._task = task
+        self._holding = holding
+        self._accelerator = accelerator
+        self._meter = OptimizerMeter(account)
+        own = holding.own_slices
+        own = None if own is None else [each for each in own if each.start < each.stop]
+        self.updates = Updates(task, optimized, holding.layout, memory, own)
+
+    def update(
+        self, shard: slice | None, norm: float | None, *, advance: bool, of: Sequence[Batch], step: int
+    ) -> None:
+        if self._holding.segments is not None and not self._holding.layout.length:
+            return  # a stage without trainable parameters
+        if self._accelerator is not None:
+            self._accelerator.begin()
+        self.updates.of(shard).step(norm, advance=advance, shares=self.updates.shares(of, step))
+        self._meter.note_update(self.updates, len(self._task.turns))
+        if self._accelerator is not None:
+            self._accelerator.end()
+
+    def advance_schedule(self, updates: int) -> None:
+        self.updates.of().advance_schedule(updates)
+
+    def reset(self) -> None:
+        self.updates.forget()
+        self._meter.forget()
+
+    def moments(self) -> Sequence[Tensor]:
+        return self.updates.of().moments()
+
+    def split(self, parts: int) -> Sequence[slice]:
+        return self._holding.split(parts, elementwise=self.updates.work_elementwise)

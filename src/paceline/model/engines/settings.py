@@ -1,0 +1,20 @@
+"""Settings of an engine, the same for every part of the model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from paceline.model.autocast import Autocast
+from paceline.task.task import Task
+
+__all__ = ["Settings"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What is trained, and the random stream of the rank that trains it."""
+
+    task: Task
+    seed: int = 0
+    rank: int = 0
+    autocast: tuple[Autocast, ...] = ()

@@ -1,0 +1,61 @@
+"""Updates of a model of shapes: only the memory of the optimizer state is tracked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from paceline.context import Batch
+from paceline.model.engines.shape_model import ShapeModel
+from paceline.model.holding import Holding
+from paceline.model.memory import Account
+from paceline.model.optimizer.updates import Updates
+
+__all__ = ["ShapeOptimization"]
+
+
+class ShapeOptimization:
+    """Shape-only version of `TorchOptimization`."""
+
+    __slots__ = ("_account", "_holding", "_model", "_state_bytes")
+
+    def __init__(self, model: ShapeModel, holding: Holding, account: Account | None) -> None:
+        """`account` is None if memory is not recorded."""
+        self._model = model
+        self._holding = holding
+        self._account = account
+        self._state_bytes: dict[tuple[int, int] | None, int] = {}  # by shard that is updated
+
+    @property
+    def updates(self) -> Updates:
+        return self._model.updates
+
+    def update(
+        self, shard: slice | None, norm: float | None, *, advance: bool, of: Sequence[Batch], step: int
+    ) -> None:
+        holding = self._holding
+        if self._account is None or not holding.layout.length:
+            return
+        # A part counts all of its state, even if this rank updates one shard of it.
+        part = shard if holding.segments is None else None
+        key = None if part is None else (part.start, part.stop)
+        nbytes = self._state_bytes.get(key)
+        if nbytes is None:
+            whole, state = self._model.holding.layout, self._model.memory.optimizer_state()
+            nbytes = self._state_bytes[key] = holding.optimizer_bytes(whole, state, part)
+        self._account.hold("optimizer", nbytes)
+
+    def advance_schedule(self, updates: int) -> None:
+        pass
+
+    def reset(self) -> None:
+        self._model.updates.forget()
+        if self._account is not None:
+            self._account.hold("optimizer", 0)
+
+    def moments(self) -> Sequence[Tensor]:
+        return self._model.moments()
+
+    def split(self, parts: int) -> Sequence[slice]:
+        return self._model.split(self._holding, parts)

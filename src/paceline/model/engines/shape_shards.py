@@ -1,0 +1,79 @@
+"""Units that a rank shares with other ranks: shapes, and the memory that they would take."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from paceline.model.holding import Holding
+from paceline.model.memory import Account, Kind
+
+__all__ = ["ShapeShards"]
+
+
+class ShapeShards:
+    """Shape-only version of `ShardStore`."""
+
+    __slots__ = ("_account", "_gathered", "_holding", "_in_batch", "_summed")
+
+    def __init__(self, holding: Holding, account: Account | None) -> None:
+        """`account` is None if memory is not recorded."""
+        self._holding = holding
+        self._account = account
+        self._in_batch = False
+        self._gathered: set[int] = set()
+        self._summed: set[int] = set()
+
+    def begin_batch(self) -> None:
+        self._in_batch = True
+
+    def end_batch(self) -> None:
+        self._in_batch = False  # gathers after this point are for evaluation or saving
+
+    def gather(self, place: int) -> Tensor:
+        if self._holding.frees_parameters and self._in_batch:
+            self._add("parameters", self._gathered, place)
+        return self._unit(place)
+
+    def refresh(self, place: int) -> None:
+        pass
+
+    def free(self, place: int) -> None:
+        self._remove("parameters", self._gathered, place)
+
+    def note_backward(self, segment: int) -> None:
+        """Record the gradients of a segment's units."""
+        for place, unit in enumerate(self._holding.units):
+            if segment in unit.group.users:
+                self._add("gradients", self._summed, place)
+
+    def unit_gradient(self, place: int, into: Tensor | None = None) -> Tensor:
+        self._add("gradients", self._summed, place)
+        return self._unit(place)
+
+    def gradients_of(self, names: Sequence[str]) -> list[Tensor]:
+        layout = self._holding.layout
+        shapes = dict(zip(layout.names, layout.shapes, strict=True))
+        return [torch.empty(shapes[name], dtype=layout.dtype, device="meta") for name in names]
+
+    def gradient_space(self, place: int) -> None:
+        return None
+
+    def keep_gradient(self, place: int, own: Tensor) -> None:
+        self._remove("gradients", self._summed, place)
+
+    def _add(self, kind: Kind, allocated: set[int], place: int) -> None:
+        if self._account is not None and place not in allocated:
+            allocated.add(place)
+            self._account.add(kind, self._holding.unit_bytes(place))
+
+    def _remove(self, kind: Kind, allocated: set[int], place: int) -> None:
+        if self._account is not None and place in allocated:
+            allocated.discard(place)
+            self._account.free(kind, self._holding.unit_bytes(place))
+
+    def _unit(self, place: int) -> Tensor:
+        layout = self._holding.units[place].layout
+        return torch.empty(layout.length, dtype=self._holding.layout.dtype, device="meta")

@@ -1,0 +1,167 @@
+"""The optimizers of a replica: one for each shard and each model of the task."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from torch import Tensor, nn
+
+from paceline.context import Batch
+from paceline.model.layout import Layout
+from paceline.model.optimizer.flat import FlatOptimizer, Memory, clip, works_elementwise
+from paceline.task.task import Task
+
+__all__ = ["FlatOptimizers", "Updates", "all_work_elementwise"]
+
+
+def all_work_elementwise(task: Task, module: nn.Module) -> bool:
+    """Return whether all optimizers are elementwise, so that shards may split a parameter."""
+    return all(works_elementwise(each.build_optimizer(module)) for each in task.by_optimizer().values())
+
+
+class Kept(Protocol):
+    """Saved optimizer state: see `paceline.model.optimizer.saved_state`."""
+
+    def fill(self, shard: tuple[int, int], optimizers: FlatOptimizers) -> None: ...
+
+    def laid_out(self, layout: Layout) -> Kept: ...
+
+
+class Updates:
+    """The optimizers of each shard that is updated on this rank, created on first use."""
+
+    def __init__(
+        self,
+        task: Task,
+        whole: nn.Module,
+        layout: Layout,
+        memory: Memory,
+        own: Sequence[slice] | None = None,
+    ) -> None:
+        """`memory` is called at the first update. Until then, parameters and gradient may be moved.
+
+        `whole` is a module with all parameters of the model. Optimizers are built from it, so that every rank has the
+        same parameter groups. `layout` has the parameters that are stored on this rank. `own` has the slices of the
+        layout that are updated on this rank. None if all of the layout is.
+        """
+        self._task = task
+        self.whole = whole
+        self._layout = layout
+        self._memory = memory
+        self._own = own
+        self.by_shard: dict[tuple[int, int], FlatOptimizers] = {}
+        self.kept: Kept | None = None
+        """Saved state of an earlier run. Optimizers created from now on start from it."""
+
+    @property
+    def work_elementwise(self) -> bool:
+        """Whether all optimizers are elementwise, so that shards may split a parameter."""
+        return all_work_elementwise(self._task, self.whole)
+
+    @property
+    def have_begun(self) -> bool:
+        return bool(self.by_shard)
+
+    @property
+    def wait_for_metric(self) -> bool:
+        """Whether a learning-rate schedule depends on the metric."""
+        return any(each.waits_for_metric for each in self.by_shard.values())
+
+    def of(self, shard: slice | None = None) -> FlatOptimizers:
+        """Return the optimizers of a shard, or of all slices that are updated on this rank."""
+        everything = slice(0, self._layout.length)
+        shards = self._own if shard is None and self._own is not None else [shard or everything]
+        key = (0, self._layout.length) if shard is None else (shard.start, shard.stop)
+        found = self.by_shard.get(key)
+        if found is None:
+            made = FlatOptimizers(self._task, self.whole, self._layout, self._memory, shards)
+            found = self.by_shard[key] = made
+            if self.kept is not None:
+                self.kept.fill(key, made)
+        return found
+
+    def forget(self) -> None:
+        self.by_shard.clear()
+        self.kept = None
+
+    def note_metric(self, metric: float) -> None:
+        """Step the learning-rate schedules that depend on the metric."""
+        for each in self.by_shard.values():
+            each.note_metric(metric)
+
+    def shares(self, of: Sequence[Batch], step: int) -> Mapping[str, float] | None:
+        """Return the share of the samples of each model to update. Without batches, step `step` selects the model."""
+        turns = self._task.turns
+        if not turns:
+            return None
+        if not of:
+            return {turns[step % len(turns)]: 1.0}
+        counts: dict[str, int] = {}
+        for batch in of:
+            name = turns[batch.number % len(turns)]
+            counts[name] = counts.get(name, 0) + batch.count
+        total = sum(counts.values())
+        return {name: count / total if count else 1.0 for name, count in counts.items()}
+
+
+class FlatOptimizers:
+    """The optimizers of some slices of the layout."""
+
+    def __init__(
+        self,
+        task: Task,
+        whole: nn.Module,
+        layout: Layout,
+        memory: Memory,
+        shards: Sequence[slice],
+    ) -> None:
+        self._gradient = [memory(shard)[1] for shard in shards]
+        self._clip_norm = task.clip_norm
+        self._turns = task.turns
+        self.elsewhere = 0
+        """Updates that were made on other ranks."""
+        self.by_name = {
+            name: FlatOptimizer(each, whole, layout, memory, shards)
+            for name, each in task.by_optimizer().items()
+        }
+
+    def step(
+        self, norm: float | None = None, *, advance: bool = True, shares: Mapping[str, float] | None = None
+    ) -> None:
+        """Clip the gradient if the task has `clip_norm`, and update.
+
+        `shares` has the models to update and their shares of the gradient's samples, if models take turns. The gradient
+        of a turn is a mean over its own samples. Other models and their optimizer state are not changed.
+        """
+        if self._clip_norm is not None:
+            clip(self._gradient, self._clip_norm, norm)
+        for name, share in (shares or {}).items():
+            if share != 1.0:
+                self.by_name[name].scale_gradient(1.0 / share)
+        for name, each in self.by_name.items():
+            if shares is None or name in shares:
+                each.step(advance=advance)
+
+    def advance_schedule(self, updates: int) -> None:
+        """Advance the learning-rate schedules by updates that were made on other ranks. Each model counts its own
+        turns.
+        """
+        before, self.elsewhere = self.elsewhere, self.elsewhere + updates
+        for name, each in self.by_name.items():
+            every = len(self._turns) or 1
+            own = self._turns.count(name) if self._turns else 1
+            each.advance_schedule(self.elsewhere * own // every - before * own // every)
+
+    def note_metric(self, metric: float) -> None:
+        """Step the schedules that depend on the metric."""
+        for each in self.by_name.values():
+            each.note_metric(metric)
+
+    @property
+    def waits_for_metric(self) -> bool:
+        return any(each.waits_for_metric for each in self.by_name.values())
+
+    def moments(self) -> Sequence[Tensor]:
+        """Return the optimizer state that has the shape of the parameters, such as momentum."""
+        return [moment for each in self.by_name.values() for moment in each.moments()]

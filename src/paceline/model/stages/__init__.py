@@ -1,0 +1,1 @@
+"""Model segments held by a rank: forward and backward passes, shards, and shape-only versions."""

@@ -1,0 +1,1 @@
+"""The result of a training run: its history, its trace, its summary, and its files."""

@@ -1,0 +1,1 @@
+"""Tables, SVG and HTML for the output of other packages."""

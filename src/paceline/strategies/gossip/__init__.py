@@ -1,1 +1,0 @@
-"""The programs of a decentralized peer: all in step with its neighbours, or pairwise at its own pace."""

@@ -1,1 +1,0 @@
-"""What the strategies have in common whose ranks each hold some segments of the model."""

@@ -1,1 +1,0 @@
-"""The two ends of the parameter server: what its workers do and what its servers do."""

@@ -1,0 +1,1 @@
+"""The table of strategies, their descriptions, and the names that other systems use."""

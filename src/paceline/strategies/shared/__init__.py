@@ -1,0 +1,1 @@
+"""Role programs that several strategies share."""

@@ -1,0 +1,1 @@
+"""The two sides of federated averaging: the client program and the server program."""

@@ -1,0 +1,1 @@
+"""Code shared by the strategies in which each rank holds some segments of the model."""

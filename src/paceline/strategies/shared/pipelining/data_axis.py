@@ -1,0 +1,101 @@
+"""The data axis of a mesh: ranks that hold the same segments and compute different samples.
+
+Each of them holds all state of its segments, or a shard of the optimizer state (ZeRO stage 1), or also shards of the
+gradients and parameters (stages 2 and 3).
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from paceline.collectives import all_gather, all_reduce, choose_algorithm, reduce_scatter
+from paceline.context import Context, Net
+from paceline.strategies.shared.sharding.exchange import Exchange
+
+__all__ = ["Copies", "DataAxis", "ShardedMeshUpdate", "SharedUpdates"]
+
+
+class DataAxis(Protocol):
+    """The update by ranks that hold the same segments."""
+
+    @property
+    def shared_by(self) -> Net | None:
+        """Ranks that each count their own shard in the gradient norm; None if each rank has the whole gradient."""
+        ...
+
+    @property
+    def own(self) -> slice:
+        """This rank's shard of `ctx.model.gradient`."""
+        ...
+
+    async def sum(self) -> None:
+        """Sum the gradients over these ranks."""
+        ...
+
+    async def apply(self, norm: float | None) -> None:
+        """Update the parameters, so that every rank has the new ones."""
+        ...
+
+
+class Copies:
+    """Replicas: each rank holds all state. Any all-reduce algorithm sums the gradients."""
+
+    shared_by = None
+
+    def __init__(self, ctx: Context, net: Net, algorithm: str) -> None:
+        self._model = ctx.model
+        self._net = net
+        if algorithm == "auto":
+            gradient = ctx.model.gradient
+            algorithm = choose_algorithm(net, gradient.numel() * gradient.itemsize, for_run=True)
+        self._algorithm = algorithm
+
+    @property
+    def own(self) -> slice:
+        return slice(0, self._model.gradient.numel())
+
+    async def sum(self) -> None:
+        if self._net.size > 1 and self._model.gradient.numel():
+            await all_reduce(self._net, self._model.gradient, self._algorithm)
+
+    async def apply(self, norm: float | None) -> None:
+        await self._model.apply(norm=norm)
+
+
+class SharedUpdates:
+    """ZeRO stage 1: each rank sums and updates one shard, and sends it to the others."""
+
+    def __init__(self, ctx: Context, net: Net) -> None:
+        self._model = ctx.model
+        self.shared_by = net
+        self._shards = ctx.model.shards(net.size)
+        self.own = self._shards[net.rank]
+        # The memory stays the same. The call declares that other ranks write to it, so that a moving average sees all.
+        ctx.model.place(parameters=ctx.model.parameters)
+
+    async def sum(self) -> None:
+        await reduce_scatter(self.shared_by, self._model.gradient, parts=self._shards)
+
+    async def apply(self, norm: float | None) -> None:
+        await self._model.apply(self.own, norm=norm)
+        await all_gather(self.shared_by, self._model.parameters, parts=self._shards)
+
+
+class ShardedMeshUpdate:
+    """ZeRO stages 2 and 3: each rank holds a shard of every segment. Gradients are summed during the backward pass."""
+
+    def __init__(self, ctx: Context, net: Net, exchange: Exchange) -> None:
+        self._model = ctx.model
+        self.shared_by = net
+        self._exchange = exchange
+
+    @property
+    def own(self) -> slice:
+        return slice(0, self._model.gradient.numel())
+
+    async def sum(self) -> None:
+        pass
+
+    async def apply(self, norm: float | None) -> None:
+        await self._model.apply(norm=norm)
+        await self._exchange.updated()

@@ -1,0 +1,165 @@
+"""The update of a model that is split among several ranks.
+
+Several stages hold a tied parameter. They sum its gradients, so that it stays equal on all of them. Parameters that are
+not split in a tensor group are bitwise equal on all its ranks, because they are computed from the same values. The
+global norm counts every parameter once. The first rank receives the whole model when the run inspects it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+
+from paceline.collectives import all_reduce, norm_of_squares
+from paceline.collectives.group_reductions import sum_together
+from paceline.collectives.tensors import square_of
+from paceline.context import Context, Net
+from paceline.strategies.shared.pipelining.data_axis import DataAxis
+
+__all__ = ["MeshUpdate"]
+
+_SHOWN = 2**30  # message tags that no other message uses
+_READY = 2**29
+
+
+class MeshUpdate:
+    """One update of a model that several ranks hold together.
+
+    `net` is the ranks of a pipeline, and `held` the segments of each. `row` is all ranks that hold the model together,
+    stage by stage. The ranks of one stage are a tensor group.
+    """
+
+    def __init__(
+        self,
+        ctx: Context,
+        row: Net,
+        net: Net,
+        held: Sequence[Sequence[int]],
+        data: DataAxis,
+        tensor: Net | None = None,
+    ) -> None:
+        """Find the parameters to reduce.
+
+        `tensor` is the tensor group that sums the gradients of parameters used on sequence shards. None if they are
+        summed already.
+        """
+        self._ctx = ctx
+        self._data = data
+        self._tensor = tensor
+        self._model = ctx.model
+        self._row = row
+        self._net = net
+        self._held = held
+        self._size = row.size // net.size
+        self._tied = self._find_tied()
+        """Tied parameters trained by this rank, with the pipeline ranks that hold them."""
+        self._foreign = [name for name, ranks in self._tied.items() if ranks[0] != net.rank]
+        """Parameters that another rank counts in the norm."""
+        segments = [ctx.model.stages.segments[number] for number in held[net.rank]]
+        names = dict.fromkeys(name for segment in segments for name in segment.partial)
+        self._partial = [name for name in names if self._trains(name)]
+        if row.rank % self._size:
+            self._foreign += [name for name in self._find_whole() if name not in self._foreign]
+
+    def _find_whole(self) -> list[str]:
+        """Return the parameters that every rank of the tensor group trains as a whole."""
+        segments = [self._model.stages.segments[number] for number in self._held[self._net.rank]]
+        parted = {name for segment in segments for name in segment.parted}
+        names = dict.fromkeys(name for segment in segments for name in segment.parameters)
+        return [name for name in names if name not in parted and self._trains(name)]
+
+    def _find_tied(self) -> dict[str, list[int]]:
+        """Return the tied parameters that this rank trains, with all pipeline ranks that hold them."""
+        segments = self._model.stages.segments
+        names = [set[str]().union(*(segments[s].parameters for s in held)) for held in self._held]
+        own = names[self._net.rank]
+        shared = set[str]().union(
+            *(own & other for rank, other in enumerate(names) if rank != self._net.rank)
+        )
+        in_order = (
+            dict.fromkeys(name for segment in segments for name in segment.parameters) if shared else ()
+        )
+        return {
+            name: [rank for rank, each in enumerate(names) if name in each]
+            for name in in_order
+            if name in shared and self._trains(name)
+        }
+
+    def _trains(self, name: str) -> bool:
+        return self._model.stages.place_of(name) is not None
+
+    def _place_of(self, name: str) -> slice:
+        place = self._model.stages.place_of(name)
+        assert place is not None, "this rank trains it"
+        return place
+
+    async def update(self) -> None:
+        """Update the whole model once with the gradients of all ranks."""
+        model = self._model
+        if self._tensor is not None and self._partial:
+            places = [self._place_of(name) for name in self._partial]
+            await sum_together(self._tensor, [model.gradient[place] for place in places])
+        for name, ranks in self._tied.items():
+            await all_reduce(self._net.split(ranks), model.gradient[self._place_of(name)], "ring")
+        await self._data.sum()
+        await self._data.apply(await self._norm() if model.clips else None)
+
+    async def _norm(self) -> float:
+        """Return the global gradient norm. Each rank adds its own part, and each parameter counts once."""
+        own = self._data.own
+        square = square_of(self._model.gradient[own])
+        for name in self._foreign:
+            square = square - square_of(self._model.gradient[_common(self._place_of(name), own)])
+        square = square.clamp(min=0)  # rounding may have made it negative
+        if self._data.shared_by is not None:
+            await all_reduce(self._data.shared_by, square, "ring")
+        return await norm_of_squares(self._row, square)
+
+    async def show(self, step: int) -> None:
+        """Collect the whole model on the first rank after a step, if the run inspects it.
+
+        This is a measurement: it starts when all ranks have completed the step, and its time does not count. A moving
+        average needs the weights of every step, so for it the collection is part of training.
+        """
+        row, log = self._row, self._ctx.log
+        if log.inspects(step):
+            await self._await_all()
+            with log.measuring() if row.rank == 0 else nullcontext():
+                await self._bring_together()
+        elif log.inspects(step, average=True):
+            await self._bring_together()
+
+    async def _await_all(self) -> None:
+        """Wait until all ranks have completed the step: the others notify the first rank and wait for its request."""
+        row = self._row
+        nothing = self._model.gradient[:0]
+        if row.rank > 0:
+            await row.send(0, nothing, tag=_READY)
+            await row.recv(0, tag=_READY)
+            return
+        for rank in range(1, row.size):
+            await row.recv(rank, tag=_READY)
+        for rank in range(1, row.size):
+            await row.send(rank, nothing, tag=_READY)
+
+    async def _bring_together(self) -> None:
+        row, stages = self._row, self._model.stages
+        if row.rank > 0:
+            parameters, *buffers = stages.held
+            await row.send(0, parameters, tag=_SHOWN, header=(float(len(buffers)),))
+            for number, buffer in enumerate(buffers):
+                await row.send(0, buffer, tag=_SHOWN + 1 + number)
+            return
+        stages.put(self._held[0], stages.held)
+        for rank in range(1, row.size):
+            message = await row.recv(rank, tag=_SHOWN)
+            count = int(message.header[0])
+            others = [await row.recv(rank, tag=_SHOWN + 1 + number) for number in range(count)]
+            stage, position = divmod(rank, self._size)
+            tensors = [message.tensor, *(each.tensor for each in others)]
+            stages.put(self._held[stage], tensors, position=position)
+
+
+def _common(one: slice, other: slice) -> slice:
+    start = max(one.start, other.start)
+    return slice(start, max(start, min(one.stop, other.stop)))

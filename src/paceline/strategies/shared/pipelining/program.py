@@ -1,0 +1,175 @@
+"""The program of a rank in a data x pipeline x tensor mesh. A pipeline alone is a mesh with one row."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from paceline.collectives import broadcast
+from paceline.collectives.mesh import Mesh
+from paceline.context import Batch, Context, Net, Strategy
+from paceline.strategies.shared.pipelining.data_axis import Copies, DataAxis, ShardedMeshUpdate, SharedUpdates
+from paceline.strategies.shared.pipelining.mesh_update import MeshUpdate
+from paceline.strategies.shared.pipelining.segments import Segments, held_segments
+from paceline.strategies.shared.pipelining.stage import Stage
+from paceline.strategies.shared.pipelining.zero_stage import ZeroStage
+from paceline.strategies.shared.sharding.exchange import exchange_on
+
+__all__ = ["Plan", "SegmentedStrategy", "names_in"]
+
+_NEWS = 2**30  # a message tag that no other message uses
+_FINER = 4  # segments per stage if parameters are gathered and freed by segment
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """How a model and its batches are divided among ranks."""
+
+    stages: int | None = None
+    """Number of stages. None for one per worker, or per layer if the model has fewer; some workers then hold none."""
+    data: int = 1
+    tensor: int = 1
+    sequence: bool = False
+    """Whether a tensor group shards the sequence between split layers."""
+    chunks: int = 1
+    microbatches: int | None = None
+    """Number of micro-batches. None for four per stage."""
+    order: str = "1f1b"
+    cuts: Sequence[str] = ()
+    zero: int = 0
+    algorithm: str = "auto"
+    """All-reduce algorithm for gradients along the data axis."""
+
+
+class SegmentedStrategy(Strategy):
+    """A strategy in which workers hold parts of the model, as its plan defines."""
+
+    replicates: ClassVar[tuple[str, ...]] = ("worker",)
+    cuts_model: ClassVar[bool] = True
+    holds_parts: ClassVar[bool] = True
+
+    def plan(self, workers: int) -> Plan:
+        raise NotImplementedError
+
+    def prepare(self, ctx: Context) -> None:
+        _cut(ctx, self.plan(ctx.net.size))
+
+    async def worker(self, ctx: Context) -> None:
+        plan = self.plan(ctx.net.size)
+        stages = _cut(ctx, plan)
+        ranks = plan.data * stages * plan.tensor
+        if ctx.net.rank >= ranks:
+            await _look_on(ctx)
+            return
+        mesh = Mesh(ctx.net.split(range(ranks)), data=plan.data, pipeline=stages, tensor=plan.tensor)
+        await _Rank(ctx, plan, mesh).train()
+
+
+def _cut(ctx: Context, plan: Plan) -> int:
+    """Cut the model. Return the number of stages."""
+    stages = ctx.model.stages
+    stages.cut(
+        ctx.net.size if plan.stages is None else plan.stages,
+        plan.cuts,
+        chunks=plan.chunks,
+        fewer=plan.stages is None,
+        finer=_FINER if plan.zero > 1 else 1,
+        tensor=plan.tensor,
+        sequence=plan.sequence and plan.tensor > 1,
+    )
+    return (stages.segments[-1].stage + 1) // plan.chunks
+
+
+class _Rank:
+    """One rank of the mesh."""
+
+    def __init__(self, ctx: Context, plan: Plan, mesh: Mesh) -> None:
+        self._ctx = ctx
+        self._plan = plan
+        self._group, self._net, self._tensor = mesh["data"], mesh["pipeline"], mesh["tensor"]
+        self._ranks = math.prod(mesh.axes.values())
+        size = self._net.size * self._tensor.size
+        row = ctx.net.split(range(self._group.rank * size, (self._group.rank + 1) * size))
+        held = held_segments(ctx.model.stages, self._net.size)
+        self._segments, data = self._hold(held[self._net.rank])
+        self._stage = Stage(ctx, self._net, plan.chunks, self._segments)
+        once = self._tensor if plan.zero < 2 else None  # with ZeRO 2 and 3 they are summed by segment
+        self._update = MeshUpdate(ctx, row, self._net, held, data, once)
+
+    def _hold(self, own: Sequence[int]) -> tuple[Segments, DataAxis]:
+        ctx, group, zero = self._ctx, self._group, self._plan.zero
+        stages, tensor = ctx.model.stages, self._tensor
+        if zero > 1:
+            return self._share(own, frees_parameters=zero == 3)
+        stages.hold(own, worker=group.rank, position=tensor.rank)
+        segments = Segments(stages, tensor)
+        if zero == 1 and group.size > 1:
+            return segments, SharedUpdates(ctx, group)
+        return segments, Copies(ctx, group, self._plan.algorithm)
+
+    def _share(self, own: Sequence[int], *, frees_parameters: bool) -> tuple[Segments, DataAxis]:
+        ctx, group, tensor = self._ctx, self._group, self._tensor
+        frees: dict[str, bool] = {"frees_parameters": frees_parameters}
+        shards = ctx.model.stages.hold(
+            own, worker=group.rank, position=tensor.rank, shared_by=group.size, **frees
+        )
+        self._exchange = exchange_on(ctx, group, shards, **frees)
+        segments = ZeroStage(ctx.model.stages, tensor, shards, self._exchange, own, **frees)
+        return segments, ShardedMeshUpdate(ctx, group, self._exchange)
+
+    async def train(self) -> None:
+        ctx, plan, group = self._ctx, self._plan, self._group
+        if plan.zero > 1:
+            await self._exchange.begin()
+        async for step in ctx.rounds():
+            await _follow_buffers(ctx, group)
+            whole = _whole(ctx.model.data.batch_of(0, step))
+            widest = _part(whole, 0, group.size).count if plan.zero > 1 else None
+            batch = _part(whole, group.rank, group.size)
+            microbatches = 4 * self._net.size if plan.microbatches is None else plan.microbatches
+            await self._stage.compute(batch, microbatches, plan.order, widest=widest)
+            await self._update.update()
+            await self._show(step)
+            if ctx.net.rank == 0:
+                for onlooker in range(self._ranks, ctx.net.size):
+                    await ctx.net.send(onlooker, ctx.model.gradient[:0], tag=_NEWS)
+
+    async def _show(self, step: int) -> None:
+        """Collect the model on the first row. If rows shard the parameters, all rows gather them first."""
+        is_first = self._group.rank == 0
+        if self._plan.zero == 3 and self._ctx.log.inspects(step):
+            await self._segments.gather_all(keeps=is_first)
+        if is_first:
+            await self._update.show(step)
+
+
+async def _follow_buffers(ctx: Context, group: Net) -> None:
+    """Broadcast the buffers of the first rank to all ranks that hold the same segments."""
+    if group.size > 1:
+        for tensor in ctx.model.buffers:
+            await broadcast(group, tensor, root=0)
+
+
+async def _look_on(ctx: Context) -> None:
+    """Run a rank that holds no segments: it waits for a message in every step, and ends with the others."""
+    async for _ in ctx.rounds():
+        await ctx.net.recv(0, tag=_NEWS)
+
+
+def names_in(cuts: str) -> tuple[str, ...]:
+    """Return the layer names in a `cuts` option."""
+    return tuple(name for name in cuts.split("+") if name)
+
+
+def _whole(batch: Batch) -> Batch:
+    """Return the global batch of a worker's slice."""
+    return Batch(batch.step, 0, batch.total, batch.total, batch.whole, batch.update)
+
+
+def _part(whole: Batch, number: int, parts: int) -> Batch:
+    """Return slice `number` of `parts` nearly equal slices of the global batch, as workers have them."""
+    size, longer = divmod(whole.total, parts)
+    start = number * size + min(number, longer)
+    return Batch(whole.step, start, size + (number < longer), whole.total, whole.whole, whole.update)

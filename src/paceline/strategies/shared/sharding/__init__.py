@@ -1,0 +1,1 @@
+"""Code shared by the strategies that shard optimizer state, gradients or parameters."""

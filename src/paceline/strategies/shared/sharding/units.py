@@ -1,0 +1,26 @@
+"""Units of each segment, if ranks share segments."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from paceline.context import ShardedUnit
+
+__all__ = ["completed_by", "used_by"]
+
+
+def used_by(units: Sequence[ShardedUnit]) -> dict[int, list[int]]:
+    """Return the units that contain the parameters of each segment."""
+    found: dict[int, list[int]] = {}
+    for unit in units:
+        for segment in unit.users:
+            found.setdefault(segment, []).append(unit.number)
+    return found
+
+
+def completed_by(units: Sequence[ShardedUnit]) -> dict[int, list[int]]:
+    """Return the units with a complete gradient after the backward pass of each segment."""
+    found: dict[int, list[int]] = {}
+    for unit in units:
+        found.setdefault(unit.users[0], []).append(unit.number)
+    return found

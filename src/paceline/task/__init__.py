@@ -1,0 +1,1 @@
+"""The definition of a training task: model, data, loss, optimizer and metric. Validated when the task is created."""

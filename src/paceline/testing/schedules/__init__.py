@@ -1,0 +1,1 @@
+"""Proofs about schedules of collectives, by symbolic execution."""

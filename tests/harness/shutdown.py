@@ -1,0 +1,45 @@
+"""The tests of how networks and processes end. `make test-long` repeats them under load.
+
+They are listed here, not marked in their files, so that one place shows all of them.
+"""
+
+import re
+
+import pytest
+
+PLACES = {
+    "tests/clusters/hosts/test_hub": "",
+    "tests/clusters/launched/test_launched.py": "stop_the_run",
+    "tests/clusters/local/test_tcp.py": "killed|stops|interrupt|go_on_without|gone",
+    "tests/clusters/process/test_offspring.py": "",
+    "tests/clusters/test_failures.py": "interrupt|ctrl_c|killed|stops|leave",
+    "tests/clusters/base/test_stopping.py": "ctrl_c|processes",
+    "tests/links/tcp/test_acceptor.py": "",
+    "tests/links/tcp/test_endpoint.py": "clos|same_time",
+    "tests/links/tcp/test_hostile.py": "flood|without_end",
+    "tests/system/test_interrupts.py": "interrupt_before|callback_of_the_driver",
+}
+"""How the name of a test's file begins, and a pattern that is in the name of the test."""
+
+
+def is_of_shutdown(nodeid):
+    file, _, name = nodeid.partition("::")
+    return any(file.startswith(place) and re.search(words, name) for place, words in PLACES.items())
+
+
+def add_option(parser):
+    parser.addoption("--times", type=int, default=1, help="run each test of shutdown this often")
+
+
+def mark_shutdown_tests(items):
+    for item in items:
+        if is_of_shutdown(item.nodeid):
+            item.add_marker(pytest.mark.shutdown)
+
+
+def repeat_shutdown_test(metafunc):
+    """Have a test of shutdown run as often as `--times` demands: once for each value of a parameter."""
+    times = metafunc.config.getoption("times")
+    if times > 1 and is_of_shutdown(metafunc.definition.nodeid):
+        metafunc.fixturenames.append("repetition")
+        metafunc.parametrize("repetition", range(1, times + 1))

@@ -1,0 +1,122 @@
+"""What a rank stores of a model, and how many bytes that takes."""
+
+import pytest
+import torch
+from by_hand import cut_of
+from pieces_models import task_of
+from tasks import a_task
+from tensor_by_hand import cut_in
+from torch import nn
+
+from paceline.model.engines.shape_model import ShapeModel
+from paceline.model.holding import Holding, Sharding, StateRange
+from paceline.model.layout import Layout
+from paceline.model.memory import Ledger
+from paceline.model.replica import Replica
+from paceline.model.stages.stripping import stripped
+
+
+def whole_of(kind):
+    task = task_of(kind)
+    return task, Holding.of(task.build_model(0))
+
+
+def mixed():
+    model = nn.Sequential(nn.Linear(4, 8).to(torch.bfloat16), nn.Linear(8, 2), nn.Linear(2, 2))
+    model[2].requires_grad_(False)
+    return model
+
+
+def test_a_whole_model_has_a_master_copy_narrow_copies_and_frozen_parameters():
+    holding = Holding.of(mixed())
+    trained, narrow, frozen = 4 * 8 + 8 + 8 * 2 + 2, 2 * (4 * 8 + 8), 4 * (2 * 2 + 2)
+    assert holding.parameter_bytes == 4 * trained + narrow + frozen
+    assert holding.gradient_bytes == 4 * trained
+    assert holding.layout.dtype == holding.reduction_dtype == torch.float32
+
+
+@pytest.mark.parametrize("kind", ["perceptron", "gpt"])
+def test_the_layout_of_a_part_is_that_of_its_module(kind):
+    task, whole = whole_of(kind)
+    cut = cut_of(task, 3)
+    for number in range(3):
+        module = stripped(task.build_model(0), cut, [number])
+        assert whole.part(cut, [number]).layout == Layout.of(module)
+
+
+def test_a_part_of_split_parameters_has_their_share():
+    task = task_of("gpt")
+    cut, whole = cut_in(task, 2), Holding.of(task.build_model(0))
+    held = range(len(cut.segments))
+    parts = [whole.part(cut.at(position), held) for position in range(2)]
+    assert [part.position for part in parts] == [0, 1]
+    assert sum(part.parameter_bytes for part in parts) < 2 * whole.parameter_bytes
+    assert all(part.layout.within for part in parts)
+
+
+@pytest.mark.parametrize("frees_parameters", [False, True])
+def test_shards_of_all_ranks_make_up_the_model(frees_parameters):
+    task, whole = whole_of("gpt")
+    cut = cut_of(task, 1, finer=4)
+    ranks = [whole.sharded(cut, Sharding(3, own, frees_parameters), elementwise=True) for own in range(3)]
+    assert sum(each.gradient_bytes for each in ranks) == whole.gradient_bytes
+    stored = sum(each.parameter_bytes for each in ranks)
+    assert stored == (1 if frees_parameters else 3) * whole.parameter_bytes
+    assert (
+        sum(each.unit_bytes(n) for each in ranks[:1] for n in range(len(each.units))) == whole.layout.nbytes
+    )
+
+
+def test_optimizer_state_is_that_of_the_values_that_a_rank_updates():
+    task, whole = whole_of("gpt")
+    cut, length = cut_of(task, 2, finer=2), whole.layout.length
+    state = [StateRange(0, length, 2 * whole.layout.nbytes)]
+    assert whole.optimizer_bytes(whole.layout, state) == 2 * whole.layout.nbytes
+    assert whole.optimizer_bytes(whole.layout, state, slice(3, 13)) == 2 * 10 * whole.layout.dtype.itemsize
+    part = whole.part(cut, [0, 1])
+    assert part.optimizer_bytes(whole.layout, state) == 2 * part.layout.nbytes
+    shards = [part.sharded(cut, Sharding(2, own, True), elementwise=True) for own in range(2)]
+    assert sum(each.optimizer_bytes(whole.layout, state) for each in shards) == 2 * part.layout.nbytes
+
+
+def test_the_places_of_a_parameter_in_the_shards_of_all_ranks_make_up_the_parameter():
+    task, whole = whole_of("gpt")
+    cut = cut_of(task, 1, finer=3)
+    ranks = [whole.sharded(cut, Sharding(3, own, True), elementwise=True) for own in range(3)]
+    for name, shape in zip(whole.layout.names, whole.layout.shapes, strict=True):
+        places = [each.place_of(name) for each in ranks]
+        assert sum(place.stop - place.start for place in places) == shape.numel()
+
+
+@pytest.mark.parametrize("sharding", [None, Sharding(2, 1, False), Sharding(2, 1, True)])
+@pytest.mark.parametrize("segments", [[0, 1], [2, 3], None])
+def test_a_replica_that_computes_and_one_of_shapes_record_the_same_memory(sharding, segments):
+    task = task_of("resnet")
+    cut = cut_of(task, 2, finer=2)
+    found = []
+    for make in (
+        lambda: Replica.of(task, task.build_model(0)),
+        lambda: Replica.of_shapes(ShapeModel(task, task.build_model(0).to("meta"))),
+    ):
+        replica, ledger = make(), Ledger()
+        replica.attach(ledger, lambda: None)
+        if sharding is not None:
+            replica.sharded(cut, sharding, segments)
+        else:
+            replica.part(cut, range(4) if segments is None else segments)
+        found.append(ledger.now)
+    assert found[0] == found[1]
+
+
+def test_a_rank_that_holds_some_segments_does_not_count_the_parameters_of_others():
+    task, whole = whole_of("gpt")
+    cut, ledger = cut_of(task, 2, finer=2), Ledger()
+    replica = Replica.of(task, task.build_model(0))
+    replica.attach(ledger, lambda: None)
+    held = replica.sharded(cut, Sharding(2, 0, False), [0, 1])
+    assert ledger.now["parameters"] == held.parameters.nbytes < whole.parameter_bytes
+
+
+def test_a_task_of_one_layer_is_held_whole():
+    task = a_task(model=lambda: nn.Linear(4, 2).double())
+    assert Holding.of(task.build_model(0)).own_slices is None
