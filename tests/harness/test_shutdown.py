@@ -91,3 +91,14 @@ def test_a_command_under_load_has_a_busy_loop_for_each_core_and_leaves_none(endi
         process.wait()
     assert code == (3 if ending == "the command ends" else 128 + signal.SIGTERM)
     wait_until(lambda: not any(map(watchdog.is_running, loops)), "no loop is left")
+
+
+def test_a_busy_loop_that_starts_after_its_owner_has_ended_ends_too():
+    owner = subprocess.Popen([sys.executable, "-SE", "-c", ""])
+    owner.wait(PATIENCE_S)
+    loop = under_load.start_loop(owner.pid)
+    try:
+        assert loop.wait(PATIENCE_S / 4) == 0
+    finally:
+        loop.kill()
+        loop.wait()

@@ -6,21 +6,36 @@ import subprocess
 import sys
 
 LOOPS_PER_CORE = 1
-BUSY = "import os\nparent = os.getppid()\nwhile os.getppid() == parent:\n    sum(range(10**6))\n"
+TICK_S = 0.05
+BUSY = "import os, sys\nwhile os.getppid() == int(sys.argv[1]):\n    sum(range(10**6))\n"
+"""A loop ends with the process named by its argument. It may start after that process has ended."""
 
 
 def main():
-    signal.signal(
-        signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM)
-    )  # so that nothing is left running
-    count = LOOPS_PER_CORE * (os.cpu_count() or 1)
-    loops = [subprocess.Popen([sys.executable, "-SE", "-c", BUSY]) for _ in range(count)]
+    terminated = []
+    # Only record the signal: an exception inside Popen would lose the process that is being started.
+    signal.signal(signal.SIGTERM, lambda *_: terminated.append(True))
+    loops = [start_loop(os.getpid()) for _ in range(LOOPS_PER_CORE * (os.cpu_count() or 1))]
+    command = subprocess.Popen(sys.argv[1:])
     try:
-        return subprocess.call(sys.argv[1:])  # kills the command if a signal ends this wait
+        while command.poll() is None and not terminated:
+            pause(command)
+        return 128 + signal.SIGTERM if terminated else command.returncode
     finally:
-        for loop in loops:
-            loop.send_signal(signal.SIGKILL)
-            loop.wait()
+        for process in [command, *loops]:
+            process.kill()
+            process.wait()
+
+
+def start_loop(owner):
+    return subprocess.Popen([sys.executable, "-SE", "-c", BUSY, str(owner)])
+
+
+def pause(command):
+    try:
+        command.wait(TICK_S)
+    except subprocess.TimeoutExpired:
+        pass
 
 
 if __name__ == "__main__":
