@@ -1,5 +1,6 @@
 """Run a command while every core is busy: `python tests/harness/under_load.py command …`. Exits with its code."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -32,10 +33,8 @@ def start_loop(owner):
 
 
 def pause(command):
-    try:
+    with contextlib.suppress(subprocess.TimeoutExpired):
         command.wait(TICK_S)
-    except subprocess.TimeoutExpired:
-        pass
 
 
 if __name__ == "__main__":
