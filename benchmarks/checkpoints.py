@@ -29,8 +29,6 @@ from benchmarks.result import Goal, Result, Row, compare
 from benchmarks.rounds import rounds
 from paceline.checkpoints import BackgroundWriter, Shard, Store
 
-__all__ = ["measure"]
-
 ROUNDS = 7
 LIMIT_S = 180.0
 TENSORS, NUMBERS = 64, 2**22  # 64 tensors of 16 MiB: 1 GiB, like 512 MiB of parameters with momentum

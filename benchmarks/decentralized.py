@@ -17,8 +17,6 @@ from benchmarks.result import Goal, Result, Row, compare
 from benchmarks.rounds import rounds
 from examples.topologies import PEERS, SLOW, task, train
 
-__all__ = ["measure"]
-
 ALL_REDUCE = "all-reduce:algorithm=ring"
 OTHERS = ("decentralized:topology=one-peer-exponential", "decentralized:topology=ring", "local-sgd:period=8")
 ROUNDS = 5

@@ -16,8 +16,6 @@ from paceline.clusters.base.job import Cluster
 from paceline.collectives import all_reduce
 from paceline.context import Context
 
-__all__ = ["measure"]
-
 WORKERS = 4
 ALGORITHMS = ("ring", "tree", "reduce-broadcast", "halving-doubling")
 LINK = pl.Link(bandwidth="100Mbps", latency="5ms")

@@ -24,8 +24,6 @@ from benchmarks.rounds import rounds
 from paceline.strategies.all_reduce import AllReduce
 from paceline.trace import Kind
 
-__all__ = ["measure"]
-
 WORKERS = 2
 ROUNDS = 7
 LIMIT_S = 30.0

@@ -27,8 +27,6 @@ from paceline.data.samples import Samples
 from paceline.model import finite
 from paceline.model.replica import Replica
 
-__all__ = ["measure"]
-
 ROUNDS = 15
 LIMIT_S = 40.0
 STEPS = 5  # steps of each model per round

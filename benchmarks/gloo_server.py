@@ -20,8 +20,6 @@ from torch import Tensor
 
 from benchmarks.vector import ASYNC, RATE, SYNC, WORKERS, Served
 
-__all__ = ["IN_TURN", "GlooServer"]
-
 IN_TURN = "in turn"
 """Not the same as `async`, because the server waits for each worker in turn. It is the fastest way with Gloo."""
 _SERVER = WORKERS

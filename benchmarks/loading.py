@@ -30,8 +30,6 @@ import paceline as pl
 from benchmarks.result import Goal, Result, Row, compare
 from benchmarks.rounds import rounds
 
-__all__ = ["measure"]
-
 FETCH_S, COMPUTE_S, BATCH = 0.005, 0.060, 16
 STEPS, WARM_UP = 30, 5
 ROUNDS, LIMIT_S = 5, 60.0

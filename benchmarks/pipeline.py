@@ -28,8 +28,6 @@ from benchmarks.result import Goal, Result, Row, compare
 from benchmarks.rounds import rounds
 from benchmarks.transformer import LAYERS, SAMPLES, build_transformer, make_sentences, token_loss
 
-__all__ = ["MICRO_BATCHES", "STAGES", "measure", "task"]
-
 STAGES, MICRO_BATCHES = 2, 8
 CUT = 1 + LAYERS // 2
 ORDERS = {"1f1b": Schedule1F1B, "gpipe": ScheduleGPipe}

@@ -25,8 +25,6 @@ from paceline.bench.fit import fit_link
 from paceline.collectives import barrier
 from paceline.context import Context
 
-__all__ = ["PARTS", "measure"]
-
 ORDERS = {"gpipe": 1, "1f1b": 1, "interleaved": 2, "zb-h1": 1}
 """Number of chunks of each order."""
 PARTS = tuple(ORDERS)

@@ -22,8 +22,6 @@ from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.mlp import SAMPLES, build_model, cross_entropy, make_data, make_optimizer
 
-__all__ = ["ALONE", "DDP", "PlainTorch", "join", "obey"]
-
 DDP, ALONE = "ddp", "alone"
 
 

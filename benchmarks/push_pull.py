@@ -37,8 +37,6 @@ from paceline.context import Batch, Context, Model
 from paceline.strategies.async_sgd import Async
 from paceline.strategies.sync import Sync
 
-__all__ = ["measure"]
-
 ROUNDS = 9
 LIMIT_S = 60.0  # time limit for each size
 SIZES = {"1MiB": 2**18, "4MiB": 2**20}  # parameters, of four bytes each

@@ -22,8 +22,6 @@ from torch import Tensor
 
 from benchmarks.vector import ASYNC, RATE, SYNC, WORKERS, Served, Vector, make_optimizer
 
-__all__ = ["RayServer"]
-
 _STORE_BYTES = 2**30
 
 

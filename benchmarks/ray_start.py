@@ -18,8 +18,6 @@ from benchmarks.result import Goal, Result, Row
 from benchmarks.rounds import rounds
 from tests.clusters.namespaces import Driver, can_make_hosts, one_machine, several_hosts
 
-__all__ = ["measure"]
-
 WORKERS = 4
 ROUNDS = 3
 LIMIT_S = 60.0

@@ -18,8 +18,6 @@ from paceline.analysis.comparison.entry import Entry
 from paceline.report import write_page
 from tests.report.chromium import Chromium, find_chromium
 
-__all__ = ["measure"]
-
 STRATEGIES = ("all-reduce:algorithm=ring", "map-reduce", "sync", "k-sync:k=3", "async")
 SPANS = 50_000
 ROUNDS = 7

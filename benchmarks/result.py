@@ -7,8 +7,6 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-__all__ = ["Goal", "Result", "Row", "compare"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:

@@ -23,8 +23,6 @@ import paceline as pl
 from benchmarks.result import Goal, Result, Row, compare
 from benchmarks.rounds import rounds
 
-__all__ = ["measure"]
-
 ROUNDS = 5
 LIMIT_S = 240.0
 WORKERS = 2

@@ -7,8 +7,6 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["busy_cores", "rounds"]
-
 _SAMPLE_S = 0.2
 _QUIET_CORES = 0.1
 _PATIENCE_S = 2.0

@@ -29,8 +29,6 @@ from paceline.collectives import all_reduce
 from paceline.context import Context, Strategy
 from paceline.costs import Link, times
 
-__all__ = ["measure"]
-
 RANKS = 64
 VECTOR_BYTES = 2**20
 CHUNK_BYTES = VECTOR_BYTES // RANKS

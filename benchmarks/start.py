@@ -17,8 +17,6 @@ from multiprocessing.connection import Connection, wait
 from benchmarks.result import Goal, Result, Row, compare
 from benchmarks.rounds import rounds
 
-__all__ = ["measure"]
-
 WORKERS = 8
 ROUNDS = 3
 LIMIT_S = 40.0

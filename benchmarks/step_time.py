@@ -19,8 +19,6 @@ from benchmarks.result import Goal, Result, Row, compare
 from benchmarks.rounds import rounds
 from paceline.trace import Kind
 
-__all__ = ["measure", "step_seconds", "train"]
-
 WORKERS = (2, 4)
 ROUNDS = 9
 LIMIT_S = 50.0

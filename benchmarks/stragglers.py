@@ -15,8 +15,6 @@ from benchmarks.result import Goal, Result, Row, compare
 from benchmarks.rounds import rounds
 from examples.stragglers import DDP, EPOCHS, RATES, STRATEGIES, seconds_to_target, train
 
-__all__ = ["measure"]
-
 ROUNDS = 5
 LIMIT_S = 100.0
 FAMILY = tuple(name for name in STRATEGIES if name not in (DDP, "all-reduce"))

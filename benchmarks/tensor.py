@@ -29,8 +29,6 @@ from benchmarks.result import Goal, Result, Row, compare
 from benchmarks.rounds import rounds
 from benchmarks.transformer import make_sentences, token_loss
 
-__all__ = ["build_model", "measure"]
-
 WORKERS, SAMPLES = 2, 8
 LAYERS, WIDTH, HEAD, HEADS, LENGTH, WORDS = 6, 384, 64, 6, 64, 512
 DTENSOR, APART = "DTensor", "no communication"

@@ -19,8 +19,6 @@ from paceline.clusters.local.local import Local
 from paceline.context import Strategy
 from paceline.trace import Kind, Recorder
 
-__all__ = ["measure"]
-
 WORKERS = (2, 4)
 ROUNDS = 3
 LIMIT_S = 10.0

@@ -5,8 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-__all__ = ["LAYERS", "SAMPLES", "build_transformer", "make_sentences", "token_loss"]
-
 LAYERS, SAMPLES = 6, 32
 """Sizes of the model, and of a batch."""
 _WIDTH, _HEADS, _LENGTH, _WORDS = 384, 6, 64, 512

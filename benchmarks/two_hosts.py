@@ -18,8 +18,6 @@ from paceline.collectives import all_reduce, barrier
 from paceline.context import Context
 from tests.clusters.namespaces import Hosts, can_make_hosts, several_hosts
 
-__all__ = ["measure"]
-
 ALGORITHMS = ("ring", "hierarchical")
 NBYTES = 4 * 2**20
 BITS_A_SECOND = 100e6

@@ -11,17 +11,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-__all__ = [
-    "ASYNC",
-    "RATE",
-    "SYNC",
-    "WORKERS",
-    "Served",
-    "Vector",
-    "make_data",
-    "make_optimizer",
-]
-
 WORKERS = 3
 RATE = 0.01
 ASYNC, SYNC = "async", "sync"

@@ -34,8 +34,6 @@ from benchmarks.result import Goal, Result, Row, compare
 from benchmarks.rounds import rounds
 from benchmarks.transformer import build_transformer, make_sentences, token_loss
 
-__all__ = ["measure"]
-
 WORKERS, STAGES = (2, 4), (2, 3)
 BATCH = 8
 ROUNDS, LIMIT_S = 7, 150.0

@@ -16,8 +16,6 @@ from pathlib import Path
 from soak.cases import GROUP, Case, fuzz_of, make_case
 from soak.watch import Driver, Result
 
-__all__ = ["main"]
-
 
 def main() -> None:
     options = _parse()

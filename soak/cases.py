@@ -12,8 +12,6 @@ from paceline.strategies import parse
 from paceline.strategies.registry.descriptions import IN_PIECES
 from soak.specs import NARROWEST, WORDS, make_spec
 
-__all__ = ["CHOOSING_ALGORITHMS", "CLUSTERS", "GROUP", "Case", "Fault", "fuzz_of", "make_case"]
-
 CLUSTERS = {"memory": 50, "tcp": 15, "tcp-encrypted": 8, "emulated": 15, "ray": 3}
 """Relative frequency of each cluster. Ray takes seconds to start, and minutes on busy cores."""
 GROUP = 20

@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 from paceline.strategies import parse
 from soak.cases import FEDERATED, Case, Fault
 
-__all__ = ["Oracles", "Seen", "check", "may_go_on_without"]
-
 _SAME = {"float64": 1e-10, "float32": 1e-4}
 """Largest distance of weights from `single`, relative to their norm."""
 

@@ -15,8 +15,6 @@ from soak.cases import Case, make_case
 from soak.leftovers import Leftovers
 from soak.trial import try_case
 
-__all__ = ["main"]
-
 
 def main() -> None:
     answers = int(sys.argv[1])

@@ -14,8 +14,6 @@ from pathlib import Path
 
 from soak.processes import catches, read
 
-__all__ = ["STACKS", "dump"]
-
 STACKS = "soak-stacks"
 """Name of the memory file to which a process writes its stacks on SIGUSR2."""
 

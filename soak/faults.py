@@ -10,8 +10,6 @@ from contextlib import suppress
 from soak.cases import Case, Fault
 from soak.processes import Process, find, ranks_of
 
-__all__ = ["Injector"]
-
 _POLL_S = 0.002
 
 

@@ -11,8 +11,6 @@ from pathlib import Path
 
 from soak.processes import Process, descendants, fork_servers, read
 
-__all__ = ["Leftovers"]
-
 _GRACE_S = 20.0  # Ray's processes and the kernel may take a moment
 _SHARED = Path("/dev/shm")
 

@@ -9,8 +9,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["Process", "catches", "descendants", "find", "fork_servers", "marked", "ranks_of", "read"]
-
 
 class Process(NamedTuple):
     """A process. Process ids are reused, but id and start time together are unique."""

@@ -9,8 +9,6 @@ from paceline.collectives import ALGORITHMS
 from paceline.schedules.pipeline import ORDERS
 from paceline.strategies import STRATEGIES
 
-__all__ = ["FEWEST_LAYERS", "NARROWEST", "ONE_HOST", "WORDS", "make_spec"]
-
 WORDS = tuple(sorted(STRATEGIES))
 ONE_HOST = ("shared", "native")
 """Algorithms that only ranks of one host can use."""

@@ -14,8 +14,6 @@ import paceline as pl
 from soak.cases import Case
 from soak.dump import STACKS
 
-__all__ = ["make_task"]
-
 if "SOAK" in os.environ:  # the file stays open until the process ends
     _stacks = os.fdopen(os.memfd_create(STACKS, os.MFD_CLOEXEC), "w", closefd=False)
     faulthandler.register(signal.SIGUSR2, file=_stacks, all_threads=True)

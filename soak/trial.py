@@ -20,8 +20,6 @@ from soak.faults import Injector
 from soak.processes import fork_servers
 from soak.tasks import make_task
 
-__all__ = ["try_case"]
-
 
 def try_case(case: Case) -> tuple[Seen, list[str]]:
     """Run a case. Return the result and the violations."""

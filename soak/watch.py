@@ -20,8 +20,6 @@ from soak.cases import make_case
 from soak.dump import dump
 from soak.processes import marked, read
 
-__all__ = ["LIMIT_S", "Driver", "Result"]
-
 LIMIT_S = 120.0
 """Time limits of a case and of the start of a driver. Each wait inside a case has a shorter limit."""
 _RAY_LIMIT_S = 300.0

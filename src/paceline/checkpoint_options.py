@@ -26,8 +26,6 @@ from paceline.task.fingerprint import changes, fingerprint, layers, settings
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["CheckpointOptions", "checkpointing", "with_checkpoints"]
-
 _log = logging.getLogger("paceline")
 
 DEFAULT_EVERY = "5min"

@@ -25,26 +25,6 @@ import difflib
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
-__all__ = [
-    "Cancelled",
-    "ConfigurationError",
-    "DamagedError",
-    "DeadlineError",
-    "DeadlockError",
-    "FrameError",
-    "GradientNotFiniteError",
-    "LossNotFiniteError",
-    "MismatchError",
-    "OutOfMemoryError",
-    "PacelineError",
-    "PeerLost",
-    "RunError",
-    "SaveError",
-    "TaskError",
-    "UnknownNameError",
-    "WorkerError",
-]
-
 
 class PacelineError(Exception):
     """Base class of all errors that Paceline raises on purpose."""

@@ -8,8 +8,6 @@ from numbers import Integral
 from paceline.costs.units import format_seconds, parse_seconds
 from paceline.errors import ConfigurationError
 
-__all__ = ["Kill"]
-
 FORMS = 'write pl.faults.Kill(1, at="5ms") or pl.faults.Kill(1, step=3)'
 
 

@@ -17,9 +17,6 @@ from paceline.system.forked import limit_threads_after_fork
 from paceline.system.user_code import name_of
 from paceline.trace import Trace
 
-__all__ = ["ProgramRun", "run_program"]
-
-
 _REMEDY = "write async def f(ctx): …"
 
 

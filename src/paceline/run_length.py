@@ -21,8 +21,6 @@ from paceline.data.samples import Samples
 from paceline.errors import ConfigurationError
 from paceline.task.task import Task
 
-__all__ = ["ClientRounds", "PartialBatches", "check_length", "count_updates", "count_whole_batches"]
-
 _log = logging.getLogger("paceline")
 
 DEFAULT_EPOCHS = 10

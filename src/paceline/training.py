@@ -30,8 +30,6 @@ from paceline.system import interrupts
 from paceline.system.forked import limit_threads_after_fork
 from paceline.task.task import Task
 
-__all__ = ["check_seed", "roles_of", "train"]
-
 _log = logging.getLogger("paceline")
 
 EVALUATIONS = 20

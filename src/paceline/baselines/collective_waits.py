@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 from paceline.trace import Kind, Spans, Trace
 from paceline.trace.spans import SPAN, SpanArray, meeting_id
 
-__all__ = ["find_collective_waits"]
-
 
 def find_collective_waits(trace: Trace) -> Trace:
     """Split each receive span without a peer into a wait and the rest. Every rank has one such span in each step."""

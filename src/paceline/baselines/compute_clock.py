@@ -7,8 +7,6 @@ import time
 from paceline.clusters.process.context import ProcessContext
 from paceline.trace import Kind
 
-__all__ = ["ComputeClock"]
-
 
 class ComputeClock:
     """Measures and records this rank's compute time in a step, and delays a straggler."""

@@ -58,8 +58,6 @@ from paceline.task.task import Task
 from paceline.trace import Kind
 from paceline.training import train
 
-__all__ = ["train_with_ddp"]
-
 NAME = "ddp"
 _GRACE_S = 2.0  # time for the driver to find out which rank Gloo has lost
 

@@ -14,8 +14,6 @@ from paceline.bench.patterns import ROOT
 from paceline.collectives.patterns import own_chunk
 from paceline.context import Context
 
-__all__ = ["Gloo"]
-
 _DEADLINE = timedelta(seconds=60)
 
 

@@ -8,8 +8,6 @@ import numpy.typing as npt
 from paceline.costs.link import Link
 from paceline.errors import ConfigurationError
 
-__all__ = ["fit_link", "largest_error"]
-
 _REMEDY = "time messages of at least two sizes"
 
 

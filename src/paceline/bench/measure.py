@@ -21,8 +21,6 @@ from paceline.clusters.local.local import Local
 from paceline.costs.units import format_bytes
 from paceline.programs import run_program
 
-__all__ = ["machine_facts", "measure"]
-
 Times = Sequence[Sequence[float]]
 """Start and end of each call, on one rank."""
 

@@ -9,8 +9,6 @@ from paceline.schedules.collectives import COLLECTIVES
 from paceline.schedules.collectives.collective import scratch_length
 from paceline.schedules.collectives.steps import Send
 
-__all__ = ["check_memory", "needed_bytes"]
-
 _PROCESS_BYTES = (
     16 * 2**20
 )  # memory that a worker does not share with the fork server: 8 MiB measured, plus a margin

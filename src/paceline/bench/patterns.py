@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from paceline.bench.known import Known, Piece
 
-__all__ = ["PATTERNS", "ROOT", "Pattern"]
-
 ROOT = 0
 
 

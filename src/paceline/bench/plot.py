@@ -16,8 +16,6 @@ from paceline.costs.units import format_bytes
 from paceline.errors import RunError
 from paceline.show import svg
 
-__all__ = ["draw"]
-
 _WIDTH, _HEIGHT = 920, 540
 _LEFT, _RIGHT, _TOP, _BOTTOM = 78, 700, 82, 474
 _MARKERS = (

@@ -18,8 +18,6 @@ from paceline.costs.link import Link
 from paceline.programs import run_program
 from paceline.schedules.collectives.timing import time_schedule
 
-__all__ = ["predict"]
-
 
 def predict(spec: Spec, cluster: Simulated, on_size: Callable[[int], None] | None = None) -> Report:
     """Predict the time of every algorithm of the bench on the cluster's link."""

@@ -17,8 +17,6 @@ from paceline.bench.spec import Spec, warm_up
 from paceline.collectives import barrier
 from paceline.context import Context
 
-__all__ = ["PING_PONG", "Program"]
-
 PING_PONG = "ping-pong"
 
 Call = Callable[[Context, Tensor], Awaitable[Tensor]]

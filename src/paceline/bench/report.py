@@ -12,8 +12,6 @@ from typing import Any
 from paceline.bench.spec import Spec
 from paceline.costs.link import Link
 
-__all__ = ["Fit", "Report", "Row"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:

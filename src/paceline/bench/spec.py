@@ -9,8 +9,6 @@ from typing import Final
 from paceline.bench.patterns import PATTERNS, Pattern
 from paceline.errors import ConfigurationError, UnknownNameError
 
-__all__ = ["BASELINES", "DTYPES", "Spec", "warm_up"]
-
 DTYPES: Final = {"float32": 4, "float64": 8, "bfloat16": 2, "float16": 2, "int64": 8}
 """Bytes of an element by dtype name, available without torch."""
 

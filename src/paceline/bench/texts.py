@@ -8,8 +8,6 @@ from itertools import groupby
 from paceline.bench.report import Fit, Report
 from paceline.costs.units import format_bandwidth, format_bytes, format_seconds
 
-__all__ = ["bandwidth_unit", "facts"]
-
 
 def bandwidth_unit(report: Report) -> tuple[str, float]:
     """Return one unit for all bandwidths of a report: its name and its bytes per second."""

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     from paceline.task.task import Task
 
-__all__ = ["STOP", "Callbacks", "StopTraining"]
-
 _HOOKS = ("on_begin", "on_step", "on_evaluate", "on_end")
 
 

@@ -17,8 +17,6 @@ from paceline.runs.run import Record, Run
 if TYPE_CHECKING:
     from paceline.task.task import Task
 
-__all__ = ["MLflow", "TensorBoard", "WandB", "figures", "tensorboard_writer"]
-
 _FLUSH_S = 5  # interval at which new values become visible
 
 

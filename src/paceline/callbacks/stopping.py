@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from paceline.task.task import Task
 
-__all__ = ["EarlyStopping", "KeepBest"]
-
 BETTER = ("higher", "lower")
 
 

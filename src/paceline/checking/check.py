@@ -35,8 +35,6 @@ from paceline.task.calls import outputs_of, target_of
 from paceline.task.task import Task
 from paceline.training import check_seed
 
-__all__ = ["Checked", "check_task"]
-
 MAX_WORKERS = 1_000_000
 
 _MOST_BYTES = 2**26

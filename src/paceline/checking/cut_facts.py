@@ -17,8 +17,6 @@ from paceline.model.cutting.layers import Layers, few_samples
 from paceline.model.replica import Replica
 from paceline.task.task import Task
 
-__all__ = ["Facts", "StageFacts", "facts_of"]
-
 _REPEATS = 5
 
 

@@ -8,8 +8,6 @@ from paceline.checking.cut_facts import Facts, StageFacts
 from paceline.costs.units import format_bytes, format_seconds
 from paceline.show import svg
 
-__all__ = ["bars", "draw"]
-
 _WIDTH, _LEFT, _TOP, _ROW, _BAR = 880, 24, 92, 74, 30
 _LONGEST = 480.0
 _COLUMNS = 40

@@ -16,8 +16,6 @@ from paceline.strategies import STRATEGIES
 from paceline.strategies.registry.descriptions import IN_PIECES, SYNCHRONOUS
 from paceline.task.task import Task
 
-__all__ = ["SEVERAL", "Finding", "caveats"]
-
 SEVERAL = "all with several workers"
 
 

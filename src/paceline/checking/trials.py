@@ -27,8 +27,6 @@ from paceline.task.checks import is_stream
 from paceline.task.task import Data, Task
 from paceline.training import train
 
-__all__ = ["Trials", "fails_to_travel", "try_strategies"]
-
 LONGEST_S = 20.0
 """Time after which no further strategy is tried."""
 

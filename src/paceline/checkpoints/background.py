@@ -15,8 +15,6 @@ from paceline.checkpoints.shard import Shard
 from paceline.checkpoints.store import Store
 from paceline.files.tensor_files import Arena
 
-__all__ = ["BackgroundWriter"]
-
 _log = logging.getLogger("paceline")
 
 _NICER = 10

@@ -26,8 +26,6 @@ from paceline.files.reading import (
 )
 from paceline.files.writing import finite, write_file
 
-__all__ = ["FORMAT", "MANIFEST", "Checkpoint"]
-
 FORMAT = 1
 """The version of the format. A newer one is refused."""
 MANIFEST = "manifest.json"

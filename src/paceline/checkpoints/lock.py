@@ -18,8 +18,6 @@ from pathlib import Path
 from paceline.errors import ConfigurationError
 from paceline.files.writing import save_errors
 
-__all__ = ["LOCK", "check_unlocked", "lock_folder", "unlock_folder"]
-
 _log = logging.getLogger("paceline")
 
 LOCK = ".lock"

@@ -11,8 +11,6 @@ from paceline.files.reading import Fields, list_of, mapping_of, whole
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["model_state"]
-
 _PARAMETERS, _BUFFERS = "parameters/", "buffers/"
 
 

@@ -17,8 +17,6 @@ from paceline.files.checksums import Checksum, check_seal, seal
 from paceline.files.reading import Fields, Folder, checksum, parse_json
 from paceline.files.writing import write_file
 
-__all__ = ["check_no_failure", "leave_failure", "leave_receipt", "remove_receipts", "wait_for_receipts"]
-
 _MOST_BYTES = 4096
 _SHORTEST_S, _LONGEST_S = 0.002, 0.25
 """Seconds between two checks. They increase with the time waited."""

@@ -15,8 +15,6 @@ from paceline.files.writing import replacing
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["Shard", "file_name", "read_shard", "write_shard"]
-
 _FACTS = "facts"
 """Header entry of the file that contains the facts, as JSON."""
 

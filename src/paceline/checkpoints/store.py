@@ -33,8 +33,6 @@ from paceline.errors import ConfigurationError, DamagedError, SaveError
 from paceline.files.writing import save_errors, to_disk, write_file
 from paceline.task.metrics import HIGHER, LOWER
 
-__all__ = ["Store", "step_of"]
-
 _STEP = re.compile(r"step-(\d{8,})")
 _LEFT_OVER = re.compile(r"\.(?:step|removed)-(\d{8,})-[0-9a-f]+|\.attempt-[0-9a-f]+|\.saving-[0-9a-f]+")
 

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from paceline.bench.report import Report, Row
     from paceline.bench.spec import Spec
 
-__all__ = ["bench"]
-
 Pattern = Annotated[
     str,
     Argument(

@@ -18,8 +18,6 @@ from paceline.system import interrupts
 if TYPE_CHECKING:
     from paceline.checking import Checked
 
-__all__ = ["check"]
-
 _COLUMNS = 100
 
 

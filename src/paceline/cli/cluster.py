@@ -11,8 +11,6 @@ from paceline.errors import ConfigurationError
 if TYPE_CHECKING:
     from paceline.clusters.base.job import Cluster
 
-__all__ = ["ClusterOptions"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterOptions:

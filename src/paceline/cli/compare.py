@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from paceline.analysis.comparison.comparison import Comparison
     from paceline.analysis.comparison.contender import Stage
 
-__all__ = ["compare"]
-
 
 def compare(
     file: options.File,

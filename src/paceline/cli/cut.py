@@ -18,8 +18,6 @@ from paceline.errors import ConfigurationError
 if TYPE_CHECKING:
     from paceline.checking.cut_facts import Facts
 
-__all__ = ["cut"]
-
 Stages = Annotated[int, Option(help="Number of stages.")]
 Cuts = Annotated[str, Option(help="Layers to cut before, joined by +. Default: cuts for about equal times.")]
 Plot = Annotated[

@@ -12,8 +12,6 @@ from paceline.cli.failures import exit_codes
 from paceline.cli.files import check_writable
 from paceline.errors import ConfigurationError
 
-__all__ = ["export"]
-
 Directory = Annotated[
     Path,
     Argument(

@@ -9,8 +9,6 @@ import typer
 
 from paceline.errors import ConfigurationError, PacelineError
 
-__all__ = ["FAILED", "INTERRUPTED", "REFUSED", "exit_codes"]
-
 FAILED = 1
 REFUSED = 2
 INTERRUPTED = 130  # shells report this for a process ended by SIGINT (2): 128 + 2

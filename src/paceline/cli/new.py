@@ -13,8 +13,6 @@ from paceline.cli.failures import exit_codes
 from paceline.cli.files import check_writable
 from paceline.errors import ConfigurationError, RunError
 
-__all__ = ["TEMPLATE", "new"]
-
 TEMPLATE = '''"""A task for Paceline. It can be trained as it is; replace the model and the data with your own.
 
     paceline check {name}

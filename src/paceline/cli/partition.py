@@ -18,8 +18,6 @@ from paceline.errors import ConfigurationError
 if TYPE_CHECKING:
     from paceline.data.partitions.facts import Facts
 
-__all__ = ["partition"]
-
 _MOST_ROWS, _MOST_COLUMNS = 50, 20
 
 Clients = Annotated[int, Option(help="Number of clients.")]

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from paceline.analysis.comparison.contender import Stage
     from paceline.runs.run import Progress, Run
 
-__all__ = ["shown_comparison", "shown_name", "shown_progress"]
-
 SECONDS_BETWEEN_LINES = 2.0
 
 Show = Callable[["Progress"], None]

@@ -13,8 +13,6 @@ from paceline.cli.files import check_writable
 from paceline.cli.table import print_table
 from paceline.errors import RunError
 
-__all__ = ["report"]
-
 Directories = Annotated[
     list[Path], Argument(metavar="DIR…", help="Directories saved by `train --out` or `compare --out`.")
 ]

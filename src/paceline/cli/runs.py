@@ -18,8 +18,6 @@ from paceline.show.tables import NOTHING
 if TYPE_CHECKING:
     from paceline.runs.inventory import Saved
 
-__all__ = ["runs"]
-
 Directory = Annotated[
     Path, Argument(metavar="DIR", help="Folder with runs or checkpoints, also in subfolders.")
 ]

@@ -14,8 +14,6 @@ import typer
 
 from paceline.cli.failures import exit_codes
 
-__all__ = ["strategies"]
-
 _COLUMNS = 100
 _HEADINGS = {"when": "When", "cost": "Cost", "source": "Paper"}
 

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 
 from paceline.show.tables import Texts, is_numeric, plain_table
 
-__all__ = ["print_table"]
-
 
 def print_table(header: Texts, rows: Sequence[Texts]) -> None:
     """Print a table to stdout. The first column contains names. Columns of numbers are right-aligned."""

@@ -16,8 +16,6 @@ from paceline.errors import ConfigurationError
 if TYPE_CHECKING:
     from paceline.runs.run import Progress, Run
 
-__all__ = ["Board", "Page"]
-
 
 class Board:
     """A directory for TensorBoard. Missing requirements are reported on creation."""

@@ -17,8 +17,6 @@ from paceline.cli.table import print_table
 if TYPE_CHECKING:
     from paceline.schedules.topologies import Facts
 
-__all__ = ["topology"]
-
 Name = Annotated[
     str,
     Argument(

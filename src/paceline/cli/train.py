@@ -21,8 +21,6 @@ from paceline.system import interrupts
 if TYPE_CHECKING:
     from paceline.runs.run import Progress, Run
 
-__all__ = ["check_length", "train"]
-
 
 def train(
     file: options.File,

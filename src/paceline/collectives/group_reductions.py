@@ -12,8 +12,6 @@ from paceline.context import GroupReduction, Net, ReduceKind
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["reduce_value", "reduce_values", "sum_together"]
-
 
 async def reduce_value(net: Net, value: Tensor, how: ReduceKind) -> Tensor:
     """Return the reduction of a value over all ranks. `value` may be overwritten."""

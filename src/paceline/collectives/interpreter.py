@@ -14,8 +14,6 @@ from paceline.schedules.collectives.steps import Copy, Recv, Send
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["interpret"]
-
 
 async def interpret(
     ctx: Context,

@@ -8,8 +8,6 @@ from collections.abc import Mapping
 from paceline.context import Net
 from paceline.errors import ConfigurationError, UnknownNameError
 
-__all__ = ["Mesh"]
-
 
 class Mesh:
     """All ranks of a net, in row-major order. Ranks along the last axis are adjacent, and often on one host."""

@@ -21,28 +21,6 @@ from paceline.schedules.collectives.steps import chunk_bounds
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = [
-    "ALGORITHMS",
-    "OPERATIONS",
-    "all_gather",
-    "all_reduce",
-    "all_to_all",
-    "answer",
-    "barrier",
-    "broadcast",
-    "choose_algorithm",
-    "choose_schedule",
-    "gather",
-    "gradient_norm",
-    "norm_of_squares",
-    "pull",
-    "push",
-    "reduce",
-    "reduce_own_shard",
-    "reduce_scatter",
-    "scatter",
-]
-
 ALGORITHMS = ("auto", *ALL_REDUCE, "shared", "native")
 """Algorithms of `all_reduce`: a schedule, shared memory, or torch.distributed."""
 

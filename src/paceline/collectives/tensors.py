@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["add", "copy_of", "cut", "number_in", "overwrite", "spare_like", "square_of", "weigh"]
-
 
 def copy_of(tensor: Tensor) -> Tensor:
     return tensor if tensor.is_meta else tensor.clone()

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["Batch"]
-
 
 @dataclass(slots=True)  # not frozen: simulations create millions, and frozen dataclasses are slow to create
 class Batch:

@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["BoundaryValues"]
-
 
 class BoundaryValues(NamedTuple):
     """Outputs of a segment for one micro-batch, in an order that is the same on both sides."""

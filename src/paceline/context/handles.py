@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Generator
 from typing import Any, Protocol, TypeVar
 
-__all__ = ["Handle", "Sending"]
-
 T_co = TypeVar("T_co", covariant=True)
 
 

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["Log"]
-
 
 class Log(Protocol):
     """Records and metrics of a run."""

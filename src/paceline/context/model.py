@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from paceline.context.rank import Context
 
-__all__ = ["BUCKET_BYTES", "Data", "Model"]
-
 BUCKET_BYTES = 25 * 2**20
 """Default size of a gradient bucket: the default of PyTorch's DDP."""
 

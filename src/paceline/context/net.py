@@ -10,8 +10,6 @@ if TYPE_CHECKING:
 
     from paceline.schedules.collectives.collective import Collective
 
-__all__ = ["ANY", "Combine", "Message", "Net", "Window"]
-
 ANY = -1
 """Source argument of `recv` that accepts a message from any rank."""
 

@@ -14,8 +14,6 @@ from paceline.context.net import Net
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["Context", "Program", "Strategy"]
-
 T = TypeVar("T")
 
 

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-__all__ = ["GroupReduction", "ReduceKind", "Segment"]
-
 ReduceKind = Literal["sum", "max", "scatter", "gather", "take"]
 """How the ranks of a tensor group combine their values.
 

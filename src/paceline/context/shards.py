@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["ShardedUnit", "Shards"]
-
 
 class ShardedUnit(NamedTuple):
     """Static description of a unit."""

@@ -20,8 +20,6 @@ from paceline.context.shards import Shards
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["BackwardPart", "Stages"]
-
 BackwardPart = Literal["both", "inputs", "weights"]
 """Part of a backward pass: all of it, or first the gradients of the inputs and later those for the weights."""
 

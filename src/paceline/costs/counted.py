@@ -16,8 +16,6 @@ from paceline.costs.devices import Device
 from paceline.costs.prices import DrawsNothing, Pass, Price, Work, delays_of
 from paceline.costs.stragglers import Stragglers
 
-__all__ = ["Counted", "Operations"]
-
 _BACKWARD, _FORWARD = Work.BACKWARD, Work.FORWARD  # faster to look up here than in the class
 _UPDATE_TOUCHES = 7
 """Reads and writes per parameter in an update: Adam reads it, its gradient and two moments, and writes three."""

@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from paceline.costs.units import check_positive, parse_bandwidth, parse_bytes
 from paceline.errors import ConfigurationError, UnknownNameError
 
-__all__ = ["A100", "CPU", "H100", "V100", "Device", "device_of"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:

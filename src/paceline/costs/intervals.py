@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import math
 
-__all__ = ["daly_s", "young_s"]
-
 
 def young_s(checkpoint_s: float, failures_every_s: float) -> float:
     """Return the seconds between checkpoints. Assumes that a checkpoint is much shorter than the time to failure."""

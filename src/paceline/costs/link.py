@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 
 from paceline.costs.units import format_bandwidth, format_seconds, parse_bandwidth, parse_seconds
 
-__all__ = ["Link"]
-
 
 @dataclass(frozen=True, slots=True)
 class Link:

@@ -12,8 +12,6 @@ import numpy as np
 from paceline.costs.prices import DrawsNothing, Pass, Price, Work, delays_of
 from paceline.costs.stragglers import Stragglers
 
-__all__ = ["Measured", "Reckoned", "fit", "median_s"]
-
 _TRIES = 7
 
 

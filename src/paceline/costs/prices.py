@@ -19,17 +19,6 @@ import numpy as np
 from paceline.costs.stragglers import Stragglers
 from paceline.costs.times import Phases, Times
 
-__all__ = [
-    "DrawsNothing",
-    "Given",
-    "Pass",
-    "Price",
-    "Pricing",
-    "Work",
-    "delays_of",
-    "ready_shares",
-]
-
 _DRAWS = 32
 _FORWARD_SHARE = 1 / 3  # of a gradient's time: the backward pass has twice the products of the forward pass
 

@@ -12,8 +12,6 @@ from paceline.costs.times import Times
 from paceline.costs.units import check_positive
 from paceline.errors import ConfigurationError
 
-__all__ = ["Stragglers", "parse_delay", "parse_delays", "parse_slow"]
-
 SLOW_FORMS = 'write rank:factor, such as "3:4x" or "3:4x,1:2x"'
 DELAY_FORMS = 'write "exp:mean=50ms" for every rank, or "2=exp:mean=50ms" for rank 2'
 

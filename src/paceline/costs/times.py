@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 from paceline.costs.units import check_positive, format_seconds, parse_seconds
 from paceline.errors import ConfigurationError, UnknownNameError
 
-__all__ = ["Constant", "Exponential", "Pareto", "Phases", "ShiftedExponential", "Times", "Trace", "parse"]
-
 
 @runtime_checkable
 class Times(Protocol):

@@ -25,16 +25,6 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-__all__ = [
-    "Occupied",
-    "Resource",
-    "ResourceArray",
-    "arrival_order",
-    "combined",
-    "idle_rounds_end_s",
-    "sort_arrivals",
-]
-
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 

@@ -14,16 +14,6 @@ from numbers import Rational, Real
 
 from paceline.errors import ConfigurationError
 
-__all__ = [
-    "check_positive",
-    "format_bandwidth",
-    "format_bytes",
-    "format_seconds",
-    "parse_bandwidth",
-    "parse_bytes",
-    "parse_seconds",
-]
-
 SECONDS_FORMS = 'write "50us", "2ms", "1.5s", "3min", "1h", or a number of seconds'
 BANDWIDTH_FORMS = 'write "10Gbps" or "100Mbit/s" (bits), "1GB/s" or "1GiB/s", "inf", or bytes per second'
 BYTES_FORMS = 'write "4K", "64M" or "1GiB" (powers of 1024), "1KB" (1000), or a whole number of bytes'

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from paceline.data.samples import Samples
     from paceline.task.task import Task
 
-__all__ = ["GlobalBatches", "StreamBatches"]
-
 
 class GlobalBatches:
     """The global batches of a run. They depend on the seed and the batch size only, not on the number of workers."""

@@ -11,8 +11,6 @@ from paceline.errors import ConfigurationError, PacelineError
 from paceline.system.user_code import user_traceback
 from paceline.task.checks import look_of
 
-__all__ = ["collated", "fetched"]
-
 Collate = Callable[[list[Any]], Any]
 
 

@@ -12,8 +12,6 @@ from typing import Protocol
 
 import numpy as np
 
-__all__ = ["Computed", "Order", "Sequential", "Shuffled", "Weighted", "shuffled"]
-
 LARGE = 2**24
 """With more samples than this, an order is computed number by number. As an array it would take 128 MB an epoch."""
 _KEPT_ORDERS = 16

@@ -23,8 +23,6 @@ from paceline.task.checks import is_stream
 if TYPE_CHECKING:
     from paceline.task.task import Task
 
-__all__ = ["Samples", "Source"]
-
 
 class Source(Protocol):
     """Source of a replica's batches."""

@@ -13,8 +13,6 @@ from typing import Any
 from paceline.errors import ConfigurationError
 from paceline.system.seeding import seed_all, stream_seed
 
-__all__ = ["Stream"]
-
 _CURSORS = 8
 """Most positions at which one process reads a stream concurrently. Simulated workers may be many batches apart."""
 

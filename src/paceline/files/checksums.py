@@ -15,17 +15,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, BinaryIO, TypeAlias
 
-__all__ = [
-    "Checksum",
-    "Memory",
-    "check_seal",
-    "fresh_memory",
-    "hash_file",
-    "read_file",
-    "seal",
-    "write_parts",
-]
-
 Memory: TypeAlias = "bytearray | mmap.mmap"
 """Writable memory that tensors can use."""
 

@@ -23,21 +23,6 @@ from paceline.errors import ConfigurationError, DamagedError
 from paceline.files.checksums import Checksum, hash_file
 from paceline.files.writing import SAVED
 
-__all__ = [
-    "Fields",
-    "Folder",
-    "checksum",
-    "clean",
-    "list_of",
-    "mapping_of",
-    "number",
-    "optional",
-    "parse_json",
-    "seconds",
-    "text",
-    "whole",
-]
-
 T = TypeVar("T")
 K = TypeVar("K")
 Kind: TypeAlias = Callable[[object], T]

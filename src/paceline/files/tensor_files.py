@@ -23,8 +23,6 @@ from paceline.files.reading import Fields, list_of, mapping_of, parse_json, text
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["Arena", "TensorFile", "read_tensors", "write_tensors"]
-
 _KINDS = {
     "F64": "float64",
     "F32": "float32",

@@ -26,18 +26,6 @@ from typing import Any, BinaryIO
 
 from paceline.errors import ConfigurationError, SaveError
 
-__all__ = [
-    "SAVED",
-    "check_file",
-    "check_folder",
-    "finite",
-    "replacing",
-    "save_errors",
-    "to_disk",
-    "write_file",
-    "write_folder",
-]
-
 SAVED = ".saved"
 """Holds complete files of a folder that have not been renamed to their final names yet."""
 _SAVING = ".saving"

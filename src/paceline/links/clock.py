@@ -10,8 +10,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-__all__ = ["StoppableClock", "now", "stands", "use"]
-
 now: Callable[[], float] = time.monotonic
 """Return the time in seconds. Call it as `clock.now()`, because `use` replaces it."""
 

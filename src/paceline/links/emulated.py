@@ -23,8 +23,6 @@ from paceline.links.port import Port, Ways
 from paceline.links.receiving import RecvOperation
 from paceline.links.sending import SendOperation, SendQueue
 
-__all__ = ["EmulatedPort", "PacedRecv", "PacedSend"]
-
 
 class EmulatedPort(Port):
     """One rank's port out and port in, each of which carries one message at a time."""

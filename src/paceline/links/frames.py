@@ -10,8 +10,6 @@ import torch
 
 from paceline.errors import FrameError
 
-__all__ = ["HEADER_BYTES", "Header", "Place", "dtype_name", "pack", "unpack"]
-
 HEADER_BYTES = 128
 _MAGIC = 0x504C  # "PL"
 _MAX_DIMENSIONS = 4

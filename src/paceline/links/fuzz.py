@@ -17,8 +17,6 @@ from paceline.errors import ConfigurationError
 from paceline.links.memory.shared import SharedMemory
 from paceline.links.operation import Operation
 
-__all__ = ["VARIABLE", "begin"]
-
 VARIABLE = "PACELINE_FUZZ"
 
 # Probabilities and maximum lengths of sleeps. A few are long enough for another rank to finish all its work. Most only

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from paceline.links.port import WayIn, Ways
 from paceline.links.sending import SendQueue
 
-__all__ = ["MixedWays"]
-
 
 class MixedWays:
     """Ways that use `near` within a host and `far` between hosts. `hosts` has the host of each rank."""

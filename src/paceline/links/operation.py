@@ -13,8 +13,6 @@ from typing import ClassVar, Generic, Protocol, TypeVar
 
 from paceline.errors import Cancelled
 
-__all__ = ["Activity", "Operation", "Waiter"]
-
 T = TypeVar("T")
 
 

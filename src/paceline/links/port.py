@@ -18,8 +18,6 @@ from paceline.links.receiving import RecvOperation
 from paceline.links.sending import SendOperation, SendQueue
 from paceline.model.sums import combine_into
 
-__all__ = ["Port", "WayIn", "Ways"]
-
 
 class WayIn(Protocol):
     """The receiving end of the way from one rank."""

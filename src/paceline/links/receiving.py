@@ -17,8 +17,6 @@ from paceline.links.operation import Activity, Operation, Waiter
 from paceline.model.devices import host_empty
 from paceline.model.sums import combine_into
 
-__all__ = ["TAG_MASK", "Inbox", "RecvOperation"]
-
 TAG_MASK = 2**32 - 1
 """Bits of the strategy's own tag. The higher bits identify the group and mark collectives."""
 

@@ -14,8 +14,6 @@ from paceline.links import clock
 from paceline.links.operation import Activity, Operation, Waiter
 from paceline.model.devices import host_copy
 
-__all__ = ["DetachOperation", "SendOperation", "SendQueue"]
-
 _MOMENT_S = 20e-6
 _PATIENCE_S = 30.0  # a reader that takes longer to copy one message is dead or stopped
 

@@ -11,8 +11,6 @@ import select
 import sys
 from collections.abc import Sequence
 
-__all__ = ["Watch"]
-
 _POLLIN = 1
 
 

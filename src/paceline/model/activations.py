@@ -10,8 +10,6 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-__all__ = ["Activations", "bytes_of", "refuses_counting", "state_of"]
-
 
 class Activations:
     """Memory of some tensors. Each storage counts once. Only the viewed parts of a large storage count."""

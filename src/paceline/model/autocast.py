@@ -12,8 +12,6 @@ from dataclasses import dataclass
 
 import torch
 
-__all__ = ["Autocast", "computing", "in_force", "suspended"]
-
 
 @dataclass(frozen=True, slots=True)
 class Autocast:

@@ -13,8 +13,6 @@ from torch import Tensor
 
 from paceline.model.layout import Layout, can_be_complex, real_view
 
-__all__ = ["Binding"]
-
 
 class Binding:
     """The trainable parameters of a module, and the flat tensor that stores their values."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from paceline.model.layout import Layout
 
-__all__ = ["Buckets"]
-
 
 class Buckets:
     """Buckets of the gradient. Backward reaches the last parameters first, so the last bucket is ready first."""

@@ -8,8 +8,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-__all__ = ["FlatBuffers"]
-
 
 class FlatBuffers:
     """The buffers of a module, made views of one flat tensor per dtype."""

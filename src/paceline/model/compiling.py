@@ -22,8 +22,6 @@ from paceline.data.samples import Samples
 if TYPE_CHECKING:
     from paceline.model.replica import Replica
 
-__all__ = ["compiled", "is_compiled", "warm_up"]
-
 
 def compiled(module: nn.Module) -> Any:
     """Return the compiled module. Several models become one module of compiled modules."""

@@ -19,20 +19,6 @@ from torch import Tensor, nn
 from paceline.errors import ConfigurationError
 from paceline.task.task import Task
 
-__all__ = [
-    "CPU",
-    "Accelerator",
-    "check_device",
-    "device_of",
-    "enter",
-    "host_copy",
-    "host_empty",
-    "move_module",
-    "moved",
-    "synchronize",
-    "with_loss_on",
-]
-
 CPU = torch.device("cpu")
 _PASSIVE = ("cpu", "meta")  # devices without asynchronous execution
 

@@ -21,8 +21,6 @@ from paceline.model.meters import NamedMeter, meter_of, named_meter
 from paceline.task.calls import outputs_of, predictions_of, target_of
 from paceline.task.task import Task
 
-__all__ = ["evaluate", "is_in_parts", "parts_of", "put_together"]
-
 Begin = Callable[[int], None]
 """Called with the number of each test batch before the batch. Random numbers must not depend on the batches before it.
 """

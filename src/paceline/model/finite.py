@@ -11,8 +11,6 @@ from torch import Tensor
 from paceline.errors import RunError
 from paceline.model.layout import Layout
 
-__all__ = ["check_updated", "is_finite", "last_not_finite", "not_finite_in"]
-
 # The sum of float16 values overflows long before the values do.
 _SUMMED_AS = {torch.float16: torch.float32}
 

@@ -14,8 +14,6 @@ from paceline.model.buckets import Buckets
 from paceline.model.finite import not_finite_in
 from paceline.model.layout import Layout, real_view
 
-__all__ = ["FlatGradient", "hand_to_nobody"]
-
 
 def hand_to_nobody(_bucket: int) -> None:
     """Ignore a bucket: for callers that need only the whole gradient."""

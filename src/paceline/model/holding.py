@@ -21,8 +21,6 @@ from paceline.model.stages.units import ShardUnit, laid_out, parameter_groups, u
 if TYPE_CHECKING:
     from paceline.model.cutting.cut import Cut
 
-__all__ = ["Holding", "Location", "Sharding", "StateRange"]
-
 Location = Literal["device", "host", "disk"]
 
 

@@ -13,8 +13,6 @@ from torch import Tensor, nn
 from paceline.context import BUCKET_BYTES
 from paceline.schedules.collectives.steps import chunk_bounds
 
-__all__ = ["Layout", "Within", "can_be_complex", "flatten", "real_view"]
-
 
 @dataclass(frozen=True, slots=True)
 class Within:

@@ -25,8 +25,6 @@ from paceline.system.seeding import rng_preserved
 from paceline.task.calls import target_of
 from paceline.task.task import Task
 
-__all__ = ["NOT_A_MEAN", "is_no_mean", "request", "stores_nothing", "try_once"]
-
 _log = logging.getLogger("paceline")
 
 NOT_A_MEAN = (

@@ -24,8 +24,6 @@ from paceline.errors import ConfigurationError
 from paceline.task.calls import own_loss
 from paceline.task.metrics import accuracy, mae, mse, value_of
 
-__all__ = ["Meter", "NamedMeter", "concatenate", "meter_of", "named_meter"]
-
 
 class Meter(Protocol):
     """A metric of one evaluation."""

@@ -19,8 +19,6 @@ from torch import Tensor, nn
 from paceline.task.loops import build_modules, copied
 from paceline.task.task import Task
 
-__all__ = ["Rebuilt", "copier", "portable", "taken_over"]
-
 
 @dataclass(frozen=True, slots=True)
 class Rebuilt:

@@ -24,8 +24,6 @@ from paceline.errors import ConfigurationError
 from paceline.model.activations import Activations, state_of
 from paceline.model.replay_point import ReplayPoint
 
-__all__ = ["Recomputing"]
-
 Run = Callable[..., Any]
 
 

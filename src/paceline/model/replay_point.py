@@ -10,8 +10,6 @@ from torch import Tensor
 
 from paceline.system.seeding import restore_rng, rng_state
 
-__all__ = ["ReplayPoint"]
-
 
 class ReplayPoint:
     """State before one forward pass. Create it before the pass, and call `end` after it."""

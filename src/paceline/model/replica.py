@@ -27,8 +27,6 @@ from paceline.model.memory import Ledger
 from paceline.model.optimizer.updates import Updates
 from paceline.task.task import Task
 
-__all__ = ["Replica"]
-
 
 class Replica:
     """A model on a rank: all of it, some segments, or shards of these. With values, or of shapes only."""

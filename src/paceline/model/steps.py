@@ -18,8 +18,6 @@ from paceline.context import Batch
 from paceline.errors import ConfigurationError
 from paceline.task.task import Task
 
-__all__ = ["StepLoss", "UserStep", "micro_batches"]
-
 _TAKEN = ("step", "seconds", "metric", "samples", "bytes", "epoch", "extra")
 """Names of a record's own fields."""
 

@@ -7,8 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-__all__ = ["BLOCK", "combine_into", "combine_rows"]
-
 BLOCK = 2**15
 """Elements combined at a time. Partial results fit in the L1 cache."""
 

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
     from torch.optim import Optimizer
 
-__all__ = ["GPT"]
-
 
 def GPT(  # noqa: N802
     layers: int,

@@ -7,8 +7,6 @@ import functools
 import hashlib
 from importlib.resources import files
 
-__all__ = ["content_security_policy", "script", "style", "template"]
-
 _STYLES = ("colours.css", "page.css", "charts.css", "story.css")
 
 # Each may use definitions of those before it. `main.js` starts the page.

@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 
 from paceline.runs.run import Record
 
-__all__ = ["curve", "loss_curves"]
-
 Curve = dict[str, list[float | None]]
 """Columns: steps, seconds, samples, bytes, and the value, which is None if it is not finite."""
 

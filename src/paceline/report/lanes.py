@@ -17,8 +17,6 @@ from paceline.trace import SPAN, Summary, Trace
 from paceline.trace.spans import SpanArray
 from paceline.trace.summary import PART_NAMES
 
-__all__ = ["pack_lanes", "span_limits"]
-
 _MOST_TICKS = 2**32 - 1
 _MOST_SPANS = 400_000
 """Limit for all runs of a page together: 5 MB or less."""

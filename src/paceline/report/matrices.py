@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 from paceline.report.ranks import group_labels, group_size
 from paceline.trace import Kind, Summary, Trace
 
-__all__ = ["bytes_matrix", "waits_matrix"]
-
 
 def waits_matrix(summary: Summary) -> dict[str, Any]:
     """Return the seconds that the rank of a row waited for the rank of a column."""

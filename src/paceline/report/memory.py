@@ -9,8 +9,6 @@ from paceline.analysis.comparison.entry import Entry
 from paceline.costs.units import format_bytes
 from paceline.runs.run import Run
 
-__all__ = ["MOST_ROWS", "memory_section"]
-
 MOST_ROWS = 32
 """Limit for one strategy. Neighbouring ranks with equal memory share a row."""
 

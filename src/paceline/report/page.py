@@ -20,8 +20,6 @@ from paceline.report.sections import figures_table, provenance, run_sentences, s
 from paceline.report.story import story_section
 from paceline.runs.run import Run
 
-__all__ = ["page", "write_page", "write_run_page"]
-
 _DISK_FAILS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 """Errors that another path on the same disk would not avoid, so the argument is not at fault."""
 

@@ -17,8 +17,6 @@ from paceline.runs.run import Run
 from paceline.trace import Kind, Summary
 from paceline.trace.summary import PART_NAMES
 
-__all__ = ["payload", "script_safe_json"]
-
 
 def payload(entries: Sequence[Entry]) -> dict[str, Any]:
     """Return the data as plain values."""

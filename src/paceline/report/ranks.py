@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from paceline.trace import Summary
 
-__all__ = ["MOST_GROUPS", "MOST_LANES", "group_labels", "group_size", "ranks_with_lanes"]
-
 MOST_LANES = 64
 MOST_GROUPS = 64
 

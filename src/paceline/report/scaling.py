@@ -9,8 +9,6 @@ from typing import Any
 from paceline.analysis.comparison.entry import Entry, what_differs
 from paceline.runs.run import Run
 
-__all__ = ["scaling", "worker_count"]
-
 
 def worker_count(run: Run) -> int:
     """Return the number of ranks that compute gradients: all except dedicated servers."""

@@ -15,8 +15,6 @@ from paceline.costs.units import format_seconds
 from paceline.report.scaling import worker_count
 from paceline.runs.run import Run
 
-__all__ = ["figures_table", "provenance", "run_sentences", "summary_list", "where_line"]
-
 _FACTS = {
     "paceline": "Paceline",
     "python": "Python",

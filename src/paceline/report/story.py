@@ -9,8 +9,6 @@ from paceline.analysis.comparison.entry import YARDSTICK
 from paceline.analysis.comparison.proof import Proof, ProofRow, in_words
 from paceline.analysis.comparison.table import Row, brief
 
-__all__ = ["story_section"]
-
 _TIMES = "\u00d7"  # the multiplication sign
 
 

@@ -35,8 +35,6 @@ from paceline.trace.spans import PASSES
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["FORMAT", "RunFiles", "check_format", "read_manifest", "read_run", "write_run"]
-
 FORMAT = 3
 """Version of the format that `write_run` writes. Older versions can be read, newer ones are an error.
 

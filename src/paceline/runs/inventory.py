@@ -24,8 +24,6 @@ from paceline.runs.files import read_manifest, read_run
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["CHECKPOINT", "RUN", "Model", "Saved", "model_of", "saved_in"]
-
 RUN, CHECKPOINT = "run", "checkpoint"
 
 

@@ -12,8 +12,6 @@ from paceline.task.fingerprint import NONE
 if TYPE_CHECKING:
     from paceline.runs.run import Run
 
-__all__ = ["aligned", "as_html", "as_lines", "as_text", "in_short", "metric_name"]
-
 _SHARES = {"compute": "computing", "communicate": "communicating", "update": "updating", "idle": "idle"}
 _RARE_SHARES = {
     "evaluate": "evaluating and preparing",

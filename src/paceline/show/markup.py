@@ -14,8 +14,6 @@ from html import escape
 from paceline.show import svg
 from paceline.show.tables import Texts, is_numeric
 
-__all__ = ["Line", "bars", "chart", "items", "table"]
-
 INK = "currentColor"
 _WIDTH, _HEIGHT = 360, 150
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 350, 22, 128

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from html import escape
 
-__all__ = ["COLOURS", "DASHES", "FAINT", "INK", "MUTED", "PAPER", "document", "rule", "text"]
-
 INK, MUTED, FAINT, PAPER = "#1f2328", "#59636e", "#e4e7eb", "#ffffff"
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#8a6d00", "#56b4e9", "#7b3fb3", "#a3321a")
 DASHES = ("", "9 4", "2 3", "12 4 2 4", "5 3", "14 4", "2 5", "9 3 2 3 2 3")

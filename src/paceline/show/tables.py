@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-__all__ = ["NOTHING", "Texts", "is_numeric", "plain_table"]
-
 NOTHING = "\u2013"
 """Content of a cell without a value."""
 

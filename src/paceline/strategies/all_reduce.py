@@ -25,8 +25,6 @@ from paceline.errors import ConfigurationError, UnknownNameError
 from paceline.strategies.shared.buffers import follow_buffers
 from paceline.strategies.shared.sharding.updates import share_by_memory
 
-__all__ = ["AllReduce", "resolve_algorithm"]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AllReduce(Strategy):

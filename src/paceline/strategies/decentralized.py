@@ -41,8 +41,6 @@ from paceline.schedules.topologies import FAMILIES, Topology, build_topology
 from paceline.strategies.shared.gossip.pairwise import Pairwise
 from paceline.strategies.shared.gossip.synchronous import ORDERS, Synchronous
 
-__all__ = ["Decentralized"]
-
 MODES = ("sync", "async")
 _DEFAULT_WEIGHTS = "metropolis"
 

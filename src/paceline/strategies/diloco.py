@@ -19,8 +19,6 @@ from paceline.errors import ConfigurationError, UnknownNameError
 from paceline.strategies.all_reduce import resolve_algorithm
 from paceline.strategies.local_sgd import check_period, take_local_steps
 
-__all__ = ["DiLoCo"]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DiLoCo(Strategy):

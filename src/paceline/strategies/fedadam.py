@@ -24,8 +24,6 @@ from paceline.strategies.shared.federated.messages import Update
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["FedAdam"]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FedAdam(FedAvg):

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
     from paceline.data.samples import Samples
 
-__all__ = ["FedAvg"]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FedAvg(Strategy):

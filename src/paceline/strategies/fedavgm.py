@@ -22,8 +22,6 @@ from paceline.strategies.shared.federated.messages import Update
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["FedAvgM"]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FedAvgM(FedAvg):

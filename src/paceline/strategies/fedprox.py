@@ -20,8 +20,6 @@ from paceline.strategies.fedavg import FedAvg
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["FedProx"]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FedProx(FedAvg):

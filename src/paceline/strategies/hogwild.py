@@ -26,8 +26,6 @@ from dataclasses import dataclass
 from paceline.context import Batch, Context, Strategy
 from paceline.errors import ConfigurationError
 
-__all__ = ["Hogwild"]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Hogwild(Strategy):

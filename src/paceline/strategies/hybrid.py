@@ -23,8 +23,6 @@ from paceline.errors import ConfigurationError, UnknownNameError
 from paceline.schedules.pipeline import check_order
 from paceline.strategies.shared.pipelining.program import Plan, SegmentedStrategy, names_in
 
-__all__ = ["Hybrid"]
-
 _LEVELS = (0, 1, 2, 3)
 
 

@@ -13,8 +13,6 @@ from dataclasses import dataclass, field
 from paceline.strategies.parameter_server import ParameterServer
 from paceline.strategies.shared.push_pull.policy import Policy
 
-__all__ = ["KBatchSync"]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KBatchSync(ParameterServer):

@@ -15,8 +15,6 @@ from dataclasses import dataclass, field
 
 from paceline.strategies.shared.pipelining.program import Plan, SegmentedStrategy, names_in
 
-__all__ = ["Layers"]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Layers(SegmentedStrategy):

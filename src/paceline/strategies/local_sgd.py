@@ -23,8 +23,6 @@ from paceline.errors import ConfigurationError, UnknownNameError
 from paceline.strategies.all_reduce import resolve_algorithm
 from paceline.strategies.shared.buffers import follow_buffers
 
-__all__ = ["LocalSGD", "check_period", "take_local_steps"]
-
 AVERAGES = ("parameters", "parameters+momentum")
 
 

@@ -15,8 +15,6 @@ from typing import ClassVar
 from paceline.collectives import broadcast, reduce
 from paceline.context import Context, Strategy
 
-__all__ = ["MapReduce"]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MapReduce(Strategy):

@@ -26,8 +26,6 @@ from paceline.strategies.shared.push_pull.policy import Policy
 from paceline.strategies.shared.push_pull.server import Coordinator, Follower
 from paceline.strategies.shared.push_pull.worker import Worker
 
-__all__ = ["PLACEMENTS", "ParameterServer"]
-
 PLACEMENTS = ("servers", "worker", "all")
 
 

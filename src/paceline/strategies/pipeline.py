@@ -21,8 +21,6 @@ from paceline.errors import ConfigurationError
 from paceline.schedules.pipeline import check_order
 from paceline.strategies.shared.pipelining.program import Plan, SegmentedStrategy, names_in
 
-__all__ = ["Pipeline"]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pipeline(SegmentedStrategy):

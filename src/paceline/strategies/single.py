@@ -15,8 +15,6 @@ from typing import ClassVar
 
 from paceline.context import Context, Strategy
 
-__all__ = ["Single"]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Single(Strategy):

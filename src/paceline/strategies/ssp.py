@@ -12,8 +12,6 @@ from dataclasses import dataclass, field
 from paceline.strategies.parameter_server import ParameterServer
 from paceline.strategies.shared.push_pull.policy import Policy
 
-__all__ = ["StaleSynchronous"]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StaleSynchronous(ParameterServer):

@@ -22,8 +22,6 @@ from dataclasses import dataclass, field
 from paceline.errors import ConfigurationError
 from paceline.strategies.shared.pipelining.program import Plan, SegmentedStrategy
 
-__all__ = ["Tensor"]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tensor(SegmentedStrategy):

@@ -22,8 +22,6 @@ from paceline.strategies.shared.sharding.exchange import exchange_on
 from paceline.strategies.shared.sharding.segments import SharedSegments
 from paceline.strategies.shared.sharding.updates import share_by_memory, share_by_messages
 
-__all__ = ["Zero"]
-
 _STAGES = (1, 2, 3)
 _SEGMENTS = 8
 

@@ -10,8 +10,6 @@ import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-__all__ = ["available_bytes", "snapshot"]
-
 
 def snapshot() -> dict[str, str]:
     """Return the facts by name: paceline, python, torch, numpy, system, processor, cores, command."""

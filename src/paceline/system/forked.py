@@ -7,8 +7,6 @@ from pathlib import Path
 
 import torch
 
-__all__ = ["limit_threads_after_fork"]
-
 _log = logging.getLogger("paceline")
 
 _STAT_FLAGS = 6  # index of the flags in /proc/self/stat, after the name of the process

@@ -19,8 +19,6 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any, Protocol
 
-__all__ = ["Stop", "protected", "recorded", "safe_point", "state", "stopping_first", "unprotected"]
-
 _Handler = Callable[[int, FrameType | None], Any]
 
 

@@ -12,20 +12,6 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, NamedTuple
 
-__all__ = [
-    "RngState",
-    "drawing",
-    "fetch_seed",
-    "part_seed",
-    "rank_seed",
-    "restore_rng",
-    "rng_preserved",
-    "rng_state",
-    "seed_all",
-    "seeded",
-    "stream_seed",
-]
-
 
 def rank_seed(seed: int, rank: int) -> int:
     """Return the first seed of a rank. The seed of a step is this plus the step number."""

@@ -12,8 +12,6 @@ from typing import Any
 
 from paceline.errors import PacelineError, TaskError
 
-__all__ = ["name_of", "user_code", "user_traceback"]
-
 
 def name_of(function: Any) -> str:
     """Return the name of a function or callable object. A string is returned as is; None gives an empty string."""

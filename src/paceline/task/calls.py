@@ -29,17 +29,6 @@ if TYPE_CHECKING:
 
     from paceline.task.task import Task
 
-__all__ = [
-    "TARGETS",
-    "arguments_of",
-    "loss_from",
-    "loss_of",
-    "outputs_of",
-    "own_loss",
-    "predictions_of",
-    "target_of",
-]
-
 TARGETS = ("labels", "label", "label_ids", "targets", "target", "y")
 """Keys under which a dictionary batch may store its target. The first key present is used."""
 

@@ -9,22 +9,6 @@ from typing import Any
 
 from paceline.errors import ConfigurationError, UnknownNameError
 
-__all__ = [
-    "check_better",
-    "check_data",
-    "check_loss",
-    "check_metric",
-    "check_model",
-    "check_numbers",
-    "check_tensor_plan",
-    "is_factory",
-    "is_stream",
-    "look_of",
-    "require",
-    "steps_alone",
-    "waits_for_metric",
-]
-
 
 def require(holds: bool, argument: str, bound: str, value: object, remedy: str) -> None:
     if not holds:

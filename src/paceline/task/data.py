@@ -17,8 +17,6 @@ from paceline.task.checks import is_factory, is_stream, require
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["Repeated", "as_tensors", "check_batching", "check_stream", "settled", "weights_of"]
-
 _log = logging.getLogger("paceline")
 
 

@@ -16,8 +16,6 @@ from paceline.system.user_code import user_code
 from paceline.task.checks import require
 from paceline.task.task import Task
 
-__all__ = ["load_task"]
-
 
 def load_task(spec: str | os.PathLike[str]) -> Task:
     """Load the task of `file.py` or `file.py:name`. The name refers to a Task or to a function that returns one.

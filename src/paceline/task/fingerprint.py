@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from paceline.task.task import Task
 
-__all__ = ["changes", "differences", "fingerprint", "layers", "settings"]
-
 NONE = "none"
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 _LONGEST = 200

@@ -18,19 +18,6 @@ from paceline.task.checks import check_model, require
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = [
-    "build_modules",
-    "check_all_trained",
-    "check_loop_numbers",
-    "check_models",
-    "check_optimizers",
-    "check_recompute",
-    "check_step",
-    "copied",
-    "model_names",
-    "turns_of",
-]
-
 Maker: TypeAlias = "Callable[[Any], Any]"
 Module = TypeVar("Module", bound="nn.Module")
 

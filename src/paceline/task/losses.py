@@ -16,8 +16,6 @@ from paceline.task.checks import look_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["cause_of", "checked_loss", "loss_of_outputs"]
-
 _MEAN = "return the mean over the samples"
 
 

@@ -15,20 +15,6 @@ from paceline.task.checks import look_of, require
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = [
-    "HIGHER",
-    "LOWER",
-    "METRIC_NAMES",
-    "Better",
-    "Metric",
-    "accuracy",
-    "better_of",
-    "mae",
-    "mse",
-    "reaches",
-    "value_of",
-]
-
 Metric: TypeAlias = "Callable[[Any, Any], float] | Any"
 """A function of outputs and targets, an object with `update(outputs, targets)` and `compute()`, or its class."""
 Better: TypeAlias = Literal["higher", "lower"]

@@ -48,8 +48,6 @@ if TYPE_CHECKING:
     from torch.optim.lr_scheduler import LRScheduler
     from torch.utils.data import DataLoader, Dataset
 
-__all__ = ["Parameters", "Task"]
-
 Data: TypeAlias = "Dataset[Any] | tuple[Tensor, ...] | Iterable[Any]"
 Collate: TypeAlias = Callable[[list[Any]], Any]
 Model: TypeAlias = "nn.Module | Callable[[], nn.Module]"

@@ -22,27 +22,6 @@ from paceline.testing.tasks import batch_norm_task, make_task
 from paceline.testing.worlds import WORLDS, simulated
 from paceline.trace import COMPUTING, Kind
 
-__all__ = [
-    "HISTORY_STEPS",
-    "check_another_seed_gives_another_course",
-    "check_batch_norm",
-    "check_both_worlds_give_the_same_bits",
-    "check_checkpoints_change_no_bit",
-    "check_close",
-    "check_every_sample_is_counted_once",
-    "check_every_update_has_its_gradients",
-    "check_losses_are_those_of_single",
-    "check_no_metric",
-    "check_samples_and_bytes_never_decrease",
-    "check_seconds_never_decrease",
-    "check_steps_count_up",
-    "check_stragglers_change_no_bit",
-    "check_the_same_seed_gives_the_same_course",
-    "check_trains",
-    "check_weights_of_single",
-    "train_for_history",
-]
-
 Spec = str | Strategy
 
 

@@ -14,8 +14,6 @@ import numpy as np
 from paceline.costs.times import Constant, Exponential, Pareto, ShiftedExponential, Times, Trace
 from paceline.errors import ConfigurationError, UnknownNameError
 
-__all__ = ["VARIANTS", "expected_order_statistic", "mean_staleness", "seconds_per_update"]
-
 VARIANTS = ("sync", "k-sync", "k-batch-sync", "k-async", "k-batch-async", "async")
 
 

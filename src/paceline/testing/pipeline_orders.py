@@ -14,8 +14,6 @@ from typing import Literal, NamedTuple
 from paceline.errors import PacelineError
 from paceline.schedules.pipeline.actions import Action, Actions, Order, Phase, stage_of
 
-__all__ = ["Needed", "OrderError", "Walk", "validate"]
-
 _BEFORE = {"B": "F", "W": "B"}
 
 

@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from paceline.schedules.pipeline.actions import Action, Actions, Order, Phase, stage_of
 from paceline.testing.pipeline_orders import Needed, Walk
 
-__all__ = ["OrderTiming", "activations", "time_order"]
-
 Seconds = Callable[[Action, int], float]
 """(action, stage) -> seconds"""
 

@@ -14,8 +14,6 @@ from paceline.task.calls import loss_of
 from paceline.testing.tasks import make_task
 from paceline.testing.worlds import simulated
 
-__all__ = ["STEPS", "single", "train_plainly"]
-
 STEPS = 5
 
 

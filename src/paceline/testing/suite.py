@@ -26,8 +26,6 @@ from paceline.testing.tasks import (
 )
 from paceline.testing.worlds import WORLDS, simulated
 
-__all__ = ["StrategySuite"]
-
 # Process tests are slow: each case and each optimizer is tested once or twice, on 1 to 4 workers in turn.
 _IN_PROCESSES = in_turn(zip(WORKERS * 3), CASES, OPTIMIZERS)
 _WITH_BATCH_NORM = [*itertools.product(["simulated"], WORKERS), ("local", 2), ("local", 3)]

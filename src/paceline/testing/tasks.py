@@ -15,21 +15,6 @@ from torch.utils.data import Dataset, IterableDataset
 
 import paceline as pl
 
-__all__ = [
-    "ABOUT_UPDATES",
-    "CASES",
-    "OPTIMIZERS",
-    "WORKERS",
-    "batch_norm_task",
-    "in_turn",
-    "make_task",
-    "numbers",
-    "odd_task",
-    "perceptron",
-    "samples",
-    "stream_task",
-]
-
 MakeOptimizer = Callable[[Any], Optimizer]
 
 WORKERS = (1, 2, 3, 4)

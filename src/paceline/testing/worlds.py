@@ -12,8 +12,6 @@ from typing import Any
 import paceline as pl
 from paceline.clusters.base.job import Cluster
 
-__all__ = ["WORLDS", "simulated"]
-
 
 def simulated(workers: int, **changes: Any) -> pl.Simulated:
     """Return a simulated cluster in which a gradient takes 10 ms."""

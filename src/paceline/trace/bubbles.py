@@ -13,8 +13,6 @@ import numpy as np
 
 from paceline.trace.spans import COMPUTING, Spans
 
-__all__ = ["bubble", "bubbles"]
-
 
 def bubble(spans: Sequence[Spans]) -> float:
     """Return the mean bubble of all ranks; 0 if no rank computes."""

@@ -16,8 +16,6 @@ import numpy as np
 
 from paceline.trace.spans import COMPUTING, Kind, SpanArray, Spans
 
-__all__ = ["chrome_json"]
-
 _LANES = {
     "compute": (*COMPUTING, Kind.UPDATE, Kind.CANCELLED, Kind.EVALUATE, Kind.SLEEP),
     "communicate": (Kind.RECEIVE, Kind.WAIT),

@@ -15,8 +15,6 @@ from paceline.errors import ConfigurationError
 from paceline.show import svg
 from paceline.trace.spans import COMPUTING, PASSES, Kind, SpanArray, Spans
 
-__all__ = ["draw"]
-
 _WIDTH, _LEFT, _RIGHT, _TOP = 960, 110, 936, 74
 _LANE, _BAR, _STRIP = 46, 22, 5
 _MOST_RANKS, _MOST_SPANS = 64, 20_000

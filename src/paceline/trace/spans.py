@@ -16,24 +16,6 @@ from numpy.typing import NDArray
 
 from paceline.errors import ConfigurationError, FrameError
 
-__all__ = [
-    "COMPUTING",
-    "NO_MESSAGE",
-    "PASSES",
-    "SPAN",
-    "SPAN_WITHOUT_MESSAGE",
-    "Kind",
-    "Recorder",
-    "SpanArray",
-    "Spans",
-    "add_messages",
-    "meeting_id",
-    "message_id",
-    "pack_span",
-    "pack_two_spans",
-    "place_number",
-]
-
 
 class Kind(IntEnum):
     """Activity of a span. The numbers are in saved files: append, never reorder."""

@@ -12,8 +12,6 @@ from paceline.trace.spans import Spans
 from paceline.trace.timeline import Timeline, sweep
 from paceline.trace.waits import Straggler, find_waits
 
-__all__ = ["PART_NAMES", "RankSummary", "Summary", "summarize"]
-
 PART_NAMES = ("compute", "communicate", "update", "idle", "cancelled", "evaluate", "sleep")
 """Parts of a rank's time. They sum to the run's seconds."""
 

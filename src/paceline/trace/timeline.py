@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 
 from paceline.trace.spans import COMPUTING, Kind, SpanArray
 
-__all__ = ["NOTHING", "PARTS", "WAITING", "Floats", "Timeline", "sweep"]
-
 Floats = NDArray[np.float64]
 
 PARTS: tuple[tuple[Kind, ...], ...] = (

@@ -21,8 +21,6 @@ from paceline.trace.chrome import chrome_json
 from paceline.trace.spans import NO_MESSAGE, SPAN, SPAN_WITHOUT_MESSAGE, Kind, Spans, add_messages
 from paceline.trace.summary import Summary, summarize
 
-__all__ = ["Trace"]
-
 _ARRAYS = ("seconds", "ranks", "roles", "hosts", "counts", "spans")
 _RESIDUAL = "clock_residual_s"  # missing in files of older versions
 

@@ -15,8 +15,6 @@ import numpy as np
 from paceline.trace.spans import Kind, Spans
 from paceline.trace.timeline import Floats, Timeline
 
-__all__ = ["Straggler", "Waits", "find_waits"]
-
 _SHORTEST_S = 1e-9  # shorter waits are rounding errors
 
 

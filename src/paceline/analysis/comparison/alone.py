@@ -17,8 +17,6 @@ from paceline.clusters.local.local import Local
 from paceline.clusters.simulated.simulated import Simulated
 from paceline.runs.run import Progress
 
-__all__ = ["as_seen_alone"]
-
 
 def as_seen_alone(cluster: Cluster) -> Cluster:
     """Return the cluster on which to run `single`."""

@@ -24,8 +24,6 @@ from paceline.system import interrupts
 from paceline.task.task import Task
 from paceline.training import check_seed, roles_of, train
 
-__all__ = ["BASELINES", "baseline_trainers", "compare"]
-
 EVALUATIONS = 40
 """Evaluations of a run. More than in `pl.train`, because they limit the resolution of the time to the target."""
 

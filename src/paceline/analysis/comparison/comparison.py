@@ -22,8 +22,6 @@ from paceline.show.tables import plain_table
 if TYPE_CHECKING:
     from paceline.analysis.comparison.proof import Proof
 
-__all__ = ["Comparison", "Table"]
-
 
 class Table(Sequence[Row]):
     """The rows of a comparison. Its text is a table."""

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from paceline.clusters.base.job import Cluster
     from paceline.task.task import Task
 
-__all__ = ["Contender", "Stage", "Trainer", "Watcher"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:

@@ -12,8 +12,6 @@ from paceline.task.fingerprint import differences
 if TYPE_CHECKING:
     from paceline.runs.run import Run
 
-__all__ = ["YARDSTICK", "Entry", "what_differs"]
-
 YARDSTICK = "single"
 """Baseline for speed-ups. It runs on one worker, on a cluster of any size."""
 

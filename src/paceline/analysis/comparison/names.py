@@ -8,8 +8,6 @@ from paceline.context import Strategy
 from paceline.errors import ConfigurationError
 from paceline.strategies import describe, parse, spell
 
-__all__ = ["named_strategies", "split_strategies"]
-
 FORMS = "for example all-reduce,k-sync:k=3,async; `paceline strategies` lists them"
 
 

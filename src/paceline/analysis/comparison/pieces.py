@@ -9,8 +9,6 @@ from paceline.analysis.diagnosis.peak import Peak
 from paceline.analysis.diagnosis.words import kinds
 from paceline.costs.units import format_bytes
 
-__all__ = ["about_bubbles", "about_memory"]
-
 _WORTH_TELLING = 0.05
 """Smallest fraction of a step for which bubbles are reported."""
 _MUCH_LESS = 1.25

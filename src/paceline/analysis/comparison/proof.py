@@ -10,8 +10,6 @@ from paceline.costs.units import format_seconds
 from paceline.errors import ConfigurationError
 from paceline.show.tables import plain_table
 
-__all__ = ["Proof", "ProofRow", "in_words"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProofRow:

@@ -14,8 +14,6 @@ from paceline.trace.spans import COMPUTING, Kind
 if TYPE_CHECKING:
     from paceline.runs.run import Run
 
-__all__ = ["Seen", "reason"]
-
 _MUCH = 0.1
 """Smallest fraction of the workers' time for which waiting or communicating is given as the reason."""
 _FEWER = 1.1

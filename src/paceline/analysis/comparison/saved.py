@@ -15,8 +15,6 @@ from paceline.runs.files import check_format
 from paceline.runs.run import Run
 from paceline.task.fingerprint import differences
 
-__all__ = ["load_entries", "save_entries"]
-
 FORMAT = 1
 """Version of comparison.json. A newer version is refused."""
 _LIST = "comparison.json"

@@ -15,8 +15,6 @@ from paceline.clusters.local.emulation import EMULATED, OVERRUNS
 from paceline.costs.units import format_seconds
 from paceline.task.metrics import LOWER
 
-__all__ = ["summary"]
-
 
 def summary(entries: Sequence[Entry]) -> list[str]:
     """Return sentences: the winner and the reason, the slow rank and its cost, failures. Most important first."""

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 
 from paceline.analysis.comparison.table import Row
 
-__all__ = ["order", "within_spread"]
-
 
 def order(table: Sequence[Row]) -> list[Row]:
     """Return the rows that can win, best first: by time to the target, or by samples per second without a target."""

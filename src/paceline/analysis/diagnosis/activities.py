@@ -18,8 +18,6 @@ from numpy.typing import NDArray
 
 from paceline.trace.spans import COMPUTING, NO_MESSAGE, Kind, SpanArray, Spans
 
-__all__ = ["Activities", "Floats", "Indices", "What", "read_activities"]
-
 Floats = NDArray[np.float64]
 Indices = NDArray[np.int64]
 Table = NDArray[np.void]

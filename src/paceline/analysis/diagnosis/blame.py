@@ -18,8 +18,6 @@ from numpy.typing import NDArray
 from paceline.trace.spans import NO_MESSAGE, Kind, SpanArray, Spans
 from paceline.trace.timeline import NOTHING, PARTS, WAITING, sweep
 
-__all__ = ["Blame", "find_blame"]
-
 _MOST_CELLS = 20_000
 """Maximum number of intervals that a run is cut into. Each is represented by one moment."""
 _FEWEST_CELLS = 500

@@ -20,8 +20,6 @@ from paceline.trace.spans import COMPUTING, Kind, Spans
 if TYPE_CHECKING:
     from paceline.runs.run import Run
 
-__all__ = ["Diagnosis", "SlowLink", "SlowRank", "diagnose"]
-
 SLOW = 1.25
 """A rank is slow if it takes at least this many times the others' median. Less may be chance."""
 SLOW_LINK = 1.5

@@ -16,8 +16,6 @@ from paceline.analysis.diagnosis.messages import Messages, match_messages
 from paceline.analysis.diagnosis.nodes import Graph, Nodes
 from paceline.analysis.diagnosis.programs import follow_in_order, follow_messages
 
-__all__ = ["build_graph"]
-
 
 def build_graph(activities: Activities) -> Graph:
     """Return the graph of a trace's activities."""

@@ -9,8 +9,6 @@ from numpy.typing import NDArray
 
 from paceline.analysis.diagnosis.activities import Activities, Floats, Indices, What
 
-__all__ = ["Messages", "match_messages"]
-
 _BLOCKED = 3.0
 """A send that takes this many times the fastest of its size on its host has waited for its receiver."""
 

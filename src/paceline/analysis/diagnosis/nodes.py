@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 
 from paceline.analysis.diagnosis.activities import What
 
-__all__ = ["ROOT", "Ended", "Graph", "Nodes", "Rounds"]
-
 ROOT = 0
 """The node of the start of the run."""
 

@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from paceline.runs.run import Run
 
-__all__ = ["Peak", "largest_bytes", "peak_of"]
-
 _TOTAL = "total"
 
 

@@ -13,8 +13,6 @@ from collections.abc import Iterator
 from paceline.analysis.diagnosis.activities import What
 from paceline.analysis.diagnosis.nodes import ROOT, Ended, Graph, Nodes, Rounds
 
-__all__ = ["follow_in_order", "follow_messages"]
-
 _JUST_THEN = 0.02
 """An activity that begins within this fraction of a computation after another activity's end follows from it."""
 

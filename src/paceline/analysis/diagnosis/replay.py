@@ -9,8 +9,6 @@ from collections.abc import Mapping
 
 from paceline.analysis.diagnosis.nodes import Graph, Rounds
 
-__all__ = ["computations_per_s", "replay"]
-
 _TICKS_PER_S = 1e10
 """Events within a tick are simultaneous and ordered by rank, so that rounding does not decide the order."""
 

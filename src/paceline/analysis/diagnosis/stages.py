@@ -12,8 +12,6 @@ from paceline.trace.spans import Kind
 if TYPE_CHECKING:
     from paceline.runs.run import Run
 
-__all__ = ["Stages", "stages_of"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stages:

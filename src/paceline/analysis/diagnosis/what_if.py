@@ -12,8 +12,6 @@ from paceline.analysis.diagnosis.graph import build_graph
 from paceline.analysis.diagnosis.replay import computations_per_s
 from paceline.trace.spans import Spans
 
-__all__ = ["beginning_s", "step_ratio"]
-
 _MOST_SPANS = 20_000
 """Maximum number of spans in a replay, which takes about 20 µs per span. A long run is cut to its beginning."""
 _FEWER = 0.8

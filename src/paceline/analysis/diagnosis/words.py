@@ -8,8 +8,6 @@ from paceline.analysis.diagnosis.diagnose import Diagnosis, SlowRank
 from paceline.analysis.diagnosis.peak import Peak
 from paceline.costs.units import format_bytes, format_seconds
 
-__all__ = ["kinds", "sentences", "time_sentences"]
-
 _WORTH_TELLING = 0.05
 """Smallest fraction of the idle time that is reported."""
 _MOSTLY = 0.5

@@ -9,8 +9,6 @@ from typing import Any
 
 from paceline.checkpoints import Store
 
-__all__ = ["CheckpointPlan"]
-
 _DEADLINE_S = 300.0
 
 

@@ -10,22 +10,6 @@ from paceline.costs.stragglers import Stragglers
 from paceline.costs.times import Times
 from paceline.errors import ConfigurationError
 
-__all__ = [
-    "check_cluster",
-    "check_compute",
-    "check_deadline",
-    "check_device_word",
-    "check_evaluate_every",
-    "check_flag",
-    "check_progress",
-    "check_real_stragglers",
-    "check_threads",
-    "check_workers",
-    "device_words",
-    "share_of_cores",
-    "thread_words",
-]
-
 MAX_THREADS = 1024
 
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 
-__all__ = ["NEVER", "GenerationPlan"]
-
 NEVER = sys.maxsize
 """Generation end that means: at the end of the run."""
 

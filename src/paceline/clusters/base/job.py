@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from paceline.clusters.base.outcome import Outcome
 
-__all__ = ["Cluster", "Consult", "Job", "Watch"]
-
 _START_S = 60.0  # at least, to unpack a task
 _PREPARE_S = 1800.0  # to compile or trace a model
 

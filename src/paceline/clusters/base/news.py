@@ -7,8 +7,6 @@ from typing import Any, TypeAlias
 
 from paceline.clusters.base.outcome import Outcome
 
-__all__ = ["News", "Teller", "enter_news", "read_news", "write_news"]
-
 News: TypeAlias = dict[str, list[Any]]
 """New entries of an outcome's lists, by list name."""
 

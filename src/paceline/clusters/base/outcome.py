@@ -21,8 +21,6 @@ from paceline.task.fingerprint import fingerprint
 from paceline.task.metrics import HIGHER
 from paceline.trace import Spans, Trace
 
-__all__ = ["Outcome", "assemble", "bytes_by", "trace_of"]
-
 _log = logging.getLogger("paceline")
 
 

@@ -7,8 +7,6 @@ from paceline.clusters.base.news import enter_news, read_news
 from paceline.clusters.base.outcome import Outcome
 from paceline.errors import PeerLost, RunError
 
-__all__ = ["Roster"]
-
 
 class Roster:
     """State of each rank, as seen by the driver."""

@@ -13,8 +13,6 @@ from collections.abc import Iterator
 
 from paceline.system import interrupts
 
-__all__ = ["GRACE_S", "check", "stops_kept", "wanted"]
-
 _log = logging.getLogger("paceline")
 
 GRACE_S = 20.0

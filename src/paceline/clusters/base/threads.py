@@ -7,8 +7,6 @@ from contextlib import contextmanager
 
 import torch
 
-__all__ = ["computing_threads"]
-
 
 @contextmanager
 def computing_threads(count: int) -> Iterator[None]:

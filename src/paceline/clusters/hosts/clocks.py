@@ -14,8 +14,6 @@ import numpy as np
 
 from paceline.trace import Spans
 
-__all__ = ["EXCHANGES", "Clock", "Reading", "one_clock"]
-
 EXCHANGES = 16
 
 

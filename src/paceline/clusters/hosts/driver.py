@@ -19,8 +19,6 @@ from paceline.links.memory.shared import SharedMemory
 if TYPE_CHECKING:
     from paceline.clusters.process.context import ProcessContext
 
-__all__ = ["HubDriver"]
-
 
 class HubDriver:
     """Driver interface of a rank. The status board is this process's own copy. The client updates it."""

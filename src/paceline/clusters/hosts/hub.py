@@ -33,8 +33,6 @@ from paceline.links.tcp.handshake import Channel
 from paceline.runs.run import Progress
 from paceline.system import interrupts
 
-__all__ = ["Hub", "Launcher"]
-
 _LISTEN_S = 0.1
 _GRACE_S = 1.0  # time for the ranks after a failure to report what they waited for, and to disconnect
 _SILENCE_S = 4 * BEAT_S  # a rank that is silent for this time is stopped or has ended

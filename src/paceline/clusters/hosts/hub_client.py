@@ -24,8 +24,6 @@ from paceline.links.tcp.handshake import Authenticator, Channel
 from paceline.links.tcp.streams import open_stream
 from paceline.system import interrupts
 
-__all__ = ["BEAT_S", "HubClient", "patience_s"]
-
 BEAT_S = 0.25
 _RETRY_S = 0.05
 _PATIENCE_S = 15.0

@@ -17,8 +17,6 @@ from paceline.links.tcp.address import PeerAddress, listen
 from paceline.links.tcp.handshake import Authenticator, Channel, Peer
 from paceline.links.tcp.streams import open_stream
 
-__all__ = ["Arrival", "HubSocket", "Sender"]
-
 _log = logging.getLogger("paceline")
 
 _READ = select.EPOLLIN | select.EPOLLRDHUP

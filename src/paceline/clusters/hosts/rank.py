@@ -29,8 +29,6 @@ from paceline.links.tcp import TcpEndpoint, TcpWays
 from paceline.model.devices import device_of
 from paceline.system.seeding import rng_preserved
 
-__all__ = ["Assignment", "RankProcess"]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Assignment:

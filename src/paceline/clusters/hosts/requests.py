@@ -11,8 +11,6 @@ from paceline.clusters.process.status_board import Status, StatusBoard
 from paceline.clusters.rank.counter import UpdateCounter
 from paceline.clusters.rank.groups import GroupNumbers
 
-__all__ = ["Requests"]
-
 Answer = Callable[..., None]
 Tell = Callable[..., None]
 

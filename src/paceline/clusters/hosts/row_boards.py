@@ -20,8 +20,6 @@ from paceline.trace.spans import place_number
 if TYPE_CHECKING:
     from paceline.clusters.process.context import ProcessContext
 
-__all__ = ["HubRowBoard", "HubRowBoards"]
-
 
 class HubRowBoards:
     """Boards of one worker, by name.

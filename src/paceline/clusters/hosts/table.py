@@ -19,8 +19,6 @@ from paceline.errors import RunError
 from paceline.links.tcp import PeerAddress
 from paceline.system.environment import snapshot
 
-__all__ = ["Member", "Table", "Whereabouts", "check_versions", "read_whereabouts", "whereabouts"]
-
 _VERSIONS = ("python", "torch", "paceline")
 
 

@@ -13,8 +13,6 @@ from paceline.clusters.process.channel import Letter
 from paceline.errors import FrameError
 from paceline.links.tcp.streams import PlainStream
 
-__all__ = ["LETTER_BYTES", "LetterConnection", "LetterReader", "write_letter"]
-
 LETTER_BYTES = 2**36
 """Maximum size of a message. The largest messages contain a rank's outcome with the model's weights. The limit allows
 eight billion weights in float64. With gradients and optimizer state, no host has memory for more."""

@@ -22,8 +22,6 @@ from paceline.costs.stragglers import Stragglers
 from paceline.costs.times import Times
 from paceline.runs.run import Progress
 
-__all__ = ["Launched"]
-
 
 @dataclass(frozen=True, slots=True)
 class Launched(Cluster):

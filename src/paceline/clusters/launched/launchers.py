@@ -9,8 +9,6 @@ from dataclasses import dataclass
 
 from paceline.errors import ConfigurationError
 
-__all__ = ["LaunchedProcess", "read_place"]
-
 DEFAULT_PORT = 29500  # the default of PyTorch
 _PORTS = 1000
 

@@ -18,8 +18,6 @@ from paceline.clusters.launched.launchers import LaunchedProcess
 from paceline.errors import ConfigurationError, DeadlineError
 from paceline.system import interrupts
 
-__all__ = ["Meeting", "own_address"]
-
 _SO_ATTACH_FILTER = 26
 _BPF_INSTRUCTION = struct.Struct("HBBI")
 _BPF_RETURN = 0x06  # instruction that returns the number of bytes of a packet to accept

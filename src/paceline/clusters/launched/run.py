@@ -39,8 +39,6 @@ from paceline.runs.run import Progress
 if TYPE_CHECKING:
     from paceline.clusters.launched.launched import Launched
 
-__all__ = ["LaunchedRun"]
-
 _log = logging.getLogger("paceline")
 
 _LOOPBACK = "127.0.0.1"

@@ -9,8 +9,6 @@ from paceline.clusters.base.outcome import Outcome
 from paceline.costs.units import format_seconds
 from paceline.trace import COMPUTING, Kind
 
-__all__ = ["EMULATED", "OVERRUNS", "note_emulation"]
-
 EMULATED = "emulated"
 OVERRUNS = "overruns"
 """Keys of these facts in a run's environment."""

@@ -29,8 +29,6 @@ from paceline.clusters.process.offspring import PR_SET_PDEATHSIG
 from paceline.errors import RunError
 from paceline.system import interrupts
 
-__all__ = ["Ending", "ForkServer"]
-
 START_S = 300.0  # timeout to import torch: minutes, from a cold network file system
 
 _POLL_S = 0.1  # how often a wait checks for an interrupt

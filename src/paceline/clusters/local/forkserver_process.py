@@ -16,8 +16,6 @@ from paceline.clusters.local.preloading import import_all
 from paceline.clusters.process.channel import Channel, ChannelClosed
 from paceline.clusters.process.offspring import dies_with_parent
 
-__all__ = ["ANSWER_S", "DEATH_S", "can_read", "serve"]
-
 ANSWER_S = 30.0  # timeout to fork a worker, or to end all workers of a run
 DEATH_S = 5.0  # a killed process ends in milliseconds, unless it hangs in the kernel
 _PARENT_S = 1.0  # how often a server checks that its driver is alive

@@ -37,8 +37,6 @@ from paceline.runs.run import Progress
 from paceline.system import interrupts
 from paceline.system.user_code import user_code
 
-__all__ = ["Processes"]
-
 _log = logging.getLogger("paceline")
 
 _GRACE_S = 1.0  # time for a lost rank to end, and for the others to report what they waited for

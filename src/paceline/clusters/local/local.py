@@ -30,8 +30,6 @@ from paceline.runs.run import Progress
 if TYPE_CHECKING:
     from paceline.clusters.process.wiring import TcpNetwork
 
-__all__ = ["Local"]
-
 SHARED_MEMORY, TCP = "shared-memory", "tcp"
 LINKS = (SHARED_MEMORY, TCP)
 _ENCRYPT_REMEDY = "other users cannot read shared memory, and an emulated link is not a network"

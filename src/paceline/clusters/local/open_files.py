@@ -10,8 +10,6 @@ from collections.abc import Iterator
 
 from paceline.errors import ConfigurationError
 
-__all__ = ["enough_open_files"]
-
 _RUN_FILES = 16  # the run's memory and its mappings, the store, and the start of the fork server
 _RANK_FILES = 4  # a rank's channel, its journal, and one block of memory with its mapping
 

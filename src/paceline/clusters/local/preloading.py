@@ -19,8 +19,6 @@ from types import ModuleType
 
 import cloudpickle
 
-__all__ = ["IDENTITY", "TRACER", "import_all", "installed_modules"]
-
 TRACER = "torch.export._trace"
 """Module that torch imports when a process traces its first model: 400 modules in total."""
 

@@ -11,8 +11,6 @@ from paceline.clusters.process.journal import Journal
 from paceline.clusters.rank.groups import GroupNumbers
 from paceline.links.memory.shared import SharedMemory
 
-__all__ = ["REQUESTS", "Requests"]
-
 REQUESTS = ("window", "journal", "group")
 """Words of the messages that are requests. The answer has the same word."""
 

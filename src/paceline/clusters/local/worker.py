@@ -38,8 +38,6 @@ from paceline.links.memory.shared import SharedMemory
 from paceline.links.tcp import PeerAddress, TcpEndpoint
 from paceline.model.devices import device_of
 
-__all__ = ["Assignment", "drive", "main", "seed_generators"]
-
 # From glibc's <malloc.h>.
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 _LARGEST_KEPT_BYTES = 32 * 2**20

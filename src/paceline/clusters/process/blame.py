@@ -18,8 +18,6 @@ from paceline.clusters.process.status_board import Status, StatusBoard
 from paceline.errors import DeadlineError
 from paceline.links.operation import Activity
 
-__all__ = ["ProcessState", "chain_of", "explain", "life_of"]
-
 
 class ProcessState(StrEnum):
     """State of a rank's process in the operating system."""

@@ -20,8 +20,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["Channel", "ChannelClosed", "ChannelStalled", "Letter", "decode", "encode"]
-
 _PREFIX = struct.Struct("<I")
 _MAX_FDS = 8
 

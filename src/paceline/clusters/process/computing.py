@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from paceline.clusters.process.context import ProcessContext
     from paceline.clusters.process.learner import ProcessLearner
 
-__all__ = ["BucketOperation", "ComputeOperation"]
-
 
 class ComputeOperation(Operation[float]):
     """Gradient and loss of one batch. Runs in the foreground if awaited, in a thread if started.

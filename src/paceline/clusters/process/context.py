@@ -56,8 +56,6 @@ from paceline.system.seeding import part_seed, rank_seed
 from paceline.trace import Kind
 from paceline.trace.spans import NO_MESSAGE, message_id
 
-__all__ = ["ProcessContext"]
-
 T = TypeVar("T")
 
 _NEGLIGIBLE_S = 2e-6  # shorter waits are not recorded

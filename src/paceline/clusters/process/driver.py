@@ -19,8 +19,6 @@ from paceline.links.memory.shared import SharedMemory
 if TYPE_CHECKING:
     from paceline.clusters.process.context import ProcessContext
 
-__all__ = ["Driver", "LocalDriver"]
-
 
 class Driver(Protocol):
     """Interface between the context of a real rank and its driver."""

@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, TextIO
 if TYPE_CHECKING:
     from paceline.clusters.process.context import ProcessContext
 
-__all__ = ["VARIABLE", "begin"]
-
 VARIABLE = "PACELINE_DUMP"
 
 

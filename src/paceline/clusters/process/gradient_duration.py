@@ -13,8 +13,6 @@ from paceline.costs.stragglers import Stragglers
 from paceline.costs.times import Times
 from paceline.links import clock
 
-__all__ = ["DrawnDuration", "GradientDuration", "OwnDuration", "duration_of", "pad_to_duration"]
-
 
 class GradientDuration(Protocol):
     """Duration of one rank's gradients, including its twins."""

@@ -11,8 +11,6 @@ from collections.abc import Iterator
 
 from paceline.clusters.base.news import News, write_news
 
-__all__ = ["Journal"]
-
 
 class Journal:
     """Journal of one rank. The kernel holds its content, however the writer ends."""

@@ -17,8 +17,6 @@ from paceline.trace import Kind
 if TYPE_CHECKING:
     from paceline.clusters.process.context import ProcessContext
 
-__all__ = ["ProcessLearner"]
-
 
 class ProcessLearner(Learner["ProcessContext"]):
     """Learner that computes in the foreground, or in a thread if other work runs at the same time."""

@@ -16,17 +16,6 @@ from paceline.errors import RunError
 from paceline.runs.run import Record
 from paceline.trace import Spans
 
-__all__ = [
-    "read_error",
-    "read_outcome",
-    "read_outcomes",
-    "read_record",
-    "write_error",
-    "write_outcome",
-    "write_outcomes",
-    "write_record",
-]
-
 _TUPLES = ("losses", "logged", "bytes_over_time", "lost")
 
 

@@ -19,8 +19,6 @@ from paceline.clusters.process.channel import Channel, ChannelClosed
 from paceline.clusters.process.offspring import dies_with_parent
 from paceline.data.samples import Samples
 
-__all__ = ["LoaderProcess", "flush_output"]
-
 _ENDED_S = 1.0  # a process that has closed its socket ends immediately, unless it hangs in the kernel
 
 

@@ -31,8 +31,6 @@ from paceline.data.batches import GlobalBatches
 from paceline.data.samples import Samples
 from paceline.errors import DeadlineError, RunError
 
-__all__ = ["LoadedData", "Loaders"]
-
 _log = logging.getLogger("paceline")
 
 

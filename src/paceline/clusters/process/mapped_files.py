@@ -17,8 +17,6 @@ from pathlib import Path
 
 from paceline.errors import RunError
 
-__all__ = ["FilePart", "Mappings", "map_part"]
-
 _LINE = re.compile(
     r"(?P<start>[0-9a-f]+)-(?P<stop>[0-9a-f]+) (?P<rights>\S+) (?P<offset>[0-9a-f]+) \S+ (?P<inode>\d+) +(?P<path>/.*)"
 )

@@ -16,8 +16,6 @@ from torch import Tensor
 
 from paceline.model.devices import host_copy, synchronize
 
-__all__ = ["NativeGroups"]
-
 
 class NativeGroups:
     """Process groups among ranks of one host. Each is created on first use."""

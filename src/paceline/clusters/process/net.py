@@ -23,8 +23,6 @@ from paceline.trace.spans import meeting_id, place_number
 if TYPE_CHECKING:
     from paceline.clusters.process.context import ProcessContext
 
-__all__ = ["ProcessNet"]
-
 
 class ProcessNet:
     """A group of ranks, seen from one of them. It satisfies `paceline.context.Net`."""

@@ -6,8 +6,6 @@ import ctypes
 import os
 import signal
 
-__all__ = ["PR_SET_PDEATHSIG", "dies_with_parent"]
-
 PR_SET_PDEATHSIG = 1
 
 

@@ -13,8 +13,6 @@ from paceline.trace import Kind
 if TYPE_CHECKING:
     from paceline.clusters.process.context import ProcessContext
 
-__all__ = ["Background", "FirstOperation", "SleepOperation"]
-
 T = TypeVar("T")
 
 

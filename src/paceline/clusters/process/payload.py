@@ -22,8 +22,6 @@ from paceline.clusters.process.mapped_files import FilePart, Mappings, map_part
 from paceline.costs.units import format_bytes
 from paceline.links.memory.shared import SharedMemory, aligned
 
-__all__ = ["NOT_SENT", "Packed", "load", "store"]
-
 NOT_SENT = (
     "the task cannot be sent to worker processes; a model that cannot be pickled, such as a parametrized one, "
     "must be given as what makes it: Task(model=lambda: …)"

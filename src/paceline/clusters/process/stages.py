@@ -15,8 +15,6 @@ from paceline.trace import Kind
 if TYPE_CHECKING:
     from paceline.clusters.process.context import ProcessContext  # noqa: F401
 
-__all__ = ["ProcessStages"]
-
 T = TypeVar("T")
 
 

@@ -17,8 +17,6 @@ from paceline.links.memory.shared import CACHE_LINE, SharedMemory, aligned
 from paceline.links.operation import Activity
 from paceline.runs.run import Progress
 
-__all__ = ["RankActivity", "Status", "StatusBoard"]
-
 _LINE_WORDS = CACHE_LINE // 8
 _STOP, _PROGRESS, _UPDATES, _CLOCK, _UPDATES_FROM, _ENDS, _ASKED = 0, 1, 6, 7, 9, 10, 14
 _METRICS = (8, 15)  # slots for the last two evaluations: a slow rank may read the older one

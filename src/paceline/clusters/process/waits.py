@@ -20,8 +20,6 @@ from paceline.links.operation import Activity, Operation
 from paceline.links.tcp import TcpEndpoint
 from paceline.system import interrupts
 
-__all__ = ["Waits"]
-
 _SPIN_S = 50e-6  # about the cost of sleeping and waking; longer would starve ranks that share this core
 _LAST_WORDS_S = 2.0  # after a silence of this length no more messages are in flight
 _PATIENCE_S = 0.5  # a sleeping rank checks the others at this interval

@@ -19,8 +19,6 @@ from paceline.trace.spans import meeting_id, place_number
 if TYPE_CHECKING:
     from paceline.clusters.process.context import ProcessContext
 
-__all__ = ["LINE_WORDS", "BarrierOperation", "BarrierVisits", "LocalWindow"]
-
 LINE_WORDS = CACHE_LINE // 8
 
 

@@ -14,8 +14,6 @@ from paceline.links.memory.shared import SharedMemory
 from paceline.links.port import Ways
 from paceline.links.tcp import TcpEndpoint, TcpWays
 
-__all__ = ["TcpNetwork", "Wiring", "open_status_board", "over_emulated", "over_memory", "over_tcp"]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TcpNetwork:

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from paceline.clusters.rank.rank import Rank
     from paceline.model.engines.engine import Whole
 
-__all__ = ["Averaging"]
-
 _PREFIX = "ema/"
 
 

@@ -16,8 +16,6 @@ from paceline.clusters.rank.restore import TRIAL, Shards, restore
 from paceline.clusters.rank.snapshot import LOST, model_facts, snapshot
 from paceline.clusters.rank.trial import try_task
 
-__all__ = ["CheckpointWriter", "prepare", "prepare_all"]
-
 _log = logging.getLogger("paceline")
 
 _MOMENT_S = 2.0

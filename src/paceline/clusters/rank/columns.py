@@ -7,8 +7,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Columns", "Rows"]
-
 _AT = "#at"
 """Suffix of an array that contains the row numbers of a column, if some rows have no value in it."""
 _EXTRA = "extra/"

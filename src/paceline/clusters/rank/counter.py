@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["LATE", "UpdateCounter"]
-
 LATE = 2**62
 """Result for a rank that counts in a generation that the others have ended. It exceeds the steps of any run."""
 

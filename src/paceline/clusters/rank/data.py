@@ -12,8 +12,6 @@ from paceline.data.batches import GlobalBatches
 from paceline.data.samples import Samples, Source
 from paceline.model.cutting.layers import few_samples
 
-__all__ = ["TrainingData"]
-
 
 class TrainingData:
     """Training data of a rank. Created only if it is used, because it may be large."""

@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from paceline.clusters.rank.rank import Rank
 
-__all__ = ["Endings"]
-
 _MARGIN = 8
 """Updates left to each independent worker, so that all are notified before a generation ends."""
 

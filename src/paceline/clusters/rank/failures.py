@@ -12,8 +12,6 @@ import torch
 from paceline.costs.units import format_bytes
 from paceline.errors import OutOfMemoryError, PacelineError, WorkerError
 
-__all__ = ["failure_of"]
-
 _PACELINE = str(Path(__file__).parents[2]) + os.sep
 
 

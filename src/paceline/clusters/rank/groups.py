@@ -10,8 +10,6 @@ from collections.abc import Callable, Sequence
 
 from paceline.errors import ConfigurationError
 
-__all__ = ["Group", "GroupNumbers", "Groups"]
-
 _TAG_BITS = 32
 _COLLECTIVE = 1 << _TAG_BITS
 _MAX_GROUPS = 2**30

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 
 from paceline.model.cutting.cut import Cut
 
-__all__ = ["what_is_held"]
-
 
 def what_is_held(cut: Cut, held: Sequence[int], *, shard: tuple[int, int] | None = None) -> str:
     """Return a description such as "stage 1 of 2: layers 4 … 7, tensor part 0 of 2". All numbers count from 0.

@@ -18,8 +18,6 @@ from paceline.errors import ConfigurationError, GradientNotFiniteError, LossNotF
 from paceline.model.memory import Account
 from paceline.model.replica import Replica
 
-__all__ = ["Learner"]
-
 R = TypeVar("R", bound=Rank)
 
 

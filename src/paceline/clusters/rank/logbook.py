@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from paceline.clusters.base.outcome import Outcome
     from paceline.clusters.rank.rank import Rank
 
-__all__ = ["Logbook"]
-
 _log = logging.getLogger("paceline")
 
 

@@ -9,8 +9,6 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from paceline.clusters.rank.data import TrainingData
 
-__all__ = ["warn_of_lone_samples"]
-
 _log = logging.getLogger("paceline")
 
 

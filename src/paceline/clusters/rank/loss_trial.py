@@ -6,8 +6,6 @@ from paceline.clusters.base.job import Job
 from paceline.model.loss_trial import request
 from paceline.task.task import Task
 
-__all__ = ["request_trial"]
-
 
 def request_trial(job: Job, rank: int) -> None:
     """Request the trial on the last worker, unless the run computes each batch as a whole.

@@ -13,8 +13,6 @@ from torch import Tensor
 from paceline.clusters.base.outcome import Outcome, bytes_by
 from paceline.clusters.rank.columns import Columns, Rows
 
-__all__ = ["Notes", "put_together"]
-
 _PREFIX = "history/"
 _NUMBERS = ("counted", "metric", "bytes_sent", "messages_sent", "test_samples", "overruns", "overrun_s")
 

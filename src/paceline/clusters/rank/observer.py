@@ -13,8 +13,6 @@ from torch import Tensor
 
 from paceline.clusters.rank.row_board import RowBoard
 
-__all__ = ["Observer"]
-
 
 class Observer:
     """Observation, on one worker. Its row of the board has its parameters, and a 1 once they are written."""

@@ -28,8 +28,6 @@ from paceline.system import interrupts
 from paceline.trace import Kind, Recorder
 from paceline.trace.spans import NO_MESSAGE, pack_span
 
-__all__ = ["DELAY_STREAM", "Rank"]
-
 # Random streams: each purpose has its own stream, so that one does not change another.
 PROGRAM_STREAM, DELAY_STREAM = 1, 2
 

@@ -18,8 +18,6 @@ from paceline.clusters.rank.snapshot import LOST, twin_prefix
 from paceline.clusters.rank.trial import compare_trials
 from paceline.model.optimizer.saved_state import SavedOptimizerState, load_module
 
-__all__ = ["TRIAL", "Shards", "restore"]
-
 TRIAL = "trial"
 """Key in the facts of the first rank: see `paceline.clusters.rank.trial`."""
 

@@ -7,8 +7,6 @@ from typing import Protocol
 
 from torch import Tensor
 
-__all__ = ["RowBoard"]
-
 
 class RowBoard(Protocol):
     """A row for each worker, initially zeros."""

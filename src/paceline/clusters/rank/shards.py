@@ -12,8 +12,6 @@ from paceline.errors import GradientNotFiniteError
 from paceline.model.engines.engine import Shards as UnitStore
 from paceline.model.replica import Replica
 
-__all__ = ["RankShards"]
-
 
 class RankShards:
     """Shards of one rank. It satisfies `paceline.context.Shards`."""

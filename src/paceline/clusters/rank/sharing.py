@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from paceline.data.samples import Samples
     from paceline.model.replica import Replica
 
-__all__ = ["SharedEvaluation"]
-
 
 class SharedEvaluation:
     """Shared evaluation, on one worker.

@@ -15,8 +15,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-__all__ = ["are_close", "is_same", "rounded", "sketch", "spread", "weights_digest"]
-
 _RELATIVE, _ABSOLUTE = 1e-3, 1e-5
 """Tolerances, relative to the number itself and to the largest number in its list."""
 _ELEMENTS = 32

@@ -6,8 +6,6 @@ import math
 import statistics
 from collections.abc import Sequence
 
-__all__ = ["slowest"]
-
 _SLOW = 1.25  # smaller factors may be chance
 
 

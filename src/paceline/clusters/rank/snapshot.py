@@ -17,8 +17,6 @@ from paceline.clusters.rank.notes import Notes
 from paceline.clusters.rank.rank import Rank
 from paceline.model.optimizer.saved_state import keep_module, keep_updates, names_of_state
 
-__all__ = ["LOST", "model_facts", "snapshot", "twin_prefix"]
-
 LOST = "lost"
 """Key in the facts of a rank that the run continued without."""
 

@@ -25,8 +25,6 @@ from paceline.model.replica import Replica
 from paceline.model.steps import micro_batches
 from paceline.trace import Kind
 
-__all__ = ["KINDS", "RankStages"]
-
 R = TypeVar("R", bound=Rank)
 T = TypeVar("T")
 

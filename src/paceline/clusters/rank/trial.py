@@ -40,8 +40,6 @@ from paceline.system.seeding import seed_all
 from paceline.task.calls import loss_of
 from paceline.task.fingerprint import changes
 
-__all__ = ["compare_trials", "try_task"]
-
 _log = logging.getLogger("paceline")
 
 _SAMPLES = 16

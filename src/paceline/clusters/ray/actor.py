@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from paceline.clusters.hosts.rank import Assignment, RankProcess
     from paceline.clusters.hosts.table import Member, Table, Whereabouts
 
-__all__ = ["RankActor"]
-
 _PACKAGES = ("torch", "paceline")
 
 

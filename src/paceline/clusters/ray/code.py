@@ -14,8 +14,6 @@ from pathlib import Path
 
 import cloudpickle
 
-__all__ = ["own_modules", "own_path", "travelling_by_value"]
-
 
 def own_path() -> list[str]:
     """Return the import path of the user's own modules: `sys.path` without installed packages."""

@@ -23,8 +23,6 @@ from typing import Any, TypeVar
 from paceline.errors import ConfigurationError, RunError
 from paceline.system import interrupts
 
-__all__ = ["answered", "connected", "import_ray"]
-
 _T = TypeVar("_T")
 _ANSWER_S = 10.0  # timeout for an answer of the cluster's head
 _POLL_S = 0.1  # how often a wait checks for an interrupt

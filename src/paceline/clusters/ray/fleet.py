@@ -33,8 +33,6 @@ from paceline.system.user_code import user_code
 if TYPE_CHECKING:
     from paceline.clusters.ray.ray import Ray
 
-__all__ = ["Fleet"]
-
 _LOOPBACK = "127.0.0.1"
 _ENDED_S = 10.0  # how long Ray may take to report that a process has ended
 _POLL_S = 0.5  # how often a wait checks for an interrupt

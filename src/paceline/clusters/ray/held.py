@@ -15,8 +15,6 @@ from paceline.runs.run import Progress
 if TYPE_CHECKING:
     from paceline.clusters.ray.ray import Ray
 
-__all__ = ["HeldRay"]
-
 
 class HeldRay(Cluster):
     """A cluster that lasts for a `with` block. After a failed run, or for more ranks, new processes are started."""

@@ -12,8 +12,6 @@ from paceline.clusters.ray.connection import answered, import_ray
 from paceline.errors import ConfigurationError, RunError
 from paceline.system import interrupts
 
-__all__ = ["Placement"]
-
 _REMOVE_S = 2.0  # other jobs may take the freed resources
 _POLL_S = 1.0  # how often a wait checks for an interrupt; Ray counts whole seconds
 _OPTIONS = {"CPU": "num_cpus", "GPU": "num_gpus", "memory": "memory"}

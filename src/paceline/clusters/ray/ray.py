@@ -28,8 +28,6 @@ from paceline.runs.run import Progress
 if TYPE_CHECKING:
     from paceline.clusters.ray.held import HeldRay
 
-__all__ = ["Ray"]
-
 MAX_RANKS = 256
 
 

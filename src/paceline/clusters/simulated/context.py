@@ -40,8 +40,6 @@ from paceline.runs.run import Progress, Record
 from paceline.trace import Kind
 from paceline.trace.spans import NO_MESSAGE, meeting_id, message_id, pack_span
 
-__all__ = ["SharedData", "SimulatedContext", "World"]
-
 T = TypeVar("T")
 
 _PROGRESS_S = 0.1

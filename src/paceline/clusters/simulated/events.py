@@ -14,8 +14,6 @@ from paceline.trace.spans import NO_MESSAGE, pack_span
 if TYPE_CHECKING:
     from paceline.clusters.simulated.context import SimulatedContext
 
-__all__ = ["ComputeEvent", "PassEvent", "Timer"]
-
 T = TypeVar("T")
 
 # Plain integers: reading an enumeration member is slower.

@@ -27,8 +27,6 @@ from paceline.errors import PeerLost
 from paceline.faults import Kill
 from paceline.model.replica import Replica
 
-__all__ = ["FaultInjector", "FaultyContext"]
-
 T = TypeVar("T")
 
 

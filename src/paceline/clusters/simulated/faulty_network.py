@@ -15,8 +15,6 @@ from paceline.clusters.simulated.messages import SendEvent
 from paceline.clusters.simulated.network import Network
 from paceline.costs import Link
 
-__all__ = ["LossyNetwork"]
-
 
 class LossyNetwork(Network):
     """Network of a run with faults. It costs more time for each message."""

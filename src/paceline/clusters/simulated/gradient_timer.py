@@ -20,8 +20,6 @@ from paceline.model.replica import Replica
 from paceline.system import interrupts
 from paceline.system.seeding import rng_preserved
 
-__all__ = ["GradientTimer"]
-
 
 class GradientTimer:
     """Measured price: `paceline.costs.measured.Measured`, evaluated on first use."""

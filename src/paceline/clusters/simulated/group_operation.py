@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from paceline.clusters.simulated.group_part import GroupPart
     from paceline.clusters.simulated.network import Ports
 
-__all__ = ["Call", "GroupOperation"]
-
 Call: TypeAlias = tuple[float, Callable[[Any], None], Any]
 """Time, function and argument."""
 

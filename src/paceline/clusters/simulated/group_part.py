@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from paceline.clusters.simulated.net import SimulatedNet
     from paceline.clusters.simulated.network import PortState
 
-__all__ = ["GroupPart"]
-
 T = TypeVar("T")
 
 

@@ -14,8 +14,6 @@ from typing import Any, Generic, TypeAlias, TypeVar
 from paceline.errors import Cancelled, DeadlockError
 from paceline.system import interrupts
 
-__all__ = ["AnyOf", "Event", "Kernel", "Process", "Waiter"]
-
 T = TypeVar("T")
 
 

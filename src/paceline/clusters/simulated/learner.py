@@ -18,8 +18,6 @@ from paceline.trace.spans import NO_MESSAGE, pack_span
 if TYPE_CHECKING:
     from paceline.clusters.simulated.context import SimulatedContext  # noqa: F401
 
-__all__ = ["SimulatedLearner"]
-
 _UPDATE = int(Kind.UPDATE)
 _UPDATE_WORK = Work.UPDATE  # faster to read here than in its class
 

@@ -11,8 +11,6 @@ from paceline.clusters.simulated.kernel import Kernel
 from paceline.clusters.simulated.messages import RecvEvent, SendEvent
 from paceline.context import ANY
 
-__all__ = ["Mailbox"]
-
 
 class Mailbox:
     """Messages that a rank has not received yet, and receives that wait for a message."""

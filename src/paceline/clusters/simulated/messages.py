@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from paceline.clusters.simulated.context import SimulatedContext
 
-__all__ = ["RecvEvent", "SendEvent"]
-
 # Plain integers: reading an enumeration member is slower.
 _SEND, _RECEIVE, _WAIT = int(Kind.SEND), int(Kind.RECEIVE), int(Kind.WAIT)
 

@@ -13,8 +13,6 @@ from paceline.model.cutting.whole import count_model, without_data
 from paceline.model.replica import Replica
 from paceline.task.loops import copied
 
-__all__ = ["build_model", "count_operations", "whole_replica"]
-
 
 def build_model(job: Job) -> nn.Module:
     """Build the model of one rank."""

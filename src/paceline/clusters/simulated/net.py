@@ -20,8 +20,6 @@ from paceline.schedules.collectives.collective import Collective
 if TYPE_CHECKING:
     from paceline.clusters.simulated.context import SimulatedContext
 
-__all__ = ["SimulatedGroupNet", "SimulatedNet"]
-
 
 class SimulatedNet:
     """The group of all ranks, seen from one of them. It satisfies `paceline.context.Net`."""

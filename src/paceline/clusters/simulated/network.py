@@ -17,9 +17,6 @@ from paceline.schedules.collectives.network import LinkCost
 if TYPE_CHECKING:
     from paceline.clusters.simulated.group_operation import GroupOperation
 
-__all__ = ["Network", "PortState", "Ports"]
-
-
 PortState: TypeAlias = tuple[float, float, float, SendEvent | list[SendEvent] | None]
 """When the output port and the input port are free, when messages last arrived, and which."""
 

@@ -20,8 +20,6 @@ from paceline.model.replica import Replica
 from paceline.system import interrupts
 from paceline.system.seeding import rng_preserved
 
-__all__ = ["PassTimer"]
-
 _ROUNDS = 4
 _IN_FLIGHT = 3
 """Micro-batches with activations in memory at the same time. With only one, they would stay in a core's cache."""

@@ -45,8 +45,6 @@ from paceline.model.replica import Replica
 from paceline.runs.run import Progress
 from paceline.system.seeding import seeded
 
-__all__ = ["Simulated"]
-
 E = TypeVar("E", bound=BaseException)
 
 MATHS = ("real", "none")

@@ -19,8 +19,6 @@ from paceline.schedules.collectives.steps import Send
 from paceline.trace import Kind
 from paceline.trace.spans import NO_MESSAGE, SPAN
 
-__all__ = ["Ring", "StagePlan", "ring_of", "rings_of"]
-
 _RECEIVE = int(Kind.RECEIVE)
 
 

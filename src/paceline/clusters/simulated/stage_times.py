@@ -17,8 +17,6 @@ from typing import NamedTuple, TypeAlias
 from paceline.clusters.simulated.stage_plan import Ring
 from paceline.costs.transfers import Resource, arrival_order, idle_rounds_end_s
 
-__all__ = ["Diverged", "Lanes", "Mark", "OutsideMessage", "Step", "follow"]
-
 
 class Diverged(Exception):  # noqa: N818 (the caller continues with a lane for each rank)
     """Ranks that were together will diverge in the next step."""

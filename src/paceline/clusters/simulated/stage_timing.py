@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from paceline.clusters.simulated.context import SimulatedContext
     from paceline.clusters.simulated.net import SimulatedNet
 
-__all__ = ["StagePart", "StageTiming"]
-
 T = TypeVar("T")
 
 

@@ -22,8 +22,6 @@ from paceline.model.engines.engine import StageTracker
 if TYPE_CHECKING:
     from paceline.clusters.simulated.context import SimulatedContext  # noqa: F401
 
-__all__ = ["SimulatedStages"]
-
 T = TypeVar("T")
 
 

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from paceline.clusters.simulated.context import SimulatedContext
     from paceline.clusters.simulated.net import SimulatedNet
 
-__all__ = ["MANY", "CollectivePart", "WholeCollective", "suits"]
-
 MANY = 32
 """Minimum number of ranks to time a collective as a whole."""
 

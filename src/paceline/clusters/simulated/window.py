@@ -20,8 +20,6 @@ from paceline.trace.spans import NO_MESSAGE
 if TYPE_CHECKING:
     from paceline.clusters.simulated.context import SimulatedContext
 
-__all__ = ["SimulatedWindow", "View"]
-
 
 class SimulatedWindow:
     """The memory of a window. Each rank accesses it through a `View`."""

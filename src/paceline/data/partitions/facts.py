@@ -10,8 +10,6 @@ import numpy as np
 
 from paceline.data.partitions.partition import Partition, has_labels
 
-__all__ = ["Facts", "facts_of"]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Facts:

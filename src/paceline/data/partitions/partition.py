@@ -18,8 +18,6 @@ import numpy as np
 
 from paceline.errors import ConfigurationError, UnknownNameError
 
-__all__ = ["KINDS", "Partition", "PartitionFunction", "dirichlet", "has_labels", "iid", "labels_of", "shards"]
-
 PartitionFunction = Callable[[np.ndarray, int, int], Sequence[Any]]
 """Function of the targets, the number of clients and a seed that returns the sample numbers of each client."""
 

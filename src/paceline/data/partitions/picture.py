@@ -17,8 +17,6 @@ from paceline.data.partitions.facts import Facts
 from paceline.errors import ConfigurationError
 from paceline.show import svg
 
-__all__ = ["check_drawable", "draw"]
-
 _LEFT, _RIGHT, _TOP, _MARGIN = 78, 820, 118, 40
 _HEIGHT = 640  # of all bars, unless they would be too thick or too thin
 _THINNEST, _THICKEST, _SMALLEST_LABELLED = 3.0, 26.0, 16.0

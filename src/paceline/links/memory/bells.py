@@ -13,8 +13,6 @@ from typing import Protocol
 from paceline.links.memory.shared import CACHE_LINE, SharedMemory
 from paceline.links.watching import Watch
 
-__all__ = ["Bells", "SocketBells", "Watched"]
-
 _WORDS = CACHE_LINE // 8
 
 

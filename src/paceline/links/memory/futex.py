@@ -10,8 +10,6 @@ import platform
 import sys
 import time
 
-__all__ = ["wait", "wake"]
-
 # Little-endian machines only: the kernel compares the first four bytes of our 64-bit words.
 _NUMBERS = {"x86_64": 202, "aarch64": 98, "riscv64": 98, "ppc64le": 221}
 _WAIT, _WAKE = 0, 1  # not the PRIVATE forms: the word is shared between processes

@@ -11,8 +11,6 @@ from paceline.links.frames import Header, Place
 from paceline.links.memory.shared import SharedMemory
 from paceline.links.sending import SendOperation
 
-__all__ = ["LEAST_BYTES", "Lending"]
-
 LEAST_BYTES = 2**16
 """Smaller messages go through the ring: two copies cost less than waiting until the receiver has read them."""
 

@@ -7,8 +7,6 @@ from paceline.links.memory.lending import Lending
 from paceline.links.memory.rings import CHANNEL_BYTES, Reader, Writer
 from paceline.links.memory.shared import SharedMemory
 
-__all__ = ["RingWays"]
-
 
 class RingWays:
     """One rank's ends of the rings to and from every other rank of its host."""

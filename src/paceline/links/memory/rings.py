@@ -19,8 +19,6 @@ from paceline.links.receiving import RecvOperation
 from paceline.links.sending import SendOperation, SendQueue
 from paceline.model.sums import combine_into
 
-__all__ = ["CHANNEL_BYTES", "Reader", "Writer"]
-
 RING_BYTES = 2**22  # measured: the best of 1 to 8 MiB, with two and four ranks on two cores
 PIECE_BYTES = 2**19
 CHANNEL_BYTES = 2 * CACHE_LINE + RING_BYTES

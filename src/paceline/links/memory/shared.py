@@ -24,8 +24,6 @@ from torch import Tensor
 
 from paceline.links.memory import futex
 
-__all__ = ["SharedMemory", "aligned"]
-
 CACHE_LINE = 64
 
 

@@ -22,8 +22,6 @@ from paceline.errors import FrameError
 from paceline.links.tcp.attempts import Attempt, Attempts
 from paceline.links.tcp.handshake import Authenticator, Peer
 
-__all__ = ["ACCEPT_S", "MOST_PENDING", "Acceptor", "Handover"]
-
 _log = logging.getLogger("paceline")
 
 ACCEPT_S = 10.0

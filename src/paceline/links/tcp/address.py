@@ -11,8 +11,6 @@ from typing import Any
 
 from paceline.errors import ConfigurationError
 
-__all__ = ["PeerAddress", "listen", "resolve"]
-
 _BACKLOG = 1024  # all ranks of a run may connect to one rank at the same time
 
 

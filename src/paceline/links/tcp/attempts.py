@@ -8,8 +8,6 @@ import threading
 import time
 from collections.abc import Callable
 
-__all__ = ["Attempt", "Attempts"]
-
 _JOIN_S = 5.0
 
 

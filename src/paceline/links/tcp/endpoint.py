@@ -17,8 +17,6 @@ from paceline.links.tcp.handshake import Authenticator, Channel, Peer
 from paceline.links.tcp.streams import PlainStream, open_stream
 from paceline.links.tcp.way import TcpWay
 
-__all__ = ["TcpEndpoint", "TcpWays"]
-
 CONNECT_S = 3 * ACCEPT_S
 """Timeout of an attempt to connect. It is longer than the timeout of the accepting side, so that this side never gives
 up a connection that the accepting side uses."""

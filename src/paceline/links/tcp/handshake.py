@@ -36,8 +36,6 @@ from paceline.links.tcp.address import PeerAddress
 if TYPE_CHECKING:
     from paceline.links.tcp.identity import Identity
 
-__all__ = ["RUN_ID_BYTES", "Authenticator", "Channel", "Peer"]
-
 RUN_ID_BYTES = 16
 _NONCE_BYTES = _MAC_BYTES = 32
 _NAME_BYTES = 16

@@ -16,8 +16,6 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-__all__ = ["Identity"]
-
 # The certificate is valid while its process runs. No date is checked, so the clocks of hosts may differ.
 _VALID_FROM = datetime.datetime(2000, 1, 1)
 _VALID_UNTIL = datetime.datetime(9999, 12, 31)

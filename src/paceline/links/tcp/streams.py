@@ -5,8 +5,6 @@ from __future__ import annotations
 import socket as sockets
 import ssl
 
-__all__ = ["PlainStream", "TlsStream", "open_stream"]
-
 _RECORD_BYTES = 2**14  # the most that one TLS record holds
 
 

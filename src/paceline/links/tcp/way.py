@@ -14,8 +14,6 @@ from paceline.links.sending import SendOperation, SendQueue
 from paceline.links.tcp.streams import PlainStream
 from paceline.model.sums import combine_into
 
-__all__ = ["Endpoint", "TcpWay"]
-
 _MOST_BYTES = 2**40  # of one message; a header that announces more was not written by this program
 _BUFFER_BYTES = 2**16  # headers and small payloads are received here, several with one call
 _SCRATCH_BYTES = 2**18  # combined at a time: it stays in the second-level cache

@@ -10,8 +10,6 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten
 
-__all__ = ["likeness", "shapes_of"]
-
 _PLAIN = (int, float, str, bool, complex, bytes, type(None), torch.dtype, torch.device, torch.Size, type)
 _CODE = (types.FunctionType, types.BuiltinFunctionType)
 _OWN = ("_parameters", "_buffers", "_modules")

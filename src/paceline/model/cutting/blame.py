@@ -12,8 +12,6 @@ from paceline.errors import ConfigurationError
 from paceline.model.cutting.caches import without_caches
 from paceline.model.cutting.parts import Arguments
 
-__all__ = ["refusal"]
-
 Trace = Callable[[nn.Module, Arguments], object]
 
 

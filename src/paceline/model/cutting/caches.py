@@ -9,8 +9,6 @@ from typing import Any
 
 from torch import nn
 
-__all__ = ["without_caches"]
-
 _log = logging.getLogger("paceline")
 
 

@@ -15,8 +15,6 @@ from paceline.model.cutting.alike import likeness, shapes_of
 from paceline.model.cutting.counting import Count, counted, nbytes_of
 from paceline.model.cutting.parts import Arguments, Compute, Part, cannot_cross
 
-__all__ = ["Chain", "is_chain", "layers_in", "only_input"]
-
 
 def is_chain(module: nn.Module) -> bool:
     """Return whether a module only calls its children in order."""

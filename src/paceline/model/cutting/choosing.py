@@ -11,8 +11,6 @@ from itertools import accumulate
 
 from paceline.model.cutting.parts import Part
 
-__all__ = ["BYTE", "choose"]
-
 BYTE = 10.0
 """Operations per byte that crosses a cut. Assumes a link of a few gigabytes per second and a core of some tens of
 gigaflops.

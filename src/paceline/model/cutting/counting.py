@@ -17,8 +17,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
-__all__ = ["MOVED", "NOTHING", "Count", "attention_flops", "counted", "nbytes_of"]
-
 MOVED = 20.0
 """Operations per value written to memory: about what a core computes in that time."""
 

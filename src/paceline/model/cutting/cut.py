@@ -19,8 +19,6 @@ from paceline.task.calls import arguments_of, loss_from, target_of
 from paceline.task.losses import checked_loss
 from paceline.task.task import Task
 
-__all__ = ["Cut"]
-
 
 @dataclass(frozen=True, slots=True)
 class Cut:

@@ -23,8 +23,6 @@ from paceline.model.cutting.caches import without_caches
 from paceline.model.cutting.parts import Arguments
 from paceline.model.cutting.regions import changed_by, fold_regions
 
-__all__ = ["Exported", "computes", "export", "program_of", "symbols_in"]
-
 _CHECKS = ("_assert", "sym_constrain", "_guards_fn")
 """Operations that only check sizes."""
 

@@ -19,8 +19,6 @@ from paceline.model.cutting.exporting import Exported, computes, export
 from paceline.model.cutting.parts import Arguments
 from paceline.model.cutting.trial import Trial, try_out
 
-__all__ = ["trace_layers"]
-
 _SIZE = torch.ops.aten.sym_size.int
 
 

@@ -24,8 +24,6 @@ from paceline.model.tensor_parallel.spec import Shares
 from paceline.task.calls import arguments_of
 from paceline.task.task import Task
 
-__all__ = ["Layers", "few_samples", "samples_in"]
-
 _TRIED = (5, 7, 3, 11, 13, 2)
 """Numbers of samples to try a model with, in order of preference."""
 

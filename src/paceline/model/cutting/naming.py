@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
 
-__all__ = ["Names"]
-
 
 class Names:
     """Names of the parts of a model, in forward order. A part has the name of its layer: "blocks.1.norm"."""

@@ -8,8 +8,6 @@ from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor, nn
 
-__all__ = ["MOST_TENSORS", "Arguments", "Compute", "Part", "Parts", "cannot_cross"]
-
 MOST_TENSORS = 32
 """Maximum number of tensors that cross one cut."""
 _MOST_DIMENSIONS = 4

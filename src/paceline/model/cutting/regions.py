@@ -16,8 +16,6 @@ from torch._ops import HigherOrderOperator
 
 from paceline.errors import ConfigurationError
 
-__all__ = ["changed_by", "fold_regions"]
-
 _CHANGED = "changed_arguments"
 
 

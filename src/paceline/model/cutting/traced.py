@@ -17,8 +17,6 @@ from paceline.model.cutting.layer_by_layer import trace_layers
 from paceline.model.cutting.parts import MOST_TENSORS, Arguments, Compute, Part, cannot_cross
 from paceline.model.cutting.trial import Trial, try_out
 
-__all__ = ["Traced"]
-
 
 class Traced:
     """A module as a sequence of operations."""

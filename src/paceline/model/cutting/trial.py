@@ -15,8 +15,6 @@ from paceline.model.cutting.counting import Count, attention_flops, counted, nby
 from paceline.model.cutting.exporting import Exported
 from paceline.model.cutting.parts import Arguments
 
-__all__ = ["Trial", "run_counted", "try_out"]
-
 
 @dataclass(slots=True)
 class Trial:

@@ -17,8 +17,6 @@ from paceline.model.cutting.parts import Arguments
 from paceline.task.calls import arguments_of
 from paceline.task.task import Task
 
-__all__ = ["count_model", "without_data"]
-
 
 def count_model(task: Task, module: nn.Module, batch: Any) -> Count:
     """Return the cost of a forward pass of one sample. `batch` is a small batch of the task's data. `module` is not

@@ -14,8 +14,6 @@ from paceline.model.stages.stripping import buffers_of, by_dtype
 if TYPE_CHECKING:
     from paceline.model.engines.torch_engine import TorchEngine
 
-__all__ = ["AssembledModel"]
-
 
 class AssembledModel:
     """An engine with the whole model. Its parameters are allocated from `put` until the next batch."""

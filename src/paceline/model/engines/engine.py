@@ -20,8 +20,6 @@ from paceline.task.task import Task
 if TYPE_CHECKING:
     from paceline.model.cutting.layers import Layers
 
-__all__ = ["Engine", "Inspection", "Optimization", "Shards", "StageTracker", "Whole"]
-
 
 class Whole(Protocol):
     """The whole model, on a rank that has it."""

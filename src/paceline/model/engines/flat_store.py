@@ -16,8 +16,6 @@ from paceline.model.layout import flatten
 from paceline.model.memory import Account
 from paceline.model.stages.backward import Gradients
 
-__all__ = ["FlatStore"]
-
 
 class FlatStore:
     """All trainable parameters of a module. The module's parameters are views of one flat tensor: see `Binding`."""

@@ -26,8 +26,6 @@ from paceline.model.steps import UserStep, micro_batches
 from paceline.system.seeding import drawing
 from paceline.task.calls import loss_from, outputs_of
 
-__all__ = ["GradientPass"]
-
 
 class GradientPass:
     """Passes through a whole module. Gradients are written to the flat gradient of its store."""

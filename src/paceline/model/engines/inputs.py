@@ -10,8 +10,6 @@ from paceline.model.devices import Accelerator
 from paceline.model.engines.settings import Settings
 from paceline.system.seeding import part_seed, rank_seed, seed_all
 
-__all__ = ["Inputs"]
-
 
 class Inputs:
     """Samples of one rank.

@@ -19,8 +19,6 @@ from paceline.system.seeding import drawing, rng_preserved
 if TYPE_CHECKING:
     from paceline.model.engines.torch_engine import TorchEngine
 
-__all__ = ["TorchInspection"]
-
 
 class TorchInspection:
     """The whole model, as far as a rank has it."""

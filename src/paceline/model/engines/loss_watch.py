@@ -11,8 +11,6 @@ from paceline.task.calls import target_of
 from paceline.task.losses import cause_of
 from paceline.task.task import Task
 
-__all__ = ["LossWatch"]
-
 
 class LossWatch:
     """Looks at the losses of one batch."""

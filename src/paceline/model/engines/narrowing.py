@@ -15,8 +15,6 @@ from paceline.model.optimizer.placeholders import whole_parameters
 from paceline.model.optimizer.updates import Kept, Updates
 from paceline.model.stages.stripping import stripped
 
-__all__ = ["Narrowing"]
-
 
 class Narrowing:
     """Module, holding and settings of a rank, narrowed step by step. No memory is allocated for parameters."""

@@ -15,8 +15,6 @@ from paceline.model.optimizer.flat import Memory
 from paceline.model.optimizer.updates import Updates
 from paceline.task.task import Task
 
-__all__ = ["TorchOptimization"]
-
 
 class TorchOptimization:
     """The optimizers of a task, on what a rank stores."""

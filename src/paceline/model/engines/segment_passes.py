@@ -23,8 +23,6 @@ from paceline.model.stages.backward import Gradients
 from paceline.model.stages.passes import PassEnvironment, Passes
 from paceline.model.stages.stripping import buffers_of
 
-__all__ = ["SegmentPasses"]
-
 
 class Store(Protocol):
     """Where the parameters and gradients of the segments are: see `FlatStore` and `ShardStore`."""

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from paceline.model.autocast import Autocast
 from paceline.task.task import Task
 
-__all__ = ["Settings"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:

@@ -28,8 +28,6 @@ from paceline.model.memory.shape_segments import SegmentActivations
 from paceline.model.stages.arranged import length_after
 from paceline.task.task import Task
 
-__all__ = ["ShapeEngine"]
-
 
 class ShapeEngine:
     """Shapes and memory of one rank. Values that cross a cut have a size in bytes but no data.

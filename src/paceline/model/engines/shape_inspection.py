@@ -11,8 +11,6 @@ from paceline.data.samples import Samples
 from paceline.model.layout import Layout
 from paceline.task.task import Task
 
-__all__ = ["ShapeInspection"]
-
 
 class ShapeInspection:
     """Shape-only version of `TorchInspection`."""

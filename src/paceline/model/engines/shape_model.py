@@ -22,8 +22,6 @@ from paceline.model.optimizer.updates import Updates
 from paceline.model.recomputing import Recomputing
 from paceline.task.task import Task
 
-__all__ = ["HeldShapes", "ShapeModel"]
-
 
 class HeldShapes(NamedTuple):
     """What ranks with the same holding have in common."""

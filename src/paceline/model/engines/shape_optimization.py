@@ -12,8 +12,6 @@ from paceline.model.holding import Holding
 from paceline.model.memory import Account
 from paceline.model.optimizer.updates import Updates
 
-__all__ = ["ShapeOptimization"]
-
 
 class ShapeOptimization:
     """Shape-only version of `TorchOptimization`."""

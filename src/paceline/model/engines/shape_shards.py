@@ -10,8 +10,6 @@ from torch import Tensor
 from paceline.model.holding import Holding
 from paceline.model.memory import Account, Kind
 
-__all__ = ["ShapeShards"]
-
 
 class ShapeShards:
     """Shape-only version of `ShardStore`."""

@@ -22,8 +22,6 @@ from paceline.model.memory import Account
 from paceline.model.stages.backward import Gradients
 from paceline.model.stages.resizable import ResizableBuffer
 
-__all__ = ["ShardStore"]
-
 
 class ShardStore:
     """Shards of the trainable parameters of a module. Only this rank's shards are copied.

@@ -37,8 +37,6 @@ from paceline.model.memory import Account, Ledger
 from paceline.model.memory.computed import tensor_bytes
 from paceline.model.stages.resizable import ResizableBuffer
 
-__all__ = ["TorchEngine"]
-
 
 class TorchEngine:
     """A module, its parameters and gradients, and the passes through it.

@@ -6,8 +6,6 @@ from torch import Tensor
 
 from paceline.model.layout import Layout, real_view
 
-__all__ = ["UnitGradient"]
-
 
 class UnitGradient:
     """Gradients that autograd computed for the parameters of a unit, until they are written to the communication

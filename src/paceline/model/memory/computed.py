@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from paceline.model.optimizer.updates import FlatOptimizers, Updates
     from paceline.model.recomputing import Recomputing
 
-__all__ = ["ActivationMeter", "OptimizerMeter", "tensor_bytes"]
-
 T = TypeVar("T")
 
 

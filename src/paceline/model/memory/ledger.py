@@ -20,8 +20,6 @@ import threading
 from collections.abc import Mapping
 from typing import Literal
 
-__all__ = ["KINDS", "TOTAL", "Account", "Kind", "Ledger", "empty_peak"]
-
 Kind = Literal["parameters", "gradients", "optimizer", "activations", "buffers"]
 
 KINDS: tuple[Kind, ...] = ("parameters", "gradients", "optimizer", "activations", "buffers")

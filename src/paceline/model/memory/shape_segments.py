@@ -18,8 +18,6 @@ from paceline.model.stages.stripping import stripped
 if TYPE_CHECKING:
     from paceline.model.engines.shape_model import ShapeModel
 
-__all__ = ["SegmentActivations", "segment_bytes"]
-
 
 class SegmentActivations:
     """Activations of one rank's segments, recorded in its account pass by pass."""

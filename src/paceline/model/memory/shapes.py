@@ -24,8 +24,6 @@ from paceline.task.calls import loss_of
 if TYPE_CHECKING:
     from paceline.model.engines.shape_model import ShapeModel
 
-__all__ = ["ShapeMemory", "resized", "tried"]
-
 _log = logging.getLogger("paceline")
 
 

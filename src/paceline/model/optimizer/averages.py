@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from torch import Tensor
 
-__all__ = ["MovingAverage"]
-
 
 class MovingAverage:
     """Moving average that starts from the first weights passed to `update`, as `torch.optim.swa_utils.AveragedModel`

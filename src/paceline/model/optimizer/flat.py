@@ -15,8 +15,6 @@ from paceline.model.layout import Layout, flatten
 from paceline.task.checks import waits_for_metric
 from paceline.task.task import Task
 
-__all__ = ["BLOCK", "FlatOptimizer", "Memory", "clip", "works_elementwise"]
-
 Memory = Callable[[slice], tuple[Tensor, Tensor]]
 """Return the parameters and the gradient of a slice of the layout, as views."""
 

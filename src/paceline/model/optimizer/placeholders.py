@@ -14,8 +14,6 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from paceline.model.layout import Layout
 from paceline.task.loops import copied
 
-__all__ = ["whole_parameters"]
-
 
 def whole_parameters(part: nn.Module, whole: Layout) -> nn.Module:
     """Return a copy of a part of a model that has all trainable parameters of the model.

@@ -25,8 +25,6 @@ from paceline.model.layout import Layout
 from paceline.model.optimizer.flat import FlatOptimizer
 from paceline.model.optimizer.updates import FlatOptimizers, Updates
 
-__all__ = ["SavedOptimizerState", "keep_module", "keep_updates", "load_module", "names_of_state"]
-
 _KIND = "optimizer"
 _NAME = re.compile(
     r"optimizer(?:\.(?P<which>[^/]+))?/(?P<name>.+?)(?:\[(?:(?P<dim>\d+)@)?(?P<a>\d+):(?P<b>\d+)\])?/(?P<key>[^/]+)"

@@ -12,8 +12,6 @@ from paceline.model.layout import Layout
 from paceline.model.optimizer.flat import FlatOptimizer, Memory, clip, works_elementwise
 from paceline.task.task import Task
 
-__all__ = ["FlatOptimizers", "Updates", "all_work_elementwise"]
-
 
 def all_work_elementwise(task: Task, module: nn.Module) -> bool:
     """Return whether all optimizers are elementwise, so that shards may split a parameter."""

@@ -9,8 +9,6 @@ from torch import Tensor
 from paceline.context.segment import GroupReduction, ReduceKind
 from paceline.errors import ConfigurationError
 
-__all__ = ["PARTS", "arrived", "length_after", "of_wanted", "sent", "spread"]
-
 PARTS = ("scatter", "take", "gather")
 """Kinds of reduction that change the size of a value."""
 

@@ -16,8 +16,6 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 
-__all__ = ["Gradients", "Weights", "gradients", "input_gradients"]
-
 Gradients = list[Tensor | None]
 """Gradients; None where the outputs do not depend on the tensor."""
 End = Tensor | GradientEdge

@@ -24,8 +24,6 @@ from paceline.model.memory import Account, Ledger
 from paceline.model.replay_point import ReplayPoint
 from paceline.model.stages.backward import Gradients, Weights, gradients, input_gradients
 
-__all__ = ["PassBytes", "PassEnvironment", "Passes"]
-
 
 class _Given(NamedTuple):
     """Inputs of a forward pass of one micro-batch: see `Passes.forward`."""

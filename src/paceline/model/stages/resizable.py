@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from torch import Tensor
 
-__all__ = ["ResizableBuffer"]
-
 
 class ResizableBuffer:
     """A flat tensor, allocated or freed."""

@@ -13,8 +13,6 @@ from paceline.model.cutting.cut import Cut
 from paceline.model.layout import flatten
 from paceline.task.loops import copied
 
-__all__ = ["buffers_of", "by_dtype", "flat_by_dtype", "stripped"]
-
 
 def stripped(module: nn.Module, cut: Cut, held: Sequence[int]) -> nn.Module:
     """Return a copy of a module for the held segments.

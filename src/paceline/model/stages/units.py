@@ -14,8 +14,6 @@ import torch
 
 from paceline.model.layout import Layout
 
-__all__ = ["ParameterGroup", "ShardUnit", "laid_out", "parameter_groups", "units_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class ParameterGroup:

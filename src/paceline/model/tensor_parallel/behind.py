@@ -18,8 +18,6 @@ from paceline.model.cutting.trial import Trial, run_counted
 from paceline.task.calls import own_loss, target_of
 from paceline.task.task import Task
 
-__all__ = ["with_loss"]
-
 _PREFIX = "(loss)."
 """Prefix for the names of the loss's own tensors. No module has such names."""
 

@@ -24,8 +24,6 @@ from paceline.model.tensor_parallel.found import Region
 from paceline.model.tensor_parallel.operations import enter
 from paceline.model.tensor_parallel.spec import Split, widened
 
-__all__ = ["ENTERED", "Built", "Joint"]
-
 
 class Joint(NamedTuple):
     """Reduction of a value, and of its gradient."""

@@ -20,8 +20,6 @@ from paceline.model.tensor_parallel.following import (
 )
 from paceline.model.tensor_parallel.views import Refine, viewed
 
-__all__ = ["DIMENSIONS"]
-
 
 def _view(look: Follower, node: fx.Node) -> State:
     value, split = first_of(look, node)

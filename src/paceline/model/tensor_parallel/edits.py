@@ -14,19 +14,6 @@ from paceline.context.segment import ReduceKind
 from paceline.model.tensor_parallel.operations import look_up
 from paceline.model.tensor_parallel.spec import Split, narrowed
 
-__all__ = [
-    "Edit",
-    "Given",
-    "Made",
-    "Step",
-    "add_part",
-    "become",
-    "drop_bias",
-    "look_up_part",
-    "resize",
-    "take_part",
-]
-
 Edit = Callable[[fx.Graph, fx.Node, int, int], fx.Node]
 """Function of a rank's graph, an operation in it, the rank's position and the size of the group. It returns the
 operation that replaces the given one.

@@ -21,8 +21,6 @@ from paceline.model.tensor_parallel.entropy import (
 from paceline.model.tensor_parallel.following import Follower, NoRule, Rule, State, argument, dim_of, first_of
 from paceline.model.tensor_parallel.spec import Split
 
-__all__ = ["ENTROPIES"]
-
 
 def _cross_entropy(look: Follower, node: fx.Node) -> State:
     value, split = _classes(look, node)

@@ -11,8 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["cross_entropy", "entropy_sums", "exponentials", "highest", "log_of", "minus", "nll", "picked"]
-
 _NARROW = (torch.float16, torch.bfloat16)
 _NONE, _MEAN = 0, 1
 """Torch's numbers of reductions. 2 is the sum."""

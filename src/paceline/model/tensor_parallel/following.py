@@ -10,8 +10,6 @@ from torch import fx
 from paceline.model.tensor_parallel.edits import Step
 from paceline.model.tensor_parallel.spec import Split
 
-__all__ = ["Follower", "NoRule", "Rule", "State", "argument", "dim_of", "first_of", "name_of"]
-
 State = Split | list[Split] | None
 
 

@@ -12,8 +12,6 @@ from paceline.model.tensor_parallel.edits import Edit, Step
 from paceline.model.tensor_parallel.following import State, name_of
 from paceline.model.tensor_parallel.spec import Split
 
-__all__ = ["Facts", "Product", "Region", "Role", "Stuck", "product_of"]
-
 Role = Literal["column", "row", "vocabulary", "gathered"]
 """Role of a weight. Gathered: split by columns, and the outputs are gathered immediately."""
 

@@ -14,8 +14,6 @@ from torch import Tensor
 
 from paceline.model.tensor_parallel.spec import narrowed
 
-__all__ = ["attend", "drop_out", "enter", "look_up"]
-
 
 def enter(value: Tensor) -> Tensor:
     """Return a view of the value. Its gradient is summed over the ranks (Megatron's f)."""

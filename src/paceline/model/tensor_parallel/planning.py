@@ -21,8 +21,6 @@ from paceline.model.tensor_parallel.found import Facts, Region, Role, Stuck, pro
 from paceline.model.tensor_parallel.region import follow
 from paceline.model.tensor_parallel.spec import Split
 
-__all__ = ["find", "find_with_loss", "roles_of", "wants_loss"]
-
 
 def find(facts: Facts, roles: Mapping[str, Role], size: int) -> Region:
     """Split the model by the roles of its weights. Without roles, split it wherever possible."""

@@ -26,8 +26,6 @@ from paceline.model.tensor_parallel.rules import RULES
 from paceline.model.tensor_parallel.spec import Split
 from paceline.model.tensor_parallel.views import Refine
 
-__all__ = ["Walk", "follow", "refine"]
-
 _TURNS = 4
 """Maximum restarts for each weight with a role. A restart follows if its columns must be split in another way."""
 

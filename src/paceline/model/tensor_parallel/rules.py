@@ -17,8 +17,6 @@ from paceline.model.tensor_parallel.following import Follower, NoRule, Rule, Sta
 from paceline.model.tensor_parallel.operations import attend, drop_out
 from paceline.model.tensor_parallel.spec import Split
 
-__all__ = ["RULES"]
-
 # Elementwise operations
 
 

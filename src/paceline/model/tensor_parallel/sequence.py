@@ -21,8 +21,6 @@ from paceline.model.tensor_parallel.region import Walk, refine
 from paceline.model.tensor_parallel.spec import Split
 from paceline.model.tensor_parallel.views import Refine
 
-__all__ = ["follow_sequence"]
-
 _TURNS = 16
 _BEGINNINGS = ("embedding", "linear")
 """Operations after which a sequence may be split, if nothing before them has a gradient."""

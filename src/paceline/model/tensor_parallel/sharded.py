@@ -21,8 +21,6 @@ from paceline.model.tensor_parallel.planning import find, find_with_loss, wants_
 from paceline.model.tensor_parallel.sequence import follow_sequence
 from paceline.model.tensor_parallel.spec import Shares
 
-__all__ = ["Sharded"]
-
 _log = logging.getLogger("paceline")
 
 

@@ -11,8 +11,6 @@ from torch import Tensor
 
 from paceline.schedules.collectives.steps import chunk_bounds
 
-__all__ = ["Shares", "Split", "narrowed", "widened"]
-
 
 @dataclass(frozen=True, slots=True)
 class Split:

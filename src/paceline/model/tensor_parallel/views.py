@@ -9,8 +9,6 @@ from fractions import Fraction
 
 from paceline.model.tensor_parallel.spec import Split
 
-__all__ = ["Refine", "viewed"]
-
 
 class Refine(Exception):  # noqa: N818  (no error: the walk is repeated with these blocks and units)
     """The columns must be split in another way: in more blocks, or in larger units."""

@@ -12,8 +12,6 @@ from collections.abc import Sequence
 
 from paceline.schedules.collectives.matching import Match, ScheduleError
 
-__all__ = ["waves"]
-
 _Node = tuple[int, int]
 """A rank and the number of one of its rounds."""
 

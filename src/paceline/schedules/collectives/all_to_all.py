@@ -14,8 +14,6 @@ from paceline.schedules.collectives.group import check_group
 from paceline.schedules.collectives.plan import GroupPlan, shifted_chunks
 from paceline.schedules.collectives.steps import Buffer, Chunks, Copy, Recv, Round, Schedule, Send
 
-__all__ = ["plan", "schedule"]
-
 
 def schedule(rank: int, size: int) -> Schedule:
     check_group(rank, size)

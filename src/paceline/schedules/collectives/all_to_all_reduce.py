@@ -22,8 +22,6 @@ from paceline.schedules.collectives.steps import (
     Step,
 )
 
-__all__ = ["schedule"]
-
 _WHOLE = Chunks(0, 1)
 
 

@@ -12,8 +12,6 @@ from __future__ import annotations
 from paceline.schedules.collectives.group import check_group
 from paceline.schedules.collectives.steps import Chunks, Recv, Round, Schedule, Send
 
-__all__ = ["schedule"]
-
 _NOTHING = Chunks(0, 0)
 
 

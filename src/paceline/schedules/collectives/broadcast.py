@@ -11,8 +11,6 @@ from __future__ import annotations
 from paceline.schedules.collectives.group import check_group, largest_power_of_two
 from paceline.schedules.collectives.steps import Chunks, Recv, Round, Schedule, Send
 
-__all__ = ["flat", "tree"]
-
 _WHOLE = Chunks(0, 1)
 
 

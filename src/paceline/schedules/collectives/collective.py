@@ -22,8 +22,6 @@ from paceline.schedules.collectives.steps import (
     chunk_slice,
 )
 
-__all__ = ["Action", "Collective", "actions", "scratch_length", "uneven_bounds"]
-
 
 @dataclass(frozen=True, slots=True)
 class Collective:

@@ -17,8 +17,6 @@ from paceline.schedules.collectives.plan import GroupPlan, Ints, plan_of_schedul
 from paceline.schedules.collectives.steps import Chunks, Schedule
 from paceline.schedules.collectives.wavefront import run_wavefront
 
-__all__ = ["Traffic", "count"]
-
 
 @dataclass(frozen=True, slots=True)
 class Traffic:

@@ -17,8 +17,6 @@ from paceline.schedules.collectives.matching import Match, Position, ScheduleErr
 from paceline.schedules.collectives.network import Floats, NetworkCosts
 from paceline.schedules.collectives.plan import GroupPlan, Ints
 
-__all__ = ["Messages", "messages_of_matches", "messages_of_plan", "run_exact"]
-
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Messages:

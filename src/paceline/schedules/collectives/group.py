@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from paceline.errors import ConfigurationError
 from paceline.schedules.collectives.steps import Accumulate, Chunks, Copy, Recv, Reduce, Round, Send, Step
 
-__all__ = ["check_group", "embed", "largest_power_of_two"]
-
 
 def check_group(rank: int, size: int, root: int = 0) -> None:
     """Raise an error if the group is empty, or if the rank or the root is not in it."""

@@ -13,8 +13,6 @@ from __future__ import annotations
 from paceline.schedules.collectives.group import check_group, largest_power_of_two
 from paceline.schedules.collectives.steps import Chunks, Recv, Reduce, Round, Schedule, Send
 
-__all__ = ["schedule"]
-
 
 def schedule(rank: int, size: int) -> Schedule:
     check_group(rank, size)

@@ -22,8 +22,6 @@ from paceline.schedules.collectives.group import check_group, embed
 from paceline.schedules.collectives.plan import GroupPlan, in_sequence, plan_of_schedules, side_by_side
 from paceline.schedules.collectives.steps import Schedule
 
-__all__ = ["plan", "schedule"]
-
 
 def schedule(rank: int, size: int, hosts: Sequence[int] | None = None) -> Schedule:
     """Return one rank's schedule. `hosts[r]` is the number of rank r's host; None if all ranks share one."""

@@ -9,8 +9,6 @@ from typing import Literal, NamedTuple
 from paceline.errors import PacelineError
 from paceline.schedules.collectives.steps import Chunks, Recv, Reduce, Schedule, Send, Step
 
-__all__ = ["Match", "Position", "ScheduleError", "match", "steps_of"]
-
 
 class Position(NamedTuple):
     """Position of a step: rank, number of its round, number of the step in the round."""

@@ -13,8 +13,6 @@ from __future__ import annotations
 from paceline.schedules.collectives.group import check_group
 from paceline.schedules.collectives.steps import Chunks, Recv, Reduce, Round, Schedule, Send
 
-__all__ = ["schedule"]
-
 _WHOLE = Chunks(0, 1)
 
 

@@ -11,8 +11,6 @@ import numpy.typing as npt
 from paceline.errors import ConfigurationError
 from paceline.schedules.collectives.plan import Ints, chunk_offsets
 
-__all__ = ["Floats", "LinkCost", "NetworkCosts", "chunk_bytes", "link_cost"]
-
 Floats = npt.NDArray[np.float64]
 PerMessage = Callable[[Ints, Ints], Floats]
 

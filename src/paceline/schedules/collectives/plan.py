@@ -19,18 +19,6 @@ from paceline.schedules.collectives.align import waves
 from paceline.schedules.collectives.matching import Match, match
 from paceline.schedules.collectives.steps import Schedule, chunk_bounds
 
-__all__ = [
-    "GroupPlan",
-    "GroupRound",
-    "Ints",
-    "Pairing",
-    "chunk_offsets",
-    "in_sequence",
-    "plan_of_schedules",
-    "shifted_chunks",
-    "side_by_side",
-]
-
 Ints = npt.NDArray[np.int64]
 
 

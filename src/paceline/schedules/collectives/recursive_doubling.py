@@ -14,8 +14,6 @@ from __future__ import annotations
 from paceline.schedules.collectives.group import check_group, largest_power_of_two
 from paceline.schedules.collectives.steps import Buffer, Chunks, Copy, Recv, Reduce, Round, Schedule, Send
 
-__all__ = ["schedule"]
-
 _WHOLE = Chunks(0, 1)
 _OLD = Chunks(0, 1, Buffer.SCRATCH)
 

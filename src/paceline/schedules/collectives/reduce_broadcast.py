@@ -11,8 +11,6 @@ from __future__ import annotations
 from paceline.schedules.collectives import broadcast, reduce
 from paceline.schedules.collectives.steps import Schedule
 
-__all__ = ["schedule"]
-
 
 def schedule(rank: int, size: int, root: int = 0) -> Schedule:
     return Schedule(1, reduce.flat(rank, size, root).rounds + broadcast.flat(rank, size, root).rounds)

@@ -13,8 +13,6 @@ from paceline.schedules.collectives import all_gather, reduce_scatter
 from paceline.schedules.collectives.plan import GroupPlan, in_sequence
 from paceline.schedules.collectives.steps import Schedule
 
-__all__ = ["plan", "schedule"]
-
 
 def schedule(rank: int, size: int) -> Schedule:
     return Schedule(size, reduce_scatter.schedule(rank, size).rounds + all_gather.schedule(rank, size).rounds)

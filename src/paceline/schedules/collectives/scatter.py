@@ -11,8 +11,6 @@ from __future__ import annotations
 from paceline.schedules.collectives.group import check_group
 from paceline.schedules.collectives.steps import Chunks, Recv, Schedule, Send
 
-__all__ = ["schedule"]
-
 
 def schedule(rank: int, size: int, root: int = 0) -> Schedule:
     check_group(rank, size, root)

@@ -15,21 +15,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-__all__ = [
-    "Accumulate",
-    "Buffer",
-    "Chunks",
-    "Copy",
-    "Recv",
-    "Reduce",
-    "Round",
-    "Schedule",
-    "Send",
-    "Step",
-    "chunk_bounds",
-    "chunk_slice",
-]
-
 
 class Buffer(Enum):
     """The tensor of a rank that a step reads or writes."""

@@ -24,8 +24,6 @@ from paceline.schedules.collectives.plan import GroupPlan
 from paceline.schedules.collectives.steps import Schedule
 from paceline.schedules.collectives.wavefront import OutOfOrder, run_wavefront
 
-__all__ = ["Timing", "time_schedule"]
-
 _WIDE = 8
 """Messages per round above which arrays are faster than single messages. Measured; affects speed only."""
 

@@ -15,8 +15,6 @@ from paceline.costs.transfers import ResourceArray, sort_arrivals
 from paceline.schedules.collectives.network import Floats, NetworkCosts
 from paceline.schedules.collectives.plan import GroupPlan, Ints, Pairing
 
-__all__ = ["OutOfOrder", "run_wavefront"]
-
 
 class OutOfOrder(Exception):  # noqa: N818  (not an error: the caller uses another method)
     """A message may reach an in port before one of an earlier round."""

@@ -11,8 +11,6 @@ from __future__ import annotations
 from enum import Enum
 from typing import NamedTuple
 
-__all__ = ["Action", "Actions", "Order", "Phase", "stage_of"]
-
 
 class Phase(Enum):
     """The work on one micro-batch in one stage."""

@@ -11,8 +11,6 @@ from __future__ import annotations
 
 from paceline.schedules.pipeline.actions import Action, Actions, Phase
 
-__all__ = ["actions"]
-
 
 def actions(rank: int, stages: int, microbatches: int, chunks: int = 1) -> Actions:
     every = range(microbatches)

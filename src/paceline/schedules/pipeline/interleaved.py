@@ -18,8 +18,6 @@ from paceline.schedules.collectives.steps import chunk_bounds
 from paceline.schedules.pipeline.actions import Action, Actions, Phase
 from paceline.schedules.pipeline.turns import in_turns
 
-__all__ = ["actions"]
-
 
 def actions(rank: int, stages: int, microbatches: int, chunks: int) -> Actions:
     groups = _groups(stages, microbatches)

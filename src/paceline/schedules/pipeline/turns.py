@@ -7,8 +7,6 @@ from itertools import chain
 
 from paceline.schedules.pipeline.actions import Action, Actions, Phase
 
-__all__ = ["in_turns", "weights_later"]
-
 
 def in_turns(forwards: Sequence[Action], backwards: Sequence[Action], first: int) -> Actions:
     """Return `first` forwards, then one forward and one backward alternating, then the remaining backwards."""

@@ -14,8 +14,6 @@ from paceline.schedules.pipeline import one_f_one_b
 from paceline.schedules.pipeline.actions import Actions
 from paceline.schedules.pipeline.turns import weights_later
 
-__all__ = ["actions"]
-
 
 def actions(rank: int, stages: int, microbatches: int, chunks: int = 1) -> Actions:
     return weights_later(one_f_one_b.actions(rank, stages, microbatches), lag=rank)

@@ -9,8 +9,6 @@ from __future__ import annotations
 from paceline.schedules.pipeline.actions import Action, Actions, Phase
 from paceline.schedules.pipeline.turns import in_turns, weights_later
 
-__all__ = ["actions"]
-
 
 def actions(rank: int, stages: int, microbatches: int, chunks: int = 1) -> Actions:
     forwards = [Action(Phase.FORWARD, micro) for micro in range(microbatches)]

@@ -20,8 +20,6 @@ from paceline.schedules.topologies.parsing import parse_topology
 from paceline.schedules.topologies.topology import Topology
 from paceline.schedules.topologies.weights import WEIGHTS, goes_both_ways
 
-__all__ = ["build_topology"]
-
 _DEFAULT_WEIGHTS = "metropolis"
 
 

@@ -11,8 +11,6 @@ from paceline.errors import ConfigurationError
 from paceline.schedules.topologies.graph import Graph, components
 from paceline.schedules.topologies.mixing import Mixing
 
-__all__ = ["check_connected", "check_settles"]
-
 _ANYWAY = "allow_disconnected=True accepts it"
 
 

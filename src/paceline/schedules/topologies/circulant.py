@@ -18,8 +18,6 @@ import numpy as np
 
 from paceline.schedules.topologies.graph import Floats, Graph, Ints, check_size, directed_edges
 
-__all__ = ["circle", "complete", "exponential", "one_peer_exponential", "ring"]
-
 
 def ring(peers: int) -> Graph:
     return Graph(peers=peers, steps=(_edges(peers, (1, -1)),), positions=circle(peers))

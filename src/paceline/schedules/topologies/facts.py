@@ -12,8 +12,6 @@ from paceline.schedules.topologies.reach import diameter
 from paceline.schedules.topologies.spectrum import spectral_gap, steps_to_consensus
 from paceline.schedules.topologies.topology import Topology
 
-__all__ = ["Facts", "facts_of"]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Facts:

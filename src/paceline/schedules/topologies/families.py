@@ -9,8 +9,6 @@ from types import MappingProxyType
 from paceline.schedules.topologies import circulant, lattice, random_graphs, star
 from paceline.schedules.topologies.graph import Graph
 
-__all__ = ["FAMILIES", "Family"]
-
 
 @dataclass(frozen=True, slots=True)
 class Family:

@@ -14,8 +14,6 @@ from typing import Any
 from paceline.errors import ConfigurationError
 from paceline.schedules.topologies.graph import Graph, directed_edges, undirected_edges
 
-__all__ = ["graph_of_edge_file", "graph_of_networkx", "is_networkx", "read_text"]
-
 
 def is_networkx(value: object) -> bool:
     """Return whether this is a networkx graph. It is recognized by its methods, without importing networkx."""

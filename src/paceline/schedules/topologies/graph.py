@@ -9,8 +9,6 @@ import numpy.typing as npt
 
 from paceline.errors import ConfigurationError
 
-__all__ = ["Floats", "Graph", "Ints", "check_size", "components", "directed_edges", "undirected_edges"]
-
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 

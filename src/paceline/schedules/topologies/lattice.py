@@ -18,8 +18,6 @@ import numpy as np
 from paceline.errors import ConfigurationError
 from paceline.schedules.topologies.graph import Floats, Graph, Ints, undirected_edges
 
-__all__ = ["grid", "hypercube", "path", "torus"]
-
 
 def path(peers: int) -> Graph:
     return grid(peers, rows=1)

@@ -16,8 +16,6 @@ from paceline.schedules.topologies.graph import Floats
 from paceline.schedules.topologies.mixing import Mixing, mixing_of_entries
 from paceline.schedules.topologies.weights import check_sums
 
-__all__ = ["MATRIX_FILES", "mixing_of_matrix", "read_matrix"]
-
 MATRIX_FILES = (".npy", ".csv")
 
 _FORM = "give one row and one column per peer, each with the sum 1"

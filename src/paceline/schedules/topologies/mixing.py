@@ -8,8 +8,6 @@ import numpy as np
 
 from paceline.schedules.topologies.graph import Floats, Ints
 
-__all__ = ["Mixing", "mixing_of_entries"]
-
 
 @dataclass(frozen=True, eq=False, slots=True, repr=False)
 class Mixing:

@@ -11,8 +11,6 @@ from typing import Any
 from paceline.errors import ConfigurationError, UnknownNameError
 from paceline.schedules.topologies.families import FAMILIES
 
-__all__ = ["parse_topology"]
-
 
 def parse_topology(words: str) -> tuple[str, dict[str, Any]]:
     """Return the name of a family, and its parameters."""

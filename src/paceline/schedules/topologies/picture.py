@@ -13,8 +13,6 @@ from paceline.schedules.topologies.layout import DrawnEdge, Layout, lay_out
 from paceline.schedules.topologies.topology import Topology
 from paceline.show import svg
 
-__all__ = ["check_drawable", "draw"]
-
 _MARGIN, _TOP, _BOX, _KEY = 48, 104, 620, 120
 _MOST_PEERS, _MOST_EDGES = 2_000, 20_000
 _SMALLEST_LABELLED = 7.0

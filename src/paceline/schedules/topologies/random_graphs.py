@@ -14,8 +14,6 @@ from paceline.errors import ConfigurationError
 from paceline.schedules.topologies.given import graph_of_networkx
 from paceline.schedules.topologies.graph import Graph, check_size
 
-__all__ = ["erdos_renyi", "random_regular"]
-
 
 def random_regular(peers: int, degree: int = 4, seed: int = 0) -> Graph:
     import networkx

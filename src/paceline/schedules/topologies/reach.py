@@ -10,8 +10,6 @@ from paceline.schedules.topologies.mixing import Mixing
 from paceline.schedules.topologies.rotation import weights_by_distance
 from paceline.schedules.topologies.topology import Topology
 
-__all__ = ["diameter"]
-
 Heard = npt.NDArray[np.uint64]
 """The sources that have reached each peer: a row of bits, one per source."""
 Tellings = list[tuple[Ints, Ints]]

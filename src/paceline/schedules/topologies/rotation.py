@@ -8,8 +8,6 @@ from paceline.schedules.topologies.graph import Floats
 from paceline.schedules.topologies.mixing import Mixing
 from paceline.schedules.topologies.topology import Topology
 
-__all__ = ["weights_by_distance"]
-
 
 def weights_by_distance(topology: Topology) -> list[Floats] | None:
     """Return, for each step, the weight by distance from sender to receiver; None if peers differ."""

@@ -25,8 +25,6 @@ from paceline.schedules.topologies.graph import Floats
 from paceline.schedules.topologies.rotation import weights_by_distance
 from paceline.schedules.topologies.topology import Topology
 
-__all__ = ["spectral_gap", "steps_to_consensus"]
-
 _DENSE_PEERS = 512
 _MOST_ITERATIONS = 2**17
 _ZERO_GAP = 1e-13

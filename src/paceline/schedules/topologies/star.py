@@ -7,8 +7,6 @@ import numpy as np
 from paceline.schedules.topologies.circulant import circle
 from paceline.schedules.topologies.graph import Graph, undirected_edges
 
-__all__ = ["star"]
-
 
 def star(peers: int) -> Graph:
     leaves = np.arange(1, peers)

@@ -8,8 +8,6 @@ from paceline.errors import ConfigurationError
 from paceline.schedules.topologies.graph import Floats, Ints
 from paceline.schedules.topologies.mixing import Mixing
 
-__all__ = ["Topology"]
-
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True, repr=False)
 class Topology:

@@ -20,8 +20,6 @@ from paceline.errors import ConfigurationError
 from paceline.schedules.topologies.graph import Floats, Ints
 from paceline.schedules.topologies.mixing import Mixing, mixing_of_entries
 
-__all__ = ["WEIGHTS", "check_sums", "goes_both_ways"]
-
 _TOLERANCE = 1e-7  # allows for rounding of the weights to float32
 
 

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 
 from paceline.errors import ConfigurationError
 
-__all__ = ["ALIASES", "OTHER_SYSTEMS", "OtherSystem", "answer"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OtherSystem:

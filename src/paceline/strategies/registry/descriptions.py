@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["FAMILIES", "IN_PIECES", "OTHERS", "SYNCHRONOUS", "Description", "description_of", "family_of"]
-
 SYNCHRONOUS = ("map-reduce", "all-reduce", "sync", "central-storage")
 """Strategies in which every update uses the whole batch."""
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from paceline.collectives import broadcast
 from paceline.context import Context
 
-__all__ = ["follow_buffers"]
-
 
 async def follow_buffers(ctx: Context) -> None:
     """Broadcast the buffers of the first worker to all workers."""

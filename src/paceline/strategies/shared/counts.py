@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from paceline.context import Context
 
-__all__ = ["Counts"]
-
 
 class Counts:
     """Named counters. They are Python integers while in use, because tensors are slow to count with."""

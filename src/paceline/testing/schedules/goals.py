@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-__all__ = ["CHUNK_PER_RANK", "GOALS", "Demand"]
-
 
 class Demand(NamedTuple):
     """`rank` must have, in its chunk `place`, the sum of `chunk` over the `contributors` (a bit mask of ranks)."""

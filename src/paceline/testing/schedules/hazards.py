@@ -8,8 +8,6 @@ from typing import NamedTuple
 from paceline.schedules.collectives.matching import Position, ScheduleError
 from paceline.schedules.collectives.steps import Accumulate, Buffer, Chunks, Copy, Round, Schedule, Send, Step
 
-__all__ = ["check_hazards"]
-
 
 class _Access(NamedTuple):
     buffer: str

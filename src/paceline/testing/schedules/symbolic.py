@@ -6,8 +6,6 @@ Two expressions are equal here exactly if they are equal up to a + b = b + a, wh
 
 from __future__ import annotations
 
-__all__ = ["Expressions", "ranks_of"]
-
 
 def ranks_of(bits: int) -> list[int]:
     """Return the ranks in a bit mask."""

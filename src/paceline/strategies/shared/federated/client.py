@@ -16,8 +16,6 @@ from paceline.strategies.shared.federated.messages import ANSWER, MODEL, Adjust
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["Client", "LocalWork", "drops_out"]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LocalWork:

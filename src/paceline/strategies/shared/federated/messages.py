@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["ANSWER", "MODEL", "Adjust", "Update"]
-
 MODEL = 1  # from the server
 ANSWER = 2  # from a client; header: number of samples trained on, and their mean loss
 

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     import numpy as np
     from torch import Tensor
 
-__all__ = ["FederatedServer", "sample_clients"]
-
 _log = logging.getLogger("paceline")
 
 

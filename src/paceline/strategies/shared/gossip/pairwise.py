@@ -28,8 +28,6 @@ from paceline.schedules.topologies import Topology
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["Pairwise"]
-
 # Message tags.
 _OFFER, _ANSWER, _FAREWELL = 1, 2, 3
 

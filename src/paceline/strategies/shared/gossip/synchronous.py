@@ -18,8 +18,6 @@ from paceline.schedules.topologies import Topology
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["ORDERS", "Synchronous"]
-
 ORDERS = ("combine-then-adapt", "adapt-then-combine")
 
 _PARAMETERS = 1  # message tag

@@ -12,8 +12,6 @@ from paceline.collectives import all_gather, all_reduce, choose_algorithm, reduc
 from paceline.context import Context, Net
 from paceline.strategies.shared.sharding.exchange import Exchange
 
-__all__ = ["Copies", "DataAxis", "ShardedMeshUpdate", "SharedUpdates"]
-
 
 class DataAxis(Protocol):
     """The update by ranks that hold the same segments."""

@@ -16,8 +16,6 @@ from paceline.collectives.tensors import square_of
 from paceline.context import Context, Net
 from paceline.strategies.shared.pipelining.data_axis import DataAxis
 
-__all__ = ["MeshUpdate"]
-
 _SHOWN = 2**30  # message tags that no other message uses
 _READY = 2**29
 

@@ -10,8 +10,6 @@ from paceline.context import BoundaryValues, Net
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["gradients_out", "outputs_out", "receive_gradients", "receive_outputs"]
-
 
 def outputs_out(
     net: Net, to: int, stage: int, micro: int, crossing: BoundaryValues

@@ -17,8 +17,6 @@ from paceline.strategies.shared.pipelining.stage import Stage
 from paceline.strategies.shared.pipelining.zero_stage import ZeroStage
 from paceline.strategies.shared.sharding.exchange import exchange_on
 
-__all__ = ["Plan", "SegmentedStrategy", "names_in"]
-
 _NEWS = 2**30  # a message tag that no other message uses
 _FINER = 4  # segments per stage if parameters are gathered and freed by segment
 

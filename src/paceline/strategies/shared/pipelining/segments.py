@@ -10,8 +10,6 @@ from paceline.context import BackwardPart, BoundaryValues, Net, Stages
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["Segments", "held_segments"]
-
 
 def held_segments(stages: Stages, ranks: int) -> list[list[int]]:
     """Return the segments of each rank of a pipeline with p ranks: rank k % p holds stage k."""

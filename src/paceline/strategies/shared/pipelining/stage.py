@@ -22,8 +22,6 @@ from paceline.strategies.shared.pipelining.segments import Segments
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["Stage"]
-
 _PARTS: dict[Phase, BackwardPart] = {
     Phase.BACKWARD: "both",
     Phase.INPUTS: "inputs",

@@ -14,8 +14,6 @@ from paceline.strategies.shared.sharding.units import completed_by, used_by
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["ZeroStage"]
-
 
 class ZeroStage(Segments):
     """Sharded segments. All ranks of the data axis make the same passes in the same order, some with no samples."""

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["Order"]
-
 
 @dataclass(frozen=True, slots=True)
 class Order:

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from paceline.errors import ConfigurationError
 
-__all__ = ["BUFFER", "ORDER", "PARAMETERS", "PUSH", "SHARD", "Policy"]
-
 # Message tags, with the headers of these messages.
 # A worker's gradient, one shard to each server: step, version, loss. A message without a header is a farewell.
 PUSH = 1

@@ -12,8 +12,6 @@ from paceline.context import Batch
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["Push", "in_order"]
-
 
 @dataclass(slots=True, eq=False)  # not frozen: simulations create millions, and frozen is slower
 class Push:

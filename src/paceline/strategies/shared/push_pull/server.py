@@ -25,8 +25,6 @@ from paceline.strategies.shared.push_pull.push import Push, in_order
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["Coordinator", "Follower"]
-
 
 class Server:
     """The common part of all servers: a shard, its updates, and sending it to workers."""

@@ -12,8 +12,6 @@ from paceline.strategies.shared.push_pull.policy import BUFFER, PARAMETERS, PUSH
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["Worker"]
-
 Door: TypeAlias = "tuple[int, Tensor | None]"
 """A server, and the memory that receives its shard."""
 

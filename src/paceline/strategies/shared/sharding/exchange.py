@@ -10,8 +10,6 @@ from paceline.context import Context, Net, Shards
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["ByMemory", "ByMessages", "Exchange", "exchange_on"]
-
 
 class Exchange(Protocol):
     """Exchange of the parameters and gradients of sharded units."""

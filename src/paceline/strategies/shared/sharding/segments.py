@@ -12,8 +12,6 @@ from paceline.strategies.shared.sharding.units import completed_by, used_by
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["SharedSegments"]
-
 _FEW = 5
 """With fewer segments, a third unit in memory would be a large part of the model.
 

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 
 from paceline.context import ShardedUnit
 
-__all__ = ["completed_by", "used_by"]
-
 
 def used_by(units: Sequence[ShardedUnit]) -> dict[int, list[int]]:
     """Return the units that contain the parameters of each segment."""

@@ -6,8 +6,6 @@ from paceline.collectives import all_gather, gradient_norm, reduce_own_shard, re
 from paceline.context import Context
 from paceline.strategies.shared.buffers import follow_buffers
 
-__all__ = ["share_by_memory", "share_by_messages"]
-
 
 async def share_by_memory(ctx: Context) -> None:
     """Train with one copy of the parameters in the host's shared memory. Each rank reduces and updates one shard."""
