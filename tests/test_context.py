@@ -20,18 +20,18 @@ from paceline.strategies.fedavg import FedAvg
 from paceline.trace import Kind
 
 MOST = {
-    Context: 14,
+    Context: 13,
     Data: 4,
     Model: 17,
     Stages: 9,
-    Shards: 8,
+    Shards: 5,
     Net: 10,
     Window: 3,
     Log: 9,
     Handle: 2,
     Sending: 1,
 }
-MOST_IN_ALL = 77
+MOST_IN_ALL = 73
 
 CLUSTERS = {
     "shared memory": lambda workers: pl.Local(workers=workers, threads=1),
