@@ -100,7 +100,7 @@ class MeshUpdate:
         for name, ranks in self._tied.items():
             await all_reduce(self._net.split(ranks), model.gradient[self._place_of(name)], "ring")
         await self._data.sum()
-        await self._data.apply(await self._norm() if model.clips else None)
+        await self._data.apply(self._norm)
 
     async def _norm(self) -> float:
         """Return the global gradient norm. Each rank adds its own part, and each parameter counts once."""
