@@ -123,7 +123,7 @@ class _Rank:
             await self._exchange.begin()
         async for step in ctx.rounds():
             await _follow_buffers(ctx, group)
-            whole = _whole(ctx.model.data.batch_of(0, step))
+            whole = _whole(ctx.batch_of(0, step))
             widest = _part(whole, 0, group.size).count if plan.zero > 1 else None
             batch = _part(whole, group.rank, group.size)
             microbatches = 4 * self._net.size if plan.microbatches is None else plan.microbatches
