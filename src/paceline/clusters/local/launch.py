@@ -62,7 +62,7 @@ class Processes:
         with contextlib.ExitStack() as stack:
             stack.enter_context(interrupts.protected())
             stack.enter_context(enough_open_files(self._job.ranks))
-            stack.callback(self._let_go)
+            stack.callback(self._drop_attributes)
             self._open(stack)
             # One callback each: an interrupt during the wait for the workers must not leave files open.
             stack.callback(self._requests.close)
@@ -111,7 +111,7 @@ class Processes:
         for channel in self._channels.values():
             channel.close()
 
-    def _let_go(self) -> None:
+    def _drop_attributes(self) -> None:
         """Drop all attributes now: an error's traceback may hold this object, and each mapping holds a descriptor."""
         vars(self).clear()
 
