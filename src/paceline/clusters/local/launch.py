@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
 
-from paceline.clusters.base import stopping
 from paceline.clusters.base.job import Consult
 from paceline.clusters.base.outcome import Outcome
 from paceline.clusters.base.roster import Roster
@@ -34,7 +33,7 @@ from paceline.links.memory.bells import SocketBells
 from paceline.links.memory.ring_ways import RingWays
 from paceline.links.memory.shared import SharedMemory
 from paceline.runs.run import Progress
-from paceline.system import interrupts
+from paceline.system import interrupts, stopping
 from paceline.system.user_code import user_code
 
 _log = logging.getLogger("paceline")

@@ -12,7 +12,6 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import Tensor
 
-from paceline.clusters.base import stopping
 from paceline.clusters.base.job import Job
 from paceline.clusters.base.news import Teller
 from paceline.clusters.base.outcome import Outcome
@@ -52,6 +51,7 @@ from paceline.model.devices import CPU
 from paceline.model.portable import module_in_place
 from paceline.model.replica import Replica
 from paceline.model.steps import micro_batches
+from paceline.system import stopping
 from paceline.system.seeding import part_seed, rank_seed
 from paceline.trace import Kind
 from paceline.trace.spans import NO_MESSAGE, message_id

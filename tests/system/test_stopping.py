@@ -10,7 +10,7 @@ from tasks import a_task, simulated
 
 import paceline as pl
 from paceline.checkpoints import Store
-from paceline.clusters.base import stopping
+from paceline.system import stopping
 
 
 class Signals:
