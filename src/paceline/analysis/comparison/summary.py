@@ -122,7 +122,7 @@ def _slow_rank(looked: Sequence[Seen]) -> list[str]:
     others = [
         f"{seen.name} {format_seconds(found.step_without_s)} instead of {format_seconds(found.step_s)}"
         for seen in slow
-        if (found := seen.diagnosis).step_without_s is not None and seen is not worst
+        if (found := seen.diagnosis).improves and found.step_without_s is not None and seen is not worst
     ]
     return said + ([f"Without it, a step of the others would take: {'; '.join(others)}."] if others else [])
 
