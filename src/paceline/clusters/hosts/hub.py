@@ -16,6 +16,7 @@ from paceline.clusters.hosts.hub_client import BEAT_S, patience_s
 from paceline.clusters.hosts.hub_socket import HubSocket, Sender
 from paceline.clusters.hosts.requests import Requests
 from paceline.clusters.hosts.table import Table, whereabouts
+from paceline.clusters.process.awaited_work import AwaitedWork
 from paceline.clusters.process.blame import ProcessState, explain
 from paceline.clusters.process.channel import Letter
 from paceline.clusters.process.letters import (
@@ -68,6 +69,7 @@ class Hub:
         memory.close_fd()  # only this process uses it
         self._board = StatusBoard(memory, job.ranks)
         self._board.last_step = job.steps
+        self._work = AwaitedWork(self._board, deadline_s)
         self._roster = Roster(job)
         self._clocks = [Clock() for _ in range(job.ranks)]
         self._asked_at_end = False
@@ -122,6 +124,8 @@ class Hub:
         self._go()
         while not self._roster.all_done:
             self._step()
+            if self._work.is_due():
+                self._work.look()
             if stopping.wanted():
                 self._tell(self._job.reporter, "stop")
             stopping.check()
@@ -235,7 +239,7 @@ class Hub:
             self._hearing.add(rank)
             self._note_beat(rank, values.pop("leaves"), values.pop("hears"))
             self._board.copy_own(rank, values, reports=rank == self._job.reporter)
-            self._tell(rank, "beat")
+            self._tell(rank, "beat", {"awaited_work": self._board.awaited_work(rank)})
         elif letter.word == "ping":
             reading = Reading(values["asked_s"], values["answer_s"], time.monotonic())
             self._clocks[rank].note(reading, at_end=self._asked_at_end)

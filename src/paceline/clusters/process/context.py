@@ -15,6 +15,7 @@ from torch import Tensor
 from paceline.clusters.base.job import Job
 from paceline.clusters.base.news import Teller
 from paceline.clusters.base.outcome import Outcome
+from paceline.clusters.process.awaited_work import LIMIT
 from paceline.clusters.process.computing import ComputeOperation
 from paceline.clusters.process.driver import Driver
 from paceline.clusters.process.gradient_duration import duration_of
@@ -96,7 +97,7 @@ class ProcessContext(Rank):
             clock.use(self.board.clock)
         self.duration = duration_of(rank, stragglers, compute, self.delay_rng, self.outcome)
         self.deadline_s = deadline_s
-        self.native = NativeGroups(store_path, job.ranks, deadline_s)
+        self.native = NativeGroups(store_path, job.ranks, LIMIT * deadline_s)
         self._start_s = math.inf  # before the run's clock starts, `now` is minus infinity: no time passes
         self.wiring = wiring
         # A network moves messages while the processor computes.
@@ -111,11 +112,9 @@ class ProcessContext(Rank):
         self.model = ProcessLearner(self, _replica(job, rank, device))
 
     def _open_port(self) -> Port:
-        link, bells = self.wiring.emulated, self.board.bells
+        links, bells = self.wiring.emulated, self.board.bells
         ends = (self.rank, self.job.ranks, self.wiring.ways, bells, self._note_sent, self._note_received)
-        if link is None:
-            return Port(*ends)
-        return EmulatedPort(*ends, latency_s=link.latency_s, seconds_per_byte=link.seconds_per_byte)
+        return Port(*ends) if links is None else EmulatedPort(*ends, links=links)
 
     @contextlib.contextmanager
     def clock_stopped(self) -> Iterator[None]:
