@@ -173,6 +173,8 @@ class Logbook:
         if self._average is not None:
             self._average.follow(step + 1)
         reported, self._reported = self._reported, {}
+        if rank.job.task is not None and rank.job.task.schedule is not None:
+            reported |= rank.model.replica.updates.learning_rates()
         record = self._draft(step, reported)
         ends = False
         if self._seen is not None:
