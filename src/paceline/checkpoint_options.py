@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import logging
 import math
 import os
-import signal
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline.checkpoints import Checkpoint, Store
-from paceline.clusters.base import stopping
 from paceline.clusters.base.checkpoint_plan import CheckpointPlan
 from paceline.clusters.base.generations import GenerationPlan
 from paceline.clusters.base.job import Cluster, Job
 from paceline.costs.units import parse_seconds
-from paceline.errors import ConfigurationError, PacelineError
+from paceline.errors import ConfigurationError
 from paceline.strategies import describe
 from paceline.task.fingerprint import changes, fingerprint, layers, settings
 
@@ -266,46 +263,3 @@ def _ranks(roles: Sequence[str]) -> str:
     workers = len(roles) - servers
     words = f"{workers} worker{'s' if workers > 1 else ''}"
     return f"{words} and {servers} server{'s' if servers > 1 else ''}" if servers else words
-
-
-# The end of a run
-
-
-@contextlib.contextmanager
-def checkpointing(job: Job, cluster: Cluster) -> Iterator[None]:
-    """Save checkpoints during the run in this block. If it ends early, the message tells how to resume it."""
-    plan = job.checkpointing
-    if plan is None:
-        yield
-        return
-    with contextlib.ExitStack() as stack:
-        stack.callback(plan.store.unlock)
-        stop = stack.enter_context(stopping.stops_kept())
-        if cluster.launch_id is None:
-            plan.store.begin(job.generations.first)
-            stack.callback(plan.store.end)
-        try:
-            yield
-        except ConfigurationError:  # the run did not start
-            raise
-        except PacelineError as error:
-            error.add_note(_advice(plan.store))
-            raise
-        except KeyboardInterrupt:
-            raise KeyboardInterrupt(_advice(plan.store)) from None
-        if stop.signum:
-            _end(stop.signum, _advice(plan.store))
-
-
-def _end(signum: int, advice: str) -> None:
-    if signum == signal.SIGINT:
-        raise KeyboardInterrupt(advice)
-    _log.warning("%s", advice)
-    raise SystemExit(128 + signum)
-
-
-def _advice(store: Store) -> str:
-    there = store.checkpoints()
-    if not there:
-        return f"there is no checkpoint in {store.folder} yet"
-    return f"to resume after step {there[-1].step}: resume=True (--resume) with checkpoint {store.folder}"
