@@ -16,8 +16,11 @@ import torch
 from torch import nn
 
 from paceline.callbacks.calling import Callbacks
-from paceline.checkpoint_end import checkpointing, stopped_in_time
-from paceline.checkpoint_options import CheckpointOptions, with_checkpoints
+from paceline.checkpoints.description import RunDescription
+from paceline.checkpoints.ending import advice, checkpointing
+from paceline.checkpoints.model_state import model_state
+from paceline.checkpoints.options import CheckpointOptions
+from paceline.checkpoints.plan import plan_run
 from paceline.clusters.base.checks import check_cluster, check_evaluate_every, check_flag, check_progress
 from paceline.clusters.base.job import Cluster, Job, Watch
 from paceline.clusters.base.outcome import assemble
@@ -128,13 +131,61 @@ def train(
             steps=watchers.want_steps, evaluations=watchers.want_evaluations, state=watchers.want_state
         ),
     )
-    job = with_checkpoints(job, words, where, module)
-    with suspended(), checkpointing(job, where, limit_s):
+    job = _with_checkpoints(job, words, where, module)
+    with suspended(), _checkpointing(job, where, limit_s):
         run = _watched_run(job, where, module, progress, watchers)
     if limit_s < math.inf:
-        return stopped_in_time(run, job)
+        return _stopped_in_time(run, job)
     if epochs is not None and not stop_at_target and not watchers:
         _compare_length(run, epochs)
+    return run
+
+
+def _with_checkpoints(job: Job, options: CheckpointOptions, cluster: Cluster, module: nn.Module) -> Job:
+    """Return the job with checkpoints as requested. With `resume` it starts from the newest checkpoint."""
+    if options.checkpoint is None:
+        return job
+    assert job.task is not None
+    if cluster.math == "none":
+        remedy = 'omit checkpoint, or use math="real"'
+        raise ConfigurationError("checkpoint", "needs tensor math: there is no state to save", "none", remedy)
+    run = RunDescription(
+        task=job.task,
+        module=module,
+        name=job.name,
+        strategy=describe(job.strategy),
+        roles=job.roles,
+        replicates=getattr(job.strategy, "replicates", ()),
+        cluster=str(cluster),
+        launch_id=cluster.launch_id,
+        steps=job.steps,
+        seed=job.seed,
+        autocast=", ".join(map(str, job.autocast)) or "none",
+    )
+    plan = plan_run(options, run)
+    return dataclasses.replace(
+        job, steps=plan.steps, generations=plan.generations, checkpointing=plan.checkpointing
+    )
+
+
+def _checkpointing(job: Job, cluster: Cluster, limit_s: float) -> contextlib.AbstractContextManager[None]:
+    if job.checkpointing is None:
+        return contextlib.nullcontext()
+    writes = cluster.launch_id is None
+    return checkpointing(job.checkpointing.store, job.generations.first, writes=writes, limit_s=limit_s)
+
+
+def _stopped_in_time(run: Run, job: Job) -> Run:
+    """Return a run that stopped at its time limit, with the model of its last checkpoint; any other run unchanged."""
+    if job.checkpointing is None or run.state or run.steps >= job.steps:
+        return run
+    store = job.checkpointing.store
+    newest = store.newest()
+    if newest is not None:
+        run.state = model_state(newest)
+        if run.module is not None:
+            run.module.load_state_dict(run.state)
+        _log.warning("%s", advice(store))
     return run
 
 

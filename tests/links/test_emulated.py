@@ -257,7 +257,7 @@ def test_a_detached_send_arrives_whole_and_takes_its_time(clock):
     ends = EmulatedEnds(clock, seconds_per_byte=1e-6)
     tensor = of_bytes(3 * RING_BYTES)
     operation = ends.send(0, 1, tensor)
-    operation.let_go()
+    operation.try_detach()
     tensor.zero_()
     received = ends.post(1, 0)
     for _ in range(20):

@@ -180,7 +180,8 @@ FromDcp = Annotated[
     Option(
         "--from-dcp",
         metavar="DIR",
-        help="Begin with the weights in this folder of torch.distributed.checkpoint. A checkpoint of the run has priority.",
+        help="Begin with the weights in this folder of torch.distributed.checkpoint. "
+        "A checkpoint of the run has priority.",
         rich_help_panel=_CHECKPOINTS,
     ),
 ]

@@ -156,7 +156,7 @@ class PacedSend(SendOperation):
             self._port.end(self)
         return self.done
 
-    def let_go(self) -> bool:
+    def try_detach(self) -> bool:
         if not self.poll() and not self._written:
             self._outbox.detach(self)
             self._written = True

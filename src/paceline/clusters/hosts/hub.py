@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
-from paceline.clusters.base import stopping
 from paceline.clusters.base.job import Consult, Job
 from paceline.clusters.base.outcome import Outcome
 from paceline.clusters.base.roster import Roster
@@ -32,7 +31,7 @@ from paceline.errors import DeadlineError, RunError
 from paceline.links.memory.shared import SharedMemory
 from paceline.links.tcp.handshake import Channel
 from paceline.runs.run import Progress
-from paceline.system import interrupts
+from paceline.system import interrupts, stopping
 
 _LISTEN_S = 0.1
 _GRACE_S = 1.0  # time for the ranks after a failure to report what they waited for, and to disconnect

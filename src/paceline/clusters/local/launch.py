@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
 
-from paceline.clusters.base import stopping
 from paceline.clusters.base.job import Consult
 from paceline.clusters.base.outcome import Outcome
 from paceline.clusters.base.roster import Roster
@@ -35,7 +34,7 @@ from paceline.links.memory.bells import SocketBells
 from paceline.links.memory.ring_ways import RingWays
 from paceline.links.memory.shared import SharedMemory
 from paceline.runs.run import Progress
-from paceline.system import interrupts
+from paceline.system import interrupts, stopping
 from paceline.system.user_code import user_code
 
 _log = logging.getLogger("paceline")
@@ -63,7 +62,7 @@ class Processes:
         with contextlib.ExitStack() as stack:
             stack.enter_context(interrupts.protected())
             stack.enter_context(enough_open_files(self._job.ranks))
-            stack.callback(self._let_go)
+            stack.callback(self._drop_attributes)
             self._open(stack)
             # One callback each: an interrupt during the wait for the workers must not leave files open.
             stack.callback(self._requests.close)
@@ -113,7 +112,7 @@ class Processes:
         for channel in self._channels.values():
             channel.close()
 
-    def _let_go(self) -> None:
+    def _drop_attributes(self) -> None:
         """Drop all attributes now: an error's traceback may hold this object, and each mapping holds a descriptor."""
         vars(self).clear()
 

@@ -12,7 +12,6 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import Tensor
 
-from paceline.clusters.base import stopping
 from paceline.clusters.base.job import Job
 from paceline.clusters.base.news import Teller
 from paceline.clusters.base.outcome import Outcome
@@ -50,9 +49,10 @@ from paceline.links.receiving import RecvOperation
 from paceline.links.sending import SendOperation
 from paceline.model.compiling import warm_up
 from paceline.model.devices import CPU
-from paceline.model.portable import taken_over
+from paceline.model.portable import module_in_place
 from paceline.model.replica import Replica
 from paceline.model.steps import micro_batches
+from paceline.system import stopping
 from paceline.system.seeding import part_seed, rank_seed
 from paceline.trace import Kind
 from paceline.trace.spans import NO_MESSAGE, message_id
@@ -345,5 +345,5 @@ def _replica(job: Job, rank: int, device: torch.device) -> Replica | None:
     """Return the rank's replica. Its memory is allocated when it is known what the rank holds."""
     if job.task is None:
         return None
-    module = taken_over(job.task, job.seed)
+    module = module_in_place(job.task, job.seed)
     return Replica.of(job.task, module, seed=job.seed, rank=rank, autocast=job.autocast, device=device)
