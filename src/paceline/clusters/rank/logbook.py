@@ -192,6 +192,13 @@ class Logbook:
             self._endings.after_step(step, ends=ends)
         rank.show_progress(record)
 
+    def break_off(self) -> Outcome:
+        """Return the outcome of this rank in a run that stops before its end. The checkpoint has the model."""
+        outcome = self._rank.outcome
+        outcome.seconds = self._rank.now()
+        outcome.spans = self._rank.recorder.pack()
+        return outcome
+
     def finish(self) -> Outcome:
         """Return the outcome of this rank."""
         rank, outcome = self._rank, self._rank.outcome

@@ -255,7 +255,7 @@ class Rank(ClusterServices):
     def finish(self) -> Outcome:
         """Return the outcome of this rank."""
         self.outcome.memory = self.ledger.peak
-        outcome = self.outcome if self.stopped else self.log.finish()
+        outcome = self.log.break_off() if self.stopped else self.log.finish()
         if self.checkpoint_writer is not None:
             self.checkpoint_writer.finish()
         return outcome
