@@ -323,7 +323,9 @@ class Hub:
 
     def _life(self, rank: int) -> ProcessState:
         heard_s = self._heard_s.get(rank, -math.inf)
-        return ProcessState.SILENT if time.monotonic() - heard_s > _SILENCE_S else ProcessState.ASLEEP
+        if time.monotonic() - heard_s > _SILENCE_S:
+            return ProcessState.SILENT
+        return ProcessState.RUNNABLE if self._work.has_worked(rank) else ProcessState.ASLEEP
 
     # Clocks
 
