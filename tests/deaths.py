@@ -124,11 +124,12 @@ def struck(spec, rank, step, number, flag):
                 flag.touch()
                 os.kill(os.getpid(), number)
 
-        async def batches(*given, **options):
-            async for batch in ctx.batches(*given, **options):
-                strike(batch.step)
-                while batch.step >= step + 2 and not flag.exists():
-                    await ctx.sleep(0.001)
+        async def batches(own=None, **options):
+            async for batch in ctx.batches(own, **options):
+                if own is None:  # batches of the run, numbered by its steps
+                    strike(batch.step)
+                    while batch.step >= step + 2 and not flag.exists():
+                        await ctx.sleep(0.001)
                 yield batch
 
         async def rounds():

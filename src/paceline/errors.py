@@ -51,12 +51,11 @@ class ConfigurationError(PacelineError, ValueError):
 
 
 class UnknownNameError(ConfigurationError):
-    """A name that is not in its table. The message lists the valid names and the closest match."""
+    """A name that is not in its table. The message has the valid names, and the closest one or its alias."""
 
     code = "PL-011"
 
     def __init__(self, argument: str, value: str, valid: Iterable[str], aliases: Iterable[str] = ()) -> None:
-        """`aliases` are valid too. They are suggested, but not listed."""
         names = sorted(valid)
         spelled = {name.lower(): name for name in (*aliases, *names)}
         near = [spelled[name] for name in difflib.get_close_matches(str(value).lower(), spelled, n=1)]
