@@ -20,10 +20,11 @@ from paceline.context.handles import Handle, Sending
 from paceline.context.log import Log
 from paceline.context.model import BUCKET_BYTES, Data, Model
 from paceline.context.net import ANY, Combine, Message, Net, Window
+from paceline.context.passes import UnitEvent
 from paceline.context.rank import Context, Program, Strategy
 from paceline.context.segment import GroupReduction, ReduceKind, Segment
 from paceline.context.shards import ShardedUnit, Shards
-from paceline.context.stages import BackwardPart, Stages
+from paceline.context.stages import BackwardPart, Hooks, Stages
 
 __all__ = [
     "ANY",
@@ -36,6 +37,7 @@ __all__ = [
     "Data",
     "GroupReduction",
     "Handle",
+    "Hooks",
     "Log",
     "Message",
     "Model",
@@ -48,5 +50,6 @@ __all__ = [
     "Shards",
     "Stages",
     "Strategy",
+    "UnitEvent",
     "Window",
 ]

@@ -9,8 +9,12 @@ stores this rank's shard of the sum.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from paceline.context.batch import Batch
+from paceline.context.passes import UnitEvent
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -28,6 +32,21 @@ class ShardedUnit(NamedTuple):
 
 class Shards(Protocol):
     """Segments that several ranks hold together."""
+
+    @property
+    def in_step(self) -> bool:
+        """Whether all ranks have the same events in the same order. Not if the control flow depends on the data."""
+        ...
+
+    def passes(
+        self, batch: Batch, parts: int | None = None, *, widest: int | None = None
+    ) -> AbstractContextManager[AsyncIterator[UnitEvent]]:
+        """Return a context manager for all passes of one step. Its value yields what to exchange between them.
+
+        The next event is requested after the exchanges of the last one. The rank computes until then. Arguments are
+        those of `Stages.batch`. Every unit is completed once in each micro-batch, also if the micro-batch is empty.
+        """
+        ...
 
     @property
     def units(self) -> Sequence[ShardedUnit]:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from paceline.context import BackwardPart, Batch
+from paceline.context import BackwardPart, Batch, Hooks
 from paceline.context.boundary import BoundaryValues
 from paceline.data.samples import Samples, Source
 from paceline.model.autocast import Autocast
@@ -22,6 +22,7 @@ from paceline.model.engines.shape_model import ShapeModel
 from paceline.model.engines.torch_engine import TorchEngine
 from paceline.model.gradients import hand_to_nobody
 from paceline.model.holding import Holding, Sharding
+from paceline.model.hooks.blocks import BlockLayers
 from paceline.model.layout import Layout
 from paceline.model.memory import Ledger
 from paceline.model.optimizer.updates import Updates
@@ -99,9 +100,14 @@ class Replica:
         """Return another replica of this rank, in the state that this one had at first."""
         return self._with(self.engine.twin())
 
-    def layers(self, few: Callable[[], Any], *, tensor: int = 1, sequence: bool = False) -> Layers:
-        """Return the layers of the model, to cut it: see `Layers.of`. `few` returns a few samples."""
-        return self.engine.layers(few, tensor, sequence)
+    def layers(
+        self, few: Callable[[], Any], *, tensor: int = 1, sequence: bool = False, hooks: Hooks = "never"
+    ) -> Layers | BlockLayers:
+        """Return the layers of the model, to cut it: see `Layers.of`. `few` returns a few samples.
+
+        With `hooks`, return its blocks if it cannot be traced, or always.
+        """
+        return self.engine.layers(few, tensor, sequence, hooks)
 
     def part(
         self, cut: Cut, segments: Sequence[int], *, worker: int = 0, keeps_whole: bool = False

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,12 +16,14 @@ from paceline.clusters.rank.learner import Learner
 from paceline.clusters.rank.rank import Rank
 from paceline.clusters.rank.shards import RankShards
 from paceline.collectives.group_reductions import reduce_values
-from paceline.context import BackwardPart, Batch, BoundaryValues, Net, Segment
+from paceline.context import BackwardPart, Batch, BoundaryValues, Hooks, Net, Segment
 from paceline.costs.prices import Pass, Work
+from paceline.data.samples import Source
 from paceline.errors import ConfigurationError, GradientNotFiniteError
 from paceline.model.cutting.cut import Cut
 from paceline.model.cutting.layers import Layers
 from paceline.model.holding import Sharding
+from paceline.model.hooks.blocks import BlockLayers
 from paceline.model.replica import Replica
 from paceline.model.steps import micro_batches
 from paceline.trace import Kind
@@ -58,8 +61,8 @@ class RankStages(ABC, Generic[R]):
     def __init__(self, ctx: R, learner: Learner[Any]) -> None:
         self._ctx = ctx
         self._learner = learner
-        self._layers: dict[tuple[int, bool], Layers] = {}
-        """By size of the tensor group, and whether it splits sequences."""
+        self._layers: dict[tuple[int, bool, Hooks], Layers | BlockLayers] = {}
+        """By size of the tensor group, whether it splits sequences, and whether hooks replace segments."""
         self._position = 0  # in the tensor group
         self._held: tuple[int, ...] | None = None
         self._cut: Cut | None = None
@@ -87,8 +90,9 @@ class RankStages(ABC, Generic[R]):
         finer: int = 1,
         tensor: int = 1,
         sequence: bool = False,
+        hooks: Hooks = "never",
     ) -> None:
-        layers = self._off_the_clock(lambda: self._found_layers(tensor, sequence))
+        layers = self._off_the_clock(lambda: self._found_layers(tensor, sequence, hooks))
         count = min(stages, max(1, layers.most // chunks)) if fewer else stages
         self._cut = self._off_the_clock(lambda: layers.cut(count * chunks, cuts, finer=finer))
         self._passes.clear()
@@ -103,16 +107,20 @@ class RankStages(ABC, Generic[R]):
         frees_parameters: bool = False,
     ) -> RankShards:
         cut, learner = self._of_cut().at(position), self._learner
-        if frees_parameters and learner.replica.task.ema is not None:
-            remedy = "leave it out, or shard optimizer state and gradients only (stage 2)"
-            raise ConfigurationError("ema", "must not be given where parameters are shed", "a decay", remedy)
+        in_part = len(segments) < len(cut.segments) or cut.shares is not None
+        if frees_parameters and in_part and learner.replica.task.ema is not None:
+            remedy = (
+                "leave it out, or use zero:stage=3, or shard optimizer state and gradients only (stage 2)"
+            )
+            bound = "must not be given where ranks free parameters of a part of the model"
+            raise ConfigurationError("ema", bound, learner.replica.task.ema, remedy)
         shard = None if shared_by is None else (worker, shared_by)
         self._ctx.note_holds(what_is_held(cut, segments, shard=shard))
         self._position = position
         if not self._is_held(segments):
             sharding = None if shared_by is None else Sharding(shared_by, worker, frees_parameters)
             learner.hold(self._off_the_clock(lambda: self._narrowed(cut, segments, worker, sharding)))
-        return RankShards(self._ctx, learner.replica)
+        return RankShards(self._ctx, self, learner.replica)
 
     def _narrowed(self, cut: Cut, segments: Sequence[int], worker: int, sharding: Sharding | None) -> Replica:
         """Return the replica of these segments."""
@@ -146,14 +154,15 @@ class RankStages(ABC, Generic[R]):
         assert self._cut is not None, "cut comes first"
         return self._cut
 
-    def _found_layers(self, tensor: int = 1, sequence: bool = False) -> Layers:
-        key = tensor, sequence
+    def _found_layers(self, tensor: int, sequence: bool, hooks: Hooks) -> Layers | BlockLayers:
+        key = tensor, sequence, hooks
         if key not in self._layers:
-            self._layers[key] = self._find_layers(tensor, sequence)
+            self._layers[key] = self._find_layers(*key)
         return self._layers[key]
 
-    def _find_layers(self, tensor: int, sequence: bool) -> Layers:
-        return self._learner.replica.layers(self._ctx.data.few, tensor=tensor, sequence=sequence)
+    def _find_layers(self, tensor: int, sequence: bool, hooks: Hooks) -> Layers | BlockLayers:
+        few = self._ctx.data.few
+        return self._learner.replica.layers(few, tensor=tensor, sequence=sequence, hooks=hooks)
 
     # Passes
 
@@ -243,6 +252,29 @@ class RankStages(ABC, Generic[R]):
 
         return self._timed(KINDS[part], self._pass(part, segment, self._micros[micro]), micro, run)
 
+    def timed_part(
+        self, way: str, share: float, micro: int, run: Callable[[], T], processor_s: Callable[[], float]
+    ) -> Awaitable[T]:
+        """Do a part of a pass through the whole model, in the time that this share of it takes in this cluster."""
+        batch = self._micros[micro]
+        one = Pass(
+            _WORKS[way],
+            share,
+            batch.count,
+            slice_samples=batch.total / len(self._ctx.workers),
+            recomputes=self._learner.replica.task.recompute and way == "both",
+            stage_share=share,
+        )
+        return self._timed(KINDS[way], one, micro, run, processor_s)
+
+    def note_micro_loss(self, micro: int, loss: float) -> None:
+        """Note the loss of a micro-batch that was computed through the whole model."""
+        self._losses.append((self._micros[micro].count, loss))
+
+    @property
+    def source(self) -> Source:
+        return self._ctx.data.source
+
     def _end_batch(self, batch: Batch, part: Replica) -> None:
         ctx = self._ctx
         # The first rank of a tensor group records the loss of all.
@@ -285,8 +317,18 @@ class RankStages(ABC, Generic[R]):
         return of.share / sum(shares) if any(shares) else 1 / len(shares)
 
     @abstractmethod
-    def _timed(self, kind: int, one: Pass, micro: int, run: Callable[[], T]) -> Awaitable[T]:
-        """Do a pass, in the time that it takes in this cluster. `kind` is the kind of its span."""
+    def _timed(
+        self,
+        kind: int,
+        one: Pass,
+        micro: int,
+        run: Callable[[], T],
+        processor_s: Callable[[], float] = time.thread_time,
+    ) -> Awaitable[T]:
+        """Do a pass, in the time that it takes in this cluster. `kind` is the kind of its span.
+
+        `processor_s` returns the processor time of the thread that computes.
+        """
 
     # Parameters held by other ranks
 

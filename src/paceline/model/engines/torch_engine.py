@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from paceline.context import BackwardPart, Batch
+from paceline.context import BackwardPart, Batch, Hooks
 from paceline.context.boundary import BoundaryValues
 from paceline.data.samples import Source
 from paceline.errors import RunError
@@ -32,7 +32,10 @@ from paceline.model.engines.optimization import TorchOptimization
 from paceline.model.engines.segment_passes import SegmentPasses
 from paceline.model.engines.settings import Settings
 from paceline.model.engines.shard_store import ShardStore
+from paceline.model.engines.whole_forward import WholeForward
 from paceline.model.holding import Holding, Sharding
+from paceline.model.hooks.blocks import BlockLayers, Blocks, layers_or_blocks
+from paceline.model.hooks.hooked_pass import HookedPass
 from paceline.model.memory import Account, Ledger
 from paceline.model.memory.computed import tensor_bytes
 from paceline.model.stages.resizable import ResizableBuffer
@@ -133,10 +136,22 @@ class TorchEngine:
         return FlatBuffers(self.module)
 
     @cached_property
-    def gradient_pass(self) -> GradientPass:
+    def _whole_forward(self) -> WholeForward:
         self.build()
-        parts = self.flat, self._buffers, self.inputs, self._losses, self.account
-        return GradientPass(self.settings, self.module, lambda: self.called, *parts)
+        parts = self._buffers, self.inputs, self._losses, self.account
+        return WholeForward(self.settings, self.module, lambda: self.called, *parts)
+
+    @cached_property
+    def gradient_pass(self) -> GradientPass:
+        forward = self._whole_forward
+        return GradientPass(self.task.accumulate, self.module, forward, self.flat, self.account)
+
+    @cached_property
+    def hooked(self) -> HookedPass | None:
+        if self._cut is None or not isinstance(self._cut.model, Blocks):
+            return None
+        parts = self._cut.model.names, self._whole_forward, self.shards, self.account
+        return HookedPass(self.module, *parts)
 
     @cached_property
     def passes(self) -> SegmentPasses:
@@ -145,9 +160,14 @@ class TorchEngine:
         parts = self.store, self.inputs, self._losses, self.account
         return SegmentPasses(self.settings, self.module, self._cut, held, *parts)
 
-    def layers(self, few: Callable[[], Any], tensor: int, sequence: bool) -> Layers:
-        here = tree_map(lambda leaf: leaf.to(self.device) if isinstance(leaf, Tensor) else leaf, few())
-        return Layers.of(self.task, self.module, here, tensor=tensor, sequence=sequence)
+    def layers(
+        self, few: Callable[[], Any], tensor: int, sequence: bool, hooks: Hooks = "never"
+    ) -> Layers | BlockLayers:
+        def trace() -> Layers:
+            here = tree_map(lambda leaf: leaf.to(self.device) if isinstance(leaf, Tensor) else leaf, few())
+            return Layers.of(self.task, self.module, here, tensor=tensor, sequence=sequence)
+
+        return layers_or_blocks(self.module, trace, hooks)
 
     def hold(
         self,
@@ -166,6 +186,7 @@ class TorchEngine:
         if not self._is_built:
             return self._begin(made, cut)
         values = self.flat.values() if segments is None else None
+        self.flat.flat_gradient.detach()
         self.gradient.untyped_storage().resize_(0)  # before the parameters are copied
         assembled = AssembledModel(self) if keeps_whole else None
         engine = self._begin(made, cut, values=values, assembled=assembled)
@@ -198,6 +219,10 @@ class TorchEngine:
     @property
     def parameters(self) -> Tensor:
         return self.store.parameters
+
+    @property
+    def laid_out(self) -> Tensor:
+        return self.store.laid_out()
 
     @property
     def gradient(self) -> Tensor:
@@ -248,7 +273,8 @@ class TorchEngine:
 
     @property
     def logged(self) -> dict[str, float]:
-        return self.gradient_pass.logged if self._cut is None else {}
+        is_whole = self._cut is None or self.hooked is not None
+        return self._whole_forward.logged if is_whole else {}
 
     def buckets(self, bucket_bytes: int | None = None) -> Buckets:
         gradient = self.flat.flat_gradient
@@ -277,7 +303,7 @@ class TorchEngine:
         return loss
 
     def undo_buffers(self) -> None:
-        self.gradient_pass.undo_buffers()
+        self._whole_forward.undo_buffers()
 
     def begin_batch(self) -> None:
         if self._assembled is not None:
