@@ -34,7 +34,8 @@ class UnitTracker:
         self._park: Park | None = None
         self.keeps_all = False
         """Whether units stay from their first use to the end of the micro-batch."""
-        self._expected: list[frozenset[int]] = []  # needed units at each event of the micro-batch before
+        self._expected = _in_order([place for place, size in enumerate(sizes) if size])
+        """Units that each event of the last micro-batch was the first to need. In the first one, the usual order."""
         self._late: set[int] = (
             set()
         )  # units with gradients from a nested backward pass: complete at the end only
@@ -156,21 +157,28 @@ class UnitTracker:
 
     def _report(self, needed: frozenset[int]) -> None:
         assert self._park is not None
+        following = self._next_expected(needed - self._here) - needed
         self._here = needed
-        self._seen.append(needed)
         completed, self._pending = self._pending, []
-        following = self._next_expected(needed) - needed
         of = self._numbers_of
         self._park(UnitEvent(of(sorted(needed)), of(sorted(following)), of(completed), self._is_backward))
 
     def _numbers_of(self, places: Sequence[int]) -> list[int]:
         return [self._numbers[place] for place in places]
 
-    def _next_expected(self, needed: frozenset[int]) -> frozenset[int]:
-        """Return the units of the next event, if it was so in the micro-batch before."""
+    def _next_expected(self, new: frozenset[int]) -> frozenset[int]:
+        """Return the units that the next event will probably need. `new` are those of the present event."""
+        if not new:
+            return frozenset()
+        self._seen.append(new)
         try:
-            self._place = self._expected.index(needed, self._place) + 1
+            self._place = self._expected.index(new, self._place) + 1
         except ValueError:
             return frozenset()
         following = self._expected[self._place : self._place + 1]
         return following[0] if following else frozenset()
+
+
+def _in_order(units: Sequence[int]) -> list[frozenset[int]]:
+    """Return the events of a model that calls its blocks in the order in which they are registered."""
+    return [frozenset((unit,)) for unit in (*units, *reversed(units[:-1]))]

@@ -45,6 +45,7 @@ class SharedUnits:
                 self._free_all_but([*event.needed, *event.following])
                 await self._end_beside()
                 if event.is_last:
+                    self._free_all_but(())  # what was prefetched in vain
                     await self._finish(event)
                 else:
                     await self._prepare(event)
