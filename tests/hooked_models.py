@@ -1,4 +1,4 @@
-"""Modules that torch.export cannot trace, or that use their parameters in unusual ways. Each treats samples one by one."""
+"""Modules that torch.export cannot trace, or that use their parameters in unusual ways. They treat samples alone."""
 
 import torch
 from gans import a_gan

@@ -78,7 +78,8 @@ LOCAL = frozenset({"decentralized", "local-sgd", "diloco", "fedavg", "fedprox", 
 world, whoever is quicker."""
 
 IN_PIECES = frozenset({"layers", "pipeline", "tensor", "zero", "hybrid"})
-"""Strategies that compute the model in segments (`zero` does not in stage 1 and with hooks). They give the weights of `single`, too; but
+"""Strategies that compute the model in segments (`zero` does not in stage 1 and with hooks). They give the weights of
+`single`, too; but
 a training step of the user's own cannot be cut, BatchNorm sees micro-batches, and a model that looks at its data
 cannot be traced."""
 

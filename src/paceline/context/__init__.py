@@ -16,9 +16,9 @@ from __future__ import annotations
 
 from paceline.context.batch import Batch
 from paceline.context.boundary import BoundaryValues
-from paceline.context.handles import Handle, Sending
+from paceline.context.handles import Handle
 from paceline.context.log import Log
-from paceline.context.model import BUCKET_BYTES, Data, Model
+from paceline.context.model import BUCKET_BYTES, Model
 from paceline.context.net import ANY, Combine, Message, Net, Window
 from paceline.context.passes import UnitEvent
 from paceline.context.rank import Context, Program, Strategy
@@ -34,7 +34,6 @@ __all__ = [
     "BoundaryValues",
     "Combine",
     "Context",
-    "Data",
     "GroupReduction",
     "Handle",
     "Hooks",
@@ -45,7 +44,6 @@ __all__ = [
     "Program",
     "ReduceKind",
     "Segment",
-    "Sending",
     "ShardedUnit",
     "Shards",
     "Stages",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol, cast
 
@@ -189,8 +189,14 @@ class Rank(ABC):
             self.log.finish_step(step)
             step += 1
 
-    async def batches(self, *, endless: bool = False) -> AsyncIterator[Batch]:
+    async def batches(
+        self, own: Iterator[Batch] | None = None, *, endless: bool = False
+    ) -> AsyncIterator[Batch]:
         data, rank = self.data, self.rank
+        if own is not None:
+            for batch in data.ahead(own):
+                yield batch
+            return
         first = self.drawn if endless else self.begun
         upcoming = data.ahead(data.batch_of(rank, step) for step in itertools.count(first))
         if rank == self.workers[0] and self.begun == self.job.generations.first:
@@ -207,6 +213,14 @@ class Rank(ABC):
             interrupts.safe_point()
             yield batch
             outcome.bytes_over_time.append((self.now(), outcome.bytes_sent))
+
+    @property
+    def batch_of(self) -> Callable[[int, int], Batch]:
+        return self.data.batch_of
+
+    @property
+    def targets(self) -> Sequence[Any]:
+        return self.data.samples.targets
 
     # Implemented by a cluster
 

@@ -97,6 +97,7 @@ def _cut(module: nn.Module, count: int) -> Cut:
             share=counts[number] / (sum(counts) or 1),
             bytes_in=0,
             values_out=(),
+            is_block=True,
         )
         for number, group in enumerate(groups)
     )

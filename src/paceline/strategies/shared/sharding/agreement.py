@@ -89,9 +89,9 @@ class ByVote:
         return Exchanges(scattered, gathered, found[-1] == self._net.size)
 
 
-def agreement_on(ctx: Context, net: Net, shards: Shards) -> Agreement:
-    """Return how these ranks agree."""
-    if shards.in_step or net.size == 1:
+def agreement_on(ctx: Context, net: Net, shards: Shards, *, in_step: bool) -> Agreement:
+    """Return how these ranks agree. With `in_step`, they need the same units in the same order."""
+    if in_step or net.size == 1:
         return InStep()
     units = [unit.number for unit in shards.units]
     return InOrder(units) if net.shares_memory else ByVote(ctx, net, units)

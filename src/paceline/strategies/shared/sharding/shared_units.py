@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from paceline.context import Batch, Context, Handle, Net, Shards, UnitEvent
+from paceline.context import Batch, Context, Handle, Net, Segment, Shards, UnitEvent
 from paceline.strategies.shared.sharding.agreement import agreement_on
 from paceline.strategies.shared.sharding.exchange import Exchange
 
@@ -24,14 +24,20 @@ class SharedUnits:
     """
 
     def __init__(
-        self, ctx: Context, net: Net, shards: Shards, exchange: Exchange, *, frees_parameters: bool
+        self,
+        ctx: Context,
+        net: Net,
+        segments: Sequence[Segment],
+        shards: Shards,
+        exchange: Exchange,
+        *,
+        frees_parameters: bool,
     ) -> None:
         self._ctx = ctx
         self._shards = shards
         self._exchange = exchange
         self._frees = frees_parameters
-        self._agreement = agreement_on(ctx, net, shards)
-        segments = {segment for unit in shards.units for segment in unit.users}
+        self._agreement = agreement_on(ctx, net, shards, in_step=not segments[0].is_block)
         self._is_tight = frees_parameters and len(segments) < _FEW
         self._here: set[int] = set()
         self._gathering: set[int] = set()  # must not be freed
@@ -39,7 +45,7 @@ class SharedUnits:
 
     async def compute(self, batch: Batch, microbatches: int | None) -> None:
         """Compute the gradient of a batch: this rank's shard of each unit, summed over all ranks."""
-        widest = self._ctx.model.data.batch_of(0, batch.step).count
+        widest = self._ctx.batch_of(0, batch.step).count
         with self._shards.passes(batch, microbatches, widest=widest) as events:
             async for event in events:
                 self._free_all_but([*event.needed, *event.following])
