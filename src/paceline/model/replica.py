@@ -103,10 +103,7 @@ class Replica:
     def layers(
         self, few: Callable[[], Any], *, tensor: int = 1, sequence: bool = False, hooks: Hooks = "never"
     ) -> Layers | BlockLayers:
-        """Return the layers of the model, to cut it: see `Layers.of`. `few` returns a few samples.
-
-        With `hooks`, return its blocks if it cannot be traced, or always.
-        """
+        """Return the layers of the model, or its blocks: see `layers_or_blocks`. `few` returns a few samples."""
         return self.engine.layers(few, tensor, sequence, hooks)
 
     def part(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -14,6 +14,7 @@ from paceline.context import Batch
 from paceline.context.passes import UnitEvent
 from paceline.data.samples import Source
 from paceline.model.activations import Activations, refuses_counting
+from paceline.model.compiling import is_compiled
 from paceline.model.engines.whole_forward import WholeForward
 from paceline.model.hooks.module_hooks import ModuleHooks
 from paceline.model.hooks.unit_tracker import UnitTracker
@@ -41,6 +42,7 @@ class HookedPass:
     ) -> None:
         """`blocks` are the names of the modules that announce their units when they are called."""
         parameters = list(module.parameters())  # later, reading them announces their units
+        self._is_compiled = is_compiled(module)
         self._forward = forward
         self._store = store
         self._frees = store.frees_parameters
@@ -68,6 +70,11 @@ class HookedPass:
         """Begin the passes of a batch, given in micro-batches. Some may be empty."""
         self._forward.begin()
         return HookedRun(self, micros, samples)
+
+    def running_eagerly(self) -> AbstractContextManager[object]:
+        """Return a context in which a compiled module is not compiled: its hooks would be compiled with it."""
+        # The import of the compiler takes seconds.
+        return torch.compiler.set_stance("force_eager") if self._is_compiled else nullcontext()
 
     def compute(
         self, micros: Sequence[Batch], samples: Source, park: Callable[[UnitEvent], None]
@@ -167,7 +174,7 @@ class HookedRun:
 
     def _compute(self) -> None:
         # These settings belong to a thread.
-        with torch.set_grad_enabled(self._grad_mode), self._device_mode:
+        with torch.set_grad_enabled(self._grad_mode), self._device_mode, self._of.running_eagerly():
             self._rng.take()
             try:
                 for loss in self._of.compute(self._micros, self._samples, self._park):
