@@ -1,5 +1,7 @@
 """Modules that torch.export cannot trace, or that use their parameters in unusual ways. They treat samples alone."""
 
+import random
+
 import torch
 from gans import a_gan
 from tasks import a_task, samples
@@ -7,7 +9,7 @@ from torch import nn
 from torch.nn.utils import parametrizations
 from torch.utils.checkpoint import checkpoint
 
-__all__ = ["ROUNDED", "TASKS", "Looking", "Routed", "linears", "task_of"]
+__all__ = ["ROUNDED", "TASKS", "Looking", "Routed", "linears", "task_of", "tree"]
 
 
 class Routed(nn.Module):
@@ -165,6 +167,40 @@ class Tied(Looking):
     def __init__(self):
         super().__init__(*(nn.Linear(4, 4) for _ in range(3)))
         self.blocks[2].weight = self.blocks[0].weight
+
+
+class Node(nn.Module):
+    """A random tree of blocks, called in different ways."""
+
+    def __init__(self, rng, depth):
+        super().__init__()
+        self.weight = nn.Linear(4, 4)
+        self.scale = nn.Parameter(torch.ones(4)) if rng.random() < 0.3 else None
+        self.children_ = nn.ModuleList(Node(rng, depth - 1) for _ in range(rng.randint(1, 3) if depth else 0))
+        self.way = rng.choice(["each", "routed", "twice", "checkpointed"])
+
+    def forward(self, x):
+        h = torch.tanh(self.weight(x))
+        h = h if self.scale is None else h * self.scale
+        if self.way == "routed" and len(self.children_):
+            chosen, made = (x[:, 0] * 5).long().abs() % len(self.children_), torch.zeros_like(h)
+            for number in chosen.unique().tolist():
+                made[chosen == number] = self.children_[number](h[chosen == number])
+            return made
+        for child in self.children_:
+            if self.way == "checkpointed":
+                h = checkpoint(child, h, use_reentrant=False)
+            else:
+                h = child(child(h)) if self.way == "twice" else h + child(h)
+        return h
+
+
+def tree(seed):
+    """A tree with a head. In some of them two blocks share a matrix."""
+    model = nn.Sequential(Node(random.Random(seed), 3), nn.Linear(4, 2)).double()
+    if seed % 3 == 0:
+        model[0].children_[0].weight.weight = model[0].weight.weight
+    return model
 
 
 def linears(count=3):

@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import random
 import signal
 import threading
 
@@ -9,7 +10,7 @@ import pytest
 import torch
 from conformance.cases import one_in
 from deaths import deadly_once
-from hooked_models import ROUNDED, TASKS, Looking, Routed, linears, task_of
+from hooked_models import ROUNDED, TASKS, Looking, Routed, linears, task_of, tree
 from pieces_models import gpt_task
 from refusals import refused
 from tasks import a_task, simulated
@@ -87,6 +88,20 @@ def test_so_it_does_in_processes(kind, stage, world, workers):
 )
 def test_any_number_of_workers_segments_and_micro_batches(spec, workers):
     check_weights("routed", spec, "messages", workers)
+
+
+@pytest.mark.parametrize("seed", one_in(12, zip(range(24))))
+def test_random_trees_of_blocks_on_random_clusters(seed):
+    rng = random.Random(seed)
+    task = a_task(
+        model=lambda: tree(seed), batch_size=rng.choice([5, 7, 8]), clip_norm=rng.choice([None, 0.1])
+    )
+    segments, micros = rng.choice([1, 2, 4, 8, 20]), rng.choice([1, 1, 2, 3])
+    spec = f"zero:stage={rng.choice([2, 3, 3])},hooks=true,segments={segments},microbatches={micros}"
+    link = rng.choice(["shared-memory", pl.Link("10Gbps", "50us"), pl.Link("1Mbps", "10ms")])
+    cluster = pl.Simulated(workers=rng.randint(1, 6), compute=pl.times.Exponential("1ms"), link=link)
+    expected = pl.train(task, "single", simulated(1), steps=STEPS)
+    check_close(pl.train(task, spec, cluster, steps=STEPS).parameters, expected.parameters)
 
 
 @pytest.mark.parametrize("kind", ["own-step", "several-models", "moving-average"])

@@ -205,7 +205,7 @@ class Replica:
         )
 
     def undo_buffers(self) -> None:
-        """Restore the buffers (BatchNorm statistics and the like): the last batch was cancelled."""
+        """Restore the buffers: the last batch was cancelled."""
         self.engine.undo_buffers()
 
     # Gradients by segments
@@ -297,5 +297,5 @@ class Replica:
         return self.engine.inspection.evaluate_parts(samples, numbers)
 
     def state(self, parameters: Tensor | None = None) -> dict[str, Tensor]:
-        """Return a copy of the module's state, in memory of its own. With `parameters`, of these instead."""
+        """Return a copy of the module's state. With `parameters`, of these instead."""
         return self.engine.inspection.state(parameters)

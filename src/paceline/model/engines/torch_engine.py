@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -77,15 +77,9 @@ class TorchEngine:
         self._accelerator = Accelerator.of(self.device)
         self.inputs = Inputs(settings, self._accelerator)
         self.losses = LossWatch(settings.task)
-        memory, accelerator = self._memory, self._accelerator
-        self.optimization = TorchOptimization(
-            settings.task,
-            module if optimized is None else optimized,
-            holding,
-            memory,
-            self.account,
-            accelerator,
-        )
+        every = module if optimized is None else optimized
+        parts = holding, self._memory, self.account, self._accelerator
+        self.optimization = TorchOptimization(settings.task, every, *parts)
         self._compiled: Any = None
         self.computed: Batch | None = None
         self._released_bytes = 0
@@ -141,11 +135,8 @@ class TorchEngine:
     def layers(
         self, few: Callable[[], Any], tensor: int, sequence: bool, hooks: Hooks = "never"
     ) -> Layers | BlockLayers:
-        def trace() -> Layers:
-            here = tree_map(lambda leaf: leaf.to(self.device) if isinstance(leaf, Tensor) else leaf, few())
-            return Layers.of(self.task, self.module, here, tensor=tensor, sequence=sequence)
-
-        return layers_or_blocks(self.module, trace, hooks)
+        here = partial(tree_map, lambda leaf: leaf.to(self.device) if isinstance(leaf, Tensor) else leaf)
+        return layers_or_blocks(self.task, self.module, lambda: here(few()), tensor, sequence, hooks)
 
     def hold(
         self,

@@ -7,6 +7,7 @@ children. Neighbours that are small together form one segment. Parameters outsid
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from torch import nn
 
@@ -16,6 +17,7 @@ from paceline.model.cutting.cut import Cut
 from paceline.model.cutting.layers import Layers
 from paceline.model.cutting.naming import Names
 from paceline.model.cutting.parts import Arguments, Compute, Part
+from paceline.task.task import Task
 
 _ROOT = "(root)"
 
@@ -60,12 +62,14 @@ class BlockLayers:
         return self._made[finer]
 
 
-def layers_or_blocks(module: nn.Module, trace: Callable[[], Layers], hooks: Hooks) -> Layers | BlockLayers:
-    """Return the layers of a module that `trace` finds, or its blocks. `hooks` is as in `Stages.cut`."""
+def layers_or_blocks(
+    task: Task, module: nn.Module, few: Callable[[], Any], tensor: int, sequence: bool, hooks: Hooks
+) -> Layers | BlockLayers:
+    """Return the layers of a module as `Layers.of` finds them, or its blocks. `hooks` is as in `Stages.cut`."""
     if hooks == "always":
         return BlockLayers(module)
     try:
-        return trace()
+        return Layers.of(task, module, few(), tensor=tensor, sequence=sequence)
     except ConfigurationError:
         if hooks == "never":
             raise
