@@ -37,13 +37,13 @@ def _stream(seed: int, rank: int, purpose: int) -> np.random.Generator:
     return np.random.default_rng(np.array([seed, rank, purpose], dtype=np.uint32))
 
 
-class Keeps(Protocol):
+class CheckpointSaver(Protocol):
     """Interface of the checkpoint writer: see `paceline.clusters.rank.checkpoint_writer`."""
 
     @property
     def is_due(self) -> bool: ...
     def prepare(self, step: int) -> None: ...
-    def keep(self, step: int, *, is_last: bool) -> None: ...
+    def save(self, step: int, *, is_last: bool) -> None: ...
     def finish(self) -> None: ...
     def close(self) -> None: ...
 
@@ -112,7 +112,7 @@ class Rank(ABC):
         self.twins: list[Rank] = []
         """Twins of this rank: see `Learner.twin`."""
         self._rng: np.random.Generator | None = None
-        self.checkpoint_writer: Keeps | None = None
+        self.checkpoint_writer: CheckpointSaver | None = None
         """Checkpoint writer. None if the run has no checkpoints."""
         self.resumed_s = 0.0
         """Seconds of the run before this rank resumed from a checkpoint."""
@@ -144,7 +144,7 @@ class Rank(ABC):
             self.stopped = self.announced_end == 2 * end + 1
             ends = self.stopped or end >= self.last_step
             if self.checkpoint_writer is not None:
-                self.checkpoint_writer.keep(end, is_last=ends)
+                self.checkpoint_writer.save(end, is_last=ends)
             if ends:
                 return result
             self.begin_generation(end)

@@ -12,7 +12,7 @@ from paceline.data.samples import Source
 from paceline.model.activations import state_of
 from paceline.model.engines.flat_store import FlatStore
 from paceline.model.engines.whole_forward import WholeForward
-from paceline.model.gradients import hand_to_nobody
+from paceline.model.gradients import ignore_bucket
 from paceline.model.memory import Account
 from paceline.model.memory.computed import ActivationMeter
 from paceline.model.steps import micro_batches
@@ -40,7 +40,7 @@ class GradientPass:
         self,
         batch: Batch,
         samples: Source,
-        on_bucket: Callable[[int], None] = hand_to_nobody,
+        on_bucket: Callable[[int], None] = ignore_bucket,
         checkpoint: Callable[[], None] | None = None,
         *,
         weight: float = 1.0,

@@ -1,7 +1,7 @@
 """A stage is its segments, one after the other."""
 
 from by_hand import cut_of
-from pieces_models import gpt_task
+from segmented_models import gpt_task
 
 from paceline.strategies.shared.pipelining.segments import held_segments
 
