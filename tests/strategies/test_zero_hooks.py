@@ -11,8 +11,8 @@ import torch
 from conformance.cases import one_in
 from deaths import deadly_once
 from hooked_models import ROUNDED, TASKS, Looking, Routed, linears, task_of, tree
-from pieces_models import gpt_task
 from refusals import refused
+from segmented_models import gpt_task
 from tasks import a_task, simulated
 from torch import nn
 

@@ -2,8 +2,8 @@
 
 import pytest
 from hooked_models import Looking, Routed, Tied
-from pieces_models import SmallGPT
 from refusals import refused
+from segmented_models import SmallGPT
 from torch import nn
 
 from paceline.model.hooks.blocks import BlockLayers
