@@ -116,7 +116,9 @@ def assemble(job: Job, cluster: str, outcomes: Sequence[Outcome], module: nn.Mod
         },
         state=reporter.state,
         ema_state=reporter.ema_state,
-        trainable=[name for name, p in module.named_parameters() if p.requires_grad] if module else [],
+        trainable=[name for name, p in module.named_parameters() if p.requires_grad]
+        if module is not None
+        else [],
         module=module,
     )
 

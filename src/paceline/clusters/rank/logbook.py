@@ -66,8 +66,13 @@ class Logbook:
         self._reported.update(values)
 
     def inspects(self, step: int, *, average: bool = False) -> bool:
-        """With `average`, also return True if the run maintains a moving average, which needs all weights."""
-        if average and self._rank.job.task is not None and self._rank.job.task.ema is not None:
+        """With `average`, also return True if the run maintains a moving average, which needs all weights.
+
+        A reporter that frees parameters needs them for the average in any case.
+        """
+        task = self._rank.job.task
+        follows = task is not None and task.ema is not None
+        if follows and (average or self._rank.model.replica.holding.frees_parameters):
             return True
         return step + 1 >= self._rank.generation_end or self._evaluation_is_due(step)
 
