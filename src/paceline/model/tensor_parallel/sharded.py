@@ -148,7 +148,7 @@ def _facts(traced: Traced) -> Facts:
     wanted: set[fx.Node] = {node for node, name in trial.parameters.items() if name in trial.trainable}
     for node in exported.nodes:
         value = trial.values[node]
-        learns = not isinstance(value, Tensor) or value.is_floating_point()
+        learns = not isinstance(value, Tensor) or value.is_floating_point() or value.is_complex()
         if learns and any(each in wanted for each in node.all_input_nodes):
             wanted.add(node)
     return Facts(
