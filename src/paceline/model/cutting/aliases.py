@@ -42,6 +42,8 @@ def copy_changed_state(graph_module: fx.GraphModule, state: Iterable[fx.Node]) -
         if is_copy and roots[node.args[1]] == roots[node.args[0]]:  # the buffer is assigned to itself
             graph.erase_node(node)
     for node in changing:
+        if not roots[node] & kept:  # a block with its own graph returns other values
+            continue
         if readers := [user for user in node.users if node not in written_by(user)]:
             with graph.inserting_after(node):
                 copied = graph.call_function(torch.ops.aten.clone.default, (node,))

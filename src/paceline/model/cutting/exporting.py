@@ -23,6 +23,7 @@ from paceline.model.cutting.aliases import allow_any_strides, copy_changed_state
 from paceline.model.cutting.blame import refusal
 from paceline.model.cutting.caches import without_caches
 from paceline.model.cutting.parts import Arguments
+from paceline.model.cutting.progress import report_progress
 from paceline.model.cutting.regions import fold_regions
 
 _CHECKS = ("_assert", "sym_constrain", "_guards_fn")
@@ -202,7 +203,8 @@ def program_of(module: nn.Module, args: Any, kwargs: Any, dynamic_shapes: Any) -
     from torch._dynamo import config
 
     # Torch caches shapes without limit, and the cache does not help the next model.
-    with _silence(), adapted(module, (args, kwargs)), config.patch(fake_tensor_cache_enabled=False):
+    settings = config.patch(fake_tensor_cache_enabled=False)
+    with report_progress(module), _silence(), adapted(module, (args, kwargs)), settings:
         return torch.export.export(module, args, kwargs, dynamic_shapes=dynamic_shapes, strict=False)
 
 

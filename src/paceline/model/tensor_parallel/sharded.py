@@ -53,6 +53,10 @@ class Sharded(Traced):
         self.shares = Shares(size, region.parameters)
         self.partial = frozenset(region.partial)
         """Parameters used on parts of the sequence. Each rank has a partial sum of their gradient."""
+        self.replicated = _replicated(traced, self.shares)
+        """Layers with matrices that every rank stores and computes whole."""
+        if self.replicated:
+            _log.info("not split, so every rank computes them whole: %s", ", ".join(self.replicated))
         self.whole_operations = sum(part.operations for part in traced.parts)
         built = Built(traced, region, size)
         self._edits, self._joints = built.edits, built.joints
@@ -117,6 +121,16 @@ class Sharded(Traced):
         for edit in self._edits.get(node, ()):
             made = edit(graph, made, self._position, self.shares.size)
         return made
+
+
+def _replicated(traced: Traced, shares: Shares) -> tuple[str, ...]:
+    """Return the layers with trainable matrices or filters that are not split, in forward order."""
+    trial = traced.trial
+    found: dict[str, None] = {}
+    for node, name in trial.parameters.items():
+        if name in trial.trainable and name not in shares.of and trial.values[node].dim() > 1:
+            found[name.rpartition(".")[0] or name] = None
+    return tuple(found)
 
 
 def _with_loss(
