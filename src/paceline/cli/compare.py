@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 def compare(
     file: options.File,
     strategies: options.Strategies,
-    workers: options.Workers = 4,
+    workers: options.WorkersOfCluster = None,
     steps: options.Steps = None,
     epochs: options.Epochs = None,
     seed: options.Seed = 0,
@@ -50,6 +50,8 @@ def compare(
     bandwidth: options.Bandwidth = None,
     latency: options.Latency = None,
     compute: options.Compute = None,
+    cluster: options.Cluster = None,
+    hosts: options.Hosts = None,
     out: options.OutWithPage = None,
     tensorboard: options.TensorBoard = None,
     as_json: options.Json = False,
@@ -75,6 +77,8 @@ def compare(
             bandwidth=bandwidth,
             latency=latency,
             compute=compute,
+            cluster_name=cluster,
+            hosts=hosts,
             emulates=True,
         )
         named = _split(strategies)

@@ -31,6 +31,7 @@ from paceline.clusters.simulated.network import Network
 from paceline.clusters.simulated.pass_timer import PassTimer
 from paceline.costs import Link
 from paceline.costs.counted import Counted
+from paceline.costs.description import ClusterDescription
 from paceline.costs.devices import Device, device_of
 from paceline.costs.fabric import Fabric, check_hosts
 from paceline.costs.measured import Measured
@@ -112,6 +113,16 @@ class Simulated(Cluster):
         self.stragglers.check(self.workers)
         _check_faults(self.faults)
         object.__setattr__(self, "faults", tuple(self.faults))
+
+    @classmethod
+    def of(cls, described: ClusterDescription, *, workers: int | None = None, **changes: Any) -> Simulated:
+        """Return a simulation of a described cluster (`pl.load_cluster`). `workers` uses its first ranks only.
+
+        `changes` are other arguments. With `compute`, the device of the description is not used.
+        """
+        given = described.arguments(workers) | changes
+        device = described.device if given["compute"] is None else None
+        return cls(**{"device": device, **given})
 
     def _settle_device(self) -> None:
         if self.device is None:
