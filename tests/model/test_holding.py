@@ -3,8 +3,8 @@
 import pytest
 import torch
 from by_hand import cut_of
-from pieces_models import task_of
 from refusals import refused
+from segmented_models import task_of
 from tasks import a_task, simulated
 from tensor_by_hand import cut_in
 from torch import nn

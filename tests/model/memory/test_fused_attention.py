@@ -36,7 +36,7 @@ def test_without_data_it_stores_what_a_processor_stores():
         counted = Activations()
         with counted.counting(), FusedAttention():
             scaled_dot_product_attention(*given, is_causal=True)
-        return counted.let_go()
+        return counted.clear()
 
     assert stored("meta") == stored("cpu")
 

@@ -14,6 +14,7 @@ from paceline.clusters.simulated.mailbox import Mailbox
 from paceline.clusters.simulated.messages import SendEvent
 from paceline.clusters.simulated.network import Network
 from paceline.costs import Link
+from paceline.costs.slow_links import SlowLinks
 from paceline.costs.transfers import SharedLinks
 
 
@@ -26,9 +27,10 @@ class LossyNetwork(Network):
         hosts: Sequence[int],
         link: Link,
         inside: Link,
+        slow: SlowLinks | None = None,
         shared: SharedLinks | None = None,
     ) -> None:
-        super().__init__(kernel, hosts, link, inside, shared)
+        super().__init__(kernel, hosts, link, inside, slow, shared)
         for ports, box in zip(self.ports, self.boxes, strict=True):
             ports.deliver = partial(self._deliver, box)
         self._carried: list[set[SendEvent]] = [set() for _ in self.boxes]
