@@ -27,10 +27,11 @@ from paceline.clusters.simulated.context import SharedData, SimulatedContext, Wo
 from paceline.clusters.simulated.fault_injector import FaultInjector
 from paceline.clusters.simulated.faulty_network import LossyNetwork
 from paceline.clusters.simulated.gradient_timer import GradientTimer, MeasuredTimes
-from paceline.clusters.simulated.kernel import Kernel, Process
+from paceline.clusters.simulated.kernel import Kernel
 from paceline.clusters.simulated.models import counted_prices, replicas_of, whole_replica
 from paceline.clusters.simulated.network import Network
 from paceline.clusters.simulated.pass_timer import PassTimer
+from paceline.clusters.simulated.process import Process
 from paceline.costs import Link
 from paceline.costs.description import ClusterDescription
 from paceline.costs.devices import Device, device_of
