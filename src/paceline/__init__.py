@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from paceline.clusters.ray.ray import Ray
     from paceline.clusters.simulated.simulated import Simulated
     from paceline.costs import Link, devices, times
+    from paceline.costs.description import ClusterDescription
+    from paceline.costs.description_files import load_cluster
     from paceline.errors import PacelineError
     from paceline.programs import run_program
     from paceline.runs.run import Run
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 __version__ = "0.2.0"
 __all__ = [
     "STOP",
+    "ClusterDescription",
     "Comparison",
     "Launched",
     "Link",
@@ -46,6 +49,7 @@ __all__ = [
     "compare",
     "devices",
     "faults",
+    "load_cluster",
     "load_task",
     "models",
     "register",
@@ -56,6 +60,7 @@ __all__ = [
 
 _HOMES = {
     "STOP": "paceline.callbacks.calling",
+    "ClusterDescription": "paceline.costs.description",
     "Comparison": "paceline.analysis.comparison.comparison",
     "Launched": "paceline.clusters.launched.launched",
     "Link": "paceline.costs",
@@ -69,6 +74,7 @@ _HOMES = {
     "Task": "paceline.task.task",
     "compare": "paceline.analysis.comparison.compare",
     "devices": "paceline.costs",
+    "load_cluster": "paceline.costs.description_files",
     "load_task": "paceline.task.files",
     "register": "paceline.strategies",
     "run_program": "paceline.programs",

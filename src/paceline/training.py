@@ -113,7 +113,7 @@ def train(
     with _device(where):
         module = task.build_model(seed)
     interrupts.safe_point()
-    _check_has_data(module, where)
+    _check_has_data(task, module, where)
     if weights is not None:
         module.load_state_dict(read_distributed_checkpoint(weights, module.state_dict()))
     job = Job(
@@ -242,9 +242,15 @@ def _device(cluster: Cluster) -> contextlib.AbstractContextManager[object]:
     return contextlib.nullcontext()
 
 
-def _check_has_data(module: nn.Module, cluster: Cluster) -> None:
-    """Raise if a model without data (on the meta device) is to be trained with real math."""
-    if cluster.math != "none" and any(p.is_meta for p in module.parameters()):
+def _check_has_data(task: Task, module: nn.Module, cluster: Cluster) -> None:
+    """Raise if a model without data (on the meta device) or a master copy is to be trained with real math."""
+    if cluster.math == "none":
+        return
+    if task.master_dtype is not None:
+        remedy = "omit it: optimizers then update the parameters"
+        bound = 'must not be given unless the cluster is pl.Simulated(math="none")'
+        raise ConfigurationError("master_dtype", bound, task.master_dtype, remedy)
+    if any(p.is_meta for p in module.parameters()):
         bound = 'must be pl.Simulated(math="none") for a model of shapes only, such as pl.models.GPT'
         remedy = 'write pl.Simulated(workers=4, math="none", device=pl.devices.A100)'
         raise ConfigurationError("cluster", bound, cluster, remedy)

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 class ClusterOptions:
     """The options that describe the cluster. Their consistency is checked before torch is loaded."""
 
-    workers: int
+    workers: int | None
+    """None for 4, or for all ranks of a described cluster."""
     slow: Sequence[str]
     delay: Sequence[str]
     deadline: str | None
@@ -30,6 +31,9 @@ class ClusterOptions:
     encrypt: bool | None = None
     threads: int | None = None
     device: str | None = None
+    cluster_name: str | None = None
+    """Name or file of a description."""
+    hosts: int | None = None
     slow_link: Sequence[str] = ()
     math: str | None = None
     emulates: bool = False
@@ -55,6 +59,11 @@ class ClusterOptions:
         if self.device is not None and self.simulate:
             remedy = "omit it: simulated workers compute on the CPU, if at all"
             raise ConfigurationError("--device", "is for real workers", self.device, remedy)
+        if self.hosts is not None and self.cluster_name is None:
+            remedy = "add --cluster dgx-a100, for example, or omit it"
+            raise ConfigurationError("--hosts", "needs --cluster", self.hosts, remedy)
+        if self.cluster_name is not None:
+            self._check_described(self.cluster_name)
         if self.link is not None:
             self._check_link(self.link)
         if self.ray is not None:
@@ -63,6 +72,18 @@ class ClusterOptions:
             option = "--encrypt" if self.encrypt else "--no-encrypt"
             remedy = "add one of these, or omit it"
             raise ConfigurationError(option, "needs --link tcp or --ray", self.encrypt, remedy)
+
+    def _check_described(self, name: str) -> None:
+        excluded = {
+            "--bandwidth": self.bandwidth,
+            "--latency": self.latency,
+            "--link": self.link,
+            "--ray": self.ray,
+        }
+        for option, value in excluded.items():
+            if value is not None:
+                remedy = "omit one of the two: a description has its own links"
+                raise ConfigurationError("--cluster", f"excludes {option}", name, remedy)
 
     def _check_link(self, link: str) -> None:
         if self.simulate:
@@ -94,11 +115,19 @@ class ClusterOptions:
 
         slow = parse_slow(",".join(self.slow)) if self.slow else {}
         options = self._described_options() | ({} if self.simulate else self._real_options())
-        options |= {"workers": self.workers, "slow": slow, "delay": parse_delays(self.delay)}
+        if self.cluster_name is None:
+            options["workers"] = 4 if self.workers is None else self.workers
+        options |= {"slow": slow} if slow or self.cluster_name is None else {}
+        delay = parse_delays(self.delay)
+        options |= {"delay": delay} if delay is not None else {}
         if self.threads is not None:
             options["threads"] = self.threads
         if self.device is not None:
             options["device"] = self.device
+        if self.cluster_name is not None:
+            described = pl.load_cluster(self.cluster_name, hosts=self.hosts)
+            kind = pl.Simulated if self.simulate else pl.Local
+            return kind.of(described, workers=self.workers, **options)
         # Created last, because this loads torch: invalid options are rejected before.
         if self.ray is not None:
             return pl.Ray(self.ray or None, encrypt=self.encrypt, **options)

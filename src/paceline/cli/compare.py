@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 def compare(
     file: options.File,
     strategies: options.Strategies,
-    workers: options.Workers = 4,
+    workers: options.WorkersOfCluster = None,
     steps: options.Steps = None,
     epochs: options.Epochs = None,
     seed: options.Seed = 0,
@@ -53,6 +53,8 @@ def compare(
     slow_link: options.SlowLink = None,
     math: options.Math = None,
     compute: options.Compute = None,
+    cluster: options.Cluster = None,
+    hosts: options.Hosts = None,
     out: options.OutWithPage = None,
     resume: options.ResumeComparison = False,
     tensorboard: options.TensorBoard = None,
@@ -81,6 +83,8 @@ def compare(
             slow_link=slow_link or (),
             math=math,
             compute=compute,
+            cluster_name=cluster,
+            hosts=hosts,
             emulates=True,
         )
         named = _split(strategies)

@@ -26,6 +26,14 @@ Strategy = Annotated[
     str, Option(help="Strategy: a name from `paceline strategies`, or name:parameter=value,…")
 ]
 Workers = Annotated[int, Option(help="Number of ranks that compute gradients.")]
+WorkersOfCluster = Annotated[
+    int | None,
+    Option(
+        "--workers",
+        help="Number of ranks that compute gradients. Default: 4, or all ranks of --cluster.",
+        show_default=False,
+    ),
+]
 Steps = Annotated[int | None, Option(help="Length of the run in updates of the parameters.")]
 Epochs = Annotated[
     int | None,
@@ -125,6 +133,18 @@ Compute = Annotated[
         "Default: the real time on this machine.",
         rich_help_panel=_MACHINES,
     ),
+]
+
+Cluster = Annotated[
+    str | None,
+    Option(
+        metavar="NAME|FILE",
+        help="Description of a cluster: a YAML file, or a name such as dgx-a100. Simulated, or emulated.",
+        rich_help_panel=_MACHINES,
+    ),
+]
+Hosts = Annotated[
+    int | None, Option(help="Number of hosts of --cluster.", rich_help_panel=_MACHINES, show_default=False)
 ]
 
 Strategies = Annotated[

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def train(
     file: options.File,
     strategy: options.Strategy = "all-reduce",
-    workers: options.Workers = 4,
+    workers: options.WorkersOfCluster = None,
     steps: options.Steps = None,
     epochs: options.Epochs = None,
     seed: options.Seed = 0,
@@ -44,6 +44,8 @@ def train(
     slow_link: options.SlowLink = None,
     math: options.Math = None,
     compute: options.Compute = None,
+    cluster: options.Cluster = None,
+    hosts: options.Hosts = None,
     checkpoint: options.Checkpoint = None,
     checkpoint_every: options.CheckpointEvery = None,
     resume: options.Resume = False,
@@ -76,6 +78,8 @@ def train(
             slow_link=slow_link or (),
             math=math,
             compute=compute,
+            cluster_name=cluster,
+            hosts=hosts,
             emulates=True,
         )
         options_of_train = {

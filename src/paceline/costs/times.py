@@ -182,8 +182,9 @@ class Trace:
 class Phases:
     """Times of one micro-batch in one stage of a pipeline: its forward pass, and the two parts of its backward pass.
 
-    `backward` is for the gradients of the inputs, `weights` for the gradients of the weights. A strategy that does not
-    cut the model takes the sum of all three for a gradient.
+    With `order=interleaved` the times are those of one chunk: a worker with two chunks takes twice as long for a
+    micro-batch. `backward` is for the gradients of the inputs, `weights` for the gradients of the weights. A strategy
+    that does not cut the model takes the sum of all three for a gradient.
     """
 
     forward: str | float = field(compare=False)

@@ -10,6 +10,7 @@ Source: Narayanan et al., "Efficient Large-Scale Language Model Training on GPU 
 from __future__ import annotations
 
 import copy
+import math
 from collections import OrderedDict
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -37,6 +38,8 @@ def GPT(  # noqa: N802
     *,
     tied: bool = False,
     dtype: torch.dtype = torch.float32,
+    master_dtype: torch.dtype | None = None,
+    fused_attention: bool = True,
     optimizer: Callable[[Any], Optimizer] | None = None,
 ) -> Task:
     """Return a task with shapes only, for `pl.Simulated(math="none")`. A step uses `batch_size` sequences.
@@ -44,7 +47,9 @@ def GPT(  # noqa: N802
     With `tied` the head shares the embedding's weights, as in the published numbers of parameters. By default it does
     not: the two are in the first and the last stage of a pipeline, which would have to sum their gradients each step.
     `dtype` is the dtype of parameters and activations, and determines the size of messages: use torch.bfloat16 for the
-    sizes of 16-bit training. `optimizer` is the argument of `pl.Task`. If None, Adam is used.
+    sizes of 16-bit training, and `master_dtype` torch.float32 for a master copy and optimizer state of 32 bits. With
+    `fused_attention` attention is one operation, as in FlashAttention. Otherwise each head computes a matrix of all
+    pairs of tokens, which takes memory and time. `optimizer` is the argument of `pl.Task`. If None, Adam is used.
     """
     sizes = {"layers": layers, "hidden": hidden, "heads": heads, "sequence": sequence}
     for name, value in (sizes | {"vocabulary": vocabulary, "batch_size": batch_size}).items():
@@ -58,11 +63,14 @@ def GPT(  # noqa: N802
         raise ConfigurationError("dtype", "must be a floating-point dtype of torch", dtype, remedy)
     tokens = torch.zeros(1, 1, dtype=torch.int64).expand(batch_size, sequence)  # the memory of one number
     return Task(
-        model=_model(layers, hidden, heads, sequence, vocabulary, tied=tied, dtype=dtype),
+        model=_model(
+            layers, hidden, heads, sequence, vocabulary, tied=tied, fused=fused_attention, dtype=dtype
+        ),
         data=(tokens, tokens),
         loss=_loss,
         optimizer=optimizer or partial(torch.optim.Adam, lr=1e-4),
         batch_size=batch_size,
+        master_dtype=master_dtype,
     )
 
 
@@ -74,10 +82,11 @@ def _model(
     vocabulary: int,
     *,
     tied: bool,
+    fused: bool,
     dtype: torch.dtype,
 ) -> nn.Sequential:
     with torch.device("meta"):
-        block = _Block(hidden, hidden // heads)
+        block = _Block(hidden, hidden // heads, fused=fused)
         embedding, head = _Embedding(vocabulary, sequence, hidden), nn.Linear(hidden, vocabulary, bias=False)
         norm = nn.LayerNorm(hidden)
     if tied:
@@ -110,9 +119,10 @@ class _Embedding(nn.Module):
 class _Attention(nn.Module):
     """Causal attention. The number of heads follows from the weights, because a rank may have some heads only."""
 
-    def __init__(self, hidden: int, head_size: int) -> None:
+    def __init__(self, hidden: int, head_size: int, *, fused: bool) -> None:
         super().__init__()
         self.head_size = head_size
+        self.fused = fused
         self.query, self.key, self.value = (nn.Linear(hidden, hidden) for _ in range(3))
         self.out = nn.Linear(hidden, hidden)
 
@@ -121,7 +131,12 @@ class _Attention(nn.Module):
             made.unflatten(-1, (-1, self.head_size)).transpose(1, 2)
             for made in (self.query(x), self.key(x), self.value(x))
         )
-        attended = scaled_dot_product_attention(query, key, value, is_causal=True)
+        if self.fused:
+            attended = scaled_dot_product_attention(query, key, value, is_causal=True)
+        else:
+            scores = query @ key.transpose(-2, -1) / math.sqrt(self.head_size)
+            later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
+            attended = scores.masked_fill(later, -math.inf).softmax(-1) @ value
         made: Tensor = self.out(attended.transpose(1, 2).flatten(2))
         return made
 
@@ -129,10 +144,10 @@ class _Attention(nn.Module):
 class _Block(nn.Module):
     """Attention and MLP, each with a norm before it and a residual connection."""
 
-    def __init__(self, hidden: int, head_size: int) -> None:
+    def __init__(self, hidden: int, head_size: int, *, fused: bool) -> None:
         super().__init__()
         self.attention_norm = nn.LayerNorm(hidden)
-        self.attention = _Attention(hidden, head_size)
+        self.attention = _Attention(hidden, head_size, fused=fused)
         self.norm = nn.LayerNorm(hidden)
         self.up = nn.Linear(hidden, 4 * hidden)
         self.down = nn.Linear(4 * hidden, hidden)

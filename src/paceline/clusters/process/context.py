@@ -98,7 +98,7 @@ class ProcessContext(Rank):
         self._start_s = math.inf  # before the run's clock starts, `now` is minus infinity: no time passes
         self.wiring = wiring
         # A network moves messages while the processor computes.
-        self.computes_in_thread = len(set(hosts)) > 1
+        self.computes_in_thread = len(set(hosts)) > 1 or wiring.emulated is not None
         # Shared with a twin, so that a wait of either one advances both.
         self.port = self._open_port()
         self.port.device = device if device != CPU else None
@@ -111,7 +111,7 @@ class ProcessContext(Rank):
     def _open_port(self) -> Port:
         links, bells = self.wiring.emulated, self.board.bells
         ends = (self.rank, self.job.ranks, self.wiring.ways, bells, self._note_sent, self._note_received)
-        return Port(*ends) if links is None else EmulatedPort(*ends, links=links)
+        return Port(*ends) if links is None else EmulatedPort(*ends, links=links, shared=self.wiring.shared)
 
     @contextlib.contextmanager
     def clock_stopped(self) -> Iterator[None]:

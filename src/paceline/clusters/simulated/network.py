@@ -12,7 +12,7 @@ from paceline.clusters.simulated.mailbox import Mailbox
 from paceline.clusters.simulated.messages import SendEvent
 from paceline.costs import Link
 from paceline.costs.slow_links import SlowLinks
-from paceline.costs.transfers import Resource, arrival_order
+from paceline.costs.transfers import Resource, SharedLinks, arrival_order
 from paceline.schedules.collectives.network import LinkCost
 
 if TYPE_CHECKING:
@@ -62,8 +62,12 @@ class Network:
         link: Link,
         inside: Link,
         slow: SlowLinks | None = None,
+        shared: SharedLinks | None = None,
     ) -> None:
-        """`link` connects hosts, or all ranks if there is one host. `slow` has the pairs with another link."""
+        """`link` connects hosts, or all ranks if there is one host. `slow` has the pairs with another link.
+
+        `shared` are the cards and the switch between hosts. None if they are never a bottleneck.
+        """
         self.kernel = kernel
         self._at = kernel.at
         ranks = len(hosts)
@@ -77,7 +81,8 @@ class Network:
         near = inside if len(set(hosts)) > 1 else link
         self._inside = (near.latency_s, near.seconds_per_byte)
         self._slow = {pair: (each.latency_s, each.seconds_per_byte) for pair, each in (slow or {}).items()}
-        self.uniform = self._inside == self._between and not self._slow
+        self._shared = shared
+        self.uniform = self._inside == self._between and not self._slow and shared is None
 
     def cost(self, source: int, to: int) -> tuple[float, float]:
         """Return the latency and the seconds per byte from one rank to another."""
@@ -93,8 +98,8 @@ class Network:
         self.operations.clear()
 
     def can_isolate(self, members: Sequence[int]) -> bool:
-        """Return whether an operation of these ranks can be timed as a whole."""
-        return True
+        """Return whether an operation of these ranks can be timed as a whole: if it shares no card with other ranks."""
+        return self._shared is None or len({self._hosts[rank] for rank in members}) == 1
 
     def post(self, packet: SendEvent) -> None:
         """Send a message."""
@@ -112,6 +117,8 @@ class Network:
                 start_s = sender.occupy(now_s, carry_s)
             in_order = False
         packet.start_s = start_s
+        if self._shared is not None and self._shared.crosses(packet.source, packet.to):
+            start_s = self._leave_host(packet, sender, self._shared)
         packet.ends_s = sender.free_s
         if in_order and not into.coming:
             self._arrive(packet, into, start_s + latency_s)
@@ -120,6 +127,12 @@ class Network:
             packet.begins_s = begins_s = start_s + latency_s
             into.coming += 1
             self._at(begins_s, self._arrive_late, packet)
+
+    def _leave_host(self, packet: SendEvent, sender: Resource, shared: SharedLinks) -> float:
+        """Let a message pass the card and the switch. Return when its first byte leaves."""
+        left_s = shared.leave(packet.source, self.kernel.now, packet.nbytes)
+        sender.free_s = max(sender.free_s, left_s)
+        return max(packet.start_s, sender.free_s - shared.flow_s(packet.nbytes, packet.carry_s))
 
     def arrive(self, packet: SendEvent) -> None:
         """Give a message that arrives now its turn at the input port."""
@@ -150,6 +163,8 @@ class Network:
 
     def _arrive_late(self, packet: SendEvent) -> None:
         into = self.ports[packet.to]
+        if self._shared is not None and self._shared.crosses(packet.source, packet.to):
+            packet.card_s = self._shared.enter(packet.to, packet.begins_s, packet.nbytes)
         if not into.claims:
             into.coming -= 1
             self._arrive(packet, into, packet.begins_s)
@@ -171,6 +186,8 @@ class Network:
         into.arrived = packet
         receiver = into.receiver
         packet.begins_s = receiver.occupy(begins_s, packet.carry_s)
+        if packet.card_s > receiver.free_s:
+            receiver.free_s = packet.card_s
         packet.delivered_s = delivered_s = receiver.free_s
         self._at(delivered_s, into.deliver, packet)
 
@@ -184,5 +201,6 @@ class Network:
         )
         for each in together:
             each.begins_s = into.receiver.occupy(into.instant_s, each.carry_s)
+            into.receiver.free_s = max(into.receiver.free_s, each.card_s)
             each.delivered_s = into.receiver.free_s
         self._at(packet.delivered_s, into.deliver, packet)

@@ -53,13 +53,14 @@ class BlockLayers:
     def most(self) -> int:
         return 1
 
-    def cut(self, stages: int, cuts: Sequence[str] = (), *, finer: int = 1) -> Cut:
-        """Return the module in one stage of about `finer` segments."""
+    def cut(self, stages: int, cuts: Sequence[str] = (), *, finer: int | None = 1) -> Cut:
+        """Return the module in one stage of about `finer` segments, or of one if None."""
         if stages != 1 or cuts:
             raise ConfigurationError("stages", "must be 1 for a model that cannot be cut", stages)
-        if finer not in self._made:
-            self._made[finer] = _cut(self._module, finer)
-        return self._made[finer]
+        count = finer or 1
+        if count not in self._made:
+            self._made[count] = _cut(self._module, count)
+        return self._made[count]
 
 
 def layers_or_blocks(
