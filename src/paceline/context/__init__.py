@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from paceline.context.batch import Batch
 from paceline.context.boundary import BoundaryValues
-from paceline.context.handles import Handle, Sending
+from paceline.context.handles import Handle
 from paceline.context.log import Log
 from paceline.context.model import BUCKET_BYTES, Data, Model
 from paceline.context.net import ANY, Combine, Message, Net, Window
@@ -43,7 +43,6 @@ __all__ = [
     "Program",
     "ReduceKind",
     "Segment",
-    "Sending",
     "ShardedUnit",
     "Shards",
     "Stages",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Literal, Protocol
 
@@ -78,11 +78,6 @@ class Model(Protocol):
         """Optimizer state per parameter (momentum and the like), in the same order on every rank."""
         ...
 
-    @property
-    def clips(self) -> bool:
-        """Whether the task clips gradients by their global norm."""
-        ...
-
     def compute(self, batch: Batch, *, weight: float = 1.0, accumulate: bool = False) -> Awaitable[float]:
         """Compute the mean gradient of a batch, times a weight, into `gradient`. Return the mean loss.
 
@@ -104,13 +99,13 @@ class Model(Protocol):
         self,
         shard: slice | None = None,
         *,
-        norm: float | None = None,
+        norm: Callable[[], Awaitable[float]] | None = None,
         advance: bool = True,
         of: Sequence[Batch] = (),
     ) -> Awaitable[None]:
         """Take one optimizer step with `gradient`, on all parameters or on one shard of them.
 
-        `norm` is the global gradient norm, which a shard cannot compute. It is required if the task clips gradients.
+        `norm` returns the global gradient norm, which a shard cannot compute. It is called if the task clips gradients.
         With `advance=False` the learning-rate schedule does not advance: for local steps, which are not steps of the
         run. `of` is the batches that the mean gradient was computed from. If several models are trained in turn, it
         selects the model. Pass `of` on ranks that compute no gradients and do not update once per step of the run.
@@ -137,7 +132,8 @@ class Model(Protocol):
         """Move the flat tensors into other memory: a row of a window, or "lent" memory.
 
         Where the backend supports it, a message from lent memory is read in place, which saves a copy. Such a send is
-        done when its receiver has read the data. Use it on ranks that are idle until then, or call `detach`.
+        done when its receiver has read the data. If parameters are lent, `apply` does not wait for started sends of
+        them: it copies what is not sent yet.
         """
         ...
 

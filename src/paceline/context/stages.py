@@ -114,14 +114,12 @@ class Stages(Protocol):
         """Return the position of a parameter in `parameters` and `gradient`. None if this rank does not train it."""
         ...
 
-    @property
-    def held(self) -> Sequence[Tensor]:
-        """Tensors of the held segments: all parameters, flat, in the model's order; then buffers, flat, by dtype."""
-        ...
+    def collect(self, step: int, net: Net, segments: Sequence[Sequence[int]]) -> Awaitable[None]:
+        """Collect the whole model on the first rank of `net` after a step, if the run inspects it.
 
-    def put(self, segments: Sequence[int], tensors: Sequence[Tensor], *, position: int = 0) -> None:
-        """Store the tensors that a rank holds (`held`) on the first worker, so that it has the whole model.
-
-        `segments` are the segments of that rank, and `position` is its position in the tensor group.
+        `net` is the ranks that hold the model together, stage by stage, and `segments` the segments of each stage. The
+        ranks of one stage are a tensor group. This is a measurement: it starts when all ranks have completed the step,
+        and its time does not count. A moving average needs the weights of every step, so for it the collection is part
+        of training.
         """
         ...

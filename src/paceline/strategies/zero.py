@@ -12,6 +12,7 @@ Source: Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import ClassVar
 
 from paceline.collectives import gradient_norm
@@ -88,7 +89,7 @@ class Zero(Strategy):
         async for batch in ctx.batches():
             await follow_buffers(ctx)
             await shared.compute(batch, self.microbatches)
-            await model.apply(norm=await gradient_norm(net, model.gradient) if model.clips else None)
+            await model.apply(norm=partial(gradient_norm, net, model.gradient))
             await exchange.updated()
             if ctx.log.inspects(batch.step):
                 await shared.gather_all(keeps=net.rank == 0)

@@ -129,18 +129,18 @@ class _Rank:
             microbatches = 4 * self._net.size if plan.microbatches is None else plan.microbatches
             await self._stage.compute(batch, microbatches, plan.order, widest=widest)
             await self._update.update()
-            await self._show(step)
+            await self._collect(step)
             if ctx.net.rank == 0:
                 for onlooker in range(self._ranks, ctx.net.size):
                     await ctx.net.send(onlooker, ctx.model.gradient[:0], tag=_NEWS)
 
-    async def _show(self, step: int) -> None:
+    async def _collect(self, step: int) -> None:
         """Collect the model on the first row. If rows shard the parameters, all rows gather them first."""
         is_first = self._group.rank == 0
         if self._plan.zero == 3 and self._ctx.log.inspects(step):
             await self._segments.gather_all(keeps=is_first)
         if is_first:
-            await self._update.show(step)
+            await self._update.collect(step)
 
 
 async def _follow_buffers(ctx: Context, group: Net) -> None:
