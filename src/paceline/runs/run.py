@@ -78,7 +78,9 @@ class Record:
         records = list(map(cls.__new__, itertools.repeat(cls, count)))
         for each in dataclasses.fields(cls):
             set_field = cls.__dict__[each.name].__set__
-            collections.deque(map(set_field, records, columns[each.name]), maxlen=0)  # calls it for each record
+            collections.deque(
+                map(set_field, records, columns[each.name]), maxlen=0
+            )  # calls it for each record
         return records
 
     def __getitem__(self, key: str) -> Any:

@@ -149,7 +149,9 @@ def _history(outcomes: Sequence[Outcome], reporter: Outcome) -> list[Record]:
     one_pass = max(outcome.samples_per_epoch for outcome in outcomes)
     seen = [record["samples"] for record in records]
     epochs = [samples / one_pass for samples in seen] if one_pass else [None] * len(seen)
-    columns = {name: [record[name] for record in records] for name in ("step", "seconds", "loss", "metric", "extra")}
+    columns = {
+        name: [record[name] for record in records] for name in ("step", "seconds", "loss", "metric", "extra")
+    }
     return Record.of_columns(**columns, samples=seen, bytes=sent, epoch=epochs)
 
 

@@ -9,6 +9,7 @@ import itertools
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any, Protocol, cast
 
 import numpy as np
@@ -192,7 +193,7 @@ class Rank(ABC):
     async def batches(self, *, endless: bool = False) -> AsyncIterator[Batch]:
         data, rank = self.data, self.rank
         first = self.drawn if endless else self.begun
-        upcoming = data.ahead(data.batch_of(rank, step) for step in itertools.count(first))
+        upcoming = data.ahead(map(partial(data.batch_of, rank), itertools.count(first)))
         if rank == self.workers[0] and self.begun == self.job.generations.first:
             replica, workers = self.model.replica, len(self.workers)
             parts = replica.task.accumulate
