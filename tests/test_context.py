@@ -7,30 +7,29 @@ from dataclasses import replace
 import pytest
 import torch
 from orders import makes_rings_in_its_own_order, receives_in_the_other_order
-from tasks import a_task, simulated
+from tasks import a_task, a_wide_task, simulated
 
 import paceline as pl
 from paceline.clusters.simulated import simulated as simulated_cluster
 from paceline.clusters.simulated.whole_collective import MANY
 from paceline.collectives import barrier
-from paceline.context import Context, Data, Handle, Log, Model, Net, Shards, Stages, Strategy, Window
+from paceline.context import Context, Handle, Log, Model, Net, Shards, Stages, Strategy, Window
 from paceline.costs.measured import Measured
 from paceline.strategies import parse
 from paceline.strategies.fedavg import FedAvg
 from paceline.trace import Kind
 
 MOST = {
-    Context: 13,
-    Data: 4,
-    Model: 16,
-    Stages: 8,
+    Context: 15,
+    Model: 15,
+    Stages: 7,
     Shards: 5,
     Net: 10,
     Window: 3,
     Log: 8,
     Handle: 2,
 }
-MOST_IN_ALL = 69
+MOST_IN_ALL = 65
 
 CLUSTERS = {
     "shared memory": lambda workers: pl.Local(workers=workers, threads=1),
@@ -169,7 +168,7 @@ def test_lent_parameters_arrive_as_they_were_when_they_were_sent(world):
                     await ctx.net.recv(0, tag=1)  # the parameters have been updated by now
                     assert torch.equal((await ctx.net.recv(0)).tensor, ctx.model.parameters)
 
-    pl.train(a_task(), Lends(), CLUSTERS[world](2), steps=1)
+    pl.train(a_wide_task(), Lends(), CLUSTERS[world](2), steps=1)
 
 
 @pytest.mark.parametrize("link", ["shared-memory", "tcp"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Literal, Protocol
 
@@ -10,7 +10,6 @@ from paceline.context.batch import Batch
 from paceline.context.stages import Stages
 
 if TYPE_CHECKING:
-    import numpy as np
     from torch import Tensor
 
     from paceline.context.rank import Context
@@ -19,34 +18,8 @@ BUCKET_BYTES = 25 * 2**20
 """Default size of a gradient bucket: the default of PyTorch's DDP."""
 
 
-class Data(Protocol):
-    """The training samples, and how they are assigned to workers."""
-
-    @property
-    def sample_count(self) -> int: ...
-
-    @property
-    def targets(self) -> np.ndarray:
-        """Target of every sample, for strategies that partition the data among workers."""
-        ...
-
-    def batch_of(self, worker: int, step: int) -> Batch:
-        """Return the slice of any worker of the global batch of a step. The result is the same on every rank."""
-        ...
-
-    def ahead(self, batches: Iterator[Batch]) -> Iterator[Batch]:
-        """Yield the same batches, and prefetch the next one while the current one is computed.
-
-        `ctx.batches` prefetches by itself. Use this in a program that creates its own batches.
-        """
-        ...
-
-
 class Model(Protocol):
     """This rank's replica of the trained model."""
-
-    @property
-    def data(self) -> Data: ...
 
     @property
     def stages(self) -> Stages:

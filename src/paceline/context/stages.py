@@ -27,11 +27,6 @@ BackwardPart = Literal["both", "inputs", "weights"]
 class Stages(Protocol):
     """The model in segments."""
 
-    @property
-    def segments(self) -> Sequence[Segment]:
-        """The segments of the model, in forward order."""
-        ...
-
     def cut(
         self,
         stages: int,
@@ -42,9 +37,10 @@ class Stages(Protocol):
         finer: int = 1,
         tensor: int = 1,
         sequence: bool = False,
-    ) -> None:
+    ) -> Sequence[Segment]:
         """Cut the model into `stages` x `chunks` stages of about equal compute time, or before the layers in `cuts`.
 
+        Return the segments, in forward order.
         With `fewer`, use fewer stages if the model has too few layers. A stage has `finer` segments. Use more than one
         if parameters are gathered and freed segment by segment. `tensor` is the number of ranks that matrices are split
         among. The model is then also cut where these ranks reduce values: see `Segment.reductions`. With `sequence`,

@@ -23,6 +23,7 @@ from paceline.clusters.process.letters import read_error, read_outcomes, write_e
 from paceline.clusters.process.status_board import Status, StatusBoard
 from paceline.errors import DeadlineError, PacelineError, PeerLost, RunError, WorkerError
 from paceline.links.memory.shared import SharedMemory
+from paceline.links.operation import Activity
 from paceline.links.tcp import PeerAddress
 from paceline.links.tcp.handshake import Authenticator
 from paceline.trace import Recorder
@@ -233,6 +234,21 @@ def test_garbage_from_a_rank_ends_that_connection_and_is_logged(ends: Ends, capl
     assert caplog.messages == ["closed a connection of rank 1 to the hub: not a letter: wrong magic number"]
 
 
+def test_a_rank_hears_with_its_beats_that_the_rank_it_waits_for_computes(ends: Ends):
+    """The ranks of this test are one process, which computes here."""
+    begin(ends)
+    ends.boards[0].note_doing(0, Activity.receive, [1])
+
+    def computes() -> bool:
+        for _ in range(10_000):
+            pass
+        return ends.boards[0].awaited_work(0) > 0
+
+    while not computes():
+        pass
+    assert ends.boards[1].awaited_work(1) == 0, "it waits for nobody"
+
+
 def test_a_rank_that_falls_silent_is_lost():
     made = Ends(encrypt=False, deadline_s=6.0)
     try:
@@ -306,7 +322,7 @@ def test_a_last_letter_that_is_lost_ends_the_run_instead_of_keeping_it_waiting()
 
 def test_a_rank_that_waits_for_the_start_of_a_run_hears_that_there_is_none(ends: Ends):
     ends.call(0).tell("ready")
-    wait_until(lambda: ends.hub._hearing, "the hub has heard rank 0")
+    wait_until(lambda: ends.hub._presence.connected, "the hub has heard rank 0")
     ends.hub.stop()
     error = ends.how_it_ended()
     assert isinstance(error, RunError)

@@ -12,15 +12,15 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import Tensor
 
-from paceline.clusters.base import stopping
 from paceline.clusters.base.job import Job
 from paceline.clusters.base.news import Teller
 from paceline.clusters.base.outcome import Outcome
+from paceline.clusters.process.awaited_work import LIMIT
 from paceline.clusters.process.computing import ComputeOperation
+from paceline.clusters.process.data import LoadedData, open_data
 from paceline.clusters.process.driver import Driver
 from paceline.clusters.process.gradient_duration import duration_of
 from paceline.clusters.process.learner import ProcessLearner
-from paceline.clusters.process.loaders import LoadedData, Loaders
 from paceline.clusters.process.native import NativeGroups
 from paceline.clusters.process.net import ProcessNet
 from paceline.clusters.process.operations import Background, FirstOperation, SleepOperation
@@ -39,7 +39,6 @@ from paceline.context import Context, Handle
 from paceline.costs.prices import Price
 from paceline.costs.stragglers import Stragglers
 from paceline.costs.times import Times
-from paceline.data.batches import GlobalBatches
 from paceline.data.samples import Samples
 from paceline.links import clock
 from paceline.links.emulated import EmulatedPort
@@ -49,10 +48,9 @@ from paceline.links.receiving import RecvOperation
 from paceline.links.sending import SendOperation
 from paceline.model.compiling import warm_up
 from paceline.model.devices import CPU
-from paceline.model.portable import taken_over
+from paceline.model.portable import module_in_place
 from paceline.model.replica import Replica
-from paceline.model.steps import micro_batches
-from paceline.system.seeding import part_seed, rank_seed
+from paceline.system import stopping
 from paceline.trace import Kind
 from paceline.trace.spans import NO_MESSAGE, message_id
 
@@ -96,7 +94,7 @@ class ProcessContext(Rank):
             clock.use(self.board.clock)
         self.duration = duration_of(rank, stragglers, compute, self.delay_rng, self.outcome)
         self.deadline_s = deadline_s
-        self.native = NativeGroups(store_path, job.ranks, deadline_s)
+        self.native = NativeGroups(store_path, job.ranks, LIMIT * deadline_s)
         self._start_s = math.inf  # before the run's clock starts, `now` is minus infinity: no time passes
         self.wiring = wiring
         # A network moves messages while the processor computes.
@@ -111,11 +109,9 @@ class ProcessContext(Rank):
         self.model = ProcessLearner(self, _replica(job, rank, device))
 
     def _open_port(self) -> Port:
-        link, bells = self.wiring.emulated, self.board.bells
+        links, bells = self.wiring.emulated, self.board.bells
         ends = (self.rank, self.job.ranks, self.wiring.ways, bells, self._note_sent, self._note_received)
-        if link is None:
-            return Port(*ends)
-        return EmulatedPort(*ends, latency_s=link.latency_s, seconds_per_byte=link.seconds_per_byte)
+        return Port(*ends) if links is None else EmulatedPort(*ends, links=links)
 
     @contextlib.contextmanager
     def clock_stopped(self) -> Iterator[None]:
@@ -166,24 +162,10 @@ class ProcessContext(Rank):
     def data(self) -> TrainingData:
         task = self.job.task
         assert task is not None
-        samples = Samples.of(task, self.job.seed)
-        batches = GlobalBatches.of(task, samples, self.job.seed)
-        turns = len(task.turns) or 1
-        if not task.loaders or self.rank not in self.workers or not samples.draws:
-            return TrainingData(samples, batches, len(self.workers), turns)
-        first = rank_seed(self.job.seed, self.rank)
-        loaders = Loaders(
-            samples,
-            count=task.loaders,
-            prefetch=task.prefetch or 1,
-            rank=self.rank,
-            requests_of=lambda batch: [
-                (part, part_seed(first, batch.step, number))
-                for number, part in enumerate(micro_batches(batch, task.accumulate))
-            ],
-            deadline_s=self._deadline_s,
+        uses_loaders = self.rank in self.workers
+        return open_data(
+            task, self.job.seed, self.rank, self.job.workers, self._deadline_s, uses_loaders=uses_loaders
         )
-        return LoadedData(samples, batches, len(self.workers), loaders, turns)
 
     @cached_property
     def test_samples(self) -> Samples | None:
@@ -346,5 +328,5 @@ def _replica(job: Job, rank: int, device: torch.device) -> Replica | None:
     """Return the rank's replica. Its memory is allocated when it is known what the rank holds."""
     if job.task is None:
         return None
-    module = taken_over(job.task, job.seed)
+    module = module_in_place(job.task, job.seed)
     return Replica.of(job.task, module, seed=job.seed, rank=rank, autocast=job.autocast, device=device)

@@ -11,7 +11,6 @@ from typing import Any, Generic, Literal, TypeVar, cast
 
 from torch import Tensor
 
-from paceline.clusters.rank.data import TrainingData
 from paceline.clusters.rank.rank import Rank
 from paceline.context import Batch, Stages
 from paceline.errors import ConfigurationError, GradientNotFiniteError, LossNotFiniteError
@@ -84,10 +83,6 @@ class Learner(ABC, Generic[R]):
                 "task", "is needed for batches, gradients and updates", None, "use pl.train"
             )
         return self._replica
-
-    @property
-    def data(self) -> TrainingData:
-        return self._ctx.data
 
     @property
     def version(self) -> int:

@@ -6,24 +6,18 @@ A cluster adds waiting, and its own `model` and `net`. The log is the same every
 from __future__ import annotations
 
 import itertools
-from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Protocol, cast
 
 import numpy as np
-from torch import Tensor
 
 from paceline.clusters.base.job import Job
 from paceline.clusters.base.outcome import Outcome
-from paceline.clusters.rank.data import TrainingData
 from paceline.clusters.rank.logbook import Logbook
 from paceline.clusters.rank.lone_samples import warn_of_lone_samples
-from paceline.clusters.rank.observer import Observer
-from paceline.clusters.rank.row_board import RowBoard
+from paceline.clusters.rank.services import ClusterServices
 from paceline.context import Batch, Context
-from paceline.data.samples import Samples
 from paceline.model.memory import Ledger
 from paceline.system import interrupts
 from paceline.trace import Kind, Recorder
@@ -38,18 +32,18 @@ def _stream(seed: int, rank: int, purpose: int) -> np.random.Generator:
     return np.random.default_rng(np.array([seed, rank, purpose], dtype=np.uint32))
 
 
-class Keeps(Protocol):
+class CheckpointSaver(Protocol):
     """Interface of the checkpoint writer: see `paceline.clusters.rank.checkpoint_writer`."""
 
     @property
     def is_due(self) -> bool: ...
     def prepare(self, step: int) -> None: ...
-    def keep(self, step: int, *, is_last: bool) -> None: ...
+    def save(self, step: int, *, is_last: bool) -> None: ...
     def finish(self) -> None: ...
     def close(self) -> None: ...
 
 
-class Rank(ABC):
+class Rank(ClusterServices):
     """One rank of a run. Its subclasses satisfy `paceline.context.Context`."""
 
     # A simulation has thousands of ranks. Slots are faster to read than a dictionary.
@@ -113,7 +107,7 @@ class Rank(ABC):
         self.twins: list[Rank] = []
         """Twins of this rank: see `Learner.twin`."""
         self._rng: np.random.Generator | None = None
-        self.checkpoint_writer: Keeps | None = None
+        self.checkpoint_writer: CheckpointSaver | None = None
         """Checkpoint writer. None if the run has no checkpoints."""
         self.resumed_s = 0.0
         """Seconds of the run before this rank resumed from a checkpoint."""
@@ -145,7 +139,7 @@ class Rank(ABC):
             self.stopped = self.announced_end == 2 * end + 1
             ends = self.stopped or end >= self.last_step
             if self.checkpoint_writer is not None:
-                self.checkpoint_writer.keep(end, is_last=ends)
+                self.checkpoint_writer.save(end, is_last=ends)
             if ends:
                 return result
             self.begin_generation(end)
@@ -190,8 +184,14 @@ class Rank(ABC):
             self.log.finish_step(step)
             step += 1
 
-    async def batches(self, *, endless: bool = False) -> AsyncIterator[Batch]:
+    async def batches(
+        self, own: Iterator[Batch] | None = None, *, endless: bool = False
+    ) -> AsyncIterator[Batch]:
         data, rank = self.data, self.rank
+        if own is not None:
+            for batch in data.ahead(own):
+                yield batch
+            return
         first = self.drawn if endless else self.begun
         upcoming = data.ahead(map(partial(data.batch_of, rank), itertools.count(first)))
         if rank == self.workers[0] and self.begun == self.job.generations.first:
@@ -209,92 +209,13 @@ class Rank(ABC):
             yield batch
             outcome.bytes_over_time.append((self.now(), outcome.bytes_sent))
 
-    # Implemented by a cluster
+    @property
+    def batch_of(self) -> Callable[[int, int], Batch]:
+        return self.data.batch_of
 
     @property
-    @abstractmethod
-    def data(self) -> TrainingData: ...
-
-    @property
-    @abstractmethod
-    def test_samples(self) -> Samples | None: ...
-
-    @property
-    @abstractmethod
-    def last_step(self) -> int:
-        """End of the run: the requested number of steps, or fewer if the run ends early."""
-
-    @abstractmethod
-    def end_after(self, step: int) -> None:
-        """Make every rank end the run when it has done step number `step`."""
-
-    def end_generation_after(self, step: int, *, stops: bool) -> None:
-        """Reporter only: make every rank end this generation after step number `step`. With `stops`, also stop the
-        run."""
-        self.announce_end(2 * (step + 1) + stops)
-
-    @property
-    @abstractmethod
-    def announced_end(self) -> int:
-        """Announced end of this generation, as an integer: 2 * end, plus 1 if the run stops there. 0 if none."""
-
-    @abstractmethod
-    def announce_end(self, word: int) -> None:
-        """Announce the end of this generation to every rank before this rank continues."""
-
-    @property
-    @abstractmethod
-    def stop_wanted(self) -> bool:
-        """Whether a run with checkpoints has been asked to stop."""
-
-    @abstractmethod
-    def is_lost(self, rank: int) -> bool: ...
-
-    @abstractmethod
-    async def catch_up(self) -> None:
-        """If the run resumes from a checkpoint, wait for the time at which this rank was saved."""
-
-    @abstractmethod
-    def settle(self) -> None:
-        """At the end of a generation, complete all operations in flight."""
-
-    @abstractmethod
-    def announce(self, evaluation: int, metric: float) -> None:
-        """Send the metric of an evaluation to every rank before this rank continues.
-
-        A rank may read it when the reporter has already announced the next one, but not the one after that.
-        """
-
-    @abstractmethod
-    def announced(self, evaluation: int) -> float:
-        """Return the metric of one of the last two evaluations."""
-
-    @abstractmethod
-    def consult(self, record: dict[str, Any], state: dict[str, Tensor] | None) -> bool:
-        """Send a record, and the model state if given, to the driver's callbacks. Return whether the run must end."""
-
-    @abstractmethod
-    def now(self) -> float: ...
-
-    def clock_stopped(self) -> AbstractContextManager[None]:
-        """Stop the clock while the reporter evaluates, in clusters with virtual time."""
-        return nullcontext()
-
-    @abstractmethod
-    def open_parameter_board(self) -> Observer:
-        """Open the board on which the workers publish their parameters."""
-
-    def open_row_board(self, name: str, like: Tensor) -> RowBoard:
-        """Open a board with rows of the size and dtype of `like`, in clusters with shared evaluation."""
-        raise NotImplementedError
-
-    @abstractmethod
-    def show_progress(self, record: dict[str, Any]) -> None:
-        """Report the progress of the run to the driver."""
-
-    @abstractmethod
-    def go_on_without(self, rank: int) -> None:
-        """Continue without a rank that is lost or late."""
+    def targets(self) -> Sequence[Any]:
+        return self.data.samples.targets
 
     # Records
 
@@ -303,7 +224,7 @@ class Rank(ABC):
         dies."""
         self.outcome.holds = words
 
-    def tell_news(self) -> None:  # noqa: B027 (optional: clusters without rank failures need nothing here)
+    def tell_news(self) -> None:
         """Send new records to the driver. Only needed in clusters with ranks that may die."""
 
     def span(

@@ -88,11 +88,12 @@ class RankStages(ABC, Generic[R]):
         finer: int = 1,
         tensor: int = 1,
         sequence: bool = False,
-    ) -> None:
+    ) -> Sequence[Segment]:
         layers = self._off_the_clock(lambda: self._found_layers(tensor, sequence))
         count = min(stages, max(1, layers.most // chunks)) if fewer else stages
         self._cut = self._off_the_clock(lambda: layers.cut(count * chunks, cuts, finer=finer))
         self._passes.clear()
+        return self._cut.segments
 
     def hold(
         self,

@@ -10,7 +10,6 @@ from typing import Any, TypeVar, cast
 
 from torch import Tensor
 
-from paceline.clusters.base import stopping
 from paceline.clusters.base.job import Consult, Job
 from paceline.clusters.base.outcome import Outcome
 from paceline.clusters.rank.counter import UpdateCounter
@@ -21,11 +20,12 @@ from paceline.clusters.rank.rank import Rank
 from paceline.clusters.rank.slow_ranks import slowest
 from paceline.clusters.simulated.events import Timer
 from paceline.clusters.simulated.group_operation import GroupOperation
-from paceline.clusters.simulated.kernel import AnyOf, Event, Kernel, Process
+from paceline.clusters.simulated.kernel import Kernel
 from paceline.clusters.simulated.learner import SimulatedLearner
 from paceline.clusters.simulated.net import SimulatedGroupNet, SimulatedNet
 from paceline.clusters.simulated.network import Network
 from paceline.clusters.simulated.pass_timer import PassTimer
+from paceline.clusters.simulated.process import AnyOf, Event, Process
 from paceline.clusters.simulated.stage_plan import StagePlan
 from paceline.clusters.simulated.window import SimulatedWindow
 from paceline.context import Batch, Handle
@@ -37,6 +37,7 @@ from paceline.data.samples import Samples
 from paceline.model.cutting.layers import Layers
 from paceline.model.replica import Replica
 from paceline.runs.run import Progress, Record
+from paceline.system import stopping
 from paceline.trace import Kind
 from paceline.trace.spans import NO_MESSAGE, meeting_id, message_id, pack_span
 

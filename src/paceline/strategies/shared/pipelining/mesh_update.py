@@ -12,15 +12,16 @@ from collections.abc import Awaitable, Sequence
 from paceline.collectives import all_reduce, norm_of_squares
 from paceline.collectives.group_reductions import sum_together
 from paceline.collectives.tensors import square_of
-from paceline.context import Context, Net
+from paceline.context import Context, Net, Segment
 from paceline.strategies.shared.pipelining.data_axis import DataAxis
 
 
 class MeshUpdate:
     """One update of a model that several ranks hold together.
 
-    `net` is the ranks of a pipeline, and `held` the segments of each. `row` is all ranks that hold the model together,
-    stage by stage. The ranks of one stage are a tensor group.
+    `net` is the ranks of a pipeline, `segments` the segments of the model, and `held` the numbers of those that each
+    rank holds. `row` is all ranks that hold the model together, stage by stage. The ranks of one stage are a tensor
+    group.
     """
 
     def __init__(
@@ -28,6 +29,7 @@ class MeshUpdate:
         ctx: Context,
         row: Net,
         net: Net,
+        segments: Sequence[Segment],
         held: Sequence[Sequence[int]],
         data: DataAxis,
         tensor: Net | None = None,
@@ -42,28 +44,28 @@ class MeshUpdate:
         self._model = ctx.model
         self._row = row
         self._net = net
+        self._segments = segments
         self._held = held
         self._size = row.size // net.size
         self._tied = self._find_tied()
         """Tied parameters trained by this rank, with the pipeline ranks that hold them."""
         self._foreign = [name for name, ranks in self._tied.items() if ranks[0] != net.rank]
         """Parameters that another rank counts in the norm."""
-        segments = [ctx.model.stages.segments[number] for number in held[net.rank]]
-        names = dict.fromkeys(name for segment in segments for name in segment.partial)
+        names = dict.fromkeys(name for number in held[net.rank] for name in segments[number].partial)
         self._partial = [name for name in names if self._trains(name)]
         if row.rank % self._size:
             self._foreign += [name for name in self._find_whole() if name not in self._foreign]
 
     def _find_whole(self) -> list[str]:
         """Return the parameters that every rank of the tensor group trains as a whole."""
-        segments = [self._model.stages.segments[number] for number in self._held[self._net.rank]]
+        segments = [self._segments[number] for number in self._held[self._net.rank]]
         parted = {name for segment in segments for name in segment.parted}
         names = dict.fromkeys(name for segment in segments for name in segment.parameters)
         return [name for name in names if name not in parted and self._trains(name)]
 
     def _find_tied(self) -> dict[str, list[int]]:
         """Return the tied parameters that this rank trains, with all pipeline ranks that hold them."""
-        segments = self._model.stages.segments
+        segments = self._segments
         names = [set[str]().union(*(segments[s].parameters for s in held)) for held in self._held]
         own = names[self._net.rank]
         shared = set[str]().union(

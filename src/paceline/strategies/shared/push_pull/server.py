@@ -47,7 +47,7 @@ class Server:
         self._gradient = cut(ctx.model.gradient, shards)[number]
         self._length = self.shard.stop - self.shard.start
         self.version = ctx.model.version
-        self.batch_of = ctx.model.data.batch_of
+        self.batch_of = ctx.batch_of
         # An update takes one gradient of every worker: each is added to the sum as it is received, in order of ranks.
         self._adds_up = policy.takes_all(len(ctx.workers))
         # Each gradient is one update, so it can be received straight into the gradient buffer.
