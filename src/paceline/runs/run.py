@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
+import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -65,6 +67,21 @@ class Record:
     """Other values reported by the strategy or the step."""
     epoch: float | None = None
     """Passes over the data so far: samples used / samples in the data. None in runs that older versions saved."""
+
+    @classmethod
+    def of_columns(cls, **columns: Sequence[Any]) -> list[Record]:
+        """Return one record per row of a table that has a column for every field.
+
+        Same as calling the class for each row, but much faster: a frozen class sets each field by a function call.
+        """
+        count = len(columns["step"])
+        records = list(map(cls.__new__, itertools.repeat(cls, count)))
+        for each in dataclasses.fields(cls):
+            set_field = cls.__dict__[each.name].__set__
+            collections.deque(
+                map(set_field, records, columns[each.name]), maxlen=0
+            )  # calls it for each record
+        return records
 
     def __getitem__(self, key: str) -> Any:
         if key in self.extra:

@@ -63,7 +63,10 @@ class Logbook:
         return self._rank.generation_end
 
     def report(self, **values: float) -> None:
-        self._reported.update(values)
+        if self._reported:
+            self._reported.update(values)
+        else:
+            self._reported = values
 
     def inspects(self, step: int, *, average: bool = False) -> bool:
         """With `average`, also return True if the run maintains a moving average, which needs all weights.
@@ -242,9 +245,10 @@ class Logbook:
         record: dict[str, Any] = {"step": step + 1, "seconds": seconds, "metric": None, "extra": extra}
         if outcome.updates:  # independent updates: use the values of the last own update
             record.update({key: outcome.updates[-1][key] for key in ("loss", "samples")})
-        for key in ("loss", "samples"):
-            if key in extra:
-                record[key] = extra.pop(key)
+        if "loss" in extra:
+            record["loss"] = extra.pop("loss")
+        if "samples" in extra:
+            record["samples"] = extra.pop("samples")
         return record
 
     # Evaluating the model

@@ -113,7 +113,7 @@ class SharedData(TrainingData):
     def batch_of(self, worker: int, step: int) -> Batch:
         batch = self._last.get(worker)
         if batch is None or batch.step != step:
-            batch = self._last[worker] = super().batch_of(worker, step)
+            batch = self._last[worker] = self._slice(step, worker, self._workers)
         return batch
 
 

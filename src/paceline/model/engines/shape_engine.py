@@ -175,10 +175,10 @@ class ShapeEngine:
         if account is None or not batch.count:
             return
         assert self._few is not None
-        memory = self._model.memory
+        model = self._model
+        memory, largest = model.memory, -(-batch.count // model.task.accumulate)
         if memory.buffer_bytes:
             account.hold("buffers", 2 * memory.buffer_bytes)  # a copy, in case the computation is cancelled
-        largest = -(-batch.count // self._model.task.accumulate)
         account.touch("activations", memory.activations(largest, self._few))
 
     def undo_buffers(self) -> None:
