@@ -245,9 +245,8 @@ class Coordinator(Server):
             if count:  # the loss of an empty slice is NaN
                 loss += push.loss * count
                 samples += count
-        seen = self._samples.values
-        seen[0] += samples
-        log.report(loss=loss / samples if samples else math.nan, samples=seen[0])
+        self._samples.values[0] += samples
+        log.report(loss=loss / samples if samples else math.nan, samples=self._samples.values[0])
 
     async def _tell_followers(
         self,
