@@ -3,7 +3,7 @@
 import pytest
 from test_docs import DOCS, script
 from zoo.measuring import COLUMNS, EQUAL, TRAINS, measure
-from zoo.rows import ROWS, TRANSFORMERS
+from zoo.rows import MORE, ROWS, TRANSFORMERS
 
 PAGE = DOCS / "model_table.md"
 
@@ -67,3 +67,10 @@ def test_a_row_is_what_is_measured(row, table):
 )
 def test_processes_give_the_same_cell(row, column, table):
     assert measure(row, column, "local") == table[row][column]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("row", MORE)
+def test_more_models_are_trained_by_every_strategy_that_cuts_them(row):
+    found = {column: measure(row, column) for column in ("zero 3", "layers", "pipeline", "tensor")}
+    assert found == dict.fromkeys(found, EQUAL)

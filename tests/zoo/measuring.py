@@ -11,8 +11,9 @@ from paceline.errors import PacelineError
 from paceline.task.calls import loss_of
 from paceline.testing.reference import train_plainly
 from paceline.testing.worlds import WORLDS
-from zoo.rows import ROWS
+from zoo.rows import MORE, ROWS
 
+MODELS = ROWS | MORE
 STEPS, STEPS_TO_LEARN = 2, 12
 EQUAL, TRAINS = "equal", "trains"
 
@@ -45,7 +46,7 @@ COLUMNS = {
 def measure(row, column, world="simulated"):
     """Return the cell: equal, trains, or the code and the reason of the refusal."""
     strategy = COLUMNS[column]
-    task = ROWS[row].task()
+    task = MODELS[row].task()
     try:
         if strategy.is_synchronous:
             return _compare(row, task, strategy, world)
@@ -66,7 +67,7 @@ def _compare(row, task, strategy, world):
     run = pl.train(task, strategy.spec, WORLDS[world](strategy.workers), steps=STEPS)
     expected = _expected(row, strategy.slices)
     moved = (expected - _start(task)).abs().max()
-    tolerance = ROWS[row].tolerance
+    tolerance = MODELS[row].tolerance
     assert moved > 1e5 * tolerance, f"{row}: the steps hardly change the weights"
     difference = (run.parameters - expected).abs().max()
     return EQUAL if difference <= tolerance else f"differs by {difference:.0e}"
@@ -75,8 +76,8 @@ def _compare(row, task, strategy, world):
 @cache
 def _expected(row, slices):
     """Return the weights of `single`; with BatchNorm, those of a plain loop that passes slice by slice."""
-    task = ROWS[row].task()
-    if ROWS[row].uses_batch_norm:
+    task = MODELS[row].task()
+    if MODELS[row].uses_batch_norm:
         return train_plainly(task, STEPS, workers=slices)[0]
     return pl.train(task, "single", WORLDS["simulated"](1), steps=STEPS).parameters
 
@@ -84,7 +85,7 @@ def _expected(row, slices):
 def _learn(row, task, strategy, world):
     """Check that one worker gives the weights of `single`, and that two workers reduce the loss."""
     alone = pl.train(task, strategy.spec, WORLDS[world](1), steps=STEPS)
-    if (alone.parameters - _expected(row, 1)).abs().max() > ROWS[row].tolerance:
+    if (alone.parameters - _expected(row, 1)).abs().max() > MODELS[row].tolerance:
         return "differs with one worker"
     run = pl.train(task, strategy.spec, WORLDS[world](strategy.workers), steps=STEPS_TO_LEARN)
     if not torch.isfinite(run.parameters).all():

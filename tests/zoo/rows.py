@@ -7,7 +7,7 @@ from torch.nn import functional
 
 import paceline as pl
 from paceline.testing.tasks import numbers
-from zoo import generative, hugging_face, images, sequences
+from zoo import generative, hugging_face, images, more_images, sequences
 
 SAMPLES, BATCH, CLASSES, VOCABULARY, SIZE = 24, 8, 3, 16, 16
 
@@ -140,3 +140,32 @@ ROWS = {
 }
 
 TRANSFORMERS = ("nanoGPT", *hugging_face.MODELS, "frozen GPT with adapters")
+
+
+def googlenet():
+    def loss(heads, target):
+        return sum(functional.cross_entropy(head, target) for head in heads)
+
+    data = numbers(SAMPLES, 3, 64, 64, seed=4), labels()
+    return a_task(lambda: more_images.GoogLeNet().double(), data, loss)
+
+
+def mixer():
+    data = pictures(), labels()
+    return a_task(lambda: more_images.Mixer(size=SIZE).double(), data, functional.cross_entropy)
+
+
+def translation():
+    data = integers(SAMPLES, 6), integers(SAMPLES, 5, seed=1), integers(SAMPLES, 5, seed=2)
+    return a_task(lambda: sequences.Seq2Seq().double(), data, token_loss)
+
+
+MORE = {
+    "ShuffleNetV2": classification(more_images.ShuffleNetV2),
+    "GoogLeNet": Row(googlenet, uses_batch_norm=True),
+    "EfficientNet": classification(more_images.EfficientNet),
+    "Mixer": Row(mixer),
+    "Transformer-XL": language(sequences.TransformerXL, token_loss),
+    "nn.Transformer": Row(translation),
+}
+"""Models that are tested, but not in the table."""
