@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from paceline.clusters.simulated.simulated import Simulated
     from paceline.costs import Link, devices, times
     from paceline.errors import PacelineError
+    from paceline.loop.prepare import finish, gather, is_main, log, prepare, print, rank, shard, workers
     from paceline.programs import run_program
     from paceline.runs.run import Run
     from paceline.strategies import register
@@ -46,12 +47,21 @@ __all__ = [
     "compare",
     "devices",
     "faults",
+    "finish",
+    "gather",
+    "is_main",
     "load_task",
+    "log",
     "models",
+    "prepare",
+    "print",
+    "rank",
     "register",
     "run_program",
+    "shard",
     "times",
     "train",
+    "workers",
 ]
 
 _HOMES = {
@@ -69,7 +79,16 @@ _HOMES = {
     "Task": "paceline.task.task",
     "compare": "paceline.analysis.comparison.compare",
     "devices": "paceline.costs",
+    "finish": "paceline.loop.prepare",
+    "gather": "paceline.loop.prepare",
+    "is_main": "paceline.loop.prepare",
     "load_task": "paceline.task.files",
+    "log": "paceline.loop.prepare",
+    "prepare": "paceline.loop.prepare",
+    "print": "paceline.loop.prepare",
+    "rank": "paceline.loop.prepare",
+    "shard": "paceline.loop.prepare",
+    "workers": "paceline.loop.prepare",
     "register": "paceline.strategies",
     "run_program": "paceline.programs",
     "times": "paceline.costs",
