@@ -17,7 +17,7 @@ Errand: TypeAlias = "Callable[[LoopContext], Coroutine[Any, Any, Any]]"
 """Work that the program's thread does for the user's thread between two steps, such as a gather."""
 
 
-class LoopEnded(BaseException):  # noqa: N818 (not an error: it unwinds the program)
+class LoopEnded(BaseException):
     """Unwinds the program of a worker: the user's loop has ended. A BaseException, so that no strategy catches it."""
 
 

@@ -21,8 +21,8 @@ from paceline.context import Batch, Context
 from paceline.errors import EarlyEndError, PeerLost
 from paceline.links.operation import Activity, Operation
 from paceline.links.sending import SendOperation
-from paceline.loop.baton import Delivery, LoopEnded, StartedErrand
 from paceline.loop.batch import LoopBatch, batch_of
+from paceline.loop.baton import Delivery, LoopEnded, StartedErrand
 from paceline.loop.facts import StepFacts
 from paceline.loop.facts_table import FACTS, FactsTable
 from paceline.loop.learner import LoopLearner
@@ -39,6 +39,7 @@ class LoopContext(ProcessContext):
     """Context of a worker whose gradients come from the user's loop, or of a server of such workers."""
 
     model: LoopLearner
+    log: LoopLog
 
     def __init__(self, job: Job, rank: int, *, loop: Loop, **options: Any) -> None:
         self.loop = loop
@@ -64,8 +65,8 @@ class LoopContext(ProcessContext):
 
     @property
     def last_step(self) -> int:
-        # After the end of the loop no program makes another update.
-        return 0 if self.loop.baton.has_ended and not self.is_server else super().last_step
+        # After the end of the loop a peer makes no more updates. Servers end when all loops have.
+        return 0 if self.loop.baton.has_ended and not self.serving else super().last_step
 
     @property
     def is_server(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from torch import Tensor, nn
 
@@ -24,9 +24,9 @@ class LoopGradients:
         self._is_scaled = False
         if workers > 1:
             for number, (_, parameter) in enumerate(self._named):
-                parameter.register_post_accumulate_grad_hook(self._hook(number))
+                parameter.register_post_accumulate_grad_hook(self._hook(number))  # type: ignore[no-untyped-call]
 
-    def _hook(self, number: int):  # type: ignore[no-untyped-def]
+    def _hook(self, number: int) -> Callable[[Tensor], None]:
         def note(parameter: Tensor) -> None:
             assert parameter.grad is not None
             self._seen[number] = (id(parameter.grad), parameter.grad._version)
@@ -46,7 +46,7 @@ class LoopGradients:
         if self._scale != 1.0 and not self._is_scaled:
             self._is_scaled = True
             for _, parameter in self._named:
-                parameter.register_hook(self._scaled)
+                parameter.register_hook(self._scaled)  # type: ignore[no-untyped-call]
 
     def _scaled(self, gradient: Tensor) -> Tensor | None:
         """Weight a micro-batch that has another share of its batch than the first one of the step."""
@@ -73,7 +73,9 @@ class LoopGradients:
         ]
         if changed and self._workers > 1:
             bound = "must be as backward left them: each worker has the gradient of its own samples only"
-            remedy = "to clip, call optimizer.clip_grad_norm_(max_norm) instead of torch.nn.utils.clip_grad_norm_"
+            remedy = (
+                "to clip, call optimizer.clip_grad_norm_(max_norm) instead of torch.nn.utils.clip_grad_norm_"
+            )
             raise ConfigurationError("gradients", bound, _names(changed), remedy)
 
     def _is_changed(self, number: int, gradient: Tensor) -> bool:

@@ -132,7 +132,9 @@ def check_loader(loader: Any) -> None:
         raise ConfigurationError("loader", "must make batches itself", "batch_size=None", remedy)
     if isinstance(_innermost(loader.batch_sampler), DistributedSampler):
         remedy = "remove it: pl.prepare gives each worker its slice of every batch"
-        raise ConfigurationError("loader", "must have the batches of all workers", "DistributedSampler", remedy)
+        raise ConfigurationError(
+            "loader", "must have the batches of all workers", "DistributedSampler", remedy
+        )
     if not getattr(loader, "in_order", True):
         raise ConfigurationError("loader", "must keep the order of its batches", "in_order=False", "omit it")
 

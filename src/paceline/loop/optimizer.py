@@ -70,4 +70,6 @@ def check_optimizer(module: nn.Module, optimizer: torch.optim.Optimizer) -> None
     foreign = sum(id(p) not in own for group in optimizer.param_groups for p in group["params"])
     if foreign:
         remedy = "create it with model.parameters()"
-        raise ConfigurationError("optimizer", "must hold this model's parameters", f"{foreign} others", remedy)
+        raise ConfigurationError(
+            "optimizer", "must hold this model's parameters", f"{foreign} others", remedy
+        )

@@ -42,7 +42,8 @@ def prepare(
     Start the script with `paceline run`, torchrun, mpirun or srun. The model and the optimizer are the same objects;
     the loader gives each worker its slice of every batch. `optimizer.step()` takes one step of the strategy. The
     strategy of the command line has priority over `strategy`; the default is all-reduce. In a process of a server this
-    function serves, and then exits. A script that was started alone runs unchanged, as one worker. See docs/own_loop.md.
+    function serves, and then exits. A script that was started alone runs unchanged, as one worker. See
+    docs/own_loop.md.
     """
     global _loop, _is_prepared
     if _is_prepared:

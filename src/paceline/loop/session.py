@@ -184,7 +184,9 @@ class Loop:
                 self._thread.join(1.0)
             self.baton.wait_until_parked()  # raises the error that ended the run
             if not self.steps:
-                raise RunError("the loop has ended without a call of optimizer.step() of the prepared optimizer")
+                raise RunError(
+                    "the loop has ended without a call of optimizer.step() of the prepared optimizer"
+                )
             self._run = assemble(self.job, str(self._cluster), self._outcomes, self.module)
             self._save(self._run)
         return self._run
