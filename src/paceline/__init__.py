@@ -20,7 +20,19 @@ if TYPE_CHECKING:
     from paceline.clusters.simulated.simulated import Simulated
     from paceline.costs import Link, devices, times
     from paceline.errors import PacelineError
-    from paceline.loop.prepare import finish, gather, is_main, log, prepare, print, rank, shard, workers
+    from paceline.loop.prepare import (
+        finish,
+        gather,
+        is_main,
+        log,
+        prepare,
+        print,
+        rank,
+        resume,
+        save,
+        shard,
+        workers,
+    )
     from paceline.programs import run_program
     from paceline.runs.run import Run
     from paceline.strategies import register
@@ -57,7 +69,9 @@ __all__ = [
     "print",
     "rank",
     "register",
+    "resume",
     "run_program",
+    "save",
     "shard",
     "times",
     "train",
@@ -90,7 +104,9 @@ _HOMES = {
     "shard": "paceline.loop.prepare",
     "workers": "paceline.loop.prepare",
     "register": "paceline.strategies",
+    "resume": "paceline.loop.prepare",
     "run_program": "paceline.programs",
+    "save": "paceline.loop.prepare",
     "times": "paceline.costs",
     "train": "paceline.training",
 }

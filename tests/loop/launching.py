@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,9 +16,9 @@ from processes import PATIENCE_S
 
 from paceline.strategies import parse
 
-__all__ = ["Ended", "free_port", "launch", "launch_all"]
+__all__ = ["Ended", "Launcher", "free_port", "launcher"]
 
-# Each launch is a list: ranks, port, settings, folder, script, arguments. Exit codes are printed, output is in files.
+# Each line is one launch: ranks, port, settings, folder, script, arguments. Exit codes are printed, output is in files.
 LAUNCHER = """
 import atexit, json, os, runpy, sys
 import torch, torch._dynamo, paceline.loop.prepare
@@ -44,7 +46,8 @@ def start(rank, ranks, port, settings, folder, script, words):
     sys.stdout.flush(), sys.stderr.flush()
     os._exit(code)
 
-for ranks, port, *rest in json.loads(sys.argv[1]):
+for line in sys.stdin:
+    ranks, port, *rest = json.loads(line)
     pids = [start(rank, ranks, port, *rest) for rank in range(max(1, ranks))]
     print(json.dumps([os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]), flush=True)
 """
@@ -61,29 +64,41 @@ class Ended:
         return (self.folder / f"output-{rank}").read_text()
 
 
-def launch_all(folder: Path, script: Path, launches: list[tuple[str | None, int, list[str]]]) -> list[Ended]:
-    """Run a script once for each triple of a strategy (None: alone), a number of workers, and arguments."""
-    words, ended = [], []
-    for number, (spec, workers, arguments) in enumerate(launches):
+class Launcher:
+    """Runs scripts, one launch after the other."""
+
+    def __init__(self, process: subprocess.Popen[str], folder: Path) -> None:
+        self._process = process
+        self._folder = folder
+        self._launches = 0
+
+    def run(self, script: Path, spec: str | None, workers: int, *arguments: str) -> Ended:
+        """Run a script with a strategy, or alone if the strategy is None."""
         ranks = 0 if spec is None else len(parse(spec).roles(workers))
         settings = {"strategy": spec, "threads": 1, "deadline_s": PATIENCE_S}
-        where = folder / f"{number}"
-        words.append([ranks, free_port(), settings, str(where), str(script), arguments])
-        ended.append(where)
-    done = subprocess.run(
-        [sys.executable, "-c", LAUNCHER, json.dumps(words)],
+        self._launches += 1
+        where = self._folder / f"{self._launches}"
+        words = [ranks, free_port(), settings, str(where), str(script), arguments]
+        stdin, stdout = self._process.stdin, self._process.stdout
+        assert stdin is not None
+        assert stdout is not None
+        stdin.write(json.dumps(words) + "\n")
+        stdin.flush()
+        return Ended(json.loads(stdout.readline()), where)
+
+
+@contextlib.contextmanager
+def launcher(folder: Path) -> Iterator[Launcher]:
+    """A process that has imported torch, and forks."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", LAUNCHER],
         env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        timeout=(4 + len(launches)) * PATIENCE_S,
-        check=True,
+        text=True,
     )
-    codes = [json.loads(line) for line in done.stdout.splitlines()]
-    return [Ended(*pair) for pair in zip(codes, ended, strict=True)]
-
-
-def launch(folder: Path, script: Path, spec: str, workers: int, *arguments: str) -> Ended:
-    (ended,) = launch_all(folder, script, [(spec, workers, list(arguments))])
-    return ended
+    with process:
+        yield Launcher(process, folder)
 
 
 def free_port() -> int:

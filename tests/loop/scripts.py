@@ -49,7 +49,9 @@ else:
 assert list(model.state_dict()) == names and isinstance(optimizer, torch.optim.Optimizer)
 parts = 2 if wanted("accumulate") else 1
 step = 0
-for epoch in range(2):
+first = pl.resume("../kept").get("epoch", 0) if wanted("keep") else 0
+epochs = 1 if wanted("half") else 2
+for epoch in range(first, epochs):
     model.train()
     optimizer.zero_grad()
     for number, (x, y) in enumerate(loader):
@@ -82,6 +84,8 @@ for epoch in range(2):
     if pl.is_main():
         with torch.no_grad():
             print("loss", F.mse_loss(model(data.tensors[0]), data.tensors[1]).item())
+    if wanted("keep"):
+        pl.save("../kept", epoch=epoch + 1)
     if wanted("gather"):
         found = pl.gather(torch.full((pl.rank() + 1,), float(pl.rank())))
         assert [each.tolist() for each in found] == [[float(r)] * (r + 1) for r in range(pl.workers())], found

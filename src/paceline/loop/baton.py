@@ -28,6 +28,8 @@ class Delivery:
     facts: StepFacts
     start_s: float
     """Start of its computation, on the run's clock."""
+    logged: dict[str, float]
+    """Values for the run's history, besides the loss."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Mapping
@@ -170,14 +169,14 @@ class LoopContext(ProcessContext):
                 yield LoopBatch(step, self.rank, self._request_facts)
             return
         self.own_pace = True
-        for step in itertools.count():
+        while True:
             if not self._takes_first():
                 found = await NextStep(self)
                 if found is None:
                     await self._end_of_batches()
                     return
                 self.delivery = found
-            self.step = step
+            self.step = self.delivery.facts.step
             yield batch_of(self.delivery.facts, self.rank)
             self.outcome.bytes_over_time.append((self.now(), self.outcome.bytes_sent))
 

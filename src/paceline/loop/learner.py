@@ -62,6 +62,8 @@ class LoopLearner(ProcessLearner):
             await context.net.send(server, delivery.facts.pack(), tag=FACTS)
         loss = delivery.facts.loss
         self._ctx.outcome.losses.append((batch.step, loss, count))
+        if delivery.logged and count:
+            self._ctx.outcome.logged.append((self._ctx.step, count, delivery.logged))
         return loss if count else math.nan
 
     async def gradients(

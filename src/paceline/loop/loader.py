@@ -38,6 +38,7 @@ class OrderGenerator:
     """
 
     def __init__(self, state: Tensor) -> None:
+        """`state` is changed in place."""
         self._state = state
         self._is_used = False
 
@@ -54,7 +55,7 @@ class OrderGenerator:
             yield
         finally:
             self._is_used = False
-            self._state = torch.get_rng_state()
+            self._state.copy_(torch.get_rng_state())
             torch.set_rng_state(outside)
 
 

@@ -15,7 +15,7 @@ from paceline.clusters.launched.launchers import is_launched
 from paceline.context import Strategy
 from paceline.costs.stragglers import parse_delays, parse_slow
 from paceline.errors import ConfigurationError
-from paceline.loop import errands
+from paceline.loop import errands, saving
 from paceline.loop.loader import SlicedLoader, check_loader, shard_of
 from paceline.loop.optimizer import check_optimizer, prepared
 from paceline.loop.session import Loop
@@ -25,7 +25,7 @@ from paceline.strategies import describe, parse, spell
 from paceline.training import roles_of
 
 _loop: Loop | None = None
-_is_prepared = False
+_prepared: tuple[nn.Module, torch.optim.Optimizer] | None = None
 
 
 def prepare(
@@ -45,8 +45,8 @@ def prepare(
     function serves, and then exits. A script that was started alone runs unchanged, as one worker. See
     docs/own_loop.md.
     """
-    global _loop, _is_prepared
-    if _is_prepared:
+    global _loop, _prepared
+    if _prepared is not None:
         raise ConfigurationError("pl.prepare", "must be called once", 2, "train one model per script")
     if not isinstance(model, nn.Module):
         raise ConfigurationError("model", "must be a torch.nn.Module", model)
@@ -58,8 +58,7 @@ def prepare(
         _loop.start()
         if loader is not None:
             loader = SlicedLoader(loader, _loop)
-    _is_prepared = True
-    prepared(optimizer, _loop)
+    _prepared = model, prepared(optimizer, _loop)
     return tuple(each for each in (model, optimizer, loader, scheduler) if each is not None)
 
 
@@ -132,10 +131,11 @@ def print(*values: Any, **options: Any) -> None:
         builtins.print(*values, **options)
 
 
-def log(**values: float) -> None:
+def log(**values: Tensor | float) -> None:
     """Record values of the current step in the run's history: `loss`, and others. Call it before `optimizer.step()`."""
     if _loop is not None:
-        _loop.logged.update({name: float(value) for name, value in values.items()})
+        plain = {name: each.detach() if isinstance(each, Tensor) else each for name, each in values.items()}
+        _loop.logged.update({name: float(each) for name, each in plain.items()})
 
 
 def shard(*tensors: Tensor) -> Any:
@@ -154,3 +154,33 @@ def gather(value: Tensor | float) -> list[Any]:
     tensor = value.detach().cpu() if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64)
     found = _loop.baton.run(errands.gather(tensor))
     return found if isinstance(value, Tensor) else [each.item() for each in found]
+
+
+def save(folder: str | os.PathLike[str], **values: Any) -> None:
+    """Save model, optimizer and order of the data in a folder. Every worker must call it, between two steps.
+
+    `values` are saved too: what JSON can hold, such as the epoch and `scheduler.state_dict()`. Strategies with servers
+    are refused. Save between epochs: the position within an epoch is not saved.
+    """
+    model, optimizer = _check_prepared("pl.save")
+    if _loop is None:
+        saving.save_alone(model, optimizer, Path(folder), values)
+    else:
+        saving.save(_loop, Path(folder), values)
+
+
+def resume(folder: str | os.PathLike[str]) -> dict[str, Any]:
+    """Resume from the newest checkpoint of `pl.save` in a folder. Return its values; {} if there is none.
+
+    Call it after `pl.prepare` and before the first step, with the same strategy and number of workers.
+    """
+    model, optimizer = _check_prepared("pl.resume")
+    if _loop is None:
+        return saving.resume_alone(model, optimizer, Path(folder))
+    return saving.resume(_loop, Path(folder))
+
+
+def _check_prepared(name: str) -> tuple[nn.Module, torch.optim.Optimizer]:
+    if _prepared is None:
+        raise ConfigurationError(name, "must be called after pl.prepare", "no prepared model")
+    return _prepared

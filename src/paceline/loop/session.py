@@ -33,6 +33,7 @@ from paceline.loop.context import LoopContext
 from paceline.loop.engine import optimizer_factory, replica_of
 from paceline.loop.facts import OptionNames, StepFacts
 from paceline.loop.gradients import LoopGradients
+from paceline.loop.learner import LoopLearner
 from paceline.model.engines.settings import Settings
 from paceline.model.replica import Replica
 from paceline.runs.run import Run
@@ -82,7 +83,8 @@ class Loop:
         self.baton = Baton()
         self.gradients = LoopGradients(module, self.workers)
         self.steps = 0
-        """Calls of `optimizer.step()`."""
+        """Calls of `optimizer.step()`, including those before a resume."""
+        self._first = 0
         self.has_departed = False
         """Whether the other ranks have been told that this loop has ended."""
         self.is_over = False
@@ -92,6 +94,23 @@ class Loop:
         self._context: LoopContext | None = None
         self._outcomes: list[Outcome] = []
         self._run: Run | None = None
+
+    @property
+    def learner(self) -> LoopLearner:
+        """The learning part of this worker's program. Read it between two steps only."""
+        assert self._context is not None
+        return self._context.model
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether a step has been taken."""
+        return self.steps > self._first
+
+    def resume_at(self, steps: int) -> None:
+        """Count the steps from here on, before the first one."""
+        assert self._context is not None
+        self.steps = self._first = steps
+        self._context.begun = self._context.step = steps
 
     # What the context needs
 
@@ -155,11 +174,11 @@ class Loop:
             count=count,
             total=total,
             clip_norm=self.clip_norm,
-            loss=self.logged.get("loss", math.nan),
+            loss=self.logged.pop("loss", math.nan),
             options=options,
         )
         self.steps += 1
-        self.baton.deliver(Delivery(facts=facts, start_s=self._begun_s))
+        self.baton.deliver(Delivery(facts=facts, start_s=self._begun_s, logged=self.logged))
         self._begin_step()
 
     def _begin_step(self) -> None:
@@ -183,7 +202,7 @@ class Loop:
             while self._thread.is_alive():
                 self._thread.join(1.0)
             self.baton.wait_until_parked()  # raises the error that ended the run
-            if not self.steps:
+            if not self.has_begun:
                 raise RunError(
                     "the loop has ended without a call of optimizer.step() of the prepared optimizer"
                 )
