@@ -3,7 +3,7 @@
 import pytest
 import torch
 from by_hand import cut_of
-from pieces_models import task_of
+from segmented_models import task_of
 from tasks import a_task
 from tensor_by_hand import cut_in
 from torch import nn

@@ -30,14 +30,24 @@ class ClusterOptions:
     encrypt: bool | None = None
     threads: int | None = None
     device: str | None = None
+    slow_link: Sequence[str] = ()
+    math: str | None = None
     emulates: bool = False
     """Whether the command can emulate machines and links with local workers."""
 
     def __post_init__(self) -> None:
-        described = {"--compute": self.compute, "--bandwidth": self.bandwidth, "--latency": self.latency}
+        described = {
+            "--compute": self.compute,
+            "--bandwidth": self.bandwidth,
+            "--latency": self.latency,
+            "--slow-link": self.slow_link or None,
+        }
         for option, value in described.items():
             if value is not None and not self.simulate and not self.emulates:
                 raise ConfigurationError(option, "needs --simulate", value, "add --simulate or omit it")
+        if self.math is not None and not self.simulate:
+            remedy = "add --simulate or omit it: real workers always compute"
+            raise ConfigurationError("--math", "needs --simulate", self.math, remedy)
         if self.deadline is not None and self.simulate:
             remedy = "omit it: simulated workers that never stop waiting are reported as a deadlock"
             raise ConfigurationError("--deadline", "is for real workers", self.deadline, remedy)
@@ -69,6 +79,7 @@ class ClusterOptions:
             "--link": self.link,
             "--bandwidth": self.bandwidth,
             "--latency": self.latency,
+            "--slow-link": self.slow_link or None,
             "--compute": self.compute,
         }
         for option, value in excluded.items():
@@ -107,10 +118,15 @@ class ClusterOptions:
         """Return the options of simulated or emulated machines and links."""
         from paceline.costs import times
         from paceline.costs.link import Link
+        from paceline.costs.slow_links import parse_slow_links
 
         given = {"bandwidth": self.bandwidth, "latency": self.latency}
         link = {name: value for name, value in given.items() if value is not None}
         options: dict[str, Any] = {"link": Link(**link)} if link else {}
+        if self.slow_link:
+            options["slow_links"] = parse_slow_links(self.slow_link)
+        if self.math is not None:
+            options["math"] = self.math
         if self.compute is not None:
             options["compute"] = times.parse(self.compute, "--compute")
         return options

@@ -101,6 +101,22 @@ Bandwidth = Annotated[
 Latency = Annotated[
     str | None, Option(help=f"Latency of each link, such as 50us. {_KINDS}", rich_help_panel=_MACHINES)
 ]
+SlowLink = Annotated[
+    list[str] | None,
+    Option(
+        metavar="RANK-RANK:BANDWIDTH",
+        help=f"Link between two ranks that is slower, such as 0-3:100Mbps. May be repeated. {_KINDS}",
+        rich_help_panel=_MACHINES,
+    ),
+]
+Math = Annotated[
+    str | None,
+    Option(
+        metavar="real|none",
+        help="Whether simulated workers compute. none: only times, which needs --compute. Default: real.",
+        rich_help_panel=_MACHINES,
+    ),
+]
 Compute = Annotated[
     str | None,
     Option(
@@ -165,6 +181,9 @@ OutWithPage = Annotated[
     Option(
         "--out", metavar="DIR", help="Save every run in this directory, with an HTML report (report.html)."
     ),
+]
+ResumeComparison = Annotated[
+    bool, Option("--resume", help="Continue an interrupted comparison: use the runs that --out has.")
 ]
 Json = Annotated[bool, Option("--json", help="Print only JSON to stdout.")]
 Quiet = Annotated[bool, Option("--quiet", help="Do not show progress.")]

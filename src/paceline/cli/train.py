@@ -41,6 +41,8 @@ def train(
     device: options.Device = None,
     bandwidth: options.Bandwidth = None,
     latency: options.Latency = None,
+    slow_link: options.SlowLink = None,
+    math: options.Math = None,
     compute: options.Compute = None,
     checkpoint: options.Checkpoint = None,
     checkpoint_every: options.CheckpointEvery = None,
@@ -69,6 +71,8 @@ def train(
             device=device,
             bandwidth=bandwidth,
             latency=latency,
+            slow_link=slow_link or (),
+            math=math,
             compute=compute,
             emulates=True,
         )

@@ -14,13 +14,21 @@ from paceline.clusters.simulated.mailbox import Mailbox
 from paceline.clusters.simulated.messages import SendEvent
 from paceline.clusters.simulated.network import Network
 from paceline.costs import Link
+from paceline.costs.slow_links import SlowLinks
 
 
 class LossyNetwork(Network):
     """Network of a run with faults. It costs more time for each message."""
 
-    def __init__(self, kernel: Kernel, hosts: Sequence[int], link: Link, inside: Link) -> None:
-        super().__init__(kernel, hosts, link, inside)
+    def __init__(
+        self,
+        kernel: Kernel,
+        hosts: Sequence[int],
+        link: Link,
+        inside: Link,
+        slow: SlowLinks | None = None,
+    ) -> None:
+        super().__init__(kernel, hosts, link, inside, slow)
         for ports, box in zip(self.ports, self.boxes, strict=True):
             ports.deliver = partial(self._deliver, box)
         self._carried: list[set[SendEvent]] = [set() for _ in self.boxes]

@@ -125,9 +125,6 @@ class SendEvent(Event[None]):
         if self.error is not None:
             raise self.error
 
-    async def detach(self) -> None:
-        """Return immediately. The tensor may be overwritten: it was copied when it was sent."""
-
     def park(self, waiter: Waiter) -> None:
         if self.waiter is None:
             self._context.kernel.at(self.ends_s, self._context.kernel.finish, self)

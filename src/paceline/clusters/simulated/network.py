@@ -11,6 +11,7 @@ from paceline.clusters.simulated.kernel import Kernel
 from paceline.clusters.simulated.mailbox import Mailbox
 from paceline.clusters.simulated.messages import SendEvent
 from paceline.costs import Link
+from paceline.costs.slow_links import SlowLinks
 from paceline.costs.transfers import Resource, arrival_order
 from paceline.schedules.collectives.network import LinkCost
 
@@ -54,7 +55,15 @@ class Ports:
 class Network:
     """All ports, and the links between them."""
 
-    def __init__(self, kernel: Kernel, hosts: Sequence[int], link: Link, inside: Link) -> None:
+    def __init__(
+        self,
+        kernel: Kernel,
+        hosts: Sequence[int],
+        link: Link,
+        inside: Link,
+        slow: SlowLinks | None = None,
+    ) -> None:
+        """`link` connects hosts, or all ranks if there is one host. `slow` has the pairs with another link."""
         self.kernel = kernel
         self._at = kernel.at
         ranks = len(hosts)
@@ -65,14 +74,17 @@ class Network:
         self.is_closed = False
         self._hosts = hosts
         self._between = (link.latency_s, link.seconds_per_byte)
-        self._inside = (inside.latency_s, inside.seconds_per_byte)
-        self.uniform = len(set(hosts)) == 1 or self._inside == self._between
+        near = inside if len(set(hosts)) > 1 else link
+        self._inside = (near.latency_s, near.seconds_per_byte)
+        self._slow = {pair: (each.latency_s, each.seconds_per_byte) for pair, each in (slow or {}).items()}
+        self.uniform = self._inside == self._between and not self._slow
 
     def cost(self, source: int, to: int) -> tuple[float, float]:
         """Return the latency and the seconds per byte from one rank to another."""
-        if self.uniform or self._hosts[source] != self._hosts[to]:
+        if self.uniform:
             return self._between
-        return self._inside
+        usual = self._between if self._hosts[source] != self._hosts[to] else self._inside
+        return self._slow.get((source, to) if source < to else (to, source), usual)
 
     def close(self) -> None:
         """Drop the ports. They refer to this network: only the garbage collector could free such a cycle."""
@@ -127,7 +139,12 @@ class Network:
         hosts = np.array(self._hosts)[group]
 
         def cost(sources: np.ndarray, targets: np.ndarray) -> np.ndarray:
-            return np.where(hosts[sources] == hosts[targets], inside, between)
+            costs = np.where(hosts[sources] == hosts[targets], inside, between)
+            low = np.minimum(group[sources], group[targets])
+            high = np.maximum(group[sources], group[targets])
+            for (one, other), slow in self._slow.items():
+                costs[(low == one) & (high == other)] = slow[which]
+            return costs
 
         return cost
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,7 +25,7 @@ from paceline.clusters.rank.loss_trial import request_trial
 from paceline.clusters.simulated.context import SharedData, SimulatedContext, World
 from paceline.clusters.simulated.fault_injector import FaultInjector
 from paceline.clusters.simulated.faulty_network import LossyNetwork
-from paceline.clusters.simulated.gradient_timer import GradientTimer
+from paceline.clusters.simulated.gradient_timer import GradientTimer, MeasuredTimes
 from paceline.clusters.simulated.kernel import Kernel, Process
 from paceline.clusters.simulated.models import count_operations, whole_replica
 from paceline.clusters.simulated.network import Network
@@ -34,6 +35,8 @@ from paceline.costs.counted import Counted
 from paceline.costs.devices import Device, device_of
 from paceline.costs.measured import Measured
 from paceline.costs.prices import Given, Pricing
+from paceline.costs.slow_links import check_ranks, slow_links
+from paceline.costs.slow_links import words as slow_links_in_words
 from paceline.costs.stragglers import Stragglers
 from paceline.costs.times import Times
 from paceline.data.batches import GlobalBatches
@@ -67,6 +70,8 @@ class Simulated(Cluster):
     math: str = "real"
     slow: Mapping[int, float] = field(default_factory=dict)
     delay: Times | Mapping[int, Times] | None = None
+    slow_links: Mapping[tuple[int, int], Link | str] = field(default_factory=dict)
+    """Pairs of ranks with another link, or with another bandwidth: {(0, 3): "100Mbps"}."""
     hosts: int = 1
     """Number of hosts. Ranks are distributed over them in order."""
     inside: Link = field(default_factory=lambda: Link("100Gbps", "1us"))
@@ -79,6 +84,9 @@ class Simulated(Cluster):
     """Faults and their times."""
     device: Device | str | None = None
     """Compute device of each rank: one of `pl.devices`, or its name. Its speed gives the time of counted operations."""
+
+    measured: MeasuredTimes | None = field(default=None, repr=False, compare=False)
+    """Measured times that several runs share. None to measure in each run."""
 
     def __post_init__(self) -> None:
         check_workers(self.workers, at_most=MAX_WORKERS)
@@ -103,6 +111,7 @@ class Simulated(Cluster):
             or not 1 <= self.hosts <= self.workers
         ):
             raise ConfigurationError("hosts", f"must be a whole number from 1 to {self.workers}", self.hosts)
+        slow_links(self.slow_links, self.link)
         self.stragglers.check(self.workers)
         _check_faults(self.faults)
         object.__setattr__(self, "faults", tuple(self.faults))
@@ -114,6 +123,11 @@ class Simulated(Cluster):
         if self.compute is not None:
             remedy = "a device's seconds are counted, those of compute are given: leave one of them out"
             raise ConfigurationError("device", "must not be given together with compute", self.device, remedy)
+
+    @property
+    def measures(self) -> bool:
+        """Whether the seconds of gradients are measured on this machine."""
+        return self.compute is None and self.device is None
 
     @property
     def between(self) -> Link:
@@ -131,6 +145,7 @@ class Simulated(Cluster):
         consult: Consult | None = None,
     ) -> list[Outcome]:
         self._check_faulty_ranks(job)
+        check_ranks(slow_links(self.slow_links, self.link), max(job.ranks, self.workers))
         request_trial(job, job.workers - 1)
         threads = self.threads or share_of_cores(job.workers)  # as many as the real run would use
         # The ranks compute in the caller's process, and must not change the state of its random generators.
@@ -177,7 +192,9 @@ class Simulated(Cluster):
         batches = GlobalBatches.of(task, samples, job.seed) if task and samples else None
         world = World(
             kernel=kernel,
-            network=(LossyNetwork if self.faults else Network)(kernel, hosts, self.between, self.inside),
+            network=(LossyNetwork if self.faults else Network)(
+                kernel, hosts, self.between, self.inside, slow_links(self.slow_links, self.link)
+            ),
             hosts=hosts,
             memory=Link.ideal() if self.hosts == 1 and isinstance(self.link, Link) else self.inside,
             shares_memory=self.link == SHARED_MEMORY,
@@ -191,7 +208,7 @@ class Simulated(Cluster):
             computing_s=[0.0] * job.ranks,
             computations=[0] * job.ranks,
         )
-        if self.compute is None and self.device is None and world.data is not None:
+        if self.measures and self.measured is None and world.data is not None:
             world.pass_timer = PassTimer(lambda: whole_replica(job), world.data.source)
         return world
 
@@ -204,7 +221,12 @@ class Simulated(Cluster):
             recompute = job.task is not None and job.task.recompute
             count = functools.cache(lambda: count_operations(job, samples, batches))
             return Counted(device_of(self.device), count, recompute)
-        return GradientTimer(lambda: whole_replica(job), samples, batches, job.workers)
+        if self.measured is None:
+            return GradientTimer(lambda: whole_replica(job), samples, batches, job.workers)
+        threads = self.threads or share_of_cores(self.workers)
+        timer = GradientTimer(lambda: whole_replica(job), samples, batches, self.workers)
+        with computing_threads(threads):
+            return self.measured.of(timer)
 
     def _contexts(self, job: Job, world: World) -> Sequence[SimulatedContext]:
         if self.faults:
@@ -235,12 +257,22 @@ class Simulated(Cluster):
         words.append(compute if self.device is None else f"each {self.device}")
         if self.hosts > 1:
             words.append(f"{self.hosts} hosts, inside {self.inside}")
-        words += [f"rank {rank} {factor:g}x as slow" for rank, factor in sorted(self.slow.items())]
-        if self.delay is not None:
-            words.append(f"delay {self.delay}")
+        words += slow_links_in_words(slow_links(self.slow_links, self.link))
+        words += self.stragglers.words()
         words += thread_words(self.threads)
         words += [str(fault) for fault in self.faults]
         return ", ".join(words)
+
+
+def measuring_once(cluster: Cluster) -> Cluster:
+    """Return the same cluster. Its runs of one task use the times that the first one measures.
+
+    Passes through segments are then priced as shares of the measured gradient, so that all strategies compute at the
+    same speed.
+    """
+    if not isinstance(cluster, Simulated) or not cluster.measures:
+        return cluster
+    return dataclasses.replace(cluster, measured=MeasuredTimes())
 
 
 def _naming(error: E, holds: Mapping[int, str]) -> E:

@@ -53,13 +53,13 @@ class ShapeMemory:
         if again is None:
             with counted.counting():
                 loss_of(task, module, content)
-            return counted.let_go()
+            return counted.clear()
         again.counts, again.largest_bytes = True, 0
         with counted.counting(), again.forward():
             loss = loss_of(task, module, content)
         trained = [each for each in module.parameters() if each.requires_grad]
         torch.autograd.grad(loss, trained, allow_unused=True)
-        return counted.let_go() + again.largest_bytes
+        return counted.clear() + again.largest_bytes
 
     def optimizer_state(self) -> list[StateRange]:
         """Return the optimizer state of each updated tensor of the whole model, after the first update."""
