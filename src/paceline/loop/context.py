@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import AsyncIterator, Awaitable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -42,7 +41,6 @@ class LoopContext(ProcessContext):
 
     def __init__(self, job: Job, rank: int, *, loop: Loop, **options: Any) -> None:
         self.loop = loop
-        self.clips = False
         self.serving = [number for number, role in enumerate(job.roles) if role != "worker"]
         """Ranks that apply gradients of other ranks."""
         self.delivery: Delivery
@@ -96,9 +94,9 @@ class LoopContext(ProcessContext):
         if not self.is_server:
             self.delivery = self._next_delivery()
             first = self.delivery.facts
-        announced = torch.tensor([math.isfinite(first.clip_norm), first.total], dtype=torch.float64)
-        await broadcast(self.net, announced, root=0)
-        self.clips, self.first_total = bool(announced[0]), int(announced[1])
+        total = torch.tensor([first.total])
+        await broadcast(self.net, total, root=0)
+        self.first_total = int(total)
         self._is_first = not self.is_server
 
     async def _check_end(self, loss: PeerLost) -> None:
@@ -163,7 +161,10 @@ class LoopContext(ProcessContext):
 
     # The loop over steps
 
-    async def batches(self, *, endless: bool = False) -> AsyncIterator[Batch]:
+    async def batches(
+        self, own: Iterator[Batch] | None = None, *, endless: bool = False
+    ) -> AsyncIterator[Batch]:
+        assert own is None, "the loop has the batches: see check_strategy"
         if not endless:
             async for step in self.rounds():
                 yield LoopBatch(step, self.rank, self._request_facts)

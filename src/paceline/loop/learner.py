@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from torch import Tensor
 
 from paceline.clusters.process.learner import ProcessLearner
 from paceline.context import BUCKET_BYTES, Batch
-from paceline.errors import ConfigurationError, GradientNotFiniteError
+from paceline.errors import GradientNotFiniteError
 from paceline.loop.engine import LoopEngine
 from paceline.loop.facts_table import FACTS, FactsTable
 from paceline.model.replica import Replica
@@ -37,10 +37,6 @@ class LoopLearner(ProcessLearner):
     @property
     def engine(self) -> LoopEngine:
         return cast(LoopEngine, self.replica.engine)
-
-    @property
-    def clips(self) -> bool:
-        return self._loop_context.clips
 
     def _replica_of_twin(self) -> Replica:
         return self._loop_context.loop.own_replica(self._ctx.job, self._ctx.rank)
@@ -79,21 +75,17 @@ class LoopLearner(ProcessLearner):
         self,
         shard: slice | None = None,
         *,
-        norm: float | None = None,
+        norm: Callable[[], Awaitable[float]] | None = None,
         advance: bool = True,
         of: Sequence[Batch] = (),
     ) -> None:
-        start_s, context = self._ctx.now(), self._loop_context
+        context = self._loop_context
         facts = context.delivery.facts if self.table is None else self.table.of_update(of)
-        self.engine.set_options(context.loop.options, facts, shard)
         if math.isfinite(facts.clip_norm):
-            self._clip(facts.clip_norm, shard, norm)
-        self.replica.apply(shard, advance=advance, of=of, step=self._ctx.step)
-        self._ctx.span(Kind.UPDATE, start_s, self._ctx.now())
-
-    def _clip(self, bound: float, shard: slice | None, norm: float | None) -> None:
-        is_part = shard is not None and shard.stop - shard.start < self.replica.layout.length
-        if is_part and norm is None:
-            remedy = "call it in every step, from the first on"
-            raise ConfigurationError("clip_grad_norm_", "must be called in the first step too", bound, remedy)
-        self.engine.clip(bound, shard, norm)
+            self.engine.clip(facts.clip_norm, shard, await norm() if norm is not None else None)
+        if self._lends_parameters:
+            await self._detach_sends()
+        start_s = context.now()
+        self.engine.set_options(context.loop.options, facts, shard)
+        self.replica.apply(shard, advance=advance, of=of, step=context.step)
+        context.span(Kind.UPDATE, start_s, context.now())

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from paceline.clusters.base.generations import NEVER
+from paceline.checkpoints.generations import NEVER
 from paceline.clusters.base.job import Job
 from paceline.clusters.base.outcome import Outcome, assemble
 from paceline.clusters.launched.launched import Launched
