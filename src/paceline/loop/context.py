@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -21,6 +20,7 @@ from paceline.links.operation import Activity, Operation
 from paceline.links.sending import SendOperation
 from paceline.loop.batch import LoopBatch, batch_of
 from paceline.loop.baton import Delivery, LoopEnded, StartedErrand
+from paceline.loop.data import LoopData
 from paceline.loop.facts import StepFacts
 from paceline.loop.facts_table import FACTS, FactsTable
 from paceline.loop.learner import LoopLearner
@@ -58,7 +58,7 @@ class LoopContext(ProcessContext):
 
     @property
     def data(self) -> Any:
-        return _LoopData(self)
+        return LoopData(self)
 
     @property
     def last_step(self) -> int:
@@ -281,22 +281,3 @@ class LoopLog(Logbook):
             self.show()
             await self.observer.meet()
             await self.observer.part()
-
-
-class _LoopData:
-    """What a program may ask about the user's data: the sizes of batches that have been computed."""
-
-    source: Any = None
-    samples_per_epoch = 0
-    batches = SimpleNamespace(batch_size=1)
-
-    def __init__(self, context: LoopContext) -> None:
-        self._context = context
-
-    def batch_of(self, worker: int, step: int) -> Batch:
-        """Return the batch of a gradient that this rank has received, or a batch of the first size."""
-        table = self._context.model.table
-        if table is not None:
-            return batch_of(table.of(worker, step), worker)
-        total = self._context.first_total
-        return batch_of(StepFacts(step=step, count=total, total=total), worker)
