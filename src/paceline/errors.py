@@ -51,16 +51,17 @@ class ConfigurationError(PacelineError, ValueError):
 
 
 class UnknownNameError(ConfigurationError):
-    """A name that is not in its table. The message lists the valid names and the closest match."""
+    """A name that is not in its table. The message has the valid names, and the closest one or its alias."""
 
     code = "PL-011"
 
-    def __init__(self, argument: str, value: str, valid: Iterable[str]) -> None:
+    def __init__(self, argument: str, value: str, valid: Iterable[str], aliases: Iterable[str] = ()) -> None:
         names = sorted(valid)
-        near = difflib.get_close_matches(str(value), names, n=1)
+        spelled = {name.lower(): name for name in (*aliases, *names)}
+        near = [spelled[name] for name in difflib.get_close_matches(str(value).lower(), spelled, n=1)]
         remedy = f"did you mean {near[0]!r}?" if near else "choose one of these"
         super().__init__(argument, f"must be one of {', '.join(names) or '(none)'}", value, remedy)
-        self.args = (argument, value, names)
+        self.args = (argument, value, names, sorted(aliases))
         self.valid = tuple(names)
         self.nearest = near[0] if near else None
 

@@ -59,7 +59,11 @@ class _ByOperations(DrawsNothing):
         return counted.device.seconds(*counted.of_model()) * forwards * self._factor + self._extra()
 
     def pass_seconds(self, one: Pass) -> float:
-        forward_s = self._counted.device.seconds(one.flops, one.moved_bytes) * one.samples * self._factor
+        operations = one.flops, one.moved_bytes
+        if one.share and not any(operations):  # a part of a model that is not cut
+            flops, moved_bytes = self._counted.of_model()
+            operations = flops * one.share, moved_bytes * one.share
+        forward_s = self._counted.device.seconds(*operations) * one.samples * self._factor
         if one.work is _FORWARD:
             return forward_s + self._delay_s(one)
         again_s = forward_s if one.recomputes else 0.0

@@ -40,8 +40,15 @@ class FlatGradient:
         self._weight, self._accumulates, self._is_last_part = 1.0, False, True
         self._waiting: list[int] = []
         self._fired = bytearray(len(trainable))
-        for number, parameter in enumerate(trainable):
+        self._handles = [
             parameter.register_post_accumulate_grad_hook(self._hook(number))  # type: ignore[no-untyped-call]
+            for number, parameter in enumerate(trainable)
+        ]
+
+    def detach(self) -> None:
+        """Remove the hooks: another store takes the gradients from now on."""
+        for handle in self._handles:
+            handle.remove()
 
     def hold(self, flat: Tensor) -> None:
         """Fill this tensor from now on."""

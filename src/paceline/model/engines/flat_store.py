@@ -120,6 +120,10 @@ class FlatStore:
         if self._layout.length:
             self.flat_gradient.check()
 
+    def laid_out(self) -> Tensor:
+        """Return all parameters, in the order of the layout."""
+        return self.parameters
+
     def all_parameters(self) -> Tensor:
         """Return the parameters of the held segments, in the order of the whole model."""
         return self.parameters

@@ -56,6 +56,10 @@ class ShapeModel:
         """Return parameters and gradient of a part of the layout."""
         return self.parameters[part], self.gradient[part]
 
+    @property
+    def laid_out(self) -> Tensor:
+        return self.parameters
+
     @cached_property
     def memory(self) -> ShapeMemory:
         return ShapeMemory(self)
