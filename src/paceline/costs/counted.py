@@ -1,7 +1,7 @@
 """Prices by counting: operations divided by a device's speed.
 
-A backward pass has twice the operations of its forward pass: the gradients of the inputs and of the weights. So a
-gradient costs three forward passes, and four if activations are recomputed.
+A backward pass has twice the work of its forward pass: the gradients of the inputs and of the weights. So a gradient
+costs three forward passes, and four if activations are recomputed. It launches as many operations as the forward pass.
 """
 
 from __future__ import annotations
@@ -28,6 +28,23 @@ class Operations(NamedTuple):
     """Floating-point operations of matrix products."""
     moved_bytes: float
     """Bytes read and written by all other operations."""
+    launches: int = 0
+    """Number of operations, for any number of samples."""
+
+    def times(self, samples: float) -> Operations:
+        """Return the operations of a pass of several samples."""
+        return Operations(samples * self.flops, samples * self.moved_bytes, self.launches)
+
+
+def work_seconds(device: Device, work: Work, forward: Operations, *, recomputes: bool = False) -> float:
+    """Return the seconds of a pass, given the operations of its forward pass."""
+    flops, moved_bytes, launches = forward
+    if work is _FORWARD:
+        return device.seconds(flops, moved_bytes, launches)
+    again_s = device.seconds(flops, moved_bytes, launches) if recomputes else 0.0
+    if work is _BACKWARD:
+        return again_s + device.seconds(2 * flops, 2 * moved_bytes, launches)
+    return again_s + device.seconds(flops, moved_bytes, launches / 2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +72,12 @@ class _ByOperations(DrawsNothing):
         counted = self._counted
         if kind is Work.UPDATE:
             return counted.device.seconds(0.0, _UPDATE_TOUCHES * size) * self._factor
-        forwards = (4 if counted.recompute else 3) * size
-        return counted.device.seconds(*counted.of_model()) * forwards * self._factor + self._extra()
+        forward = counted.of_model().times(size)
+        seconds = work_seconds(counted.device, _FORWARD, forward)
+        seconds += work_seconds(counted.device, _BACKWARD, forward, recomputes=counted.recompute)
+        return seconds * self._factor + self._extra()
 
     def pass_seconds(self, one: Pass) -> float:
-        forward_s = self._counted.device.seconds(one.flops, one.moved_bytes) * one.samples * self._factor
-        if one.work is _FORWARD:
-            return forward_s + self._delay_s(one)
-        again_s = forward_s if one.recomputes else 0.0
-        return again_s + (2 * forward_s if one.work is _BACKWARD else forward_s)
+        forward = Operations(one.flops * one.samples, one.moved_bytes * one.samples, one.launches)
+        seconds = work_seconds(self._counted.device, one.work, forward, recomputes=one.recomputes)
+        return seconds * self._factor + (self._delay_s(one) if one.work is _FORWARD else 0.0)

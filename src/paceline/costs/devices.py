@@ -9,15 +9,18 @@ an A100's peak over whole runs of Megatron-LM, so the default efficiency is one 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from paceline.costs.units import check_positive, parse_bandwidth, parse_bytes
+from paceline.costs.units import check_positive, parse_bandwidth, parse_bytes, parse_seconds
 from paceline.errors import ConfigurationError, UnknownNameError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """A device: matrix products run at `flops` x `efficiency`, all other operations at the memory bandwidth."""
+    """A device: matrix products run at `flops` x `efficiency`, all other operations at the memory bandwidth.
+
+    A pass of many short operations takes as long as the host needs to start them.
+    """
 
     name: str
     flops: float
@@ -25,21 +28,32 @@ class Device:
     efficiency: float = 0.5
     """Fraction of the peak that large products reach."""
     memory_bytes_per_s: float
+    memory_efficiency: float = 1.0
+    """Fraction of the memory bandwidth that other operations reach."""
     memory_bytes: int
+    launch: str | float = field(default=0.0, compare=False)
+    """Time that the host takes to start one operation, such as "50us". A pass takes at least as long as its starts."""
+    launch_s: float = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         check_positive(self.flops, "Device.flops", "write 312e12 for 312 Tflop/s")
-        check_positive(self.efficiency, "Device.efficiency", "about 0.5 is common")
-        if self.efficiency > 1:
-            raise ConfigurationError(
-                "Device.efficiency", "must be at most 1", self.efficiency, "it is a part"
-            )
+        for name in ("efficiency", "memory_efficiency"):
+            value = getattr(self, name)
+            check_positive(value, f"Device.{name}", "about 0.5 to 0.8 is common")
+            if value > 1:
+                raise ConfigurationError(f"Device.{name}", "must be at most 1", value, "it is a fraction")
+        object.__setattr__(self, "launch_s", parse_seconds(self.launch, "Device.launch"))
         check_positive(self.memory_bytes_per_s, "Device.memory_bytes_per_s", "write 2e12 for 2 TB/s")
         check_positive(self.memory_bytes, "Device.memory_bytes", "write 80 * 10**9 for 80 GB")
 
-    def seconds(self, flops: float, moved_bytes: float) -> float:
-        """Return the seconds for operations of matrix products, and bytes read and written by other operations."""
-        return flops / (self.flops * self.efficiency) + moved_bytes / self.memory_bytes_per_s
+    def seconds(self, flops: float, moved_bytes: float, launches: float = 0) -> float:
+        """Return the seconds for operations of matrix products, and bytes read and written by other operations.
+
+        Short operations wait for the host, which starts `launches` of them, one after the other.
+        """
+        computes_s = flops / (self.flops * self.efficiency)
+        moves_s = moved_bytes / (self.memory_bytes_per_s * self.memory_efficiency)
+        return max(computes_s + moves_s, launches * self.launch_s)
 
     def __str__(self) -> str:
         return f"{self.name} at {self.efficiency:.0%} of {self.flops / 1e12:g} Tflop/s"

@@ -277,6 +277,7 @@ class RankStages(ABC, Generic[R]):
             recomputes=self._learner.replica.task.recompute and way in ("both", "inputs"),
             flops=of.flops,
             moved_bytes=of.moved_bytes,
+            launches=of.launches,
             stage_share=self._stage_share(of),
         )
 
