@@ -59,6 +59,35 @@ def test_local_workers_that_share_memory_each_keep_the_optimizer_of_their_shard(
     assert sum(each["optimizer"] for each in shared) == alone[0]["optimizer"]
 
 
+@pytest.mark.parametrize("spec", ["all-reduce", "zero:stage=2", "pipeline:microbatches=2"])
+def test_one_step_has_the_memory_of_many(spec):
+    one, many = (pl.train(task_of(), spec, simulated(2), steps=steps).memory for steps in (1, STEPS))
+    assert one == many
+    assert all(each["optimizer"] > 0 for each in one)
+
+
+@pytest.mark.parametrize("math", ["real", "none"])
+def test_rows_of_a_mesh_shard_the_optimizer_state_as_zero_does(math):
+    rows, zero = (
+        memory_of(spec, simulated(4, math=math), model=perceptron)
+        for spec in ("hybrid:zero=1", "zero:stage=1")
+    )
+    assert [each["optimizer"] for each in rows] == [each["optimizer"] for each in zero]
+    whole = memory_of("single", simulated(1), model=perceptron)[0]
+    assert sum(each["optimizer"] for each in rows) == whole["optimizer"]
+
+
+@pytest.mark.parametrize("zero", [1, 2])
+def test_rows_of_tensor_groups_have_even_shards(zero):
+    spec = f"hybrid:data=4,tensor=2,zero={zero}"
+    real, shapes = (
+        memory_of(spec, simulated(8, math=m), model=perceptron, optimizer=adam) for m in ("real", "none")
+    )
+    assert [each["optimizer"] for each in real] == [each["optimizer"] for each in shapes]
+    state = [each["optimizer"] for each in real]
+    assert max(state) - min(state) <= 2 * 8 * 2 * 3  # at most a few values, of two moments, in each segment
+
+
 def test_a_worker_of_servers_has_no_optimizer_and_a_server_has_no_activations():
     workers, servers = (memory_of("sync:servers=2", simulated(3))[part] for part in (slice(3), slice(3, 5)))
     assert all(each["optimizer"] == 0 and each["activations"] > 0 for each in workers)

@@ -140,3 +140,58 @@ def test_a_model_that_is_compiled_is_refused():
         a_task(recompute=True, compile=True)
     with refused("recompute", 1):
         a_task(recompute=1)
+
+
+class Stack(nn.Module):
+    """A module with a list of blocks, within a list of other modules."""
+
+    def __init__(self, blocks=6):
+        super().__init__()
+        self.blocks = nn.ModuleList(
+            nn.Sequential(nn.Linear(4, 32), nn.GELU(), nn.Linear(32, 4)) for _ in range(blocks)
+        )
+        for number in range(blocks):
+            self.blocks[number] = Residual(self.blocks[number])
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+class Residual(nn.Module):
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x):
+        return x + self.inner(x)
+
+
+def nested(kind):
+    blocks = Stack() if kind == "module" else nn.Sequential(*Stack().blocks)
+    return nn.Sequential(nn.Linear(4, 4), blocks, nn.LayerNorm(4), nn.Linear(4, 2)).double()
+
+
+@pytest.mark.parametrize("kind", ["module", "list"])
+def test_blocks_within_a_layer_of_a_list_are_recomputed_one_by_one(kind):
+    task = a_task(model=lambda: nested(kind))
+    plain, again = runs_of(task, "all-reduce", simulated(2))
+    check_same_bits(plain, again)
+    assert again.memory[0]["activations"] < plain.memory[0]["activations"] / 2
+    shapes = runs_of(task, "all-reduce", simulated(2, math="none"))
+    assert [run.memory for run in shapes] == [plain.memory, again.memory]
+
+
+@pytest.mark.parametrize("spec", ["all-reduce", "hybrid:data=2,pipeline=1,microbatches=1"])
+def test_recomputation_of_a_gpt_stores_about_one_input_per_block(spec):
+    """Korthikanti et al., arXiv 2205.05198: full recomputation stores 2 s b h bytes for each block."""
+    sizes = {"layers": 24, "hidden": 2304, "heads": 24, "sequence": 2048, "vocabulary": 512, "batch_size": 2}
+    task = pl.models.GPT(**sizes, dtype=torch.bfloat16)
+    cluster = pl.Simulated(workers=2, math="none", device="A100")
+    (plain, again) = (
+        pl.train(dataclasses.replace(task, recompute=each), spec, cluster, steps=1).memory[0]["activations"]
+        for each in (False, True)
+    )
+    inputs = 24 * 2 * 2048 * 2304
+    assert inputs < again < inputs + 2 * plain / 24

@@ -95,7 +95,7 @@ class Holding:
         """
         used = [segment.parameters for segment in cut.segments]
         groups = parameter_groups(used, self.held(cut), self.layout.names)
-        units = units_of(self.layout, groups, sharding.ranks, evenly=elementwise and not self.layout.within)
+        units = units_of(self.layout, groups, sharding.ranks, evenly=elementwise)
         return replace(
             self,
             layout=laid_out(units, self.layout.dtype),
@@ -124,8 +124,7 @@ class Holding:
 
     def split(self, parts: int, *, elementwise: bool) -> list[slice]:
         """Return the layout in `parts` slices. They cut parameters only where optimizers work element by element."""
-        even = elementwise and not self.layout.within
-        return self.layout.even_shards(parts) if even else self.layout.whole_shards(parts)
+        return self.layout.even_shards(parts) if elementwise else self.layout.whole_shards(parts)
 
     # Sizes
 

@@ -1,8 +1,9 @@
 """Recomputation in a model that a rank holds whole: `Task(recompute=True)`.
 
 The blocks of each `nn.ModuleList` and the layers of each `nn.Sequential` store only their inputs. Backward computes
-each of them again, with the same random numbers and buffers. Blocks with child layers are recomputed one by one. Plain
-layers store little more than their inputs, so they are grouped: sqrt(n) groups of n layers.
+each of them again, with the same random numbers and buffers. Blocks with child layers are recomputed one by one. If a
+list contains a module that itself has a list of blocks, the inner blocks are recomputed, not that module as a whole.
+Plain layers store little more than their inputs, so they are grouped: sqrt(n) groups of n layers.
 
 This is not `torch.utils.checkpoint`, which would update BatchNorm statistics twice, and restores only torch's random
 numbers.
@@ -61,15 +62,20 @@ class Recomputing:
 
     def _replaced(self, owner: nn.Module) -> Iterator[tuple[nn.Module, Run]]:
         if isinstance(owner, nn.Sequential):
-            yield owner, self._in_groups(list(owner))
+            yield owner, self._in_groups(owner)
             return
         for block in owner.children():
-            if "forward" not in block.__dict__:  # otherwise other code has replaced it
+            # If `forward` is there already, other code has replaced it.
+            if "forward" not in block.__dict__ and not _is_descended_into(owner, block):
                 yield block, self._recomputed([block], type(block).forward.__get__(block))
 
-    def _in_groups(self, layers: Sequence[nn.Module]) -> Run:
+    def _in_groups(self, owner: nn.Sequential) -> Run:
+        layers = list(owner)
         groups = [layers[a:b] for a, b in pairwise(_bounds(layers))]
-        runs = [self._recomputed(group, _chain(group)) for group in groups]
+        runs = [
+            group[0] if _is_descended_into(owner, group[0]) else self._recomputed(group, _chain(group))
+            for group in groups
+        ]
 
         def forward(value: Any) -> Any:
             for run in runs:
@@ -197,12 +203,30 @@ def _check_own(made: Sequence[Any], own: Sequence[Tensor]) -> None:
 
 
 def _owners(module: nn.Module) -> Iterator[nn.Module]:
-    """Yield the outermost modules that contain blocks."""
-    if isinstance(module, nn.ModuleList) or type(module) is nn.Sequential:
+    """Yield the lists whose layers are recomputed."""
+    is_list = _is_list(module)
+    if is_list:
         yield module
-        return
     for child in module.children():
-        yield from _owners(child)
+        if not is_list or _is_descended_into(module, child):
+            yield from _owners(child)
+
+
+def _is_list(module: nn.Module) -> bool:
+    return isinstance(module, nn.ModuleList) or type(module) is nn.Sequential
+
+
+def _is_descended_into(owner: nn.Module, layer: nn.Module) -> bool:
+    """Return whether blocks within a layer of a list are recomputed instead of the layer."""
+    return not _lists_blocks(owner) and any(_lists_blocks(each) for each in layer.modules())
+
+
+def _lists_blocks(module: nn.Module) -> bool:
+    """Return whether a module is a list with several blocks of one type. A list within a list is not a block."""
+    if not _is_list(module):
+        return False
+    blocks = [type(child) for child in module.children() if not _is_list(child) and any(child.children())]
+    return len(blocks) > len(set(blocks))
 
 
 def _bounds(layers: Sequence[nn.Module]) -> list[int]:

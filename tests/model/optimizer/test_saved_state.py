@@ -1,5 +1,7 @@
 """What optimizers remember is kept by the names of parameters: it fits any cut of them."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -8,8 +10,11 @@ from refusals import has, refused
 from tasks import a_task, samples
 from torch import nn
 
+from paceline.model.layout import Layout, Within
 from paceline.model.optimizer.saved_state import (
     SavedOptimizerState,
+    _label,
+    _shaped,
     keep_module,
     keep_updates,
     load_module,
@@ -107,6 +112,28 @@ def test_names_are_those_of_parameters_and_of_parts_of_them():
     assert shapes["optimizer/c/momentum_buffer"] == (2, 3, 2)
     assert shapes["optimizer/scalar[0:1]/momentum_buffer"] == (1,)
     assert sum(tensor.numel() for tensor in tensors.values()) == replica.layout.length
+
+
+def test_shards_of_a_split_matrix_are_saved_by_their_places_in_it_and_fit_any_other_split():
+    whole = torch.arange(24.0).view(4, 6)
+    halves = [Within(whole.shape, 1, places) for places in (((0, 1), (3, 4), (5, 6)), ((1, 3), (4, 5)))]
+    tensors = {}
+    for within in halves:
+        part = within.of(whole)
+        layout = Layout(("w",), (part.shape,), (0, 12), (whole.dtype,), whole.dtype, {"w": within})
+        for a, b in ((0, 5), (5, 12)):
+            values = part.reshape(-1)[a:b]
+            tensors[f"optimizer/{_label(layout, 0, a, b)}/m"] = _shaped(layout, 0, values)
+    assert "optimizer/w[1@1:3+4:5][5:12]/m" in tensors
+    facts = [{"shard": [0, 24], "elsewhere": 0, "optimizers": {}}]
+    now = Layout(("w",), (whole.shape,), (0, 24), (whole.dtype,), whole.dtype)
+    found = SavedOptimizerState(now, [(tensors, facts)])._of("", "w", "m")
+    assert torch.equal(torch.cat([part for _, _, part in found.parts]), whole.reshape(-1))
+    one = {name: tensor for name, tensor in tensors.items() if "[0:5]" in name}
+    known = SavedOptimizerState(
+        replace(now, shapes=(torch.Size((4, 3)),), offsets=(0, 12), within={"w": halves[1]}), [(one, facts)]
+    )
+    assert [(a, b) for a, b, _ in known._of("", "w", "m").parts] == [(0, 5)]
 
 
 def test_a_part_that_is_missing_is_refused():

@@ -90,7 +90,10 @@ class RankStages(ABC, Generic[R]):
     ) -> None:
         layers = self._off_the_clock(lambda: self._found_layers(tensor, sequence))
         count = min(stages, max(1, layers.most // chunks)) if fewer else stages
-        self._cut = self._off_the_clock(lambda: layers.cut(count * chunks, cuts, finer=finer))
+        # Tensor groups reduce values twice in each block, so their segments are small enough.
+        recomputes = self._learner.replica.task.recompute and finer == tensor == 1
+        segments = None if recomputes else finer
+        self._cut = self._off_the_clock(lambda: layers.cut(count * chunks, cuts, finer=segments))
         self._passes.clear()
 
     def hold(

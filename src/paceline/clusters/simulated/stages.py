@@ -51,7 +51,7 @@ class SimulatedStages(RankStages["SimulatedContext"]):
     def forward(
         self, segments: Sequence[int], micro: int, given: BoundaryValues, net: Net | None = None
     ) -> Awaitable[BoundaryValues]:
-        tracker = None if net is None else self._tracker(net)
+        tracker = None if net is None else self._tracker(segments, net)
         if tracker is None or net is None:
             return super().forward(segments, micro, given, net)
         batch = self._micros[micro]
@@ -71,18 +71,17 @@ class SimulatedStages(RankStages["SimulatedContext"]):
         part: BackwardPart = "both",
         net: Net | None = None,
     ) -> Awaitable[Sequence[Tensor]]:
-        tracker = None if net is None else self._tracker(net)
+        tracker = None if net is None else self._tracker(segments, net)
         if tracker is None or net is None:
             return super().backward(segments, micro, gradients, part, net)
         return self._through(
             part, segments, micro, net, lambda: tracker.backward_through(segments, micro, part)
         )
 
-    def _tracker(self, net: Net) -> StageTracker | None:
+    def _tracker(self, segments: Sequence[int], net: Net) -> StageTracker | None:
         """Return the tracker of whole stages. None if passes are simulated one by one: values, or few ranks."""
-        ctx = self._ctx
-        many = net.size > 1 and ctx.net.size >= whole_collective.MANY
-        suits = many and not net.shares_memory
+        many = self._ctx.net.size >= whole_collective.MANY
+        suits = many and not net.shares_memory if net.size > 1 else len(segments) > 1
         return self._part().engine.stage_tracker if suits else None
 
     def _through(

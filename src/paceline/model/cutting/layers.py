@@ -19,6 +19,7 @@ from paceline.model.cutting.choosing import choose
 from paceline.model.cutting.cut import Cut
 from paceline.model.cutting.naming import Names
 from paceline.model.cutting.parts import Arguments, Part, Parts
+from paceline.model.cutting.recomputed import recomputed_places
 from paceline.model.optimizer.updates import all_work_elementwise
 from paceline.model.tensor_parallel.spec import Shares
 from paceline.task.calls import arguments_of
@@ -43,7 +44,7 @@ class Layers:
         self._unused = tuple(name for name in self._sizes if name not in used)
         self._names = Names([part.name for part in model.parts])
         self._even: tuple[str, ...] = even_layers(module)
-        self._made: dict[tuple[int, tuple[str, ...], int], Cut] = {}
+        self._made: dict[tuple[int, tuple[str, ...], int | None], Cut] = {}
 
     @classmethod
     def of(
@@ -82,17 +83,18 @@ class Layers:
         """Maximum number of segments."""
         return 1 + sum(not part.obstacle for part in self.model.parts[:-1])
 
-    def cut(self, stages: int, cuts: Sequence[str] = (), *, finer: int = 1) -> Cut:
+    def cut(self, stages: int, cuts: Sequence[str] = (), *, finer: int | None = 1) -> Cut:
         """Cut into `stages` stages of about equal seconds, or before the layers named in `cuts`.
 
-        Each stage is cut into `finer` segments, or one per layer if it has fewer layers.
+        Each stage is cut into `finer` segments, or one per layer if it has fewer layers. None for the segments that
+        need the least memory if each is recomputed.
         """
         key = stages, tuple(cuts), finer
         if key not in self._made:  # a thousand simulated ranks use the same cut
             self._made[key] = self._cut(*key)
         return self._made[key]
 
-    def _cut(self, stages: int, cuts: Sequence[str], finer: int) -> Cut:
+    def _cut(self, stages: int, cuts: Sequence[str], finer: int | None) -> Cut:
         parts = self.model.parts
         cuts = cuts or self._even_cuts(stages)
         chosen = self._given(stages, cuts) if cuts else choose(parts, stages)
@@ -102,7 +104,10 @@ class Layers:
             raise ConfigurationError("stages x chunks", bound, stages, remedy)
         bounds, owners = [0], []
         for stage, (a, b) in enumerate(pairwise((0, *chosen, len(parts)))):
-            inner = [a + place for place in _within(parts[a:b], finer)]
+            own = parts[a:b]
+            inner = [
+                a + place for place in (recomputed_places(own) if finer is None else _within(own, finer))
+            ]
             inner = sorted({*inner, *(place for place in getattr(self.model, "forced", ()) if a < place < b)})
             owners += [stage] * (len(inner) + 1)
             bounds += [*inner, b]

@@ -35,13 +35,11 @@ class ShapeOptimization:
         holding = self._holding
         if self._account is None or not holding.layout.length:
             return
-        # A part counts all of its state, even if this rank updates one shard of it.
-        part = shard if holding.segments is None else None
-        key = None if part is None else (part.start, part.stop)
+        key = None if shard is None else (shard.start, shard.stop)
         nbytes = self._state_bytes.get(key)
         if nbytes is None:
             whole, state = self._model.holding.layout, self._model.memory.optimizer_state()
-            nbytes = self._state_bytes[key] = holding.optimizer_bytes(whole, state, part)
+            nbytes = self._state_bytes[key] = holding.optimizer_bytes(whole, state, shard)
         self._account.hold("optimizer", nbytes)
 
     def advance_schedule(self, updates: int) -> None:

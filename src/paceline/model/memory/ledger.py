@@ -4,7 +4,8 @@
   weights, such as a moving average. The whole model that a reporter has for evaluation does not count: it is used for
   measuring, not for training.
 - `gradients`: the flat gradient, and the gradient of a shared segment until its ranks have summed it.
-- `optimizer`: optimizer state, from the first update on. A rank with a shard counts the state of this shard.
+- `optimizer`: optimizer state, at its largest. A rank with a shard counts the state of this shard. The state is created
+  by the first update, but the peak counts it from the start, so that a run of one step has the peak of a longer run.
 - `activations`: tensors that a forward pass stores for its backward pass.
 - `buffers`: all other memory: copies for communication, gathered tensors that are not parameters, the state of a
   strategy (`ctx.model.state`), the module's buffers (BatchNorm statistics, for example), and the copy of these that a
@@ -25,6 +26,7 @@ Kind = Literal["parameters", "gradients", "optimizer", "activations", "buffers"]
 KINDS: tuple[Kind, ...] = ("parameters", "gradients", "optimizer", "activations", "buffers")
 TOTAL = "total"
 _PLACES = {kind: place for place, kind in enumerate(KINDS)}
+_OPTIMIZER = _PLACES["optimizer"]
 
 
 def empty_peak() -> dict[str, int]:
@@ -35,14 +37,16 @@ def empty_peak() -> dict[str, int]:
 class Ledger:
     """Bytes that one rank holds, by kind. Several threads may write to it."""
 
-    __slots__ = ("_earlier", "_lock", "_now", "_peak", "peak_bytes", "total_bytes")
+    __slots__ = ("_earlier", "_lock", "_now", "_optimizer_bytes", "_peak", "_peak_bytes", "_total_bytes")
 
     def __init__(self) -> None:
         self._now = [0] * len(KINDS)
         self._peak = list(self._now)
         self._earlier: Mapping[str, int] = {}  # the peak before the run was resumed from a checkpoint
-        self.total_bytes = 0
-        self.peak_bytes = 0
+        self._optimizer_bytes = 0  # at its largest
+        # These two are without the optimizer state.
+        self._total_bytes = 0
+        self._peak_bytes = 0
         self._lock = threading.Lock()
 
     def account(self) -> Account:
@@ -53,20 +57,24 @@ class Ledger:
         """Add `nbytes` bytes of a kind; subtract them if negative."""
         with self._lock:
             self._now[_PLACES[kind]] += nbytes
-            self.total_bytes += nbytes
-            if self.total_bytes > self.peak_bytes:
-                self.peak_bytes, self._peak = self.total_bytes, list(self._now)
+            if kind == "optimizer":
+                self._optimizer_bytes = max(self._optimizer_bytes, self._now[_OPTIMIZER])
+                return
+            self._total_bytes += nbytes
+            if self._total_bytes > self._peak_bytes:
+                self._peak_bytes, self._peak = self._total_bytes, list(self._now)
 
     def touch(self, kind: Kind, nbytes: int) -> None:
         """Add `nbytes` bytes and subtract them again: only the peak may change. Faster than two calls of `change`."""
-        if self.total_bytes + nbytes > self.peak_bytes:
+        if self._total_bytes + nbytes > self._peak_bytes:
             self.change(kind, nbytes)
             self.change(kind, -nbytes)
 
     def begin(self) -> None:
         """Reset the peak to the present total: memory before the training does not count."""
         with self._lock:
-            self.peak_bytes, self._peak = self.total_bytes, list(self._now)
+            self._peak_bytes, self._peak = self._total_bytes, list(self._now)
+            self._optimizer_bytes = self._now[_OPTIMIZER]
 
     @property
     def now(self) -> dict[str, int]:
@@ -75,10 +83,13 @@ class Ledger:
 
     @property
     def peak(self) -> dict[str, int]:
-        """Bytes held when the total was highest. If the total was reached several times, the first time counts."""
-        if self._earlier.get(TOTAL, 0) > self.peak_bytes:
+        """Bytes held when the total without optimizer state was highest, and the largest optimizer state.
+
+        If the total was reached several times, the first time counts.
+        """
+        if self._earlier.get(TOTAL, 0) > self._peak_bytes + self._optimizer_bytes:
             return {**empty_peak(), **self._earlier}
-        return _figures(self._peak)
+        return _figures([*self._peak[:_OPTIMIZER], self._optimizer_bytes, *self._peak[_OPTIMIZER + 1 :]])
 
     def take_over(self, peak: Mapping[str, int]) -> None:
         """Set the peak of the run before it was resumed. It remains the peak unless it is exceeded."""

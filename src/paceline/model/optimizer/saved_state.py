@@ -2,8 +2,9 @@
 
 A tensor is named `optimizer/NAME/KEY`, for example `optimizer/0.weight/momentum_buffer`. With several optimizers, it is
 named `optimizer.WHICH/NAME/KEY`. If a shard has only a part of a parameter, NAME is the range of that part in the flat
-parameter: `0.weight[3:70]`. If matrices are split, NAME is a range along a dimension: `0.weight[1@8:16]`. State that is
-not elementwise, such as Adam's count of steps, is saved once for each parameter.
+parameter: `0.weight[3:70]`. If matrices are split, NAME has ranges along a dimension: `0.weight[1@8:16+24:32]`. Both may
+be combined: `0.weight[1@8:16][3:70]` is a range of that part, flattened. State that is not elementwise, such as Adam's
+count of steps, is saved once for each parameter.
 
 For a learning-rate schedule, the number of updates is saved. Restoring repeats these updates, which gives the same
 rates for any schedule. For a schedule that depends on a metric, its own `state_dict` is saved.
@@ -21,13 +22,14 @@ import torch
 from torch import Tensor, nn
 
 from paceline.errors import ConfigurationError
-from paceline.model.layout import Layout
+from paceline.model.layout import Layout, Within
 from paceline.model.optimizer.flat import FlatOptimizer
 from paceline.model.optimizer.updates import FlatOptimizers, Updates
 
 _KIND = "optimizer"
 _NAME = re.compile(
-    r"optimizer(?:\.(?P<which>[^/]+))?/(?P<name>.+?)(?:\[(?:(?P<dim>\d+)@)?(?P<a>\d+):(?P<b>\d+)\])?/(?P<key>[^/]+)"
+    r"optimizer(?:\.(?P<which>[^/]+))?/(?P<name>.+?)"
+    r"(?:\[(?P<dim>\d+)@(?P<ranges>\d+:\d+(?:\+\d+:\d+)*)\])?(?:\[(?P<a>\d+):(?P<b>\d+)\])?/(?P<key>[^/]+)"
 )
 
 
@@ -61,8 +63,7 @@ def _keep(
                 name = layout.names[number]
                 if isinstance(value, Tensor) and value.dim() > 0 and value.numel() == length:
                     part = value.reshape(-1)[a - start : b - start]
-                    for label, each in _labelled(layout, number, a, b, part):
-                        tensors[f"{kind}/{label}/{key}"] = each
+                    tensors[f"{kind}/{_label(layout, number, a, b)}/{key}"] = _shaped(layout, number, part)
                 elif isinstance(value, Tensor):
                     tensors[f"{kind}/{name}/{key}"] = value
                 elif isinstance(value, bool | int | float):
@@ -84,23 +85,12 @@ def _parts(layout: Layout, start: int, stop: int) -> Iterator[tuple[int, int, in
         number += 1
 
 
-def _labelled(layout: Layout, number: int, a: int, b: int, part: Tensor) -> Iterator[tuple[str, Tensor]]:
-    """Yield the names and tensors of a part of the flat tensor that is within one parameter."""
-    name = layout.names[number]
-    within = layout.within.get(name)
-    if within is None:
-        yield _label(layout, number, a, b), _shaped(layout, number, part)
-        return
-    assert b - a == layout.shapes[number].numel(), "a part of a split matrix is saved as a whole"
-    sizes = [stop - start for start, stop in within.stretches]
-    pieces = torch.split(part.view(layout.shapes[number]), sizes, within.dim)
-    for (start, stop), piece in zip(within.stretches, pieces, strict=True):
-        yield f"{name}[{within.dim}@{start}:{stop}]", piece
-
-
 def _label(layout: Layout, number: int, a: int, b: int) -> str:
-    """Return a parameter's name, with the range if it is not the whole parameter."""
+    """Return a parameter's name, with the part that is stored and the range, unless it is the whole parameter."""
     offset, name = layout.offsets[number], layout.names[number]
+    within = layout.within.get(name)
+    if within is not None:
+        name += f"[{within.dim}@{'+'.join(f'{start}:{stop}' for start, stop in within.stretches)}]"
     # A scalar parameter gets a range too. Otherwise its tensor would look like a count of steps.
     whole = b - a == layout.offsets[number + 1] - offset and layout.shapes[number] != ()
     return name if whole else f"{name}[{a - offset}:{b - offset}]"
@@ -189,18 +179,14 @@ class SavedOptimizerState:
         shape = self._layout.shapes[self._numbers[found["name"]]] if within is None else within.shape
         if found["dim"] is None and (within is None or (found["a"] is None and tensor.shape != shape)):
             return False
-        for each, value in zip(values.into_whole(shape, tensor), (tensor, torch.tensor(True)), strict=True):
-            if found["dim"] is not None:
-                a, b = int(found["a"]), int(found["b"])
-                each.narrow(int(found["dim"]), a, b - a).copy_(value)
-            elif found["a"] is not None:
-                each.view(-1)[int(found["a"]) : int(found["b"])].copy_(value)
-            else:
-                each.copy_(value)
+        places = _saved_places(found, shape)
+        whole, known = values.into_whole(shape, tensor)
+        whole.view(-1)[places] = tensor.reshape(-1)
+        known.view(-1)[places] = True
         return True
 
     def _take_parts(self) -> None:
-        """Take this layout's part of the state of whole matrices."""
+        """Take this layout's part of the state of whole matrices, as far as it is known."""
         for (_, number), by_key in self._values.items():
             offset, within = self._layout.offsets[number], self._layout.within.get(self._layout.names[number])
             for values in by_key.values():
@@ -209,8 +195,8 @@ class SavedOptimizerState:
                 whole, known = values.whole, values.known
                 if within is not None:
                     whole, known = within.of(whole), within.of(known)
-                if known.all():
-                    values.parts.append((offset, offset + whole.numel(), whole.reshape(-1)))
+                flat = whole.reshape(-1)
+                values.parts += [(offset + a, offset + b, flat[a:b]) for a, b in _runs(known.reshape(-1))]
                 values.whole = values.known = None
 
     def fill(self, shard: tuple[int, int], optimizers: FlatOptimizers) -> None:
@@ -252,6 +238,22 @@ class SavedOptimizerState:
             bound = f"must have the optimizer's {key} of every parameter"
             raise ConfigurationError("checkpoint", bound, f"{int(missing.sum())} numbers missing", remedy)
         return flat
+
+
+def _saved_places(found: re.Match[str], shape: torch.Size) -> Tensor | slice:
+    """Return the places of a saved tensor in the flattened matrix of this shape."""
+    own = slice(None) if found["a"] is None else slice(int(found["a"]), int(found["b"]))
+    if found["dim"] is None:
+        return own
+    ends = [[int(end) for end in each.split(":")] for each in found["ranges"].split("+")]
+    within = Within(shape, int(found["dim"]), tuple((start, stop) for start, stop in ends))
+    return within.of(torch.arange(shape.numel()).view(shape)).reshape(-1)[own]
+
+
+def _runs(known: Tensor) -> list[tuple[int, int]]:
+    """Return start and end of each run of known elements."""
+    ends = torch.diff(known.to(torch.int8), prepend=torch.zeros(1), append=torch.zeros(1)).nonzero().view(-1)
+    return [(int(a), int(b)) for a, b in ends.view(-1, 2)]
 
 
 # Modules
