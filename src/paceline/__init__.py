@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from paceline.clusters.simulated.simulated import Simulated
     from paceline.costs import Link, devices, times
     from paceline.errors import PacelineError
+    from paceline.planner.predict import predict
+    from paceline.planner.prediction import Prediction
     from paceline.programs import run_program
     from paceline.runs.run import Run
     from paceline.strategies import register
@@ -35,6 +37,7 @@ __all__ = [
     "Link",
     "Local",
     "PacelineError",
+    "Prediction",
     "Proof",
     "Ray",
     "Run",
@@ -48,6 +51,7 @@ __all__ = [
     "faults",
     "load_task",
     "models",
+    "predict",
     "register",
     "run_program",
     "times",
@@ -61,6 +65,7 @@ _HOMES = {
     "Link": "paceline.costs",
     "Local": "paceline.clusters.local.local",
     "PacelineError": "paceline.errors",
+    "Prediction": "paceline.planner.prediction",
     "Proof": "paceline.analysis.comparison.proof",
     "Ray": "paceline.clusters.ray.ray",
     "Run": "paceline.runs.run",
@@ -70,6 +75,7 @@ _HOMES = {
     "compare": "paceline.analysis.comparison.compare",
     "devices": "paceline.costs",
     "load_task": "paceline.task.files",
+    "predict": "paceline.planner.predict",
     "register": "paceline.strategies",
     "run_program": "paceline.programs",
     "times": "paceline.costs",

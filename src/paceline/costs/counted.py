@@ -47,6 +47,11 @@ def work_seconds(device: Device, work: Work, forward: Operations, *, recomputes:
     return again_s + device.seconds(flops, moved_bytes, launches / 2)
 
 
+def update_seconds(device: Device, nbytes: float) -> float:
+    """Return the seconds of an update of parameters with `nbytes` bytes."""
+    return device.seconds(0.0, _UPDATE_TOUCHES * nbytes)
+
+
 @dataclass(frozen=True, slots=True)
 class Counted:
     """Prices from a device: a gradient costs its operations, an update the time to move its bytes."""
@@ -71,7 +76,7 @@ class _ByOperations(DrawsNothing):
     def seconds(self, kind: Work, segment: int, size: int) -> float:
         counted = self._counted
         if kind is Work.UPDATE:
-            return counted.device.seconds(0.0, _UPDATE_TOUCHES * size) * self._factor
+            return update_seconds(counted.device, size) * self._factor
         forward = counted.of_model().times(size)
         seconds = work_seconds(counted.device, _FORWARD, forward)
         seconds += work_seconds(counted.device, _BACKWARD, forward, recomputes=counted.recompute)

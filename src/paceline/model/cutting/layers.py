@@ -114,6 +114,13 @@ class Layers:
         segments = self._segments(bounds, owners)
         return Cut(self.model, tuple(bounds), segments, self._names, self._shares)
 
+    def in_one_stage(self, places: Sequence[int]) -> Cut:
+        """Cut into segments of one stage at these places, and where a tensor group communicates."""
+        inner = sorted({*places, *getattr(self.model, "forced", ())})
+        bounds = [0, *inner, len(self.model.parts)]
+        segments = self._segments(bounds, [0] * (len(bounds) - 1))
+        return Cut(self.model, tuple(bounds), segments, self._names, self._shares)
+
     def _even_cuts(self, stages: int) -> tuple[str, ...]:
         """Return the layers to cut before, for stages with equal numbers of blocks. Empty if it is not possible."""
         share, rest = divmod(len(self._even), max(stages, 1))
