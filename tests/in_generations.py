@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from paceline.clusters.base.generations import GenerationPlan
+from paceline.checkpoints.generations import GenerationPlan
 from paceline.clusters.base.job import Cluster
 
 __all__ = ["InGenerations", "course"]

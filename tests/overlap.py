@@ -22,7 +22,7 @@ class SendsAsItComputes:
             await ctx.net.send(0, torch.empty(0))
             return
         sending = ctx.start(ctx.net.send(1, tensor))
-        computing = ctx.model.compute(ctx.model.data.batch_of(0, 0))
+        computing = ctx.model.compute(ctx.batch_of(0, 0))
 
         async def cancels():
             await ctx.net.recv(1)

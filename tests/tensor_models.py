@@ -1,7 +1,7 @@
 """Small models of the kinds that are split among ranks: attention written in several ways, gates, lone heads."""
 
 import torch
-from pieces_models import token_loss
+from segmented_models import token_loss
 from tasks import a_task, numbers, sgd
 from torch import nn
 

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from paceline.clusters.ray.ray import Ray
     from paceline.clusters.simulated.simulated import Simulated
     from paceline.costs import Link, devices, times
+    from paceline.costs.description import ClusterDescription
+    from paceline.costs.description_files import load_cluster
     from paceline.errors import PacelineError
     from paceline.planner.predict import predict
     from paceline.planner.prediction import Prediction
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 __version__ = "0.2.0"
 __all__ = [
     "STOP",
+    "ClusterDescription",
     "Comparison",
     "Launched",
     "Link",
@@ -49,6 +52,7 @@ __all__ = [
     "compare",
     "devices",
     "faults",
+    "load_cluster",
     "load_task",
     "models",
     "predict",
@@ -60,6 +64,7 @@ __all__ = [
 
 _HOMES = {
     "STOP": "paceline.callbacks.calling",
+    "ClusterDescription": "paceline.costs.description",
     "Comparison": "paceline.analysis.comparison.comparison",
     "Launched": "paceline.clusters.launched.launched",
     "Link": "paceline.costs",
@@ -74,6 +79,7 @@ _HOMES = {
     "Task": "paceline.task.task",
     "compare": "paceline.analysis.comparison.compare",
     "devices": "paceline.costs",
+    "load_cluster": "paceline.costs.description_files",
     "load_task": "paceline.task.files",
     "predict": "paceline.planner.predict",
     "register": "paceline.strategies",

@@ -13,7 +13,10 @@ import torch
 from torch import nn
 
 from paceline.callbacks.calling import Callbacks
-from paceline.checkpoint_options import CheckpointOptions, checkpointing, with_checkpoints
+from paceline.checkpoints.description import RunDescription
+from paceline.checkpoints.ending import checkpointing
+from paceline.checkpoints.options import CheckpointOptions
+from paceline.checkpoints.plan import plan_run
 from paceline.clusters.base.checks import check_cluster, check_evaluate_every, check_flag, check_progress
 from paceline.clusters.base.job import Cluster, Job, Watch
 from paceline.clusters.base.outcome import assemble
@@ -93,7 +96,7 @@ def train(
     with _device(where):
         module = task.build_model(seed)
     interrupts.safe_point()
-    _check_has_data(module, where)
+    _check_has_data(task, module, where)
     job = Job(
         strategy=chosen,
         roles=roles,
@@ -109,12 +112,45 @@ def train(
             steps=watchers.want_steps, evaluations=watchers.want_evaluations, state=watchers.want_state
         ),
     )
-    job = with_checkpoints(job, words, where, module)
-    with suspended(), checkpointing(job, where):
+    job = _with_checkpoints(job, words, where, module)
+    with suspended(), _checkpointing(job, where):
         run = _watched_run(job, where, module, progress, watchers)
     if epochs is not None and not stop_at_target and not watchers:
         _compare_length(run, epochs)
     return run
+
+
+def _with_checkpoints(job: Job, options: CheckpointOptions, cluster: Cluster, module: nn.Module) -> Job:
+    """Return the job with checkpoints as requested. With `resume` it starts from the newest checkpoint."""
+    if options.checkpoint is None:
+        return job
+    assert job.task is not None
+    if cluster.math == "none":
+        remedy = 'omit checkpoint, or use math="real"'
+        raise ConfigurationError("checkpoint", "needs tensor math: there is no state to save", "none", remedy)
+    run = RunDescription(
+        task=job.task,
+        module=module,
+        name=job.name,
+        strategy=describe(job.strategy),
+        roles=job.roles,
+        replicates=getattr(job.strategy, "replicates", ()),
+        cluster=str(cluster),
+        launch_id=cluster.launch_id,
+        steps=job.steps,
+        seed=job.seed,
+        autocast=", ".join(map(str, job.autocast)) or "none",
+    )
+    plan = plan_run(options, run)
+    return dataclasses.replace(
+        job, steps=plan.steps, generations=plan.generations, checkpointing=plan.checkpointing
+    )
+
+
+def _checkpointing(job: Job, cluster: Cluster) -> contextlib.AbstractContextManager[None]:
+    if job.checkpointing is None:
+        return contextlib.nullcontext()
+    return checkpointing(job.checkpointing.store, job.generations.first, writes=cluster.launch_id is None)
 
 
 def _watched_run(
@@ -170,9 +206,15 @@ def _device(cluster: Cluster) -> contextlib.AbstractContextManager[object]:
     return contextlib.nullcontext()
 
 
-def _check_has_data(module: nn.Module, cluster: Cluster) -> None:
-    """Raise if a model without data (on the meta device) is to be trained with real math."""
-    if cluster.math != "none" and any(p.is_meta for p in module.parameters()):
+def _check_has_data(task: Task, module: nn.Module, cluster: Cluster) -> None:
+    """Raise if a model without data (on the meta device) or a master copy is to be trained with real math."""
+    if cluster.math == "none":
+        return
+    if task.master_dtype is not None:
+        remedy = "omit it: optimizers then update the parameters"
+        bound = 'must not be given unless the cluster is pl.Simulated(math="none")'
+        raise ConfigurationError("master_dtype", bound, task.master_dtype, remedy)
+    if any(p.is_meta for p in module.parameters()):
         bound = 'must be pl.Simulated(math="none") for a model of shapes only, such as pl.models.GPT'
         remedy = 'write pl.Simulated(workers=4, math="none", device=pl.devices.A100)'
         raise ConfigurationError("cluster", bound, cluster, remedy)

@@ -1,5 +1,5 @@
 import pytest
-from pieces_models import gpt_task, task_of
+from segmented_models import gpt_task, task_of
 
 from paceline.checking.cut_facts import facts_of
 

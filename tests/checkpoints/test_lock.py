@@ -10,7 +10,7 @@ import subprocess
 import sys
 
 import pytest
-from kept_runs import KeptRun, the_task
+from checkpointed_runs import CheckpointedRun, the_task
 from processes import PATIENCE_S, has_signs, is_alive
 from refusals import has, refused
 from tasks import WORLDS, a_task, simulated
@@ -119,7 +119,7 @@ def test_a_file_system_without_locks_is_told_and_used(tmp_path, monkeypatch, cap
 
 
 def test_a_second_run_in_the_folder_is_refused_and_the_first_goes_on(tmp_path):
-    with KeptRun(tmp_path, steps=ENDLESS) as first:
+    with CheckpointedRun(tmp_path, steps=ENDLESS) as first:
         first.wait_for_checkpoint()
         for resume in (False, True, "must"):
             for cluster in (WORLDS["local"](2), WORLDS["simulated"](2)):
@@ -132,7 +132,7 @@ def test_a_second_run_in_the_folder_is_refused_and_the_first_goes_on(tmp_path):
 
 
 def test_a_run_can_begin_as_soon_as_the_driver_before_it_was_killed(tmp_path):
-    with KeptRun(tmp_path, steps=ENDLESS) as first:
+    with CheckpointedRun(tmp_path, steps=ENDLESS) as first:
         first.wait_for_checkpoint()
         for rank in first.ranks():
             os.kill(rank, signal.SIGSTOP)  # they are slow to end

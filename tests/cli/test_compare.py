@@ -1,7 +1,10 @@
 import json
+import signal
+import subprocess
 import sys
 
 import pytest
+from processes import PATIENCE_S, wait_until
 from refusals import has
 from typer.testing import CliRunner
 
@@ -161,3 +164,68 @@ def test_a_comparison_that_cannot_be_saved_says_so(small, tmp_path, monkeypatch)
     result = invoke("compare", small, *words)
     assert result.exit_code == 1
     assert "No space left on device" in result.stderr
+
+
+def test_a_slow_link_and_no_math_describe_the_simulated_cluster(small):
+    words = ("--strategies", "all-reduce:algorithm=ring", "--steps", "2", "--json", "--quiet", *SIMULATED)
+    usual, slow = (
+        json.loads(invoke("compare", small, *words, *more).stdout)["entries"][1]
+        for more in (("--math", "none"), ("--math", "none", "--slow-link", "0-1:1kbps"))
+    )
+    assert usual["loss"] is None
+    assert slow["seconds"] > 2 * usual["seconds"]
+
+
+@pytest.mark.parametrize(("option", "value"), [("--math", "none"), ("--slow-link", "0-3:1Gbps")])
+def test_what_describes_machines_needs_some(small, option, value):
+    words = ("train", small, option, value, "--strategy", "single", "--ray", "--workers", "1")
+    result = (
+        invoke(*words, "--steps", "1") if option == "--slow-link" else invoke("train", small, option, value)
+    )
+    assert result.exit_code == 2
+    assert option.lstrip("-") in result.stderr
+
+
+SLEEPY = (
+    TASK
+    + """
+import pathlib, time
+
+class Sleepy(nn.Linear):
+    def forward(self, x):
+        if pathlib.Path(__file__).with_suffix(".sleep").exists():
+            pathlib.Path(__file__).with_suffix(".asleep").touch()
+            time.sleep(0.05)
+        return super().forward(x)
+
+task = Task(model=lambda: Sleepy(3, 1), data=(x, x.sum(1, keepdim=True)), loss=nn.functional.mse_loss,
+            optimizer=lambda params: torch.optim.SGD(params, lr=0.1), batch_size=16)
+"""
+)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
+def test_a_signal_leaves_the_table_and_the_page_of_the_finished_strategies(number, tmp_path):
+    file, out = tmp_path / "sleepy.py", tmp_path / "out"
+    file.write_text(SLEEPY)
+    words = ["compare", file, "--strategies", "sync", "--steps", "2000", "--out", out, *SIMULATED, "--quiet"]
+    command = [sys.executable, "-m", "paceline", *map(str, words)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+        wait_until(
+            lambda: (out / "comparison.json").exists() or running.poll() is not None, "single has ended"
+        )
+        file.with_suffix(".sleep").touch()
+        wait_until(lambda: file.with_suffix(".asleep").exists() or running.poll() is not None, "it sleeps")
+        running.send_signal(number)
+        printed, said = running.communicate(timeout=PATIENCE_S)
+    assert running.returncode == 130, said
+    assert [line.split("  ")[0] for line in printed.split("\n\n")[0].splitlines()] == ["strategy", "single"]
+    assert "--resume" in said
+    assert (out / "report.html").exists()
+    file.with_suffix(".sleep").unlink()
+    resumed = subprocess.run([*command, "--resume"], capture_output=True, text=True, check=False)
+    assert resumed.returncode == 0, resumed.stderr
+    assert [line.split("  ")[0] for line in resumed.stdout.split("\n\n")[0].splitlines()][1:] == [
+        "single",
+        "sync",
+    ]

@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import os
 import subprocess
@@ -7,7 +8,9 @@ import pytest
 from checkpoints.shards import save
 from chosen_runs import run_of
 from cli.test_cli import invoke
+from tasks import a_task, samples, simulated
 
+import paceline as pl
 from paceline.checkpoints import Store
 
 
@@ -30,12 +33,22 @@ def test_runs_and_checkpoints_are_listed_in_100_columns(folder):
     assert digits.split()[:2] == ["digits", "run"]
     assert digits.endswith("yes")
     for step, whole, line in zip((10, 20), ("yes", "no"), checkpoints, strict=True):
-        name, kind, told, metric, *_, last = line.split()
+        name, kind, told, _, metric, *_, last = line.split()
         assert name.startswith("…")
         assert name.endswith(f"/step-000000{step}")
         assert (kind, told, metric, last) == ("checkpoint", str(step), "0.25", whole)
     assert "rank-00001.safetensors" in result.stdout
     assert max(map(len, result.stdout.splitlines())) <= 100
+
+
+def test_a_metric_is_listed_with_its_name(tmp_path):
+    run = run_of("sync")
+    dataclasses.replace(run, fingerprint=run.fingerprint | {"metric": "accuracy"}).save(tmp_path / "run")
+    task = a_task(test=samples(), metric="mse")
+    pl.train(task, "single", simulated(1), steps=2, checkpoint=tmp_path / "checkpoints")
+    listed = json.loads(invoke("runs", str(tmp_path), "--json").stdout)
+    assert {each["kind"]: each["metric_name"] for each in listed} == {"checkpoint": "mse", "run": "accuracy"}
+    assert " mse " in invoke("runs", str(tmp_path)).stdout
 
 
 def test_json_has_the_same_figures(folder):

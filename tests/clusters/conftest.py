@@ -1,5 +1,8 @@
 import pytest
 from processes import workers
+from tasks import WORLDS
+
+import paceline as pl
 
 
 @pytest.fixture(autouse=True)
@@ -7,3 +10,9 @@ def no_worker_is_left():
     """However a run ends, its processes are gone, and reaped, when it has ended."""
     yield
     assert workers() == []
+
+
+@pytest.fixture(params=WORLDS)
+def run_on(request):
+    """Runs a program on a number of workers of this world, and returns what each program returned."""
+    return lambda workers, program: pl.run_program(program, WORLDS[request.param](workers)).results

@@ -5,8 +5,8 @@ import random
 
 import pytest
 import torch
+from checkpointed_runs import STEPS, CheckpointedRun, the_task
 from deaths import BATCH, deadly, numbered_samples
-from kept_runs import STEPS, KeptRun, the_task
 from tasks import WORLDS, a_task
 
 import paceline as pl
@@ -22,7 +22,7 @@ def check_goes_on(folder, whom, moments, seed):
     """Kill a run at random moments, again and again; then let it come to its end."""
     chance, newest = random.Random(seed), 0
     for _ in range(moments):
-        with KeptRun(folder) as run:
+        with CheckpointedRun(folder) as run:
             run.wait_for_checkpoint(after=newest)
             run.pause(chance.uniform(0.0, 0.05))
             if run.has_ended:

@@ -63,7 +63,7 @@ def samples_of(spec, rank, step):
     """What a rank computes with in a step: a client has samples of its own, and one device has them all."""
     strategy = parse(spec)
     if hasattr(strategy, "make_partition"):
-        return strategy.make_partition().parts(SAMPLES, WORKERS)[rank]
+        return strategy.make_partition().parts(range(SAMPLES), WORKERS)[rank]
     return BATCHES.slice(step, rank, 1 if spec == "single" else WORKERS).indices
 
 

@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 from conformance.cases import OPTIMIZERS, PARTING_SEQUENCES, one_in
-from pieces_models import gpt_task
+from segmented_models import gpt_task
 from tasks import simulated
 from tensor_models import encoder_task, language_task
 from torch.optim.lr_scheduler import LambdaLR

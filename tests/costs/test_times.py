@@ -159,3 +159,18 @@ def test_a_spec_that_lacks_or_repeats_something_is_refused(spec: str, refusal) -
 @given(st.floats(0, 1e6), st.floats(0, 1e6))
 def test_any_times_survive_a_spec(shift: float, mean: float) -> None:
     assert times.parse(f"shifted-exp:shift={shift!r},mean={mean!r}s") == ShiftedExponential(shift, mean)
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ("const:50ms", "50 ms"),
+        ("exp:mean=50ms", "exponential with mean 50 ms"),
+        ("shifted-exp:shift=10ms,mean=5ms", "10 ms plus exponential with mean 5 ms"),
+        ("pareto:min=10ms,shape=2", "Pareto of shape 2 from 10 ms"),
+        ("trace:0.1,0.3", "a trace of 2 times with mean 200 ms"),
+        ("phases:forward=1ms,backward=2ms,weights=3ms", "forward 1 ms + backward 2 ms + weights 3 ms"),
+    ],
+)
+def test_the_text_of_a_distribution_is_words(spec, words):
+    assert str(times.parse(spec)) == words

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from paceline.costs.transfers import Resource, ResourceArray, arrival_order, combined, sort_arrivals
+from paceline.costs.transfers import Resource, ResourceArray, SharedLinks, arrival_order, sort_arrivals
 
 
 def test_a_message_waits_until_its_port_is_free():
@@ -43,20 +43,24 @@ def test_arrays_of_ports_give_what_single_ports_give(shift):
         assert ports.free_s.tolist() == [port.free_s for port in singly]
 
 
-def test_two_senders_of_one_host_take_turns_at_its_card():
-    card = Resource()
-    first, second = (combined(Resource(), (card, 1.0)) for _ in range(2))
-    assert [first.occupy(0.0, 2.0), second.occupy(0.0, 3.0), first.occupy(0.0, 2.0)] == [0.0, 2.0, 5.0]
-    assert first.free_s == second.free_s == 7.0
+HOSTS = (0, 0, 0, 0, 1, 1, 1, 1)
 
 
-def test_a_card_twice_as_fast_as_a_port_lets_the_second_sender_start_half_way():
-    card = Resource()
-    first, second = (combined(Resource(), (card, 0.5)) for _ in range(2))
-    assert [first.occupy(0.0, 2.0), second.occupy(0.0, 2.0)] == [0.0, 1.0]
-    assert (first.free_s, second.free_s) == (2.0, 3.0)
+def test_messages_through_one_card_take_turns_in_each_direction():
+    shared = SharedLinks(HOSTS, card_s_per_byte=1.0, switch_s_per_byte=0.0)
+    assert [shared.leave(rank, 0.0, 2) for rank in range(4)] == [2.0, 4.0, 6.0, 8.0]
+    assert [shared.enter(rank, 0.0, 2) for rank in range(4)] == [2.0, 4.0, 6.0, 8.0]
+    assert shared.leave(4, 0.0, 2) == 2.0  # another card
 
 
-def test_a_port_without_shared_resources_is_used_as_it_is():
-    port = Resource()
-    assert combined(port) is port
+def test_a_switch_is_shared_by_all_hosts():
+    shared = SharedLinks(HOSTS, card_s_per_byte=0.0, switch_s_per_byte=1.0)
+    assert [shared.leave(rank, 0.0, 2) for rank in (0, 4)] == [2.0, 4.0]
+    assert shared.enter(0, 1.0, 2) == 3.0  # bytes cannot arrive faster than the switch passes them
+
+
+def test_a_message_flows_as_fast_as_its_slowest_resource():
+    shared = SharedLinks(HOSTS, card_s_per_byte=0.5, switch_s_per_byte=0.25)
+    assert (shared.flow_s(4, 1.0), shared.flow_s(4, 3.0)) == (2.0, 3.0)
+    assert shared.crosses(3, 4)
+    assert not shared.crosses(0, 3)

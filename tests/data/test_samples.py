@@ -49,8 +49,8 @@ def test_ranges_cover_all_samples_in_order(length, size):
 )
 def test_targets_are_of_every_sample_and_one_array_however_often_they_are_asked_for(data):
     samples = Samples(data)
-    assert samples.targets().tolist() == [0, 1, 4, 9, 16]
-    assert samples.targets() is samples.targets()
+    assert samples.read_targets().tolist() == [0, 1, 4, 9, 16]
+    assert samples.read_targets() is samples.read_targets()
 
 
 def batch_of(*numbers):
@@ -153,7 +153,7 @@ def test_a_stream_has_no_length_unless_it_says_so():
     assert Samples.of(a_task(data=Sized())).length == 7
 
 
-@pytest.mark.parametrize("what", [lambda samples: samples.count, lambda samples: samples.targets()])
+@pytest.mark.parametrize("what", [lambda samples: samples.count, lambda samples: samples.read_targets()])
 def test_a_stream_cannot_be_parted_by_sample_numbers(what):
     with refused("data"):
         what(Samples.of(a_task(data=lambda: iter([1]))))

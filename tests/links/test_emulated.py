@@ -9,6 +9,7 @@ from tasks import simulated
 
 import paceline as pl
 from paceline.context import ANY
+from paceline.costs.link import Link
 from paceline.errors import Cancelled, MismatchError
 from paceline.links.emulated import EmulatedPort
 from paceline.links.memory.rings import RING_BYTES
@@ -29,14 +30,15 @@ class Clock:
 class EmulatedEnds(Ends):
     """Ports of a slow network, on a clock that goes from one due time to the next."""
 
-    def __init__(self, clock, ranks=2, latency_s=LATENCY_S, seconds_per_byte=PER_BYTE_S):
+    def __init__(self, clock, ranks=2, latency_s=LATENCY_S, seconds_per_byte=PER_BYTE_S, links=None):
         super().__init__(ranks)
         self.clock = clock
         self.began_s = clock.now_s
         rest = (self.bells, self.sent.append, self.received.append)
-        costs = {"latency_s": latency_s, "seconds_per_byte": seconds_per_byte}
+        alike = [Link(1 / seconds_per_byte if seconds_per_byte else math.inf, latency_s)] * ranks
         self.ports = [
-            EmulatedPort(rank, ranks, self.ways(rank, ranks), *rest, **costs) for rank in range(ranks)
+            EmulatedPort(rank, ranks, self.ways(rank, ranks), *rest, links=links[rank] if links else alike)
+            for rank in range(ranks)
         ]
 
     def seconds(self):
@@ -255,7 +257,7 @@ def test_a_detached_send_arrives_whole_and_takes_its_time(clock):
     ends = EmulatedEnds(clock, seconds_per_byte=1e-6)
     tensor = of_bytes(3 * RING_BYTES)
     operation = ends.send(0, 1, tensor)
-    operation.let_go()
+    operation.try_detach()
     tensor.zero_()
     received = ends.post(1, 0)
     for _ in range(20):
@@ -310,3 +312,10 @@ def test_a_plain_link_knows_no_such_times():
     sent, received = ends.send(0, 1, of_bytes(10)), ends.post(1, 0)
     ends.finish(received)
     assert (sent.ended_s, received.ended_s) == (math.inf, math.inf)
+
+
+def test_a_slow_link_is_slow_and_the_others_are_not(clock):
+    slow, usual = Link(250, 1.0), Link(1000, 0.5)
+    ends = EmulatedEnds(clock, ranks=3, links=[[usual, slow, usual], [slow, usual, usual], [usual] * 3])
+    sends = [ends.send(0, 1, of_bytes(1000)), ends.send(1, 2, of_bytes(1000))]
+    assert ends.done_at(*sends, ends.post(1, 0), ends.post(2, 1)) == [4.0, 1.0, 5.0, 1.5]

@@ -191,7 +191,7 @@ def test_a_lent_message_that_is_taken_back_arrives_as_it_was(preemptions):
         def writer():
             rank, tensor = host.rank[0], host.lent(96, 1)
             sending = rank.send(1, tensor)
-            rank.until(sending.let_go)
+            rank.until(sending.try_detach)
             tensor.fill_(9)
             rank.wait(rank.send(1, full(1, 2)))
             for rest in rank.running:
@@ -213,7 +213,7 @@ def test_lent_messages_one_after_the_other_are_taken_back_each(preemptions):
             for number in range(3):
                 tensor.fill_(number)
                 sending = rank.send(1, tensor)
-                rank.until(sending.let_go)
+                rank.until(sending.try_detach)
             tensor.fill_(9)
             for rest in list(rank.running):
                 rank.wait(rest)

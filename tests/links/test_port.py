@@ -312,8 +312,8 @@ def test_a_detached_send_arrives_whole_and_its_tensor_may_be_overwritten(ends):
     expected = tensor.clone()
     operation = ends.send(0, 1, tensor)
     behind = ends.send(0, 1, tensor)
-    operation.let_go()
-    behind.let_go()
+    operation.try_detach()
+    behind.try_detach()
     tensor.zero_()
     assert operation.done
     for _ in range(2):
@@ -323,7 +323,7 @@ def test_a_detached_send_arrives_whole_and_its_tensor_may_be_overwritten(ends):
 
 def test_to_detach_a_send_that_has_ended_changes_nothing(ends):
     operation = ends.send(0, 1, pattern(1000))
-    operation.let_go()
+    operation.try_detach()
     assert torch.equal(ends.recv(1, 0).tensor, pattern(1000))
     assert len(ends.sent) == 1
 

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from paceline.model.gradients import FlatGradient, hand_to_nobody
+from paceline.model.gradients import FlatGradient, ignore_bucket
 from paceline.model.layout import Layout
 
 
@@ -27,7 +27,7 @@ def of_torch(module, loss):
 def test_backward_fills_the_tensor_that_it_holds_times_a_weight():
     module = two_layers()
     gradient, loss = prepared(module)
-    gradient.begin(hand_to_nobody, None, accumulate=False)
+    gradient.begin(ignore_bucket, None, accumulate=False)
     gradient.begin_part(0.5, is_last=True)
     loss().backward()
     torch.testing.assert_close(gradient.flat, 0.5 * of_torch(module, loss), rtol=0, atol=1e-15)
@@ -70,7 +70,7 @@ def test_a_backward_that_is_abandoned_leaves_no_gradients_on_the_module():
     def give_up():
         raise KeyError
 
-    gradient.begin(hand_to_nobody, give_up, accumulate=False)
+    gradient.begin(ignore_bucket, give_up, accumulate=False)
     gradient.begin_part(1.0, is_last=True)
     with pytest.raises(KeyError):
         loss().backward()
@@ -84,7 +84,7 @@ def test_layers_are_watched_only_where_they_are_not_compiled(watches, calls):
     module = two_layers()
     gradient, loss = prepared(module, watches_layers=watches)
     seen = []
-    gradient.begin(hand_to_nobody, lambda: seen.append(None), accumulate=False)
+    gradient.begin(ignore_bucket, lambda: seen.append(None), accumulate=False)
     gradient.begin_part(1.0, is_last=True)
     loss().backward()
     assert len(seen) == calls
@@ -96,7 +96,7 @@ def test_layers_are_watched_only_where_they_are_not_compiled(watches, calls):
 def test_gradients_of_other_dtypes_are_taken_as_the_flat_tensor_has_them():
     module = nn.ModuleList([nn.Linear(2, 1), nn.Linear(2, 1).double()])
     gradient, _ = prepared(module)
-    gradient.begin(hand_to_nobody, None, accumulate=False)
+    gradient.begin(ignore_bucket, None, accumulate=False)
     gradient.begin_part(1.0, is_last=True)
     (module[0](torch.full((1, 2), 3.0)) + module[1](torch.full((1, 2), 5.0).double())).sum().backward()
     assert gradient.flat.tolist() == [3, 3, 1, 5, 5, 1]

@@ -3,11 +3,13 @@
 import pytest
 import torch
 from by_hand import cut_of
-from pieces_models import task_of
-from tasks import a_task
+from refusals import refused
+from segmented_models import task_of
+from tasks import a_task, simulated
 from tensor_by_hand import cut_in
 from torch import nn
 
+import paceline as pl
 from paceline.model.engines.shape_model import ShapeModel
 from paceline.model.holding import Holding, Sharding, StateRange
 from paceline.model.layout import Layout
@@ -120,3 +122,44 @@ def test_a_rank_that_holds_some_segments_does_not_count_the_parameters_of_others
 def test_a_task_of_one_layer_is_held_whole():
     task = a_task(model=lambda: nn.Linear(4, 2).double())
     assert Holding.of(task.build_model(0)).own_slices is None
+
+
+@pytest.mark.parametrize(
+    ("spec", "per_parameter"),
+    [
+        ("single", lambda ranks: 16),
+        ("zero:stage=1", lambda ranks: 4 + 12 / ranks),
+        ("hybrid:zero=1", lambda ranks: 4 + 12 / ranks),
+        ("zero:stage=2", lambda ranks: 2 + 14 / ranks),
+    ],
+)
+def test_mixed_precision_takes_the_published_bytes(spec, per_parameter):
+    """Rajbhandari et al., ZeRO: Adam with 16-bit parameters and a master copy of 32 bits."""
+    sizes = {"layers": 1, "hidden": 32, "heads": 2, "sequence": 2, "vocabulary": 8, "batch_size": 4}
+    task = pl.models.GPT(**sizes, dtype=torch.bfloat16, master_dtype=torch.float32)
+    workers = 1 if spec == "single" else 4
+    run = pl.train(task, spec, pl.Simulated(workers=workers, math="none", device="A100"), steps=1)
+    count = sum(each.numel() for each in task.model.parameters())
+    for memory in run.memory:
+        # Beside its shard, stage 2 has the gradients of a segment until they are summed.
+        gradients = 2 * count / workers if spec == "zero:stage=2" else memory["gradients"]
+        static = memory["parameters"] + gradients + memory["optimizer"]
+        assert static == pytest.approx(per_parameter(workers) * count, abs=64)
+
+
+def test_a_holding_has_dtypes_for_parameters_sums_and_a_master_copy():
+    module = nn.Linear(4, 3).to(torch.bfloat16)
+    holding = Holding.of(module, master_dtype=torch.float32, reduction_dtype=torch.float32)
+    assert (holding.parameter_bytes, holding.gradient_bytes) == (2 * 15, 4 * 15)
+    state = [StateRange(0, 15, 2 * 2 * 15)]  # two moments of 16 bits
+    assert holding.optimizer_bytes(holding.layout, state) == (4 + 2 * 4) * 15
+    assert holding.optimizer_bytes(holding.layout, state, slice(0, 5)) == (4 + 2 * 4) * 5
+    assert Holding.of(module, master_dtype=torch.bfloat16).master_dtype is None
+
+
+def test_a_master_copy_is_refused_where_it_would_be_computed():
+    task = a_task(master_dtype=torch.float64)
+    with refused("master_dtype", torch.float64):
+        pl.train(task, "single", simulated(1), steps=1)
+    with refused("master_dtype", "float32"):
+        a_task(master_dtype="float32")

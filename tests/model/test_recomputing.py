@@ -4,8 +4,8 @@ import dataclasses
 
 import pytest
 import torch
-from pieces_models import task_of
 from refusals import has, refused
+from segmented_models import task_of
 from tasks import WORLDS, a_task, numbers, simulated
 from torch import nn
 

@@ -7,6 +7,7 @@ from report.cases import entry, handmade, history_of, trained
 
 import paceline as pl
 from paceline.analysis.comparison.entry import Entry
+from paceline.analysis.diagnosis.blame import find_blame
 from paceline.costs.units import format_bytes, format_seconds
 from paceline.report import write_page
 from paceline.trace import Kind
@@ -178,6 +179,8 @@ def test_the_figures_of_the_table_are_those_of_the_runs(shown, entries):
 def test_the_matrices_are_those_of_the_chosen_run(page, entries):
     choose(page, 1)
     run = entries[1].runs[0]
+    page.click("#direct-waits")
+    page.settle()
     waits = [seconds for pair, seconds in sorted(run.trace.summary().waits.items()) if seconds > 0]
     found = texts(page, "#waits .on-heat, #waits .off-heat")
     assert [seconds_of(text) for text in found] == pytest.approx(waits, rel=6e-3)
@@ -185,6 +188,18 @@ def test_the_matrices_are_those_of_the_chosen_run(page, entries):
     assert len(texts(page, "#bytes .on-heat, #bytes .off-heat")) == len(sends)
     assert page.value("document.querySelectorAll('#topology .edge').length") == len(sends)
     assert page.value("document.querySelectorAll('#topology rect.serves').length") == 1
+
+
+def test_root_causes_of_waits_are_shown_first(page, entries):
+    choose(page, 0)
+    run = entries[0].runs[0]
+    pairs = find_blame(run.trace.spans, run.trace.seconds).pairs
+    found = texts(page, "#waits .on-heat, #waits .off-heat")
+    assert [seconds_of(text) for text in found] == pytest.approx(
+        [s for _, s in sorted(pairs.items())], rel=6e-3
+    )
+    slow_s = sum(seconds for (_, cause), seconds in pairs.items() if cause == 3)
+    assert slow_s > 0.9 * sum(pairs.values()), "the slow rank"
 
 
 def test_staleness_and_topology_are_there_where_there_are_any(page):

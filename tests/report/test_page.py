@@ -27,7 +27,7 @@ def test_a_run_writes_its_own_page(tmp_path):
     run = trained("k-sync:k=3")
     run.report(tmp_path / "deep" / "report.html")
     text = unescape((tmp_path / "deep" / "report.html").read_text(encoding="utf-8"))
-    assert "<h1>k-sync:k=3</h1>" in text
+    assert "<h1>k-sync:k=3 on 4 simulated workers</h1>" in text
     assert f"{run.metric:.4f}" in text
 
 

@@ -3,8 +3,8 @@
 import pytest
 import torch
 from conformance.cases import one_in
-from pieces_models import gpt_task
 from refusals import has, refused, unknown
+from segmented_models import gpt_task
 from tasks import a_task, sgd, simulated
 from torch import nn
 

@@ -2,7 +2,7 @@ import itertools
 
 import pytest
 import torch
-from pieces_models import gpt_task, task_of
+from segmented_models import gpt_task, task_of
 from tasks import WORLDS, simulated
 
 import paceline as pl

@@ -6,8 +6,8 @@ import pytest
 import torch
 from conformance.cases import one_in
 from deaths import deadly_once
-from pieces_models import gpt_task, task_of
 from refusals import has, raised, refused, unknown
+from segmented_models import gpt_task, task_of
 from tasks import WORLDS, a_task, simulated
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR

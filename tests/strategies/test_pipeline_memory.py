@@ -6,7 +6,7 @@ import itertools
 import pytest
 import torch
 from conformance.cases import one_in
-from pieces_models import task_of
+from segmented_models import task_of
 from tasks import WORLDS, a_task, numbers, simulated
 from torch import nn
 

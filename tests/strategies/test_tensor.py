@@ -6,8 +6,8 @@ from functools import lru_cache, partial
 import pytest
 import torch
 from conformance.cases import one_in
-from pieces_models import gpt_task, task_of
 from refusals import has, raised, refused, unknown
+from segmented_models import gpt_task, task_of
 from tasks import WORLDS, a_task, simulated
 from tensor_models import encoder_task, language_task, model_task
 from torch.optim.lr_scheduler import LambdaLR

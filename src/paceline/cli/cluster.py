@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 class ClusterOptions:
     """The options that describe the cluster. Their consistency is checked before torch is loaded."""
 
-    workers: int
+    workers: int | None
+    """None for 4, or for all ranks of a described cluster."""
     slow: Sequence[str]
     delay: Sequence[str]
     deadline: str | None
@@ -30,14 +31,27 @@ class ClusterOptions:
     encrypt: bool | None = None
     threads: int | None = None
     device: str | None = None
+    cluster_name: str | None = None
+    """Name or file of a description."""
+    hosts: int | None = None
+    slow_link: Sequence[str] = ()
+    math: str | None = None
     emulates: bool = False
     """Whether the command can emulate machines and links with local workers."""
 
     def __post_init__(self) -> None:
-        described = {"--compute": self.compute, "--bandwidth": self.bandwidth, "--latency": self.latency}
+        described = {
+            "--compute": self.compute,
+            "--bandwidth": self.bandwidth,
+            "--latency": self.latency,
+            "--slow-link": self.slow_link or None,
+        }
         for option, value in described.items():
             if value is not None and not self.simulate and not self.emulates:
                 raise ConfigurationError(option, "needs --simulate", value, "add --simulate or omit it")
+        if self.math is not None and not self.simulate:
+            remedy = "add --simulate or omit it: real workers always compute"
+            raise ConfigurationError("--math", "needs --simulate", self.math, remedy)
         if self.deadline is not None and self.simulate:
             remedy = "omit it: simulated workers that never stop waiting are reported as a deadlock"
             raise ConfigurationError("--deadline", "is for real workers", self.deadline, remedy)
@@ -45,6 +59,11 @@ class ClusterOptions:
         if self.device is not None and self.simulate:
             remedy = "omit it: simulated workers compute on the CPU, if at all"
             raise ConfigurationError("--device", "is for real workers", self.device, remedy)
+        if self.hosts is not None and self.cluster_name is None:
+            remedy = "add --cluster dgx-a100, for example, or omit it"
+            raise ConfigurationError("--hosts", "needs --cluster", self.hosts, remedy)
+        if self.cluster_name is not None:
+            self._check_described(self.cluster_name)
         if self.link is not None:
             self._check_link(self.link)
         if self.ray is not None:
@@ -53,6 +72,18 @@ class ClusterOptions:
             option = "--encrypt" if self.encrypt else "--no-encrypt"
             remedy = "add one of these, or omit it"
             raise ConfigurationError(option, "needs --link tcp or --ray", self.encrypt, remedy)
+
+    def _check_described(self, name: str) -> None:
+        excluded = {
+            "--bandwidth": self.bandwidth,
+            "--latency": self.latency,
+            "--link": self.link,
+            "--ray": self.ray,
+        }
+        for option, value in excluded.items():
+            if value is not None:
+                remedy = "omit one of the two: a description has its own links"
+                raise ConfigurationError("--cluster", f"excludes {option}", name, remedy)
 
     def _check_link(self, link: str) -> None:
         if self.simulate:
@@ -69,6 +100,7 @@ class ClusterOptions:
             "--link": self.link,
             "--bandwidth": self.bandwidth,
             "--latency": self.latency,
+            "--slow-link": self.slow_link or None,
             "--compute": self.compute,
         }
         for option, value in excluded.items():
@@ -83,11 +115,19 @@ class ClusterOptions:
 
         slow = parse_slow(",".join(self.slow)) if self.slow else {}
         options = self._described_options() | ({} if self.simulate else self._real_options())
-        options |= {"workers": self.workers, "slow": slow, "delay": parse_delays(self.delay)}
+        if self.cluster_name is None:
+            options["workers"] = 4 if self.workers is None else self.workers
+        options |= {"slow": slow} if slow or self.cluster_name is None else {}
+        delay = parse_delays(self.delay)
+        options |= {"delay": delay} if delay is not None else {}
         if self.threads is not None:
             options["threads"] = self.threads
         if self.device is not None:
             options["device"] = self.device
+        if self.cluster_name is not None:
+            described = pl.load_cluster(self.cluster_name, hosts=self.hosts)
+            kind = pl.Simulated if self.simulate else pl.Local
+            return kind.of(described, workers=self.workers, **options)
         # Created last, because this loads torch: invalid options are rejected before.
         if self.ray is not None:
             return pl.Ray(self.ray or None, encrypt=self.encrypt, **options)
@@ -107,10 +147,15 @@ class ClusterOptions:
         """Return the options of simulated or emulated machines and links."""
         from paceline.costs import times
         from paceline.costs.link import Link
+        from paceline.costs.slow_links import parse_slow_links
 
         given = {"bandwidth": self.bandwidth, "latency": self.latency}
         link = {name: value for name, value in given.items() if value is not None}
         options: dict[str, Any] = {"link": Link(**link)} if link else {}
+        if self.slow_link:
+            options["slow_links"] = parse_slow_links(self.slow_link)
+        if self.math is not None:
+            options["math"] = self.math
         if self.compute is not None:
             options["compute"] = times.parse(self.compute, "--compute")
         return options

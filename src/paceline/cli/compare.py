@@ -24,12 +24,13 @@ from paceline.system import interrupts
 if TYPE_CHECKING:
     from paceline.analysis.comparison.comparison import Comparison
     from paceline.analysis.comparison.contender import Stage
+    from paceline.runs.run import Run
 
 
 def compare(
     file: options.File,
     strategies: options.Strategies,
-    workers: options.Workers = 4,
+    workers: options.WorkersOfCluster = None,
     steps: options.Steps = None,
     epochs: options.Epochs = None,
     seed: options.Seed = 0,
@@ -49,8 +50,13 @@ def compare(
     device: options.Device = None,
     bandwidth: options.Bandwidth = None,
     latency: options.Latency = None,
+    slow_link: options.SlowLink = None,
+    math: options.Math = None,
     compute: options.Compute = None,
+    cluster: options.Cluster = None,
+    hosts: options.Hosts = None,
     out: options.OutWithPage = None,
+    resume: options.ResumeComparison = False,
     tensorboard: options.TensorBoard = None,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
@@ -74,7 +80,11 @@ def compare(
             device=device,
             bandwidth=bandwidth,
             latency=latency,
+            slow_link=slow_link or (),
+            math=math,
             compute=compute,
+            cluster_name=cluster,
+            hosts=hosts,
             emulates=True,
         )
         named = _split(strategies)
@@ -87,11 +97,19 @@ def compare(
             "against": against or (),
             "baseline": baseline,
             "stop_at_target": stop_at_target,
+            "out": out,
+            "resume": resume,
         }
-        found = _compared(file, named, words, quiet, board, options_of_compare)
-        if out is not None:
-            _save(found, out, title=f"{Path(file).name} on {words.cluster()}")
-        _print(found, as_json)
+        ended: dict[str, list[Run]] = {}
+        try:
+            with interrupts.terminated_as_interrupted():
+                found = _compared(file, named, words, quiet, board, ended, options_of_compare)
+        except KeyboardInterrupt:
+            _show(_unfinished(ended), file, out, as_json)
+            if out is not None:
+                typer.echo("add --resume to the same command to continue", err=True)
+            raise
+        _show(found, file, out, as_json)
         if found.failed:
             raise typer.Exit(FAILED)
 
@@ -112,8 +130,10 @@ def _compared(
     words: ClusterOptions,
     quiet: bool,
     board: Board | None,
+    ended: dict[str, list[Run]],
     options_of_compare: dict[str, Any],
 ) -> Comparison:
+    """Make the comparison. `ended` receives each run when it ends."""
     import paceline as pl
 
     cluster = words.cluster()
@@ -125,18 +145,36 @@ def _compared(
         def show(stage: Stage) -> None:
             if shown is not None:
                 shown(stage)
+            if stage.run is not None:
+                ended.setdefault(stage.name, []).append(stage.run)
             if board is not None and stage.run is not None:
                 with board.page(f"{stage.name}/{stage.round}") as page:
                     page.write(stage.run)
 
-        watch = show if shown or board else None
-        return pl.compare(task, strategies, cluster, progress=watch, **options_of_compare)
+        return pl.compare(task, strategies, cluster, progress=show, **options_of_compare)
 
 
-def _save(found: Comparison, out: Path, title: str) -> None:
+def _unfinished(ended: dict[str, list[Run]]) -> Comparison:
+    from paceline.analysis.comparison.comparison import Comparison
+    from paceline.analysis.comparison.entry import Entry
+
+    return Comparison(entries=tuple(Entry(name=name, runs=tuple(runs)) for name, runs in ended.items()))
+
+
+def _show(found: Comparison, file: str, out: Path | None, as_json: bool) -> None:
+    """Print the comparison and write its page, if a strategy has ended."""
+    if not found.entries:
+        return
+    if out is not None:
+        _write_page(found, out, task=Path(file).name)
+    _print(found, as_json)
+
+
+def _write_page(found: Comparison, out: Path, task: str) -> None:
+    from paceline.analysis.comparison.title import title
+
     try:
-        found.save(out)
-        found.report(out / "report.html", title=title)
+        found.report(out / "report.html", title=title(found.entries, task))
     except OSError as error:
         raise RunError(f"the comparison succeeded, but could not be saved in {out}: {error}") from error
     typer.echo(f"saved in {out}; open {out / 'report.html'}", err=True)

@@ -26,6 +26,14 @@ Strategy = Annotated[
     str, Option(help="Strategy: a name from `paceline strategies`, or name:parameter=value,…")
 ]
 Workers = Annotated[int, Option(help="Number of ranks that compute gradients.")]
+WorkersOfCluster = Annotated[
+    int | None,
+    Option(
+        "--workers",
+        help="Number of ranks that compute gradients. Default: 4, or all ranks of --cluster.",
+        show_default=False,
+    ),
+]
 Steps = Annotated[int | None, Option(help="Length of the run in updates of the parameters.")]
 Epochs = Annotated[
     int | None,
@@ -101,6 +109,22 @@ Bandwidth = Annotated[
 Latency = Annotated[
     str | None, Option(help=f"Latency of each link, such as 50us. {_KINDS}", rich_help_panel=_MACHINES)
 ]
+SlowLink = Annotated[
+    list[str] | None,
+    Option(
+        metavar="RANK-RANK:BANDWIDTH",
+        help=f"Link between two ranks that is slower, such as 0-3:100Mbps. May be repeated. {_KINDS}",
+        rich_help_panel=_MACHINES,
+    ),
+]
+Math = Annotated[
+    str | None,
+    Option(
+        metavar="real|none",
+        help="Whether simulated workers compute. none: only times, which needs --compute. Default: real.",
+        rich_help_panel=_MACHINES,
+    ),
+]
 Compute = Annotated[
     str | None,
     Option(
@@ -109,6 +133,18 @@ Compute = Annotated[
         "Default: the real time on this machine.",
         rich_help_panel=_MACHINES,
     ),
+]
+
+Cluster = Annotated[
+    str | None,
+    Option(
+        metavar="NAME|FILE",
+        help="Description of a cluster: a YAML file, or a name such as dgx-a100. Simulated, or emulated.",
+        rich_help_panel=_MACHINES,
+    ),
+]
+Hosts = Annotated[
+    int | None, Option(help="Number of hosts of --cluster.", rich_help_panel=_MACHINES, show_default=False)
 ]
 
 Strategies = Annotated[
@@ -165,6 +201,9 @@ OutWithPage = Annotated[
     Option(
         "--out", metavar="DIR", help="Save every run in this directory, with an HTML report (report.html)."
     ),
+]
+ResumeComparison = Annotated[
+    bool, Option("--resume", help="Continue an interrupted comparison: use the runs that --out has.")
 ]
 Json = Annotated[bool, Option("--json", help="Print only JSON to stdout.")]
 Quiet = Annotated[bool, Option("--quiet", help="Do not show progress.")]

@@ -75,7 +75,7 @@ def _draw(
 
     with exit_codes(failure=REFUSED):
         data = load_task(file).build_data()
-    return facts_of(chosen, Samples(data).targets(), clients)
+    return facts_of(chosen, Samples(data).read_targets(), clients)
 
 
 def _plot(facts: Facts, file: str, plot: Path) -> None:

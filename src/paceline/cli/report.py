@@ -27,9 +27,8 @@ def report(directories: Directories, out: Out = Path("report.html")) -> None:
         from paceline.analysis.comparison.saved import load_entries
 
         found = Comparison(entries=tuple(load_entries(directories)))
-        names = [entry.name for entry in found.entries]
         try:
-            found.report(out, title=names[0] if len(names) == 1 else "Saved runs")
+            found.report(out)
         except OSError as error:
             raise RunError(f"the report could not be saved: {error}") from error
         print_table(found.table.header, found.table.cells)

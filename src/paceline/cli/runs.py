@@ -61,7 +61,7 @@ def _cells(saved: Saved, quick: bool) -> list[str]:
     return [
         saved.kind,
         NOTHING if saved.step is None else str(saved.step),
-        NOTHING if saved.metric is None else f"{saved.metric:.4g}",
+        NOTHING if saved.metric is None else f"{saved.metric_name} {saved.metric:.4g}",
         format_bytes(saved.nbytes),
         _age(saved.age_s),
         whole,

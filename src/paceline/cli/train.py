@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def train(
     file: options.File,
     strategy: options.Strategy = "all-reduce",
-    workers: options.Workers = 4,
+    workers: options.WorkersOfCluster = None,
     steps: options.Steps = None,
     epochs: options.Epochs = None,
     seed: options.Seed = 0,
@@ -41,7 +41,11 @@ def train(
     device: options.Device = None,
     bandwidth: options.Bandwidth = None,
     latency: options.Latency = None,
+    slow_link: options.SlowLink = None,
+    math: options.Math = None,
     compute: options.Compute = None,
+    cluster: options.Cluster = None,
+    hosts: options.Hosts = None,
     checkpoint: options.Checkpoint = None,
     checkpoint_every: options.CheckpointEvery = None,
     resume: options.Resume = False,
@@ -69,7 +73,11 @@ def train(
             device=device,
             bandwidth=bandwidth,
             latency=latency,
+            slow_link=slow_link or (),
+            math=math,
             compute=compute,
+            cluster_name=cluster,
+            hosts=hosts,
             emulates=True,
         )
         options_of_train = {

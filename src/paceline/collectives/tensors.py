@@ -23,7 +23,8 @@ def spare_like(tensor: Tensor) -> Tensor:
 
 
 def overwrite(tensor: Tensor, by: Tensor) -> None:
-    if not tensor.is_meta:
+    """Copy `by` into `tensor`, unless both are the same memory."""
+    if not tensor.is_meta and tensor.data_ptr() != by.data_ptr():
         tensor.copy_(by)
 
 

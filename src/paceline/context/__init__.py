@@ -16,9 +16,9 @@ from __future__ import annotations
 
 from paceline.context.batch import Batch
 from paceline.context.boundary import BoundaryValues
-from paceline.context.handles import Handle, Sending
+from paceline.context.handles import Handle
 from paceline.context.log import Log
-from paceline.context.model import BUCKET_BYTES, Data, Model
+from paceline.context.model import BUCKET_BYTES, Model
 from paceline.context.net import ANY, Combine, Message, Net, Window
 from paceline.context.rank import Context, Program, Strategy
 from paceline.context.segment import GroupReduction, ReduceKind, Segment
@@ -33,7 +33,6 @@ __all__ = [
     "BoundaryValues",
     "Combine",
     "Context",
-    "Data",
     "GroupReduction",
     "Handle",
     "Log",
@@ -43,7 +42,6 @@ __all__ = [
     "Program",
     "ReduceKind",
     "Segment",
-    "Sending",
     "ShardedUnit",
     "Shards",
     "Stages",

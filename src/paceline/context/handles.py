@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Generator
+from collections.abc import Generator
 from typing import Any, Protocol, TypeVar
 
 T_co = TypeVar("T_co", covariant=True)
@@ -21,14 +21,3 @@ class Handle(Protocol[T_co]):
         ...
 
     def __await__(self) -> Generator[Any, Any, T_co]: ...
-
-
-class Sending(Handle[None], Protocol):
-    """A started send."""
-
-    def detach(self) -> Awaitable[None]:
-        """Wait until the tensor may be overwritten. Data not sent yet is copied first.
-
-        This returns immediately, unless the receiver is reading the tensor in place.
-        """
-        ...

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable
-from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -36,15 +35,8 @@ class Log(Protocol):
         """
         ...
 
-    def inspects(self, step: int, *, average: bool = False) -> bool:
-        """Return whether the run reads the reporter's parameters after this step, to evaluate or to save them.
-
-        With `average`, also return True if the run maintains a moving average, which needs the weights of every step.
-        """
-        ...
-
-    def measuring(self) -> AbstractContextManager[None]:
-        """Return a context manager for measurements. Time spent in it is subtracted from the run's clock."""
+    def inspects(self, step: int) -> bool:
+        """Return whether the run reads the reporter's parameters after this step, to evaluate or to save them."""
         ...
 
     def show(self, parameters: Tensor | None = None) -> None:

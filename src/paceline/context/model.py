@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Literal, Protocol
 
@@ -10,7 +10,6 @@ from paceline.context.batch import Batch
 from paceline.context.stages import Stages
 
 if TYPE_CHECKING:
-    import numpy as np
     from torch import Tensor
 
     from paceline.context.rank import Context
@@ -19,34 +18,8 @@ BUCKET_BYTES = 25 * 2**20
 """Default size of a gradient bucket: the default of PyTorch's DDP."""
 
 
-class Data(Protocol):
-    """The training samples, and how they are assigned to workers."""
-
-    @property
-    def sample_count(self) -> int: ...
-
-    @property
-    def targets(self) -> np.ndarray:
-        """Target of every sample, for strategies that partition the data among workers."""
-        ...
-
-    def batch_of(self, worker: int, step: int) -> Batch:
-        """Return the slice of any worker of the global batch of a step. The result is the same on every rank."""
-        ...
-
-    def ahead(self, batches: Iterator[Batch]) -> Iterator[Batch]:
-        """Yield the same batches, and prefetch the next one while the current one is computed.
-
-        `ctx.batches` prefetches by itself. Use this in a program that creates its own batches.
-        """
-        ...
-
-
 class Model(Protocol):
     """This rank's replica of the trained model."""
-
-    @property
-    def data(self) -> Data: ...
 
     @property
     def stages(self) -> Stages:
@@ -78,11 +51,6 @@ class Model(Protocol):
         """Optimizer state per parameter (momentum and the like), in the same order on every rank."""
         ...
 
-    @property
-    def clips(self) -> bool:
-        """Whether the task clips gradients by their global norm."""
-        ...
-
     def compute(self, batch: Batch, *, weight: float = 1.0, accumulate: bool = False) -> Awaitable[float]:
         """Compute the mean gradient of a batch, times a weight, into `gradient`. Return the mean loss.
 
@@ -104,13 +72,13 @@ class Model(Protocol):
         self,
         shard: slice | None = None,
         *,
-        norm: float | None = None,
+        norm: Callable[[], Awaitable[float]] | None = None,
         advance: bool = True,
         of: Sequence[Batch] = (),
     ) -> Awaitable[None]:
         """Take one optimizer step with `gradient`, on all parameters or on one shard of them.
 
-        `norm` is the global gradient norm, which a shard cannot compute. It is required if the task clips gradients.
+        `norm` returns the global gradient norm, which a shard cannot compute. It is called if the task clips gradients.
         With `advance=False` the learning-rate schedule does not advance: for local steps, which are not steps of the
         run. `of` is the batches that the mean gradient was computed from. If several models are trained in turn, it
         selects the model. Pass `of` on ranks that compute no gradients and do not update once per step of the run.
@@ -137,7 +105,8 @@ class Model(Protocol):
         """Move the flat tensors into other memory: a row of a window, or "lent" memory.
 
         Where the backend supports it, a message from lent memory is read in place, which saves a copy. Such a send is
-        done when its receiver has read the data. Use it on ranks that are idle until then, or call `detach`.
+        done when its receiver has read the data. If parameters are lent, `apply` does not wait for started sends of
+        them: it copies what is not sent yet.
         """
         ...
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
 from paceline.context.batch import Batch
@@ -22,8 +22,6 @@ class Context(Protocol):
 
     @property
     def rank(self) -> int: ...
-    @property
-    def role(self) -> str: ...
     @property
     def workers(self) -> Sequence[int]:
         """Ranks that compute gradients, in order."""
@@ -50,10 +48,24 @@ class Context(Protocol):
         """Yield the number of each step, until the run's last: the loop of a role that computes no gradients."""
         ...
 
-    def batches(self, *, endless: bool = False) -> AsyncIterator[Batch]:
+    def batches(self, own: Iterator[Batch] | None = None, *, endless: bool = False) -> AsyncIterator[Batch]:
         """Yield this worker's slice of each global batch, one per step, until the run's last step.
 
-        With `endless` there is no last step: for workers that are not synchronized and leave the loop themselves.
+        With `endless` there is no last step: for workers that are not synchronized and leave the loop themselves. With
+        `own`, yield these batches instead, which are not steps of the run. While a batch is computed, the next one is
+        prefetched.
+        """
+        ...
+
+    def batch_of(self, worker: int, step: int) -> Batch:
+        """Return the slice of any worker of the global batch of a step. The result is the same on every rank."""
+        ...
+
+    @property
+    def targets(self) -> Sequence[Any]:
+        """Target of every training sample, for strategies that partition the data among workers.
+
+        The length is known at once. The values are read when the sequence is converted to an array.
         """
         ...
 

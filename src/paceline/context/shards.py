@@ -1,15 +1,15 @@
 """Segments of a model that are sharded among several ranks, in units. Every rank keeps one shard of each unit.
 
 A unit is the set of parameters used by exactly one segment, and has the segment's number. Parameters used by the same
-several segments form another unit. The parameters of a unit are complete between `gather` and `release`, once the other
-ranks' shards have been written into the tensor that `gather` returns. The gradient of a unit is complete after the
-backward pass of the first of its segments. `gradient` then returns it, the caller reduces it over all ranks, and `keep`
-stores this rank's shard of the sum.
+several segments form another unit. The parameters of a unit are complete from the end of `gather` to `release`. The
+gradient of a unit is complete after the backward pass of the first of its segments. The ranks then reduce it in
+`gradient`, and each keeps its shard of the sum.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
@@ -34,22 +34,26 @@ class Shards(Protocol):
         """All units, in the order of `ctx.model.parameters` and `gradient`."""
         ...
 
-    def gather(self, unit: int) -> Tensor:
-        """Allocate memory for all parameters of a unit, flat, and fill in this rank's shard."""
-        ...
+    def gather(self, unit: int) -> AbstractContextManager[Tensor]:
+        """Return a context manager for gathering a unit. Its value is memory for all parameters of the unit, flat.
 
-    def ready(self, unit: int) -> None:
-        """Mark the unit as complete: the other ranks' shards have been written."""
+        This rank's shard is filled in, and the caller writes those of the other ranks. At the end the unit is complete.
+        """
         ...
 
     def release(self, unit: int) -> None:
         """Free the parameters that other ranks own, if stage 3."""
         ...
 
-    def gradient(self, unit: int, into: Tensor | None = None) -> Tensor:
-        """Return the gradient of all parameters of a unit, as computed by this rank since the last call.
+    def gradient(
+        self, unit: int, into: Tensor | None = None
+    ) -> AbstractContextManager[tuple[Tensor, Tensor]]:
+        """Return a context manager for reducing the gradient of a unit. Its value is a pair of tensors.
 
-        It is finite. It is written into `into`, or into new memory. The caller owns the result.
+        The first is the gradient of all parameters of the unit, as computed by this rank since the last call. It is
+        finite, and is written into `into` or into new memory. The second is memory for this rank's shard of the sum
+        over all ranks, which the caller writes. It may be a part of the first. At the end it is added to
+        `ctx.model.gradient`.
         """
         ...
 
@@ -58,12 +62,4 @@ class Shards(Protocol):
 
         Parameters without a gradient are left out.
         """
-        ...
-
-    def space(self, unit: int) -> Tensor | None:
-        """Return the memory for this rank's shard of the sum; None if it already holds a gradient."""
-        ...
-
-    def keep(self, unit: int, own: Tensor) -> None:
-        """Add this rank's part of the gradient, summed over all ranks, to `ctx.model.gradient`."""
         ...

@@ -27,11 +27,6 @@ BackwardPart = Literal["both", "inputs", "weights"]
 class Stages(Protocol):
     """The model in segments."""
 
-    @property
-    def segments(self) -> Sequence[Segment]:
-        """The segments of the model, in forward order."""
-        ...
-
     def cut(
         self,
         stages: int,
@@ -42,9 +37,10 @@ class Stages(Protocol):
         finer: int = 1,
         tensor: int = 1,
         sequence: bool = False,
-    ) -> None:
+    ) -> Sequence[Segment]:
         """Cut the model into `stages` x `chunks` stages of about equal compute time, or before the layers in `cuts`.
 
+        Return the segments, in forward order.
         With `fewer`, use fewer stages if the model has too few layers. A stage has `finer` segments. Use more than one
         if parameters are gathered and freed segment by segment. `tensor` is the number of ranks that matrices are split
         among. The model is then also cut where these ranks reduce values: see `Segment.reductions`. With `sequence`,
@@ -114,14 +110,12 @@ class Stages(Protocol):
         """Return the position of a parameter in `parameters` and `gradient`. None if this rank does not train it."""
         ...
 
-    @property
-    def held(self) -> Sequence[Tensor]:
-        """Tensors of the held segments: all parameters, flat, in the model's order; then buffers, flat, by dtype."""
-        ...
+    def collect(self, step: int, net: Net, segments: Sequence[Sequence[int]]) -> Awaitable[None]:
+        """Collect the whole model on the first rank of `net` after a step, if the run inspects it.
 
-    def put(self, segments: Sequence[int], tensors: Sequence[Tensor], *, position: int = 0) -> None:
-        """Store the tensors that a rank holds (`held`) on the first worker, so that it has the whole model.
-
-        `segments` are the segments of that rank, and `position` is its position in the tensor group.
+        `net` is the ranks that hold the model together, stage by stage, and `segments` the segments of each stage. The
+        ranks of one stage are a tensor group. This is a measurement: it starts when all ranks have completed the step,
+        and its time does not count. A moving average needs the weights of every step, so for it the collection is part
+        of training.
         """
         ...

@@ -53,6 +53,13 @@ class Stragglers:
         """Return the delay before each computation of this rank; None if it has none."""
         return self.delay.get(rank) if isinstance(self.delay, Mapping) else self.delay
 
+    def words(self) -> list[str]:
+        """Return a description of each slow rank and of each delay."""
+        delays = self.delay if isinstance(self.delay, Mapping) else {}
+        words = [f"rank {rank} {factor:g}x as slow" for rank, factor in sorted(self.slow.items())]
+        words += [f"rank {rank} delayed by {delay}" for rank, delay in sorted(delays.items())]
+        return words if self.delay is None or delays else [*words, f"delay {self.delay}"]
+
 
 def _check_slow(slow: object) -> None:
     if not isinstance(slow, Mapping):

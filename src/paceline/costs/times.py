@@ -52,6 +52,9 @@ class Constant:
     def __post_init__(self) -> None:
         _keep_seconds(self, "seconds", "mean_s")
 
+    def __str__(self) -> str:
+        return format_seconds(self.mean_s)
+
     def draw(self, rng: np.random.Generator) -> float:
         return self.mean_s
 
@@ -68,6 +71,9 @@ class Exponential:
 
     def __post_init__(self) -> None:
         _keep_seconds(self, "mean", "mean_s")
+
+    def __str__(self) -> str:
+        return f"exponential with mean {format_seconds(self.mean_s)}"
 
     def draw(self, rng: np.random.Generator) -> float:
         return rng.exponential(self.mean_s)
@@ -94,6 +100,9 @@ class ShiftedExponential:
     def mean_s(self) -> float:
         return self.shift_s + self.excess_s
 
+    def __str__(self) -> str:
+        return f"{format_seconds(self.shift_s)} plus exponential with mean {format_seconds(self.excess_s)}"
+
     def draw(self, rng: np.random.Generator) -> float:
         return self.shift_s + rng.exponential(self.excess_s)
 
@@ -119,6 +128,9 @@ class Pareto:
     @property
     def mean_s(self) -> float:
         return self.minimum_s * self.shape / (self.shape - 1) if self.shape > 1 else math.inf
+
+    def __str__(self) -> str:
+        return f"Pareto of shape {self.shape:g} from {format_seconds(self.minimum_s)}"
 
     def draw(self, rng: np.random.Generator) -> float:
         return self.minimum_s * (1 + rng.pareto(self.shape))
@@ -155,6 +167,9 @@ class Trace:
     def mean_s(self) -> float:
         return math.fsum(self.values_s) / len(self.values_s)
 
+    def __str__(self) -> str:
+        return f"a trace of {len(self.values_s):,} times with mean {format_seconds(self.mean_s)}"
+
     # A uniform float selects the value: rng.integers uses different streams for one and for many.
     def draw(self, rng: np.random.Generator) -> float:
         return self.values_s[int(rng.random() * len(self.values_s))]
@@ -167,8 +182,9 @@ class Trace:
 class Phases:
     """Times of one micro-batch in one stage of a pipeline: its forward pass, and the two parts of its backward pass.
 
-    `backward` is for the gradients of the inputs, `weights` for the gradients of the weights. A strategy that does not
-    cut the model takes the sum of all three for a gradient.
+    With `order=interleaved` the times are those of one chunk: a worker with two chunks takes twice as long for a
+    micro-batch. `backward` is for the gradients of the inputs, `weights` for the gradients of the weights. A strategy
+    that does not cut the model takes the sum of all three for a gradient.
     """
 
     forward: str | float = field(compare=False)
@@ -185,6 +201,10 @@ class Phases:
     @property
     def mean_s(self) -> float:
         return self.forward_s + self.backward_s + self.weights_s
+
+    def __str__(self) -> str:
+        parts = {"forward": self.forward_s, "backward": self.backward_s, "weights": self.weights_s}
+        return " + ".join(f"{name} {format_seconds(seconds)}" for name, seconds in parts.items())
 
     def draw(self, rng: np.random.Generator) -> float:
         return self.mean_s

@@ -1,26 +1,27 @@
 """The link model: how long it takes to move messages between ranks whose resources are shared.
 
-A transfer uses two lists of resources: those of its sender (the output port) and those of its receiver (the input
-port). Each resource carries one message at a time in each direction. This is the rule, for a message of n bytes over a
-link with latency a and b seconds per byte:
+A transfer uses the output port of its sender and the input port of its receiver. Each carries one message at a time.
+This is the rule, for a message of n bytes over a link with latency a and b seconds per byte:
 
-1. The transfer starts at s, when its send has been called and all resources of the sender are free. It occupies them
-   until s + n b. The sender serves its messages in the order of the calls.
+1. The transfer starts at s, when its send has been called and the sender's port is free. It occupies the port until
+   s + n b. The sender serves its messages in the order of the calls.
 2. It arrives at s + a.
-3. The receiver serves messages in `arrival_order`. A message begins to enter when all resources of the receiver are
-   free, and occupies them for n b. Then it is delivered.
+3. The receiver serves messages in `arrival_order`. A message begins to enter when the receiver's port is free, and
+   occupies it for n b. Then it is delivered.
 
 All users of the model call the code below: the simulated network and the emulated link call it for single messages, the
 timing of schedules for arrays of messages as well.
 
-A resource that several ranks share, such as the network card of a host, is one more `Resource` in the `combined`
-resources of each of these ranks.
+Messages between hosts also pass resources that ranks share (`SharedLinks`): the network card of the sender's host, a
+switch, and the card of the receiver's host. Each serves messages in the order in which they are sent, or arrive at the
+card, and needs n / bandwidth for each. Bytes flow through the port and the shared resources at the same time. So the
+message has left when the last of these has carried it, and until then it occupies its port. Ranks whose ports together
+are slower than the card do not notice it; N messages through a card as fast as one port take N times as long.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -42,16 +43,6 @@ def sort_arrivals(targets: Ints, arrives_s: Floats, start_s: Floats, sources: In
     return np.lexsort((sources, start_s, arrives_s, targets))
 
 
-class Occupied(Protocol):
-    """Resources that a message occupies together."""
-
-    free_s: float
-    """Time from which all of them are free."""
-
-    def occupy(self, ready_s: float, carry_s: float) -> float:
-        """Carry a message for `carry_s` seconds, from `ready_s` or when the resources are free. Return the start."""
-
-
 class Resource:
     """One resource in one direction."""
 
@@ -61,12 +52,17 @@ class Resource:
         self.free_s = free_s
 
     def occupy(self, ready_s: float, carry_s: float) -> float:
-        """See `Occupied.occupy`."""
+        """Carry a message for `carry_s` seconds, from `ready_s` or when the resource is free. Return the start."""
         free_s = self.free_s
         if free_s > ready_s:
             ready_s = free_s
         self.free_s = ready_s + carry_s
         return ready_s
+
+    def carry(self, ready_s: float, carry_s: float) -> float:
+        """Occupy the resource. Return the end."""
+        self.occupy(ready_s, carry_s)
+        return self.free_s
 
     def end_s(self, ready_s: float, carry_s: float) -> float:
         """Return when `occupy` would end, without occupying the resource."""
@@ -80,37 +76,47 @@ def idle_rounds_end_s(now_s: float, latency_s: float, carry_s: float, rounds: in
     return now_s
 
 
-class _Combined:
-    """Several resources that a message occupies at the same time."""
+class SharedLinks:
+    """Network cards of hosts, and the switch between them. Full duplex: a card sends and receives independently."""
 
-    __slots__ = ("_members",)
+    __slots__ = ("_card_s_per_byte", "_inputs", "_outputs", "_switch", "_switch_s_per_byte", "hosts")
 
-    def __init__(self, members: Sequence[tuple[Resource, float]]) -> None:
-        self._members = members
+    def __init__(
+        self,
+        hosts: Sequence[int],
+        card_s_per_byte: float,
+        switch_s_per_byte: float,
+        resources: Sequence[Resource] | None = None,
+    ) -> None:
+        """`hosts` has the host of each rank. 0 seconds per byte for a card or a switch that is never a bottleneck.
 
-    @property
-    def free_s(self) -> float:
-        return max(resource.free_s for resource, _ in self._members)
+        `resources` are the output cards, the input cards and the switch. None to create them.
+        """
+        self.hosts = hosts
+        self._card_s_per_byte = card_s_per_byte
+        self._switch_s_per_byte = switch_s_per_byte
+        count = max(hosts) + 1
+        all_resources = [Resource() for _ in range(2 * count + 1)] if resources is None else resources
+        self._outputs, self._inputs = all_resources[:count], all_resources[count : 2 * count]
+        self._switch = all_resources[-1]
 
-    @free_s.setter
-    def free_s(self, free_s: float) -> None:
-        for resource, _ in self._members:
-            resource.free_s = free_s
+    def crosses(self, source: int, to: int) -> bool:
+        """Return whether a message between two ranks leaves its host."""
+        return self.hosts[source] != self.hosts[to]
 
-    def occupy(self, ready_s: float, carry_s: float) -> float:
-        start_s = max(ready_s, self.free_s)
-        for resource, factor in self._members:
-            resource.occupy(start_s, carry_s * factor)
-        return start_s
+    def leave(self, source: int, now_s: float, nbytes: int) -> float:
+        """Send a message from a host. Return when its card and the switch have carried it."""
+        card_s = self._outputs[self.hosts[source]].carry(now_s, nbytes * self._card_s_per_byte)
+        return max(card_s, self._switch.carry(now_s, nbytes * self._switch_s_per_byte))
 
+    def flow_s(self, nbytes: int, carry_s: float) -> float:
+        """Return the seconds from the first to the last byte of a message, given the seconds that its port needs."""
+        return max(carry_s, nbytes * self._card_s_per_byte, nbytes * self._switch_s_per_byte)
 
-def combined(own: Resource, *shared: tuple[Resource, float]) -> Occupied:
-    """Return the resources of a rank: its own port, and shared resources.
-
-    A shared resource is given with the seconds that it needs for a message, as a multiple of the port's seconds: 0.25
-    for a card that is four times as fast as the port.
-    """
-    return _Combined([(own, 1.0), *shared]) if shared else own
+    def enter(self, to: int, now_s: float, nbytes: int) -> float:
+        """Receive a message whose first byte arrives at a host. Return when the last one has passed its card."""
+        card_s = self._inputs[self.hosts[to]].carry(now_s, nbytes * self._card_s_per_byte)
+        return max(card_s, now_s + self.flow_s(nbytes, 0.0))
 
 
 class ResourceArray:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
@@ -33,6 +33,22 @@ class Source(Protocol):
         So the batch does not depend on which process fetches it, or when.
         """
         ...
+
+
+class Targets(Sequence[Any]):
+    """Target of every sample. The values are read on first use; the length is known before."""
+
+    def __init__(self, samples: Samples) -> None:
+        self._samples = samples
+
+    def __len__(self) -> int:
+        return self._samples.count
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._samples.read_targets()[index]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.array(self._samples.read_targets(), dtype=dtype, copy=copy)
 
 
 class Samples:
@@ -127,16 +143,17 @@ class Samples:
             error.add_note(f"while samples {named} of the data were fetched")
             raise
 
-    def targets(self) -> np.ndarray:
-        """Return the target of every sample as one array, which is cached."""
-        if self._targets is None:
-            self._targets = self._read_targets()
-        return self._targets
+    @property
+    def targets(self) -> Targets:
+        return Targets(self)
 
-    def _read_targets(self) -> np.ndarray:
-        if self._tensors is not None:
-            return cast(np.ndarray, self._tensors[-1].numpy(force=True))
-        return np.array([np.asarray(target_of(self._dataset[i])) for i in range(self.count)])
+    def read_targets(self) -> np.ndarray:
+        """Return the target of every sample as one array, which is cached."""
+        if self._targets is None and self._tensors is not None:
+            self._targets = cast(np.ndarray, self._tensors[-1].numpy(force=True))
+        elif self._targets is None:
+            self._targets = np.array([np.asarray(target_of(self._dataset[i])) for i in range(self.count)])
+        return self._targets
 
     def ranges(self, size: int) -> list[np.ndarray]:
         """Return all sample numbers in order, in arrays of at most `size`."""

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
 from paceline.context import Combine
+from paceline.costs.link import Link
 from paceline.costs.transfers import Resource, arrival_order
 from paceline.links import clock
 from paceline.links.frames import Header
@@ -36,12 +37,11 @@ class EmulatedPort(Port):
         on_sent: Callable[[SendOperation], None],
         on_received: Callable[[RecvOperation], None],
         *,
-        latency_s: float,
-        seconds_per_byte: float,
+        links: Sequence[Link],
     ) -> None:
+        """`links` has the emulated link to each rank."""
         super().__init__(rank, ranks, ways, bells, on_sent, on_received)
-        self._latency_s = latency_s
-        self._seconds_per_byte = seconds_per_byte
+        self._links = links
         self._output, self._input = Resource(), Resource()
         self._landed = 0
         # Messages that have not begun to arrive, as a heap by arrival order, and messages in the port, in its order.
@@ -61,9 +61,9 @@ class EmulatedPort(Port):
 
     def begin(self, operation: PacedSend) -> None:
         """Give a message its turn in the port out, and let its bytes go."""
-        operation.began_s = start_s = self._output.occupy(clock.now(), self.carry_s(operation))
+        operation.began_s = start_s = self._output.occupy(clock.now(), self.carry_s(operation, operation.to))
         operation.ended_s = self._output.free_s
-        operation.begins_s = start_s + self._latency_s
+        operation.begins_s = start_s + self._links[operation.to].latency_s
         self._way_out(operation.to).queue.append(operation)
 
     def end(self, operation: PacedSend) -> None:
@@ -94,24 +94,25 @@ class EmulatedPort(Port):
         ends_s = [packet.ended_s for packet in self._in_port if _is_for(operation, packet)]
         for (arrives_s, *_), _, packet in self._approaching:
             if _is_for(operation, packet):
-                ends_s.append(self._input.end_s(arrives_s, self.carry_s(_header(packet))))
+                ends_s.append(self._input.end_s(arrives_s, self.carry_s(_header(packet), packet.source)))
         return min(ends_s, default=math.inf)
 
-    def carry_s(self, message: Header | SendOperation) -> float:
-        """How long a port is busy with a message."""
-        return message.nbytes * self._seconds_per_byte
+    def carry_s(self, message: Header | SendOperation, other: int) -> float:
+        """How long a port is busy with a message to or from another rank."""
+        return message.nbytes * self._links[other].seconds_per_byte
 
     def _match(self, source: int, header: Header, waiter: Waiter) -> RecvOperation:
         """Nobody gets a message before its time: whoever asks for any may yet get an earlier one."""
         packet = RecvOperation(waiter, self, source, None, "copy", header.tag, _nothing)
         self._landed += 1
-        order = arrival_order(header.begins_s, header.begins_s - self._latency_s, source)
+        start_s = header.begins_s - self._links[source].latency_s
+        order = arrival_order(header.begins_s, start_s, source)
         heapq.heappush(self._approaching, (order, self._landed, packet))
         return packet
 
     def _enter(self, packet: RecvOperation) -> None:
         header = _header(packet)
-        begins_s = self._input.occupy(header.begins_s, self.carry_s(header))
+        begins_s = self._input.occupy(header.begins_s, self.carry_s(header, packet.source))
         packet.header = header._replace(begins_s=begins_s)
         packet.ended_s = self._input.free_s
         self._in_port.append(packet)
@@ -155,7 +156,7 @@ class PacedSend(SendOperation):
             self._port.end(self)
         return self.done
 
-    def let_go(self) -> bool:
+    def try_detach(self) -> bool:
         if not self.poll() and not self._written:
             self._outbox.detach(self)
             self._written = True
@@ -190,7 +191,7 @@ class PacedRecv(RecvOperation):
     def open(self, source: int, header: Header) -> None:
         super().open(source, header)
         self.found_s = max(self.began_s, header.begins_s)
-        self.ended_s = max(self.found_s, header.begins_s + self._inbox.carry_s(header))
+        self.ended_s = max(self.found_s, header.begins_s + self._inbox.carry_s(header, source))
 
     def due_s(self) -> float:
         return self._inbox.due_s(self)

@@ -108,7 +108,7 @@ class SendOperation(Operation[None]):
     def detach(self) -> DetachOperation:
         return DetachOperation(self)
 
-    def let_go(self) -> bool:
+    def try_detach(self) -> bool:
         """Continue from a copy. Return whether the tensor may be overwritten.
 
         It may not while the receiver is reading it in place. Then call this again.
@@ -152,7 +152,7 @@ class DetachOperation(Operation[None]):
         self.result = None
 
     def poll(self) -> bool:
-        self.done = self.done or self._sending.let_go() or self.waiter.is_lost(self._sending.to)
+        self.done = self.done or self._sending.try_detach() or self.waiter.is_lost(self._sending.to)
         return self.done
 
     def awaited(self) -> tuple[int, ...]:

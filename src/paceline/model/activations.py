@@ -59,7 +59,7 @@ class Activations:
         key = _storage_of(tensor)
         return tensor.is_contiguous() and (key in self._besides or key in self._found)
 
-    def let_go(self) -> int:
+    def clear(self) -> int:
         """Return the bytes, and drop the references to the counted tensors."""
         nbytes = self.nbytes
         self._found.clear()

@@ -15,7 +15,7 @@ from paceline.model.finite import not_finite_in
 from paceline.model.layout import Layout, real_view
 
 
-def hand_to_nobody(_bucket: int) -> None:
+def ignore_bucket(_bucket: int) -> None:
     """Ignore a bucket: for callers that need only the whole gradient."""
 
 
@@ -35,7 +35,7 @@ class FlatGradient:
         """Parameter with a NaN or infinite value in its last gradient. The gradient must not be used. None if all are
         finite.
         """
-        self._on_bucket: Callable[[int], None] = hand_to_nobody
+        self._on_bucket: Callable[[int], None] = ignore_bucket
         self._checkpoint: Callable[[], None] | None = None
         self._weight, self._accumulates, self._is_last_part = 1.0, False, True
         self._waiting: list[int] = []

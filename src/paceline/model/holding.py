@@ -49,9 +49,12 @@ class Holding:
 
     layout: Layout
     """Trainable parameters: names, shapes and dtypes. `layout.dtypes` are the dtypes in computations, `layout.dtype` is
-    the dtype of the master copy, which optimizers update."""
+    the dtype of the flat parameters."""
     reduction_dtype: torch.dtype
     """Dtype of gradients, and of their sums over ranks."""
+    master_dtype: torch.dtype | None = None
+    """Dtype of a separate master copy, which optimizers update and whose dtype their state has. A rank stores it only
+    for the values that it updates, as a part of the optimizer state. None if optimizers update the flat parameters."""
     frozen_bytes: Mapping[str, int] = field(default_factory=dict)
     """Bytes of each parameter that is not trained."""
     segments: tuple[int, ...] | None = None
@@ -68,11 +71,22 @@ class Holding:
     """Where the master copy is between uses."""
 
     @classmethod
-    def of(cls, module: nn.Module) -> Holding:
-        """Return the holding of a rank that stores a whole module."""
+    def of(
+        cls,
+        module: nn.Module,
+        *,
+        master_dtype: torch.dtype | None = None,
+        reduction_dtype: torch.dtype | None = None,
+    ) -> Holding:
+        """Return the holding of a rank that stores a whole module. By default all dtypes are those of the module."""
         layout = Layout.of(module)
         frozen = {name: each.nbytes for name, each in module.named_parameters() if not each.requires_grad}
-        return cls(layout=layout, reduction_dtype=layout.dtype, frozen_bytes=frozen)
+        return cls(
+            layout=layout,
+            reduction_dtype=reduction_dtype or layout.dtype,
+            master_dtype=None if master_dtype == layout.dtype else master_dtype,
+            frozen_bytes=frozen,
+        )
 
     def part(self, cut: Cut, segments: Sequence[int]) -> Holding:
         """Return the holding of a rank that stores these segments. Split parameters are stored in part."""
@@ -82,7 +96,9 @@ class Holding:
         return replace(
             self,
             layout=layout,
-            reduction_dtype=layout.dtype,
+            reduction_dtype=layout.dtype
+            if self.reduction_dtype == self.layout.dtype
+            else self.reduction_dtype,
             frozen_bytes=frozen,
             segments=tuple(segments),
             position=cut.position,
@@ -157,9 +173,15 @@ class Holding:
     def optimizer_bytes(self, whole: Layout, state: Sequence[StateRange], shard: slice | None = None) -> int:
         """Return the bytes of optimizer state, given that of the whole model by range of its layout.
 
-        `shard` is the part of the layout that this rank updates, if it updates less than it stores.
+        `state` has the dtype of the flat parameters. A master copy counts, too. `shard` is the part of the layout that
+        this rank updates, if it updates less than it stores.
         """
-        return round(sum(_overlap(state, a, b) for a, b in self._ranges(whole, shard)))
+        ranges = list(self._ranges(whole, shard))
+        nbytes = sum(_overlap(state, a, b) for a, b in ranges)
+        if self.master_dtype is None:
+            return round(nbytes)
+        wider = self.master_dtype.itemsize / self.layout.dtype.itemsize
+        return round(nbytes * wider) + self.master_dtype.itemsize * sum(b - a for a, b in ranges)
 
     def _ranges(self, whole: Layout, shard: slice | None) -> Iterator[tuple[int, int]]:
         """Yield the values that this rank updates, as ranges of the whole model's layout.

@@ -52,7 +52,7 @@ def copier(given: Any, built: nn.Module) -> Callable[[], nn.Module]:
     return lambda: copied(kept)
 
 
-def taken_over(task: Task, seed: int) -> nn.Module:
+def module_in_place(task: Task, seed: int) -> nn.Module:
     """Return the task's model for a replica. Its parameters share the memory of the task's own module.
 
     The replica moves them to its own memory, so a copy here would be wasted.

@@ -120,7 +120,7 @@ class Recomputing:
             with counted.counting():
                 leaves = tree_flatten(block.compute(given))[0]
             _check_own(leaves, (*given, *block.parameters))
-        self.largest_bytes = max(self.largest_bytes, counted.let_go())
+        self.largest_bytes = max(self.largest_bytes, counted.clear())
         return leaves
 
 

@@ -20,7 +20,7 @@ from paceline.model.engines.settings import Settings
 from paceline.model.engines.shape_engine import ShapeEngine
 from paceline.model.engines.shape_model import ShapeModel
 from paceline.model.engines.torch_engine import TorchEngine
-from paceline.model.gradients import hand_to_nobody
+from paceline.model.gradients import ignore_bucket
 from paceline.model.holding import Holding, Sharding
 from paceline.model.layout import Layout
 from paceline.model.memory import Ledger
@@ -185,7 +185,7 @@ class Replica:
         self,
         batch: Batch,
         samples: Source,
-        on_bucket: Callable[[int], None] = hand_to_nobody,
+        on_bucket: Callable[[int], None] = ignore_bucket,
         checkpoint: Callable[[], None] | None = None,
         *,
         weight: float = 1.0,

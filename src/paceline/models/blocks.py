@@ -7,6 +7,7 @@ product with a table.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -34,6 +35,8 @@ class Sizes:
     """Whether queries, keys and values have a bias. None: as `bias`."""
     tied: bool = False
     causal: bool = True
+    fused: bool = True
+    """Whether attention is one operation."""
 
     def new_norm(self) -> nn.LayerNorm:
         return nn.LayerNorm(self.hidden, bias=self.norm == "layer")
@@ -63,6 +66,7 @@ class Attention(nn.Module):
         super().__init__()
         self.head_size = sizes.head_size
         self.causal = sizes.causal
+        self.fused = sizes.fused
         self.groups = sizes.heads // sizes.key_heads
         """Number of queries for each key."""
         self.rotary = sizes.positions == "rotary"
@@ -81,11 +85,26 @@ class Attention(nn.Module):
         if self.rotary:
             table = torch.ones(x.shape[1], self.head_size, dtype=x.dtype, device=x.device)
             query, key = query * table, key * table
-        attended = scaled_dot_product_attention(
-            query, key, value, is_causal=self.causal, enable_gqa=self.groups > 1
-        )
+        if self.fused:
+            grouped = self.groups > 1
+            attended = scaled_dot_product_attention(
+                query, key, value, is_causal=self.causal, enable_gqa=grouped
+            )
+        else:
+            attended = self._attended(query, key, value)
         made: Tensor = self.out(attended.transpose(1, 2).flatten(2))
         return made
+
+
+    def _attended(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """Attend with a matrix of all pairs of tokens."""
+        if self.groups > 1:
+            key, value = (each.repeat_interleave(self.groups, dim=1) for each in (key, value))
+        scores = query @ key.transpose(-2, -1) / math.sqrt(self.head_size)
+        if self.causal:
+            later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
+            scores = scores.masked_fill(later, -math.inf)
+        return scores.softmax(-1) @ value
 
 
 class Block(nn.Module):

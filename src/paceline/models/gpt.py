@@ -51,6 +51,8 @@ def GPT(  # noqa: N802
     tied: bool = False,
     causal: bool = True,
     dtype: torch.dtype = torch.float32,
+    master_dtype: torch.dtype | None = None,
+    fused_attention: bool = True,
     recompute: bool | str = False,
     optimizer: Callable[[Any], Optimizer] | None = None,
 ) -> Task:
@@ -70,7 +72,9 @@ def GPT(  # noqa: N802
       step.
     - `causal`: whether a token attends to earlier tokens only.
     - `dtype`: dtype of parameters and activations. It determines the size of messages: use torch.bfloat16 for the sizes
-      of 16-bit training.
+      of 16-bit training. `master_dtype`: torch.float32 for a master copy and optimizer state of 32 bits.
+    - `fused_attention`: attention is one operation, as in FlashAttention. Otherwise each head computes a matrix of all
+      pairs of tokens, which takes memory and time.
     - `recompute`: "none" (False), or "full" (True): activations are computed again in the backward pass.
     - `optimizer`: see `pl.Task`. If None, Adam is used.
     """
@@ -96,6 +100,7 @@ def GPT(  # noqa: N802
         key_bias=key_bias,
         tied=tied,
         causal=causal,
+        fused=fused_attention,
     )
     tokens = torch.zeros(1, 1, dtype=torch.int64).expand(batch_size, sequence)  # the memory of one number
     return Task(
@@ -104,6 +109,7 @@ def GPT(  # noqa: N802
         loss=_loss,
         optimizer=optimizer or partial(torch.optim.Adam, lr=1e-4),
         batch_size=batch_size,
+        master_dtype=master_dtype,
         recompute=RECOMPUTE[recompute],
     )
 

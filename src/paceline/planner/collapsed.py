@@ -16,7 +16,7 @@ from typing import Any
 from torch import nn
 
 from paceline.context import GroupReduction
-from paceline.model.cutting.alike import likeness
+from paceline.model.cutting.layer_signature import likeness
 from paceline.model.cutting.chain import is_chain, layers_in
 from paceline.model.cutting.parts import Part
 from paceline.model.tensor_parallel.spec import Shares

@@ -16,7 +16,7 @@ from torch import nn
 from paceline.data.batches import GlobalBatches
 from paceline.data.samples import Samples
 from paceline.errors import ConfigurationError
-from paceline.model.cutting.alike import likeness, shapes_of
+from paceline.model.cutting.layer_signature import likeness, shapes_of
 from paceline.model.cutting.cut import Cut
 from paceline.model.cutting.layers import Layers, few_samples
 from paceline.model.cutting.whole import without_data

@@ -11,6 +11,7 @@ from string import Template
 from paceline.analysis.comparison.entry import Entry
 from paceline.analysis.comparison.proof import Proof
 from paceline.analysis.comparison.summary import summary
+from paceline.analysis.comparison.title import title as title_of
 from paceline.errors import ConfigurationError
 from paceline.files.writing import write_file
 from paceline.report import assets
@@ -46,7 +47,8 @@ def write_page(
 
 def write_run_page(path: str | Path, run: Run) -> None:
     """Write the page of one run."""
-    write_page(path, [Entry(name=run.strategy, runs=(run,))], title=run.strategy)
+    entries = [Entry(name=run.strategy, runs=(run,))]
+    write_page(path, entries, title=title_of(entries))
 
 
 def page(

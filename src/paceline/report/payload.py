@@ -10,7 +10,7 @@ from paceline.analysis.comparison.entry import Entry
 from paceline.files.writing import finite
 from paceline.report.curves import curve, loss_curves
 from paceline.report.lanes import pack_lanes, span_limits
-from paceline.report.matrices import bytes_matrix, waits_matrix
+from paceline.report.matrices import bytes_matrix, causes_matrix, waits_matrix
 from paceline.report.ranks import ranks_with_lanes
 from paceline.report.scaling import scaling
 from paceline.runs.run import Run
@@ -68,6 +68,7 @@ def _run(run: Run, summary: Summary, ranks: Sequence[int], limit: int) -> dict[s
         "rank_count": len(run.trace.spans),
         "lanes": pack_lanes(run.trace, summary, ranks, limit, run.holds),
         "shares": [round(summary.share(part), 5) for part in PART_NAMES],
+        "causes": causes_matrix(run),
         "waits": waits_matrix(summary),
         "bytes": bytes_matrix(run.trace) | {"sent": sum(run.bytes_sent)},
         "lost": run.lost,

@@ -17,9 +17,10 @@ from paceline.checkpoints.checkpoint import MANIFEST
 from paceline.checkpoints.model_state import model_state
 from paceline.checkpoints.store import step_of
 from paceline.errors import ConfigurationError, DamagedError
-from paceline.files.reading import Folder, number, optional, whole
+from paceline.files.reading import Folder, mapping_of, number, optional, text, whole
 from paceline.runs.files import MANIFEST as RUN_MANIFEST
 from paceline.runs.files import read_manifest, read_run
+from paceline.runs.metric_name import metric_name_in
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -40,6 +41,7 @@ class Saved:
     step: int | None = None
     """Completed steps. None if unreadable."""
     metric: float | None = None
+    metric_name: str = "metric"
     is_whole: bool | None = None
     """Whether all files match their checksums. None if there are no checksums, as in runs of format 1."""
     problem: str = ""
@@ -51,6 +53,7 @@ class Saved:
             "kind": self.kind,
             "step": self.step,
             "metric": self.metric,
+            "metric_name": self.metric_name,
             "bytes": self.nbytes,
             "age_s": self.age_s,
             "whole": self.is_whole,
@@ -88,6 +91,7 @@ def _run(place: Path, verify: bool) -> Saved:
         with folder.opened(RUN_MANIFEST):
             found["step"] = fields.get("steps", optional(whole), None)
             found["metric"] = fields.get("metric", optional(number), None)
+            found["metric_name"] = metric_name_in(fields.get("fingerprint", mapping_of(text, text), {}))
         for name, checksum in sums.items():
             (folder.verify if verify else folder.verify_size)(name, checksum)
         found["is_whole"] = True if sums else None
@@ -101,6 +105,7 @@ def _checkpoint(place: Path, verify: bool) -> Saved:
     try:
         checkpoint = Checkpoint.open(place)
         found["metric"] = checkpoint.metric
+        found["metric_name"] = metric_name_in(checkpoint.facts.get("task", {}))
         (checkpoint.verify if verify else checkpoint.verify_sizes)()
         found["is_whole"] = True
     except ConfigurationError as error:

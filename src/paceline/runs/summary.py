@@ -6,8 +6,8 @@ import math
 from typing import TYPE_CHECKING
 
 from paceline.costs.units import format_seconds
+from paceline.runs.metric_name import metric_name_in
 from paceline.show import markup
-from paceline.task.fingerprint import NONE
 
 if TYPE_CHECKING:
     from paceline.runs.run import Run
@@ -73,10 +73,7 @@ def _time_words(run: Run) -> str:
 
 def metric_name(run: Run) -> str:
     """Return the name of the task's metric; "metric" if it has no name."""
-    name = run.fingerprint.get("metric", "")
-    if name == "loss":
-        return "test loss"  # "loss" is the loss of the last step
-    return "metric" if name in ("", NONE, "<lambda>") else name
+    return metric_name_in(run.fingerprint)
 
 
 def _result_words(run: Run) -> list[str]:

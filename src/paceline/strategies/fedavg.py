@@ -99,7 +99,7 @@ class FedAvg(Strategy):
         self, samples: Samples, clients: int, rng_of: Callable[[int], np.random.Generator]
     ) -> Iterator[int]:
         partition, server_rng = self.make_partition(), rng_of(clients)
-        parts = partition.parts(samples.targets() if partition.needs_targets else samples.count, clients)
+        parts = partition.parts(samples.targets, clients)
         rngs = [rng_of(client) for client in range(clients)]
         while True:
             sampled = sample_clients(server_rng, range(clients), self.fraction)

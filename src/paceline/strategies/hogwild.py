@@ -110,7 +110,7 @@ def _check(ctx: Context) -> None:
     if hosts > 1:
         remedy = "use one host, or a strategy that passes messages, such as async"
         raise ConfigurationError("hosts", "must be 1: hogwild needs workers of one host", hosts, remedy)
-    samples = ctx.model.data.batch_of(ctx.workers[0], 0).total
+    samples = ctx.batch_of(ctx.workers[0], 0).total
     if samples < len(ctx.workers):
         bound = f"must be at least {len(ctx.workers)}: hogwild gives each worker its own slice"
         raise ConfigurationError("batch_size", bound, samples, "use fewer workers")

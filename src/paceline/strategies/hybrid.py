@@ -1,14 +1,14 @@
-"""A mesh of workers, data x pipeline x tensor: each row holds the model once and computes its part of the batch, and
-the rows sum their gradients.
+"""A mesh of workers, data x pipeline x tensor: each data-parallel row holds the whole model and computes its part of
+the batch. The rows sum their gradients.
 
-A row is a pipeline whose every stage is split among a tensor group. Workers that are neighbours in rank are a tensor
-group, then a pipeline: so the sums of tensors stay within a host where hosts have as many ranks, and gradients go
-across. `zero` shards what the rows would each have: 1 what the optimizer remembers, 2 the gradients too, 3 the
-parameters too.
+A row is a pipeline. Each of its stages is split among a tensor group. Neighbouring ranks form a tensor group,
+neighbouring groups a pipeline. Tensor sums therefore stay within a host, if a host has as many ranks, and gradients
+cross hosts. `zero` shards the state that the rows would otherwise replicate: 1 the optimizer state, 2 also the
+gradients, 3 also the parameters.
 
-When: A model that is too large for one worker, and more workers than it has good stages.
-Cost, d rows of p stages of t workers, m micro-batches: that of a pipeline with 1/d of the batch and of tensor groups
-in it, and 2 n/(p t) (d - 1)/d bytes sent by each worker for gradients of n bytes.
+When: A model is too large for one worker, and there are more workers than useful stages.
+Cost, d rows, p stages, t workers per stage, m micro-batches: a pipeline on 1/d of the batch with its tensor groups,
+plus 2 n/(p t) (d - 1)/d bytes sent by each worker for gradients of n bytes.
 Source: Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM", 2021;
 Rajbhandari et al., "ZeRO", 2020.
 """
@@ -28,33 +28,41 @@ _LEVELS = (0, 1, 2, 3)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Hybrid(SegmentedStrategy):
-    """A mesh: each row holds the model, in stages and columns; rows share the batch."""
+    """A mesh of data-parallel rows; each row is a pipeline of tensor groups."""
 
     data: int | None = field(
         default=None,
-        metadata={"help": "rows, each with its part of the batch; left out: what the others leave"},
+        metadata={"help": "number of data-parallel rows; default: workers / (pipeline x tensor)"},
     )
-    pipeline: int = field(default=1, metadata={"help": "stages of each row's pipeline"})
-    tensor: int = field(default=1, metadata={"help": "workers that each stage's matrices are split among"})
+    pipeline: int = field(default=1, metadata={"help": "number of pipeline stages in a row"})
+    tensor: int = field(
+        default=1, metadata={"help": "number of workers that the matrices of a stage are split among"}
+    )
     sequence: bool = field(
         default=False,
-        metadata={"help": "whether these workers part norms and dropout, too: by the sequence"},
+        metadata={"help": "also split norms and dropout between split layers, along the sequence"},
     )
     zero: int = field(
         default=0,
-        metadata={"help": "what rows share: 0 nothing, 1 optimizer state, 2 gradients, 3 parameters too"},
+        metadata={
+            "help": "state that rows shard: 0 none, 1 optimizer state, 2 also gradients, 3 also parameters"
+        },
     )
     microbatches: int | None = field(
         default=None,
-        metadata={"help": "parts of a row's batch that follow each other; left out: four for each stage"},
+        metadata={"help": "number of micro-batches of a row's batch; default: four per stage"},
     )
     order: str = field(
-        default="1f1b", metadata={"help": "gpipe, 1f1b, interleaved, zb-h1 or zb-h2: what a worker does next"}
+        default="1f1b", metadata={"help": "order of the passes: gpipe, 1f1b, interleaved, zb-h1 or zb-h2"}
     )
-    chunks: int = field(default=1, metadata={"help": "stages that each worker has, with order=interleaved"})
+    chunks: int = field(
+        default=1, metadata={"help": "number of chunks of the model per worker, with order=interleaved"}
+    )
     cuts: str = field(
         default="",
-        metadata={"help": "layers to cut before, with + between them; left out: for about equal seconds"},
+        metadata={
+            "help": "names of the layers that begin a stage, joined by +; default: balance compute time"
+        },
     )
     algorithm: str = field(
         default="auto", metadata={"help": f"how rows sum gradients: {', '.join(ALGORITHMS)}"}

@@ -1,11 +1,12 @@
-"""The model by its layers: each rank holds some of them, and one rank works at a time.
+"""Model parallelism by layers: each rank holds consecutive layers, and one rank computes at a time.
 
-A batch goes forward from rank to rank, and its gradient comes back the same way. Ranks hold less than the whole model,
-but wait for each other: it is the textbook's picture of model parallelism, and the yardstick of the pipelines.
+The batch passes forward from rank to rank, and its gradient passes backward the same way. Each rank stores only its own
+layers, but the others are idle while it computes. This is the textbook's basic model parallelism, and the reference for
+pipelines.
 
-When: A model that is too large for one worker, to see what a pipeline gains.
-Cost, p equal stages: as long as one worker takes, and 2 (p - 1) messages of the values that cross the cuts; a rank is
-idle for (p - 1)/p of the time.
+When: A model is too large for one worker, or as the reference that shows what a pipeline gains.
+Cost, p equal stages: the compute time of one worker, plus 2 (p - 1) messages with the activations at the cuts or their
+gradients. A rank is idle for (p - 1)/p of the time.
 Source: Dean et al., "Large Scale Distributed Deep Networks", NeurIPS 2012.
 """
 
@@ -18,11 +19,13 @@ from paceline.strategies.shared.pipelining.program import Plan, SegmentedStrateg
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Layers(SegmentedStrategy):
-    """Each worker holds some layers of the model, and one works at a time."""
+    """Each worker holds consecutive layers; one worker computes at a time."""
 
     cuts: str = field(
         default="",
-        metadata={"help": "layers to cut before, with + between them; left out: for about equal seconds"},
+        metadata={
+            "help": "names of the layers that begin a stage, joined by +; default: balance compute time"
+        },
     )
 
     def plan(self, workers: int) -> Plan:

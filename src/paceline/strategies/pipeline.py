@@ -1,13 +1,13 @@
-"""The model in stages, the batch in micro-batches: while one micro-batch is in the second stage, the next is in the
-first.
+"""Pipeline parallelism: the model is split into stages and the batch into micro-batches, so that stages compute at the
+same time.
 
-`order` says which micro-batch a rank takes up next: `gpipe` and `1f1b` take as long, but the second keeps fewer
-activations; `interleaved` gives each rank several chunks of the model; `zb-h1` and `zb-h2` put the gradients of the
-weights off to when a rank would wait. BatchNorm normalises each micro-batch by itself, and dropout draws for each.
+`order` selects the next pass of each rank. `gpipe` and `1f1b` take equally long, but `1f1b` stores fewer activations.
+`interleaved` gives each rank several chunks of the model. `zb-h1` and `zb-h2` delay the gradients of the weights to
+times when a rank would wait. BatchNorm normalises each micro-batch separately, and dropout draws for each.
 
-When: A model that is too large for one worker, or a network too slow to sum all gradients over it.
-Cost, p equal stages, m micro-batches: (m + p - 1)/m times as long as p workers would take without waiting; less
-with chunks, or with parted backward passes. Each cut sends its values and their gradients, once a micro-batch.
+When: A model is too large for one worker, or the network is too slow to sum all gradients.
+Cost, p equal stages, m micro-batches: (m + p - 1)/m of the time that p workers need without waiting. Chunks and split
+backward passes reduce it. Each cut sends its activations and their gradients once per micro-batch.
 Source: Huang et al., "GPipe", 2019; Narayanan et al., "PipeDream", 2019, and "Efficient Large-Scale Language Model
 Training on GPU Clusters Using Megatron-LM", 2021; Qi et al., "Zero Bubble Pipeline Parallelism", 2024.
 """
@@ -24,28 +24,30 @@ from paceline.strategies.shared.pipelining.program import Plan, SegmentedStrateg
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pipeline(SegmentedStrategy):
-    """Each worker holds a stage of the model, and micro-batches pass through them."""
+    """Each worker holds one stage of the model; micro-batches pass through the stages."""
 
     stages: int | None = field(
         default=None,
         metadata={
-            "help": "how many workers hold a part of the model; left out: all, if it has so many layers"
+            "help": "number of stages, one per worker; default: all workers, or fewer if the model has fewer layers"
         },
     )
     microbatches: int | None = field(
         default=None,
-        metadata={"help": "parts of a batch that follow each other; left out: four for each stage"},
+        metadata={"help": "number of micro-batches of a batch; default: four per stage"},
     )
     order: str = field(
-        default="1f1b", metadata={"help": "gpipe, 1f1b, interleaved, zb-h1 or zb-h2: what a worker does next"}
+        default="1f1b", metadata={"help": "order of the passes: gpipe, 1f1b, interleaved, zb-h1 or zb-h2"}
     )
     chunks: int = field(
         default=1,
-        metadata={"help": "stages that each worker has, one after the other, with order=interleaved"},
+        metadata={"help": "number of chunks of the model per worker, with order=interleaved"},
     )
     cuts: str = field(
         default="",
-        metadata={"help": "layers to cut before, with + between them; left out: for about equal seconds"},
+        metadata={
+            "help": "names of the layers that begin a stage, joined by +; default: balance compute time"
+        },
     )
 
     def __post_init__(self) -> None:

@@ -1,15 +1,16 @@
-"""Each matrix in parts: a worker has some columns of one layer and the rows of the next that belong to them.
+"""Tensor parallelism: each worker holds some columns of one weight matrix and the matching rows of the next.
 
-So two layers need one sum, of what the second gives; backward needs one, of the gradient of what the first was given.
-Attention is split by its heads. All workers of a group see the same samples. What is split is found by itself: linear
-layers that lead to linear layers, and nn.TransformerEncoderLayer; or `Task(tensor_plan={"blocks.*.up": "column",
-"blocks.*.down": "row"})` says it. With more workers than `size`, neighbours make up a group, and the groups take each
-its part of the batch, as in all-reduce. With `sequence=true` norms, dropout and sums between split layers are parted by
-the sequence: activations take less memory, and messages are as many bytes.
+Two such layers need one all-reduce of their outputs in the forward pass, and one of the gradients of their inputs in
+the backward pass. Attention is split by heads. All workers of a group compute the same samples. The split is found
+automatically: linear layers followed by linear layers, and nn.TransformerEncoderLayer.
+`Task(tensor_plan={"blocks.*.up": "column", "blocks.*.down": "row"})` sets it instead. If there are more workers than
+`size`, neighbouring ranks form groups, and each group computes a part of the batch, as in all-reduce. `sequence=true`
+also splits norms, dropout and residual sums between split layers, along the sequence: activations take less memory for
+the same number of bytes sent.
 
-When: Layers too large for one worker, or batches too small to be parted, between workers with a quick link.
-Cost, p workers, l pairs of layers, n values between them: each worker has 1/p of the matrices and their work; 4 l
-sums of n values a step, which nothing can hide.
+When: Layers are too large for one worker, or batches too small to divide, and the link is fast.
+Cost, p workers, l pairs of layers, n values between them: each worker has 1/p of the matrices and of their operations.
+A step has 4 l all-reduces of n values, which cannot be overlapped with computation.
 Source: Shoeybi et al., "Megatron-LM: Training Multi-Billion Parameter Language Models Using Model Parallelism", 2019;
 Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models", 2022.
 """
@@ -25,15 +26,15 @@ from paceline.strategies.shared.pipelining.program import Plan, SegmentedStrateg
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tensor(SegmentedStrategy):
-    """Each worker holds a part of every matrix, and they sum what these give."""
+    """Each worker holds a part of every weight matrix; the workers sum the partial outputs."""
 
     size: int | None = field(
         default=None,
-        metadata={"help": "how many workers each matrix is split among; left out: all"},
+        metadata={"help": "number of workers that each matrix is split among; default: all"},
     )
     sequence: bool = field(
         default=False,
-        metadata={"help": "whether norms and dropout between split layers are parted, too: by the sequence"},
+        metadata={"help": "also split norms and dropout between split layers, along the sequence"},
     )
 
     def __post_init__(self) -> None:

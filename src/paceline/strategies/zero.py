@@ -11,11 +11,13 @@ Source: Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import ClassVar
 
 from paceline.collectives import gradient_norm
-from paceline.context import Context, Strategy
+from paceline.context import Context, Segment, Strategy
 from paceline.errors import ConfigurationError
 from paceline.strategies.shared.buffers import follow_buffers
 from paceline.strategies.shared.sharding.exchange import exchange_on
@@ -77,8 +79,7 @@ class Zero(Strategy):
 
     async def _share_segments(self, ctx: Context) -> None:
         net, model, frees_parameters = ctx.net, ctx.model, self.stage == 3
-        self._cut(ctx)
-        segments = range(len(model.stages.segments))
+        segments = range(len(self._cut(ctx)))
         shards = model.stages.hold(
             segments, worker=net.rank, shared_by=net.size, frees_parameters=frees_parameters
         )
@@ -88,10 +89,10 @@ class Zero(Strategy):
         async for batch in ctx.batches():
             await follow_buffers(ctx)
             await shared.compute(batch, self.microbatches)
-            await model.apply(norm=await gradient_norm(net, model.gradient) if model.clips else None)
+            await model.apply(norm=partial(gradient_norm, net, model.gradient))
             await exchange.updated()
             if ctx.log.inspects(batch.step):
                 await shared.gather_all(keeps=net.rank == 0)
 
-    def _cut(self, ctx: Context) -> None:
-        ctx.model.stages.cut(1, finer=self.segments or _SEGMENTS)
+    def _cut(self, ctx: Context) -> Sequence[Segment]:
+        return ctx.model.stages.cut(1, finer=self.segments or _SEGMENTS)

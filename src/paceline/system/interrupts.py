@@ -97,6 +97,19 @@ def unprotected() -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def terminated_as_interrupted() -> Iterator[None]:
+    """Treat SIGTERM as SIGINT in this block: for commands that show what they have when they end early."""
+    if not _in_main_thread():
+        yield
+        return
+    previous = signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL if previous is None else previous)
+
+
+@contextlib.contextmanager
 def stopping_first(stop: Stop) -> Iterator[bool]:
     """Let the first SIGINT or SIGTERM of this block request a stop. The second is delivered as KeyboardInterrupt.
 

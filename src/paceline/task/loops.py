@@ -206,6 +206,12 @@ def check_recompute(recompute: object, *, compiles: bool) -> None:
     )
 
 
+def check_master_dtype(dtype: object) -> None:
+    wide = dtype is None or getattr(dtype, "is_floating_point", False)
+    bound = "must be a floating-point dtype of torch"
+    require(wide, "master_dtype", bound, dtype, "write torch.float32, or omit it")
+
+
 def _check_count(argument: str, value: object, remedy: str) -> None:
     counts = isinstance(value, int) and not isinstance(value, bool) and value >= 1
     require(counts, argument, "must be a whole number of at least 1", value, remedy)

@@ -32,6 +32,7 @@ from paceline.task.loops import (
     build_modules,
     check_all_trained,
     check_loop_numbers,
+    check_master_dtype,
     check_models,
     check_optimizers,
     check_recompute,
@@ -43,7 +44,7 @@ from paceline.task.loops import (
 from paceline.task.metrics import METRIC_NAMES, Better, Metric, better_of, reaches
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import Tensor, dtype, nn
     from torch.optim import Optimizer
     from torch.optim.lr_scheduler import LRScheduler
     from torch.utils.data import DataLoader, Dataset
@@ -121,6 +122,9 @@ class Task:
     recompute: bool = False
     """Whether to recompute activations in the backward pass, segment by segment (activation checkpointing). This takes
     less memory and more time, and gives the same bits. See docs/memory.md."""
+    master_dtype: dtype | None = None
+    """Dtype of a separate master copy of the parameters and of the optimizer state, in simulations without
+    computation: torch.float32 for a model of 16 bits. None if optimizers update the parameters themselves."""
     tensor_plan: Mapping[str, str] | None = None
     """How the strategy `tensor` splits layers, by name or pattern ("blocks.*.up"): column, row, vocabulary or heads.
     If None, the strategy derives the plan from the model."""
@@ -147,6 +151,7 @@ class Task:
             schedule_every=self.schedule_every,
         )
         check_recompute(self.recompute, compiles=self.compile)
+        check_master_dtype(self.master_dtype)
         check_metric(self.metric, self.test, self.target, METRIC_NAMES)
         check_better(self.better, self.metric)
         check_tensor_plan(self.tensor_plan)

@@ -5,6 +5,7 @@ from tasks import a_task, numbers, samples, simulated
 
 import paceline as pl
 from paceline.analysis.comparison.compare import EVALUATIONS
+from paceline.analysis.comparison.saved import load_entries
 
 
 def closeness(outputs, targets):
@@ -146,3 +147,70 @@ def test_real_workers_are_compared_with_each_other_and_with_ddp():
     assert [entry.error for entry in found.entries] == [None] * 4
     assert [row.name for row in found.table] == ["single", "all-reduce", "k-sync:k=1", "ddp"]
     assert all(row.speed_up for row in found.table)
+
+
+# One measurement, and results that are saved as they come
+
+
+@pytest.mark.parametrize("strategies", ["sync,all-reduce", "all-reduce,pipeline:stages=2"])
+def test_a_simulation_without_compute_measures_gradients_once(strategies, monkeypatch):
+    measured = []
+    medians = iter([1.0, 4.0, 0.0])
+    monkeypatch.setattr(
+        "paceline.clusters.simulated.gradient_timer.median_s", lambda _: measured.append(1) or next(medians)
+    )
+    cluster = pl.Simulated(workers=4, link=pl.Link.ideal())
+    found = by_name(pl.compare(a_task(), strategies, cluster, steps=2))
+    assert len(measured) == 3, "one worker's slice, the whole batch, and an update"
+    assert all(entry.error is None for entry in found.values())
+    bound = found["single"].runs[0].seconds / min(entry.runs[0].seconds for entry in found.values())
+    assert bound <= 4.0, "there are four workers"
+
+
+def test_each_run_is_saved_when_it_ends_and_a_resumed_comparison_makes_the_others(tmp_path):
+    def interrupt(stage):
+        if stage.name == "sync" and stage.run is None and stage.progress is None:
+            raise KeyboardInterrupt
+
+    words = {"steps": 3, "out": tmp_path / "out"}
+    with pytest.raises(KeyboardInterrupt):
+        pl.compare(aimed(), "all-reduce,sync", simulated(2), progress=interrupt, **words)
+    assert [entry.name for entry in load_entries([tmp_path / "out"])] == ["single", "all-reduce"]
+    stages = []
+    found = pl.compare(aimed(), "all-reduce,sync", simulated(2), progress=stages.append, resume=True, **words)
+    assert [stage.name for stage in stages if stage.progress is None and stage.run is None] == ["sync"]
+    assert [stage.name for stage in stages if stage.run is not None] == ["single", "all-reduce", "sync"]
+    assert [(entry.name, len(entry.runs)) for entry in load_entries([tmp_path / "out"])] == [
+        (entry.name, 1) for entry in found.entries
+    ]
+
+
+def test_a_resumed_comparison_adds_rounds_and_repeats_what_failed(tmp_path):
+    words = {"steps": 3, "out": tmp_path / "out"}
+    pl.compare(a_task(), "sync,sync:servers=9", simulated(2), baseline=False, **words)
+    found = by_name(
+        pl.compare(
+            a_task(), "sync,sync:servers=9", simulated(2), baseline=False, repeat=2, resume=True, **words
+        )
+    )
+    assert [run.seed for run in found["sync"].runs] == [0, 1]
+
+
+@pytest.mark.parametrize("change", [{"steps": 4}, {"seed": 1}, {"cluster": simulated(3)}], ids=str)
+def test_another_comparison_is_not_resumed(change, tmp_path):
+    words = {"steps": 3, "out": tmp_path, "cluster": simulated(2), "baseline": False}
+    pl.compare(a_task(), "sync", **words)
+    with refused("resume"):
+        pl.compare(a_task(), "sync", resume=True, **(words | change))
+
+
+def test_resume_needs_the_folder():
+    with refused("resume", True):
+        pl.compare(a_task(), "sync", simulated(2), steps=1, resume=True)
+
+
+def test_a_winner_that_never_communicated_is_said_to_be_no_match():
+    found = pl.compare(a_task(), "local-sgd:period=100,local-sgd:period=2,hogwild", simulated(3), steps=4)
+    noted = [each for each in found.summary if "never communicated" in each]
+    assert len(noted) == 1
+    assert noted[0].startswith("local-sgd:period=100 ")

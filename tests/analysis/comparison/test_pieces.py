@@ -3,7 +3,7 @@
 import dataclasses
 
 import pytest
-from pieces_models import gpt_task
+from segmented_models import gpt_task
 from tasks import simulated
 
 import paceline as pl

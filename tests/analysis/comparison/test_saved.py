@@ -9,7 +9,7 @@ from disks import files_of_at_most
 from refusals import has, raised, refused
 
 from paceline.analysis.comparison.entry import Entry
-from paceline.analysis.comparison.saved import load_entries, save_entries
+from paceline.analysis.comparison.saved import SavedComparison, load_entries
 from paceline.errors import DamagedError, SaveError
 
 
@@ -17,6 +17,10 @@ from paceline.errors import DamagedError, SaveError
 def runs():
     names = {"sync": run_of("sync"), "k-sync:k=3": run_of("k-sync:k=3"), "single": run_of("single")}
     return names | {"wide": run_of("sync", workers=6), "alone": run_of("single", workers=6)}
+
+
+def save_entries(entries, directory):
+    SavedComparison(directory).save(entries)
 
 
 def summary_of(entries):

@@ -75,3 +75,12 @@ def test_a_long_run_is_looked_at_in_cells(monkeypatch):
     coarse = find_blame(run.trace.spans, run.trace.seconds)
     assert coarse.idle_s == pytest.approx(exact.idle_s, rel=0.02)
     assert coarse.share(3) == pytest.approx(exact.share(3), abs=0.02)
+
+
+def test_the_charges_of_the_pairs_add_up_to_those_of_the_ranks():
+    run = pl.train(a_task(), "all-reduce:algorithm=ring", simulated(4, math="none", slow={2: 3.0}), steps=9)
+    blame = find_blame(run.trace.spans, run.trace.seconds)
+    assert blame.worst == 2
+    assert all(waiter != cause for waiter, cause in blame.pairs)
+    for rank, charged_s in blame.ranks.items():
+        assert sum(s for (_, cause), s in blame.pairs.items() if cause == rank) == pytest.approx(charged_s)

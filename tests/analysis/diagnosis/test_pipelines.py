@@ -1,7 +1,7 @@
 """What is said of runs whose ranks hold parts of the model."""
 
 import pytest
-from pieces_models import gpt_task
+from segmented_models import gpt_task
 from tasks import simulated
 
 import paceline as pl

@@ -57,3 +57,24 @@ def test_slow_links_are_told_where_they_cost_something(links_s, told):
     found = dataclasses.replace(diagnosed("map-reduce"), blame=Blame(10.0, {}, links_s), link=link)
     line = "Messages to and from rank 1 travel 2.5 times as long as others of their size."
     assert (line in sentences(found)) is told
+
+
+def test_a_second_cause_of_much_waiting_is_named_too():
+    delay = {1: pl.times.Exponential(mean="30ms")}
+    said = sentences(diagnosed("all-reduce", slow={3: 4.0}, delay=delay))
+    assert said[0].startswith("Rank 3 is the slowest")
+    assert any(each.startswith("Rank 1 causes") and "vary" in each for each in said)
+
+
+def test_messages_that_cost_much_are_named():
+    cluster = simulated(4, math="none", link=pl.Link("1Mbps", "20ms"))
+    run = pl.train(a_task(), "all-reduce:algorithm=ring", cluster, steps=20)
+    assert any(each.startswith("Messages in flight cause") for each in sentences(diagnose(run)))
+
+
+@pytest.mark.parametrize(("without_s", "improves"), [(2.73e-3, False), (2.66e-3, False), (2.0e-3, True)])
+def test_a_step_that_would_not_be_shorter_is_no_improvement(without_s, improves):
+    found = dataclasses.replace(
+        diagnosed("map-reduce", slow={3: 4.0}), step_s=2.67e-3, step_without_s=without_s
+    )
+    assert any("instead of 2.67 ms" in each for each in sentences(found)) is improves

@@ -23,6 +23,7 @@ from paceline.clusters.process.letters import read_error, read_outcomes, write_e
 from paceline.clusters.process.status_board import Status, StatusBoard
 from paceline.errors import DeadlineError, PacelineError, PeerLost, RunError, WorkerError
 from paceline.links.memory.shared import SharedMemory
+from paceline.links.operation import Activity
 from paceline.links.tcp import PeerAddress
 from paceline.links.tcp.handshake import Authenticator
 from paceline.trace import Recorder
@@ -231,6 +232,21 @@ def test_garbage_from_a_rank_ends_that_connection_and_is_logged(ends: Ends, capl
         wait_until(lambda: caplog.records, "it is refused")
         assert ends.clients[0].ask("count", {"first": 0}).values["count"] == 1, "the others are served"
     assert caplog.messages == ["closed a connection of rank 1 to the hub: not a letter: wrong magic number"]
+
+
+def test_a_rank_hears_with_its_beats_that_the_rank_it_waits_for_computes(ends: Ends):
+    """The ranks of this test are one process, which computes here."""
+    begin(ends)
+    ends.boards[0].note_doing(0, Activity.receive, [1])
+
+    def computes() -> bool:
+        for _ in range(10_000):
+            pass
+        return ends.boards[0].awaited_work(0) > 0
+
+    while not computes():
+        pass
+    assert ends.boards[1].awaited_work(1) == 0, "it waits for nobody"
 
 
 def test_a_rank_that_falls_silent_is_lost():

@@ -201,3 +201,35 @@ def test_every_second_of_a_message_is_in_the_trace():
     assert (send["start_s"], send["end_s"], send["peer"], send["nbytes"]) == (1, close(1 + N * B), 1, N)
     assert (wait["start_s"], wait["end_s"], wait["peer"]) == (0, close(1 + A), 0)
     assert (receive["start_s"], receive["end_s"]) == (close(1 + A), close(1 + A + N * B))
+
+
+# One slow link
+
+
+SLOW_LINK = {(0, 1): pl.Link("1Mbps", "20ms")}
+
+
+def test_a_slow_link_is_slow_in_both_directions_and_the_others_are_not():
+    async def program(ctx):
+        to, source = (ctx.rank + 1) % 3, (ctx.rank - 1) % 3
+        sending = ctx.start(ctx.net.send(to, TENSOR))
+        await ctx.net.recv(source)
+        received_s = ctx.now()
+        await sending
+        return received_s
+
+    received_s, _ = seconds(program, 3, slow_links=SLOW_LINK)
+    assert received_s == [close(A + N * B), close(0.02 + N * 8e-6), close(A + N * B)]
+
+
+@pytest.mark.parametrize("algorithm", ["ring", "tree", "halving-doubling"])
+def test_a_collective_over_a_slow_link_takes_as_long_timed_as_a_whole_as_message_by_message(algorithm):
+    async def program(ctx):
+        await collectives.all_reduce(ctx, TENSOR.clone(), algorithm)
+        return ctx.now()
+
+    whole, _ = seconds(program, 4, slow_links=SLOW_LINK)
+    disturbed, _ = seconds(program, 4, slow_links=SLOW_LINK, faults=(pl.faults.Kill(3, at=1e6),))
+    usual, _ = seconds(program, 4)
+    assert whole == close(disturbed)
+    assert max(whole) > max(usual)

@@ -118,7 +118,7 @@ def test_lent_messages_keep_their_place_among_the_others(messages):
     assert all(operation.poll() for operation in sent)
 
 
-@pytest.mark.parametrize("how", ["cancel", "let_go"])
+@pytest.mark.parametrize("how", ["cancel", "try_detach"])
 def test_what_is_taken_back_before_it_is_read_arrives_as_it_was(ends, how):
     tensor = ends.lent(LARGE)
     expected = tensor.clone()
@@ -139,7 +139,7 @@ def test_several_messages_may_be_taken_back_before_the_first_is_read(ends):
     tensor = ends.lent(RING_BYTES // 8)
     for number in range(5):
         tensor.fill_(number)
-        ends.send(0, 1, tensor).let_go()
+        ends.send(0, 1, tensor).try_detach()
     tensor.fill_(99)
     last = ends.send(0, 1, tensor)
     assert [ends.recv(1, 0).tensor.unique().tolist() for _ in range(6)] == [[0], [1], [2], [3], [4], [99]]
@@ -160,7 +160,7 @@ def test_what_is_taken_back_while_it_is_read_is_read_to_its_end(ends):
         reader.start()
         time.sleep(chance.uniform(0.0, 0.002))
         met += not sending.poll()
-        while not sending.let_go():
+        while not sending.try_detach():
             time.sleep(1e-5)
         tensor.fill_(255)
         for rest in sending.waiter.running:
@@ -183,13 +183,13 @@ def test_what_is_being_read_cannot_be_taken_back(ends, monkeypatch):
     find, answers = ends.lending[1].find, []
 
     def find_slowly(source, header):
-        answers.append(sending.let_go())  # the reader has begun, and has read nothing yet
+        answers.append(sending.try_detach())  # the reader has begun, and has read nothing yet
         return find(source, header)
 
     monkeypatch.setattr(ends.lending[1], "find", find_slowly)
     assert torch.equal(ends.recv(1, 0).tensor, expected)
     assert answers == [False]
-    assert sending.let_go()
+    assert sending.try_detach()
 
 
 def test_who_cancels_what_a_stopped_reader_holds_hears_who_it_is(ends, monkeypatch):

@@ -3,8 +3,8 @@
 import pytest
 import torch
 from by_hand import cut_of, first_batch, layers_of
-from pieces_models import KINDS, SmallGPT, task_of
 from refusals import has, refused
+from segmented_models import KINDS, SmallGPT, task_of
 from tasks import a_task, numbers
 from torch import nn
 

@@ -1,6 +1,6 @@
 import pytest
 import torch
-from pieces_models import Encoder, SmallGPT
+from segmented_models import Encoder, SmallGPT
 from torch import nn
 
 import paceline as pl

@@ -6,7 +6,7 @@ import pytest
 import torch
 from by_hand import compute_by_hand, compute_whole, cut_of, first_batch
 from conformance.cases import one_in
-from pieces_models import KINDS, SmallGPT, gpt_task, task_of
+from segmented_models import KINDS, SmallGPT, gpt_task, task_of
 from torch import nn
 
 from paceline.context import BoundaryValues

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from by_hand import compute_whole, cut_of, first_batch
-from pieces_models import gpt_task
+from segmented_models import gpt_task
 
 from paceline.context import BoundaryValues
 from paceline.model.holding import Sharding

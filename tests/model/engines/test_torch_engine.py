@@ -5,19 +5,19 @@ import dataclasses
 import pytest
 import torch
 from by_hand import cut_of
-from pieces_models import task_of
+from segmented_models import task_of
 from tasks import a_task
 from torch import nn
 
 from paceline.model.holding import Sharding
 from paceline.model.memory import Ledger
-from paceline.model.portable import taken_over
+from paceline.model.portable import module_in_place
 from paceline.model.replica import Replica
 
 
 def lazy_replica(task, ledger=None):
     """A replica as a rank has it at first: no memory is allocated yet."""
-    replica = Replica.of(task, taken_over(task, 0))
+    replica = Replica.of(task, module_in_place(task, 0))
     replica.attach(ledger or Ledger(), lambda: None)
     return replica
 

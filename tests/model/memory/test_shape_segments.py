@@ -3,7 +3,7 @@ from functools import partial
 
 import pytest
 from by_hand import cut_of, first_batch
-from pieces_models import task_of
+from segmented_models import task_of
 
 from paceline.context import BoundaryValues
 from paceline.model.cutting.layers import few_samples

@@ -3,8 +3,8 @@
 import pytest
 import torch
 from by_hand import first_batch
-from pieces_models import gpt_task, task_of
 from refusals import has, refused
+from segmented_models import gpt_task, task_of
 from tasks import a_task, numbers
 from tensor_models import MODELS, encoder_task, language_task, model_task
 from torch import nn

@@ -4,8 +4,8 @@ import pytest
 import torch
 from by_hand import compute_whole
 from conformance.cases import one_in
-from pieces_models import gpt_task, task_of
 from refusals import has, refused
+from segmented_models import gpt_task, task_of
 from tasks import a_task, numbers
 from tensor_by_hand import compute_in_parts, cut_in
 from tensor_models import WIDTH, Gated, encoder_task, language_task, model_task

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from by_hand import compute_whole
-from pieces_models import gpt_task, task_of
+from segmented_models import gpt_task, task_of
 from tensor_by_hand import compute_in_parts, cut_in, replicas_of
 from tensor_models import MODELS, encoder_task, language_task, model_task
 

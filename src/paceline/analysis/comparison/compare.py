@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from paceline.analysis.comparison.alone import as_seen_alone
@@ -12,9 +14,11 @@ from paceline.analysis.comparison.comparison import Comparison
 from paceline.analysis.comparison.contender import Contender, Trainer, Watcher
 from paceline.analysis.comparison.entry import YARDSTICK
 from paceline.analysis.comparison.names import named_strategies
+from paceline.analysis.comparison.saved import SavedComparison
 from paceline.clusters.base.checks import check_cluster, check_evaluate_every, check_flag, check_progress
 from paceline.clusters.base.job import Cluster
 from paceline.clusters.local.local import Local
+from paceline.clusters.simulated.simulated import measuring_once
 from paceline.context import Strategy
 from paceline.errors import ConfigurationError, UnknownNameError
 from paceline.run_length import check_length, count_updates, count_whole_batches
@@ -47,6 +51,8 @@ def compare(
     evaluate_every: int | None = None,
     stop_at_target: bool = False,
     progress: Watcher | None = None,
+    out: str | os.PathLike[str] | None = None,
+    resume: bool = False,
 ) -> Comparison:
     """Train a task with several strategies on one cluster, with the same seed and the same initial weights.
 
@@ -61,6 +67,11 @@ def compare(
     continue after they have reached it, so that final results can be compared, unless `stop_at_target` is given. The
     metric is evaluated about 40 times per run by default.
 
+    A simulation without `compute` measures the task's gradients once, for all strategies.
+
+    With a folder as `out` each run is saved there when it ends, as by `Comparison.save`. With `resume` the runs in that
+    folder are used, and the others are made.
+
     All arguments are checked before the first run. If a strategy fails later, the comparison continues.
     """
     where: Cluster = Local() if cluster is None else cluster
@@ -68,6 +79,7 @@ def compare(
     check_progress(progress)
     check_flag("baseline", baseline)
     check_flag("stop_at_target", stop_at_target)
+    saved = _saved(out, resume)
     aimed = _with_target(task, target, where)
     _check_rounds(repeat, seed, evaluate_every)
     named = named_strategies(strategies, where.workers)
@@ -82,10 +94,28 @@ def compare(
         Contender(name=name, train=trainer, words=_words(aimed, lengths[name], words))
         for name, trainer in (ours | baselines).items()
     ]
+    known = saved.load() if saved is not None and resume else {}
+    for contender in contenders:
+        contender.take(known.get(contender.name, ()), where, seed=seed, rounds=repeat, watch=progress)
+    where = measuring_once(where)
     for number in range(1, repeat + 1):
-        for contender in (contender for contender in contenders if contender.error is None):
-            contender.run(aimed, where, seed=seed + number - 1, round=number, rounds=repeat, watch=progress)
+        for contender in contenders:
+            if contender.error is None and len(contender.runs) < number:
+                contender.run(
+                    aimed, where, seed=seed + number - 1, round=number, rounds=repeat, watch=progress
+                )
+                if saved is not None:
+                    saved.save([each.entry() for each in contenders if each.has_ended])
     return Comparison(entries=tuple(contender.entry() for contender in contenders))
+
+
+def _saved(out: str | os.PathLike[str] | None, resume: bool) -> SavedComparison | None:
+    check_flag("resume", resume)
+    if resume and out is None:
+        raise ConfigurationError(
+            "resume", "needs out", resume, "give the folder of the interrupted comparison"
+        )
+    return None if out is None else SavedComparison(Path(out))
 
 
 def _trainer(strategy: str | Strategy, *, alone: bool) -> Trainer:

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 from paceline.analysis.comparison.entry import Entry, what_differs
-from paceline.analysis.comparison.saved import save_entries
+from paceline.analysis.comparison.saved import SavedComparison
 from paceline.analysis.comparison.summary import summary
 from paceline.analysis.comparison.table import Row, cells, columns, rows
+from paceline.analysis.comparison.title import title as title_of
 from paceline.analysis.comparison.verdict import order
 from paceline.costs.units import format_seconds
 from paceline.files.writing import finite
@@ -110,21 +111,23 @@ class Comparison:
         self,
         path: str | Path,
         *,
-        title: str = "Comparison",
+        title: str | None = None,
         command: str | None = None,
         story: Sequence[str | Proof] = (),
     ) -> None:
         """Write a self-contained HTML page. `command` is the command that created the comparison.
 
+        The default title names the cluster and the winner.
+
         The page begins with `story`: paragraphs, and bars of predicted and measured times, in this order.
         """
         from paceline.report import write_page
 
-        write_page(path, self.entries, title=title, command=command, story=story)
+        write_page(path, self.entries, title=title or title_of(self.entries), command=command, story=story)
 
     def save(self, directory: str | Path) -> None:
         """Save each run in a separate directory, and comparison.json. `paceline report` reads them."""
-        save_entries(self.entries, Path(directory))
+        SavedComparison(Path(directory)).save(self.entries)
 
     def __repr__(self) -> str:
         names = ", ".join(entry.name for entry in self.entries)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from paceline.analysis.comparison.entry import Entry
-from paceline.errors import PacelineError, TaskError
+from paceline.errors import ConfigurationError, PacelineError, TaskError
 from paceline.runs.run import Progress, Run
 
 if TYPE_CHECKING:
@@ -52,6 +52,24 @@ class Contender:
     runs: list[Run] = field(default_factory=list)
     error: str | None = None
 
+    def take(
+        self, runs: Sequence[Run], cluster: Cluster, *, seed: int, rounds: int, watch: Watcher | None
+    ) -> None:
+        """Continue after these runs of an interrupted comparison. Refuse runs of another one."""
+        for number, run in enumerate(runs[:rounds], start=1):
+            asked = {"cluster": str(cluster), "seed": seed + number - 1, "steps": self.words["steps"]}
+            found = {"cluster": run.cluster, "seed": run.seed, "steps": run.steps}
+            if self.words["stop_at_target"]:
+                found["steps"] = asked["steps"]  # the run may have ended earlier
+            differing = next((name for name in asked if asked[name] != found[name]), None)
+            if differing is not None:
+                bound = f"must continue the same comparison: {differing} {asked[differing]}"
+                saved = f"{differing} {found[differing]} of {self.name}"
+                raise ConfigurationError("resume", bound, saved, "use another folder, or omit resume")
+            self.runs.append(run)
+            if watch is not None:
+                watch(Stage(name=self.name, round=number, rounds=rounds, run=run))
+
     def run(
         self, task: Task, cluster: Cluster, *, seed: int, round: int, rounds: int, watch: Watcher | None
     ) -> None:
@@ -79,6 +97,11 @@ class Contender:
         else:
             self.runs.append(run)
             tell(run=run)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether a run has ended, or failed."""
+        return bool(self.runs) or self.error is not None
 
     def entry(self) -> Entry:
         """Return the result. If the strategy failed in some round, its earlier rounds do not count."""

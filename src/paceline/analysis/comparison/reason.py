@@ -33,6 +33,17 @@ class Seen:
     def name(self) -> str:
         return self.row.name
 
+    @property
+    def never_communicated(self) -> bool:
+        """Whether several workers trained separate models: they reported their distance, and sent nothing."""
+        spans = self.run.trace.spans
+        are_separate = any("consensus" in record.extra for record in self.run.history)
+        return (
+            len(spans) > 1
+            and are_separate
+            and not any(each.of(Kind.SEND, Kind.RECEIVE).size for each in spans)
+        )
+
     def waits_for(self, rank: int) -> float:
         """Return the fraction of the workers' time in which they wait for a rank."""
         return self.diagnosis.idle_share * self.diagnosis.blame.share(rank)

@@ -24,20 +24,40 @@ _Key = tuple[str, int, str]
 """Strategy, number of workers, and cluster."""
 
 
-def save_entries(entries: Sequence[Entry], directory: Path) -> None:
-    """Write every run and the list of them, atomically. Other files of the directory are not changed."""
-    write_folder(directory, lambda folder: _write(entries, folder))
+class SavedComparison:
+    """A comparison on disk. Runs may be added as they end."""
 
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._paths: dict[str, list[str]] = {}
+        """Folders of the saved runs of each entry."""
 
-def _write(entries: Sequence[Entry], folder: Path) -> None:
-    listed = []
-    for place, entry in enumerate(entries, start=1):
-        names = [f"{place}-{_as_file_name(entry.name)}/{number}" for number in range(1, len(entry.runs) + 1)]
-        for name, run in zip(names, entry.runs, strict=True):
-            run.save(folder / name)
-        listed.append({"name": entry.name, "runs": names, "error": entry.error})
-    content = json.dumps({"format": FORMAT, "entries": listed}, indent=1)
-    (folder / _LIST).write_text(content + "\n", encoding="utf-8")
+    def load(self) -> dict[str, list[Run]]:
+        """Return the saved runs of each strategy that did not fail, and add to them from now on."""
+        folder = Folder(self._directory)
+        if not folder.has(_LIST):
+            return {}
+        self._paths = {item.name: item.runs for item in _read_list(folder) if item.error is None}
+        return {
+            name: [Run.load(folder.folder(path).path) for path in paths]
+            for name, paths in self._paths.items()
+        }
+
+    def save(self, entries: Sequence[Entry]) -> None:
+        """Write the runs that are not saved yet, and the list of all, atomically. Other files are not changed."""
+        write_folder(self._directory, lambda folder: self._write(entries, folder))
+
+    def _write(self, entries: Sequence[Entry], folder: Path) -> None:
+        listed = []
+        for entry in entries:
+            paths = self._paths.setdefault(entry.name, [])
+            place = list(self._paths).index(entry.name) + 1
+            for number, run in enumerate(entry.runs[len(paths) :], start=len(paths) + 1):
+                paths.append(f"{place}-{_as_file_name(entry.name)}/{number}")
+                run.save(folder / paths[-1])
+            listed.append({"name": entry.name, "runs": paths[: len(entry.runs)], "error": entry.error})
+        content = json.dumps({"format": FORMAT, "entries": listed}, indent=1)
+        (folder / _LIST).write_text(content + "\n", encoding="utf-8")
 
 
 def _as_file_name(name: str) -> str:

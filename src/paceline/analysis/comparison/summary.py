@@ -63,7 +63,7 @@ def _facts(entries: Sequence[Entry], fact: str) -> dict[str, str]:
 def _verdict(ranked: Sequence[Seen], rest: Sequence[Seen], table: Sequence[Row]) -> list[str]:
     if not ranked:
         return [_nearest(table)]
-    said = [_winner(ranked)]
+    said = [_winner(ranked), *_separate(ranked)]
     why = reason(ranked[0], [*ranked[1:], *rest])
     said += [why] if why else []
     if len(ranked) > 1 and within_spread(ranked[0].row, ranked[1].row):
@@ -86,6 +86,15 @@ def _winner(ranked: Sequence[Seen]) -> str:
         if second
         else f"{text}; no other strategy does."
     )
+
+
+def _separate(ranked: Sequence[Seen]) -> list[str]:
+    return [
+        f"{seen.name} never communicated: its workers trained separate models, and the run's model is their mean. Its "
+        "speed is not comparable."
+        for seen in ranked
+        if seen.never_communicated
+    ]
 
 
 def _nearest(table: Sequence[Row]) -> str:
@@ -113,7 +122,7 @@ def _slow_rank(looked: Sequence[Seen]) -> list[str]:
     others = [
         f"{seen.name} {format_seconds(found.step_without_s)} instead of {format_seconds(found.step_s)}"
         for seen in slow
-        if (found := seen.diagnosis).step_without_s is not None and seen is not worst
+        if (found := seen.diagnosis).improves and found.step_without_s is not None and seen is not worst
     ]
     return said + ([f"Without it, a step of the others would take: {'; '.join(others)}."] if others else [])
 

@@ -39,6 +39,8 @@ class Blame:
     """Idle seconds caused by each rank while it was busy with its own work."""
     links_s: float = 0.0
     """Idle seconds caused by messages in flight."""
+    pairs: dict[tuple[int, int], float] = field(default_factory=dict)
+    """The same by waiting worker and cause: `{(worker, cause): seconds}`."""
     time_s: float = 0.0
     """Total seconds of the workers, without evaluating, cutting the model, or waiting for a rank that does."""
 
@@ -70,12 +72,23 @@ def find_blame(spans: Sequence[Spans], seconds: float) -> Blame:
     idle = counted & ((parts == WAITING) | (parts == NOTHING))
     waits = idle & (parts == WAITING)
     links = waits & ((doing == _COMMUNICATING) | (doing == WAITING))
-    charged = np.bincount(
-        ends[waits & ~links], weights=_spread(lengths, waits & ~links), minlength=len(spans)
-    )
-    ranks = {each.rank: float(s) for each, s in zip(spans, charged, strict=True) if s > 0}
+    pairs = _by_pair(spans, ends, lengths, waits & ~links)
+    ranks: dict[int, float] = {}
+    for (_, cause), seconds_of_pair in pairs.items():
+        ranks[cause] = ranks.get(cause, 0.0) + seconds_of_pair
     idle_s, links_s, time_s = (float(_spread(lengths, mask).sum()) for mask in (idle, links, counted))
-    return Blame(idle_s, ranks, links_s, time_s)
+    return Blame(idle_s, dict(sorted(ranks.items())), links_s, pairs, time_s)
+
+
+def _by_pair(
+    spans: Sequence[Spans], ends: NDArray[np.intp], lengths: NDArray[np.float64], mask: NDArray[np.bool_]
+) -> dict[tuple[int, int], float]:
+    """Return the seconds in the mask by the rank of the row and the rank at the end of its chain."""
+    count = len(spans)
+    keys, place = np.unique(np.nonzero(mask)[0] * count + ends[mask], return_inverse=True)
+    seconds = np.bincount(place, weights=_spread(lengths, mask), minlength=len(keys)).tolist()
+    named = [(spans[key // count].rank, spans[key % count].rank) for key in keys.tolist()]
+    return {pair: each_s for pair, each_s in zip(named, seconds, strict=True) if each_s > 0}
 
 
 def _cells(spans: Sequence[Spans], seconds: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -92,7 +105,9 @@ def _cells(spans: Sequence[Spans], seconds: float) -> tuple[NDArray[np.float64],
 
 def _parts(array: SpanArray, seconds: float, moments: NDArray[np.float64]) -> NDArray[np.intp]:
     timeline = sweep(array, seconds)
-    return timeline.parts[np.searchsorted(timeline.edges, moments, side="right") - 1]
+    # Of two edges that differ in the last bit only, the middle may be the later one: the end of the run.
+    place = np.searchsorted(timeline.edges, moments, side="right") - 1
+    return timeline.parts[np.minimum(place, len(timeline.parts) - 1)]
 
 
 def _awaited(

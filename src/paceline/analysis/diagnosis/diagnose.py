@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,6 +24,7 @@ SLOW = 1.25
 """A rank is slow if it takes at least this many times the others' median. Less may be chance."""
 SLOW_LINK = 1.5
 """The same threshold for messages. Their times vary more."""
+_SHORTER = 0.98
 _OFTEN_CANCELLED = 0.2
 """Maximum fraction of cancelled computations for a replay. Their full duration is unknown."""
 
@@ -82,6 +83,8 @@ class Diagnosis:
 
     None if no rank is slow, or if the trace is insufficient.
     """
+    varying: Mapping[int, tuple[float, float]] = field(default_factory=dict)
+    """Ranks whose computations vary much: the median, and the time that one computation in ten exceeds."""
     holds: Sequence[str] = ()
     """Description of the part of the model on each rank, if it holds a part."""
     has_causes: bool = True
@@ -90,6 +93,15 @@ class Diagnosis:
     """None if ranks do not hold different stages."""
     peak: Peak | None = None
     """The rank with the largest memory; None if the run has no memory figures."""
+
+    @property
+    def improves(self) -> bool:
+        """Whether a step would be shorter without the slowest rank. A replay is not exact to the last percent."""
+        return self.step_without_s is not None and self.step_without_s < _SHORTER * self.step_s
+
+    def cost(self, rank: int) -> float:
+        """Return the fraction of the workers' time in which they wait because of this rank."""
+        return self.idle_share * self.blame.share(rank)
 
     def who(self, rank: int) -> str:
         """Return the name of a rank, with the part of the model that it holds."""
@@ -114,6 +126,7 @@ def diagnose(run: Run) -> Diagnosis:
         compute=slowest,
         link=_slowest_link(spans),
         step_without_s=without_s,
+        varying=_varying(spans),
         holds=run.holds,
         has_causes=has_causes,
         stages=stages_of(run),
@@ -140,6 +153,17 @@ def _slowest(spans: Sequence[Spans]) -> SlowRank | None:
         cancelled_share=share,
         in_pieces=_has_passes(spans_of_worst),
     )
+
+
+def _varying(spans: Sequence[Spans]) -> dict[int, tuple[float, float]]:
+    found = {}
+    for each in spans:
+        computed = each.of(Kind.COMPUTE)
+        if len(computed):
+            median_s, long_s = np.percentile(computed["end_s"] - computed["start_s"], (50, 90)).tolist()
+            if long_s >= SLOW * median_s:
+                found[each.rank] = (median_s, long_s)
+    return found
 
 
 def _has_passes(spans: Spans) -> bool:

@@ -1,7 +1,8 @@
 """A run as a graph: the activities that had to end before another could begin.
 
-A receipt waits for its message, which occupies its sender's port and then its receiver's port, one message at a time. A
-meeting ends when its last member has come. The other dependencies are the order of each rank's program.
+A receipt waits for its message, which occupies its sender's port and then its receiver's port, one message at a time:
+the link model of `costs.transfers`, with the latency and the seconds per byte that the trace shows. A meeting ends when
+its last member has come. The other dependencies are the order of each rank's program.
 """
 
 from __future__ import annotations
@@ -96,6 +97,7 @@ def _join_messages(graph: Graph, nodes: Nodes, activities: Activities, found: Me
     ):
         in_port = 3 * int(activities.rank[receipt]) + 2
         arrival = graph.add(carry_s, in_port)
+        graph.arrivals[arrival] = nodes.begin[send], int(activities.rank[send])
         graph.after(nodes.begin[send], arrival, travel_s - carry_s, share=0.0)
         graph.after(arrival, nodes.end[receipt], late_s)
         if not math.isnan(sending_s):  # the send could not end before its receiver began to take it

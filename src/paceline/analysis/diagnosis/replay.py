@@ -1,4 +1,7 @@
-"""Replay of a run by its graph, with some ranks computing at a different speed and nothing else changed."""
+"""Replay of a run by its graph, with some ranks computing at a different speed and nothing else changed.
+
+Messages follow the link model of `costs.transfers`.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from bisect import bisect_left
 from collections.abc import Mapping
 
 from paceline.analysis.diagnosis.nodes import Graph, Rounds
+from paceline.costs.transfers import Resource, arrival_order
 
 _TICKS_PER_S = 1e10
 """Events within a tick are simultaneous and ordered by rank, so that rounding does not decide the order."""
@@ -44,7 +48,10 @@ def _position(begins_s: list[float], at_s: float) -> float:
 
 
 def replay(graph: Graph, work_s: list[float]) -> list[float]:
-    """Return the start of each node; infinite if it never starts. Resources are granted in order of request."""
+    """Return the start of each node; infinite if it never starts.
+
+    A resource serves nodes in the order in which they may start, an input port in `arrival_order`.
+    """
     return _Replay(graph, work_s).run()
 
 
@@ -57,7 +64,9 @@ class _Replay:
         for edges in graph.edges:
             for then, _, _ in edges:
                 self._awaited[then] += 1
-        self._queue: list[tuple[int, int]] = []
+        self._begins_s = [math.inf] * len(work_s)
+        self._resources = {number: Resource() for number in graph.resource}
+        self._queue: list[tuple[tuple[float, float, int], int]] = []
         self._servers: dict[int, _Server] = {}
         for rounds in graph.rounds:
             server = _Server(rounds)
@@ -68,15 +77,13 @@ class _Replay:
         self._answers: dict[int, list[tuple[int, float]]] = {}
 
     def run(self) -> list[float]:
-        begins_s = [math.inf] * len(self._work_s)
-        self._queue = [(0, node) for node, count in enumerate(self._awaited) if count == 0]
-        free_s: dict[int, float] = {}
+        begins_s = self._begins_s
+        self._queue = [(self._turn(node), node) for node, count in enumerate(self._awaited) if count == 0]
         while self._queue:
             _, node = heapq.heappop(self._queue)
             now_s, resource, work_s = self._allowed_s[node], self._graph.resource[node], self._work_s[node]
             if resource >= 0:
-                now_s = max(now_s, free_s.get(resource, 0.0))
-                free_s[resource] = now_s + work_s
+                now_s = self._resources[resource].occupy(now_s, work_s)
             begins_s[node] = now_s
             for then, share, gap_s in self._graph.edges[node]:
                 self._allow(then, now_s + share * work_s + gap_s)
@@ -91,7 +98,15 @@ class _Replay:
             self._allowed_s[node] = at_s
         self._awaited[node] -= 1
         if not self._awaited[node]:
-            heapq.heappush(self._queue, (round(self._allowed_s[node] * _TICKS_PER_S), node))
+            heapq.heappush(self._queue, (self._turn(node), node))
+
+    def _turn(self, node: int) -> tuple[float, float, int]:
+        """Return the key by which a node gets its turn. Arrivals come last among simultaneous nodes."""
+        at = round(self._allowed_s[node] * _TICKS_PER_S)
+        if node not in self._graph.arrivals:
+            return at, -1, -1
+        send, source = self._graph.arrivals[node]
+        return arrival_order(at, round(self._begins_s[send] * _TICKS_PER_S), source)
 
     def _take_gradient(self, server: _Server, node: int, now_s: float) -> None:
         rounds, reply = server.rounds, server.rounds.replies[node]

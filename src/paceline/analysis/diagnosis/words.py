@@ -13,6 +13,8 @@ _WORTH_TELLING = 0.05
 _MOSTLY = 0.5
 _UNEVEN = 0.1
 """Fraction of a step. Waits of stages that differ by less count as equal."""
+_A_CAUSE = 0.1
+"""Smallest fraction of the workers' time for which a rank or the messages are named as one more cause."""
 _MUCH_MORE = 1.25
 """Smallest ratio to the others' memory that is reported."""
 _KINDS = {
@@ -40,6 +42,7 @@ def time_sentences(diagnosis: Diagnosis) -> list[str]:
         *_computing(diagnosis),
         *_blame(diagnosis),
         *_what_if(diagnosis),
+        *_other_causes(diagnosis),
         *_links(diagnosis),
     ]
     return said or ["No rank is much slower than the others."]
@@ -134,7 +137,8 @@ def _blame(diagnosis: Diagnosis) -> list[str]:
         return []
     who = _capital(diagnosis.who(rank))
     return [
-        f"{who} causes {share:.0%} of the workers' idle time, though it computes as quickly as the others."
+        f"{who} causes {share:.0%} of the workers' idle time, though it computes as quickly as the others"
+        f"{' in the median' if rank in diagnosis.varying else ''}{_varies(diagnosis, rank)}."
     ]
 
 
@@ -144,10 +148,40 @@ def _what_if(diagnosis: Diagnosis) -> list[str]:
         return []
     if without_s is None:
         return [_why_unknown(slow)] if diagnosis.has_causes else [_OLD_TRACE]
+    if not diagnosis.improves:
+        return [
+            "If it computed as quickly as the others, a step would take as long (by a replay of the trace)."
+        ]
     return [
         f"If it computed as quickly as the others, a step would take {format_seconds(without_s)} instead of "
         f"{format_seconds(diagnosis.step_s)} (by a replay of the trace)."
     ]
+
+
+def _other_causes(diagnosis: Diagnosis) -> list[str]:
+    """Return the causes of much waiting that have not been named: other ranks, and messages."""
+    slow, blame = diagnosis.compute, diagnosis.blame
+    worst = slow.rank if slow is not None and slow.is_slow else blame.worst
+    named = worst if _has_slow_rank(diagnosis) or blame.share(worst or 0) >= _MOSTLY else None
+    ranks = sorted(blame.ranks, key=lambda rank: -blame.ranks[rank])
+    said = [
+        f"{_capital(diagnosis.who(rank))} causes {blame.share(rank):.0%} of the idle time{_varies(diagnosis, rank)}."
+        for rank in ranks
+        if rank != named and diagnosis.cost(rank) >= _A_CAUSE
+    ]
+    if diagnosis.idle_share and diagnosis.idle_share * blame.links_s / (blame.idle_s or 1.0) >= _A_CAUSE:
+        said.append(f"Messages in flight cause {blame.links_s / blame.idle_s:.0%} of the idle time.")
+    return said
+
+
+def _varies(diagnosis: Diagnosis, rank: int) -> str:
+    if rank not in diagnosis.varying:
+        return ""
+    median_s, long_s = diagnosis.varying[rank]
+    return (
+        f": its computations vary, {format_seconds(median_s)} in the median, and "
+        f"{format_seconds(long_s)} or more in one of ten"
+    )
 
 
 def _why_unknown(slow: SlowRank) -> str:

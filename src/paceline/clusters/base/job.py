@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 
-from paceline.clusters.base.checkpoint_plan import CheckpointPlan
-from paceline.clusters.base.generations import GenerationPlan
+from paceline.checkpoints.generations import GenerationPlan
+from paceline.checkpoints.plan import CheckpointPlan
 from paceline.context import Program, Strategy
 from paceline.model.autocast import Autocast
 from paceline.runs.run import Progress, Record

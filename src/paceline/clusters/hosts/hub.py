@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
-from paceline.clusters.base import stopping
 from paceline.clusters.base.job import Consult, Job
 from paceline.clusters.base.outcome import Outcome
 from paceline.clusters.base.roster import Roster
@@ -17,6 +16,7 @@ from paceline.clusters.hosts.hub_client import BEAT_S, patience_s
 from paceline.clusters.hosts.hub_socket import HubSocket, Sender
 from paceline.clusters.hosts.requests import Requests
 from paceline.clusters.hosts.table import Table, whereabouts
+from paceline.clusters.process.awaited_work import AwaitedWork
 from paceline.clusters.process.blame import ProcessState, explain
 from paceline.clusters.process.channel import Letter
 from paceline.clusters.process.letters import (
@@ -31,7 +31,7 @@ from paceline.errors import DeadlineError, RunError
 from paceline.links.memory.shared import SharedMemory
 from paceline.links.tcp.handshake import Channel
 from paceline.runs.run import Progress
-from paceline.system import interrupts
+from paceline.system import interrupts, stopping
 
 _LISTEN_S = 0.1
 _GRACE_S = 1.0  # time for the ranks after a failure to report what they waited for, and to disconnect
@@ -69,6 +69,7 @@ class Hub:
         memory.close_fd()  # only this process uses it
         self._board = StatusBoard(memory, job.ranks)
         self._board.last_step = job.steps
+        self._work = AwaitedWork(self._board, deadline_s)
         self._roster = Roster(job)
         self._clocks = [Clock() for _ in range(job.ranks)]
         self._asked_at_end = False
@@ -123,6 +124,8 @@ class Hub:
         self._go()
         while not self._roster.all_done:
             self._step()
+            if self._work.is_due():
+                self._work.look()
             if stopping.wanted():
                 self._tell(self._job.reporter, "stop")
             stopping.check()
@@ -236,7 +239,7 @@ class Hub:
             self._hearing.add(rank)
             self._note_beat(rank, values.pop("leaves"), values.pop("hears"))
             self._board.copy_own(rank, values, reports=rank == self._job.reporter)
-            self._tell(rank, "beat")
+            self._tell(rank, "beat", {"awaited_work": self._board.awaited_work(rank)})
         elif letter.word == "ping":
             reading = Reading(values["asked_s"], values["answer_s"], time.monotonic())
             self._clocks[rank].note(reading, at_end=self._asked_at_end)

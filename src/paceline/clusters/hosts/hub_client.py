@@ -121,6 +121,7 @@ class HubClient:
         while not self._closing.is_set():
             wait_s = next_beat_s - time.monotonic()
             if wait_s <= 0:
+                self._board.set_processor_ns(self._rank, time.process_time_ns())
                 news = {"leaves": self._leaves, "hears": self._hears.heard_bytes}
                 self._hears.send("beat", {**self._board.read_own(self._rank), **news})
                 next_beat_s = time.monotonic() + BEAT_S
@@ -146,6 +147,8 @@ class HubClient:
         elif letter.word == "go":
             self._start_s = values["start_s"]
             self._go.set()
+        elif letter.word == "beat":
+            self._board.note_awaited_work(self._rank, values["awaited_work"])
         elif letter.word == "status":
             self._board.set_status(values["rank"], Status(values["status"]))
             self._board.bells.ring(self._rank)

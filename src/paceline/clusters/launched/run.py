@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline.checkpoints import Store
-from paceline.clusters.base.checkpoint_plan import CheckpointPlan
+from paceline.checkpoints.plan import CheckpointPlan
 from paceline.clusters.base.job import Consult, Job
 from paceline.clusters.base.outcome import Outcome
 from paceline.clusters.hosts.hub import Hub

@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
 
-from paceline.clusters.base import stopping
 from paceline.clusters.base.job import Consult
 from paceline.clusters.base.outcome import Outcome
 from paceline.clusters.base.roster import Roster
@@ -23,6 +22,7 @@ from paceline.clusters.local.open_files import enough_open_files
 from paceline.clusters.local.preloading import IDENTITY, TRACER, installed_modules
 from paceline.clusters.local.requests import REQUESTS, Requests
 from paceline.clusters.local.worker import Assignment
+from paceline.clusters.process.awaited_work import LIMIT, AwaitedWork, processor_ns
 from paceline.clusters.process.blame import ProcessState, explain, life_of
 from paceline.clusters.process.channel import Channel, ChannelClosed, ChannelStalled, Letter
 from paceline.clusters.process.letters import read_error, read_outcome, read_record
@@ -34,7 +34,7 @@ from paceline.links.memory.bells import SocketBells
 from paceline.links.memory.ring_ways import RingWays
 from paceline.links.memory.shared import SharedMemory
 from paceline.runs.run import Progress
-from paceline.system import interrupts
+from paceline.system import interrupts, stopping
 from paceline.system.user_code import user_code
 
 _log = logging.getLogger("paceline")
@@ -62,7 +62,7 @@ class Processes:
         with contextlib.ExitStack() as stack:
             stack.enter_context(interrupts.protected())
             stack.enter_context(enough_open_files(self._job.ranks))
-            stack.callback(self._let_go)
+            stack.callback(self._drop_attributes)
             self._open(stack)
             # One callback each: an interrupt during the wait for the workers must not leave files open.
             stack.callback(self._requests.close)
@@ -95,6 +95,7 @@ class Processes:
         if isinstance(self._board.bells, SocketBells):
             stack.callback(self._board.bells.close)
         self._board.last_step = self._job.steps
+        self._work = AwaitedWork(self._board, self._deadline_s)
         self._selector = stack.enter_context(selectors.DefaultSelector())
         modules = installed_modules(packed.pickled)
         if getattr(self._job.strategy, "cuts_model", False):
@@ -111,7 +112,7 @@ class Processes:
         for channel in self._channels.values():
             channel.close()
 
-    def _let_go(self) -> None:
+    def _drop_attributes(self) -> None:
         """Drop all attributes now: an error's traceback may hold this object, and each mapping holds a descriptor."""
         vars(self).clear()
 
@@ -129,6 +130,7 @@ class Processes:
             self._listen(_PROGRESS_S)
             if self._roster.failures:
                 self._end_in_failure()
+            self._look_at_work()
             self._check_the_late()
             self._board.stop = stopping.wanted()
             stopping.check()
@@ -279,7 +281,20 @@ class Processes:
 
     def _give_time(self) -> None:
         # A rank that waits for another one should report it first.
-        self._patient_until_s = time.monotonic() + self._deadline_s + 2 * _GRACE_S
+        now_s = time.monotonic()
+        self._patient_until_s = now_s + self._deadline_s + 2 * _GRACE_S
+        self._most_patient_until_s = now_s + LIMIT * self._deadline_s + 2 * _GRACE_S
+
+    def _look_at_work(self) -> None:
+        """Publish which ranks compute. Also wait longer for the end of those that no other rank waits for."""
+        if not self._work.is_due():
+            return
+        for rank, pid in self._pids.items():
+            self._board.set_processor_ns(rank, processor_ns(pid))
+        self._work.look()
+        if any(self._work.has_worked(rank) for rank in range(self._job.ranks) if self._roster.is_open(rank)):
+            until_s = time.monotonic() + self._deadline_s + 2 * _GRACE_S
+            self._patient_until_s = min(until_s, self._most_patient_until_s)
 
     def _check_the_late(self) -> None:
         """Check the remaining ranks, if no other rank waits for them."""

@@ -22,6 +22,8 @@ from paceline.clusters.base.checks import (
 from paceline.clusters.base.job import Cluster, Consult, Job
 from paceline.clusters.base.outcome import Outcome
 from paceline.costs.link import Link
+from paceline.costs.slow_links import check_ranks, slow_links
+from paceline.costs.slow_links import words as slow_links_in_words
 from paceline.costs.stragglers import Stragglers
 from paceline.costs.times import Times
 from paceline.errors import ConfigurationError, UnknownNameError
@@ -55,8 +57,10 @@ class Local(Cluster):
     faster."""
     delay: Times | Mapping[int, Times] | None = None
     """Additional time of each computation: one distribution for all ranks, or one for each rank."""
+    slow_links: Mapping[tuple[int, int], Link | str] = field(default_factory=dict)
+    """With a `pl.Link`: pairs of ranks with another link, or with another bandwidth: {(0, 3): "100Mbps"}."""
     deadline_s: float = 60.0
-    """Seconds that a rank waits for another one before the run ends with an error."""
+    """Seconds without progress that a rank waits for another one before the run ends with an error."""
     threads: int | None = None
     """Compute threads of each rank. They can change the last bits of sums. None for a share of the cores."""
     compute: Times | None = None
@@ -71,6 +75,7 @@ class Local(Cluster):
         check_threads(self.threads)
         check_compute(self.compute)
         _check_link(self.link)
+        slow_links(self.slow_links, self.link)
         check_flag("encrypt", self.encrypt)
         if self.encrypt and self.link != TCP:
             raise ConfigurationError("encrypt", 'must be False unless link="tcp"', True, _ENCRYPT_REMEDY)
@@ -95,11 +100,14 @@ class Local(Cluster):
         from paceline.clusters.local.launch import Processes
         from paceline.clusters.local.worker import Assignment
 
+        slow = slow_links(self.slow_links, self.link)
+        check_ranks(slow, max(job.ranks, self.workers))
         assignment = Assignment(
             job=job,
             stragglers=self.stragglers,
             compute=self.compute,
             link=self.link if isinstance(self.link, Link) else None,
+            slow_links=slow,
             network=self._network(),
             deadline_s=self.deadline_s,
             threads=self.threads or share_of_cores(job.workers),
@@ -116,6 +124,7 @@ class Local(Cluster):
         """Description of the emulated parts. Empty if all are real."""
         words = [] if self.compute is None else [f"compute {self.compute}"]
         words += [f"link {self.link}"] if isinstance(self.link, Link) else []
+        words += slow_links_in_words(slow_links(self.slow_links, self.link))
         return ", ".join(words)
 
     def _network(self) -> TcpNetwork | None:
@@ -130,9 +139,7 @@ class Local(Cluster):
         words = [f"{self.workers} local workers{emulated}"]
         if self.link == TCP:
             words.append("over encrypted TCP" if self.encrypt else "over TCP")
-        words += [f"rank {rank} {factor:g}x as slow" for rank, factor in sorted(self.slow.items())]
-        if self.delay is not None:
-            words.append(f"delay {self.delay}")
+        words += self.stragglers.words()
         words += [*thread_words(self.threads), *device_words(self.device)]
         return ", ".join(words)
 

@@ -29,6 +29,7 @@ from paceline.clusters.process.wiring import (
 )
 from paceline.clusters.rank.checkpoint_writer import prepare
 from paceline.costs.link import Link
+from paceline.costs.slow_links import SlowLinks
 from paceline.costs.stragglers import Stragglers
 from paceline.costs.times import Times
 from paceline.errors import Cancelled, RunError
@@ -54,6 +55,8 @@ class Assignment:
     """Drawn time of a gradient. None to use the real time."""
     link: Link | None
     """Emulated link. None for real shared memory or TCP."""
+    slow_links: SlowLinks
+    """Pairs of ranks with another emulated link."""
     network: TcpNetwork | None
     """TCP settings. None if TCP is not used."""
     deadline_s: float
@@ -128,7 +131,11 @@ def _prepare(channel: Channel, rank: int, payload_bytes: int, fds: list[int]) ->
     if assignment.network is not None:
         wiring = over_tcp(assignment.network, rank, board)
     elif assignment.link is not None:
-        wiring = over_emulated(rank, job.ranks, rings, board.bells, assignment.link)
+        links = [
+            assignment.slow_links.get((min(rank, other), max(rank, other)), assignment.link)
+            for other in range(job.ranks)
+        ]
+        wiring = over_emulated(rank, rings, board.bells, links)
     else:
         wiring = over_memory(rank, job.ranks, rings, board.bells, Lending(rank, driver.memory))
     context = ProcessContext(

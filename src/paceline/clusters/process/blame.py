@@ -82,6 +82,17 @@ def _chain(rank: int, board: StatusBoard, life: Callable[[int], ProcessState]) -
     return chain
 
 
+def ranks_behind(rank: int, board: StatusBoard) -> set[int]:
+    """Return the running ranks that a rank waits for, directly or through others, and that wait for no rank."""
+    seen, unseen = {rank}, list(_awaited_by(rank, board))
+    while unseen:
+        other = unseen.pop()
+        if other not in seen and board.status(other) is Status.RUNNING:
+            seen.add(other)
+            unseen += _awaited_by(other, board)
+    return {other for other in seen - {rank} if not _waits(other, board)}
+
+
 def _awaited_by(rank: int, board: StatusBoard) -> Sequence[int]:
     activity = board.activity(rank)
     if activity.awaits_several:

@@ -12,10 +12,10 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import Tensor
 
-from paceline.clusters.base import stopping
 from paceline.clusters.base.job import Job
 from paceline.clusters.base.news import Teller
 from paceline.clusters.base.outcome import Outcome
+from paceline.clusters.process.awaited_work import LIMIT
 from paceline.clusters.process.computing import ComputeOperation
 from paceline.clusters.process.driver import Driver
 from paceline.clusters.process.gradient_duration import duration_of
@@ -49,9 +49,10 @@ from paceline.links.receiving import RecvOperation
 from paceline.links.sending import SendOperation
 from paceline.model.compiling import warm_up
 from paceline.model.devices import CPU
-from paceline.model.portable import taken_over
+from paceline.model.portable import module_in_place
 from paceline.model.replica import Replica
 from paceline.model.steps import micro_batches
+from paceline.system import stopping
 from paceline.system.seeding import part_seed, rank_seed
 from paceline.trace import Kind
 from paceline.trace.spans import NO_MESSAGE, message_id
@@ -96,7 +97,7 @@ class ProcessContext(Rank):
             clock.use(self.board.clock)
         self.duration = duration_of(rank, stragglers, compute, self.delay_rng, self.outcome)
         self.deadline_s = deadline_s
-        self.native = NativeGroups(store_path, job.ranks, deadline_s)
+        self.native = NativeGroups(store_path, job.ranks, LIMIT * deadline_s)
         self._start_s = math.inf  # before the run's clock starts, `now` is minus infinity: no time passes
         self.wiring = wiring
         # A network moves messages while the processor computes.
@@ -111,11 +112,9 @@ class ProcessContext(Rank):
         self.model = ProcessLearner(self, _replica(job, rank, device))
 
     def _open_port(self) -> Port:
-        link, bells = self.wiring.emulated, self.board.bells
+        links, bells = self.wiring.emulated, self.board.bells
         ends = (self.rank, self.job.ranks, self.wiring.ways, bells, self._note_sent, self._note_received)
-        if link is None:
-            return Port(*ends)
-        return EmulatedPort(*ends, latency_s=link.latency_s, seconds_per_byte=link.seconds_per_byte)
+        return Port(*ends) if links is None else EmulatedPort(*ends, links=links)
 
     @contextlib.contextmanager
     def clock_stopped(self) -> Iterator[None]:
@@ -346,5 +345,5 @@ def _replica(job: Job, rank: int, device: torch.device) -> Replica | None:
     """Return the rank's replica. Its memory is allocated when it is known what the rank holds."""
     if job.task is None:
         return None
-    module = taken_over(job.task, job.seed)
+    module = module_in_place(job.task, job.seed)
     return Replica.of(job.task, module, seed=job.seed, rank=rank, autocast=job.autocast, device=device)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Literal
 
 from torch import Tensor
@@ -12,6 +12,7 @@ from paceline.clusters.process.stages import ProcessStages
 from paceline.clusters.rank.learner import Learner
 from paceline.context import BUCKET_BYTES, Batch
 from paceline.costs.prices import ready_shares
+from paceline.links.sending import SendOperation
 from paceline.trace import Kind
 
 if TYPE_CHECKING:
@@ -47,15 +48,26 @@ class ProcessLearner(Learner["ProcessContext"]):
         self,
         shard: slice | None = None,
         *,
-        norm: float | None = None,
+        norm: Callable[[], Awaitable[float]] | None = None,
         advance: bool = True,
         of: Sequence[Batch] = (),
     ) -> None:
+        norm_value = await norm() if norm is not None and self._clips else None
+        if self._lends_parameters:
+            await self._detach_sends()
         start_s = self._ctx.now()
         if self._looks:
             self._look_before_update(shard)
-        self.replica.apply(shard, norm, advance=advance, of=of, step=self._ctx.step)
+        self.replica.apply(shard, norm_value, advance=advance, of=of, step=self._ctx.step)
         self._ctx.span(Kind.UPDATE, start_s, self._ctx.now())
+
+    async def _detach_sends(self) -> None:
+        """Copy what started messages still have to send from the parameters, so that they may be overwritten."""
+        begin = self.parameters.data_ptr()
+        end = begin + self.parameters.nbytes
+        for operation in tuple(self._ctx.waits.under_way):
+            if isinstance(operation, SendOperation) and begin <= operation.address < end:
+                await operation.detach()
 
     def _make_stages(self) -> ProcessStages:
         return ProcessStages(self._ctx, self)

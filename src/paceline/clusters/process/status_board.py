@@ -24,8 +24,9 @@ _END_SLOTS = (
     4  # slots for generation ends: the reporter may begin the next one before others end the last one
 )
 _HEAD_LINES = 2  # before the lines of the ranks
-# Line of a rank: the driver writes its status, the rank writes the rest.
-_STATUS, _STEP, _COMPUTING_NS, _COMPUTATIONS, _DOING, _SINCE_NS = range(6)
+# Line of a rank: the driver writes the first and the last word, the rank writes the rest. The driver of a local run
+# also writes the processor time: a rank that computes cannot.
+_STATUS, _STEP, _COMPUTING_NS, _COMPUTATIONS, _DOING, _PROCESSOR_NS, _SINCE_NS, _AWAITED_WORK = range(8)
 _NOBODY, _SEVERAL = 0, 0xFFFF  # special values of the awaited rank, which is stored plus one
 _REPORT = struct.Struct("<qdqdd")  # step, loss, samples, seconds, metric
 _DOUBLE, _WORD = struct.Struct("<d"), struct.Struct("<q")
@@ -133,6 +134,22 @@ class StatusBoard:
         one = awaited - 1 if awaited not in (_NOBODY, _SEVERAL) else None
         since_s = self._words[line + _SINCE_NS] * 1e-9
         return RankActivity(doing, one, awaited == _SEVERAL, since_s, self._words[line + _STEP])
+
+    def processor_ns(self, rank: int) -> int:
+        """Return the processor time that a rank has used, as last published."""
+        return self._words[_LINE_WORDS * (_HEAD_LINES + rank) + _PROCESSOR_NS]
+
+    def set_processor_ns(self, rank: int, processor_ns: int) -> None:
+        self._words[_LINE_WORDS * (_HEAD_LINES + rank) + _PROCESSOR_NS] = processor_ns
+
+    def awaited_work(self, rank: int) -> int:
+        """Return in how many intervals so far a rank that this rank waits for has computed: see `AwaitedWork`."""
+        return self._words[_LINE_WORDS * (_HEAD_LINES + rank) + _AWAITED_WORK]
+
+    def note_awaited_work(self, rank: int, intervals: int | None = None) -> None:
+        """Count one more interval, or store the count from another host."""
+        at = _LINE_WORDS * (_HEAD_LINES + rank) + _AWAITED_WORK
+        self._words[at] = self._words[at] + 1 if intervals is None else intervals
 
     def count_update(self, first: int) -> int:
         """Count an update of the generation that began with step `first`. Return the total. See `UpdateCounter`."""

@@ -8,9 +8,10 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from paceline.clusters.process.awaited_work import LIMIT
 from paceline.clusters.process.blame import ProcessState, chain_of, explain
 from paceline.clusters.process.operations import Background
 from paceline.clusters.process.status_board import Status, StatusBoard
@@ -79,7 +80,7 @@ class Waits:
     def _sleep_until_done(self, operation: Operation[Any], step: int) -> None:
         self._step = step
         self._board.set_step(self._rank, step)
-        patience = _Patience(self._deadline_s)
+        patience = self._new_patience()
         awaited: tuple[int, ...] | None = None
         while True:
             interrupts.safe_point()  # a launched process is its own driver
@@ -96,7 +97,7 @@ class Waits:
             if patience.is_over(operation) and self._may_time_out(operation):
                 if self._will_be_given_up() and patience.renew():
                     continue
-                raise self._deadline_error(operation)
+                raise self._deadline_error(operation, patience)
             self._bells.sleep(self._rank, self._until_next_timer(operation, patience.left_s()))
 
     def settle(self, step: int) -> None:
@@ -161,9 +162,9 @@ class Waits:
         self._tell_background_of_losses()
         for other in self._running:
             if other.progress() and not other.done:
-                patience = self._patience.setdefault(other, _Patience(self._deadline_s))
+                patience = self._patience.setdefault(other, self._new_patience())
                 if patience.is_over(other) and self._still_awaited(other):
-                    raise self._deadline_error(other)
+                    raise self._deadline_error(other, patience)
         if self._patience:
             self._patience = {
                 other: self._patience[other] for other in self._running if other in self._patience
@@ -218,45 +219,65 @@ class Waits:
         ended_s = max(self._ended_s.setdefault(rank, now_s) for rank in ended)
         return now_s < max(ended_s, self._endpoint.heard_s) + _LAST_WORDS_S
 
-    def _deadline_error(self, operation: Operation[Any]) -> DeadlineError:
+    def _new_patience(self) -> _Patience:
+        return _Patience(self._deadline_s, lambda: self._board.awaited_work(self._rank))
+
+    def _deadline_error(self, operation: Operation[Any], patience: _Patience) -> DeadlineError:
         ranks = ", ".join(map(str, self._still_awaited(operation) or operation.awaited()))
         error = DeadlineError(
-            self._rank, f"{operation} in step {self._step}", f"rank {ranks}", self._deadline_s
+            self._rank, f"{operation} in step {self._step}", f"rank {ranks}", patience.limit_s
         )
         # Only the driver can read the state of the processes.
         return explain(error, self._board, lambda _rank: ProcessState.ASLEEP)
 
 
 class _Patience:
-    """Remaining time of a wait. Any progress restarts it."""
+    """Remaining time of a wait. Data that arrives restarts it. Work of an awaited rank extends it, up to a limit."""
 
-    __slots__ = ("_deadline_s", "_is_renewed", "_progress", "_until_s")
+    __slots__ = ("_deadline_s", "_is_renewed", "_most_s", "_progress", "_until_s", "_work", "_worked")
+    _most_s: float
+    _until_s: float
 
-    def __init__(self, deadline_s: float) -> None:
+    def __init__(self, deadline_s: float, work: Callable[[], int]) -> None:
+        """`work` counts the intervals in which an awaited rank has computed."""
         self._deadline_s = deadline_s
-        self._until_s = time.monotonic() + deadline_s
+        self._work = work
+        self._worked = work()
         self._progress = 0
         self._is_renewed = False
+        self._restart()
+
+    @property
+    def limit_s(self) -> float:
+        """The limit that has ended the wait: one deadline without work, or the longest time with work."""
+        return LIMIT * self._deadline_s if time.monotonic() >= self._most_s else self._deadline_s
 
     def renew(self) -> bool:
         """Restart the deadline. This works once. Return whether it was restarted."""
         if self._is_renewed:
             return False
         self._is_renewed = True
-        self._until_s = time.monotonic() + self._deadline_s
+        self._restart()
         return True
 
     def is_over(self, operation: Operation[Any]) -> bool:
         progress = operation.progress()
         if progress != self._progress:
             self._progress = progress
-            self._until_s = time.monotonic() + self._deadline_s
+            self._restart()
+        elif (worked := self._work()) != self._worked:
+            self._worked = worked
+            self._until_s = min(time.monotonic() + self._deadline_s, self._most_s)
         return time.monotonic() >= self._until_s
 
     def left_s(self) -> float:
         """Return the seconds until the next check."""
         left_s = self._until_s - time.monotonic()
         return min(left_s, _PATIENCE_S) if left_s > 0 else _PATIENCE_S
+
+    def _restart(self) -> None:
+        now_s = time.monotonic()
+        self._until_s, self._most_s = now_s + self._deadline_s, now_s + LIMIT * self._deadline_s
 
 
 def _may_be_late(operation: Operation[Any]) -> bool:

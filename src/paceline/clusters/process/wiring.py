@@ -44,8 +44,8 @@ class Wiring:
     """Description of the connection, for users."""
     lending: Lending | None = None
     """Memory of this rank that other ranks read messages from, without a copy. None if it shares no memory."""
-    emulated: Link | None = None
-    """Emulated link that sets the transfer times. None for real links."""
+    emulated: Sequence[Link] | None = None
+    """Emulated link to each rank, which sets the transfer times. None for real links."""
     is_strict: bool = False
     """Whether no other path is allowed: a shortcut would avoid the emulated delay or the encryption."""
     endpoint: TcpEndpoint | None = None
@@ -58,10 +58,11 @@ def over_memory(rank: int, ranks: int, rings: SharedMemory, bells: Bells, lendin
     return Wiring(ways=ways, hosts=(0,) * ranks, words="shared memory", lending=lending)
 
 
-def over_emulated(rank: int, ranks: int, rings: SharedMemory, bells: Bells, link: Link) -> Wiring:
-    """Connect all ranks on this host as if each had a host of its own."""
+def over_emulated(rank: int, rings: SharedMemory, bells: Bells, links: Sequence[Link]) -> Wiring:
+    """Connect all ranks on this host as if each had a host of its own, with these links to the others."""
+    ranks = len(links)
     ways = RingWays(rank, ranks, rings, bells)
-    return Wiring(ways=ways, hosts=range(ranks), words="an emulated link", emulated=link, is_strict=True)
+    return Wiring(ways=ways, hosts=range(ranks), words="an emulated link", emulated=links, is_strict=True)
 
 
 def over_tcp(network: TcpNetwork, rank: int, board: StatusBoard) -> Wiring:

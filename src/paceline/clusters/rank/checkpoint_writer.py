@@ -12,7 +12,7 @@ from paceline.checkpoints import BackgroundWriter, Shard
 from paceline.clusters.base.job import Job
 from paceline.clusters.rank.notes import Notes
 from paceline.clusters.rank.rank import Rank
-from paceline.clusters.rank.restore import TRIAL, Shards, restore
+from paceline.clusters.rank.restore import TRIAL, CheckpointFiles, restore
 from paceline.clusters.rank.snapshot import LOST, model_facts, snapshot
 from paceline.clusters.rank.trial import try_task
 
@@ -21,7 +21,7 @@ _log = logging.getLogger("paceline")
 _MOMENT_S = 2.0
 
 
-def prepare(rank: Rank, shards: Shards | None = None) -> None:
+def prepare(rank: Rank, shards: CheckpointFiles | None = None) -> None:
     """Before the run starts: restore a rank from a checkpoint and set up its writer, if the job has checkpoints.
 
     `shards` are the files of the checkpoint to resume from, if several ranks in this process share them.
@@ -32,7 +32,7 @@ def prepare(rank: Rank, shards: Shards | None = None) -> None:
     plan.store.check_shared()
     trial = try_task(rank.job, rank.data.samples) if rank.rank == 0 else None
     if plan.resumed is not None:
-        shards = shards or Shards(rank.job)
+        shards = shards or CheckpointFiles(rank.job)
         if trial is not None:
             shards.check_same_task(trial)
         restore(rank, shards)
@@ -41,7 +41,11 @@ def prepare(rank: Rank, shards: Shards | None = None) -> None:
 
 def prepare_all(ranks: Sequence[Rank], job: Job) -> None:
     """Prepare all ranks of this process. Each checkpoint file is read once."""
-    shards = Shards(job) if job.checkpointing is not None and job.checkpointing.resumed is not None else None
+    shards = (
+        CheckpointFiles(job)
+        if job.checkpointing is not None and job.checkpointing.resumed is not None
+        else None
+    )
     for rank in ranks:
         prepare(rank, shards)
 
@@ -74,7 +78,7 @@ class CheckpointWriter:
             self._is_prepared = True
             self._writer.prepare(snapshot(self._rank, step, Notes()))
 
-    def keep(self, step: int, *, is_last: bool) -> None:
+    def save(self, step: int, *, is_last: bool) -> None:
         """Save the end of a generation. Skipped while the previous write is running; the last save waits for it."""
         rank, plan = self._rank, self._plan
         self._kept_s = time.monotonic()

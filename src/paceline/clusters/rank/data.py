@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
-
 from paceline.context import Batch
 from paceline.data.batches import GlobalBatches
 from paceline.data.samples import Samples, Source
@@ -26,17 +24,9 @@ class TrainingData:
         self._turns = turns
 
     @property
-    def sample_count(self) -> int:
-        return self.samples.count
-
-    @property
     def samples_per_epoch(self) -> int:
         """Samples in one pass over the data, counted in every turn. 0 for a stream of unknown length."""
         return self.batches.samples_per_epoch * self._turns
-
-    @property
-    def targets(self) -> np.ndarray:
-        return self.samples.targets()
 
     @property
     def first_and_last(self) -> tuple[int, ...]:

@@ -11,7 +11,6 @@ from typing import Any, Generic, Literal, TypeVar, cast
 
 from torch import Tensor
 
-from paceline.clusters.rank.data import TrainingData
 from paceline.clusters.rank.rank import Rank
 from paceline.context import Batch, Stages
 from paceline.errors import ConfigurationError, GradientNotFiniteError, LossNotFiniteError
@@ -25,8 +24,10 @@ class Learner(ABC, Generic[R]):
     """A rank's replica of the model. Its subclasses satisfy `paceline.context.Model`."""
 
     __slots__ = (
+        "_clips",
         "_ctx",
         "_is_shared",
+        "_lends_parameters",
         "_looks",
         "_replica",
         "_stages",
@@ -44,7 +45,9 @@ class Learner(ABC, Generic[R]):
         task = None if replica is None else replica.task
         # Most tasks need no check before an update.
         self._looks = task is not None and (task.ema is not None or task.schedule is not None)
+        self._clips = task is not None and task.clip_norm is not None
         self._is_shared = False  # whether all ranks share the same parameters
+        self._lends_parameters = False  # whether messages may read them in place
         self.updates = 0
         self.resumed_metric: float | None = None
         """Metric that the reporter had announced last before the run resumed, until the first update."""
@@ -82,10 +85,6 @@ class Learner(ABC, Generic[R]):
         return self._replica
 
     @property
-    def data(self) -> TrainingData:
-        return self._ctx.data
-
-    @property
     def version(self) -> int:
         return self._ctx.begun
 
@@ -104,10 +103,6 @@ class Learner(ABC, Generic[R]):
     @property
     def moments(self) -> Sequence[Tensor]:
         return self.replica.moments()
-
-    @property
-    def clips(self) -> bool:
-        return self.replica.task.clip_norm is not None
 
     def advance_schedule(self, updates: int, *, restart: bool = False) -> None:
         if restart:
@@ -147,6 +142,7 @@ class Learner(ABC, Generic[R]):
         gradient: Tensor | Literal["lent"] | None = None,
     ) -> None:
         self._is_shared = isinstance(parameters, Tensor)
+        self._lends_parameters = isinstance(parameters, str)
         self.replica.place(self._lent(self.parameters, parameters), self._lent(self.gradient, gradient))
 
     def _lent(self, present: Tensor, wanted: Tensor | Literal["lent"] | None) -> Tensor | None:

@@ -66,12 +66,14 @@ class Logbook:
         self._reported.update(values)
 
     def inspects(self, step: int, *, average: bool = False) -> bool:
+        """With `average`, also return True if the run maintains a moving average, which needs all weights."""
         if average and self._rank.job.task is not None and self._rank.job.task.ema is not None:
             return True
         return step + 1 >= self._rank.generation_end or self._evaluation_is_due(step)
 
     @contextlib.contextmanager
     def measuring(self) -> Iterator[None]:
+        """Subtract the time spent in this context from the run's clock."""
         start_s = self._rank.now()
         try:
             yield

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol, cast
 
@@ -37,13 +37,13 @@ def _stream(seed: int, rank: int, purpose: int) -> np.random.Generator:
     return np.random.default_rng(np.array([seed, rank, purpose], dtype=np.uint32))
 
 
-class Keeps(Protocol):
+class CheckpointSaver(Protocol):
     """Interface of the checkpoint writer: see `paceline.clusters.rank.checkpoint_writer`."""
 
     @property
     def is_due(self) -> bool: ...
     def prepare(self, step: int) -> None: ...
-    def keep(self, step: int, *, is_last: bool) -> None: ...
+    def save(self, step: int, *, is_last: bool) -> None: ...
     def finish(self) -> None: ...
     def close(self) -> None: ...
 
@@ -112,7 +112,7 @@ class Rank(ABC):
         self.twins: list[Rank] = []
         """Twins of this rank: see `Learner.twin`."""
         self._rng: np.random.Generator | None = None
-        self.checkpoint_writer: Keeps | None = None
+        self.checkpoint_writer: CheckpointSaver | None = None
         """Checkpoint writer. None if the run has no checkpoints."""
         self.resumed_s = 0.0
         """Seconds of the run before this rank resumed from a checkpoint."""
@@ -144,7 +144,7 @@ class Rank(ABC):
             self.stopped = self.announced_end == 2 * end + 1
             ends = self.stopped or end >= self.last_step
             if self.checkpoint_writer is not None:
-                self.checkpoint_writer.keep(end, is_last=ends)
+                self.checkpoint_writer.save(end, is_last=ends)
             if ends:
                 return result
             self.begin_generation(end)
@@ -189,8 +189,14 @@ class Rank(ABC):
             self.log.finish_step(step)
             step += 1
 
-    async def batches(self, *, endless: bool = False) -> AsyncIterator[Batch]:
+    async def batches(
+        self, own: Iterator[Batch] | None = None, *, endless: bool = False
+    ) -> AsyncIterator[Batch]:
         data, rank = self.data, self.rank
+        if own is not None:
+            for batch in data.ahead(own):
+                yield batch
+            return
         first = self.drawn if endless else self.begun
         upcoming = data.ahead(data.batch_of(rank, step) for step in itertools.count(first))
         if rank == self.workers[0] and self.begun == self.job.generations.first:
@@ -207,6 +213,14 @@ class Rank(ABC):
             interrupts.safe_point()
             yield batch
             outcome.bytes_over_time.append((self.now(), outcome.bytes_sent))
+
+    @property
+    def batch_of(self) -> Callable[[int, int], Batch]:
+        return self.data.batch_of
+
+    @property
+    def targets(self) -> Sequence[Any]:
+        return self.data.samples.targets
 
     # Implemented by a cluster
 

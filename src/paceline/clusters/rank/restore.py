@@ -22,7 +22,7 @@ TRIAL = "trial"
 """Key in the facts of the first rank: see `paceline.clusters.rank.trial`."""
 
 
-class Shards:
+class CheckpointFiles:
     """Files of a checkpoint, each read once. Ranks of one process share it."""
 
     def __init__(self, job: Job) -> None:
@@ -54,7 +54,7 @@ class Shards:
         return [shard for shard in shards if LOST not in shard.facts]
 
 
-def restore(rank: Rank, shards: Shards) -> None:
+def restore(rank: Rank, shards: CheckpointFiles) -> None:
     """Restore a rank before its program starts."""
     main = shards.of(shards.reporter)
     own = shards.of(rank.rank) if shards.fit else None
@@ -89,7 +89,7 @@ def _with_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
-def _join(rank: Rank, main: Shard, shards: Shards) -> None:
+def _join(rank: Rank, main: Shard, shards: CheckpointFiles) -> None:
     """Start a rank that has no file of its own with the reporter's state."""
     everybody = shards.all()
     rank.resumed_s = main.facts["seconds"]

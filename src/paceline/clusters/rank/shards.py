@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from torch import Tensor
 
@@ -31,26 +32,25 @@ class RankShards:
     def _shards(self) -> UnitStore:
         return self._replica.shared_units
 
-    def gather(self, unit: int) -> Tensor:
-        return self._shards.gather(self._places[unit])
-
-    def ready(self, unit: int) -> None:
-        self._shards.refresh(self._places[unit])
+    @contextmanager
+    def gather(self, unit: int) -> Iterator[Tensor]:
+        place = self._places[unit]
+        yield self._shards.gather(place)
+        self._shards.refresh(place)
 
     def release(self, unit: int) -> None:
         self._shards.free(self._places[unit])
 
-    def gradient(self, unit: int, into: Tensor | None = None) -> Tensor:
-        flat = self._shards.unit_gradient(self._places[unit], into)
+    @contextmanager
+    def gradient(self, unit: int, into: Tensor | None = None) -> Iterator[tuple[Tensor, Tensor]]:
+        shards, place = self._shards, self._places[unit]
+        whole = shards.unit_gradient(place, into)
         if self._replica.not_finite is not None:
             raise GradientNotFiniteError(self._ctx.rank, self._ctx.step, self._replica.not_finite)
-        return flat
+        space = shards.gradient_space(place)
+        own = whole[self.units[place].parts[self._replica.holding.shard]] if space is None else space
+        yield whole, own
+        shards.keep_gradient(place, own)
 
     def gradients_of(self, names: Sequence[str]) -> Sequence[Tensor]:
         return self._shards.gradients_of(names)
-
-    def space(self, unit: int) -> Tensor | None:
-        return self._shards.gradient_space(self._places[unit])
-
-    def keep(self, unit: int, own: Tensor) -> None:
-        self._shards.keep_gradient(self._places[unit], own)

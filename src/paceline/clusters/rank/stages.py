@@ -10,6 +10,7 @@ from typing import Any, Generic, TypeVar
 
 from torch import Tensor
 
+from paceline.clusters.rank.collecting import collect
 from paceline.clusters.rank.holding import what_is_held
 from paceline.clusters.rank.learner import Learner
 from paceline.clusters.rank.rank import Rank
@@ -87,7 +88,7 @@ class RankStages(ABC, Generic[R]):
         finer: int = 1,
         tensor: int = 1,
         sequence: bool = False,
-    ) -> None:
+    ) -> Sequence[Segment]:
         layers = self._off_the_clock(lambda: self._found_layers(tensor, sequence))
         count = min(stages, max(1, layers.most // chunks)) if fewer else stages
         # Tensor groups reduce values twice in each block, so their segments are small enough.
@@ -95,6 +96,7 @@ class RankStages(ABC, Generic[R]):
         segments = None if recomputes else finer
         self._cut = self._off_the_clock(lambda: layers.cut(count * chunks, cuts, finer=segments))
         self._passes.clear()
+        return self._cut.segments
 
     def hold(
         self,
@@ -298,14 +300,8 @@ class RankStages(ABC, Generic[R]):
         holding = self._learner.replica.holding
         return holding.place_of(name) if name in holding.layout.names else None
 
-    @property
-    def held(self) -> Sequence[Tensor]:
-        part = self._part()
-        return (part.held_parameters(), *part.held_buffers())
-
-    def put(self, segments: Sequence[int], tensors: Sequence[Tensor], *, position: int = 0) -> None:
-        parameters, *buffers = tensors
-        self._part().put(segments, parameters, buffers, position)
+    def collect(self, step: int, net: Net, segments: Sequence[Sequence[int]]) -> Awaitable[None]:
+        return collect(self._ctx.log, self._part(), step, net, segments)
 
     def _part(self) -> Replica:
         assert self._held is not None, "hold comes first"

@@ -34,7 +34,7 @@ from paceline.clusters.rank.sketch import are_close, is_same, rounded, sketch, s
 from paceline.context import Batch
 from paceline.data.samples import Samples
 from paceline.model.compiling import is_compiled
-from paceline.model.portable import taken_over
+from paceline.model.portable import module_in_place
 from paceline.model.steps import UserStep
 from paceline.system.seeding import seed_all
 from paceline.task.calls import loss_of
@@ -144,7 +144,7 @@ def _facts(job: Job, samples: Samples) -> Iterator[dict[str, Any]]:
 def _losses(job: Job, samples: Samples) -> dict[str, Any]:
     """Return losses of the untrained model in evaluation mode, without autocast. Empty if they are random."""
     assert job.task is not None
-    module = taken_over(job.task, job.seed).eval()
+    module = module_in_place(job.task, job.seed).eval()
     types = {parameter.dtype for parameter in module.parameters()}
     if is_compiled(module) or not types <= {torch.float32, torch.float64}:
         return {}

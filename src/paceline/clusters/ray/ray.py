@@ -122,9 +122,7 @@ class Ray(Cluster):
         words = [f"{self.workers} workers on {where}"]
         if self.encrypt is not None:
             words.append("encrypted" if self.encrypt else "not encrypted")
-        words += [f"rank {rank} {factor:g}x as slow" for rank, factor in sorted(self.slow.items())]
-        if self.delay is not None:
-            words.append(f"delay {self.delay}")
+        words += self.stragglers.words()
         words += [*thread_words(self.threads), *device_words(self.device_word)]
         return ", ".join(words)
 

@@ -10,7 +10,6 @@ from typing import Any, TypeVar, cast
 
 from torch import Tensor
 
-from paceline.clusters.base import stopping
 from paceline.clusters.base.job import Consult, Job
 from paceline.clusters.base.outcome import Outcome
 from paceline.clusters.rank.counter import UpdateCounter
@@ -37,6 +36,7 @@ from paceline.data.samples import Samples
 from paceline.model.cutting.layers import Layers
 from paceline.model.replica import Replica
 from paceline.runs.run import Progress, Record
+from paceline.system import stopping
 from paceline.trace import Kind
 from paceline.trace.spans import NO_MESSAGE, meeting_id, message_id, pack_span
 

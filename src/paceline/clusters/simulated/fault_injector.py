@@ -9,7 +9,7 @@ comes after the last message of the lost rank.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
 from typing import Any, NoReturn, TypeVar
 
 from paceline.clusters.base.job import Job
@@ -127,8 +127,10 @@ class FaultyContext(SimulatedContext):
             await self._live_to(step)
             yield step
 
-    async def batches(self, *, endless: bool = False) -> AsyncIterator[Batch]:
-        async for batch in super().batches(endless=endless):
+    async def batches(
+        self, own: Iterator[Batch] | None = None, *, endless: bool = False
+    ) -> AsyncIterator[Batch]:
+        async for batch in super().batches(own, endless=endless):
             if endless:
                 await self._live_to(batch.step)
             yield batch

@@ -14,13 +14,23 @@ from paceline.clusters.simulated.mailbox import Mailbox
 from paceline.clusters.simulated.messages import SendEvent
 from paceline.clusters.simulated.network import Network
 from paceline.costs import Link
+from paceline.costs.slow_links import SlowLinks
+from paceline.costs.transfers import SharedLinks
 
 
 class LossyNetwork(Network):
     """Network of a run with faults. It costs more time for each message."""
 
-    def __init__(self, kernel: Kernel, hosts: Sequence[int], link: Link, inside: Link) -> None:
-        super().__init__(kernel, hosts, link, inside)
+    def __init__(
+        self,
+        kernel: Kernel,
+        hosts: Sequence[int],
+        link: Link,
+        inside: Link,
+        slow: SlowLinks | None = None,
+        shared: SharedLinks | None = None,
+    ) -> None:
+        super().__init__(kernel, hosts, link, inside, slow, shared)
         for ports, box in zip(self.ports, self.boxes, strict=True):
             ports.deliver = partial(self._deliver, box)
         self._carried: list[set[SendEvent]] = [set() for _ in self.boxes]
@@ -39,7 +49,7 @@ class LossyNetwork(Network):
         self._tell.clear()
 
     def can_isolate(self, members: Sequence[int]) -> bool:
-        return self._tell.keys().isdisjoint(members)
+        return super().can_isolate(members) and self._tell.keys().isdisjoint(members)
 
     def fall_back(self, rank: int) -> None:
         """Continue all operations of a rank message by message."""

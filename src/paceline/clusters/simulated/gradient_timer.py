@@ -11,7 +11,7 @@ from functools import cached_property
 
 import numpy as np
 
-from paceline.costs.measured import Reckoned, fit, median_s
+from paceline.costs.measured import Measured, Reckoned, fit, median_s
 from paceline.costs.prices import Price, delays_of
 from paceline.costs.stragglers import Stragglers
 from paceline.data.batches import GlobalBatches
@@ -19,6 +19,19 @@ from paceline.data.samples import Samples
 from paceline.model.replica import Replica
 from paceline.system import interrupts
 from paceline.system.seeding import rng_preserved
+
+
+class MeasuredTimes:
+    """Times measured by the first run that needs them, for all runs that share this object."""
+
+    def __init__(self) -> None:
+        self._measured: Measured | None = None
+
+    def of(self, timer: GradientTimer) -> Measured:
+        """Return the times. Measure them with this timer if none are known."""
+        if self._measured is None:
+            self._measured = Measured(timer.fixed_s, timer.per_sample_s, timer.update_s, timer.update_bytes)
+        return self._measured
 
 
 class GradientTimer:

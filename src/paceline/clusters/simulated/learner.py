@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
 from torch import Tensor
@@ -51,16 +51,17 @@ class SimulatedLearner(Learner["SimulatedContext"]):
         self,
         shard: slice | None = None,
         *,
-        norm: float | None = None,
+        norm: Callable[[], Awaitable[float]] | None = None,
         advance: bool = True,
         of: Sequence[Batch] = (),
     ) -> None:
         ctx = self._ctx
+        norm_value = await norm() if norm is not None and self._clips else None
         start_s = ctx.kernel.now
         if self._looks:
             self._look_before_update(shard)
         replica = self.replica
-        replica.apply(shard, norm, advance=advance, of=of, step=ctx.step)
+        replica.apply(shard, norm_value, advance=advance, of=of, step=ctx.step)
         changed = replica.gradient.numel() if shard is None else shard.stop - shard.start
         update_s = ctx.price.seconds(_UPDATE_WORK, 0, changed * replica.layout.dtype.itemsize)
         if update_s:

@@ -35,6 +35,7 @@ class SendEvent(Event[None]):
         "_context",
         "_ended",
         "begins_s",
+        "card_s",
         "carry_s",
         "delivered_s",
         "ends_s",
@@ -57,6 +58,8 @@ class SendEvent(Event[None]):
     """How long each port carries it."""
     begins_s: float
     """When it enters its receiver's port."""
+    card_s: float
+    """When the card of its receiver's host has carried it. 0 if that is never a bottleneck."""
     delivered_s: float
     """When it has arrived completely."""
     message: int
@@ -67,6 +70,7 @@ class SendEvent(Event[None]):
     ) -> None:
         self._ended = self.started = False
         self.error = self.waiter = self.result = None
+        self.card_s = 0.0
         self._context = context
         self.source = context.rank
         self.to = to
@@ -124,9 +128,6 @@ class SendEvent(Event[None]):
             yield self
         if self.error is not None:
             raise self.error
-
-    async def detach(self) -> None:
-        """Return immediately. The tensor may be overwritten: it was copied when it was sent."""
 
     def park(self, waiter: Waiter) -> None:
         if self.waiter is None:

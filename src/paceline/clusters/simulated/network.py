@@ -11,7 +11,8 @@ from paceline.clusters.simulated.kernel import Kernel
 from paceline.clusters.simulated.mailbox import Mailbox
 from paceline.clusters.simulated.messages import SendEvent
 from paceline.costs import Link
-from paceline.costs.transfers import Resource, arrival_order
+from paceline.costs.slow_links import SlowLinks
+from paceline.costs.transfers import Resource, SharedLinks, arrival_order
 from paceline.schedules.collectives.network import LinkCost
 
 if TYPE_CHECKING:
@@ -54,7 +55,19 @@ class Ports:
 class Network:
     """All ports, and the links between them."""
 
-    def __init__(self, kernel: Kernel, hosts: Sequence[int], link: Link, inside: Link) -> None:
+    def __init__(
+        self,
+        kernel: Kernel,
+        hosts: Sequence[int],
+        link: Link,
+        inside: Link,
+        slow: SlowLinks | None = None,
+        shared: SharedLinks | None = None,
+    ) -> None:
+        """`link` connects hosts, or all ranks if there is one host. `slow` has the pairs with another link.
+
+        `shared` are the cards and the switch between hosts. None if they are never a bottleneck.
+        """
         self.kernel = kernel
         self._at = kernel.at
         ranks = len(hosts)
@@ -65,14 +78,18 @@ class Network:
         self.is_closed = False
         self._hosts = hosts
         self._between = (link.latency_s, link.seconds_per_byte)
-        self._inside = (inside.latency_s, inside.seconds_per_byte)
-        self.uniform = len(set(hosts)) == 1 or self._inside == self._between
+        near = inside if len(set(hosts)) > 1 else link
+        self._inside = (near.latency_s, near.seconds_per_byte)
+        self._slow = {pair: (each.latency_s, each.seconds_per_byte) for pair, each in (slow or {}).items()}
+        self._shared = shared
+        self.uniform = self._inside == self._between and not self._slow and shared is None
 
     def cost(self, source: int, to: int) -> tuple[float, float]:
         """Return the latency and the seconds per byte from one rank to another."""
-        if self.uniform or self._hosts[source] != self._hosts[to]:
+        if self.uniform:
             return self._between
-        return self._inside
+        usual = self._between if self._hosts[source] != self._hosts[to] else self._inside
+        return self._slow.get((source, to) if source < to else (to, source), usual)
 
     def close(self) -> None:
         """Drop the ports. They refer to this network: only the garbage collector could free such a cycle."""
@@ -81,8 +98,8 @@ class Network:
         self.operations.clear()
 
     def can_isolate(self, members: Sequence[int]) -> bool:
-        """Return whether an operation of these ranks can be timed as a whole."""
-        return True
+        """Return whether an operation of these ranks can be timed as a whole: if it shares no card with other ranks."""
+        return self._shared is None or len({self._hosts[rank] for rank in members}) == 1
 
     def post(self, packet: SendEvent) -> None:
         """Send a message."""
@@ -100,6 +117,8 @@ class Network:
                 start_s = sender.occupy(now_s, carry_s)
             in_order = False
         packet.start_s = start_s
+        if self._shared is not None and self._shared.crosses(packet.source, packet.to):
+            start_s = self._leave_host(packet, sender, self._shared)
         packet.ends_s = sender.free_s
         if in_order and not into.coming:
             self._arrive(packet, into, start_s + latency_s)
@@ -108,6 +127,12 @@ class Network:
             packet.begins_s = begins_s = start_s + latency_s
             into.coming += 1
             self._at(begins_s, self._arrive_late, packet)
+
+    def _leave_host(self, packet: SendEvent, sender: Resource, shared: SharedLinks) -> float:
+        """Let a message pass the card and the switch. Return when its first byte leaves."""
+        left_s = shared.leave(packet.source, self.kernel.now, packet.nbytes)
+        sender.free_s = max(sender.free_s, left_s)
+        return max(packet.start_s, sender.free_s - shared.flow_s(packet.nbytes, packet.carry_s))
 
     def arrive(self, packet: SendEvent) -> None:
         """Give a message that arrives now its turn at the input port."""
@@ -127,12 +152,19 @@ class Network:
         hosts = np.array(self._hosts)[group]
 
         def cost(sources: np.ndarray, targets: np.ndarray) -> np.ndarray:
-            return np.where(hosts[sources] == hosts[targets], inside, between)
+            costs = np.where(hosts[sources] == hosts[targets], inside, between)
+            low = np.minimum(group[sources], group[targets])
+            high = np.maximum(group[sources], group[targets])
+            for (one, other), slow in self._slow.items():
+                costs[(low == one) & (high == other)] = slow[which]
+            return costs
 
         return cost
 
     def _arrive_late(self, packet: SendEvent) -> None:
         into = self.ports[packet.to]
+        if self._shared is not None and self._shared.crosses(packet.source, packet.to):
+            packet.card_s = self._shared.enter(packet.to, packet.begins_s, packet.nbytes)
         if not into.claims:
             into.coming -= 1
             self._arrive(packet, into, packet.begins_s)
@@ -154,6 +186,8 @@ class Network:
         into.arrived = packet
         receiver = into.receiver
         packet.begins_s = receiver.occupy(begins_s, packet.carry_s)
+        if packet.card_s > receiver.free_s:
+            receiver.free_s = packet.card_s
         packet.delivered_s = delivered_s = receiver.free_s
         self._at(delivered_s, into.deliver, packet)
 
@@ -167,5 +201,6 @@ class Network:
         )
         for each in together:
             each.begins_s = into.receiver.occupy(into.instant_s, each.carry_s)
+            into.receiver.free_s = max(into.receiver.free_s, each.card_s)
             each.delivered_s = into.receiver.free_s
         self._at(packet.delivered_s, into.deliver, packet)

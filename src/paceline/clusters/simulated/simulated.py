@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,16 +25,20 @@ from paceline.clusters.rank.loss_trial import request_trial
 from paceline.clusters.simulated.context import SharedData, SimulatedContext, World
 from paceline.clusters.simulated.fault_injector import FaultInjector
 from paceline.clusters.simulated.faulty_network import LossyNetwork
-from paceline.clusters.simulated.gradient_timer import GradientTimer
+from paceline.clusters.simulated.gradient_timer import GradientTimer, MeasuredTimes
 from paceline.clusters.simulated.kernel import Kernel, Process
 from paceline.clusters.simulated.models import count_operations, whole_replica
 from paceline.clusters.simulated.network import Network
 from paceline.clusters.simulated.pass_timer import PassTimer
 from paceline.costs import Link
 from paceline.costs.counted import Counted
+from paceline.costs.description import ClusterDescription
 from paceline.costs.devices import Device, device_of
+from paceline.costs.fabric import Fabric, check_hosts
 from paceline.costs.measured import Measured
 from paceline.costs.prices import Given, Pricing
+from paceline.costs.slow_links import check_ranks, slow_links
+from paceline.costs.slow_links import words as slow_links_in_words
 from paceline.costs.stragglers import Stragglers
 from paceline.costs.times import Times
 from paceline.data.batches import GlobalBatches
@@ -67,18 +72,31 @@ class Simulated(Cluster):
     math: str = "real"
     slow: Mapping[int, float] = field(default_factory=dict)
     delay: Times | Mapping[int, Times] | None = None
-    hosts: int = 1
-    """Number of hosts. Ranks are distributed over them in order."""
-    inside: Link = field(default_factory=lambda: Link("100Gbps", "1us"))
-    """Memory of a host. It connects the ranks of a host if there are several hosts or the link is shared memory. Reads
-    of a window use its bandwidth, barriers its latency. With one host and a `pl.Link`, that link connects all ranks,
-    and windows cost nothing."""
+    slow_links: Mapping[tuple[int, int], Link | str] = field(default_factory=dict)
+    """Pairs of ranks with another link, or with another bandwidth: {(0, 3): "100Mbps"}."""
+    hosts: int | Sequence[int] = 1
+    """Number of hosts, or the number of workers on each host."""
+    inside: Link | None = None
+    """Link between the ranks of one host. With one host it connects all ranks, instead of `link`. None for "100Gbps"
+    and "1us" if there are several hosts or the link is shared memory; reads of a window use this bandwidth, barriers
+    this latency. With one host and no `inside`, `link` connects all ranks, and windows cost nothing."""
     threads: int | None = None
     """Compute threads of each rank. They can change the last bits of sums. None to use the default of `pl.Local`."""
     faults: Sequence[Kill] = ()
     """Faults and their times."""
     device: Device | str | None = None
     """Compute device of each rank: one of `pl.devices`, or its name. Its speed gives the time of counted operations."""
+    card: str | float | None = None
+    """Bandwidth of the network card of a host, such as "800Gbps". The ranks of the host share it for messages to other
+    hosts. None if cards are never a bottleneck."""
+    oversubscription: float = 1.0
+    """Bandwidth of all hosts together, divided by that of the switch between them. With 2.0, messages take twice as
+    long if all hosts send."""
+    order: str = "block"
+    """Order of the ranks on the hosts: "block" fills one host after the other, "cyclic" deals ranks out in turn."""
+
+    measured: MeasuredTimes | None = field(default=None, repr=False, compare=False)
+    """Measured times that several runs share. None to measure in each run."""
 
     def __post_init__(self) -> None:
         check_workers(self.workers, at_most=MAX_WORKERS)
@@ -93,19 +111,26 @@ class Simulated(Cluster):
         remedy = 'write pl.Link("10Gbps", "50us")'
         if not isinstance(self.link, Link) and self.link != SHARED_MEMORY:
             raise ConfigurationError("link", 'must be a pl.Link or "shared-memory"', self.link, remedy)
-        if not isinstance(self.inside, Link):
+        if self.inside is not None and not isinstance(self.inside, Link):
             raise ConfigurationError("inside", "must be a pl.Link", self.inside, remedy)
+        object.__setattr__(self, "hosts", check_hosts(self.hosts, self.workers))
         if self.link == SHARED_MEMORY and self.hosts != 1:
             raise ConfigurationError("hosts", 'must be 1 with link="shared-memory"', self.hosts)
-        if (
-            not isinstance(self.hosts, int)
-            or isinstance(self.hosts, bool)
-            or not 1 <= self.hosts <= self.workers
-        ):
-            raise ConfigurationError("hosts", f"must be a whole number from 1 to {self.workers}", self.hosts)
+        self._fabric  # noqa: B018 (it raises an error for values that contradict each other)
+        slow_links(self.slow_links, self.link)
         self.stragglers.check(self.workers)
         _check_faults(self.faults)
         object.__setattr__(self, "faults", tuple(self.faults))
+
+    @classmethod
+    def of(cls, described: ClusterDescription, *, workers: int | None = None, **changes: Any) -> Simulated:
+        """Return a simulation of a described cluster (`pl.load_cluster`). `workers` uses its first ranks only.
+
+        `changes` are other arguments. With `compute`, the device of the description is not used.
+        """
+        given = described.arguments(workers) | changes
+        device = described.device if given["compute"] is None else None
+        return cls(**{"device": device, **given})
 
     def _settle_device(self) -> None:
         if self.device is None:
@@ -116,9 +141,32 @@ class Simulated(Cluster):
             raise ConfigurationError("device", "must not be given together with compute", self.device, remedy)
 
     @property
+    def memory(self) -> Link:
+        """Link between ranks of one host."""
+        return Link("100Gbps", "1us") if self.inside is None else self.inside
+
+    @property
+    def measures(self) -> bool:
+        """Whether the seconds of gradients are measured on this machine."""
+        return self.compute is None and self.device is None
+
+    @property
     def between(self) -> Link:
-        """Link between ranks that are not on one host."""
-        return self.link if isinstance(self.link, Link) else self.inside
+        """Link between ranks that are not on one host; with one host, between all ranks."""
+        if isinstance(self.link, Link) and (self.hosts != 1 or self.inside is None):
+            return self.link
+        return self.memory
+
+    @property
+    def _fabric(self) -> Fabric:
+        return Fabric(
+            hosts=self.hosts,
+            link=self.between,
+            inside=self.memory,
+            card=self.card,
+            oversubscription=self.oversubscription,
+            order=self.order,
+        )
 
     @property
     def stragglers(self) -> Stragglers:
@@ -131,6 +179,7 @@ class Simulated(Cluster):
         consult: Consult | None = None,
     ) -> list[Outcome]:
         self._check_faulty_ranks(job)
+        check_ranks(slow_links(self.slow_links, self.link), max(job.ranks, self.workers))
         request_trial(job, job.workers - 1)
         threads = self.threads or share_of_cores(job.workers)  # as many as the real run would use
         # The ranks compute in the caller's process, and must not change the state of its random generators.
@@ -171,15 +220,23 @@ class Simulated(Cluster):
 
     def _world(self, job: Job, progress: Callable[[Progress], None] | None) -> World:
         kernel = Kernel()
-        hosts = tuple(rank * self.hosts // job.ranks for rank in range(job.ranks))
+        fabric = self._fabric
+        hosts = fabric.place(job.ranks, job.workers)
         task, real = job.task, self.math == "real"
         samples = Samples.of(task, job.seed, kept=_KEPT) if task else None
         batches = GlobalBatches.of(task, samples, job.seed) if task and samples else None
         world = World(
             kernel=kernel,
-            network=(LossyNetwork if self.faults else Network)(kernel, hosts, self.between, self.inside),
+            network=(LossyNetwork if self.faults else Network)(
+                kernel,
+                hosts,
+                self.between,
+                self.memory,
+                slow_links(self.slow_links, self.link),
+                fabric.shared(hosts),
+            ),
             hosts=hosts,
-            memory=Link.ideal() if self.hosts == 1 and isinstance(self.link, Link) else self.inside,
+            memory=Link.ideal() if self.hosts == 1 and self.between is self.link else self.memory,
             shares_memory=self.link == SHARED_MEMORY,
             pricing=self._pricing(job, samples, batches),
             stragglers=self.stragglers,
@@ -191,7 +248,7 @@ class Simulated(Cluster):
             computing_s=[0.0] * job.ranks,
             computations=[0] * job.ranks,
         )
-        if self.compute is None and self.device is None and world.data is not None:
+        if self.measures and self.measured is None and world.data is not None:
             world.pass_timer = PassTimer(lambda: whole_replica(job), world.data.source)
         return world
 
@@ -204,7 +261,12 @@ class Simulated(Cluster):
             recompute = job.task is not None and job.task.recompute
             count = functools.cache(lambda: count_operations(job, samples, batches))
             return Counted(device_of(self.device), count, recompute)
-        return GradientTimer(lambda: whole_replica(job), samples, batches, job.workers)
+        if self.measured is None:
+            return GradientTimer(lambda: whole_replica(job), samples, batches, job.workers)
+        threads = self.threads or share_of_cores(self.workers)
+        timer = GradientTimer(lambda: whole_replica(job), samples, batches, self.workers)
+        with computing_threads(threads):
+            return self.measured.of(timer)
 
     def _contexts(self, job: Job, world: World) -> Sequence[SimulatedContext]:
         if self.faults:
@@ -229,18 +291,27 @@ class Simulated(Cluster):
         return [(rank, whole_replica(job, rank)) for rank in range(job.ranks)]
 
     def __str__(self) -> str:
-        link = f"shared memory {self.inside}" if self.link == SHARED_MEMORY else f"link {self.link}"
+        link = f"shared memory {self.memory}" if self.link == SHARED_MEMORY else f"link {self.between}"
         words = [f"{self.workers} simulated workers", link]
         compute = f"compute {self.compute}" if self.compute else "compute as measured here"
         words.append(compute if self.device is None else f"each {self.device}")
-        if self.hosts > 1:
-            words.append(f"{self.hosts} hosts, inside {self.inside}")
-        words += [f"rank {rank} {factor:g}x as slow" for rank, factor in sorted(self.slow.items())]
-        if self.delay is not None:
-            words.append(f"delay {self.delay}")
+        words += self._fabric.words
+        words += slow_links_in_words(slow_links(self.slow_links, self.link))
+        words += self.stragglers.words()
         words += thread_words(self.threads)
         words += [str(fault) for fault in self.faults]
         return ", ".join(words)
+
+
+def measuring_once(cluster: Cluster) -> Cluster:
+    """Return the same cluster. Its runs of one task use the times that the first one measures.
+
+    Passes through segments are then priced as shares of the measured gradient, so that all strategies compute at the
+    same speed.
+    """
+    if not isinstance(cluster, Simulated) or not cluster.measures:
+        return cluster
+    return dataclasses.replace(cluster, measured=MeasuredTimes())
 
 
 def _naming(error: E, holds: Mapping[int, str]) -> E:

@@ -31,13 +31,15 @@ class OutsideMessage:
     """When it entered its sender's port."""
     source: int
     carry_s: float
+    card_s: float = 0.0
+    """When the card of the receiver's host has carried it."""
     begins_s: float = 0.0
     delivered_s: float = 0.0
 
     @property
-    def alike(self) -> tuple[float, float, float]:
+    def alike(self) -> tuple[float, float, float, float]:
         """Equal for messages that arrive at different ranks of a group at the same time."""
-        return self.arrives_s, self.start_s, self.carry_s
+        return self.arrives_s, self.start_s, self.carry_s, self.card_s
 
     @property
     def order(self) -> tuple[float, float, int]:
@@ -45,7 +47,7 @@ class OutsideMessage:
 
     def enter(self, receiver: Resource) -> None:
         self.begins_s = receiver.occupy(self.arrives_s, self.carry_s)
-        self.delivered_s = receiver.free_s
+        self.delivered_s = receiver.free_s = max(receiver.free_s, self.card_s)
 
 
 class Lanes(NamedTuple):

@@ -161,7 +161,9 @@ class StageTiming(GroupOperation):
         if not self._marks:
             self.network.arrive(packet)
             return
-        message = OutsideMessage(packet.begins_s, packet.start_s, packet.source, packet.carry_s)
+        message = OutsideMessage(
+            packet.begins_s, packet.start_s, packet.source, packet.carry_s, packet.card_s
+        )
         self._outside[self.members.index(packet.to)].append(message)
         if self._timed == len(self._received):  # more messages may arrive at this time: handle them together
             self.kernel.at(self.kernel.now, self._settle, None)

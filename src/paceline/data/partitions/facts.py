@@ -70,7 +70,7 @@ class Facts:
 
 def facts_of(partition: Partition, targets: np.ndarray, clients: int) -> Facts:
     """Draw a partition of samples with these targets and return its statistics."""
-    parts = partition.parts(targets if partition.needs_targets else len(targets), clients)
+    parts = partition.parts(targets, clients)
     if not has_labels(targets):
         return Facts(
             partition=str(partition), labels=(), counts=_count(parts, np.zeros(len(targets), int), 1)

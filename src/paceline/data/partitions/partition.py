@@ -24,9 +24,8 @@ PartitionFunction = Callable[[np.ndarray, int, int], Sequence[Any]]
 KINDS = ("iid", "dirichlet", "shards")
 
 
-def iid(targets: np.ndarray | int, clients: int, seed: int) -> list[np.ndarray]:
-    """Return random parts of nearly equal size. `targets` may be the number of samples."""
-    length = targets if isinstance(targets, int) else len(targets)
+def iid(length: int, clients: int, seed: int) -> list[np.ndarray]:
+    """Return random parts of nearly equal size."""
     return np.array_split(np.random.default_rng(seed).permutation(length), clients)
 
 
@@ -101,18 +100,13 @@ class Partition:
         }
         return self.kind + details.get(self.kind, "")
 
-    @property
-    def needs_targets(self) -> bool:
-        """Whether the partition depends on the targets, not only on the number of samples."""
-        return self.kind != "iid"
-
-    def parts(self, targets: np.ndarray | int, clients: int) -> tuple[np.ndarray, ...]:
-        """Return the sorted sample numbers of each client.
+    def parts(self, targets: Sequence[Any] | np.ndarray, clients: int) -> tuple[np.ndarray, ...]:
+        """Return the sorted sample numbers of each client. `iid` uses only the number of the targets.
 
         No sample is in two parts. The named kinds assign every sample. A client without samples is an error unless
         `allow_empty`. The result for the same array is cached, so the clients of one process share it.
         """
-        return _parts(self, _Same(targets), clients)
+        return _parts(self, _Same(len(targets) if self.kind == "iid" else np.asarray(targets)), clients)
 
     def _draw(self, targets: Any, clients: int) -> Sequence[Any]:
         if callable(self.kind):

@@ -11,8 +11,8 @@ from torch.func import functional_call
 from torch.utils._pytree import tree_map
 
 from paceline.errors import ConfigurationError
-from paceline.model.cutting.alike import likeness, shapes_of
 from paceline.model.cutting.counting import Count, counted, nbytes_of
+from paceline.model.cutting.layer_signature import layer_signature, shapes_of
 from paceline.model.cutting.parts import Arguments, Compute, Part, cannot_cross
 
 
@@ -108,7 +108,7 @@ class _Trial:
         name = self._names[self._place]
         layer = self._module.get_submodule(name)
         self._place += 1
-        key = likeness(layer), shapes_of(self._blank)
+        key = layer_signature(layer), shapes_of(self._blank)
         if None in key or key not in self._tried:
             self._tried[key] = self._try(name, layer)
         self._blank, count = self._tried[key]

@@ -82,7 +82,7 @@ class Cut:
         """Return whether a segment needs the model's arguments."""
         return self.model.needs_arguments(self.bounds[number], self.bounds[number + 1])
 
-    def joined_before(self, number: int) -> tuple[GroupReduction, ...]:
+    def reductions_before(self, number: int) -> tuple[GroupReduction, ...]:
         """Return the reductions of the tensor group at the cut before a segment."""
         return self.segments[number - 1].reductions if number else ()
 
@@ -92,10 +92,10 @@ class Cut:
         """
         if not number or self.segments[number - 1].stage != self.segments[number].stage:
             return []
-        changed = {each.place for each in self.joined_before(number) if each.how in PARTS}
+        changed = {each.place for each in self.reductions_before(number) if each.how in PARTS}
         return [stay and place not in changed for place, stay in enumerate(stays)]
 
-    def gradients_joined_behind(self, number: int) -> tuple[GroupReduction, ...]:
+    def gradient_reductions_after(self, number: int) -> tuple[GroupReduction, ...]:
         """Return the reductions of gradients at the cut after a segment."""
         return self.segments[number + 1].gradient_reductions if number + 1 < len(self.segments) else ()
 

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from paceline.model.cutting.alike import likeness, shapes_of
 from paceline.model.cutting.chain import is_chain, layers_in, only_input
 from paceline.model.cutting.exporting import Exported, computes, export
+from paceline.model.cutting.layer_signature import layer_signature, shapes_of
 from paceline.model.cutting.parts import Arguments
 from paceline.model.cutting.trial import Trial, try_out
 
@@ -40,7 +40,7 @@ def trace_layers(module: nn.Module, arguments: Arguments, samples: int) -> tuple
     for name, layer in layers_in("", module):
         if not isinstance(value, Tensor) or not value.dim() or len(value) != samples:
             return None
-        key = likeness(layer), shapes_of(value)
+        key = layer_signature(layer), shapes_of(value)
         traced = None if None in key else known.get(key)
         traced = known[key] = traced or _trace(layer, value, samples)
         layers.append((name, layer, traced))

@@ -67,9 +67,9 @@ class Layers:
             raise ConfigurationError(
                 "optimizer", bound, value, "choose SGD, Adam or the like, or another strategy"
             )
-        from paceline.model.tensor_parallel.behind import with_loss
         from paceline.model.tensor_parallel.planning import roles_of
         from paceline.model.tensor_parallel.sharded import Sharded
+        from paceline.model.tensor_parallel.traced_loss import with_loss
 
         roles = roles_of(task.tensor_plan or {}, module)
         traced = _parts(module, arguments, samples_in(arguments), trace=True)

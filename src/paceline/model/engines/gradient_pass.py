@@ -18,7 +18,7 @@ from paceline.model.engines.flat_store import FlatStore
 from paceline.model.engines.inputs import Inputs
 from paceline.model.engines.loss_watch import LossWatch
 from paceline.model.engines.settings import Settings
-from paceline.model.gradients import hand_to_nobody
+from paceline.model.gradients import ignore_bucket
 from paceline.model.memory import Account
 from paceline.model.memory.computed import ActivationMeter, tensor_bytes
 from paceline.model.recomputing import Recomputing
@@ -70,7 +70,7 @@ class GradientPass:
         self,
         batch: Batch,
         samples: Source,
-        on_bucket: Callable[[int], None] = hand_to_nobody,
+        on_bucket: Callable[[int], None] = ignore_bucket,
         checkpoint: Callable[[], None] | None = None,
         *,
         weight: float = 1.0,

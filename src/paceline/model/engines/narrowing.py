@@ -12,7 +12,7 @@ from paceline.model.engines.settings import Settings
 from paceline.model.holding import Holding, Sharding
 from paceline.model.layout import Layout
 from paceline.model.optimizer.placeholders import whole_parameters
-from paceline.model.optimizer.updates import Kept, Updates
+from paceline.model.optimizer.updates import SavedState, Updates
 from paceline.model.stages.stripping import stripped
 
 
@@ -44,7 +44,7 @@ class Narrowing:
         self.holding = self.holding.sharded(cut, sharding, elementwise=self._updates.work_elementwise)
 
     @property
-    def restored(self) -> Kept | None:
+    def restored(self) -> SavedState | None:
         """Optimizer state from a checkpoint, in the new layout. None if there is none."""
         before = self._updates.kept
         return None if before is None else before.laid_out(self.holding.layout)

@@ -89,7 +89,7 @@ class SegmentPasses:
             self._module.train()
         loss_of = self._loss_of(content) if is_last else None
         needed = content if is_last else arguments
-        given = given._replace(tensors=tuple(arrived(given.tensors, self._cut.joined_before(segment))))
+        given = given._replace(tensors=tuple(arrived(given.tensors, self._cut.reductions_before(segment))))
         before = self._passes.get(segment - 1)
         stays = () if before is None else before.bytes_of(batch.count).stays
         made = self._passes[segment].forward(
@@ -134,7 +134,7 @@ class SegmentPasses:
     def _arrived_gradients(self, segment: int, gradients: Sequence[Tensor]) -> list[Tensor]:
         if not gradients:
             return []
-        behind = self._cut.gradients_joined_behind(segment)
+        behind = self._cut.gradient_reductions_after(segment)
         return arrived(gradients, of_wanted(behind, self._wanted[segment][1]))
 
     def _sent_gradients(self, segment: int, gradients: list[Tensor]) -> list[Tensor]:

@@ -21,7 +21,7 @@ from paceline.model.engines.shape_inspection import ShapeInspection
 from paceline.model.engines.shape_model import HeldShapes, ShapeModel
 from paceline.model.engines.shape_optimization import ShapeOptimization
 from paceline.model.engines.shape_shards import ShapeShards
-from paceline.model.gradients import hand_to_nobody
+from paceline.model.gradients import ignore_bucket
 from paceline.model.holding import Sharding
 from paceline.model.memory import Account, Ledger
 from paceline.model.memory.shape_segments import SegmentActivations
@@ -163,7 +163,7 @@ class ShapeEngine:
         self,
         batch: Batch,
         samples: Source,
-        on_bucket: Callable[[int], None] = hand_to_nobody,
+        on_bucket: Callable[[int], None] = ignore_bucket,
         checkpoint: Callable[[], None] | None = None,
         *,
         weight: float = 1.0,

@@ -38,7 +38,7 @@ class ShapeModel:
     def __init__(self, task: Task, module: nn.Module) -> None:
         self.task = task
         self.module = module
-        self.holding = Holding.of(module)
+        self.holding = Holding.of(module, master_dtype=task.master_dtype)
         layout = self.holding.layout
         trainable = [p for p in module.parameters() if p.requires_grad]
         device = trainable[0].device if trainable else torch.device("cpu")

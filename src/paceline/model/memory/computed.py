@@ -62,10 +62,10 @@ class ActivationMeter:
         except RuntimeError as error:
             if not refuses_counting(error):
                 raise
-            counted.let_go()
+            counted.clear()
             self._undo()
             made = run()
-        self._kept[samples] = counted.let_go()
+        self._kept[samples] = counted.clear()
         return made
 
 

@@ -9,6 +9,7 @@ from paceline.context import BackwardPart
 from paceline.context.boundary import BoundaryValues
 from paceline.model.activations import state_of
 from paceline.model.cutting.cut import Cut
+from paceline.model.memory.fused_attention import FusedAttention
 from paceline.model.memory.ledger import Account, Ledger
 from paceline.model.memory.shapes import resized, tried
 from paceline.model.stages.arranged import arrived, sent, spread
@@ -135,7 +136,12 @@ def segment_bytes(model: ShapeModel, cut: Cut, content: Any) -> list[PassBytes]:
     module.train()
     arguments = cut.arguments(task, module, content)
     state = [model.parameters, *state_of(module)]
-    around = PassEnvironment(account=Ledger().account(), recomputes=task.recompute, state=lambda: state)
+    around = PassEnvironment(
+        account=Ledger().account(),
+        recomputes=task.recompute,
+        state=lambda: state,
+        context=FusedAttention,
+    )
     found, crossing = list[PassBytes](), BoundaryValues()
     for number, segment in enumerate(cut.segments):
         is_last, takes = number + 1 == len(cut.segments), cut.needs_arguments(number)

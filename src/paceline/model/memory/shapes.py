@@ -17,6 +17,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from paceline.model.activations import Activations, bytes_of, state_of
 from paceline.model.holding import StateRange
 from paceline.model.memory.computed import tensor_bytes
+from paceline.model.memory.fused_attention import FusedAttention
 from paceline.model.optimizer.updates import FlatOptimizers
 from paceline.system.seeding import rng_preserved
 from paceline.task.calls import loss_of
@@ -51,15 +52,16 @@ class ShapeMemory:
         content = resized(few, samples)
         module.train()
         if again is None:
-            with counted.counting():
+            with counted.counting(), FusedAttention():
                 loss_of(task, module, content)
-            return counted.let_go()
+            return counted.clear()
         again.counts, again.largest_bytes = True, 0
-        with counted.counting(), again.forward():
+        with counted.counting(), again.forward(), FusedAttention():
             loss = loss_of(task, module, content)
         trained = [each for each in module.parameters() if each.requires_grad]
-        torch.autograd.grad(loss, trained, allow_unused=True)
-        return counted.let_go() + again.largest_bytes
+        with FusedAttention():
+            torch.autograd.grad(loss, trained, allow_unused=True)
+        return counted.clear() + again.largest_bytes
 
     def optimizer_state(self) -> list[StateRange]:
         """Return the optimizer state of each updated tensor of the whole model, after the first update."""

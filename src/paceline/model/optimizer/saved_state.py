@@ -2,9 +2,9 @@
 
 A tensor is named `optimizer/NAME/KEY`, for example `optimizer/0.weight/momentum_buffer`. With several optimizers, it is
 named `optimizer.WHICH/NAME/KEY`. If a shard has only a part of a parameter, NAME is the range of that part in the flat
-parameter: `0.weight[3:70]`. If matrices are split, NAME has ranges along a dimension: `0.weight[1@8:16+24:32]`. Both may
-be combined: `0.weight[1@8:16][3:70]` is a range of that part, flattened. State that is not elementwise, such as Adam's
-count of steps, is saved once for each parameter.
+parameter: `0.weight[3:70]`. If matrices are split, NAME has ranges along a dimension: `0.weight[1@8:16+24:32]`. Both
+may be combined: `0.weight[1@8:16][3:70]` is a range of that part, flattened. State that is not elementwise, such as
+Adam's count of steps, is saved once for each parameter.
 
 For a learning-rate schedule, the number of updates is saved. Restoring repeats these updates, which gives the same
 rates for any schedule. For a schedule that depends on a metric, its own `state_dict` is saved.

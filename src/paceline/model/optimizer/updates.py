@@ -18,12 +18,12 @@ def all_work_elementwise(task: Task, module: nn.Module) -> bool:
     return all(works_elementwise(each.build_optimizer(module)) for each in task.by_optimizer().values())
 
 
-class Kept(Protocol):
+class SavedState(Protocol):
     """Saved optimizer state: see `paceline.model.optimizer.saved_state`."""
 
     def fill(self, shard: tuple[int, int], optimizers: FlatOptimizers) -> None: ...
 
-    def laid_out(self, layout: Layout) -> Kept: ...
+    def laid_out(self, layout: Layout) -> SavedState: ...
 
 
 class Updates:
@@ -49,7 +49,7 @@ class Updates:
         self._memory = memory
         self._own = own
         self.by_shard: dict[tuple[int, int], FlatOptimizers] = {}
-        self.kept: Kept | None = None
+        self.kept: SavedState | None = None
         """Saved state of an earlier run. Optimizers created from now on start from it."""
 
     @property

@@ -179,7 +179,7 @@ class Passes:
         except RuntimeError as error:
             if not refuses_counting(error):
                 raise
-            counted.let_go()
+            counted.clear()
             moment.rewind()
             outputs, kept = self._forward(given)
         counted.note(kept.inputs)
@@ -190,8 +190,8 @@ class Passes:
         stays = (again if self._around.recomputes else counted).has
         leaving = () if given.loss_of is not None else tuple(stays(output) for output in outputs)
         counted.note(held)
-        given_bytes = again.let_go()
-        made = counted.let_go() - given_bytes
+        given_bytes = again.clear()
+        made = counted.clear() - given_bytes
         self._bytes[given.samples] = PassBytes(given_bytes, made, kept.nbytes, leaving)
         return outputs, kept
 

@@ -7,6 +7,9 @@ class Details {
   constructor(payload) {
     this.payload = payload;
     this.unpacked = new Map();
+    this.direct = html("input", { type: "checkbox", id: "direct-waits" });
+    this.direct.addEventListener("change", () => this.drawWaits(this.payload.runs[this.shown]));
+    byId("waits").append(html("label", {}, this.direct, " Direct waits"));
     this.places = Object.fromEntries(
       ["waits", "bytes", "topology", "staleness", "rank-shares"].map((id) => [id, drawingPlace(byId(id))]),
     );
@@ -89,16 +92,7 @@ class Details {
   }
 
   drawFigures(run) {
-    explain(byId("waits"), `the rank of a row waited for the rank of a column${grouped(run.waits)}`);
-    drawMatrix(this.places.waits, run.waits, {
-      name: "Waiting times between ranks",
-      format: formatSeconds,
-      tell: (waiter, awaited, value) => ({
-        heading: `${ranksNamed(waiter)} for ${ranksNamed(awaited)}`,
-        rows: [["waited", formatSeconds(value)]],
-      }),
-      empty: "No rank waited for another.",
-    });
+    this.drawWaits(run);
     explain(byId("bytes"), `the rank of a row sent to the rank of a column${grouped(run.bytes)}`);
     drawMatrix(this.places.bytes, run.bytes, {
       name: "Bytes between ranks",
@@ -128,6 +122,24 @@ class Details {
       shares: run.lanes.parts[lane],
     }));
     drawShareBars(this.places["rank-shares"], ranks, this.payload.parts, "Time of each rank");
+  }
+
+  drawWaits(run) {
+    const isDirect = this.direct.checked;
+    const matrix = isDirect ? run.waits : run.causes;
+    const how = isDirect
+      ? "the rank of a row waited for the rank of a column"
+      : "the rank of a row waited because of the rank of a column, directly or through others";
+    explain(byId("waits"), how + grouped(matrix));
+    drawMatrix(this.places.waits, matrix, {
+      name: isDirect ? "Direct waits between ranks" : "Root causes of waits",
+      format: formatSeconds,
+      tell: (waiter, awaited, value) => ({
+        heading: `${ranksNamed(waiter)} ${isDirect ? "for" : "because of"} ${ranksNamed(awaited)}`,
+        rows: [["waited", formatSeconds(value)]],
+      }),
+      empty: isDirect ? "No rank waited for another." : "No rank made others wait.",
+    });
   }
 
   // Legend: the textures of the kinds of spans in the run.

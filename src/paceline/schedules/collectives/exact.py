@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from paceline.costs.transfers import Occupied, Resource, arrival_order
+from paceline.costs.transfers import Resource, arrival_order
 from paceline.schedules.collectives.matching import Match, Position, ScheduleError
 from paceline.schedules.collectives.network import Floats, NetworkCosts
 from paceline.schedules.collectives.plan import GroupPlan, Ints
@@ -108,8 +108,8 @@ def _simulate(
     latency_s: list[float],
     transfer_s: list[float],
     finish: list[float],
-    senders: Sequence[Occupied],
-    receivers: Sequence[Occupied],
+    senders: Sequence[Resource],
+    receivers: Sequence[Resource],
 ) -> list[int]:
     """Run the simulation. Update the last three arguments in place. Return the part that each rank has reached."""
     first, sends, receiving, awaited = rounds.first, rounds.sends, rounds.receiving, rounds.awaited

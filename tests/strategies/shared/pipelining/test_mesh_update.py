@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from pieces_models import gpt_task
+from segmented_models import gpt_task
 from tasks import simulated
 
 import paceline as pl

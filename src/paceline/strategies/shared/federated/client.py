@@ -33,11 +33,10 @@ class Client:
     """One client. Between rounds it stores only its data and its number of local steps."""
 
     def __init__(self, ctx: Context, work: LocalWork, partition: Partition) -> None:
-        targets = ctx.model.data.targets if partition.needs_targets else ctx.model.data.sample_count
         self._ctx = ctx
         self._work = work
-        self._own = partition.parts(targets, len(ctx.workers))[ctx.rank]
-        size = ctx.model.data.batch_of(ctx.rank, 0).total if work.batch is None else work.batch
+        self._own = partition.parts(ctx.targets, len(ctx.workers))[ctx.rank]
+        size = ctx.batch_of(ctx.rank, 0).total if work.batch is None else work.batch
         self._batch_size = max(1, size or len(self._own))
         self._local_steps = Counts(ctx, "local_steps")
 
@@ -66,7 +65,7 @@ class Client:
     async def _train(self, model: Tensor) -> float:
         """Run the local epochs. Return their mean loss."""
         ctx, losses, counts = self._ctx, [], []
-        for batch in ctx.model.data.ahead(self._batches()):
+        async for batch in ctx.batches(self._batches()):
             losses.append(await ctx.model.compute(batch))
             self._work.adjust(ctx.model.gradient, ctx.model.parameters, model)
             await ctx.model.apply(advance=False)

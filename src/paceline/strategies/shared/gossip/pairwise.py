@@ -185,7 +185,7 @@ class Pairwise:
 
 
 def _check(ctx: Context) -> None:
-    samples = ctx.model.data.batch_of(ctx.workers[0], 0).total
+    samples = ctx.batch_of(ctx.workers[0], 0).total
     if samples < len(ctx.workers):
         bound = f"must be at least {len(ctx.workers)}: mode async gives each peer its own slice"
         raise ConfigurationError("batch_size", bound, samples, "use fewer workers")

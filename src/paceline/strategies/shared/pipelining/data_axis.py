@@ -6,6 +6,7 @@ gradients and parameters (stages 2 and 3).
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from paceline.collectives import all_gather, all_reduce, choose_algorithm, reduce_scatter
@@ -30,8 +31,8 @@ class DataAxis(Protocol):
         """Sum the gradients over these ranks."""
         ...
 
-    async def apply(self, norm: float | None) -> None:
-        """Update the parameters, so that every rank has the new ones."""
+    async def apply(self, norm: Callable[[], Awaitable[float]]) -> None:
+        """Update the parameters, so that every rank has the new ones. `norm` returns the global gradient norm."""
         ...
 
 
@@ -56,7 +57,7 @@ class Copies:
         if self._net.size > 1 and self._model.gradient.numel():
             await all_reduce(self._net, self._model.gradient, self._algorithm)
 
-    async def apply(self, norm: float | None) -> None:
+    async def apply(self, norm: Callable[[], Awaitable[float]]) -> None:
         await self._model.apply(norm=norm)
 
 
@@ -74,7 +75,7 @@ class SharedUpdates:
     async def sum(self) -> None:
         await reduce_scatter(self.shared_by, self._model.gradient, parts=self._shards)
 
-    async def apply(self, norm: float | None) -> None:
+    async def apply(self, norm: Callable[[], Awaitable[float]]) -> None:
         await self._model.apply(self.own, norm=norm)
         await all_gather(self.shared_by, self._model.parameters, parts=self._shards)
 
@@ -94,6 +95,6 @@ class ShardedMeshUpdate:
     async def sum(self) -> None:
         pass
 
-    async def apply(self, norm: float | None) -> None:
+    async def apply(self, norm: Callable[[], Awaitable[float]]) -> None:
         await self._model.apply(norm=norm)
         await self._exchange.updated()

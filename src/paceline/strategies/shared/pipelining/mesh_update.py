@@ -7,24 +7,21 @@ global norm counts every parameter once. The first rank receives the whole model
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Awaitable, Sequence
 
 from paceline.collectives import all_reduce, norm_of_squares
 from paceline.collectives.group_reductions import sum_together
 from paceline.collectives.tensors import square_of
-from paceline.context import Context, Net
+from paceline.context import Context, Net, Segment
 from paceline.strategies.shared.pipelining.data_axis import DataAxis
-
-_SHOWN = 2**30  # message tags that no other message uses
-_READY = 2**29
 
 
 class MeshUpdate:
     """One update of a model that several ranks hold together.
 
-    `net` is the ranks of a pipeline, and `held` the segments of each. `row` is all ranks that hold the model together,
-    stage by stage. The ranks of one stage are a tensor group.
+    `net` is the ranks of a pipeline, `segments` the segments of the model, and `held` the numbers of those that each
+    rank holds. `row` is all ranks that hold the model together, stage by stage. The ranks of one stage are a tensor
+    group.
     """
 
     def __init__(
@@ -32,6 +29,7 @@ class MeshUpdate:
         ctx: Context,
         row: Net,
         net: Net,
+        segments: Sequence[Segment],
         held: Sequence[Sequence[int]],
         data: DataAxis,
         tensor: Net | None = None,
@@ -41,34 +39,33 @@ class MeshUpdate:
         `tensor` is the tensor group that sums the gradients of parameters used on sequence shards. None if they are
         summed already.
         """
-        self._ctx = ctx
         self._data = data
         self._tensor = tensor
         self._model = ctx.model
         self._row = row
         self._net = net
+        self._segments = segments
         self._held = held
         self._size = row.size // net.size
         self._tied = self._find_tied()
         """Tied parameters trained by this rank, with the pipeline ranks that hold them."""
         self._foreign = [name for name, ranks in self._tied.items() if ranks[0] != net.rank]
         """Parameters that another rank counts in the norm."""
-        segments = [ctx.model.stages.segments[number] for number in held[net.rank]]
-        names = dict.fromkeys(name for segment in segments for name in segment.partial)
+        names = dict.fromkeys(name for number in held[net.rank] for name in segments[number].partial)
         self._partial = [name for name in names if self._trains(name)]
         if row.rank % self._size:
             self._foreign += [name for name in self._find_whole() if name not in self._foreign]
 
     def _find_whole(self) -> list[str]:
         """Return the parameters that every rank of the tensor group trains as a whole."""
-        segments = [self._model.stages.segments[number] for number in self._held[self._net.rank]]
+        segments = [self._segments[number] for number in self._held[self._net.rank]]
         parted = {name for segment in segments for name in segment.parted}
         names = dict.fromkeys(name for segment in segments for name in segment.parameters)
         return [name for name in names if name not in parted and self._trains(name)]
 
     def _find_tied(self) -> dict[str, list[int]]:
         """Return the tied parameters that this rank trains, with all pipeline ranks that hold them."""
-        segments = self._model.stages.segments
+        segments = self._segments
         names = [set[str]().union(*(segments[s].parameters for s in held)) for held in self._held]
         own = names[self._net.rank]
         shared = set[str]().union(
@@ -100,7 +97,7 @@ class MeshUpdate:
         for name, ranks in self._tied.items():
             await all_reduce(self._net.split(ranks), model.gradient[self._place_of(name)], "ring")
         await self._data.sum()
-        await self._data.apply(await self._norm() if model.clips else None)
+        await self._data.apply(self._norm)
 
     async def _norm(self) -> float:
         """Return the global gradient norm. Each rank adds its own part, and each parameter counts once."""
@@ -113,49 +110,9 @@ class MeshUpdate:
             await all_reduce(self._data.shared_by, square, "ring")
         return await norm_of_squares(self._row, square)
 
-    async def show(self, step: int) -> None:
-        """Collect the whole model on the first rank after a step, if the run inspects it.
-
-        This is a measurement: it starts when all ranks have completed the step, and its time does not count. A moving
-        average needs the weights of every step, so for it the collection is part of training.
-        """
-        row, log = self._row, self._ctx.log
-        if log.inspects(step):
-            await self._await_all()
-            with log.measuring() if row.rank == 0 else nullcontext():
-                await self._bring_together()
-        elif log.inspects(step, average=True):
-            await self._bring_together()
-
-    async def _await_all(self) -> None:
-        """Wait until all ranks have completed the step: the others notify the first rank and wait for its request."""
-        row = self._row
-        nothing = self._model.gradient[:0]
-        if row.rank > 0:
-            await row.send(0, nothing, tag=_READY)
-            await row.recv(0, tag=_READY)
-            return
-        for rank in range(1, row.size):
-            await row.recv(rank, tag=_READY)
-        for rank in range(1, row.size):
-            await row.send(rank, nothing, tag=_READY)
-
-    async def _bring_together(self) -> None:
-        row, stages = self._row, self._model.stages
-        if row.rank > 0:
-            parameters, *buffers = stages.held
-            await row.send(0, parameters, tag=_SHOWN, header=(float(len(buffers)),))
-            for number, buffer in enumerate(buffers):
-                await row.send(0, buffer, tag=_SHOWN + 1 + number)
-            return
-        stages.put(self._held[0], stages.held)
-        for rank in range(1, row.size):
-            message = await row.recv(rank, tag=_SHOWN)
-            count = int(message.header[0])
-            others = [await row.recv(rank, tag=_SHOWN + 1 + number) for number in range(count)]
-            stage, position = divmod(rank, self._size)
-            tensors = [message.tensor, *(each.tensor for each in others)]
-            stages.put(self._held[stage], tensors, position=position)
+    def collect(self, step: int) -> Awaitable[None]:
+        """Collect the whole model on the first rank of the row, if the run inspects it after this step."""
+        return self._model.stages.collect(step, self._row, self._held)
 
 
 def _common(one: slice, other: slice) -> slice:

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from paceline.collectives import broadcast
 from paceline.collectives.mesh import Mesh
-from paceline.context import Batch, Context, Net, Strategy
+from paceline.context import Batch, Context, Net, Segment, Strategy
 from paceline.strategies.shared.pipelining.data_axis import Copies, DataAxis, ShardedMeshUpdate, SharedUpdates
 from paceline.strategies.shared.pipelining.mesh_update import MeshUpdate
 from paceline.strategies.shared.pipelining.segments import Segments, held_segments
@@ -56,19 +56,18 @@ class SegmentedStrategy(Strategy):
 
     async def worker(self, ctx: Context) -> None:
         plan = self.plan(ctx.net.size)
-        stages = _cut(ctx, plan)
+        segments = _cut(ctx, plan)
+        stages = (segments[-1].stage + 1) // plan.chunks
         ranks = plan.data * stages * plan.tensor
         if ctx.net.rank >= ranks:
             await _look_on(ctx)
             return
         mesh = Mesh(ctx.net.split(range(ranks)), data=plan.data, pipeline=stages, tensor=plan.tensor)
-        await _Rank(ctx, plan, mesh).train()
+        await _Rank(ctx, plan, mesh, segments).train()
 
 
-def _cut(ctx: Context, plan: Plan) -> int:
-    """Cut the model. Return the number of stages."""
-    stages = ctx.model.stages
-    stages.cut(
+def _cut(ctx: Context, plan: Plan) -> Sequence[Segment]:
+    return ctx.model.stages.cut(
         ctx.net.size if plan.stages is None else plan.stages,
         plan.cuts,
         chunks=plan.chunks,
@@ -77,24 +76,24 @@ def _cut(ctx: Context, plan: Plan) -> int:
         tensor=plan.tensor,
         sequence=plan.sequence and plan.tensor > 1,
     )
-    return (stages.segments[-1].stage + 1) // plan.chunks
 
 
 class _Rank:
     """One rank of the mesh."""
 
-    def __init__(self, ctx: Context, plan: Plan, mesh: Mesh) -> None:
+    def __init__(self, ctx: Context, plan: Plan, mesh: Mesh, segments: Sequence[Segment]) -> None:
         self._ctx = ctx
         self._plan = plan
+        self._cut = segments
         self._group, self._net, self._tensor = mesh["data"], mesh["pipeline"], mesh["tensor"]
         self._ranks = math.prod(mesh.axes.values())
         size = self._net.size * self._tensor.size
         row = ctx.net.split(range(self._group.rank * size, (self._group.rank + 1) * size))
-        held = held_segments(ctx.model.stages, self._net.size)
+        held = held_segments(segments, self._net.size)
         self._segments, data = self._hold(held[self._net.rank])
         self._stage = Stage(ctx, self._net, plan.chunks, self._segments)
         once = self._tensor if plan.zero < 2 else None  # with ZeRO 2 and 3 they are summed by segment
-        self._update = MeshUpdate(ctx, row, self._net, held, data, once)
+        self._update = MeshUpdate(ctx, row, self._net, segments, held, data, once)
 
     def _hold(self, own: Sequence[int]) -> tuple[Segments, DataAxis]:
         ctx, group, zero = self._ctx, self._group, self._plan.zero
@@ -102,7 +101,7 @@ class _Rank:
         if zero > 1:
             return self._share(own, frees_parameters=zero == 3)
         stages.hold(own, worker=group.rank, position=tensor.rank)
-        segments = Segments(stages, tensor)
+        segments = Segments(stages, self._cut, tensor)
         if zero == 1 and group.size > 1:
             return segments, SharedUpdates(ctx, group)
         return segments, Copies(ctx, group, self._plan.algorithm)
@@ -114,7 +113,7 @@ class _Rank:
             own, worker=group.rank, position=tensor.rank, shared_by=group.size, **frees
         )
         self._exchange = exchange_on(ctx, group, shards, **frees)
-        segments = ZeroStage(ctx.model.stages, tensor, shards, self._exchange, own, **frees)
+        segments = ZeroStage(ctx.model.stages, self._cut, tensor, shards, self._exchange, own, **frees)
         return segments, ShardedMeshUpdate(ctx, group, self._exchange)
 
     async def train(self) -> None:
@@ -123,24 +122,24 @@ class _Rank:
             await self._exchange.begin()
         async for step in ctx.rounds():
             await _follow_buffers(ctx, group)
-            whole = _whole(ctx.model.data.batch_of(0, step))
+            whole = _whole(ctx.batch_of(0, step))
             widest = _part(whole, 0, group.size).count if plan.zero > 1 else None
             batch = _part(whole, group.rank, group.size)
             microbatches = 4 * self._net.size if plan.microbatches is None else plan.microbatches
             await self._stage.compute(batch, microbatches, plan.order, widest=widest)
             await self._update.update()
-            await self._show(step)
+            await self._collect(step)
             if ctx.net.rank == 0:
                 for onlooker in range(self._ranks, ctx.net.size):
                     await ctx.net.send(onlooker, ctx.model.gradient[:0], tag=_NEWS)
 
-    async def _show(self, step: int) -> None:
+    async def _collect(self, step: int) -> None:
         """Collect the model on the first row. If rows shard the parameters, all rows gather them first."""
         is_first = self._group.rank == 0
         if self._plan.zero == 3 and self._ctx.log.inspects(step):
             await self._segments.gather_all(keeps=is_first)
         if is_first:
-            await self._update.show(step)
+            await self._update.collect(step)
 
 
 async def _follow_buffers(ctx: Context, group: Net) -> None:

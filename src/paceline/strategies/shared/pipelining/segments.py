@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Awaitable, Sequence
 from typing import TYPE_CHECKING
 
-from paceline.context import BackwardPart, BoundaryValues, Net, Stages
+from paceline.context import BackwardPart, BoundaryValues, Net, Segment, Stages
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-def held_segments(stages: Stages, ranks: int) -> list[list[int]]:
+def held_segments(segments: Sequence[Segment], ranks: int) -> list[list[int]]:
     """Return the segments of each rank of a pipeline with p ranks: rank k % p holds stage k."""
     held: list[list[int]] = [[] for _ in range(ranks)]
-    for segment in stages.segments:
+    for segment in segments:
         held[segment.stage % ranks].append(segment.number)
     return held
 
@@ -22,12 +22,13 @@ def held_segments(stages: Stages, ranks: int) -> list[list[int]]:
 class Segments:
     """Computes the segments of a stage, with the reductions over its tensor group."""
 
-    def __init__(self, stages: Stages, tensor: Net) -> None:
-        """Group the segments by stage. `tensor` is the ranks that the matrices are split among."""
+    def __init__(self, stages: Stages, segments: Sequence[Segment], tensor: Net) -> None:
+        """Group the segments of the model by stage. `tensor` is the ranks that the matrices are split among."""
         self._stages = stages
+        self._segments = segments
         self._tensor = tensor
         self._of: dict[int, list[int]] = {}
-        for segment in stages.segments:
+        for segment in segments:
             self._of.setdefault(segment.stage, []).append(segment.number)
 
     def forward(self, stage: int, micro: int, given: BoundaryValues) -> Awaitable[BoundaryValues]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from paceline.collectives.group_reductions import reduce_values, sum_together
-from paceline.context import BackwardPart, BoundaryValues, Net, Shards, Stages
+from paceline.context import BackwardPart, BoundaryValues, Net, Segment, Shards, Stages
 from paceline.strategies.shared.pipelining.segments import Segments
 from paceline.strategies.shared.sharding.exchange import Exchange
 from paceline.strategies.shared.sharding.units import completed_by, used_by
@@ -21,6 +21,7 @@ class ZeroStage(Segments):
     def __init__(
         self,
         stages: Stages,
+        segments: Sequence[Segment],
         tensor: Net,
         shards: Shards,
         exchange: Exchange,
@@ -28,7 +29,7 @@ class ZeroStage(Segments):
         *,
         frees_parameters: bool,
     ) -> None:
-        super().__init__(stages, tensor)
+        super().__init__(stages, segments, tensor)
         self._shards = shards
         self._exchange = exchange
         self._frees = frees_parameters
@@ -42,13 +43,13 @@ class ZeroStage(Segments):
         """
         seen: set[str] = set()
         for number in held:
-            own = [name for name in stages.segments[number].partial if name not in seen]
+            own = [name for name in segments[number].partial if name not in seen]
             self._partial[number] = own
             seen.update(own)
 
     async def forward(self, stage: int, micro: int, given: BoundaryValues) -> BoundaryValues:
         for number in self._of[stage]:
-            segment = self._stages.segments[number]
+            segment = self._segments[number]
             self._wanted[number, micro] = given.wanted
             await self._gather(number)
             given = await self._stages.forward([number], micro, given)
@@ -61,7 +62,7 @@ class ZeroStage(Segments):
         self, stage: int, micro: int, gradients: Sequence[Tensor], part: BackwardPart
     ) -> Sequence[Tensor]:
         for number in reversed(self._of[stage]):
-            segment = self._stages.segments[number]
+            segment = self._segments[number]
             await self._gather(number)
             gradients = await self._stages.backward([number], micro, gradients, part)
             self._free(number)

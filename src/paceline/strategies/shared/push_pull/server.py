@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from paceline.collectives import gradient_norm
 from paceline.collectives.tensors import cut, spare_like, weigh
-from paceline.context import ANY, Combine, Context, Message, Sending
+from paceline.context import ANY, Combine, Context, Message
 from paceline.errors import ConfigurationError, DeadlineError, MismatchError, PeerLost
 from paceline.strategies.shared.counts import Counts
 from paceline.strategies.shared.push_pull.order import Order
@@ -39,7 +39,6 @@ class Server:
         self.net, self.model = ctx.net, ctx.model
         self.servers = servers
         self.policy = policy
-        self._servers_net = ctx.net.split(servers) if ctx.model.clips else None
         number, shards = servers.index(ctx.rank), ctx.model.shards(len(servers))
         self.shard = shards[number]
         ctx.model.place(parameters="lent")
@@ -48,14 +47,13 @@ class Server:
         self._gradient = cut(ctx.model.gradient, shards)[number]
         self._length = self.shard.stop - self.shard.start
         self.version = ctx.model.version
-        self.batch_of = ctx.model.data.batch_of
+        self.batch_of = ctx.batch_of
         # An update takes one gradient of every worker: each is added to the sum as it is received, in order of ranks.
         self._adds_up = policy.takes_all(len(ctx.workers))
         # Each gradient is one update, so it can be received straight into the gradient buffer.
         self._sums_nothing = policy.k == 1 and ctx.rank == servers[0]
         # The buffer then already contains the mean of the update.
         self._weighs = not self._adds_up and (staleness_aware or not self._sums_nothing)
-        self._sending: list[Sending] = []  # sends of parameters that may still be in progress
         self._spare: list[Tensor] = []  # memory of gradients that have been summed, for reuse
         self._farewells: set[int] = set()
         self._staleness_aware = staleness_aware
@@ -96,19 +94,17 @@ class Server:
             weigh(self._gradient, self._weighted(in_order(pushes)))
             for push in pushes:
                 self.discard(push)
-        norm = await gradient_norm(self._servers_net, self._gradient) if self._servers_net else None
-        for sending in self._sending:
-            if not sending.done:  # most are done; the others are copied, so that they send the old parameters
-                await sending.detach()
-        self._sending.clear()
-        await self.model.apply(self.shard, norm=norm, of=[push.batch for push in pushes])
+        await self.model.apply(self.shard, norm=self._norm, of=[push.batch for push in pushes])
         self.version += 1
 
+    def _norm(self) -> Awaitable[float]:
+        return gradient_norm(self.net.split(self.servers), self._gradient)
+
     def hand_out(self, workers: Sequence[int], version: int, *, ends: bool = False) -> None:
-        """Start sending the shard to workers, without waiting."""
+        """Start sending the shard to workers, without waiting. The next update copies what is not sent by then."""
         start, send, shard, header = self.ctx.start, self.net.send, self._parameters, (version, not ends)
         for worker in workers:
-            self._sending.append(start(send(worker, shard, tag=PARAMETERS, header=header)))  # type: ignore[arg-type]
+            start(send(worker, shard, tag=PARAMETERS, header=header))
 
     async def wait_for_farewells(self, workers: Sequence[int]) -> None:
         """Receive farewells from all workers, and drop what they pushed before they received STOP.

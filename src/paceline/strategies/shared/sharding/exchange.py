@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from paceline.collectives import all_gather, reduce_own_shard, reduce_scatter
+from paceline.collectives.tensors import overwrite
 from paceline.context import Context, Net, Shards
 
 if TYPE_CHECKING:
@@ -51,13 +52,12 @@ class ByMessages:
         pass
 
     async def gather(self, unit: int) -> None:
-        await all_gather(self._net, self._shards.gather(unit), parts=self._parts[unit])
-        self._shards.ready(unit)
+        with self._shards.gather(unit) as whole:
+            await all_gather(self._net, whole, parts=self._parts[unit])
 
     async def scatter(self, unit: int) -> None:
-        gradient = self._shards.gradient(unit)
-        own = await reduce_scatter(self._net, gradient, parts=self._parts[unit])
-        self._shards.keep(unit, own)
+        with self._shards.gradient(unit) as (whole, own):
+            overwrite(own, await reduce_scatter(self._net, whole, parts=self._parts[unit]))
 
     async def updated(self) -> None:
         if not self._frees:
@@ -96,21 +96,17 @@ class ByMemory:
         await self._parameters.barrier()
 
     async def gather(self, unit: int) -> None:
-        whole = self._shards.gather(unit)
-        for rank, part in enumerate(self._parts[unit]):
-            if rank != self._net.rank and part.start < part.stop:
-                await self._parameters.reduce(self._columns[rank][unit], [rank], into=whole[part])
-        self._shards.ready(unit)
+        with self._shards.gather(unit) as whole:
+            for rank, part in enumerate(self._parts[unit]):
+                if rank != self._net.rank and part.start < part.stop:
+                    await self._parameters.reduce(self._columns[rank][unit], [rank], into=whole[part])
 
     async def scatter(self, unit: int) -> None:
         parts = self._parts[unit]
         await self._gradients.barrier()  # wait until all ranks have read this rank's previous gradient
         row = self._gradients.tensor[self._net.rank, : parts[-1].stop]
-        written = self._shards.gradient(unit, into=row)[parts[self._net.rank]]
-        space = self._shards.space(unit)
-        own = written if space is None else space
-        await reduce_own_shard(self._net, self._gradients, parts[self._net.rank], into=own)
-        self._shards.keep(unit, own)
+        with self._shards.gradient(unit, into=row) as (_, own):
+            await reduce_own_shard(self._net, self._gradients, parts[self._net.rank], into=own)
 
     async def updated(self) -> None:
         await self._parameters.barrier()

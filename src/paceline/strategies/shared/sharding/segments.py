@@ -60,7 +60,7 @@ class SharedSegments:
 
     async def compute(self, batch: Batch, microbatches: int | None) -> None:
         """Compute the gradient of a batch: this rank's shard of each segment, summed over all ranks."""
-        widest = self._ctx.model.data.batch_of(0, batch.step).count
+        widest = self._ctx.batch_of(0, batch.step).count
         with self._stages.batch(batch, microbatches, widest=widest) as micros:
             passes = self._passes(micros)
             await self._have(passes[0])

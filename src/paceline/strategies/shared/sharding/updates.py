@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from paceline.collectives import all_gather, gradient_norm, reduce_own_shard, reduce_scatter
 from paceline.context import Context
 from paceline.strategies.shared.buffers import follow_buffers
@@ -22,7 +24,7 @@ async def share_by_memory(ctx: Context) -> None:
         await follow_buffers(ctx)
         await model.compute(batch, weight=batch.weight)
         await reduce_own_shard(net, gradients, shard, into=own)
-        await model.apply(shard, norm=await gradient_norm(net, own) if model.clips else None)
+        await model.apply(shard, norm=partial(gradient_norm, net, own))
         await parameters.barrier()
 
 
@@ -37,6 +39,5 @@ async def share_by_messages(ctx: Context) -> None:
         await follow_buffers(ctx)
         await model.compute(batch, weight=batch.weight)
         own = await reduce_scatter(net, model.gradient, parts=shards)
-        norm = await gradient_norm(net, own) if model.clips else None
-        await model.apply(shards[net.rank], norm=norm)
+        await model.apply(shards[net.rank], norm=partial(gradient_norm, net, own))
         await all_gather(net, model.parameters, parts=shards)

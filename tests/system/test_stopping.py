@@ -5,12 +5,12 @@ import signal
 
 import pytest
 import torch
-from kept_runs import STEPS, KeptRun, the_task
+from checkpointed_runs import STEPS, CheckpointedRun, the_task
 from tasks import a_task, simulated
 
 import paceline as pl
 from paceline.checkpoints import Store
-from paceline.clusters.base import stopping
+from paceline.system import stopping
 
 
 class Signals:
@@ -82,7 +82,7 @@ def test_processes_stop_too_and_go_on(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 1), (signal.SIGTERM, 143)])
 def test_a_driver_that_is_signalled_says_how_to_go_on(signum, code, tmp_path):
-    with KeptRun(tmp_path) as run:
+    with CheckpointedRun(tmp_path) as run:
         run.wait_for_checkpoint()
         run.send(signum)
         ended, said = run.end()

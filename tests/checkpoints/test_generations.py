@@ -2,7 +2,7 @@
 
 import pytest
 
-from paceline.clusters.base.generations import NEVER, GenerationPlan
+from paceline.checkpoints.generations import NEVER, GenerationPlan
 
 
 @pytest.mark.parametrize(("first", "end"), [(0, 4), (3, 4), (4, 8), (9, 12)])

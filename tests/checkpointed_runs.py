@@ -13,7 +13,7 @@ from torch import nn
 import paceline as pl
 from paceline.checkpoints import Store
 
-__all__ = ["STEPS", "KeptRun", "the_task"]
+__all__ = ["STEPS", "CheckpointedRun", "the_task"]
 
 STEPS = 300
 
@@ -21,7 +21,7 @@ SCRIPT = """
 import sys
 sys.path[:0] = [sys.argv[2]]
 import paceline as pl
-from kept_runs import the_task
+from checkpointed_runs import the_task
 
 if __name__ == "__main__":
     pl.train(
@@ -43,7 +43,7 @@ def the_task():
     )
 
 
-class KeptRun:
+class CheckpointedRun:
     """The script, run once. As a context manager it leaves no process behind."""
 
     def __init__(self, folder, spec="all-reduce", steps=STEPS):

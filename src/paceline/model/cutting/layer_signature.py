@@ -15,7 +15,7 @@ _CODE = (types.FunctionType, types.BuiltinFunctionType)
 _OWN = ("_parameters", "_buffers", "_modules")
 
 
-def likeness(layer: nn.Module) -> Hashable | None:
+def layer_signature(layer: nn.Module) -> Hashable | None:
     """Return a key that is equal for layers that compute the same function of different parameters.
 
     None if the layer has an attribute that cannot be compared.

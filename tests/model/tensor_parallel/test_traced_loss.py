@@ -6,7 +6,7 @@ import pytest
 import torch
 from by_hand import compute_whole
 from conformance.cases import one_in
-from pieces_models import gpt_task
+from segmented_models import gpt_task
 from tensor_by_hand import compute_in_parts, cut_in
 from tensor_models import language_task
 from torch import nn

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from paceline.model.cutting.alike import likeness, shapes_of
+from paceline.model.cutting.layer_signature import layer_signature, shapes_of
 
 
 class Scaled(nn.Module):
@@ -23,8 +23,8 @@ class Scaled(nn.Module):
     ],
 )
 def test_layers_that_are_made_alike_are_alike_whatever_their_numbers(make):
-    assert likeness(make()) is not None
-    assert likeness(make()) == likeness(make())
+    assert layer_signature(make()) is not None
+    assert layer_signature(make()) == layer_signature(make())
 
 
 @pytest.mark.parametrize(
@@ -43,14 +43,14 @@ def test_layers_that_are_made_alike_are_alike_whatever_their_numbers(make):
     ],
 )
 def test_layers_that_differ_in_anything_are_not_alike(one, other):
-    assert likeness(one) != likeness(other)
+    assert layer_signature(one) != layer_signature(other)
 
 
 def test_what_cannot_be_compared_is_like_nothing():
     hooked = nn.Linear(2, 3)
     hooked.register_forward_hook(lambda *_: None)
     for layer in (hooked, Scaled(1, [1]), Scaled(1, object()), Scaled(1, torch.ones(2))):
-        assert likeness(layer) is None
+        assert layer_signature(layer) is None
 
 
 def test_shapes_tell_tensors_apart_but_not_their_numbers():

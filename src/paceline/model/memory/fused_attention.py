@@ -1,0 +1,44 @@
+"""Memory of fused attention.
+
+Devices compute `scaled_dot_product_attention` as one operation. It stores its inputs, its output and one number per
+query, but no matrix of all pairs of tokens. On the meta device torch decomposes it, and would store that matrix. A
+model that computes the matrix itself stores it on every device, and its operations move it: memory and time agree.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+from torch.overrides import TorchFunctionMode
+
+_ATTENTION = (scaled_dot_product_attention, torch.ops.aten.scaled_dot_product_attention.default)
+
+
+class FusedAttention(TorchFunctionMode):
+    """Context in which attention on the meta device stores what it stores as one operation."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func not in _ATTENTION:
+            return func(*args, **(kwargs or {}))
+        given = dict(zip(("query", "key", "value"), args, strict=False)) | (kwargs or {})
+        inputs = [given[name] for name in ("query", "key", "value")]
+        if not all(each.is_meta for each in inputs):
+            return func(*args, **(kwargs or {}))
+        return _Fused.apply(*inputs)  # type: ignore[no-untyped-call]
+
+
+class _Fused(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        rows = query.shape[:-1]
+        made = query.new_empty([*rows, value.shape[-1]])
+        sums = query.new_empty(rows, dtype=torch.promote_types(query.dtype, torch.float32))
+        ctx.save_for_backward(query, key, value, made, sums)
+        return made
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, ...]:
+        return tuple(torch.empty_like(each) for each in ctx.saved_tensors[:3])
