@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,7 +11,8 @@ from paceline.model.cutting.layers import Layers
 
 GPT3 = {"layers": 96, "hidden": 12288, "heads": 96, "sequence": 2048, "vocabulary": 51200}
 SMALL = {"layers": 2, "hidden": 8, "heads": 2, "sequence": 4, "vocabulary": 10}
-A100S = {"math": "none", "device": pl.devices.A100, "link": pl.Link.ideal()}
+PLAIN = replace(pl.devices.A100, efficiency=0.5, memory_efficiency=1.0, launch=0.0)
+A100S = {"math": "none", "device": PLAIN, "link": pl.Link.ideal()}
 
 
 def parameters_of(task):

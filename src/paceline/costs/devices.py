@@ -2,14 +2,16 @@
 
 Peaks are from NVIDIA's data sheets, for dense products of 16-bit numbers: "A100 Tensor Core GPU" (SXM, 80 GB:
 312 Tflop/s, 2,039 GB/s), "H100 Tensor Core GPU" (SXM, without sparsity: 989 Tflop/s, 3.35 TB/s), "V100 Tensor Core GPU"
-(SXM2, 32 GB: 125 Tflop/s, 900 GB/s). No program reaches these peaks. Narayanan et al. (SC 2021) measured 44 to 52 % of
-an A100's peak over whole runs of Megatron-LM, so the default efficiency is one half. To change it, write
-`dataclasses.replace(pl.devices.A100, efficiency=0.45)`.
+(SXM2, 32 GB: 125 Tflop/s, 900 GB/s). No program reaches these peaks.
+
+The constants of the A100 are fitted to half of 387 published runs of Megatron-LM by `python -m benchmarks.published
+--fit`: see docs/predict.md. Those of the V100 are the same. An H100 reaches less of its peak, because power limits its
+clock: 0.6 is an estimate. To change one, write `dataclasses.replace(pl.devices.A100, efficiency=0.45)`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from paceline.costs.units import check_positive, parse_bandwidth, parse_bytes, parse_seconds
 from paceline.errors import ConfigurationError, UnknownNameError
@@ -59,9 +61,19 @@ class Device:
         return f"{self.name} at {self.efficiency:.0%} of {self.flops / 1e12:g} Tflop/s"
 
 
-A100 = Device(name="A100", flops=312e12, memory_bytes_per_s=2.039e12, memory_bytes=80 * 10**9)
-H100 = Device(name="H100", flops=989e12, memory_bytes_per_s=3.35e12, memory_bytes=80 * 10**9)
-V100 = Device(name="V100", flops=125e12, memory_bytes_per_s=0.9e12, memory_bytes=32 * 10**9)
+A100 = Device(
+    name="A100",
+    flops=312e12,
+    efficiency=0.78,
+    memory_bytes_per_s=2.039e12,
+    memory_efficiency=0.65,
+    memory_bytes=80 * 10**9,
+    launch="52us",
+)
+H100 = replace(
+    A100, name="H100", flops=989e12, efficiency=0.6, memory_bytes_per_s=3.35e12, memory_bytes=80 * 10**9
+)
+V100 = replace(A100, name="V100", flops=125e12, memory_bytes_per_s=0.9e12, memory_bytes=32 * 10**9)
 
 
 def CPU(  # noqa: N802

@@ -95,7 +95,6 @@ class Attention(nn.Module):
         made: Tensor = self.out(attended.transpose(1, 2).flatten(2))
         return made
 
-
     def _attended(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """Attend with a matrix of all pairs of tokens."""
         if self.groups > 1:

@@ -16,8 +16,8 @@ from typing import Any
 from torch import nn
 
 from paceline.context import GroupReduction
-from paceline.model.cutting.layer_signature import likeness
 from paceline.model.cutting.chain import is_chain, layers_in
+from paceline.model.cutting.layer_signature import layer_signature
 from paceline.model.cutting.parts import Part
 from paceline.model.tensor_parallel.spec import Shares
 
@@ -38,7 +38,7 @@ def shortened(module: nn.Module) -> nn.Module:
 def _runs(module: nn.Module) -> Iterator[list[tuple[str, nn.Module]]]:
     """Yield the runs of equal layers, each with their names."""
     layers = enumerate(module.named_children())
-    keys = [(likeness(layer) or number, name, layer) for number, (name, layer) in layers]
+    keys = [(layer_signature(layer) or number, name, layer) for number, (name, layer) in layers]
     for _, run in groupby(keys, key=lambda each: each[0]):
         yield [(name, layer) for _, name, layer in run]
 
@@ -84,7 +84,9 @@ class Expanded:
         self.shares: Shares | None = getattr(short, "shares", None)
         if self.shares is not None:
             split = self.shares.of
-            self.shares = Shares(self.shares.size, {new: split[old] for new, old in renamed.items() if old in split})
+            self.shares = Shares(
+                self.shares.size, {new: split[old] for new, old in renamed.items() if old in split}
+            )
         self.partial = frozenset(new for new, old in renamed.items() if old in getattr(short, "partial", ()))
         forced = set(getattr(short, "forced", ()))
         self.forced = tuple(
@@ -112,7 +114,9 @@ class Expanded:
     def gradient_reductions(self, before: int, place: int) -> tuple[GroupReduction, ...]:
         """See `Sharded.gradient_reductions`."""
         end = self.sources[place - 1] + 1
-        found: tuple[GroupReduction, ...] = self._short.gradient_reductions(max(0, end - (place - before)), end)
+        found: tuple[GroupReduction, ...] = self._short.gradient_reductions(
+            max(0, end - (place - before)), end
+        )
         return found
 
 

@@ -16,13 +16,14 @@ from torch import nn
 from paceline.data.batches import GlobalBatches
 from paceline.data.samples import Samples
 from paceline.errors import ConfigurationError
-from paceline.model.cutting.layer_signature import likeness, shapes_of
 from paceline.model.cutting.cut import Cut
+from paceline.model.cutting.layer_signature import layer_signature, shapes_of
 from paceline.model.cutting.layers import Layers, few_samples
 from paceline.model.cutting.whole import without_data
 from paceline.model.engines.shape_model import ShapeModel
 from paceline.model.memory.shape_segments import segment_bytes
 from paceline.model.memory.shapes import resized, tried
+from paceline.model.stages.passes import PassBytes
 from paceline.planner.collapsed import Expanded, chain_names, shortened
 from paceline.task.task import Task
 
@@ -108,22 +109,32 @@ class TaskFacts:
     def _key(self, short: nn.Module, tensor: int, sequence: bool) -> Hashable | None:
         """Return a key that is equal for models with equal facts. None if models cannot be compared."""
         task, names = self.task, chain_names(short)
-        kinds = tuple(likeness(short.get_submodule(name)) for name in names)
+        kinds = tuple(layer_signature(short.get_submodule(name)) for name in names)
         if not names or None in kinds or not isinstance(task.loss, Hashable):
             return None
         tied = len(list(short.parameters())) == len(list(short.named_parameters(remove_duplicate=False)))
         plan = repr(task.tensor_plan)
-        return kinds, tuple(names), shapes_of(self.few), task.loss, task.recompute, plan, tied, tensor, sequence
+        return (
+            kinds,
+            tuple(names),
+            shapes_of(self.few),
+            task.loss,
+            task.recompute,
+            plan,
+            tied,
+            tensor,
+            sequence,
+        )
 
     def _stored(self, module: nn.Module, layers: Layers) -> list[Stored]:
         """Measure the activations of each layer with one sample and with two. Parts of a layer have equal shares."""
         cut = layers.in_one_stage(_layer_starts(layers, module))
         shapes = ShapeModel(self.task, module)
-        one, two = (
-            tried(lambda n=n: segment_bytes(shapes, cut, resized(self.few, n))) for n in (1, 2)
-        )
+        one, two = (_measured(shapes, cut, resized(self.few, samples)) for samples in (1, 2))
         if one is None or two is None:
-            raise ConfigurationError("model", "must run without data", type(self.module).__name__, "see docs/shapes.md")
+            raise ConfigurationError(
+                "model", "must run without data", type(self.module).__name__, "see docs/shapes.md"
+            )
         found: list[Stored] = []
         for number, (a, b) in enumerate(zip(one, two, strict=True)):
             parts = cut.bounds[number + 1] - cut.bounds[number]
@@ -146,13 +157,20 @@ def facts_of(task: Task) -> TaskFacts:
     return _tasks[id(task)]
 
 
+def _measured(shapes: ShapeModel, cut: Cut, content: Any) -> list[PassBytes] | None:
+    found: list[PassBytes] | None = tried(lambda: segment_bytes(shapes, cut, content))
+    return found
+
+
 def _layer_starts(layers: Layers, module: nn.Module) -> list[int]:
     """Return the places at which the layers of a chain begin, where a cut is possible."""
     parts = layers.model.parts
     names = chain_names(module)
     of = [next((n for n in names if f"{part.name}.".startswith(f"{n}.")), "") for part in parts]
     return [
-        place for place in range(1, len(parts)) if of[place] != of[place - 1] and not parts[place - 1].obstacle
+        place
+        for place in range(1, len(parts))
+        if of[place] != of[place - 1] and not parts[place - 1].obstacle
     ]
 
 

@@ -20,8 +20,6 @@ from paceline.schedules.pipeline import ORDERS
 from paceline.schedules.pipeline.timing import ActivationBytes, StageCosts, peak_activations, steady_ends_s
 from paceline.strategies.shared.pipelining.program import Plan
 
-_FINER = 4
-
 
 class PassCost(NamedTuple):
     """Seconds of one pass of a micro-batch through a stage."""
@@ -69,8 +67,8 @@ class MeshStep:
         """Return the cost of a pass through a stage."""
         compute_s = communicate_s = 0.0
         for segment in self._stages[stage]:
-            key = (work, segment.flops, segment.moved_bytes, segment.launches, segment.values_out)
-            key = (*key, segment.reductions, segment.gradient_reductions, segment.number == 0)
+            costs = segment.flops, segment.moved_bytes, segment.launches, segment.values_out
+            key = work, *costs, segment.reductions, segment.gradient_reductions
             found = self._known.get(key)
             if found is None:
                 found = self._known[key] = self._segment_pass(work, segment)
@@ -209,7 +207,10 @@ class MeshStep:
         if not self.facts.task.recompute:
             return ActivationBytes(sum(_at(each.kept, self.samples) for each in own))
         made = [
-            sum(_at(each.made, self.samples) for each in self.stored[slice(*self.cut.bounds[s.number : s.number + 2])])
+            sum(
+                _at(each.made, self.samples)
+                for each in self.stored[slice(*self.cut.bounds[s.number : s.number + 2])]
+            )
             for s in self._stages[stage]
         ]
         return ActivationBytes(sum(_at(each.given, self.samples) for each in own), sum(made), max(made))

@@ -6,15 +6,15 @@ its network card.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 
 from paceline.clusters.simulated.simulated import Simulated
 from paceline.collectives.patterns import choose_schedule
-from paceline.costs import Link
 from paceline.schedules.collectives import group_plan
 from paceline.schedules.collectives.network import PerMessage
 from paceline.schedules.collectives.timing import time_schedule
@@ -40,22 +40,33 @@ class Places:
     def rank(self, row: int, stage: int, position: int = 0) -> int:
         return (row * self.stages + stage) * self.tensor + position
 
-    def host(self, rank: int) -> int:
-        return rank * self.cluster.hosts // self.ranks
+    @cached_property
+    def hosts(self) -> tuple[int, ...]:
+        """Host of each rank."""
+        return self.cluster.fabric.place(self.cluster.workers, self.cluster.workers)
 
-    @property
+    def host(self, rank: int) -> int:
+        return self.hosts[rank]
+
+    @cached_property
     def per_host(self) -> int:
-        return -(-self.ranks // self.cluster.hosts)
+        """Number of ranks on the fullest host."""
+        return max(Counter(self.hosts).values())
+
+    @cached_property
+    def _shared_s(self) -> tuple[float, float]:
+        """Seconds per byte of a card and of the switch."""
+        return self.cluster.fabric.seconds_per_byte(self.hosts)
 
     def message(self, one: int, other: int, nbytes: float, senders: int) -> Message:
         """Return the costs of a message, while `senders` ranks of the host send to other hosts."""
-        crosses = self.host(one) != self.host(other)
-        link = self.cluster.between if crosses or self.cluster.hosts == 1 else self.cluster.inside
-        return link.latency_s, nbytes * self._per_byte_s(link, senders if crosses else 0)
-
-    def _per_byte_s(self, link: Link, senders: int) -> float:
-        card: float | None = getattr(self.cluster, "card_bytes_per_s", None)
-        return link.seconds_per_byte if not card else max(link.seconds_per_byte, senders / card)
+        if self.host(one) == self.host(other):
+            link = self.cluster.between if self.cluster.hosts == 1 else self.cluster.memory
+            return link.latency_s, nbytes * link.seconds_per_byte
+        link, (card_s, switch_s) = self.cluster.between, self._shared_s
+        everybody = senders * self.cluster.fabric.count
+        per_byte_s = max(link.seconds_per_byte, senders * card_s, everybody * switch_s)
+        return link.latency_s, nbytes * per_byte_s
 
     def between_stages(self, stage: int, nbytes: float) -> Message:
         """Return the costs of the messages from a stage to the next one. Each rank sends to its counterpart."""
@@ -85,7 +96,7 @@ class Places:
         pairs = zip(members, [*members[1:], members[0]], strict=True)
         hops = [self.message(a, b, nbytes / size, groups) for a, b in pairs]
         mean_s = sum(latency + carry for latency, carry in hops) / size
-        return rounds * max(mean_s, max(carry for _, carry in hops))
+        return rounds * max(mean_s, *(carry for _, carry in hops))
 
     def data_groups(self) -> int:
         """Return how many data groups have a member on a host: their rings share its network card."""
@@ -102,7 +113,9 @@ class Places:
         if algorithm == "ring":
             return self.ring_s(members, nbytes, 2, self.data_groups())
         senders = self.per_host if algorithm == "hierarchical" else self.data_groups()
-        near, far = (self.message(members[0], other, 1.0, senders) for other in (members[0], _far(members, hosts)))
+        near, far = (
+            self.message(members[0], other, 1.0, senders) for other in (members[0], _far(members, hosts))
+        )
         return _scheduled_s(algorithm, tuple(hosts), round(nbytes), near, far)
 
 

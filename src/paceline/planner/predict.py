@@ -46,9 +46,7 @@ def predict(task: Task, strategy: str | Strategy, cluster: Cluster) -> Predictio
     )
 
 
-def predicted_parts(
-    task: Task, strategy: str | Strategy, cluster: Cluster
-) -> tuple[list[MeshStep], Parts]:
+def predicted_parts(task: Task, strategy: str | Strategy, cluster: Cluster) -> tuple[list[MeshStep], Parts]:
     """Predict the seconds only. Return the steps with the larger and smaller micro-batches, and the parts."""
     chosen = parse(strategy)
     simulated, device = _checked(cluster)
@@ -76,14 +74,7 @@ def _steps(
     if stages is None:
         layers, _ = facts.layers(plan.tensor, sequence=False)
         stages = min(cluster.workers, max(1, layers.most // plan.chunks))
-    used = plan.data * stages * plan.tensor
-    hosts = cluster if used == cluster.workers else replace(cluster, workers=used, hosts=_hosts(cluster, used))
-    return mesh_steps(facts, plan, Places(hosts, plan.data, stages, plan.tensor), device)
-
-
-def _hosts(cluster: Simulated, used: int) -> int:
-    """Return the number of hosts with a rank, if fewer ranks than workers are used."""
-    return max(1, -(-used * cluster.hosts // cluster.workers))
+    return mesh_steps(facts, plan, Places(cluster, plan.data, stages, plan.tensor), device)
 
 
 def _plan_of(strategy: Strategy, workers: int) -> Plan:
