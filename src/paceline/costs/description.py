@@ -60,7 +60,7 @@ class ClusterDescription:
             raise ConfigurationError("hosts", "must be at least one host", [], "give their number")
         if self.device is not None and self.compute is not None:
             remedy = "a device's seconds are counted, those of compute are given: omit one of them"
-            raise ConfigurationError("compute", "must not be given with a device", str(self.compute), remedy)
+            raise ConfigurationError("compute", "must not be given with a device", self.compute, remedy)
         if self.price_per_hour is not None:
             check_positive(self.price_per_hour, "price_per_hour", "write 32.77, the price of one host")
         Stragglers(slow=self.slow, delay=self.delay).check(self.workers)

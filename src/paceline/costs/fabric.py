@@ -66,9 +66,18 @@ class Fabric:
             return tuple(rank % self.hosts for rank in range(ranks))
         return tuple(rank * self.hosts // ranks for rank in range(ranks))
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether cards or the switch can be a bottleneck."""
+        return self.card is not None or self.oversubscription > 1
+
+    def link_of(self, host: int, other: int) -> Link:
+        """Return the link between ranks of two hosts, or of one."""
+        return self.inside if host == other else self.link
+
     def shared(self, hosts: Sequence[int]) -> SharedLinks | None:
         """Return the cards and the switch in their initial state. None if they are never a bottleneck."""
-        if self.card is None and self.oversubscription == 1:
+        if not self.is_shared:
             return None
         return SharedLinks(hosts, *self.seconds_per_byte(hosts))
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from paceline.context import Combine
 from paceline.costs.link import Link
-from paceline.costs.transfers import Resource, arrival_order
+from paceline.costs.transfers import Resource, SharedLinks, arrival_order
 from paceline.links import clock
 from paceline.links.frames import Header
 from paceline.links.memory.bells import Bells
@@ -38,10 +38,12 @@ class EmulatedPort(Port):
         on_received: Callable[[RecvOperation], None],
         *,
         links: Sequence[Link],
+        shared: SharedLinks | None = None,
     ) -> None:
-        """`links` has the emulated link to each rank."""
+        """`links` has the emulated link to each rank. `shared` are cards and a switch between emulated hosts."""
         super().__init__(rank, ranks, ways, bells, on_sent, on_received)
         self._links = links
+        self._shared = shared
         self._output, self._input = Resource(), Resource()
         self._landed = 0
         # Messages that have not begun to arrive, as a heap by arrival order, and messages in the port, in its order.
@@ -61,7 +63,12 @@ class EmulatedPort(Port):
 
     def begin(self, operation: PacedSend) -> None:
         """Give a message its turn in the port out, and let its bytes go."""
-        operation.began_s = start_s = self._output.occupy(clock.now(), self.carry_s(operation, operation.to))
+        now_s, carry_s = clock.now(), self.carry_s(operation, operation.to)
+        operation.began_s = start_s = self._output.occupy(now_s, carry_s)
+        if self._shared is not None and self._shared.crosses(self.rank, operation.to):
+            left_s = self._shared.leave(self.rank, now_s, operation.nbytes)
+            self._output.free_s = max(self._output.free_s, left_s)
+            start_s = max(start_s, self._output.free_s - self._shared.flow_s(operation.nbytes, carry_s))
         operation.ended_s = self._output.free_s
         operation.begins_s = start_s + self._links[operation.to].latency_s
         self._way_out(operation.to).queue.append(operation)
@@ -112,7 +119,12 @@ class EmulatedPort(Port):
 
     def _enter(self, packet: RecvOperation) -> None:
         header = _header(packet)
-        begins_s = self._input.occupy(header.begins_s, self.carry_s(header, packet.source))
+        carry_s = self.carry_s(header, packet.source)
+        begins_s = self._input.occupy(header.begins_s, carry_s)
+        if self._shared is not None and self._shared.crosses(packet.source, self.rank):
+            card_s = self._shared.enter(self.rank, header.begins_s, header.nbytes)
+            self._input.free_s = max(self._input.free_s, card_s)
+            begins_s = max(begins_s, self._input.free_s - carry_s)
         packet.header = header._replace(begins_s=begins_s)
         packet.ended_s = self._input.free_s
         self._in_port.append(packet)

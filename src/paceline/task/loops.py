@@ -198,7 +198,8 @@ def check_loop_numbers(
         _check_count("schedule_every", schedule_every, 'or write "step" or "epoch"')
 
 
-def check_recompute(recompute: object, *, compiles: bool) -> None:
+def check_memory_options(recompute: object, master_dtype: object, *, compiles: bool) -> None:
+    _check_master_dtype(master_dtype)
     require(isinstance(recompute, bool), "recompute", "must be True or False", recompute, "or omit it")
     remedy = "choose one of the two"
     require(
@@ -206,7 +207,7 @@ def check_recompute(recompute: object, *, compiles: bool) -> None:
     )
 
 
-def check_master_dtype(dtype: object) -> None:
+def _check_master_dtype(dtype: object) -> None:
     wide = dtype is None or getattr(dtype, "is_floating_point", False)
     bound = "must be a floating-point dtype of torch"
     require(wide, "master_dtype", bound, dtype, "write torch.float32, or omit it")

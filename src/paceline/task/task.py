@@ -32,10 +32,9 @@ from paceline.task.loops import (
     build_modules,
     check_all_trained,
     check_loop_numbers,
-    check_master_dtype,
+    check_memory_options,
     check_models,
     check_optimizers,
-    check_recompute,
     check_step,
     copied,
     model_names,
@@ -123,8 +122,7 @@ class Task:
     """Whether to recompute activations in the backward pass, segment by segment (activation checkpointing). This takes
     less memory and more time, and gives the same bits. See docs/memory.md."""
     master_dtype: dtype | None = None
-    """Dtype of a separate master copy of the parameters and of the optimizer state, in simulations without
-    computation: torch.float32 for a model of 16 bits. None if optimizers update the parameters themselves."""
+    """Dtype of a master copy of the parameters, only in simulations without computation. None for no copy."""
     tensor_plan: Mapping[str, str] | None = None
     """How the strategy `tensor` splits layers, by name or pattern ("blocks.*.up"): column, row, vocabulary or heads.
     If None, the strategy derives the plan from the model."""
@@ -150,8 +148,7 @@ class Task:
             ema=self.ema,
             schedule_every=self.schedule_every,
         )
-        check_recompute(self.recompute, compiles=self.compile)
-        check_master_dtype(self.master_dtype)
+        check_memory_options(self.recompute, self.master_dtype, compiles=self.compile)
         check_metric(self.metric, self.test, self.target, METRIC_NAMES)
         check_better(self.better, self.metric)
         check_tensor_plan(self.tensor_plan)

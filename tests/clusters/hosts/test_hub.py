@@ -322,7 +322,7 @@ def test_a_last_letter_that_is_lost_ends_the_run_instead_of_keeping_it_waiting()
 
 def test_a_rank_that_waits_for_the_start_of_a_run_hears_that_there_is_none(ends: Ends):
     ends.call(0).tell("ready")
-    wait_until(lambda: ends.hub._hearing, "the hub has heard rank 0")
+    wait_until(lambda: ends.hub._presence.connected, "the hub has heard rank 0")
     ends.hub.stop()
     error = ends.how_it_ended()
     assert isinstance(error, RunError)

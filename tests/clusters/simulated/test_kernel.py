@@ -6,7 +6,8 @@ from refusals import raised
 from tasks import a_task, simulated
 
 import paceline as pl
-from paceline.clusters.simulated.kernel import Event, Kernel, Process
+from paceline.clusters.simulated.kernel import Kernel
+from paceline.clusters.simulated.process import Event, Process
 from paceline.context import ANY
 from paceline.errors import DeadlockError
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Sequence
 
 from paceline.clusters.base.job import Cluster
 from paceline.costs.stragglers import Stragglers
 from paceline.costs.times import Times
 from paceline.errors import ConfigurationError
+from paceline.faults import Kill
 
 MAX_THREADS = 1024
 
@@ -50,6 +52,20 @@ def check_compute(compute: object) -> None:
     if compute is not None and not isinstance(compute, Times):
         remedy = "write pl.times.Constant(0.01)"
         raise ConfigurationError("compute", "must be a distribution of pl.times", compute, remedy)
+
+
+def check_faults(faults: object) -> None:
+    if not isinstance(faults, Sequence) or not all(isinstance(fault, Kill) for fault in faults):
+        remedy = "write faults=(pl.faults.Kill(1, step=3),)"
+        raise ConfigurationError("faults", "must be a sequence of pl.faults", faults, remedy)
+
+
+def check_faulty_ranks(faults: Sequence[Kill], ranks: int) -> None:
+    """Raise an error for ranks that a run of `ranks` ranks does not have."""
+    for fault in faults:
+        if fault.rank >= ranks:
+            remedy = f"this run has {ranks} rank{'s' if ranks > 1 else ''}"
+            raise ConfigurationError("faults", f"must name ranks 0 to {ranks - 1}", fault.rank, remedy)
 
 
 def check_threads(threads: object) -> None:

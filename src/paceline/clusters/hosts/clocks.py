@@ -8,6 +8,8 @@ clock synchronization", 1989.
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,6 +17,7 @@ import numpy as np
 from paceline.trace import Spans
 
 EXCHANGES = 16
+_LIMIT_S = 2.0  # for all exchanges together
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,3 +83,34 @@ def one_clock(spans: Spans, clock: Clock) -> Spans:
     for edge in ("start_s", "end_s"):
         array[edge] *= clock.rate
     return replace(spans, array=array)
+
+
+class ClockExchange:
+    """The clocks of all ranks, and the exchanges with them."""
+
+    def __init__(self, ranks: int) -> None:
+        self.clocks = [Clock() for _ in range(ranks)]
+        self._at_end = False
+        self._open = [0] * ranks  # requests without an answer
+        self._until_s = 0.0
+
+    def asked(self, ranks: Sequence[int], *, at_end: bool) -> Iterator[int]:
+        """Yield the rank to ask next: each several times, one after the other, until the time is up."""
+        self._at_end = at_end
+        self._open = [0] * len(self._open)
+        self._until_s = time.monotonic() + _LIMIT_S
+        for rank in ranks:
+            for _ in range(EXCHANGES):
+                if time.monotonic() > self._until_s:
+                    return
+                self._open[rank] += 1
+                yield rank
+
+    def note(self, rank: int, asked_s: float, answer_s: float) -> None:
+        """Record the answer of a rank, which has just arrived."""
+        self.clocks[rank].note(Reading(asked_s, answer_s, time.monotonic()), at_end=self._at_end)
+        self._open[rank] -= 1
+
+    def awaits(self, rank: int) -> bool:
+        """Return whether an answer of a rank is missing and may still arrive in time."""
+        return self._open[rank] > 0 and time.monotonic() < self._until_s

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -11,9 +10,10 @@ from typing import Any, Protocol
 from paceline.clusters.base.job import Consult, Job
 from paceline.clusters.base.outcome import Outcome
 from paceline.clusters.base.roster import Roster
-from paceline.clusters.hosts.clocks import EXCHANGES, Clock, Reading, one_clock
+from paceline.clusters.hosts.clocks import ClockExchange, one_clock
 from paceline.clusters.hosts.hub_client import BEAT_S, patience_s
 from paceline.clusters.hosts.hub_socket import HubSocket, Sender
+from paceline.clusters.hosts.presence import Presence
 from paceline.clusters.hosts.requests import Requests
 from paceline.clusters.hosts.table import Table, whereabouts
 from paceline.clusters.process.awaited_work import AwaitedWork
@@ -36,7 +36,6 @@ from paceline.system import interrupts, stopping
 _LISTEN_S = 0.1
 _GRACE_S = 1.0  # time for the ranks after a failure to report what they waited for, and to disconnect
 _SILENCE_S = 4 * BEAT_S  # a rank that is silent for this time is stopped or has ended
-_CLOCKS_S = 2.0  # time limit for the clock exchanges
 
 
 class Launcher(Protocol):
@@ -71,20 +70,12 @@ class Hub:
         self._board.last_step = job.steps
         self._work = AwaitedWork(self._board, deadline_s)
         self._roster = Roster(job)
-        self._clocks = [Clock() for _ in range(job.ranks)]
-        self._asked_at_end = False
+        self._clocks = ClockExchange(job.ranks)
         self._parted = self._shares = False
         self._stopped = threading.Event()
         self.active_s = time.monotonic()
         """When the hub's thread last listened, on the monotonic clock."""
-        self._heard_s: dict[int, float] = {}
-        self._hearing: set[int] = set()
-        self._leaving_s: dict[int, float] = {}
-        """For each rank that has sent its end: when a part of that message last arrived."""
-        self._gone: set[int] = set()
-        """Ranks that have received the hub's last message."""
-        self._ears: dict[int, tuple[int, float]] = {}
-        """For each rank: bytes of a message that it has received, and since when this number is unchanged."""
+        self._presence = Presence(deadline_s)
         self._requests = Requests(job, self._board, self._tell)
 
     def stop(self) -> None:
@@ -131,8 +122,7 @@ class Hub:
             stopping.check()
             if progress is not None:
                 self._board.show(progress, self._job.workers)
-        self._asked_at_end = True
-        self._ask_clocks()
+        self._ask_clocks(at_end=True)
         outcomes = [self._finished(rank) for rank in range(self._job.ranks)]
         outcomes[self._job.reporter].facts = table.facts()
         self._shares = share
@@ -144,7 +134,7 @@ class Hub:
             if self._board.status(rank) is Status.LOST:  # a rank that connected later has not received it yet
                 self._tell_status(rank, Status.LOST)
         start_s = time.monotonic()
-        for rank, clock in enumerate(self._clocks):
+        for rank, clock in enumerate(self._clocks.clocks):
             self._tell(rank, "go", {"start_s": start_s + clock.offset_s})
 
     def _part(self, values: dict[str, Any] | None = None, blobs: Sequence[Any] = ()) -> None:
@@ -160,19 +150,16 @@ class Hub:
         since_s = time.monotonic()
         # Sending the outcomes of all ranks may take long.
         limit_s = self._deadline_s if self._shares else _GRACE_S
-        while any(time.monotonic() - max(since_s, self._ears[r][1]) < limit_s for r in self._still_here()):
+        received_s = self._presence.received_s
+        while any(time.monotonic() - max(since_s, received_s(rank)) < limit_s for rank in self._still_here()):
             self._listen(_LISTEN_S)
 
     def _still_here(self) -> list[int]:
-        now_s, silent_s = time.monotonic(), patience_s(self._deadline_s)
-        return [
-            rank
-            for rank in self._hearing - self._gone
-            if self._board.status(rank) is not Status.LOST and now_s - self._heard_s[rank] < silent_s
-        ]
+        here = self._presence.still_here(patience_s(self._deadline_s))
+        return [rank for rank in here if self._board.status(rank) is not Status.LOST]
 
     def _finished(self, rank: int) -> Outcome:
-        outcome, clock = self._roster.outcomes[rank], self._clocks[rank]
+        outcome, clock = self._roster.outcomes[rank], self._clocks.clocks[rank]
         outcome.clock_residual_s = clock.residual_s
         if outcome.spans is not None:
             outcome.spans = one_clock(outcome.spans, clock)
@@ -188,7 +175,8 @@ class Hub:
 
     def _unheard(self) -> list[int]:
         """Return the ranks that have not connected. A message to them would be dropped."""
-        return [r for r in range(self._job.ranks) if r not in self._hearing and self._roster.is_open(r)]
+        connected = self._presence.connected
+        return [r for r in range(self._job.ranks) if r not in connected and self._roster.is_open(r)]
 
     def _check_start(self, took_s: float) -> None:
         """Check the start. A rank must connect within `deadline_s`. Then it sends heartbeats, and may import or trace
@@ -224,28 +212,23 @@ class Hub:
         """Handle the messages that have arrived. Wait up to `timeout_s` if there are none."""
         self.active_s = time.monotonic()
         for sender, letter in self._socket.receive(timeout_s):
-            rank = sender.rank
-            self._heard_s[rank] = now_s = time.monotonic()
-            if rank in self._leaving_s and sender.channel is Channel.ASK:
-                self._leaving_s[rank] = now_s
+            self._presence.note_message(sender.rank, asks=sender.channel is Channel.ASK)
             if letter is not None:
-                self._handle(rank, letter, sender)
+                self._handle(sender.rank, letter, sender)
 
     def _handle(self, rank: int, letter: Letter, sender: Sender) -> None:
         values = letter.values
         if self._board.status(rank) is Status.LOST and letter.word not in ("beat", "part"):
             return  # the run continues without it, and ignores its updates and its errors
         if letter.word == "beat":
-            self._hearing.add(rank)
-            self._note_beat(rank, values.pop("leaves"), values.pop("hears"))
+            leaves, received_bytes = values.pop("leaves"), values.pop("hears")
+            self._presence.note_beat(rank, leaves=leaves, received_bytes=received_bytes)
             self._board.copy_own(rank, values, reports=rank == self._job.reporter)
             self._tell(rank, "beat", {"awaited_work": self._board.awaited_work(rank)})
         elif letter.word == "ping":
-            reading = Reading(values["asked_s"], values["answer_s"], time.monotonic())
-            self._clocks[rank].note(reading, at_end=self._asked_at_end)
-            self._answered[rank] += 1
+            self._clocks.note(rank, values["asked_s"], values["answer_s"])
         elif letter.word == "part":
-            self._gone.add(rank)
+            self._presence.note_gone(rank)
         elif letter.word == "ready":
             self._roster.ready.add(rank)
         elif letter.word == "done":
@@ -270,13 +253,6 @@ class Hub:
         else:
             self._requests.take(rank, letter, lambda v, b=(): self._socket.send(sender, letter.word, v, b))
 
-    def _note_beat(self, rank: int, leaves: bool, heard_bytes: int) -> None:
-        now_s = time.monotonic()
-        if leaves:
-            self._leaving_s.setdefault(rank, now_s)
-        if self._ears.get(rank, (-1, now_s))[0] != heard_bytes:
-            self._ears[rank] = (heard_bytes, now_s)
-
     def _tell(
         self, rank: int, word: str, values: dict[str, Any] | None = None, blobs: Sequence[Any] = ()
     ) -> None:
@@ -298,17 +274,12 @@ class Hub:
     def _look_for_the_lost(self) -> None:
         for rank, reason in self._launcher.losses():
             self._note_loss(rank, reason)
-        silent_s = patience_s(self._deadline_s)
         now_s = time.monotonic()
         for rank, ended_s in self._socket.disconnected_s.items():
             if now_s - ended_s > _GRACE_S:
                 self._note_loss(rank, "its connections to the driver were closed")
-        for rank, heard_s in self._heard_s.items():
-            if now_s - heard_s > silent_s:
-                self._note_loss(rank, f"no sign of life for {silent_s:g} s")
-        for rank, came_s in self._leaving_s.items():
-            if now_s - came_s > self._deadline_s:
-                self._note_loss(rank, f"how it ended did not arrive within {self._deadline_s:g} s")
+        for rank, reason in self._presence.lost(patience_s(self._deadline_s)):
+            self._note_loss(rank, reason)
 
     def _note_loss(self, rank: int, reason: str) -> None:
         if self._roster.is_open(rank):
@@ -322,21 +293,17 @@ class Hub:
             self._note_loss(rank, "it did not reach the end of the run in time")
 
     def _life(self, rank: int) -> ProcessState:
-        heard_s = self._heard_s.get(rank, -math.inf)
-        return ProcessState.SILENT if time.monotonic() - heard_s > _SILENCE_S else ProcessState.ASLEEP
+        is_silent = self._presence.silent_s(rank) > _SILENCE_S
+        return ProcessState.SILENT if is_silent else ProcessState.ASLEEP
 
     # Clocks
 
-    def _ask_clocks(self) -> None:
-        """Exchange the time with each rank on another host, several times, one after the other."""
-        self._answered = [0] * self._job.ranks
-        until_s = time.monotonic() + _CLOCKS_S
+    def _ask_clocks(self, *, at_end: bool = False) -> None:
+        """Exchange the time with each rank on another host."""
         here = whereabouts().host
         away = [r for r, member in enumerate(self._table.members) if member.where.host != here]
-        for rank in away:
-            for exchange in range(EXCHANGES):
-                if self._board.status(rank) is Status.LOST or time.monotonic() > until_s:
-                    break
+        for rank in self._clocks.asked(away, at_end=at_end):
+            if self._board.status(rank) is not Status.LOST:
                 self._tell(rank, "ping", {"asked_s": time.monotonic()})
-                while self._answered[rank] <= exchange and time.monotonic() < until_s:
+                while self._clocks.awaits(rank):
                     self._listen(_LISTEN_S)

@@ -33,6 +33,7 @@ from paceline.errors import DeadlineError
 from paceline.links.memory.bells import SocketBells
 from paceline.links.memory.ring_ways import RingWays
 from paceline.links.memory.shared import SharedMemory
+from paceline.links.shared_links import nbytes_of
 from paceline.runs.run import Progress
 from paceline.system import interrupts, stopping
 from paceline.system.user_code import user_code
@@ -89,7 +90,9 @@ class Processes:
         stack.callback(self._payload.close_fd)
         self._memory = SharedMemory.create("board", StatusBoard.nbytes(ranks))
         stack.callback(self._memory.close_fd)
-        self._rings = SharedMemory.create("rings", RingWays.nbytes(ranks))
+        self._rings = SharedMemory.create(
+            "rings", RingWays.nbytes(ranks) + nbytes_of(self._assignment.fabric)
+        )
         stack.callback(self._rings.close_fd)
         self._board = open_status_board(self._memory, ranks, self._network)
         if isinstance(self._board.bells, SocketBells):

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from paceline.clusters.base.checks import (
     check_compute,
@@ -21,6 +21,8 @@ from paceline.clusters.base.checks import (
 )
 from paceline.clusters.base.job import Cluster, Consult, Job
 from paceline.clusters.base.outcome import Outcome
+from paceline.costs.description import ClusterDescription
+from paceline.costs.fabric import Fabric, check_hosts
 from paceline.costs.link import Link
 from paceline.costs.slow_links import check_ranks, slow_links
 from paceline.costs.slow_links import words as slow_links_in_words
@@ -66,6 +68,13 @@ class Local(Cluster):
     compute: Times | None = None
     """Minimum seconds of one gradient of any size. A worker sleeps for the rest of the time. None to use the real
     time."""
+    hosts: int | Sequence[int] | None = None
+    """With a `pl.Link`: number of emulated hosts, or the number of workers on each. `inside`, `card`,
+    `oversubscription` and `order` describe them as in `pl.Simulated`. None if each rank has a host of its own."""
+    inside: Link | None = None
+    card: str | float | None = None
+    oversubscription: float = 1.0
+    order: str = "block"
     device: str = "cpu"
     """Compute device: "cpu"; an accelerator by its torch name, such as "cuda"; "gpu" for any accelerator; or "auto" for
     an accelerator if there is one, else the CPU. Ranks are assigned to the devices of this machine in turn."""
@@ -76,6 +85,7 @@ class Local(Cluster):
         check_compute(self.compute)
         _check_link(self.link)
         slow_links(self.slow_links, self.link)
+        self._check_hosts()
         check_flag("encrypt", self.encrypt)
         if self.encrypt and self.link != TCP:
             raise ConfigurationError("encrypt", 'must be False unless link="tcp"', True, _ENCRYPT_REMEDY)
@@ -85,6 +95,43 @@ class Local(Cluster):
         else:
             self.stragglers.check(self.workers)
         check_device_word(self.device)
+
+    @classmethod
+    def of(cls, described: ClusterDescription, *, workers: int | None = None, **changes: Any) -> Local:
+        """Return an emulation of a described cluster (`pl.load_cluster`). `workers` uses its first ranks only.
+
+        Links are emulated. Computations take the time that they take here, unless `compute` is given.
+        """
+        return cls(**described.arguments(workers) | changes)
+
+    def _check_hosts(self) -> None:
+        emulates = isinstance(self.link, Link)
+        given = {"hosts": self.hosts, "inside": self.inside, "card": self.card}
+        given["oversubscription"] = self.oversubscription if self.oversubscription != 1 else None
+        for argument, value in given.items():
+            if value is not None and not emulates:
+                remedy = 'write link=pl.Link("10Gbps", "50us"), or omit it'
+                raise ConfigurationError(argument, "needs an emulated link", value, remedy)
+        if self.hosts is not None:
+            object.__setattr__(self, "hosts", check_hosts(self.hosts, self.workers))
+        elif self.inside is not None:
+            remedy = "give their number, or omit inside"
+            raise ConfigurationError("inside", "needs hosts with several ranks", self.inside, remedy)
+        self._fabric(self.workers)  # raises an error for values that contradict each other
+
+    def _fabric(self, ranks: int) -> Fabric | None:
+        """Return the emulated hosts and links of `ranks` ranks. None if links are real."""
+        if not isinstance(self.link, Link):
+            return None
+        inside = Link("100Gbps", "1us") if self.inside is None else self.inside
+        return Fabric(
+            hosts=ranks if self.hosts is None else self.hosts,
+            link=self.link,
+            inside=inside if self.hosts != 1 or self.inside is not None else self.link,
+            card=self.card,
+            oversubscription=self.oversubscription,
+            order=self.order,
+        )
 
     @property
     def stragglers(self) -> Stragglers:
@@ -106,7 +153,7 @@ class Local(Cluster):
             job=job,
             stragglers=self.stragglers,
             compute=self.compute,
-            link=self.link if isinstance(self.link, Link) else None,
+            fabric=self._fabric(job.ranks),
             slow_links=slow,
             network=self._network(),
             deadline_s=self.deadline_s,
@@ -124,6 +171,8 @@ class Local(Cluster):
         """Description of the emulated parts. Empty if all are real."""
         words = [] if self.compute is None else [f"compute {self.compute}"]
         words += [f"link {self.link}"] if isinstance(self.link, Link) else []
+        fabric = self._fabric(self.workers) if self.hosts is not None else None
+        words += [] if fabric is None else fabric.words
         words += slow_links_in_words(slow_links(self.slow_links, self.link))
         return ", ".join(words)
 

@@ -20,15 +20,17 @@ from paceline.clusters.process.channel import Channel, ChannelClosed
 from paceline.clusters.process.context import ProcessContext
 from paceline.clusters.process.driver import LocalDriver
 from paceline.clusters.process.letters import write_error, write_outcome
+from paceline.clusters.process.status_board import StatusBoard
 from paceline.clusters.process.wiring import (
     TcpNetwork,
+    Wiring,
     open_status_board,
     over_emulated,
     over_memory,
     over_tcp,
 )
 from paceline.clusters.rank.checkpoint_writer import prepare
-from paceline.costs.link import Link
+from paceline.costs.fabric import Fabric
 from paceline.costs.slow_links import SlowLinks
 from paceline.costs.stragglers import Stragglers
 from paceline.costs.times import Times
@@ -36,6 +38,7 @@ from paceline.errors import Cancelled, RunError
 from paceline.links import fuzz
 from paceline.links.memory.lending import Lending
 from paceline.links.memory.shared import SharedMemory
+from paceline.links.shared_links import shared_links
 from paceline.links.tcp import PeerAddress, TcpEndpoint
 from paceline.model.devices import device_of
 
@@ -53,8 +56,8 @@ class Assignment:
     stragglers: Stragglers
     compute: Times | None
     """Drawn time of a gradient. None to use the real time."""
-    link: Link | None
-    """Emulated link. None for real shared memory or TCP."""
+    fabric: Fabric | None
+    """Emulated hosts and links. None for real shared memory or TCP."""
     slow_links: SlowLinks
     """Pairs of ranks with another emulated link."""
     network: TcpNetwork | None
@@ -130,12 +133,8 @@ def _prepare(channel: Channel, rank: int, payload_bytes: int, fds: list[int]) ->
     driver = LocalDriver(board, channel)
     if assignment.network is not None:
         wiring = over_tcp(assignment.network, rank, board)
-    elif assignment.link is not None:
-        links = [
-            assignment.slow_links.get((min(rank, other), max(rank, other)), assignment.link)
-            for other in range(job.ranks)
-        ]
-        wiring = over_emulated(rank, rings, board.bells, links)
+    elif assignment.fabric is not None:
+        wiring = _emulated(assignment, assignment.fabric, rank, rings, board)
     else:
         wiring = over_memory(rank, job.ranks, rings, board.bells, Lending(rank, driver.memory))
     context = ProcessContext(
@@ -149,9 +148,22 @@ def _prepare(channel: Channel, rank: int, payload_bytes: int, fds: list[int]) ->
         store_path=assignment.store_path,
         device=device_of(assignment.device, rank),
     )
-    for fd in (assignment_fd, rings_fd):  # the board's descriptor stays open for its lock
+    # The board's descriptor stays open for its lock. So does that of the rings, if emulated cards are in their memory.
+    for fd in (assignment_fd, *(() if wiring.shared else (rings_fd,))):
         os.close(fd)
     return context
+
+
+def _emulated(
+    assignment: Assignment, fabric: Fabric, rank: int, rings: SharedMemory, board: StatusBoard
+) -> Wiring:
+    job = assignment.job
+    hosts = fabric.place(job.ranks, job.workers)
+    links = [
+        assignment.slow_links.get((min(rank, other), max(rank, other)), fabric.link_of(hosts[rank], host))
+        for other, host in enumerate(hosts)
+    ]
+    return over_emulated(rank, rings, board.bells, links, hosts, shared_links(fabric, hosts, rings))
 
 
 def _address_of(endpoint: TcpEndpoint | None) -> dict[str, Any]:

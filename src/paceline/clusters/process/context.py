@@ -17,10 +17,10 @@ from paceline.clusters.base.news import Teller
 from paceline.clusters.base.outcome import Outcome
 from paceline.clusters.process.awaited_work import LIMIT
 from paceline.clusters.process.computing import ComputeOperation
+from paceline.clusters.process.data import LoadedData, open_data
 from paceline.clusters.process.driver import Driver
 from paceline.clusters.process.gradient_duration import duration_of
 from paceline.clusters.process.learner import ProcessLearner
-from paceline.clusters.process.loaders import LoadedData, Loaders
 from paceline.clusters.process.native import NativeGroups
 from paceline.clusters.process.net import ProcessNet
 from paceline.clusters.process.operations import Background, FirstOperation, SleepOperation
@@ -39,7 +39,6 @@ from paceline.context import Context, Handle
 from paceline.costs.prices import Price
 from paceline.costs.stragglers import Stragglers
 from paceline.costs.times import Times
-from paceline.data.batches import GlobalBatches
 from paceline.data.samples import Samples
 from paceline.links import clock
 from paceline.links.emulated import EmulatedPort
@@ -51,9 +50,7 @@ from paceline.model.compiling import warm_up
 from paceline.model.devices import CPU
 from paceline.model.portable import module_in_place
 from paceline.model.replica import Replica
-from paceline.model.steps import micro_batches
 from paceline.system import stopping
-from paceline.system.seeding import part_seed, rank_seed
 from paceline.trace import Kind
 from paceline.trace.spans import NO_MESSAGE, message_id
 
@@ -101,7 +98,7 @@ class ProcessContext(Rank):
         self._start_s = math.inf  # before the run's clock starts, `now` is minus infinity: no time passes
         self.wiring = wiring
         # A network moves messages while the processor computes.
-        self.computes_in_thread = len(set(hosts)) > 1
+        self.computes_in_thread = len(set(hosts)) > 1 or wiring.emulated is not None
         # Shared with a twin, so that a wait of either one advances both.
         self.port = self._open_port()
         self.port.device = device if device != CPU else None
@@ -114,7 +111,7 @@ class ProcessContext(Rank):
     def _open_port(self) -> Port:
         links, bells = self.wiring.emulated, self.board.bells
         ends = (self.rank, self.job.ranks, self.wiring.ways, bells, self._note_sent, self._note_received)
-        return Port(*ends) if links is None else EmulatedPort(*ends, links=links)
+        return Port(*ends) if links is None else EmulatedPort(*ends, links=links, shared=self.wiring.shared)
 
     @contextlib.contextmanager
     def clock_stopped(self) -> Iterator[None]:
@@ -165,24 +162,10 @@ class ProcessContext(Rank):
     def data(self) -> TrainingData:
         task = self.job.task
         assert task is not None
-        samples = Samples.of(task, self.job.seed)
-        batches = GlobalBatches.of(task, samples, self.job.seed)
-        turns = len(task.turns) or 1
-        if not task.loaders or self.rank not in self.workers or not samples.draws:
-            return TrainingData(samples, batches, len(self.workers), turns)
-        first = rank_seed(self.job.seed, self.rank)
-        loaders = Loaders(
-            samples,
-            count=task.loaders,
-            prefetch=task.prefetch or 1,
-            rank=self.rank,
-            requests_of=lambda batch: [
-                (part, part_seed(first, batch.step, number))
-                for number, part in enumerate(micro_batches(batch, task.accumulate))
-            ],
-            deadline_s=self._deadline_s,
+        uses_loaders = self.rank in self.workers
+        return open_data(
+            task, self.job.seed, self.rank, self.job.workers, self._deadline_s, uses_loaders=uses_loaders
         )
-        return LoadedData(samples, batches, len(self.workers), loaders, turns)
 
     @cached_property
     def test_samples(self) -> Samples | None:

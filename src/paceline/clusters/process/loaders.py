@@ -25,26 +25,11 @@ import numpy as np
 from paceline.clusters.process import payload
 from paceline.clusters.process.channel import ChannelClosed, Letter
 from paceline.clusters.process.loader_process import LoaderProcess, flush_output
-from paceline.clusters.rank.data import TrainingData
 from paceline.context import Batch
-from paceline.data.batches import GlobalBatches
 from paceline.data.samples import Samples
 from paceline.errors import DeadlineError, RunError
 
 _log = logging.getLogger("paceline")
-
-
-class LoadedData(TrainingData):
-    """Training data of a rank with loaders."""
-
-    def __init__(
-        self, samples: Samples, batches: GlobalBatches, workers: int, loaders: Loaders, turns: int = 1
-    ) -> None:
-        super().__init__(samples, batches, workers, turns)
-        self.source = self.loaders = loaders
-
-    def ahead(self, batches: Iterator[Batch]) -> Iterator[Batch]:
-        return self.loaders.ahead(batches)
 
 
 @dataclass(slots=True, eq=False)

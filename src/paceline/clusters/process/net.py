@@ -43,8 +43,10 @@ class ProcessNet:
 
     @property
     def shares_memory(self) -> bool:
-        # Tensors on a device are not in shared memory: sharing them would need copies.
-        return self._port.device is None and self._is_on_one_host
+        # Tensors on a device are not in shared memory: sharing them would need copies. Ranks of an emulated host use
+        # its emulated link.
+        is_real = self._context.wiring.emulated is None
+        return is_real and self._port.device is None and self._is_on_one_host
 
     def send(self, to: int, tensor: Tensor, *, tag: int = 0, header: tuple[float, ...] = ()) -> SendOperation:
         return self._port.send(self._context, self._members[to], tensor, self._base | tag, header)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from paceline.clusters.process.status_board import StatusBoard
 from paceline.costs.link import Link
+from paceline.costs.transfers import SharedLinks
 from paceline.links.memory.bells import Bells, SocketBells
 from paceline.links.memory.lending import Lending
 from paceline.links.memory.ring_ways import RingWays
@@ -46,6 +47,8 @@ class Wiring:
     """Memory of this rank that other ranks read messages from, without a copy. None if it shares no memory."""
     emulated: Sequence[Link] | None = None
     """Emulated link to each rank, which sets the transfer times. None for real links."""
+    shared: SharedLinks | None = None
+    """Cards and switch between emulated hosts. None if they are never a bottleneck."""
     is_strict: bool = False
     """Whether no other path is allowed: a shortcut would avoid the emulated delay or the encryption."""
     endpoint: TcpEndpoint | None = None
@@ -58,11 +61,23 @@ def over_memory(rank: int, ranks: int, rings: SharedMemory, bells: Bells, lendin
     return Wiring(ways=ways, hosts=(0,) * ranks, words="shared memory", lending=lending)
 
 
-def over_emulated(rank: int, rings: SharedMemory, bells: Bells, links: Sequence[Link]) -> Wiring:
-    """Connect all ranks on this host as if each had a host of its own, with these links to the others."""
-    ranks = len(links)
-    ways = RingWays(rank, ranks, rings, bells)
-    return Wiring(ways=ways, hosts=range(ranks), words="an emulated link", emulated=links, is_strict=True)
+def over_emulated(
+    rank: int,
+    rings: SharedMemory,
+    bells: Bells,
+    links: Sequence[Link],
+    hosts: Sequence[int],
+    shared: SharedLinks | None,
+) -> Wiring:
+    """Connect all ranks on this host as if they were on these hosts, with these links to the others."""
+    return Wiring(
+        ways=RingWays(rank, len(links), rings, bells),
+        hosts=hosts,
+        words="an emulated link",
+        emulated=links,
+        shared=shared,
+        is_strict=True,
+    )
 
 
 def over_tcp(network: TcpNetwork, rank: int, board: StatusBoard) -> Wiring:

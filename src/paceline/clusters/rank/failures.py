@@ -5,12 +5,16 @@ from __future__ import annotations
 import os
 import re
 import traceback
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 
 from paceline.costs.units import format_bytes
-from paceline.errors import OutOfMemoryError, PacelineError, WorkerError
+from paceline.errors import OutOfMemoryError, PacelineError, RunError, WorkerError
+
+E = TypeVar("E", bound=BaseException)
 
 _PACELINE = str(Path(__file__).parents[2]) + os.sep
 
@@ -46,3 +50,10 @@ def _trimmed(error: BaseException) -> str:
     own = [frame for frame in frames if not frame.filename.startswith(_PACELINE)]
     lines = ["Traceback (most recent call last):\n", *traceback.format_list(own or list(frames))]
     return "".join(lines) + "".join(traceback.format_exception_only(error))
+
+
+def with_holds(error: E, holds: Mapping[int, str]) -> E:
+    """Return the same error. Its text now includes what the named ranks hold of the model."""
+    if isinstance(error, RunError):
+        error.holds = holds
+    return error

@@ -6,23 +6,17 @@ A cluster adds waiting, and its own `model` and `net`. The log is the same every
 from __future__ import annotations
 
 import itertools
-from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol, cast
 
 import numpy as np
-from torch import Tensor
 
 from paceline.clusters.base.job import Job
 from paceline.clusters.base.outcome import Outcome
-from paceline.clusters.rank.data import TrainingData
 from paceline.clusters.rank.logbook import Logbook
 from paceline.clusters.rank.lone_samples import warn_of_lone_samples
-from paceline.clusters.rank.observer import Observer
-from paceline.clusters.rank.row_board import RowBoard
+from paceline.clusters.rank.services import ClusterServices
 from paceline.context import Batch, Context
-from paceline.data.samples import Samples
 from paceline.model.memory import Ledger
 from paceline.system import interrupts
 from paceline.trace import Kind, Recorder
@@ -48,7 +42,7 @@ class CheckpointSaver(Protocol):
     def close(self) -> None: ...
 
 
-class Rank(ABC):
+class Rank(ClusterServices):
     """One rank of a run. Its subclasses satisfy `paceline.context.Context`."""
 
     # A simulation has thousands of ranks. Slots are faster to read than a dictionary.
@@ -222,93 +216,6 @@ class Rank(ABC):
     def targets(self) -> Sequence[Any]:
         return self.data.samples.targets
 
-    # Implemented by a cluster
-
-    @property
-    @abstractmethod
-    def data(self) -> TrainingData: ...
-
-    @property
-    @abstractmethod
-    def test_samples(self) -> Samples | None: ...
-
-    @property
-    @abstractmethod
-    def last_step(self) -> int:
-        """End of the run: the requested number of steps, or fewer if the run ends early."""
-
-    @abstractmethod
-    def end_after(self, step: int) -> None:
-        """Make every rank end the run when it has done step number `step`."""
-
-    def end_generation_after(self, step: int, *, stops: bool) -> None:
-        """Reporter only: make every rank end this generation after step number `step`. With `stops`, also stop the
-        run."""
-        self.announce_end(2 * (step + 1) + stops)
-
-    @property
-    @abstractmethod
-    def announced_end(self) -> int:
-        """Announced end of this generation, as an integer: 2 * end, plus 1 if the run stops there. 0 if none."""
-
-    @abstractmethod
-    def announce_end(self, word: int) -> None:
-        """Announce the end of this generation to every rank before this rank continues."""
-
-    @property
-    @abstractmethod
-    def stop_wanted(self) -> bool:
-        """Whether a run with checkpoints has been asked to stop."""
-
-    @abstractmethod
-    def is_lost(self, rank: int) -> bool: ...
-
-    @abstractmethod
-    async def catch_up(self) -> None:
-        """If the run resumes from a checkpoint, wait for the time at which this rank was saved."""
-
-    @abstractmethod
-    def settle(self) -> None:
-        """At the end of a generation, complete all operations in flight."""
-
-    @abstractmethod
-    def announce(self, evaluation: int, metric: float) -> None:
-        """Send the metric of an evaluation to every rank before this rank continues.
-
-        A rank may read it when the reporter has already announced the next one, but not the one after that.
-        """
-
-    @abstractmethod
-    def announced(self, evaluation: int) -> float:
-        """Return the metric of one of the last two evaluations."""
-
-    @abstractmethod
-    def consult(self, record: dict[str, Any], state: dict[str, Tensor] | None) -> bool:
-        """Send a record, and the model state if given, to the driver's callbacks. Return whether the run must end."""
-
-    @abstractmethod
-    def now(self) -> float: ...
-
-    def clock_stopped(self) -> AbstractContextManager[None]:
-        """Stop the clock while the reporter evaluates, in clusters with virtual time."""
-        return nullcontext()
-
-    @abstractmethod
-    def open_parameter_board(self) -> Observer:
-        """Open the board on which the workers publish their parameters."""
-
-    def open_row_board(self, name: str, like: Tensor) -> RowBoard:
-        """Open a board with rows of the size and dtype of `like`, in clusters with shared evaluation."""
-        raise NotImplementedError
-
-    @abstractmethod
-    def show_progress(self, record: dict[str, Any]) -> None:
-        """Report the progress of the run to the driver."""
-
-    @abstractmethod
-    def go_on_without(self, rank: int) -> None:
-        """Continue without a rank that is lost or late."""
-
     # Records
 
     def note_holds(self, words: str) -> None:
@@ -316,7 +223,7 @@ class Rank(ABC):
         dies."""
         self.outcome.holds = words
 
-    def tell_news(self) -> None:  # noqa: B027 (optional: clusters without rank failures need nothing here)
+    def tell_news(self) -> None:
         """Send new records to the driver. Only needed in clusters with ranks that may die."""
 
     def span(

@@ -20,11 +20,12 @@ from paceline.clusters.rank.rank import Rank
 from paceline.clusters.rank.slow_ranks import slowest
 from paceline.clusters.simulated.events import Timer
 from paceline.clusters.simulated.group_operation import GroupOperation
-from paceline.clusters.simulated.kernel import AnyOf, Event, Kernel, Process
+from paceline.clusters.simulated.kernel import Kernel
 from paceline.clusters.simulated.learner import SimulatedLearner
 from paceline.clusters.simulated.net import SimulatedGroupNet, SimulatedNet
 from paceline.clusters.simulated.network import Network
 from paceline.clusters.simulated.pass_timer import PassTimer
+from paceline.clusters.simulated.process import AnyOf, Event, Process
 from paceline.clusters.simulated.stage_plan import StagePlan
 from paceline.clusters.simulated.window import SimulatedWindow
 from paceline.context import Batch, Handle

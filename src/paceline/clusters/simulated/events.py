@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
-from paceline.clusters.simulated.kernel import Event
+from paceline.clusters.simulated.process import Event
 from paceline.context import Batch
 from paceline.costs.prices import Pass, Work
 from paceline.trace import Kind

@@ -19,8 +19,8 @@ from paceline.clusters.rank.observer import Observer
 from paceline.clusters.simulated.context import SimulatedContext, World
 from paceline.clusters.simulated.faulty_network import LossyNetwork
 from paceline.clusters.simulated.group_part import GroupPart
-from paceline.clusters.simulated.kernel import AnyOf, Event, Process
 from paceline.clusters.simulated.messages import RecvEvent
+from paceline.clusters.simulated.process import AnyOf, Event, Process
 from paceline.clusters.simulated.window import BarrierEvent
 from paceline.context import ANY, Batch
 from paceline.errors import PeerLost

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
-from paceline.clusters.simulated.kernel import Event, Process
+from paceline.clusters.simulated.process import Event, Process
 
 if TYPE_CHECKING:
     from paceline.clusters.simulated.context import SimulatedContext

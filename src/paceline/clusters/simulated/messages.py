@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import TYPE_CHECKING
 
-from paceline.clusters.simulated.kernel import Event, Waiter
+from paceline.clusters.simulated.process import Event, Waiter
 from paceline.context import ANY, Combine, Message
 from paceline.errors import MismatchError
 from paceline.links.receiving import TAG_MASK

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import functools
+from typing import Any
+
 from torch import nn
 
 from paceline.clusters.base.job import Job
-from paceline.costs.counted import Operations
+from paceline.costs.counted import Counted, Operations
+from paceline.costs.devices import Device
 from paceline.data.batches import GlobalBatches
 from paceline.data.samples import Samples
 from paceline.model.cutting.layers import few_samples
 from paceline.model.cutting.whole import count_model, without_data
+from paceline.model.engines.shape_model import ShapeModel
 from paceline.model.replica import Replica
 from paceline.task.loops import copied
 
@@ -28,6 +33,24 @@ def whole_replica(job: Job, rank: int = 0) -> Replica:
     replica = Replica.of(job.task, build_model(job), seed=job.seed, rank=rank, autocast=job.autocast)
     replica.build()
     return replica
+
+
+def replicas_of(job: Job, *, computes: bool) -> list[tuple[int, Replica | None]]:
+    """Return the model of each rank. With `computes` False they have shapes only, and share one model."""
+    task = job.task
+    if task is None:
+        return [(rank, None) for rank in range(job.ranks)]
+    if computes:
+        return [(rank, whole_replica(job, rank)) for rank in range(job.ranks)]
+    module: Any = task.model
+    shapes = ShapeModel(task, module.to("meta"))
+    return [(rank, Replica.of_shapes(shapes)) for rank in range(job.ranks)]
+
+
+def counted_prices(device: Device, job: Job, samples: Samples, batches: GlobalBatches) -> Counted:
+    """Return prices from operations, which are counted when they are first needed."""
+    recompute = job.task is not None and job.task.recompute
+    return Counted(device, functools.cache(lambda: count_operations(job, samples, batches)), recompute)
 
 
 def count_operations(job: Job, samples: Samples, batches: GlobalBatches) -> Operations:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 from paceline.clusters.base.checks import (
     check_compute,
+    check_faults,
+    check_faulty_ranks,
     check_threads,
     check_workers,
     share_of_cores,
@@ -20,18 +21,18 @@ from paceline.clusters.base.job import Cluster, Consult, Job
 from paceline.clusters.base.outcome import Outcome
 from paceline.clusters.base.threads import computing_threads
 from paceline.clusters.rank.checkpoint_writer import prepare_all
-from paceline.clusters.rank.failures import failure_of
+from paceline.clusters.rank.failures import failure_of, with_holds
 from paceline.clusters.rank.loss_trial import request_trial
 from paceline.clusters.simulated.context import SharedData, SimulatedContext, World
 from paceline.clusters.simulated.fault_injector import FaultInjector
 from paceline.clusters.simulated.faulty_network import LossyNetwork
 from paceline.clusters.simulated.gradient_timer import GradientTimer, MeasuredTimes
-from paceline.clusters.simulated.kernel import Kernel, Process
-from paceline.clusters.simulated.models import count_operations, whole_replica
+from paceline.clusters.simulated.kernel import Kernel
+from paceline.clusters.simulated.models import counted_prices, replicas_of, whole_replica
 from paceline.clusters.simulated.network import Network
 from paceline.clusters.simulated.pass_timer import PassTimer
+from paceline.clusters.simulated.process import Process
 from paceline.costs import Link
-from paceline.costs.counted import Counted
 from paceline.costs.description import ClusterDescription
 from paceline.costs.devices import Device, device_of
 from paceline.costs.fabric import Fabric, check_hosts
@@ -43,14 +44,10 @@ from paceline.costs.stragglers import Stragglers
 from paceline.costs.times import Times
 from paceline.data.batches import GlobalBatches
 from paceline.data.samples import Samples
-from paceline.errors import Cancelled, ConfigurationError, RunError, UnknownNameError
+from paceline.errors import Cancelled, ConfigurationError, UnknownNameError
 from paceline.faults import Kill
-from paceline.model.engines.shape_model import ShapeModel
-from paceline.model.replica import Replica
 from paceline.runs.run import Progress
 from paceline.system.seeding import seeded
-
-E = TypeVar("E", bound=BaseException)
 
 MATHS = ("real", "none")
 SHARED_MEMORY = "shared-memory"
@@ -119,7 +116,7 @@ class Simulated(Cluster):
         self.fabric  # noqa: B018 (it raises an error for values that contradict each other)
         slow_links(self.slow_links, self.link)
         self.stragglers.check(self.workers)
-        _check_faults(self.faults)
+        check_faults(self.faults)
         object.__setattr__(self, "faults", tuple(self.faults))
 
     @classmethod
@@ -178,7 +175,8 @@ class Simulated(Cluster):
         progress: Callable[[Progress], None] | None = None,
         consult: Consult | None = None,
     ) -> list[Outcome]:
-        self._check_faulty_ranks(job)
+        # A strategy that uses fewer ranks ignores faults of the others.
+        check_faulty_ranks(self.faults, max(job.ranks, self.workers))
         check_ranks(slow_links(self.slow_links, self.link), max(job.ranks, self.workers))
         request_trial(job, job.workers - 1)
         threads = self.threads or share_of_cores(job.workers)  # as many as the real run would use
@@ -205,8 +203,8 @@ class Simulated(Cluster):
             for context, process in zip(contexts, processes, strict=True):
                 of_rank = process.error is error and error is not world.callback_error
                 if of_rank:
-                    raise _naming(failure_of(context.rank, context.step, error), holds) from None
-            _naming(error, holds)
+                    raise with_holds(failure_of(context.rank, context.step, error), holds) from None
+            with_holds(error, holds)
             raise
         finally:
             world.network.close()
@@ -258,9 +256,7 @@ class Simulated(Cluster):
         if samples is None or batches is None:
             return Measured(0.0, 0.0)
         if self.device is not None:
-            recompute = job.task is not None and job.task.recompute
-            count = functools.cache(lambda: count_operations(job, samples, batches))
-            return Counted(device_of(self.device), count, recompute)
+            return counted_prices(device_of(self.device), job, samples, batches)
         if self.measured is None:
             return GradientTimer(lambda: whole_replica(job), samples, batches, job.workers)
         threads = self.threads or share_of_cores(self.workers)
@@ -269,26 +265,10 @@ class Simulated(Cluster):
             return self.measured.of(timer)
 
     def _contexts(self, job: Job, world: World) -> Sequence[SimulatedContext]:
+        replicas = replicas_of(job, computes=self.math == "real")
         if self.faults:
-            return FaultInjector(world, job, self.faults).contexts(self._replicas(job))
-        return [SimulatedContext(world, job, rank, replica) for rank, replica in self._replicas(job)]
-
-    def _check_faulty_ranks(self, job: Job) -> None:
-        ranks = max(job.ranks, self.workers)  # a strategy that uses fewer ranks ignores faults of the others
-        for fault in self.faults:
-            if fault.rank >= ranks:
-                remedy = f"this run has {ranks} rank{'s' if ranks > 1 else ''}"
-                raise ConfigurationError("faults", f"must name ranks 0 to {ranks - 1}", fault.rank, remedy)
-
-    def _replicas(self, job: Job) -> list[tuple[int, Replica | None]]:
-        task = job.task
-        if task is None:
-            return [(rank, None) for rank in range(job.ranks)]
-        if self.math == "none":
-            module: Any = task.model
-            shapes = ShapeModel(task, module.to("meta"))
-            return [(rank, Replica.of_shapes(shapes)) for rank in range(job.ranks)]
-        return [(rank, whole_replica(job, rank)) for rank in range(job.ranks)]
+            return FaultInjector(world, job, self.faults).contexts(replicas)
+        return [SimulatedContext(world, job, rank, replica) for rank, replica in replicas]
 
     def __str__(self) -> str:
         link = f"shared memory {self.memory}" if self.link == SHARED_MEMORY else f"link {self.between}"
@@ -312,19 +292,6 @@ def measuring_once(cluster: Cluster) -> Cluster:
     if not isinstance(cluster, Simulated) or not cluster.measures:
         return cluster
     return dataclasses.replace(cluster, measured=MeasuredTimes())
-
-
-def _naming(error: E, holds: Mapping[int, str]) -> E:
-    """Return the same error. Its text now includes what the named ranks hold of the model."""
-    if isinstance(error, RunError):
-        error.holds = holds
-    return error
-
-
-def _check_faults(faults: object) -> None:
-    if not isinstance(faults, Sequence) or not all(isinstance(fault, Kill) for fault in faults):
-        remedy = "write faults=(pl.faults.Kill(1, step=3),)"
-        raise ConfigurationError("faults", "must be a sequence of pl.faults", faults, remedy)
 
 
 def _shared_data(job: Job, samples: Samples | None, batches: GlobalBatches | None) -> SharedData | None:

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from paceline.clusters.simulated.events import Timer
-from paceline.clusters.simulated.kernel import Event, Kernel
+from paceline.clusters.simulated.kernel import Kernel
+from paceline.clusters.simulated.process import Event
 from paceline.context import Combine
 from paceline.costs.link import Link
 from paceline.links.memory.shared import aligned

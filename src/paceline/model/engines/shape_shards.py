@@ -14,7 +14,7 @@ from paceline.model.memory import Account, Kind
 class ShapeShards:
     """Shape-only version of `ShardStore`."""
 
-    __slots__ = ("_account", "_gathered", "_holding", "_in_batch", "_summed")
+    __slots__ = ("_account", "_gathered", "_holding", "_in_batch", "_spaces", "_summed")
 
     def __init__(self, holding: Holding, account: Account | None) -> None:
         """`account` is None if memory is not recorded."""
@@ -23,6 +23,7 @@ class ShapeShards:
         self._in_batch = False
         self._gathered: set[int] = set()
         self._summed: set[int] = set()
+        self._spaces: dict[int, Tensor] = {}
 
     def begin_batch(self) -> None:
         self._in_batch = True
@@ -56,8 +57,13 @@ class ShapeShards:
         shapes = dict(zip(layout.names, layout.shapes, strict=True))
         return [torch.empty(shapes[name], dtype=layout.dtype, device="meta") for name in names]
 
-    def gradient_space(self, place: int) -> None:
-        return None
+    def gradient_space(self, place: int) -> Tensor:
+        space = self._spaces.get(place)
+        if space is None:  # created once: creating a tensor takes longer than the rest of an exchange
+            own = self._holding.units[place].own(self._holding.shard)
+            length, dtype = own.stop - own.start, self._holding.layout.dtype
+            space = self._spaces[place] = torch.empty(length, dtype=dtype, device="meta")
+        return space
 
     def keep_gradient(self, place: int, own: Tensor) -> None:
         self._remove("gradients", self._summed, place)
