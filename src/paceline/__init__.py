@@ -35,6 +35,8 @@ if TYPE_CHECKING:
         shard,
         workers,
     )
+    from paceline.planner.predict import predict
+    from paceline.planner.prediction import Prediction
     from paceline.programs import run_program
     from paceline.runs.run import Run
     from paceline.strategies import register
@@ -51,6 +53,7 @@ __all__ = [
     "Link",
     "Local",
     "PacelineError",
+    "Prediction",
     "Proof",
     "Ray",
     "Run",
@@ -69,6 +72,7 @@ __all__ = [
     "load_task",
     "log",
     "models",
+    "predict",
     "prepare",
     "print",
     "rank",
@@ -90,6 +94,7 @@ _HOMES = {
     "Link": "paceline.costs",
     "Local": "paceline.clusters.local.local",
     "PacelineError": "paceline.errors",
+    "Prediction": "paceline.planner.prediction",
     "Proof": "paceline.analysis.comparison.proof",
     "Ray": "paceline.clusters.ray.ray",
     "Run": "paceline.runs.run",
@@ -104,6 +109,7 @@ _HOMES = {
     "load_cluster": "paceline.costs.description_files",
     "load_task": "paceline.task.files",
     "log": "paceline.loop.prepare",
+    "predict": "paceline.planner.predict",
     "prepare": "paceline.loop.prepare",
     "print": "paceline.loop.prepare",
     "rank": "paceline.loop.prepare",

@@ -1,5 +1,8 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
+from refusals import refused
 
 from paceline.costs import times
 from paceline.costs.counted import Counted, Operations
@@ -50,3 +53,18 @@ def test_the_model_is_counted_only_if_it_is_asked_for():
     of_rank = Counted(TOY, fail).of_rank(0, EVEN, np.random.default_rng(0))
     assert of_rank.pass_seconds(Pass(Work.FORWARD, 1.0, 1, 1, flops=50.0)) == 1.0
     assert (of_rank.unused(), of_rank.put_back([])) == ([], None)
+
+
+def test_a_pass_takes_at_least_the_time_in_which_its_operations_are_started():
+    slow = replace(TOY, launch="2s")
+    of_rank = Counted(slow, lambda: Operations(50.0, 10.0, 10)).of_rank(0, EVEN, np.random.default_rng(0))
+    works = (Work.FORWARD, Work.BACKWARD, Work.INPUTS)
+    passes = [Pass(work, 0.1, samples, 8, flops=50.0, launches=5) for samples in (1, 20) for work in works]
+    assert [of_rank.pass_seconds(one) for one in passes] == [10.0, 10.0, 5.0, 20.0, 40.0, 20.0]
+    assert of_rank.seconds(Work.GRADIENT, 0, 1) == 2 * 20.0
+
+
+def test_other_operations_reach_a_part_of_the_memory_bandwidth():
+    assert replace(TOY, memory_efficiency=0.5).seconds(0.0, 10.0) == 2.0
+    with refused("Device.memory_efficiency", 1.5):
+        replace(TOY, memory_efficiency=1.5)

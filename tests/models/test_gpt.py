@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,7 +11,8 @@ from paceline.model.cutting.layers import Layers
 
 GPT3 = {"layers": 96, "hidden": 12288, "heads": 96, "sequence": 2048, "vocabulary": 51200}
 SMALL = {"layers": 2, "hidden": 8, "heads": 2, "sequence": 4, "vocabulary": 10}
-A100S = {"math": "none", "device": pl.devices.A100, "link": pl.Link.ideal()}
+PLAIN = replace(pl.devices.A100, efficiency=0.5, memory_efficiency=1.0, launch=0.0)
+A100S = {"math": "none", "device": PLAIN, "link": pl.Link.ideal()}
 
 
 def parameters_of(task):
@@ -152,3 +154,53 @@ def test_heads_must_divide_the_width_and_a_dtype_must_be_one():
 def test_blocks_are_named_by_their_place():
     names = [part.name for part in layers_of(pl.models.GPT(**SMALL, batch_size=3)).model.parts]
     assert names == ["embedding", "blocks.0", "blocks.1", "norm", "head"]
+
+
+LLAMA = {"gated": True, "norm": "rms", "positions": "rotary", "bias": False, "key_heads": 2, "ffn": 24}
+
+
+def test_a_gated_model_with_grouped_queries_has_the_parameters_of_its_matrices():
+    sizes = SMALL | {"hidden": 16, "heads": 4}
+    task = pl.models.GPT(**sizes, **LLAMA, batch_size=3)
+    block = 2 * 16 * 16 + 2 * 16 * 8 + 3 * 16 * 24 + 2 * 16
+    assert parameters_of(task) == 2 * block + 16 + 2 * 10 * 16
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_queries_that_share_a_key_stay_together_in_a_tensor_group(size):
+    task = pl.models.GPT(**SMALL | {"hidden": 64, "heads": 8}, **LLAMA | {"key_heads": 4}, batch_size=3)
+    tokens = torch.zeros(3, 4, dtype=torch.int64, device="meta")
+    split = Layers.of(task, task.model, [tokens, tokens], tensor=size).model.shares.of
+    query, key = (split[f"blocks.0.attention.{name}.weight"] for name in ("query", "key"))
+    assert [query.stretch(rank, size) for rank in range(size)] == [
+        tuple(2 * place for place in key.stretch(rank, size)) for rank in range(size)
+    ]
+
+
+@pytest.mark.parametrize("stages", [2, 3, 6])
+def test_stages_have_equal_numbers_of_blocks_where_possible(stages):
+    cut = layers_of(pl.models.GPT(**SMALL | {"layers": 6}, batch_size=3)).cut(stages)
+    assert [segment.first for segment in cut.segments[1:]] == [
+        f"blocks.{number}" for number in range(6 // stages, 6, 6 // stages)
+    ]
+
+
+@pytest.mark.parametrize(("given", "recomputes"), [("none", False), ("full", True), (True, True)])
+def test_recomputation_is_that_of_the_task(given, recomputes):
+    assert pl.models.GPT(**SMALL, batch_size=3, recompute=given).recompute is recomputes
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"key_heads": 3},
+        {"norm": "batch"},
+        {"positions": "none"},
+        {"recompute": "some"},
+        {"ffn": 0},
+        {"head_size": 1.5},
+    ],
+)
+def test_an_unknown_kind_of_layer_is_refused(wrong):
+    with refused(next(iter(wrong))):
+        pl.models.GPT(**SMALL | {"heads": 4} | wrong, batch_size=3)

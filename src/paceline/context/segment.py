@@ -50,6 +50,8 @@ class Segment:
     """Floating-point operations of the matrix products in a forward pass."""
     moved_bytes: float = 0.0
     """Bytes read and written by all other operations of that pass."""
+    launches: int = 0
+    """Number of operations in a forward pass of any number of samples."""
     share: float
     """Fraction of the whole model's operations."""
     bytes_in: int

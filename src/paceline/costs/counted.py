@@ -1,7 +1,7 @@
 """Prices by counting: operations divided by a device's speed.
 
-A backward pass has twice the operations of its forward pass: the gradients of the inputs and of the weights. So a
-gradient costs three forward passes, and four if activations are recomputed.
+A backward pass has twice the work of its forward pass: the gradients of the inputs and of the weights. So a gradient
+costs three forward passes, and four if activations are recomputed. It launches as many operations as the forward pass.
 """
 
 from __future__ import annotations
@@ -28,6 +28,28 @@ class Operations(NamedTuple):
     """Floating-point operations of matrix products."""
     moved_bytes: float
     """Bytes read and written by all other operations."""
+    launches: int = 0
+    """Number of operations, for any number of samples."""
+
+    def times(self, samples: float) -> Operations:
+        """Return the operations of a pass of several samples."""
+        return Operations(samples * self.flops, samples * self.moved_bytes, self.launches)
+
+
+def work_seconds(device: Device, work: Work, forward: Operations, *, recomputes: bool = False) -> float:
+    """Return the seconds of a pass, given the operations of its forward pass."""
+    flops, moved_bytes, launches = forward
+    if work is _FORWARD:
+        return device.seconds(flops, moved_bytes, launches)
+    again_s = device.seconds(flops, moved_bytes, launches) if recomputes else 0.0
+    if work is _BACKWARD:
+        return again_s + device.seconds(2 * flops, 2 * moved_bytes, launches)
+    return again_s + device.seconds(flops, moved_bytes, launches / 2)
+
+
+def update_seconds(device: Device, nbytes: float) -> float:
+    """Return the seconds of an update of parameters with `nbytes` bytes."""
+    return device.seconds(0.0, _UPDATE_TOUCHES * nbytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,17 +76,18 @@ class _ByOperations(DrawsNothing):
     def seconds(self, kind: Work, segment: int, size: int) -> float:
         counted = self._counted
         if kind is Work.UPDATE:
-            return counted.device.seconds(0.0, _UPDATE_TOUCHES * size) * self._factor
-        forwards = (4 if counted.recompute else 3) * size
-        return counted.device.seconds(*counted.of_model()) * forwards * self._factor + self._extra()
+            return update_seconds(counted.device, size) * self._factor
+        forward = counted.of_model().times(size)
+        seconds = work_seconds(counted.device, _FORWARD, forward)
+        seconds += work_seconds(counted.device, _BACKWARD, forward, recomputes=counted.recompute)
+        return seconds * self._factor + self._extra()
 
     def pass_seconds(self, one: Pass) -> float:
-        operations = one.flops, one.moved_bytes
-        if one.share and not any(operations):  # a part of a model that is not cut
-            flops, moved_bytes = self._counted.of_model()
-            operations = flops * one.share, moved_bytes * one.share
-        forward_s = self._counted.device.seconds(*operations) * one.samples * self._factor
-        if one.work is _FORWARD:
-            return forward_s + self._delay_s(one)
-        again_s = forward_s if one.recomputes else 0.0
-        return again_s + (2 * forward_s if one.work is _BACKWARD else forward_s)
+        one_sample = Operations(one.flops, one.moved_bytes, one.launches)
+        if one.share and not any(one_sample):  # a part of a model that is not cut
+            whole = self._counted.of_model()
+            launches = round(whole.launches * one.share)
+            one_sample = Operations(whole.flops * one.share, whole.moved_bytes * one.share, launches)
+        forward = one_sample.times(one.samples)
+        seconds = work_seconds(self._counted.device, one.work, forward, recomputes=one.recomputes)
+        return seconds * self._factor + (self._delay_s(one) if one.work is _FORWARD else 0.0)

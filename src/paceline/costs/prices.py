@@ -64,6 +64,8 @@ class Pass:
     """Operations of matrix products, in a forward pass of one sample through the segment."""
     moved_bytes: float = 0.0
     """Bytes read and written by all other operations of that pass."""
+    launches: int = 0
+    """Number of operations of that pass, for any number of samples."""
     stage_share: float = 1.0
     """Fraction of the stage's operations in this segment. A given pass time covers the whole stage."""
     measured_s: float | None = None

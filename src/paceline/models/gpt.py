@@ -1,7 +1,7 @@
-"""GPT with shapes only (meta tensors): a task to simulate on any number of devices.
+"""Transformers with shapes only (meta tensors): tasks to simulate and to predict on any number of devices.
 
-The shapes are from GPT-2 and GPT-3, as in the papers on Megatron-LM: learned position embeddings, norms before
-attention and MLP, biases, and an inner width of 4 h. The number of parameters with `layers` L, `hidden` h,
+By default the shapes are from GPT-2 and GPT-3, as in the papers on Megatron-LM: learned position embeddings, norms
+before attention and MLP, biases, and an inner width of 4 h. The number of parameters with `layers` L, `hidden` h,
 `vocabulary` V and `sequence` s: 12 L h^2 (1 + 13/(12h) + (V + s)/(12 L h)), plus 2h of the last norm, plus V h if the
 head is not tied.
 Source: Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM", SC 2021.
@@ -10,22 +10,26 @@ Source: Narayanan et al., "Efficient Large-Scale Language Model Training on GPU 
 from __future__ import annotations
 
 import copy
-import math
 from collections import OrderedDict
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, gelu, scaled_dot_product_attention
+from torch.nn.functional import cross_entropy
 
 from paceline.errors import ConfigurationError
+from paceline.models.blocks import Block, Embedding, Sizes
 from paceline.task.task import Task
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from torch.optim import Optimizer
+
+NORMS = ("layer", "rms")
+POSITIONS = ("learned", "rotary")
+RECOMPUTE = {False: False, True: True, "none": False, "full": True}
 
 
 def GPT(  # noqa: N802
@@ -36,123 +40,123 @@ def GPT(  # noqa: N802
     vocabulary: int,
     batch_size: int,
     *,
+    key_heads: int | None = None,
+    head_size: int | None = None,
+    ffn: int | None = None,
+    gated: bool = False,
+    norm: str = "layer",
+    positions: str = "learned",
+    bias: bool = True,
+    key_bias: bool | None = None,
     tied: bool = False,
+    causal: bool = True,
     dtype: torch.dtype = torch.float32,
     master_dtype: torch.dtype | None = None,
     fused_attention: bool = True,
+    recompute: bool | str = False,
     optimizer: Callable[[Any], Optimizer] | None = None,
 ) -> Task:
-    """Return a task with shapes only, for `pl.Simulated(math="none")`. A step uses `batch_size` sequences.
+    """Return a task with shapes only, for predictions and `pl.Simulated(math="none")`.
 
-    With `tied` the head shares the embedding's weights, as in the published numbers of parameters. By default it does
-    not: the two are in the first and the last stage of a pipeline, which would have to sum their gradients each step.
-    `dtype` is the dtype of parameters and activations, and determines the size of messages: use torch.bfloat16 for the
-    sizes of 16-bit training, and `master_dtype` torch.float32 for a master copy and optimizer state of 32 bits. With
-    `fused_attention` attention is one operation, as in FlashAttention. Otherwise each head computes a matrix of all
-    pairs of tokens, which takes memory and time. `optimizer` is the argument of `pl.Task`. If None, Adam is used.
+    A step uses `batch_size` sequences. Pipelines get stages of equally many blocks where `layers` allows it, as in
+    Megatron-LM; otherwise stages of about equal seconds.
+
+    - `key_heads`: number of heads of keys and values (grouped-query attention). None: `heads`.
+    - `head_size`: size of a head. None: `hidden` / `heads`.
+    - `ffn`: inner width of the MLP; None: 4 x `hidden`. A `gated` MLP has two such layers, and multiplies their
+      outputs.
+    - `norm`: "layer" or "rms". `positions`: "learned" or "rotary".
+    - `bias`: whether linear layers have a bias; `key_bias`: those of queries, keys and values. None: as `bias`.
+    - `tied`: whether the head shares the embedding's weights, as in the published numbers of parameters. By default it
+      does not: the two are in the first and the last stage of a pipeline, which would have to sum their gradients each
+      step.
+    - `causal`: whether a token attends to earlier tokens only.
+    - `dtype`: dtype of parameters and activations. It determines the size of messages: use torch.bfloat16 for the sizes
+      of 16-bit training. `master_dtype`: torch.float32 for a master copy and optimizer state of 32 bits.
+    - `fused_attention`: attention is one operation, as in FlashAttention. Otherwise each head computes a matrix of all
+      pairs of tokens, which takes memory and time.
+    - `recompute`: "none" (False), or "full" (True): activations are computed again in the backward pass.
+    - `optimizer`: see `pl.Task`. If None, Adam is used.
     """
-    sizes = {"layers": layers, "hidden": hidden, "heads": heads, "sequence": sequence}
-    for name, value in (sizes | {"vocabulary": vocabulary, "batch_size": batch_size}).items():
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise ConfigurationError(name, "must be a whole number of at least 1", value)
-    if hidden % heads:
-        remedy = f"use a multiple of {heads}, or other heads"
-        raise ConfigurationError("hidden", f"must be a multiple of the {heads} heads", hidden, remedy)
-    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
-        remedy = "write torch.bfloat16 or torch.float32"
-        raise ConfigurationError("dtype", "must be a floating-point dtype of torch", dtype, remedy)
+    counts = {"layers": layers, "hidden": hidden, "heads": heads, "sequence": sequence}
+    counts |= {"vocabulary": vocabulary, "batch_size": batch_size, "ffn": 4 * hidden if ffn is None else ffn}
+    counts |= {"key_heads": heads if key_heads is None else key_heads}
+    _check_counts(counts if head_size is None else counts | {"head_size": head_size})
+    _check_heads(hidden, heads, counts["key_heads"], head_size)
+    _check_words(norm, positions, dtype, recompute)
+    sizes = Sizes(
+        layers=layers,
+        hidden=hidden,
+        heads=heads,
+        key_heads=counts["key_heads"],
+        head_size=head_size or hidden // heads,
+        ffn=counts["ffn"],
+        sequence=sequence,
+        vocabulary=vocabulary,
+        gated=gated,
+        norm=norm,
+        positions=positions,
+        bias=bias,
+        key_bias=key_bias,
+        tied=tied,
+        causal=causal,
+        fused=fused_attention,
+    )
     tokens = torch.zeros(1, 1, dtype=torch.int64).expand(batch_size, sequence)  # the memory of one number
     return Task(
-        model=_model(
-            layers, hidden, heads, sequence, vocabulary, tied=tied, fused=fused_attention, dtype=dtype
-        ),
+        model=_model(sizes, dtype),
         data=(tokens, tokens),
         loss=_loss,
         optimizer=optimizer or partial(torch.optim.Adam, lr=1e-4),
         batch_size=batch_size,
         master_dtype=master_dtype,
+        recompute=RECOMPUTE[recompute],
     )
 
 
-def _model(
-    layers: int,
-    hidden: int,
-    heads: int,
-    sequence: int,
-    vocabulary: int,
-    *,
-    tied: bool,
-    fused: bool,
-    dtype: torch.dtype,
-) -> nn.Sequential:
+def _check_counts(counts: dict[str, int]) -> None:
+    for name, value in counts.items():
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise ConfigurationError(name, "must be a whole number of at least 1", value)
+
+
+def _check_heads(hidden: int, heads: int, key_heads: int, head_size: int | None) -> None:
+    if head_size is None and hidden % heads:
+        remedy = f"use a multiple of {heads}, or other heads"
+        raise ConfigurationError("hidden", f"must be a multiple of the {heads} heads", hidden, remedy)
+    if heads % key_heads:
+        raise ConfigurationError("key_heads", f"must divide the {heads} heads", key_heads, "omit it")
+
+
+def _check_words(norm: str, positions: str, dtype: torch.dtype, recompute: bool | str) -> None:
+    _check_one_of("norm", norm, NORMS)
+    _check_one_of("positions", positions, POSITIONS)
+    _check_one_of("recompute", recompute, tuple(RECOMPUTE))
+    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
+        remedy = "write torch.bfloat16 or torch.float32"
+        raise ConfigurationError("dtype", "must be a floating-point dtype of torch", dtype, remedy)
+
+
+def _check_one_of(name: str, value: object, known: Sequence[object]) -> None:
+    if not isinstance(value, str | bool) or value not in known:
+        words = ", ".join(str(each) for each in known)
+        raise ConfigurationError(name, f"must be one of {words}", value, "omit it for the default")
+
+
+def _model(sizes: Sizes, dtype: torch.dtype) -> nn.Sequential:
     with torch.device("meta"):
-        block = _Block(hidden, hidden // heads, fused=fused)
-        embedding, head = _Embedding(vocabulary, sequence, hidden), nn.Linear(hidden, vocabulary, bias=False)
-        norm = nn.LayerNorm(hidden)
-    if tied:
+        block, embedding, norm = Block(sizes), Embedding(sizes), sizes.new_norm()
+        head = nn.Linear(sizes.hidden, sizes.vocabulary, bias=False)
+    if sizes.tied:
         head.weight = embedding.tokens.weight
     # Copying a block takes a tenth of the time of creating one.
-    blocks = nn.Sequential(block, *(copy.deepcopy(block) for _ in range(layers - 1)))
+    blocks = nn.Sequential(block, *(copy.deepcopy(block) for _ in range(sizes.layers - 1)))
     parts = OrderedDict[str, nn.Module](embedding=embedding, blocks=blocks, norm=norm, head=head)
-    return nn.Sequential(parts).to(dtype)
+    model = nn.Sequential(parts).to(dtype)
+    model.even_stages = "blocks"  # type: ignore[assignment]
+    return model
 
 
 def _loss(outputs: Tensor, targets: Tensor) -> Tensor:
     """Return the cross entropy of the next tokens, over all positions."""
     return cross_entropy(outputs.flatten(0, 1), targets.flatten())
-
-
-class _Embedding(nn.Module):
-    """Embedding of tokens and positions."""
-
-    def __init__(self, vocabulary: int, sequence: int, hidden: int) -> None:
-        super().__init__()
-        self.tokens = nn.Embedding(vocabulary, hidden)
-        self.places = nn.Embedding(sequence, hidden)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        places = torch.arange(tokens.shape[1], device=tokens.device)
-        made: Tensor = self.tokens(tokens) + self.places(places)
-        return made
-
-
-class _Attention(nn.Module):
-    """Causal attention. The number of heads follows from the weights, because a rank may have some heads only."""
-
-    def __init__(self, hidden: int, head_size: int, *, fused: bool) -> None:
-        super().__init__()
-        self.head_size = head_size
-        self.fused = fused
-        self.query, self.key, self.value = (nn.Linear(hidden, hidden) for _ in range(3))
-        self.out = nn.Linear(hidden, hidden)
-
-    def forward(self, x: Tensor) -> Tensor:
-        query, key, value = (
-            made.unflatten(-1, (-1, self.head_size)).transpose(1, 2)
-            for made in (self.query(x), self.key(x), self.value(x))
-        )
-        if self.fused:
-            attended = scaled_dot_product_attention(query, key, value, is_causal=True)
-        else:
-            scores = query @ key.transpose(-2, -1) / math.sqrt(self.head_size)
-            later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
-            attended = scores.masked_fill(later, -math.inf).softmax(-1) @ value
-        made: Tensor = self.out(attended.transpose(1, 2).flatten(2))
-        return made
-
-
-class _Block(nn.Module):
-    """Attention and MLP, each with a norm before it and a residual connection."""
-
-    def __init__(self, hidden: int, head_size: int, *, fused: bool) -> None:
-        super().__init__()
-        self.attention_norm = nn.LayerNorm(hidden)
-        self.attention = _Attention(hidden, head_size, fused=fused)
-        self.norm = nn.LayerNorm(hidden)
-        self.up = nn.Linear(hidden, 4 * hidden)
-        self.down = nn.Linear(4 * hidden, hidden)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = x + self.attention(self.attention_norm(x))
-        made: Tensor = x + self.down(gelu(self.up(self.norm(x))))
-        return made

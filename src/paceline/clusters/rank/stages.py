@@ -212,6 +212,7 @@ class RankStages(ModelCut[R]):
             recomputes=self._learner.replica.task.recompute and way in ("both", "inputs"),
             flops=of.flops,
             moved_bytes=of.moved_bytes,
+            launches=of.launches,
             stage_share=self._stage_share(of),
         )
 

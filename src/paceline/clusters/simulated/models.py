@@ -58,4 +58,4 @@ def count_operations(job: Job, samples: Samples, batches: GlobalBatches) -> Oper
     assert job.task is not None
     few = without_data(few_samples(samples, batches.slice(0, 0, 1)))
     count = count_model(job.task, build_model(job).to("meta"), few)
-    return Operations(count.flops, count.moved_bytes)
+    return Operations(count.flops, count.moved_bytes, count.launches)

@@ -113,7 +113,7 @@ class Simulated(Cluster):
         object.__setattr__(self, "hosts", check_hosts(self.hosts, self.workers))
         if self.link == SHARED_MEMORY and self.hosts != 1:
             raise ConfigurationError("hosts", 'must be 1 with link="shared-memory"', self.hosts)
-        self._fabric  # noqa: B018 (it raises an error for values that contradict each other)
+        self.fabric  # noqa: B018 (it raises an error for values that contradict each other)
         slow_links(self.slow_links, self.link)
         self.stragglers.check(self.workers)
         check_faults(self.faults)
@@ -155,7 +155,7 @@ class Simulated(Cluster):
         return self.memory
 
     @property
-    def _fabric(self) -> Fabric:
+    def fabric(self) -> Fabric:
         return Fabric(
             hosts=self.hosts,
             link=self.between,
@@ -218,7 +218,7 @@ class Simulated(Cluster):
 
     def _world(self, job: Job, progress: Callable[[Progress], None] | None) -> World:
         kernel = Kernel()
-        fabric = self._fabric
+        fabric = self.fabric
         hosts = fabric.place(job.ranks, job.workers)
         task, real = job.task, self.math == "real"
         samples = Samples.of(task, job.seed, kept=_KEPT) if task else None
@@ -275,7 +275,7 @@ class Simulated(Cluster):
         words = [f"{self.workers} simulated workers", link]
         compute = f"compute {self.compute}" if self.compute else "compute as measured here"
         words.append(compute if self.device is None else f"each {self.device}")
-        words += self._fabric.words
+        words += self.fabric.words
         words += slow_links_in_words(slow_links(self.slow_links, self.link))
         words += self.stragglers.words()
         words += thread_words(self.threads)

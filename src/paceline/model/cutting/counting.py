@@ -32,10 +32,12 @@ class Count(NamedTuple):
     operations: float
     flops: float
     moved_bytes: float
+    launches: int = 0
+    """Number of operations that a device is told to start. Independent of the number of samples."""
 
     def times(self, share: float) -> Count:
-        """Return the cost of a share of the computation."""
-        return Count(*(share * field for field in self))
+        """Return the cost of a share of the computation: as many operations, each on a part of the values."""
+        return Count(share * self.operations, share * self.flops, share * self.moved_bytes, self.launches)
 
 
 NOTHING = Count(0.0, 0.0, 0.0)
@@ -51,7 +53,7 @@ def counted(work: Callable[[], Any]) -> tuple[Any, Count]:
         made = work()
     flops = float(counter.get_total_flops())
     values = sum(leaf.numel() for leaf in tree_leaves(made) if isinstance(leaf, Tensor))
-    return made, Count(flops + MOVED * values, flops + attention.uncounted, moves.nbytes)
+    return made, Count(flops + MOVED * values, flops + attention.uncounted, moves.nbytes, moves.launches)
 
 
 def attention_flops(query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any) -> int:
@@ -65,30 +67,39 @@ def nbytes_of(value: Any) -> int:
 
 
 def _moved_by(operation: Any, given: Any, made: Any) -> int:
-    """Return the bytes that an operation reads and writes. Zero for matrix products (counted as flops) and views."""
+    """Return the bytes that an operation reads and writes. Zero for matrix products, which are counted as flops."""
     packet = getattr(operation, "overloadpacket", operation)
-    name = str(getattr(packet, "__name__", ""))
-    if packet in flop_registry or getattr(operation, "is_view", False) or name in _STAYS:
-        return 0
-    if not any(
-        isinstance(leaf, Tensor) for leaf in tree_leaves(made)
-    ):  # a query of metadata, such as a tensor's device
+    if packet in flop_registry:
         return 0
     written = nbytes_of(made)
-    return 2 * written if name in _PICKS else nbytes_of(given) + written
+    return 2 * written if _name(operation) in _PICKS else nbytes_of(given) + written
+
+
+def _is_launched(operation: Any, made: Any) -> bool:
+    """Return whether a device computes an operation. Views and queries of metadata are not computed."""
+    if getattr(operation, "is_view", False) or _name(operation) in _STAYS:
+        return False
+    return any(isinstance(leaf, Tensor) for leaf in tree_leaves(made))
+
+
+def _name(operation: Any) -> str:
+    packet = getattr(operation, "overloadpacket", operation)
+    return str(getattr(packet, "__name__", ""))
 
 
 class _Moves(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts the bytes that operations read and write."""
+    """Counts operations, and the bytes that they read and write."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.nbytes = 0.0
+        self.launches = 0
         self.is_paused = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = func(*args, **(kwargs or {}))
-        if not self.is_paused:
+        if not self.is_paused and _is_launched(func, made):
+            self.launches += 1
             self.nbytes += _moved_by(func, (args, kwargs), made)
         return made
 
@@ -119,6 +130,7 @@ class _Attention(TorchFunctionMode):
         finally:
             self._moves.is_paused = False
         self._moves.nbytes += nbytes_of((args, kwargs)) + nbytes_of(made)
+        self._moves.launches += 1
         if self._counter.get_total_flops() == before:
             self.uncounted += attention_flops(*args, **(kwargs or {}))
         return made

@@ -43,6 +43,7 @@ class Layers:
         used = {name for part in model.parts for name in part.parameters}
         self._unused = tuple(name for name in self._sizes if name not in used)
         self._names = Names([part.name for part in model.parts])
+        self._even: tuple[str, ...] = even_layers(module)
         self._made: dict[tuple[int, tuple[str, ...], int | None], Cut] = {}
 
     @classmethod
@@ -95,6 +96,7 @@ class Layers:
 
     def _cut(self, stages: int, cuts: Sequence[str], finer: int | None) -> Cut:
         parts = self.model.parts
+        cuts = cuts or self._even_cuts(stages)
         chosen = self._given(stages, cuts) if cuts else choose(parts, stages)
         if stages < 1 or chosen is None:
             remedy = "use fewer stages (or chunks), or a model of more layers"
@@ -111,6 +113,18 @@ class Layers:
             bounds += [*inner, b]
         segments = self._segments(bounds, owners)
         return Cut(self.model, tuple(bounds), segments, self._names, self._shares)
+
+    def in_one_stage(self, places: Sequence[int]) -> Cut:
+        """Cut into segments of one stage at these places, and where a tensor group communicates."""
+        inner = sorted({*places, *getattr(self.model, "forced", ())})
+        bounds = [0, *inner, len(self.model.parts)]
+        segments = self._segments(bounds, [0] * (len(bounds) - 1))
+        return Cut(self.model, tuple(bounds), segments, self._names, self._shares)
+
+    def _even_cuts(self, stages: int) -> tuple[str, ...]:
+        """Return the layers to cut before, for stages with equal numbers of blocks. Empty if it is not possible."""
+        share, rest = divmod(len(self._even), max(stages, 1))
+        return () if rest else self._even[share::share] if share else ()
 
     def _given(self, stages: int, cuts: Sequence[str]) -> list[int]:
         if len(cuts) != stages - 1:
@@ -159,6 +173,7 @@ class Layers:
                 operations=operations,
                 flops=sum(part.flops for part in own),
                 moved_bytes=sum(part.moved_bytes for part in own),
+                launches=sum(part.launches for part in own),
                 share=operations / total,
                 bytes_in=parts[a - 1].crossing_bytes if a else 0,
                 values_out=parts[b - 1].crossing if b < len(parts) else (),
@@ -179,6 +194,14 @@ class Layers:
             "parted": tuple(name for name in names if name in self._shares.of),
             "partial": tuple(name for name in names if name in model.partial),
         }
+
+
+def even_layers(module: nn.Module) -> tuple[str, ...]:
+    """Return the names of the equal blocks of a model that is cut into stages with equal numbers of them."""
+    name = getattr(module, "even_stages", None)
+    if not isinstance(name, str):
+        return ()
+    return tuple(f"{name}.{number}" for number in range(len(list(module.get_submodule(name).children()))))
 
 
 def _within(parts: Sequence[Part], segments: int) -> list[int]:

@@ -42,6 +42,8 @@ class Part:
     """Flops of matrix products in a forward pass of one sample."""
     moved_bytes: float = 0.0
     """Bytes that all other operations of that pass read and write."""
+    launches: int = 0
+    """Number of operations in a forward pass of any number of samples."""
     obstacle: str = ""
     """Reason why no cut is possible after this part. Empty if a cut is possible."""
     parameters: tuple[str, ...] = ()

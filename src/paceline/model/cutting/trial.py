@@ -75,6 +75,6 @@ class _Counting(fx.Interpreter):
         if node.target is torch.ops.aten.scaled_dot_product_attention.default:
             args, kwargs = self.fetch_args_kwargs_from_env(node)
             moved = nbytes_of((args, kwargs, made))
-            count = Count(count.operations, attention_flops(*args, **kwargs), moved)
+            count = Count(count.operations, attention_flops(*args, **kwargs), moved, 1)
         self._trial.values[node], self._trial.counts[node] = made, count
         return made

@@ -40,7 +40,7 @@ def count_model(task: Task, module: nn.Module, batch: Any) -> Count:
         words = str(error).strip().splitlines() or [type(error).__name__]
         raise ConfigurationError("device", bound, words[0], remedy) from error
     samples = samples_in(arguments)
-    return Count(*(field / samples for field in count))
+    return count.times(1 / samples)
 
 
 def without_data(batch: Any) -> Any:

@@ -16,6 +16,7 @@ from paceline.model.tensor_parallel.entropies import ENTROPIES
 from paceline.model.tensor_parallel.following import Follower, NoRule, Rule, State, argument, dim_of, first_of
 from paceline.model.tensor_parallel.operations import attend, drop_out
 from paceline.model.tensor_parallel.spec import Split
+from paceline.model.tensor_parallel.views import Refine
 
 # Elementwise operations
 
@@ -127,7 +128,7 @@ def _take_batch(look: Follower, node: fx.Node, value: fx.Node, dims: int, split:
 def _attention(look: Follower, node: fx.Node) -> State:
     query, key, value = (look.split(each) for each in node.args[:3])
     dims = len(look.shape(node))
-    if query is None or query != key or query != value or query.dim >= dims - 2:
+    if query is None or key is None or key != value or query.dim >= dims - 2 or not _fit(query, key):
         raise NoRule("its queries, keys and values are not split by heads alike")
     mask, p = argument(node, 3, "attn_mask"), float(argument(node, 4, "dropout_p", 0.0))
     if isinstance(mask, fx.Node):
@@ -138,6 +139,18 @@ def _attention(look: Follower, node: fx.Node) -> State:
         scale, is_causal = node.kwargs.get("scale"), argument(node, 5, "is_causal", False)
         look.become(node, attend, [*node.args[:3], mask, p, is_causal, scale], query)
     return query
+
+
+def _fit(query: Split, key: Split) -> bool:
+    """Return whether each rank has the keys of its queries. Queries that share a key stay together."""
+    if query == key:
+        return True
+    if query != replace(key, length=query.length, unit=query.unit) or query.length % key.units:
+        return False
+    unit = query.length // key.units
+    if query.unit != unit:
+        raise Refine(query.origins, unit=int(unit * query.scale))
+    return True
 
 
 _POINTWISE = (

@@ -1,0 +1,189 @@
+"""Facts of a model: operations, bytes, activations and parameters of its layers, counted once for each task.
+
+Models with equal layers, and tasks that differ in their batch size only, share what is counted (see `collapsed`).
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from torch import nn
+
+from paceline.data.batches import GlobalBatches
+from paceline.data.samples import Samples
+from paceline.errors import ConfigurationError
+from paceline.model.cutting.cut import Cut
+from paceline.model.cutting.layer_signature import layer_signature, shapes_of
+from paceline.model.cutting.layers import Layers, few_samples
+from paceline.model.cutting.whole import without_data
+from paceline.model.engines.shape_model import ShapeModel
+from paceline.model.memory.shape_segments import segment_bytes
+from paceline.model.memory.shapes import resized, tried
+from paceline.model.stages.passes import PassBytes
+from paceline.planner.collapsed import Expanded, chain_names, shortened
+from paceline.task.task import Task
+
+_KEPT_TASKS = 256
+_KEPT_MODELS = 256
+
+
+class Stored(NamedTuple):
+    """Activation bytes of a part. Each is a + b x samples."""
+
+    kept: tuple[float, float]
+    given: tuple[float, float]
+    """Inputs that are stored if the part is recomputed."""
+    made: tuple[float, float]
+    """Further bytes while it is recomputed."""
+
+
+@dataclass(frozen=True, eq=False)
+class Counted:
+    """A model in parts, as one rank of a tensor group has them, with the activations of each part."""
+
+    model: Any
+    stored: Sequence[Stored]
+
+
+class TaskFacts:
+    """Facts of one task."""
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+        module = task.model
+        if not isinstance(module, nn.Module):
+            module = task.build_model(0)
+        self.module = module if all(each.is_meta for each in module.parameters()) else module.to("meta")
+        self.samples = Samples.of(task, 0)
+        self.batches = GlobalBatches.of(task, self.samples, 0)
+        self._layers: dict[tuple[int, bool], tuple[Layers, Sequence[Stored]]] = {}
+
+    @cached_property
+    def few(self) -> Any:
+        """A few samples, without data."""
+        return without_data(few_samples(self.samples, self.batches.slice(0, 0, 1)))
+
+    @cached_property
+    def shapes(self) -> ShapeModel:
+        return ShapeModel(self.task, self.module)
+
+    @cached_property
+    def tokens_per_sample(self) -> int | None:
+        """Length of a sample's sequence; None if samples are not sequences of whole numbers."""
+        first = self.few[0] if isinstance(self.few, tuple | list) else self.few
+        is_text = getattr(first, "ndim", 0) == 2 and not first.is_floating_point()
+        return int(first.shape[1]) if is_text else None
+
+    def layers(self, tensor: int, *, sequence: bool) -> tuple[Layers, Sequence[Stored]]:
+        """Return the model in parts for one rank of a tensor group, and the activations of each part."""
+        key = tensor, sequence
+        if key not in self._layers:
+            counted = self._counted(tensor, sequence)
+            self._layers[key] = Layers(self.module, counted.model), counted.stored
+        return self._layers[key]
+
+    def _counted(self, tensor: int, sequence: bool) -> Counted:
+        short = shortened(self.module)
+        counted = self._counted_short(short, tensor, sequence)
+        if short is self.module:
+            return counted
+        expanded = Expanded(counted.model, self.module, chain_names(short))
+        return Counted(expanded, [counted.stored[place] for place in expanded.sources])
+
+    def _counted_short(self, short: nn.Module, tensor: int, sequence: bool) -> Counted:
+        key = self._key(short, tensor, sequence)
+        if key is None or key not in _models:
+            layers = Layers.of(self.task, short, self.few, tensor=tensor, sequence=sequence)
+            counted = Counted(layers.model, self._stored(short, layers))
+            if key is None:
+                return counted
+            _models[key] = counted
+            if len(_models) > _KEPT_MODELS:
+                _models.popitem(last=False)
+        return _models[key]
+
+    def _key(self, short: nn.Module, tensor: int, sequence: bool) -> Hashable | None:
+        """Return a key that is equal for models with equal facts. None if models cannot be compared."""
+        task, names = self.task, chain_names(short)
+        kinds = tuple(layer_signature(short.get_submodule(name)) for name in names)
+        if not names or None in kinds or not isinstance(task.loss, Hashable):
+            return None
+        tied = len(list(short.parameters())) == len(list(short.named_parameters(remove_duplicate=False)))
+        plan = repr(task.tensor_plan)
+        return (
+            kinds,
+            tuple(names),
+            shapes_of(self.few),
+            task.loss,
+            task.recompute,
+            plan,
+            tied,
+            tensor,
+            sequence,
+        )
+
+    def _stored(self, module: nn.Module, layers: Layers) -> list[Stored]:
+        """Measure the activations of each layer with one sample and with two. Parts of a layer have equal shares."""
+        cut = layers.in_one_stage(_layer_starts(layers, module))
+        shapes = ShapeModel(self.task, module)
+        one, two = (_measured(shapes, cut, resized(self.few, samples)) for samples in (1, 2))
+        if one is None or two is None:
+            raise ConfigurationError(
+                "model", "must run without data", type(self.module).__name__, "see docs/shapes.md"
+            )
+        found: list[Stored] = []
+        for number, (a, b) in enumerate(zip(one, two, strict=True)):
+            parts = cut.bounds[number + 1] - cut.bounds[number]
+            lines = (_line(getattr(a, name), getattr(b, name)) for name in ("kept", "given", "made"))
+            found += [Stored(*((base / parts, slope / parts) for base, slope in lines))] * parts
+        return found
+
+
+_models: OrderedDict[Any, Counted] = OrderedDict()
+_tasks: OrderedDict[int, TaskFacts] = OrderedDict()
+
+
+def facts_of(task: Task) -> TaskFacts:
+    """Return the facts of a task. They are stored for the tasks that were used last."""
+    if id(task) not in _tasks or _tasks[id(task)].task is not task:
+        _tasks[id(task)] = TaskFacts(task)
+        if len(_tasks) > _KEPT_TASKS:
+            _tasks.popitem(last=False)
+    _tasks.move_to_end(id(task))
+    return _tasks[id(task)]
+
+
+def _measured(shapes: ShapeModel, cut: Cut, content: Any) -> list[PassBytes] | None:
+    found: list[PassBytes] | None = tried(lambda: segment_bytes(shapes, cut, content))
+    return found
+
+
+def _layer_starts(layers: Layers, module: nn.Module) -> list[int]:
+    """Return the places at which the layers of a chain begin, where a cut is possible."""
+    parts = layers.model.parts
+    names = chain_names(module)
+    of = [next((n for n in names if f"{part.name}.".startswith(f"{n}.")), "") for part in parts]
+    return [
+        place
+        for place in range(1, len(parts))
+        if of[place] != of[place - 1] and not parts[place - 1].obstacle
+    ]
+
+
+def _line(one: float, two: float) -> tuple[float, float]:
+    return 2 * one - two, two - one
+
+
+def stage_bounds(cut: Cut) -> list[tuple[int, int]]:
+    """Return the first part of each stage, and the part after its last one."""
+    found: list[tuple[int, int]] = []
+    for segment, (a, b) in zip(cut.segments, zip(cut.bounds, cut.bounds[1:], strict=False), strict=True):
+        if segment.stage == len(found):
+            found.append((a, b))
+        else:
+            found[-1] = found[-1][0], b
+    return found

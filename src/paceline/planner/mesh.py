@@ -1,0 +1,248 @@
+"""The step of a mesh: one row and one rank of each tensor group are computed, because the others do the same."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+from paceline.clusters.simulated.stage_plan import rings_of
+from paceline.context import GroupReduction, Segment
+from paceline.costs.counted import Operations, update_seconds, work_seconds
+from paceline.costs.devices import Device
+from paceline.costs.prices import Work
+from paceline.model.cutting.cut import Cut
+from paceline.planner.facts import Stored, TaskFacts, stage_bounds
+from paceline.planner.places import Places
+from paceline.planner.prediction import Parts
+from paceline.schedules.pipeline import ORDERS
+from paceline.schedules.pipeline.timing import ActivationBytes, StageCosts, peak_activations, steady_ends_s
+from paceline.strategies.shared.pipelining.program import Plan
+
+
+class PassCost(NamedTuple):
+    """Seconds of one pass of a micro-batch through a stage."""
+
+    compute_s: float = 0.0
+    communicate_s: float = 0.0
+
+    @property
+    def total_s(self) -> float:
+        return self.compute_s + self.communicate_s
+
+
+@dataclass(frozen=True)
+class MeshStep:
+    """One step of a plan. `places` has the number of stages that the model is cut into."""
+
+    facts: TaskFacts
+    plan: Plan
+    places: Places
+    device: Device
+    cut: Cut
+    stored: Sequence[Stored]
+
+    samples: int
+    """Samples of a micro-batch."""
+
+    @property
+    def microbatches(self) -> int:
+        return microbatches_of(self.plan, self.places, row_samples(self.facts, self.plan))
+
+    @cached_property
+    def _stages(self) -> list[list[Segment]]:
+        stages: list[list[Segment]] = [[] for _ in range(self.cut.segments[-1].stage + 1)]
+        for segment in self.cut.segments:
+            stages[segment.stage].append(segment)
+        return stages
+
+    # Time
+
+    @cached_property
+    def _known(self) -> dict[object, PassCost]:
+        return {}
+
+    def _pass(self, work: Work, stage: int) -> PassCost:
+        """Return the cost of a pass through a stage."""
+        compute_s = communicate_s = 0.0
+        for segment in self._stages[stage]:
+            costs = segment.flops, segment.moved_bytes, segment.launches, segment.values_out
+            key = work, *costs, segment.reductions, segment.gradient_reductions
+            found = self._known.get(key)
+            if found is None:
+                found = self._known[key] = self._segment_pass(work, segment)
+            compute_s, communicate_s = compute_s + found.compute_s, communicate_s + found.communicate_s
+        return PassCost(compute_s, communicate_s)
+
+    def _segment_pass(self, work: Work, segment: Segment) -> PassCost:
+        forward = Operations(segment.flops, segment.moved_bytes, segment.launches).times(self.samples)
+        again = self.facts.task.recompute and work in (Work.BACKWARD, Work.INPUTS)
+        compute_s = work_seconds(self.device, work, forward, recomputes=again)
+        return PassCost(compute_s, self._rings_s(work, segment))
+
+    def _rings_s(self, work: Work, segment: Segment) -> float:
+        if self.places.tensor == 1 or work is Work.WEIGHTS:
+            return 0.0
+        if work is Work.FORWARD:
+            return self._reduced_s(segment.values_out, segment.reductions)
+        if not segment.gradient_reductions:
+            return 0.0
+        before = self.cut.segments[segment.number - 1]
+        _, lengths = rings_of(before.values_out, before.reductions, self.places.tensor)
+        return self._reduced_s(lengths, segment.gradient_reductions)
+
+    def _reduced_s(self, values: Sequence[int], reductions: Sequence[GroupReduction]) -> float:
+        """Return the seconds in which a tensor group combines values of these bytes a sample."""
+        rings, _ = rings_of(values, reductions, self.places.tensor)
+        members = self.places.tensor_members(0)
+        seconds = 0.0
+        for ring in rings:
+            passes = ring.rounds // (self.places.tensor - 1)
+            nbytes = sum(sum(lengths) for lengths in ring.sent_bytes) / ring.rounds
+            seconds += self.places.ring_s(members, nbytes * self.samples, passes)
+        return seconds
+
+    @cached_property
+    def _passes(self) -> dict[Work, list[PassCost]]:
+        works = (Work.FORWARD, Work.BACKWARD, Work.INPUTS, Work.WEIGHTS)
+        return {work: [self._pass(work, stage) for stage in range(len(self._stages))] for work in works}
+
+    def parts(self) -> Parts:
+        """Return the parts of the seconds of a step."""
+        ranks, chunks = self.places.stages, self.plan.chunks
+        seconds = {work: [each.total_s for each in costs] for work, costs in self._passes.items()}
+        costs = StageCosts(
+            seconds[Work.FORWARD],
+            seconds[Work.BACKWARD],
+            seconds[Work.INPUTS],
+            seconds[Work.WEIGHTS],
+            [self._onward(stage) for stage in range(len(self._stages))],
+        )
+        ends_s = steady_ends_s(self.plan.order, self.microbatches, chunks, ranks, costs)
+        sums_s, updates_s = zip(*(self._update(rank) for rank in range(ranks)), strict=True)
+        step_s = max(map(sum, zip(ends_s, sums_s, updates_s, strict=True)))
+        compute_s, rings_s = self._mean_passes()
+        sum_s, update_s = sum(sums_s) / ranks, sum(updates_s) / ranks
+        bubble_s = sum(ends_s) / ranks - compute_s - rings_s
+        wait_s = step_s - sum(ends_s) / ranks - sum_s - update_s
+        return Parts(
+            compute=compute_s, communicate=rings_s + sum_s, wait=wait_s, bubble=bubble_s, update=update_s
+        )
+
+    def _mean_passes(self) -> tuple[float, float]:
+        """Return the seconds of all passes of a step, and of their collectives, as means over the ranks of a row."""
+        splits = self.plan.order.startswith("zb")
+        works = (Work.FORWARD, Work.INPUTS, Work.WEIGHTS) if splits else (Work.FORWARD, Work.BACKWARD)
+        all_costs = [cost for work in works for cost in self._passes[work]]
+        share = self.microbatches / self.places.stages
+        return (
+            share * sum(cost.compute_s for cost in all_costs),
+            share * sum(cost.communicate_s for cost in all_costs),
+        )
+
+    def _onward(self, stage: int) -> tuple[float, float]:
+        if stage + 1 == len(self._stages) or self.places.stages == 1:
+            return 0.0, 0.0
+        last = self._stages[stage][-1]
+        _, lengths = rings_of(last.values_out, last.reductions, self.places.tensor)
+        return self.places.between_stages(stage % self.places.stages, sum(lengths) * self.samples)
+
+    def _held(self, rank: int) -> list[int]:
+        stages = range(rank, len(self._stages), self.places.stages)
+        return [segment.number for stage in stages for segment in self._stages[stage]]
+
+    def _update(self, rank: int) -> tuple[float, float]:
+        """Return the seconds in which a rank sums its gradients, and in which it updates its parameters."""
+        holding = self.facts.shapes.part(self.cut, self._held(rank)).holding
+        itemsize, places, data = holding.layout.dtype.itemsize, self.places, self.plan.data
+        sum_s = self._tied_s(rank)
+        if self.plan.zero == 1 and data > 1:
+            members, groups = places.data_members(rank), places.data_groups()
+            sum_s += places.ring_s(members, holding.gradient_bytes, 1, groups)
+            sum_s += places.ring_s(members, holding.own_length * itemsize, 1, groups)
+            return sum_s, update_seconds(self.device, holding.own_length * itemsize / data)
+        sum_s += places.sum_s(rank, holding.gradient_bytes, self.plan.algorithm)
+        return sum_s, update_seconds(self.device, holding.own_length * itemsize)
+
+    def _tied_s(self, rank: int) -> float:
+        """Return the seconds in which stages sum the gradients of the parameters that they share."""
+        seconds, names = 0.0, [set[str]() for _ in range(self.places.stages)]
+        for segment in self.cut.segments:
+            names[segment.stage % self.places.stages].update(segment.parameters)
+        for name in set().union(*(names[rank] & other for n, other in enumerate(names) if n != rank)):
+            holders = [self.places.rank(0, stage) for stage, own in enumerate(names) if name in own]
+            shape = dict(self.facts.module.named_parameters())[name]
+            count = self.cut.count(name, shape.shape)
+            seconds += self.places.ring_s(holders, count * shape.itemsize, 2, self.places.tensor)
+        return seconds
+
+    # Memory
+
+    def memory_bytes(self) -> int:
+        """Return the bytes of the rank that needs the most."""
+        return max(self._rank_bytes(rank) for rank in range(self.places.stages))
+
+    def _rank_bytes(self, rank: int) -> int:
+        shapes = self.facts.shapes
+        holding = shapes.part(self.cut, self._held(rank)).holding
+        shards = holding.split(self.plan.data, elementwise=True) if self.plan.zero == 1 else None
+        optimizer = holding.optimizer_bytes(
+            shapes.holding.layout, shapes.memory.optimizer_state(), shards[0] if shards else None
+        )
+        return round(
+            holding.parameter_bytes + holding.gradient_bytes + optimizer + self._activation_bytes(rank)
+        )
+
+    def _activation_bytes(self, rank: int) -> float:
+        bounds, ranks = stage_bounds(self.cut), self.places.stages
+        micro = min(self.microbatches, 4 * ranks)  # more do not change the peak, except in GPipe
+        micro = self.microbatches if self.plan.order == "gpipe" else micro
+        actions = ORDERS[self.plan.order](rank, ranks, micro, self.plan.chunks)
+        stages = range(rank, len(bounds), ranks)
+        return peak_activations(actions, [self._stage_bytes(stage, bounds[stage]) for stage in stages])
+
+    def _stage_bytes(self, stage: int, bounds: tuple[int, int]) -> ActivationBytes:
+        own = self.stored[slice(*bounds)]
+        if not self.facts.task.recompute:
+            return ActivationBytes(sum(_at(each.kept, self.samples) for each in own))
+        made = [
+            sum(
+                _at(each.made, self.samples)
+                for each in self.stored[slice(*self.cut.bounds[s.number : s.number + 2])]
+            )
+            for s in self._stages[stage]
+        ]
+        return ActivationBytes(sum(_at(each.given, self.samples) for each in own), sum(made), max(made))
+
+
+def _at(line: tuple[float, float], samples: float) -> float:
+    return line[0] + line[1] * samples
+
+
+def row_samples(facts: TaskFacts, plan: Plan) -> int:
+    """Return the samples of the row that has the most."""
+    return -(-facts.batches.batch_size // plan.data)
+
+
+def microbatches_of(plan: Plan, places: Places, samples: int) -> int:
+    """Return the number of micro-batches that are not empty."""
+    return max(1, min(plan.microbatches or 4 * places.stages, samples))
+
+
+def mesh_steps(facts: TaskFacts, plan: Plan, places: Places, device: Device) -> list[tuple[MeshStep, float]]:
+    """Cut the model as the strategy does. Return its step with the larger and with the smaller micro-batches, and the
+    share of each: the samples of a row may not be a multiple of the micro-batches.
+    """
+    layers, stored = facts.layers(plan.tensor, sequence=plan.sequence and plan.tensor > 1)
+    finer = None if facts.task.recompute and plan.tensor == 1 else 1
+    cut = layers.cut(places.stages * plan.chunks, plan.cuts, finer=finer)
+    samples = row_samples(facts, plan)
+    micro = microbatches_of(plan, places, samples)
+    size, longer = divmod(samples, micro)
+    sizes = [(size + 1, longer / micro), (size, 1 - longer / micro)]
+    return [
+        (MeshStep(facts, plan, places, device, cut, stored, samples=each), share)
+        for each, share in sizes
+        if share
+    ]

@@ -1,0 +1,103 @@
+from dataclasses import replace
+
+import pytest
+import torch
+from refusals import refused
+
+import paceline as pl
+
+DEVICE = replace(pl.devices.A100, efficiency=0.7, memory_efficiency=0.8, launch="20us")
+SIZES = {"layers": 8, "hidden": 512, "heads": 8, "sequence": 256, "vocabulary": 4096}
+
+
+def cluster(workers, hosts=1, **words):
+    link = pl.Link("2400Gbps", "5us") if hosts == 1 else pl.Link("800Gbps", "10us")
+    inside = {} if hosts == 1 else {"inside": pl.Link("2400Gbps", "5us")}
+    return pl.Simulated(workers, math="none", device=DEVICE, hosts=hosts, link=link, **inside, **words)
+
+
+def task(**words):
+    return pl.models.GPT(**SIZES, **{"batch_size": 64, "dtype": torch.bfloat16} | words)
+
+
+CASES = [
+    (1, 1, "single"),
+    (8, 1, "all-reduce"),
+    (8, 1, "zero:stage=1"),
+    (4, 1, "pipeline:microbatches=8"),
+    (16, 2, "hybrid:pipeline=4,tensor=2,microbatches=8"),
+]
+MORE = [
+    (16, 2, "all-reduce"),
+    (8, 1, "tensor:size=4"),
+    (16, 2, "hybrid:pipeline=2,tensor=4,microbatches=16,zero=1"),
+    (16, 2, "hybrid:pipeline=4,tensor=4,microbatches=32,order=interleaved,chunks=2"),
+    (16, 2, "hybrid:pipeline=4,microbatches=16,order=zb-h1"),
+    (16, 2, "hybrid:pipeline=8,tensor=2,microbatches=64,order=gpipe"),
+    (16, 2, "hybrid:pipeline=2,tensor=8,microbatches=8,sequence=true"),
+]
+
+
+@pytest.mark.parametrize(
+    ("workers", "hosts", "strategy"),
+    [*CASES, *(pytest.param(*case, marks=pytest.mark.slow) for case in MORE)],
+)
+def test_a_prediction_equals_the_event_simulation(workers, hosts, strategy):
+    """With equal micro-batches, and cards that are no bottleneck."""
+    found = pl.predict(task(), strategy, cluster(workers, hosts))
+    run = pl.train(task(), strategy, cluster(workers, hosts), steps=1)
+    assert found.step_seconds == pytest.approx(run.step_seconds, rel=0.01)
+    assert found.memory_bytes == pytest.approx(max(rank["total"] for rank in run.memory), rel=0.02)
+    assert found.parts.total == pytest.approx(found.step_seconds)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["pipeline:microbatches=8", "hybrid:tensor=2,pipeline=2,microbatches=8"])
+def test_it_equals_the_simulation_with_recomputation(strategy):
+    again = task(recompute="full")
+    found = pl.predict(again, strategy, cluster(4))
+    run = pl.train(again, strategy, cluster(4), steps=1)
+    assert found.step_seconds == pytest.approx(run.step_seconds, rel=0.01)
+    assert found.memory_bytes == pytest.approx(max(rank["total"] for rank in run.memory), rel=0.03)
+
+
+def test_many_micro_batches_are_extrapolated_from_few():
+    big = task(batch_size=512)
+    strategy = "pipeline:stages=4,microbatches=512"
+    found = pl.predict(big, strategy, cluster(4)).step_seconds
+    few, more = (
+        pl.predict(task(batch_size=n), f"pipeline:stages=4,microbatches={n}", cluster(4)).step_seconds
+        for n in (64, 128)
+    )
+    update_s = pl.predict(big, strategy, cluster(4)).parts.update
+    assert found - update_s == pytest.approx(few + 7 * (more - few) - update_s, rel=0.01)
+
+
+def test_a_prediction_says_what_follows_from_its_seconds():
+    found = pl.predict(task(), "single", cluster(1))
+    assert found.samples_per_second == pytest.approx(64 / found.step_seconds)
+    assert found.tokens_per_second == pytest.approx(256 * found.samples_per_second)
+    assert found.fits
+    huge = pl.models.GPT(96, 12288, 96, 2048, 51200, 8, dtype=torch.bfloat16)
+    assert not pl.predict(huge, "single", cluster(1)).fits
+
+
+def test_a_shared_card_makes_messages_between_hosts_slower():
+    own, shared = (
+        pl.predict(task(), "hybrid:pipeline=1,tensor=8,microbatches=1", cluster(16, 2, **words)).step_seconds
+        for words in ({}, {"card": "800Gbps"})
+    )
+    assert shared > own
+
+
+@pytest.mark.parametrize("strategy", ["async", "zero:stage=3", "hybrid:data=2,zero=2"])
+def test_a_strategy_that_is_not_predicted_is_refused(strategy):
+    with refused("strategy"):
+        pl.predict(task(), strategy, cluster(2))
+
+
+def test_a_cluster_without_a_device_is_refused():
+    with refused("cluster"):
+        pl.predict(task(), "single", pl.Local(workers=2))
+    with refused("cluster"):
+        pl.predict(task(), "all-reduce", cluster(2, slow={1: 2.0}))
