@@ -26,6 +26,7 @@ class FactsTable:
         self._by_worker: dict[int, dict[int, StepFacts]] = {worker: {} for worker in context.workers}
         self._last: StepFacts | None = None
         self._ended: dict[int, int] = {}
+        self._is_closed = False
 
     def ended(self) -> Mapping[int, int]:
         """Return the steps of each worker whose loop has ended."""
@@ -50,11 +51,15 @@ class FactsTable:
         return self._last
 
     def close(self) -> None:
+        """Receive nothing more. What has been received can still be read."""
+        self._is_closed = True
         for receive in self._receiving.values():
             receive.cancel()
 
     def _drain(self) -> None:
         """Take the messages that have arrived."""
+        if self._is_closed:
+            return
         net = self._context.net
         for worker, found in self._by_worker.items():
             while worker not in self._ended:
