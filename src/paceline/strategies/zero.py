@@ -1,11 +1,12 @@
-"""Synchronous data parallelism without copies: what every worker of `all-reduce` has, here exists once among them.
+"""ZeRO: synchronous data parallelism in which workers shard the training state instead of replicating it.
 
-Stage 1 shards what the optimizer remembers; stage 2 the gradients too; stage 3 the parameters too, which are gathered
-segment by segment when they are needed, the next while one is computed, and let go again. PyTorch's FSDP is stage 3.
+Stage 1 shards the optimizer state, stage 2 also the gradients, stage 3 also the parameters. In stage 3 the parameters
+of a segment are gathered before it is computed and freed afterwards. The next segment is gathered during the
+computation. PyTorch's FSDP is stage 3.
 
-When: A model whose training state is too large for one worker, but whose largest layers are not.
-Cost, Y parameters and N workers: (N - 1)/N times 2 Y values sent by each, 3 Y in stage 3. In float32 with Adam
-16 Y bytes become 8 Y + 8 Y/N, 4 Y + 12 Y/N, 16 Y/N, and in stage 3 what is gathered at a time.
+When: The training state is too large for one worker, but the largest layers are not.
+Cost, Y parameters and N workers: each sends (N - 1)/N times 2 Y values, 3 Y in stage 3. In float32 with Adam, 16 Y
+bytes become 8 Y + 8 Y/N, 4 Y + 12 Y/N and 16 Y/N, plus the gathered segments in stage 3.
 Source: Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", 2020.
 """
 
@@ -30,31 +31,27 @@ _SEGMENTS = 8
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Zero(Strategy):
-    """Workers share the optimizer's state, in stage 2 gradients too, in 3 parameters."""
+    """Workers shard the optimizer state, in stage 2 also gradients, in stage 3 also parameters."""
 
     replicates: ClassVar[tuple[str, ...]] = ("worker",)
     cuts_model: ClassVar[bool] = True
 
     stage: int = field(
-        default=3, metadata={"help": "1: optimizer state is sharded; 2: gradients too; 3: parameters too"}
+        default=3, metadata={"help": "1 shards optimizer state, 2 also gradients, 3 also parameters"}
     )
     segments: int | None = field(
         default=None,
         metadata={
-            "help": f"in how many pieces parameters come and go; left out: {_SEGMENTS}, if it has so many layers"
+            "help": f"number of segments to gather and free; default: {_SEGMENTS}, or the number of layers"
         },
     )
     hooks: bool = field(
         default=False,
-        metadata={
-            "help": "gather parameters by hooks of modules; left out: only if the model cannot be traced"
-        },
+        metadata={"help": "gather parameters by module hooks; default: only if the model cannot be traced"},
     )
     microbatches: int | None = field(
         default=None,
-        metadata={
-            "help": "parts of a worker's slice that are computed one after the other; left out: as the task says"
-        },
+        metadata={"help": "number of micro-batches of a worker's slice; default: the task's accumulate"},
     )
 
     def __post_init__(self) -> None:
