@@ -3,11 +3,12 @@ PYTHON ?= python3
 VENV := .venv
 STAMP := $(VENV)/.installed
 RAY := $(VENV)/.ray-installed
+MODELS := $(VENV)/.models-installed
 # One more than the number of cores: many tests wait for a deadline, or for processes to start.
 PROCESSES = $(shell echo $$(($$(nproc) + 1)))
 PIP = $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test test-all test-long check bench soak docs clean
+.PHONY: demo test test-all test-long check bench soak docs model-table clean
 
 demo: $(STAMP)
 	@$(VENV)/bin/python examples/demo.py
@@ -20,7 +21,7 @@ test: $(STAMP) $(RAY)
 	@$(PYTEST) -m "not slow"
 
 # Tests that `make test` leaves out: slow tests, and tests that repeat faster ones in more cases.
-test-all: $(STAMP) $(RAY)
+test-all: $(STAMP) $(RAY) $(MODELS)
 	@.ci/debian
 	@$(PYTEST) -m slow
 
@@ -39,6 +40,10 @@ docs: $(STAMP)
 	@$(VENV)/bin/python docs/gallery.py
 	@$(VENV)/bin/python docs/other_systems.py
 
+# Train every model of tests/zoo by many strategies, and write docs/model_table.md.
+model-table: $(STAMP) $(MODELS)
+	@OMP_NUM_THREADS=1 $(VENV)/bin/python docs/model_table.py
+
 bench: $(STAMP) $(RAY)
 	@$(VENV)/bin/python -m benchmarks
 
@@ -56,6 +61,11 @@ $(STAMP): constraints.txt pyproject.toml
 # Only the tests and benchmarks of Ray need Ray.
 $(RAY): $(STAMP)
 	@$(PIP) -e '.[ray]'
+	@touch $@
+
+# Only the table of models needs Hugging Face's transformers.
+$(MODELS): $(STAMP)
+	@$(PIP) -e '.[models]'
 	@touch $@
 
 clean:

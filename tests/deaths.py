@@ -89,8 +89,8 @@ def dying(spec, rank, step):
     async def worker(self, ctx):
         until_lost = _batches_until_lost(ctx, rank, step)
 
-        async def batches(**options):
-            async for batch in until_lost(**options):
+        async def batches(*given, **options):
+            async for batch in until_lost(*given, **options):
                 if (ctx.rank, batch.step) == (rank, step):
                     os.kill(os.getpid(), signal.SIGKILL)
                 yield batch
@@ -101,8 +101,8 @@ def dying(spec, rank, step):
 
 
 def _batches_until_lost(ctx, rank, step):
-    async def batches(**options):
-        async for batch in ctx.batches(**options):
+    async def batches(*given, **options):
+        async for batch in ctx.batches(*given, **options):
             while batch.step == step + 2 and not ctx.is_lost(rank):
                 await ctx.sleep(0.001)
             yield batch
@@ -124,11 +124,12 @@ def struck(spec, rank, step, number, flag):
                 flag.touch()
                 os.kill(os.getpid(), number)
 
-        async def batches(**options):
-            async for batch in ctx.batches(**options):
-                strike(batch.step)
-                while batch.step >= step + 2 and not flag.exists():
-                    await ctx.sleep(0.001)
+        async def batches(own=None, **options):
+            async for batch in ctx.batches(own, **options):
+                if own is None:  # batches of the run, numbered by its steps
+                    strike(batch.step)
+                    while batch.step >= step + 2 and not flag.exists():
+                        await ctx.sleep(0.001)
                 yield batch
 
         async def rounds():

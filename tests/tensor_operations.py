@@ -88,7 +88,7 @@ def attended_by_hand(y, x, of):
 IN_HEADS = {"columns": HEADS * HEAD, "rows": HEADS * HEAD}
 
 DIMENSIONS = {
-    "view": [
+    "reshape": [
         Case(
             apply=lambda y, x, of: (
                 y.view(y.shape[0], LENGTH, HEADS, HEAD).tanh().view(-1, LENGTH, HEADS * HEAD)
@@ -96,8 +96,6 @@ DIMENSIONS = {
             **IN_HEADS,
         ),
         Case(apply=lambda y, x, of: y.view(-1, COLUMNS).tanh().view(-1, LENGTH, COLUMNS)),
-    ],
-    "reshape": [
         Case(
             apply=lambda y, x, of: (
                 y.reshape(-1, LENGTH, HEADS, HEAD)

@@ -23,13 +23,13 @@ MOST = {
     Context: 15,
     Model: 15,
     Stages: 7,
-    Shards: 5,
+    Shards: 6,
     Net: 10,
     Window: 3,
     Log: 8,
     Handle: 2,
 }
-MOST_IN_ALL = 65
+MOST_IN_ALL = 66
 
 CLUSTERS = {
     "shared memory": lambda workers: pl.Local(workers=workers, threads=1),

@@ -12,6 +12,7 @@ from paceline.errors import (
     DamagedError,
     DeadlineError,
     DeadlockError,
+    EarlyEndError,
     FrameError,
     GradientNotFiniteError,
     LossNotFiniteError,
@@ -49,6 +50,7 @@ CODES = {
     "PL-039": FrameError,
     "PL-040": ScheduleError,
     "PL-041": OrderError,
+    "PL-042": EarlyEndError,
 }
 
 FIELDS = [
@@ -58,6 +60,7 @@ FIELDS = [
     (TaskError("the model could not be built", TRACEBACK), ["failure", "cause"]),
     (SaveError(28, "No space left on device", "/runs/x"), ["filename", "strerror"]),
     (WorkerError(3, 7, TRACEBACK), ["rank", "step", "cause"]),
+    (EarlyEndError(1, 4, 0, 5), ["rank", "steps", "waiting", "waiting_steps"]),
     (OutOfMemoryError(3, 7, TRACEBACK, "3 GB"), ["rank", "step", "cause", "wanted"]),
     (LossNotFiniteError(3, 7, float("inf"), "all targets are -100"), ["rank", "step", "loss", "cause"]),
     (GradientNotFiniteError(3, 7, "up.weight"), ["rank", "step", "parameter"]),

@@ -22,6 +22,19 @@ if TYPE_CHECKING:
     from paceline.costs.description import ClusterDescription
     from paceline.costs.description_files import load_cluster
     from paceline.errors import PacelineError
+    from paceline.loop.prepare import (
+        finish,
+        gather,
+        is_main,
+        log,
+        prepare,
+        print,
+        rank,
+        resume,
+        save,
+        shard,
+        workers,
+    )
     from paceline.planner.predict import predict
     from paceline.planner.prediction import Prediction
     from paceline.programs import run_program
@@ -52,14 +65,25 @@ __all__ = [
     "compare",
     "devices",
     "faults",
+    "finish",
+    "gather",
+    "is_main",
     "load_cluster",
     "load_task",
+    "log",
     "models",
     "predict",
+    "prepare",
+    "print",
+    "rank",
     "register",
+    "resume",
     "run_program",
+    "save",
+    "shard",
     "times",
     "train",
+    "workers",
 ]
 
 _HOMES = {
@@ -79,13 +103,24 @@ _HOMES = {
     "Task": "paceline.task.task",
     "compare": "paceline.analysis.comparison.compare",
     "devices": "paceline.costs",
+    "finish": "paceline.loop.prepare",
+    "gather": "paceline.loop.prepare",
+    "is_main": "paceline.loop.prepare",
     "load_cluster": "paceline.costs.description_files",
     "load_task": "paceline.task.files",
+    "log": "paceline.loop.prepare",
     "predict": "paceline.planner.predict",
+    "prepare": "paceline.loop.prepare",
+    "print": "paceline.loop.prepare",
+    "rank": "paceline.loop.prepare",
     "register": "paceline.strategies",
+    "resume": "paceline.loop.prepare",
     "run_program": "paceline.programs",
+    "save": "paceline.loop.prepare",
+    "shard": "paceline.loop.prepare",
     "times": "paceline.costs",
     "train": "paceline.training",
+    "workers": "paceline.loop.prepare",
 }
 
 

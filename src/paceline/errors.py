@@ -12,6 +12,7 @@ PacelineError
     ├── LossNotFiniteError         a loss became NaN or infinite
     ├── GradientNotFiniteError     a gradient became NaN or infinite, but the loss is finite
     ├── PeerLost                   a rank died
+    ├── EarlyEndError              a user's loop has ended before the loops of other ranks
     ├── DeadlineError              a wait exceeded its timeout
     ├── DeadlockError              every simulated rank waits for another
     ├── MismatchError              two ranks disagree on a tensor's dtype or shape
@@ -51,16 +52,17 @@ class ConfigurationError(PacelineError, ValueError):
 
 
 class UnknownNameError(ConfigurationError):
-    """A name that is not in its table. The message lists the valid names and the closest match."""
+    """A name that is not in its table. The message has the valid names, and the closest one or its alias."""
 
     code = "PL-011"
 
-    def __init__(self, argument: str, value: str, valid: Iterable[str]) -> None:
+    def __init__(self, argument: str, value: str, valid: Iterable[str], aliases: Iterable[str] = ()) -> None:
         names = sorted(valid)
-        near = difflib.get_close_matches(str(value), names, n=1)
+        spelled = {name.lower(): name for name in (*aliases, *names)}
+        near = [spelled[name] for name in difflib.get_close_matches(str(value).lower(), spelled, n=1)]
         remedy = f"did you mean {near[0]!r}?" if near else "choose one of these"
         super().__init__(argument, f"must be one of {', '.join(names) or '(none)'}", value, remedy)
-        self.args = (argument, value, names)
+        self.args = (argument, value, names, sorted(aliases))
         self.valid = tuple(names)
         self.nearest = near[0] if near else None
 
@@ -215,6 +217,27 @@ class PeerLost(RunError):  # noqa: N818  (a strategy may catch it and go on: an 
         if self.reason:
             text += f" ({self.reason})"
         return f"{text}; {self.waiting}" if self.waiting else text
+
+
+class EarlyEndError(RunError):
+    """A user's loop that ended while the loop of another rank continues. Synchronous strategies need both."""
+
+    code = "PL-042"
+
+    def __init__(self, rank: int, steps: int, waiting: int, waiting_steps: int) -> None:
+        """The loop of `rank` ended after `steps` steps. The loop of `waiting` has begun step `waiting_steps`."""
+        super().__init__(rank, steps, waiting, waiting_steps)
+        self.rank = rank
+        self.steps = steps
+        self.waiting = waiting
+        self.waiting_steps = waiting_steps
+
+    def __str__(self) -> str:
+        return (
+            f"the loop of rank {self.rank} ended after {self.steps} steps, but rank {self.waiting} is in step "
+            f"{self.waiting_steps}; every rank must call optimizer.step() equally often: break out of the loop on all "
+            "ranks, or choose an asynchronous strategy"
+        )
 
 
 class DeadlineError(RunError):

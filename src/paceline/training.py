@@ -5,8 +5,11 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
+import math
 import os
+import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,7 +17,8 @@ from torch import nn
 
 from paceline.callbacks.calling import Callbacks
 from paceline.checkpoints.description import RunDescription
-from paceline.checkpoints.ending import checkpointing
+from paceline.checkpoints.ending import advice, checkpointing
+from paceline.checkpoints.model_state import model_state
 from paceline.checkpoints.options import CheckpointOptions
 from paceline.checkpoints.plan import plan_run
 from paceline.clusters.base.checks import check_cluster, check_evaluate_every, check_flag, check_progress
@@ -22,7 +26,9 @@ from paceline.clusters.base.job import Cluster, Job, Watch
 from paceline.clusters.base.outcome import assemble
 from paceline.clusters.local.local import Local
 from paceline.context import Strategy
+from paceline.costs.units import check_positive
 from paceline.errors import ConfigurationError
+from paceline.files.distributed_checkpoint import read_distributed_checkpoint
 from paceline.model.autocast import in_force, suspended
 from paceline.model.compiling import is_compiled
 from paceline.model.portable import portable
@@ -54,9 +60,10 @@ def train(
     callbacks: Sequence[Any] | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
     checkpoint_every: int | str | None = None,
-    resume: bool | str = False,
+    resume: bool | str | os.PathLike[str] = False,
     keep: int = 2,
     keep_best: bool = False,
+    max_seconds: float | None = None,
 ) -> Run:
     """Train a task's model with a strategy on a cluster.
 
@@ -69,13 +76,18 @@ def train(
     With a folder as `checkpoint` the run is saved there every `checkpoint_every` steps, or after that time (5min by
     default), and at its end. The last `keep` checkpoints are retained, and the best with `keep_best`. With `resume` the
     run resumes from the newest checkpoint if there is one ("must": it is an error if there is none; "newest-good": skip
-    damaged ones).
+    damaged ones). With a path as `resume`, a folder of torch.distributed.checkpoint, the run begins with the weights in
+    it, unless `checkpoint` has newer ones. The optimizer begins anew.
+
+    With `max_seconds` and `checkpoint`, the run ends at the first step after this time, counted from this call, with a
+    last checkpoint. The returned run then has fewer steps, and `resume` continues it: for jobs with a time limit.
 
     Ctrl-C ends the run at the next safe point, within a moment, and with `checkpoint` after a last checkpoint. It does
     not interrupt the task's own code in this process (model factory, data, callbacks). Press Ctrl-C again to do so.
     """
     if not isinstance(task, Task):
         raise ConfigurationError("task", "must be a pl.Task", task, "see pl.load_task for tasks in files")
+    limit_s = _limit_s(max_seconds, checkpoint)
     limit_threads_after_fork()
     chosen = parse(strategy)
     where: Cluster = Local() if cluster is None else cluster
@@ -83,8 +95,13 @@ def train(
     check_progress(progress)
     check_flag("stop_at_target", stop_at_target)
     check_seed(seed)
+    weights = Path(resume) if isinstance(resume, os.PathLike) else None
     words = CheckpointOptions(
-        checkpoint=checkpoint, every=checkpoint_every, resume=resume, keep=keep, keep_best=keep_best
+        checkpoint=checkpoint,
+        every=checkpoint_every,
+        resume=checkpoint is not None if isinstance(resume, os.PathLike) else resume,
+        keep=keep,
+        keep_best=keep_best,
     )
     watchers = Callbacks(callbacks)
     roles = roles_of(chosen, where)
@@ -97,6 +114,8 @@ def train(
         module = task.build_model(seed)
     interrupts.safe_point()
     _check_has_data(task, module, where)
+    if weights is not None:
+        module.load_state_dict(read_distributed_checkpoint(weights, module.state_dict()))
     job = Job(
         strategy=chosen,
         roles=roles,
@@ -113,8 +132,10 @@ def train(
         ),
     )
     job = _with_checkpoints(job, words, where, module)
-    with suspended(), _checkpointing(job, where):
+    with suspended(), _checkpointing(job, where, limit_s):
         run = _watched_run(job, where, module, progress, watchers)
+    if limit_s < math.inf:
+        return _stopped_in_time(run, job)
     if epochs is not None and not stop_at_target and not watchers:
         _compare_length(run, epochs)
     return run
@@ -147,10 +168,25 @@ def _with_checkpoints(job: Job, options: CheckpointOptions, cluster: Cluster, mo
     )
 
 
-def _checkpointing(job: Job, cluster: Cluster) -> contextlib.AbstractContextManager[None]:
+def _checkpointing(job: Job, cluster: Cluster, limit_s: float) -> contextlib.AbstractContextManager[None]:
     if job.checkpointing is None:
         return contextlib.nullcontext()
-    return checkpointing(job.checkpointing.store, job.generations.first, writes=cluster.launch_id is None)
+    writes = cluster.launch_id is None
+    return checkpointing(job.checkpointing.store, job.generations.first, writes=writes, limit_s=limit_s)
+
+
+def _stopped_in_time(run: Run, job: Job) -> Run:
+    """Return a run that stopped at its time limit, with the model of its last checkpoint; any other run unchanged."""
+    if job.checkpointing is None or run.state or run.steps >= job.steps:
+        return run
+    store = job.checkpointing.store
+    newest = store.newest()
+    if newest is not None:
+        run.state = model_state(newest)
+        if run.module is not None:
+            run.module.load_state_dict(run.state)
+        _log.warning("%s", advice(store))
+    return run
 
 
 def _watched_run(
@@ -218,6 +254,20 @@ def _check_has_data(task: Task, module: nn.Module, cluster: Cluster) -> None:
         bound = 'must be pl.Simulated(math="none") for a model of shapes only, such as pl.models.GPT'
         remedy = 'write pl.Simulated(workers=4, math="none", device=pl.devices.A100)'
         raise ConfigurationError("cluster", bound, cluster, remedy)
+
+
+def _limit_s(max_seconds: object, checkpoint: object) -> float:
+    """Return when the run must end, on the monotonic clock."""
+    if max_seconds is None:
+        return math.inf
+    check_positive(
+        max_seconds, "max_seconds", "give the seconds that the job has, less some for the checkpoint"
+    )
+    if checkpoint is None:
+        remedy = "write checkpoint=folder, so that resume=True can continue the run"
+        raise ConfigurationError("max_seconds", "needs checkpoint", max_seconds, remedy)
+    assert isinstance(max_seconds, (int, float))
+    return time.monotonic() + max_seconds
 
 
 def check_seed(seed: int) -> int:

@@ -1,7 +1,7 @@
 import pytest
 from segmented_models import gpt_task, task_of
 
-from paceline.checking.cut_facts import facts_of
+from paceline.checking.cut_facts import facts_of, split_layers_of
 
 
 def test_stages_have_parameters_shares_measured_seconds_and_bytes():
@@ -24,3 +24,10 @@ def test_plain_values_are_for_json():
     as_dict = facts_of(task_of("perceptron"), 2).as_dict()
     assert as_dict["most"] == 6
     assert as_dict["stages"][0]["first"] == "0"
+
+
+def test_layers_that_tensor_splits_and_leaves_whole_are_listed():
+    found = split_layers_of(gpt_task(), 2)
+    assert {"blocks.0.into", "blocks.0.down"} <= set(found.split)
+    assert found.whole == ("tokens", "places")
+    assert "places" in found.words()

@@ -514,3 +514,13 @@ def test_a_task_file_may_register_a_strategy(small, words, monkeypatch):
     result = invoke(words[0], small, *words[1:], "--steps", "2", *simulated)
     assert result.exit_code == 0, result.stderr
     assert "mine-in-a-file" in result.stdout
+
+
+def test_names_of_other_systems_are_listed_with_what_they_are_there():
+    listed = invoke("strategies").stdout
+    assert "tensor, as in Megatron-LM." in listed
+    assert "pipeline, as in GPipe and PipeDream." in listed
+    assert "all-reduce, called DistributedDataParallel in PyTorch." in listed
+    assert not any(
+        line.endswith((" .", "called .")) or "  in " in line.strip() for line in listed.splitlines()
+    )

@@ -82,3 +82,9 @@ def test_what_cannot_be_is_refused_with_the_reason(file, name, words, error):
     result = invoke(file, name, *words)
     assert result.exit_code == 2
     assert error in " ".join(result.stderr.split())
+
+
+def test_layers_split_by_tensor_are_listed(file):
+    found = json.loads(invoke(file, "chain", "--tensor", "2", "--json").stdout)
+    assert found["size"] == 2
+    assert set(found["split"]) | set(found["whole"]) == {"0", "1", "2", "3", "4", "5"}

@@ -7,6 +7,7 @@ from disks import files_of_at_most
 from safetensors.torch import load_file
 
 from paceline.checkpoints import Store
+from paceline.files.distributed_checkpoint import read_distributed_checkpoint
 
 
 @pytest.fixture
@@ -59,3 +60,12 @@ def test_a_full_disk_leaves_the_file_that_was_there(checkpoints, tmp_path):
     assert result.exit_code == 1
     assert "could not be saved: File too large" in result.stderr
     assert (tmp_path / "out").read_bytes() == b"old"
+
+
+def test_a_model_becomes_a_folder_of_torch_distributed_checkpoint(tmp_path):
+    run = run_of("sync")
+    run.state, run.trainable = {"w": torch.arange(3.0)}, ["w"]
+    run.save(tmp_path / "run")
+    result = invoke("export", str(tmp_path / "run"), "--dcp", "--out", str(tmp_path / "out"))
+    assert result.exit_code == 0, result.stderr
+    assert read_distributed_checkpoint(tmp_path / "out", {"w": torch.zeros(3)})["w"].tolist() == [0, 1, 2]

@@ -2,9 +2,12 @@ import importlib.util
 import math
 
 import pytest
+import torch
 from chosen_runs import run_of, with_figures
 from refusals import has, refused
+from tasks import a_task, simulated
 
+import paceline as pl
 from paceline.cli.tensorboard import Board, Page
 from paceline.runs.run import Progress
 
@@ -47,3 +50,13 @@ def test_a_page_becomes_a_file_of_events(tmp_path):
     with Board(tmp_path).page("k-sync:k=3/1") as page:
         page.write(with_figures(run_of("single", workers=1), metrics=(0.5,)))
     assert list((tmp_path / "k-sync_k=3_1").glob("events.out.tfevents.*"))
+
+
+def test_the_learning_rate_of_each_update_is_written():
+    task = a_task(schedule=lambda optimizer: torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5))
+    notes = Notes()
+    Page(notes).write(pl.train(task, "all-reduce", simulated(2), steps=3))
+    rates = [value for tag, value, _ in notes.scalars if tag == "run/learning_rate"]
+    assert rates == [pytest.approx(rates[0] * 0.5**step) for step in range(3)]
+    assert rates[0] == task.build_optimizer(task.build_model(0)).param_groups[0]["lr"]
+    assert "learning_rate" not in pl.train(a_task(), "single", simulated(1), steps=1).history[0].extra

@@ -20,6 +20,7 @@ __all__ = [
     "REPRODUCIBLE",
     "SHARING_MEMORY",
     "SPECS",
+    "STEPPED",
     "STEPS",
     "SYNCHRONOUS",
     "UNCUT",
@@ -58,7 +59,12 @@ VARIANTS = {
         "pipeline:order=zb-h1,microbatches=5",
         "pipeline:order=zb-h2,microbatches=4",
     ],
-    "zero": ["zero:stage=1", "zero:stage=2", "zero:stage=3,segments=2,microbatches=2"],
+    "zero": [
+        "zero:stage=1",
+        "zero:stage=2",
+        "zero:stage=3,segments=2,microbatches=2",
+        "zero:stage=3,segments=3,hooks=true",
+    ],
     "hybrid": ["hybrid:zero=1,microbatches=2"],
     "fedavg": ["fedavg", "fedavg:epochs=2,batch=3,fraction=0.5,dropout=0.2"],
 }
@@ -72,17 +78,24 @@ LOCAL = frozenset({"decentralized", "local-sgd", "diloco", "fedavg", "fedprox", 
 world, whoever is quicker."""
 
 IN_PIECES = frozenset({"layers", "pipeline", "tensor", "zero", "hybrid"})
-"""Strategies that compute the model in segments (`zero:stage=1` does not). They give the weights of `single`, too; but
+"""Strategies that compute the model in segments (`zero` does not in stage 1 and with hooks). They give the weights of
+`single`, too; but
 a training step of the user's own cannot be cut, BatchNorm sees micro-batches, and a model that looks at its data
 cannot be traced."""
 
 SPECS = [spec for name in STRATEGIES for spec in VARIANTS.get(name, [name])]
 SYNCHRONOUS = [spec for spec in SPECS if spec.partition(":")[0] not in ASYNCHRONOUS | LOCAL | {"single"}]
 SYNCHRONOUS.append("local-sgd:post_local=99,algorithm=ring")
-CUT = [spec for spec in SPECS if spec.partition(":")[0] in IN_PIECES and spec != "zero:stage=1"]
+CUT = [
+    spec
+    for spec in SPECS
+    if spec.partition(":")[0] in IN_PIECES and spec != "zero:stage=1" and "hooks" not in spec
+]
 """Strategies that compute the model in segments."""
 WHOLE = [spec for spec in SYNCHRONOUS if spec not in CUT]
 """Synchronous strategies whose workers each compute the whole model."""
+STEPPED = [spec for spec in SYNCHRONOUS if spec not in CUT or spec.startswith("zero")]
+"""Synchronous strategies that run a training step of the user's own."""
 REPRODUCIBLE = SYNCHRONOUS + [
     spec for spec in SPECS if spec.partition(":")[0] in LOCAL and "mode=async" not in spec
 ]

@@ -70,8 +70,6 @@ def samples_of(spec, rank, step):
 def check_error(error, spec):
     assert UNLUCKY in samples_of(spec, error.rank, error.step)
     assert error.parameter == "before.bias"
-    named = f"the gradient of before.bias is not finite on rank {error.rank} in step {error.step}"
-    assert named in str(error)
 
 
 @pytest.mark.parametrize("spec", [spec for spec in SPECS if spec not in CUT])

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 import torch
-from conformance.cases import ASYNCHRONOUS, CUT, LOCAL, REPRODUCIBLE, SPECS, WHOLE, one_in
+from conformance.cases import ASYNCHRONOUS, CUT, LOCAL, REPRODUCIBLE, SPECS, STEPPED, one_in
 from gans import SAMPLES, a_gan, alternate, flat
 from refusals import refused
 from tasks import simulated
@@ -22,14 +22,14 @@ def test_single_gives_the_weights_of_a_plain_loop_that_alternates():
     check_close(run.parameters, flat(alternate(task, BATCHES)))
 
 
-@pytest.mark.parametrize(("spec", "workers"), one_in(3, itertools.product(WHOLE, [1, 2, 4])))
+@pytest.mark.parametrize(("spec", "workers"), one_in(3, itertools.product(STEPPED, [1, 2, 4])))
 def test_a_synchronous_strategy_gives_the_weights_of_single(spec, workers):
     task = a_gan(clip_norm=0.5)
     expected = pl.train(task, "single", simulated(1), steps=UPDATES).parameters
     check_close(pl.train(task, spec, simulated(workers), steps=UPDATES).parameters, expected)
 
 
-@pytest.mark.parametrize("spec", CUT)
+@pytest.mark.parametrize("spec", [spec for spec in CUT if not spec.startswith("zero")])
 def test_a_model_in_pieces_refuses_a_step_of_the_users_own(spec):
     with refused("step"):
         pl.train(a_gan(), spec, simulated(2), steps=UPDATES)

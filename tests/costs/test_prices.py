@@ -86,3 +86,31 @@ def test_a_backward_that_computes_again_takes_a_forward_more(work):
             for one in (Pass(work, 0.5, 2, 8), Pass(work, 0.5, 2, 8, True), Pass(Work.FORWARD, 0.5, 2, 8))
         )
         assert again == pytest.approx(plain + forward)
+
+
+@pytest.mark.parametrize(
+    ("pricing", "charges"),
+    [
+        (Given(times.Exponential(1.0)), False),
+        (Given(times.Phases("18ms", "18ms", "9ms")), False),
+        (Measured(0.0, 0.0, update_s=0.5), True),
+    ],
+)
+def test_updates_have_a_price_unless_the_times_are_given(pricing, charges):
+    priced = price(pricing)
+    assert priced.charges_updates is charges
+    assert (priced.seconds(Work.UPDATE, 0, 8) > 0) is charges
+
+
+@pytest.mark.parametrize("delay", [None, times.Exponential(0.1)])
+def test_times_drawn_in_advance_and_not_used_are_the_next_ones_of_a_resumed_rank(delay):
+    def drawn(rng):
+        return Given(times.Exponential(1.0)).of_rank(0, Stragglers(slow={}, delay=delay), rng)
+
+    rng = np.random.default_rng(0)
+    first, whole = drawn(rng), drawn(np.random.default_rng(0))
+    expected = [whole.seconds(Work.GRADIENT, 0, 1) for _ in range(80)]
+    assert [first.seconds(Work.GRADIENT, 0, 1) for _ in range(40)] == expected[:40]
+    resumed = drawn(rng)
+    resumed.put_back(first.unused())
+    assert [resumed.seconds(Work.GRADIENT, 0, 1) for _ in range(40)] == expected[40:]

@@ -13,7 +13,7 @@ PLACES = {
     "tests/clusters/local/test_tcp.py": "killed|stops|interrupt|go_on_without|gone",
     "tests/clusters/process/test_offspring.py": "",
     "tests/clusters/test_failures.py": "interrupt|ctrl_c|killed|stops|leave",
-    "tests/clusters/base/test_stopping.py": "ctrl_c|processes",
+    "tests/system/test_stopping.py": "ctrl_c|processes",
     "tests/links/tcp/test_acceptor.py": "",
     "tests/links/tcp/test_endpoint.py": "clos|same_time",
     "tests/links/tcp/test_hostile.py": "flood|without_end",

@@ -46,7 +46,7 @@ def test_a_plain_module_needs_no_warming_up():
     replica = Replica.of(task, task.build_model(0))
     warm_up(replica, [GlobalBatches(30, 11, 0).slice(0, 0, 1)], Samples(task.build_data()))
     assert replica.module[1].num_batches_tracked == 0
-    assert not replica.engine.gradient_pass.buffers_before, "nothing was computed"
+    assert replica.engine.computed is None, "nothing was computed"
 
 
 @pytest.mark.slow

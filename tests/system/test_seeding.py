@@ -4,7 +4,15 @@ import numpy as np
 import pytest
 import torch
 
-from paceline.system.seeding import fetch_seed, rank_seed, rng_preserved, seed_all, seeded, stream_seed
+from paceline.system.seeding import (
+    RngLease,
+    fetch_seed,
+    rank_seed,
+    rng_preserved,
+    seed_all,
+    seeded,
+    stream_seed,
+)
 
 
 def draw():
@@ -60,3 +68,20 @@ def test_every_rank_step_and_purpose_has_a_seed_of_its_own_that_torch_takes():
     with rng_preserved():
         for number in numbers:
             seed_all(number)
+
+
+def test_computations_that_alternate_find_the_generators_as_they_left_them():
+    expected = {}
+    for seed in (1, 2):
+        seed_all(seed)
+        expected[seed] = [draw(), draw()]
+    leases, found = {seed: RngLease() for seed in (1, 2)}, {1: [], 2: []}
+    for seed, lease in leases.items():
+        lease.take()
+        seed_all(seed)
+        found[seed].append(draw())
+    for seed, lease in leases.items():
+        lease.take()
+        found[seed].append(draw())
+        lease.end()
+    assert found == expected

@@ -2,10 +2,12 @@
 
 import os
 import signal
+import time
 
 import pytest
 import torch
 from checkpointed_runs import STEPS, CheckpointedRun, the_task
+from refusals import refused
 from tasks import a_task, simulated
 
 import paceline as pl
@@ -97,3 +99,42 @@ def test_a_driver_that_is_signalled_says_how_to_go_on(signum, code, tmp_path):
         resume="must",
     )
     assert resumed.steps == STEPS
+
+
+# The time limit of a job
+
+
+class Slow:
+    """Waits in the driver until the time is up."""
+
+    def on_step(self, record):
+        if record.step == 3:
+            while not stopping.wanted():
+                time.sleep(0.01)
+
+
+@pytest.mark.parametrize("spec", ["single", "all-reduce", "sync", "pipeline", "zero:stage=3"])
+def test_a_time_limit_ends_a_run_with_a_checkpoint_and_the_model(spec, tmp_path):
+    words = {"steps": 40, "checkpoint": tmp_path, "checkpoint_every": 1000}
+    run = pl.train(a_task(), spec, simulated(2), max_seconds=0.01, callbacks=[Slow()], **words)
+    newest = Store(tmp_path).newest()
+    assert 0 < run.steps == newest.step < 40
+    plain = pl.train(a_task(), spec, simulated(2), steps=run.steps)
+    torch.testing.assert_close(run.parameters, plain.parameters, rtol=0, atol=0)
+    assert len(run.trace.spans) == len(plain.trace.spans)
+    resumed = pl.train(a_task(), spec, simulated(2), resume="must", max_seconds=3600, **words)
+    assert torch.equal(resumed.parameters, pl.train(a_task(), spec, simulated(2), steps=40).parameters)
+
+
+def test_processes_end_in_time_too(tmp_path):
+    words = {"steps": 10**6, "checkpoint": tmp_path, "checkpoint_every": 10**6}
+    run = pl.train(a_task(), "all-reduce", pl.Local(workers=2), max_seconds=0.5, **words)
+    assert 0 < run.steps == Store(tmp_path).newest().step < 10**6
+    assert run.state
+
+
+def test_a_time_limit_needs_a_checkpoint():
+    with refused("max_seconds", 1.0):
+        pl.train(a_task(), "single", simulated(1), steps=1, max_seconds=1.0)
+    with refused("max_seconds", 0):
+        pl.train(a_task(), "single", simulated(1), steps=1, max_seconds=0, checkpoint="x")

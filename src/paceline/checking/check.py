@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from paceline.checking.findings import SEVERAL, Finding, caveats
-from paceline.checking.trials import Trials, fails_to_travel, try_strategies
+from paceline.checking.trials import LONGEST_S, Trials, fails_to_travel, try_strategies
 from paceline.checkpoints import Shard, Store
 from paceline.clusters.base.checks import check_workers, share_of_cores
 from paceline.clusters.base.threads import computing_threads
@@ -87,10 +87,16 @@ class Checked:
 
 
 def check_task(
-    task: Task, *, workers: int = 4, seed: int = 0, progress: Callable[[str], None] = lambda name: None
+    task: Task,
+    *,
+    workers: int = 4,
+    seed: int = 0,
+    seconds: float = LONGEST_S,
+    progress: Callable[[str], None] = lambda name: None,
 ) -> Checked:
     """Build everything, compute one batch, update once, and try each strategy. Raise the errors of a training run.
 
+    Strategies are tried for about `seconds`, the cheapest first.
     `progress` is called with the name of the next strategy.
     """
     check_workers(workers, MAX_WORKERS)
@@ -112,7 +118,9 @@ def check_task(
     trials = Trials({}, (), tuple(STRATEGIES))
     # A simulation has the models of all ranks in memory: all workers and a server.
     if (workers + 1) * sum(memory.values()) < (available_bytes() or math.inf) / 2:
-        trials = try_strategies(task, make, data, workers=workers, seed=seed, progress=progress)
+        trials = try_strategies(
+            task, make, data, workers=workers, seed=seed, longest_s=seconds, progress=progress
+        )
     stays = fails_to_travel(task)
     told = [*([stays] if stays else ()), *trials.findings()]
     if workers > 1 and _loss_is_no_mean(task, make(), content):

@@ -86,6 +86,30 @@ class Facts:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class SplitLayers:
+    """Layers that `tensor` splits, and layers that every rank of the tensor group computes whole."""
+
+    size: int
+    split: tuple[str, ...]
+    whole: tuple[str, ...]
+
+    def words(self) -> str:
+        whole = (
+            f"Every rank computes whole: {', '.join(self.whole)}." if self.whole else "None is left whole."
+        )
+        return f"tensor:size={self.size} splits {', '.join(self.split)}. {whole}"
+
+
+def split_layers_of(task: Task, size: int) -> SplitLayers:
+    """Return which layers of a task's model are split among `size` ranks. Layers without matrices are left out."""
+    samples = Samples.of(task)
+    batch = GlobalBatches.of(task, samples, 0).slice(0, 0, 1)
+    model: Any = Layers.of(task, task.build_model(0), few_samples(samples, batch), tensor=size).model
+    split = dict.fromkeys(name.rpartition(".")[0] or name for name in model.shares.of)
+    return SplitLayers(size, tuple(split), model.replicated)
+
+
 def facts_of(task: Task, stages: int, cuts: Sequence[str] = ()) -> Facts:
     """Cut a task's model, and measure each stage with the first batch."""
     module = task.build_model(0)

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import logging
 import math
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -27,8 +28,10 @@ from paceline.task.checks import is_stream
 from paceline.task.task import Data, Task
 from paceline.training import train
 
-LONGEST_S = 20.0
+LONGEST_S = 60.0
 """Time after which no further strategy is tried."""
+_CUTTING = 4.0
+"""Time of a trial that cuts the model, relative to one that does not: the model is traced."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,16 +42,24 @@ class Trials:
     """Reason of the failure, by strategy."""
     works: tuple[str, ...]
     untried: tuple[str, ...]
+    remaining_s: float | None = None
+    """Estimated seconds for the strategies that were not tried. None if no strategy was tried."""
 
     def findings(self) -> list[Finding]:
-        """Return the failures. Strategies that fail for the same reason are in one finding."""
-        by_reason: dict[str, list[str]] = {}
+        """Return the failures. Strategies that fail for the same reason are in one finding.
+
+        Reasons that differ in numbers (ranks, sizes of slices) or in the strategy's name are the same.
+        """
+        by_cause: dict[str, list[str]] = {}
         for name, reason in self.failures.items():
-            by_reason.setdefault(reason, []).append(name)
+            by_cause.setdefault(re.sub(r"\d+", "#", reason.replace(name, "#")), []).append(name)
         alone = {"single"} & set(self.works)
         return [
-            Finding(SEVERAL if {*names, *alone, *self.untried} == {*STRATEGIES} else ", ".join(names), reason)
-            for reason, names in by_reason.items()
+            Finding(
+                SEVERAL if {*names, *alone, *self.untried} == {*STRATEGIES} else ", ".join(names),
+                self.failures[names[0]],
+            )
+            for names in by_cause.values()
         ]
 
 
@@ -72,15 +83,23 @@ def try_strategies(
     longest_s: float = LONGEST_S,
     progress: Callable[[str], None] = lambda name: None,
 ) -> Trials:
-    """Try each strategy with its default options. `progress` is called with the name of the next one."""
+    """Try each strategy with its default options, the cheapest first, until `longest_s` would be exceeded.
+
+    `progress` is called with the name of the next one.
+    """
     small = _small(task, make, data, workers)
     cluster = Simulated(workers=workers, compute=Constant("1ms"), link="shared-memory")
     failures: dict[str, str] = {}
     works: list[str] = []
-    names = list(STRATEGIES)
-    began_s = time.monotonic()
-    while names and time.monotonic() - began_s < longest_s:
+    names = sorted(STRATEGIES, key=_cost)
+    began_s, paid = time.monotonic(), 0.0
+    remaining_s = None
+    while names:
+        took_s = time.monotonic() - began_s
+        if took_s + (took_s / paid * _cost(names[0]) if paid else 0.0) >= longest_s:
+            break
         name = names.pop(0)
+        paid += _cost(name)
         progress(name)
         try:
             with _told_once():
@@ -88,7 +107,17 @@ def try_strategies(
             works.append(name)
         except PacelineError as error:
             failures[name] = _reason(error)
-    return Trials(failures, tuple(works), tuple(names))
+    if paid:
+        remaining_s = (time.monotonic() - began_s) / paid * sum(map(_cost, names))
+    return Trials(failures, tuple(works), tuple(names), remaining_s)
+
+
+def _cost(name: str) -> float:
+    """Return the expected time of a trial, relative to one of `single`: samples computed, and tracing."""
+    kind = STRATEGIES[name]
+    epochs = next((field.default for field in dataclasses.fields(kind) if field.name == "epochs"), None)
+    passes = float(epochs) if isinstance(epochs, (int, float)) else 1.0
+    return passes * (_CUTTING if getattr(kind, "cuts_model", False) else 1.0)
 
 
 @contextlib.contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import signal
 from collections.abc import Iterator
 
@@ -15,14 +16,15 @@ _log = logging.getLogger("paceline")
 
 
 @contextlib.contextmanager
-def checkpointing(store: Store, first: int, *, writes: bool) -> Iterator[None]:
+def checkpointing(store: Store, first: int, *, writes: bool, limit_s: float = math.inf) -> Iterator[None]:
     """Save checkpoints during the run in this block. If it ends early, the message tells how to resume it.
 
     The run starts with step `first`. With `writes` this process writes the store; otherwise another one of its launch.
+    At `limit_s` on the monotonic clock the run is asked to stop.
     """
     with contextlib.ExitStack() as stack:
         stack.callback(store.unlock)
-        stop = stack.enter_context(stopping.stops_kept())
+        stop = stack.enter_context(stopping.stops_kept(limit_s))
         if writes:
             store.begin(first)
             stack.callback(store.end)
@@ -31,22 +33,23 @@ def checkpointing(store: Store, first: int, *, writes: bool) -> Iterator[None]:
         except ConfigurationError:  # the run did not start
             raise
         except PacelineError as error:
-            error.add_note(_advice(store))
+            error.add_note(advice(store))
             raise
         except KeyboardInterrupt:
-            raise KeyboardInterrupt(_advice(store)) from None
+            raise KeyboardInterrupt(advice(store)) from None
         if stop.signum:
-            _end(stop.signum, _advice(store))
+            _end(stop.signum, advice(store))
 
 
-def _end(signum: int, advice: str) -> None:
+def _end(signum: int, how: str) -> None:
     if signum == signal.SIGINT:
-        raise KeyboardInterrupt(advice)
-    _log.warning("%s", advice)
+        raise KeyboardInterrupt(how)
+    _log.warning("%s", how)
     raise SystemExit(128 + signum)
 
 
-def _advice(store: Store) -> str:
+def advice(store: Store) -> str:
+    """Return how to resume a run that has ended early."""
     there = store.checkpoints()
     if not there:
         return f"there is no checkpoint in {store.folder} yet"

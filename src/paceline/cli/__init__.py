@@ -13,6 +13,7 @@ from paceline.cli import (
     new,
     partition,
     report,
+    run,
     runs,
     strategies,
     topology,
@@ -32,6 +33,7 @@ app = typer.Typer(
 app.command("new")(new.new)
 app.command("check")(check.check)
 app.command("train", cls=CommandWithRay)(train.train)
+app.command("run", context_settings={"allow_interspersed_args": False})(run.run)
 app.command("compare", cls=CommandWithRay)(compare.compare)
 app.command("report")(report.report)
 app.command("runs")(runs.runs)

@@ -17,6 +17,7 @@ from paceline.system import interrupts
 
 if TYPE_CHECKING:
     from paceline.checking import Checked
+    from paceline.checking.trials import Trials
 
 _COLUMNS = 100
 
@@ -27,11 +28,17 @@ FailuresEvery = Annotated[
 ]
 
 
+Seconds = Annotated[
+    float, Option(min=0.0, help="Time for the trials of strategies, the cheapest first, in seconds.")
+]
+
+
 def check(
     file: File,
     workers: Workers = 4,
     seed: Seed = 0,
     failures_every: FailuresEvery = None,
+    seconds: Seconds = 60.0,
     quiet: Quiet = False,
 ) -> None:
     """Test a task file: run one batch, and a step of each strategy. Print costs and problems."""
@@ -43,7 +50,7 @@ def check(
         with exit_codes(failure=REFUSED):
             task = load_task(file)
         with shown_name("trying", quiet=quiet) as show:
-            found = check_task(task, workers=workers, seed=seed, progress=show)
+            found = check_task(task, workers=workers, seed=seed, seconds=seconds, progress=show)
         typer.echo("\n".join(_lines(shlex.quote(file), found, workers, failures)))
 
 
@@ -117,8 +124,14 @@ def _tried(found: Checked, workers: int) -> str:
         return f"No strategy was tried: there is not enough memory for {workers + 1} copies of the model."
     text = f"{len(trials.works)} of {len(trials.works) + len(trials.failures)} strategies tried {where} work."
     if trials.untried:
-        text += f" Not tried, because the time limit was reached: {', '.join(trials.untried)}."
+        text += f" Not tried within --seconds: {', '.join(trials.untried)}{_remaining(trials)}."
     return text
+
+
+def _remaining(trials: Trials) -> str:
+    from paceline.costs.units import format_seconds
+
+    return "" if trials.remaining_s is None else f" (about {format_seconds(trials.remaining_s)} more)"
 
 
 def _wrapped(text: str, first: str, later: str) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 
 Stages = Annotated[int, Option(help="Number of stages.")]
 Cuts = Annotated[str, Option(help="Layers to cut before, joined by +. Default: cuts for about equal times.")]
+Tensor = Annotated[
+    int, Option(metavar="SIZE", help="List the layers that tensor:size=SIZE splits, instead of stages.")
+]
 Plot = Annotated[
     Path | None, Option(metavar="FILE", help="Plot the stages and the bytes across the cuts, as SVG.")
 ]
@@ -29,6 +33,7 @@ def cut(
     file: options.File,
     stages: Stages = 2,
     cuts: Cuts = "",
+    tensor: Tensor = 1,
     plot: Plot = None,
     as_json: options.Json = False,
 ) -> None:
@@ -36,6 +41,9 @@ def cut(
     with exit_codes():
         if stages < 1:
             raise ConfigurationError("--stages", "must be at least 1", stages)
+        if tensor > 1:
+            _print_split_layers(file, tensor, as_json=as_json)
+            return
         if plot is not None:
             check_picture("--plot", plot)
         facts = _find(file, stages, cuts)
@@ -45,6 +53,16 @@ def cut(
             typer.echo(json.dumps(facts.as_dict()))
         else:
             _print(facts)
+
+
+def _print_split_layers(file: str, size: int, *, as_json: bool) -> None:
+    from paceline.checking.cut_facts import split_layers_of
+    from paceline.task.files import load_task
+
+    with exit_codes(failure=REFUSED):
+        task = load_task(file)
+    found = split_layers_of(task, size)
+    typer.echo(json.dumps(asdict(found)) if as_json else found.words())
 
 
 def _find(file: str, stages: int, cuts: str) -> Facts:

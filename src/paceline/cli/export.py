@@ -18,14 +18,23 @@ Directory = Annotated[
         metavar="DIR", help="Saved run, checkpoint, or folder of checkpoints (the newest intact one is used)."
     ),
 ]
-Out = Annotated[Path, Option(metavar="FILE", help="Output file, in safetensors format.")]
+Out = Annotated[
+    Path | None,
+    Option(metavar="PATH", help="Output. Default: model.safetensors, or the folder model-dcp with --dcp."),
+]
+Dcp = Annotated[
+    bool, Option("--dcp", help="Write a folder of torch.distributed.checkpoint, for FSDP and torchtitan.")
+]
 
 
-def export(directory: Directory, out: Out = Path("model.safetensors")) -> None:
-    """Write the state dict of a trained model to a safetensors file."""
+def export(directory: Directory, out: Out = None, dcp: Dcp = False) -> None:
+    """Write the state dict of a trained model to a safetensors file, or to a folder for torch.distributed."""
     with exit_codes():
-        check_writable("--out", out)
+        place = out or Path("model-dcp" if dcp else "model.safetensors")
+        if not dcp:
+            check_writable("--out", place)
         from paceline.costs.units import format_bytes
+        from paceline.files.distributed_checkpoint import write_distributed_checkpoint
         from paceline.files.tensor_files import write_tensors
         from paceline.files.writing import replacing
         from paceline.runs.inventory import model_of
@@ -35,9 +44,13 @@ def export(directory: Directory, out: Out = Path("model.safetensors")) -> None:
             raise ConfigurationError(
                 "DIR", "must hold a model", str(directory), "this run had no tensor math"
             )
-        with replacing(out) as file:
-            written = write_tensors(file, found.state)
+        if dcp:
+            write_distributed_checkpoint(place, found.state)
+        else:
+            with replacing(place) as file:
+                write_tensors(file, found.state)
         if found.skipped:
             typer.echo(f"skipped the newest checkpoint, which is damaged: {found.skipped}", err=True)
         count = f"{len(found.state)} tensor{'s' * (len(found.state) > 1)}"
-        typer.echo(f"{out}: {count}, {format_bytes(written.nbytes)}, from {found.source}")
+        nbytes = sum(tensor.nbytes for tensor in found.state.values())
+        typer.echo(f"{place}: {count}, {format_bytes(nbytes)}, from {found.source}")

@@ -195,6 +195,24 @@ Resume = Annotated[
     ),
 ]
 
+FromDcp = Annotated[
+    Path | None,
+    Option(
+        "--from-dcp",
+        metavar="DIR",
+        help="Begin with the weights in this folder of torch.distributed.checkpoint. "
+        "A checkpoint of the run has priority.",
+        rich_help_panel=_CHECKPOINTS,
+    ),
+]
+MaxSeconds = Annotated[
+    float | None,
+    Option(
+        help="End the run after this time with a last checkpoint, to be resumed: for jobs with a time limit.",
+        rich_help_panel=_CHECKPOINTS,
+    ),
+]
+
 Out = Annotated[Path | None, Option(metavar="DIR", help="Save history, trace and model in this directory.")]
 OutWithPage = Annotated[
     Path | None,

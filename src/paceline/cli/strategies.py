@@ -46,7 +46,9 @@ def _all() -> Iterator[dict[str, Any]]:
     for word in OTHER_SYSTEMS:
         for name in word.names:
             if name in ALIASES:
-                yield _bare(name, f"{word.ours}, called {word.thing} in {word.system}.", "other names")
+                system = word.system.replace(", ", " and ")
+                theirs = f"called {word.thing} in {system}" if word.thing else f"as in {system}"
+                yield _bare(name, f"{word.ours}, {theirs}.", "other names")
     for name, error in missing.items():
         yield _bare(name, f"Missing: {error}", OTHERS)
 

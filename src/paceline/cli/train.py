@@ -49,6 +49,8 @@ def train(
     checkpoint: options.Checkpoint = None,
     checkpoint_every: options.CheckpointEvery = None,
     resume: options.Resume = False,
+    from_dcp: options.FromDcp = None,
+    max_seconds: options.MaxSeconds = None,
     out: options.Out = None,
     tensorboard: options.TensorBoard = None,
     as_json: options.Json = False,
@@ -87,7 +89,8 @@ def train(
             "stop_at_target": stop_at_target,
             "checkpoint": checkpoint,
             "checkpoint_every": checkpoint_every,
-            "resume": resume,
+            "resume": resume if from_dcp is None else from_dcp,
+            "max_seconds": max_seconds,
         }
         run = _trained(file, strategy, words, quiet, board, options_of_train)
         if out is not None:

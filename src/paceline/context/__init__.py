@@ -20,10 +20,11 @@ from paceline.context.handles import Handle
 from paceline.context.log import Log
 from paceline.context.model import BUCKET_BYTES, Model
 from paceline.context.net import ANY, Combine, Message, Net, Window
+from paceline.context.passes import UnitEvent
 from paceline.context.rank import Context, Program, Strategy
 from paceline.context.segment import GroupReduction, ReduceKind, Segment
 from paceline.context.shards import ShardedUnit, Shards
-from paceline.context.stages import BackwardPart, Stages
+from paceline.context.stages import BackwardPart, Hooks, Stages
 
 __all__ = [
     "ANY",
@@ -35,6 +36,7 @@ __all__ = [
     "Context",
     "GroupReduction",
     "Handle",
+    "Hooks",
     "Log",
     "Message",
     "Model",
@@ -46,5 +48,6 @@ __all__ = [
     "Shards",
     "Stages",
     "Strategy",
+    "UnitEvent",
     "Window",
 ]

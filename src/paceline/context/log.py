@@ -36,7 +36,8 @@ class Log(Protocol):
         ...
 
     def inspects(self, step: int) -> bool:
-        """Return whether the run reads the reporter's parameters after this step, to evaluate or to save them."""
+        """Return whether the run reads the reporter's parameters after this step, to evaluate, average or save
+        them."""
         ...
 
     def show(self, parameters: Tensor | None = None) -> None:

@@ -65,6 +65,9 @@ class Segment:
     parted: tuple[str, ...] = ()
     """Parameters that are split: each rank of a tensor group holds its own shard. All others are replicated."""
 
+    is_block: bool = False
+    """Whether the model is not cut, and this is the number of a group of blocks. Ranks may call them in any order."""
+
     partial: tuple[str, ...] = ()
     """Parameters used on sequence shards only. The tensor group sums their gradients."""
 

@@ -8,9 +8,12 @@ gradient of a unit is complete after the backward pass of the first of its segme
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from paceline.context.batch import Batch
+from paceline.context.passes import UnitEvent
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -28,6 +31,16 @@ class ShardedUnit(NamedTuple):
 
 class Shards(Protocol):
     """Segments that several ranks hold together."""
+
+    def passes(
+        self, batch: Batch, parts: int | None = None, *, widest: int | None = None
+    ) -> AbstractContextManager[AsyncIterator[UnitEvent]]:
+        """Return a context manager for all passes of one step. Its value yields what to exchange between them.
+
+        The next event is requested after the exchanges of the last one. The rank computes until then. Arguments are
+        those of `Stages.batch`. Every unit is completed once in each micro-batch, also if the micro-batch is empty.
+        """
+        ...
 
     @property
     def units(self) -> Sequence[ShardedUnit]:

@@ -24,6 +24,10 @@ BackwardPart = Literal["both", "inputs", "weights"]
 """Part of a backward pass: all of it, or first the gradients of the inputs and later those for the weights."""
 
 
+Hooks = Literal["never", "fallback", "always"]
+"""Whether to run a model whole, with hooks of its modules: never, if it cannot be traced, or always."""
+
+
 class Stages(Protocol):
     """The model in segments."""
 
@@ -37,6 +41,7 @@ class Stages(Protocol):
         finer: int = 1,
         tensor: int = 1,
         sequence: bool = False,
+        hooks: Hooks = "never",
     ) -> Sequence[Segment]:
         """Cut the model into `stages` x `chunks` stages of about equal compute time, or before the layers in `cuts`.
 
@@ -44,7 +49,8 @@ class Stages(Protocol):
         With `fewer`, use fewer stages if the model has too few layers. A stage has `finer` segments. Use more than one
         if parameters are gathered and freed segment by segment. `tensor` is the number of ranks that matrices are split
         among. The model is then also cut where these ranks reduce values: see `Segment.reductions`. With `sequence`,
-        each of them holds a sequence shard of the values between split layers.
+        each of them holds a sequence shard of the values between split layers. With `hooks`, a model that is not cut
+        has blocks as its segments. Its passes are those of `Shards.passes` only.
         """
         ...
 

@@ -83,6 +83,11 @@ class _ByOperations(DrawsNothing):
         return seconds * self._factor + self._extra()
 
     def pass_seconds(self, one: Pass) -> float:
-        forward = Operations(one.flops * one.samples, one.moved_bytes * one.samples, one.launches)
+        one_sample = Operations(one.flops, one.moved_bytes, one.launches)
+        if one.share and not any(one_sample):  # a part of a model that is not cut
+            whole = self._counted.of_model()
+            launches = round(whole.launches * one.share)
+            one_sample = Operations(whole.flops * one.share, whole.moved_bytes * one.share, launches)
+        forward = one_sample.times(one.samples)
         seconds = work_seconds(self._counted.device, one.work, forward, recomputes=one.recomputes)
         return seconds * self._factor + (self._delay_s(one) if one.work is _FORWARD else 0.0)

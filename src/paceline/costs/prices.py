@@ -36,6 +36,8 @@ class Work(Enum):
     WEIGHTS = "weights"
 
 
+_GRADIENT = Work.GRADIENT  # faster to read here than in its class
+
 _SHARES = {
     Work.FORWARD: _FORWARD_SHARE,
     Work.BACKWARD: 1 - _FORWARD_SHARE,
@@ -91,6 +93,11 @@ class Price(Protocol):
         """
         ...
 
+    @property
+    def charges_updates(self) -> bool:
+        """Whether updates take time. If not, `seconds` is 0 for all of them."""
+        ...
+
     def seconds(self, kind: Work, segment: int, size: int) -> float:
         """Return the seconds of a computation on a segment of the model. The whole model is segment 0.
 
@@ -130,35 +137,52 @@ class Given:
 
 
 class _Drawn:
-    __slots__ = ("_block", "_draw")
+    __slots__ = ("_block", "_delay", "_factor", "_rng", "_times")
 
     fixed = None
+    charges_updates = False
 
     def __init__(self, times: Times, rank: int, stragglers: Stragglers, rng: np.random.Generator) -> None:
-        self._block: list[Iterator[float]] = [iter([])]
-        """Times drawn in advance, in a list of one element.
-
-        The generator must not refer to this object: the cycle could be freed by the garbage collector only.
-        """
-        self._draw = _draws(times, rank, stragglers, rng, self._block).__next__
+        self._times = times
+        self._factor = stragglers.factor(rank)
+        self._delay = stragglers.delay_of(rank)
+        self._rng = rng
+        self._block: Iterator[float] = iter(())
+        """Times drawn in advance."""
 
     def seconds(self, kind: Work, segment: int, size: int) -> float:
-        return self._draw() if kind is Work.GRADIENT else 0.0
+        if kind is not _GRADIENT:
+            return 0.0
+        for drawn_s in self._block:
+            return drawn_s
+        return self._draw()
+
+    def _draw(self) -> float:
+        """Draw the next block, and return its first time."""
+        times, rng, factor, delay = self._times, self._rng, self._factor, self._delay
+        if delay is not None:
+            return times.draw(rng) * factor + delay.draw(rng)
+        # Drawing many at once gives the same numbers, and is faster.
+        self._block = iter((times.sample(rng, _DRAWS) * factor).tolist())
+        return next(self._block)
 
     def unused(self) -> list[float]:
-        return list(copy.copy(self._block[0]))
+        return list(copy.copy(self._block))
 
     def put_back(self, draws: Sequence[float]) -> None:
-        self._block[0] = iter(list(draws))
+        self._block = iter(list(draws))
 
     def pass_seconds(self, one: Pass) -> float:
-        return self._draw() * one.gradient_share * one.share * one.samples / one.slice_samples
+        drawn_s = self.seconds(_GRADIENT, 0, one.samples)
+        return drawn_s * one.gradient_share * one.share * one.samples / one.slice_samples
 
 
 class DrawsNothing:
     """A price that draws no times in advance. Delays are drawn when needed."""
 
     __slots__ = ("_extra", "_factor", "fixed")
+
+    charges_updates = True
 
     def __init__(self, factor: float, extra: Callable[[], float] | None) -> None:
         """`extra` draws a delay; None if there are no delays."""
@@ -181,6 +205,8 @@ class _InPhases(DrawsNothing):
     """Each pass through a stage takes its given time, for any stage and number of samples."""
 
     __slots__ = ("_times",)
+
+    charges_updates = False
 
     def __init__(self, times: Phases, factor: float, extra: Callable[[], float] | None) -> None:
         super().__init__(factor, extra)
@@ -218,15 +244,3 @@ def ready_shares(bucket_shares: Sequence[float]) -> list[float]:
         ready += share * (1 - _FORWARD_SHARE)
         moments.append(ready)
     return moments
-
-
-def _draws(
-    times: Times, rank: int, stragglers: Stragglers, rng: np.random.Generator, block: list[Iterator[float]]
-) -> Iterator[float]:
-    factor, delay = stragglers.factor(rank), stragglers.delay_of(rank)
-    if delay is not None:
-        while True:
-            yield times.draw(rng) * factor + delay.draw(rng)
-    while True:  # drawing many at once gives the same numbers, and is faster
-        yield from block[0]
-        block[0] = iter((times.sample(rng, _DRAWS) * factor).tolist())

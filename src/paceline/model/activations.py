@@ -16,7 +16,7 @@ class Activations:
 
     def __init__(self, besides: Iterable[Tensor] = ()) -> None:
         """`besides` are tensors that do not count, such as parameters."""
-        self._besides = {_storage_of(tensor): tensor for tensor in besides}
+        self._besides = {storage_of(tensor): tensor for tensor in besides}
         self._views: dict[int, set[tuple[Any, ...]]] = {}
         self._found: dict[int, Tensor] = {}  # references, so that no other storage gets the same address
 
@@ -29,7 +29,7 @@ class Activations:
     def _note(self, tensor: Tensor) -> None:
         if tensor.layout is not torch.strided:
             return
-        key = _storage_of(tensor)
+        key = storage_of(tensor)
         if key not in self._besides:
             self._found[key] = tensor
             view = (tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype)
@@ -56,7 +56,7 @@ class Activations:
 
     def has(self, tensor: Tensor) -> bool:
         """Return whether all memory of a tensor is counted, or belongs to `besides`."""
-        key = _storage_of(tensor)
+        key = storage_of(tensor)
         return tensor.is_contiguous() and (key in self._besides or key in self._found)
 
     def clear(self) -> int:
@@ -97,7 +97,7 @@ def _unpack(packed: tuple[Tensor, int]) -> Tensor:
     return tensor
 
 
-def _storage_of(tensor: Tensor) -> int:
+def storage_of(tensor: Tensor) -> int:
     # On the meta device every data pointer is 0. The pointer to the storage object is unique.
     return int(tensor.untyped_storage()._cdata)
 

@@ -23,9 +23,18 @@ class FlatGradient:
     """Flat gradient, filled by hooks of a module's parameters during backward."""
 
     def __init__(
-        self, module: nn.Module, trainable: Sequence[Tensor], layout: Layout, *, watches_layers: bool = True
+        self,
+        module: nn.Module,
+        trainable: Sequence[Tensor],
+        layout: Layout,
+        *,
+        watches_layers: bool = True,
+        has_hooks: bool = True,
     ) -> None:
-        """Without `watches_layers`, the checkpoint is called only after each parameter's gradient."""
+        """Without `watches_layers`, the checkpoint is called only after each parameter's gradient.
+
+        Without `has_hooks`, backward leaves the gradients in the parameters, and the caller adds them: see `add`.
+        """
         # Layer hooks cost time, so they are registered on first use.
         self._unwatched: nn.Module | None = module if watches_layers else None
         self._trainable = trainable
@@ -40,8 +49,15 @@ class FlatGradient:
         self._weight, self._accumulates, self._is_last_part = 1.0, False, True
         self._waiting: list[int] = []
         self._fired = bytearray(len(trainable))
-        for number, parameter in enumerate(trainable):
+        self._handles = [
             parameter.register_post_accumulate_grad_hook(self._hook(number))  # type: ignore[no-untyped-call]
+            for number, parameter in enumerate(trainable if has_hooks else ())
+        ]
+
+    def detach(self) -> None:
+        """Remove the hooks: another store takes the gradients from now on."""
+        for handle in self._handles:
+            handle.remove()
 
     def hold(self, flat: Tensor) -> None:
         """Fill this tensor from now on."""

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from paceline.context import BackwardPart, Batch
+from paceline.context import BackwardPart, Batch, Hooks
 from paceline.context.boundary import BoundaryValues
 from paceline.data.samples import Samples, Source
 from paceline.model.autocast import Autocast
@@ -22,6 +22,7 @@ from paceline.model.engines.shape_model import ShapeModel
 from paceline.model.engines.torch_engine import TorchEngine
 from paceline.model.gradients import ignore_bucket
 from paceline.model.holding import Holding, Sharding
+from paceline.model.hooks.blocks import BlockLayers
 from paceline.model.layout import Layout
 from paceline.model.memory import Ledger
 from paceline.model.optimizer.updates import Updates
@@ -99,9 +100,11 @@ class Replica:
         """Return another replica of this rank, in the state that this one had at first."""
         return self._with(self.engine.twin())
 
-    def layers(self, few: Callable[[], Any], *, tensor: int = 1, sequence: bool = False) -> Layers:
-        """Return the layers of the model, to cut it: see `Layers.of`. `few` returns a few samples."""
-        return self.engine.layers(few, tensor, sequence)
+    def layers(
+        self, few: Callable[[], Any], *, tensor: int = 1, sequence: bool = False, hooks: Hooks = "never"
+    ) -> Layers | BlockLayers:
+        """Return the layers of the model, or its blocks: see `layers_or_blocks`. `few` returns a few samples."""
+        return self.engine.layers(few, tensor, sequence, hooks)
 
     def part(
         self, cut: Cut, segments: Sequence[int], *, worker: int = 0, keeps_whole: bool = False
@@ -202,7 +205,7 @@ class Replica:
         )
 
     def undo_buffers(self) -> None:
-        """Restore the buffers (BatchNorm statistics and the like): the last batch was cancelled."""
+        """Restore the buffers: the last batch was cancelled."""
         self.engine.undo_buffers()
 
     # Gradients by segments
@@ -294,5 +297,5 @@ class Replica:
         return self.engine.inspection.evaluate_parts(samples, numbers)
 
     def state(self, parameters: Tensor | None = None) -> dict[str, Tensor]:
-        """Return a copy of the module's state, in memory of its own. With `parameters`, of these instead."""
+        """Return a copy of the module's state. With `parameters`, of these instead."""
         return self.engine.inspection.state(parameters)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +13,7 @@ from paceline.errors import ConfigurationError
 from paceline.files.reading import Folder
 from paceline.files.writing import finite, write_folder
 from paceline.runs.files import FORMAT, RunFiles, read_run, write_run
+from paceline.runs.record import Record
 from paceline.runs.summary import as_html, as_text, in_short
 from paceline.task.metrics import HIGHER, reaches
 from paceline.trace import Trace
@@ -39,43 +40,6 @@ class Progress:
     """The slowest rank in computing, if one is much slower than the others; else None."""
     slowness: float = 1.0
     """Its compute time relative to the other ranks. Infinite if it has not completed a computation yet."""
-
-
-@dataclass(frozen=True, slots=True)
-class Record:
-    """One step. Also readable as a mapping: `record["loss"]`."""
-
-    step: int
-    """Completed updates, including this one."""
-    seconds: float
-    """Time since the start of the run, without evaluations."""
-    loss: float
-    """Mean over the samples of this step, before its update.
-
-    NaN without tensor math (math="none"), and if the step had no samples. The latter happens if a worker that updates
-    independently has an empty slice of the batch, or dies during this update.
-    """
-    metric: float | None
-    """The task's metric on its test data; None if it was not evaluated after this step."""
-    samples: int
-    """Samples used so far, over all workers."""
-    bytes: int
-    """Bytes sent so far, over all ranks."""
-    extra: dict[str, float] = field(default_factory=dict)
-    """Other values reported by the strategy or the step."""
-    epoch: float | None = None
-    """Passes over the data so far: samples used / samples in the data. None in runs that older versions saved."""
-
-    def __getitem__(self, key: str) -> Any:
-        if key in self.extra:
-            return self.extra[key]
-        if key not in self.__slots__:
-            raise KeyError(key)
-        return getattr(self, key)
-
-    def keys(self) -> Iterator[str]:
-        yield from (f.name for f in dataclasses.fields(self) if f.name != "extra")
-        yield from self.extra
 
 
 @dataclass(slots=True, kw_only=True, repr=False)

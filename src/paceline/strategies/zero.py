@@ -17,11 +17,11 @@ from functools import partial
 from typing import ClassVar
 
 from paceline.collectives import gradient_norm
-from paceline.context import Context, Segment, Strategy
+from paceline.context import Context, Hooks, Segment, Strategy
 from paceline.errors import ConfigurationError
 from paceline.strategies.shared.buffers import follow_buffers
 from paceline.strategies.shared.sharding.exchange import exchange_on
-from paceline.strategies.shared.sharding.segments import SharedSegments
+from paceline.strategies.shared.sharding.shared_units import SharedUnits
 from paceline.strategies.shared.sharding.updates import share_by_memory, share_by_messages
 
 _STAGES = (1, 2, 3)
@@ -44,6 +44,12 @@ class Zero(Strategy):
             "help": f"in how many pieces parameters come and go; left out: {_SEGMENTS}, if it has so many layers"
         },
     )
+    hooks: bool = field(
+        default=False,
+        metadata={
+            "help": "gather parameters by hooks of modules; left out: only if the model cannot be traced"
+        },
+    )
     microbatches: int | None = field(
         default=None,
         metadata={
@@ -54,11 +60,12 @@ class Zero(Strategy):
     def __post_init__(self) -> None:
         if self.stage not in _STAGES:
             raise ConfigurationError("stage", "must be 1, 2 or 3", self.stage, "3 shards the most")
-        for name in ("segments", "microbatches"):
+        for name in ("segments", "microbatches", "hooks"):
             value = getattr(self, name)
-            if value is not None and (value < 1 or self.stage == 1):
-                bound = "must be left out in stage 1" if self.stage == 1 else "must be at least 1"
-                raise ConfigurationError(name, bound, value, "leave it out")
+            if value and self.stage == 1:
+                raise ConfigurationError(name, "must be left out in stage 1", value, "leave it out")
+            if value is not None and value < 1 and name != "hooks":
+                raise ConfigurationError(name, "must be at least 1", value, "leave it out")
 
     def prepare(self, ctx: Context) -> None:
         if self.stage > 1:
@@ -79,12 +86,12 @@ class Zero(Strategy):
 
     async def _share_segments(self, ctx: Context) -> None:
         net, model, frees_parameters = ctx.net, ctx.model, self.stage == 3
-        segments = range(len(self._cut(ctx)))
+        segments = self._cut(ctx)
         shards = model.stages.hold(
-            segments, worker=net.rank, shared_by=net.size, frees_parameters=frees_parameters
+            range(len(segments)), worker=net.rank, shared_by=net.size, frees_parameters=frees_parameters
         )
         exchange = exchange_on(ctx, net, shards, frees_parameters=frees_parameters)
-        shared = SharedSegments(ctx, shards, exchange, segments, frees_parameters=frees_parameters)
+        shared = SharedUnits(ctx, net, segments, shards, exchange, frees_parameters=frees_parameters)
         await exchange.begin()
         async for batch in ctx.batches():
             await follow_buffers(ctx)
@@ -95,4 +102,5 @@ class Zero(Strategy):
                 await shared.gather_all(keeps=net.rank == 0)
 
     def _cut(self, ctx: Context) -> Sequence[Segment]:
-        return ctx.model.stages.cut(1, finer=self.segments or _SEGMENTS)
+        hooks: Hooks = "always" if self.hooks else "fallback"
+        return ctx.model.stages.cut(1, finer=self.segments or _SEGMENTS, hooks=hooks)

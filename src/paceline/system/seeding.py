@@ -137,3 +137,33 @@ def _device_in_use() -> dict[str, Any]:
     if found is None or not torch.get_device_module(found).is_initialized():
         return {"devices": []}
     return {"devices": [torch.accelerator.current_device_index()], "device_type": found.type}
+
+
+class RngLease:
+    """The global generators, leased to one of several computations that alternate in one process.
+
+    A computation that takes the lease finds the generators as it left them. The state is copied only if another
+    computation has taken the lease in between, so a process with one computation copies nothing.
+    """
+
+    _holder: RngLease | None = None
+
+    def __init__(self) -> None:
+        self._state: RngState | None = None
+
+    def take(self) -> None:
+        """Take the lease: at the start of a computation, and whenever it is resumed."""
+        before = RngLease._holder
+        if before is self:
+            return
+        if before is not None:
+            before._state = rng_state()
+        if self._state is not None:
+            restore_rng(self._state)
+        RngLease._holder = self
+
+    def end(self) -> None:
+        """Return the lease at the end of a computation."""
+        self._state = None
+        if RngLease._holder is self:
+            RngLease._holder = None

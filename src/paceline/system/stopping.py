@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM in a run with checkpoints: the run ends at its next step and writes a last checkpoint.
+"""Ctrl-C, SIGTERM and a time limit in a run with checkpoints: it ends at its next step and writes a last checkpoint.
 
 A scheduler sends SIGTERM some time before it kills a process. A second signal ends the run immediately.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import signal
 import time
 from collections.abc import Iterator
@@ -20,10 +21,12 @@ GRACE_S = 20.0
 
 
 class _Stop:
-    """The request to end a run, made by the first signal."""
+    """The request to end a run, made by the first signal or by the clock."""
 
-    def __init__(self) -> None:
+    def __init__(self, limit_s: float) -> None:
+        """`limit_s` is the time on the monotonic clock at which the run must end."""
         self.signum = 0
+        self._limit_s = limit_s
         self._until_s = 0.0
         self._is_announced = False
 
@@ -37,11 +40,15 @@ class _Stop:
         """Log a warning for the user, once."""
         if not self._is_announced:
             self._is_announced = True
-            name = signal.Signals(self.signum).name
+            name = signal.Signals(self.signum).name if self.signum else "max_seconds"
             _log.warning(
                 "%s: the run ends at its next step and writes a last checkpoint; repeat to end immediately",
                 name,
             )
+
+    @property
+    def is_requested(self) -> bool:
+        return self.signum != 0 or time.monotonic() >= self._limit_s
 
     @property
     def is_overdue(self) -> bool:
@@ -52,12 +59,15 @@ _current: _Stop | None = None
 
 
 @contextlib.contextmanager
-def stops_kept() -> Iterator[_Stop]:
-    """Treat the first signal in this block as a stop request; see `paceline.system.interrupts`."""
+def stops_kept(limit_s: float = math.inf) -> Iterator[_Stop]:
+    """Treat the first signal in this block, and the end of the time, as a stop request.
+
+    See `paceline.system.interrupts` for signals. They are not handled outside of the main thread.
+    """
     global _current
-    stop = _Stop()
+    stop = _Stop(limit_s)
     with interrupts.stopping_first(stop) as is_installed:
-        if not is_installed:
+        if not is_installed and limit_s == math.inf:
             yield stop
             return
         outer, _current = _current, stop
@@ -70,7 +80,7 @@ def stops_kept() -> Iterator[_Stop]:
 def wanted() -> bool:
     """Return whether the run in this process has been asked to stop."""
     stop = _current
-    if stop is None or not stop.signum:
+    if stop is None or not stop.is_requested:
         return False
     stop.announce()
     return True

@@ -46,6 +46,15 @@ def test_a_size_that_is_taken_as_a_plain_number_is_told_with_the_remedy():
         export(Measured(), Arguments((torch.ones(5, 3),), {}), 5)
 
 
+def test_a_view_to_a_constant_batch_size_is_told_with_the_remedy():
+    class Constant(nn.Module):
+        def forward(self, x):
+            return x.view(5, -1)
+
+    with refused("model", remedy=has("x.shape", 0)):
+        export(Constant(), Arguments((torch.ones(5, 6),), {}), 5)
+
+
 def test_constants_are_kept_with_the_trace():
     class Offset(nn.Module):
         def __init__(self):

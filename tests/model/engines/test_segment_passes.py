@@ -154,9 +154,9 @@ def test_activations_are_kept_until_the_weights_are_done():
     micros = micro_batches(batch, 2)
     for number, micro in enumerate(micros):
         part.forward(0, micro, number, samples, BoundaryValues())
-    assert part.engine.passes.in_flight == 2
+    assert part.engine.passes.segments.in_flight == 2
     part.backward(0, 0, (), "inputs")
-    assert part.engine.passes.in_flight == 2
+    assert part.engine.passes.segments.in_flight == 2
     part.backward(0, 0, (), "weights")
     part.backward(0, 1, ())
-    assert part.engine.passes.in_flight == 0
+    assert part.engine.passes.segments.in_flight == 0

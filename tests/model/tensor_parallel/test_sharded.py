@@ -4,9 +4,13 @@ import pytest
 import torch
 from by_hand import compute_whole
 from segmented_models import gpt_task, task_of
+from tasks import a_task, numbers, simulated
 from tensor_by_hand import compute_in_parts, cut_in, replicas_of
 from tensor_models import MODELS, encoder_task, language_task, model_task
+from torch import nn
 
+import paceline as pl
+from paceline.model.cutting.layers import Layers
 from paceline.model.replica import Replica
 
 VOCABULARY = {"tokens": "vocabulary", "head": "column"}
@@ -88,3 +92,36 @@ def test_the_reporter_puts_the_whole_model_together():
         ranks[0].put(range(len(cut.segments)), rank.parameters, [], position)
     for name, tensor in ranks[0].state().items():
         assert torch.equal(tensor, expected[name])
+
+
+class Rotating(nn.Module):
+    """Complex numbers between two layers, as in some rotary embeddings, and a convolution."""
+
+    def __init__(self):
+        super().__init__()
+        self.into, self.out = nn.Linear(8, 8), nn.Linear(8, 2)
+        self.conv = nn.Conv1d(5, 5, 3, padding=1)
+
+    def forward(self, x):
+        pairs = torch.view_as_complex(self.into(x).unflatten(-1, (4, 2)).contiguous())
+        return self.out(torch.view_as_real(pairs * pairs).flatten(2) + self.conv(x)).mean(1)
+
+
+def rotating_task():
+    return a_task(model=lambda: Rotating().double(), data=(numbers(24, 5, 8), numbers(24, 2, seed=1)))
+
+
+def test_gradients_through_complex_values_are_summed():
+    expected = pl.train(rotating_task(), "single", simulated(1), steps=2).parameters
+    run = pl.train(rotating_task(), "tensor", simulated(2), steps=2)
+    torch.testing.assert_close(run.parameters, expected, rtol=0, atol=1e-12)
+
+
+def test_layers_that_are_not_split_are_listed():
+    task = rotating_task()
+    model = task.build_model(0)
+    found = Layers.of(task, model, (numbers(7, 5, 8), numbers(7, 2)), tensor=2).model
+    assert "conv" in found.replicated
+    split = {name.rpartition(".")[0] for name in found.shares.of}
+    assert split
+    assert not split & set(found.replicated)

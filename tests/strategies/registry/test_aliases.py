@@ -1,5 +1,6 @@
 """The words of other systems: those for what we have are names of it, the others are answered."""
 
+import pickle
 import re
 
 import pytest
@@ -7,6 +8,7 @@ from refusals import refused
 from tasks import a_task, simulated
 
 import paceline as pl
+from paceline.errors import UnknownNameError
 from paceline.strategies import ALIASES, STRATEGIES, parse, register, spell
 from paceline.strategies.registry.aliases import OTHER_SYSTEMS, answer
 
@@ -114,3 +116,20 @@ def test_a_strategy_of_another_package_may_have_such_a_word(monkeypatch):
     monkeypatch.setattr("paceline.strategies.registry.table.STRATEGIES", dict(STRATEGIES))
     register("zero-1", STRATEGIES["single"])
     assert type(parse("zero-1")) is STRATEGIES["single"]
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("allreduce", "all-reduce"),
+        ("AllReduce", "all-reduce"),
+        ("pipelin", "pipeline"),
+        ("mirored", "mirrored"),
+    ],
+)
+def test_a_name_with_a_slip_is_answered_with_the_nearest(written, meant):
+    with pytest.raises(UnknownNameError) as caught:
+        parse(written)
+    assert caught.value.nearest == meant
+    assert set(caught.value.valid) == set(STRATEGIES)
+    assert pickle.loads(pickle.dumps(caught.value)).nearest == meant

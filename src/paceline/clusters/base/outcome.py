@@ -116,7 +116,9 @@ def assemble(job: Job, cluster: str, outcomes: Sequence[Outcome], module: nn.Mod
         },
         state=reporter.state,
         ema_state=reporter.ema_state,
-        trainable=[name for name, p in module.named_parameters() if p.requires_grad] if module else [],
+        trainable=[name for name, p in module.named_parameters() if p.requires_grad]
+        if module is not None
+        else [],
         module=module,
     )
 
@@ -137,8 +139,9 @@ def trace_of(outcomes: Sequence[Outcome]) -> Trace:
 
 def _history(outcomes: Sequence[Outcome], reporter: Outcome) -> list[Record]:
     records = reporter.records
-    for record, logged in zip(records, _logged_by_workers(outcomes, len(records)), strict=True):
-        record["extra"] = record["extra"] | logged
+    if any(outcome.logged for outcome in outcomes):
+        for record, logged in zip(records, _logged_by_workers(outcomes, len(records)), strict=True):
+            record["extra"] = record["extra"] | logged
     sent = bytes_by(outcomes, [record["seconds"] for record in records])
     if not all("loss" in record and "samples" in record for record in records):
         records = [
@@ -148,10 +151,10 @@ def _history(outcomes: Sequence[Outcome], reporter: Outcome) -> list[Record]:
     one_pass = max(outcome.samples_per_epoch for outcome in outcomes)
     seen = [record["samples"] for record in records]
     epochs = [samples / one_pass for samples in seen] if one_pass else [None] * len(seen)
-    return [
-        Record(r["step"], r["seconds"], r["loss"], r["metric"], r["samples"], nbytes, r["extra"], epoch)
-        for r, nbytes, epoch in zip(records, sent, epochs, strict=True)
-    ]
+    columns = {
+        name: [record[name] for record in records] for name in ("step", "seconds", "loss", "metric", "extra")
+    }
+    return Record.of_columns(**columns, samples=seen, bytes=sent, epoch=epochs)
 
 
 def _noted_by_workers(outcomes: Sequence[Outcome], steps: int) -> Iterator[dict[str, Any]]:

@@ -293,8 +293,9 @@ class Hub:
             self._note_loss(rank, "it did not reach the end of the run in time")
 
     def _life(self, rank: int) -> ProcessState:
-        is_silent = self._presence.silent_s(rank) > _SILENCE_S
-        return ProcessState.SILENT if is_silent else ProcessState.ASLEEP
+        if self._presence.silent_s(rank) > _SILENCE_S:
+            return ProcessState.SILENT
+        return ProcessState.RUNNABLE if self._work.has_worked(rank) else ProcessState.ASLEEP
 
     # Clocks
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 from paceline.clusters.base.job import Job
@@ -43,8 +45,15 @@ class Assignment:
     """Device name, the same for all ranks. Each host resolves it for itself."""
 
 
+OpenContext = Callable[..., ProcessContext]
+"""Creates the context of a rank. The arguments are those of `ProcessContext`."""
+
+
 class RankProcess:
-    """A process of a run, created before the run starts. It has a socket and its own keys."""
+    """A process of a run, created before the run starts. It has a socket and its own keys.
+
+    With `open_context` the program runs beside the user's own code. The random generators are then left alone.
+    """
 
     def __init__(
         self,
@@ -55,8 +64,11 @@ class RankProcess:
         encrypt: bool,
         bind: str,
         ports: range | None = None,
+        open_context: OpenContext | None = None,
     ) -> None:
         self._rank = rank
+        self._open_context = open_context or ProcessContext
+        self._owns_generators = open_context is None
         self._endpoint = TcpEndpoint(
             rank, run_id=run_id, bind=bind, ports=ports, encrypt=encrypt, token=token
         )
@@ -77,7 +89,7 @@ class RankProcess:
         )
         try:
             threads = assignment.threads or table.threads_of(self._rank, job.workers)
-            with computing_threads(threads), rng_preserved():
+            with computing_threads(threads), rng_preserved() if self._owns_generators else nullcontext():
                 self._run(assignment, table, HubDriver(self._rank, job.workers, board, client))
             return client.wait_to_part()
         finally:
@@ -92,7 +104,8 @@ class RankProcess:
             if job.task is not None:
                 # Torch imports it with the first optimizer, which takes seconds: do it before the run's clock starts.
                 importlib.import_module("torch._dynamo")
-            seed_generators(job.seed, rank)
+            if self._owns_generators:
+                seed_generators(job.seed, rank)
             context = self._open(assignment, table, driver)
             prepare(context)
             context.prepare()
@@ -127,7 +140,7 @@ class RankProcess:
             is_strict=True,
             endpoint=endpoint,
         )
-        return ProcessContext(
+        return self._open_context(
             job,
             rank,
             driver=driver,

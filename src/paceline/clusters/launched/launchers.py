@@ -41,6 +41,11 @@ _WORDS = {
 }
 
 
+def is_launched(environment: Mapping[str, str]) -> bool:
+    """Return whether a launcher has started this process."""
+    return any(rank in environment and ranks in environment for rank, ranks, _ in _WORDS.values())
+
+
 def read_place(environment: Mapping[str, str]) -> LaunchedProcess:
     """Read the variables of the first launcher that has set a rank and a number of ranks."""
     for launcher, (rank, ranks, local) in _WORDS.items():

@@ -22,7 +22,7 @@ from paceline.checkpoints.plan import CheckpointPlan
 from paceline.clusters.base.job import Consult, Job
 from paceline.clusters.base.outcome import Outcome
 from paceline.clusters.hosts.hub import Hub
-from paceline.clusters.hosts.rank import Assignment, RankProcess
+from paceline.clusters.hosts.rank import Assignment, OpenContext, RankProcess
 from paceline.clusters.hosts.table import (
     Member,
     Table,
@@ -49,8 +49,10 @@ _numbers = itertools.count()  # every process starts its runs in the same order
 class LaunchedRun:
     """One process's part in a run."""
 
-    def __init__(self, cluster: Launched, job: Job) -> None:
+    def __init__(self, cluster: Launched, job: Job, open_context: OpenContext | None = None) -> None:
+        """`open_context` is as in `RankProcess`."""
         self._cluster = cluster
+        self._open_context = open_context
         self._job = job
         self._place = place = cluster.place
         if job.ranks != place.ranks:
@@ -75,7 +77,14 @@ class LaunchedRun:
         if self._job.checkpointing is not None:
             self._keep_together(self._job.checkpointing)
         bind = where[rank]["address"] if spans_hosts else _LOOPBACK
-        process = RankProcess(rank, **run, encrypt=encrypt, bind=bind, ports=self._cluster.ports)
+        process = RankProcess(
+            rank,
+            **run,
+            encrypt=encrypt,
+            bind=bind,
+            ports=self._cluster.ports,
+            open_context=self._open_context,
+        )
         hub = self._open_hub(run, encrypt, bind) if rank == 0 else None
         address = meeting.from_first("hub", lambda: hub.address.to_values() if hub else {})
         members = [

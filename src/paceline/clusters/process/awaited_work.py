@@ -18,7 +18,7 @@ LIMIT = 10
 
 _INTERVAL_S = 0.5  # less if the deadline is short
 # A rank that sleeps or waits uses some processor time too: it wakes to check the others, and sends heartbeats.
-_LEAST_SHARE = 0.05
+_LEAST_SHARE = 0.01
 _SCHED_CLOCK = 2  # the kind of clock in a Linux clock id: time on the processor
 
 _log = logging.getLogger("paceline")

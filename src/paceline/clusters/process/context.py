@@ -102,11 +102,16 @@ class ProcessContext(Rank):
         # Shared with a twin, so that a wait of either one advances both.
         self.port = self._open_port()
         self.port.device = device if device != CPU else None
-        self.waits = Waits(rank, self.board, deadline_s, wiring.endpoint)
+        # Within a host, a message is in shared memory before its sender ends.
+        endpoint = wiring.endpoint if len(set(hosts)) > 1 else None
+        self.waits = Waits(rank, self.board, deadline_s, endpoint)
         self.windows: dict[Any, LocalWindow] = {}
         self.groups = Groups(rank, hosts, driver.number_of)
         self.net = ProcessNet(self, self.groups.everybody)
-        self.model = ProcessLearner(self, _replica(job, rank, device))
+        self.model = self._open_model(device)
+
+    def _open_model(self, device: torch.device) -> ProcessLearner:
+        return ProcessLearner(self, _replica(self.job, self.rank, device))
 
     def _open_port(self) -> Port:
         links, bells = self.wiring.emulated, self.board.bells

@@ -23,12 +23,19 @@ class ProcessStages(RankStages["ProcessContext"]):
 
     __slots__ = ()
 
-    async def _timed(self, kind: int, one: Pass, micro: int, run: Callable[[], T]) -> T:
+    async def _timed(
+        self,
+        kind: int,
+        one: Pass,
+        micro: int,
+        run: Callable[[], T],
+        processor_s: Callable[[], float] = time.thread_time,
+    ) -> T:
         ctx, duration = self._ctx, self._ctx.duration
         start_s, began_s = ctx.now(), clock.now()
-        least_s, processor_start_s = duration.begin_pass(one), time.thread_time()
+        least_s, processor_start_s = duration.begin_pass(one), processor_s()
         made = run()
-        took_s, processor_s = clock.now() - began_s, time.thread_time() - processor_start_s
-        pad_to_duration(duration.left_s(least_s, took_s, processor_s), ctx.deadline_s)
+        took_s, worked_s = clock.now() - began_s, processor_s() - processor_start_s
+        pad_to_duration(duration.left_s(least_s, took_s, worked_s), ctx.deadline_s)
         ctx.span(Kind(kind), start_s, ctx.now(), micro)
         return made

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from paceline.clusters.process.awaited_work import LIMIT
@@ -44,6 +44,8 @@ class Waits:
         self._patience: dict[Operation[Any], _Patience] = {}  # for started operations that are arriving
         self._known_lost: set[int] = set()
         self._step = 0
+        self.departed: Callable[[Operation[Any]], Iterable[int]] = lambda _operation: ()
+        """Returns ranks that will not send what an operation waits for, although their processes continue."""
         self._spin_s = _SPIN_S if board.ranks <= len(os.sched_getaffinity(0)) else 0.0
 
     @property
@@ -139,7 +141,19 @@ class Waits:
         due_s = min(other.due_s() for other in (operation, *self._running))
         return max(0.0, min(limit_s, due_s - clock.now()))
 
+    def _check_departed(self, operation: Operation[Any]) -> None:
+        """Raise PeerLost once for each rank that has departed."""
+        for rank in self.departed(operation):
+            if rank in self._known_lost:
+                continue
+            if self._poll(operation):
+                return
+            self._known_lost.add(rank)
+            operation.cancel()
+            raise PeerLost(rank, "it takes part no longer", f"rank {self._rank} was waiting in {operation}")
+
     def _check_others(self, operation: Operation[Any]) -> None:
+        self._check_departed(operation)
         awaited = operation.awaited()
         gone = [rank for rank in awaited if self._board.status(rank) != Status.RUNNING]
         # A rank that ended normally may have sent this message before it ended. So poll once more.

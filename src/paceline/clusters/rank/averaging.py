@@ -52,8 +52,9 @@ class Averaging:
         if steps > self._steps:
             self._steps = steps
             self._lay_out()
-            self._average.update(self._whole.parameters)
-            self._account.hold("parameters", self._whole.parameters.nbytes)
+            parameters = self._whole.laid_out
+            self._average.update(parameters)
+            self._account.hold("parameters", parameters.nbytes)
 
     def keep(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return the average as tensors by parameter name, and its step count, for a checkpoint."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from paceline.context import Batch
@@ -22,6 +23,7 @@ class TrainingData:
         self.batches = batches
         self._workers = workers
         self._turns = turns
+        self._slice = batches.slice if turns == 1 else partial(_slice_of_turn, batches, turns)
 
     @property
     def samples_per_epoch(self) -> int:
@@ -35,12 +37,7 @@ class TrainingData:
         return (*range(turns), *range(max(turns, end - turns), end))
 
     def batch_of(self, worker: int, step: int) -> Batch:
-        turns = self._turns
-        if turns == 1:
-            return self.batches.slice(step, worker, self._workers)
-        batch = self.batches.slice(step // turns, worker, self._workers)
-        whole = batch.whole
-        return Batch(step, batch.start, batch.count, batch.total, lambda step: whole(step // turns))
+        return self._slice(step, worker, self._workers)
 
     def few(self) -> Any:
         """Return a small batch to trace a model with. Only its shapes matter."""
@@ -49,3 +46,9 @@ class TrainingData:
     def ahead(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         """Return the same batches. A cluster may prefetch the next ones during a computation."""
         return batches
+
+
+def _slice_of_turn(batches: GlobalBatches, turns: int, step: int, worker: int, workers: int) -> Batch:
+    batch = batches.slice(step // turns, worker, workers)
+    whole = batch.whole
+    return Batch(step, batch.start, batch.count, batch.total, lambda step: whole(step // turns))

@@ -170,7 +170,7 @@ class Learner(ABC, Generic[R]):
             return cast(R, self._ctx.twins[self._twins - 1])
         _ = self._ctx.rng  # one stream for both
         other = copy.copy(self._ctx)
-        replica = self.replica.twin()
+        replica = self._replica_of_twin()
         replica.build()
         other.model = type(self)(other, replica)
         other.net = self._ctx.net.seen_by(other)
@@ -178,6 +178,9 @@ class Learner(ABC, Generic[R]):
         if self._ctx.restored_twins:
             self._ctx.restored_twins[self._twins - 1](other)
         return other
+
+    def _replica_of_twin(self) -> Replica:
+        return self.replica.twin()
 
     def note_loss(self, batch: Batch, loss: float | None) -> float:
         """Record the loss of a batch; None if it was not computed. Raise an error if loss or gradient is not finite."""

@@ -63,11 +63,19 @@ class Logbook:
         return self._rank.generation_end
 
     def report(self, **values: float) -> None:
-        self._reported.update(values)
+        if self._reported:
+            self._reported.update(values)
+        else:
+            self._reported = values
 
     def inspects(self, step: int, *, average: bool = False) -> bool:
-        """With `average`, also return True if the run maintains a moving average, which needs all weights."""
-        if average and self._rank.job.task is not None and self._rank.job.task.ema is not None:
+        """With `average`, also return True if the run maintains a moving average, which needs all weights.
+
+        A reporter that frees parameters needs them for the average in any case.
+        """
+        task = self._rank.job.task
+        follows = task is not None and task.ema is not None
+        if follows and (average or self._rank.model.replica.holding.frees_parameters):
             return True
         return step + 1 >= self._rank.generation_end or self._evaluation_is_due(step)
 
@@ -173,6 +181,8 @@ class Logbook:
         if self._average is not None:
             self._average.follow(step + 1)
         reported, self._reported = self._reported, {}
+        if rank.job.task is not None and rank.job.task.schedule is not None:
+            reported |= rank.model.replica.updates.learning_rates()
         record = self._draft(step, reported)
         ends = False
         if self._seen is not None:
@@ -189,6 +199,13 @@ class Logbook:
         if ends or rank.checkpoint_writer is not None:
             self._endings.after_step(step, ends=ends)
         rank.show_progress(record)
+
+    def break_off(self) -> Outcome:
+        """Return the outcome of this rank in a run that stops before its end. The checkpoint has the model."""
+        outcome = self._rank.outcome
+        outcome.seconds = self._rank.now()
+        outcome.spans = self._rank.recorder.pack()
+        return outcome
 
     def finish(self) -> Outcome:
         """Return the outcome of this rank."""
@@ -228,9 +245,10 @@ class Logbook:
         record: dict[str, Any] = {"step": step + 1, "seconds": seconds, "metric": None, "extra": extra}
         if outcome.updates:  # independent updates: use the values of the last own update
             record.update({key: outcome.updates[-1][key] for key in ("loss", "samples")})
-        for key in ("loss", "samples"):
-            if key in extra:
-                record[key] = extra.pop(key)
+        if "loss" in extra:
+            record["loss"] = extra.pop("loss")
+        if "samples" in extra:
+            record["samples"] = extra.pop("samples")
         return record
 
     # Evaluating the model

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, Protocol, cast
 
 import numpy as np
@@ -192,7 +193,7 @@ class Rank(ClusterServices):
                 yield batch
             return
         first = self.drawn if endless else self.begun
-        upcoming = data.ahead(data.batch_of(rank, step) for step in itertools.count(first))
+        upcoming = data.ahead(map(partial(data.batch_of, rank), itertools.count(first)))
         if rank == self.workers[0] and self.begun == self.job.generations.first:
             replica, workers = self.model.replica, len(self.workers)
             parts = replica.task.accumulate
@@ -255,7 +256,7 @@ class Rank(ClusterServices):
     def finish(self) -> Outcome:
         """Return the outcome of this rank."""
         self.outcome.memory = self.ledger.peak
-        outcome = self.outcome if self.stopped else self.log.finish()
+        outcome = self.log.break_off() if self.stopped else self.log.finish()
         if self.checkpoint_writer is not None:
             self.checkpoint_writer.finish()
         return outcome

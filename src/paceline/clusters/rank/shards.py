@@ -2,31 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
 from paceline.clusters.rank.rank import Rank
-from paceline.context import ShardedUnit
+from paceline.clusters.rank.unit_passes import SegmentPasses, hooked_passes
+from paceline.context import Batch, ShardedUnit, UnitEvent
 from paceline.errors import GradientNotFiniteError
 from paceline.model.engines.engine import Shards as UnitStore
 from paceline.model.replica import Replica
+
+if TYPE_CHECKING:
+    from paceline.clusters.rank.stages import RankStages
 
 
 class RankShards:
     """Shards of one rank. It satisfies `paceline.context.Shards`."""
 
-    __slots__ = ("_ctx", "_places", "_replica", "units")
+    __slots__ = ("_ctx", "_places", "_replica", "_stages", "units")
 
-    def __init__(self, ctx: Rank, replica: Replica) -> None:
+    def __init__(self, ctx: Rank, stages: RankStages[Any], replica: Replica) -> None:
         self._ctx = ctx
+        self._stages = stages
         self._replica = replica
         units = replica.holding.units
         self.units: Sequence[ShardedUnit] = tuple(
             ShardedUnit(unit.group.number, unit.group.users, unit.shards) for unit in units
         )
         self._places = {unit.number: place for place, unit in enumerate(self.units)}
+
+    @contextmanager
+    def passes(
+        self, batch: Batch, parts: int | None = None, *, widest: int | None = None
+    ) -> Iterator[AsyncIterator[UnitEvent]]:
+        hooked, frees = self._replica.engine.hooked, self._replica.holding.frees_parameters
+        with self._stages.batch(batch, parts, widest=widest) as micros:
+            if hooked is None:
+                yield SegmentPasses(self._stages, self.units, micros, frees_parameters=frees)
+                return
+            with hooked_passes(self._stages, self.units, micros, hooked, frees_parameters=frees) as events:
+                yield events
 
     @property
     def _shards(self) -> UnitStore:

@@ -3,25 +3,24 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+import time
+from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 from torch import Tensor
 
 from paceline.clusters.rank.collecting import collect
-from paceline.clusters.rank.holding import what_is_held
 from paceline.clusters.rank.learner import Learner
+from paceline.clusters.rank.model_cut import ModelCut
 from paceline.clusters.rank.rank import Rank
 from paceline.clusters.rank.shards import RankShards
 from paceline.collectives.group_reductions import reduce_values
 from paceline.context import BackwardPart, Batch, BoundaryValues, Net, Segment
 from paceline.costs.prices import Pass, Work
-from paceline.errors import ConfigurationError, GradientNotFiniteError
-from paceline.model.cutting.cut import Cut
-from paceline.model.cutting.layers import Layers
-from paceline.model.holding import Sharding
+from paceline.data.samples import Source
+from paceline.errors import GradientNotFiniteError
 from paceline.model.replica import Replica
 from paceline.model.steps import micro_batches
 from paceline.trace import Kind
@@ -40,30 +39,13 @@ KINDS = {
 }
 
 
-class RankStages(ABC, Generic[R]):
+class RankStages(ModelCut[R]):
     """The segments of one rank. Its subclasses satisfy `paceline.context.Stages`."""
 
-    __slots__ = (
-        "_ctx",
-        "_cut",
-        "_held",
-        "_layers",
-        "_learner",
-        "_losses",
-        "_micros",
-        "_passes",
-        "_position",
-        "_wanted",
-    )
+    __slots__ = ("_losses", "_micros", "_passes", "_wanted")
 
     def __init__(self, ctx: R, learner: Learner[Any]) -> None:
-        self._ctx = ctx
-        self._learner = learner
-        self._layers: dict[tuple[int, bool], Layers] = {}
-        """By size of the tensor group, and whether it splits sequences."""
-        self._position = 0  # in the tensor group
-        self._held: tuple[int, ...] | None = None
-        self._cut: Cut | None = None
+        super().__init__(ctx, learner)
         self._micros: list[Batch] = []
         self._wanted: dict[tuple[int, int], tuple[bool, ...]] = {}
         """Which inputs of a segment need a gradient, by segment and micro-batch, if a tensor group reduces them."""
@@ -71,32 +53,6 @@ class RankStages(ABC, Generic[R]):
         """Samples and loss of each micro-batch of the last segment."""
         self._passes: dict[tuple[str, int, int, int], Pass] = {}
         """By direction, segment, and sample counts of the micro-batch and of the batch. Few combinations occur."""
-
-    # Cutting
-
-    @property
-    def segments(self) -> Sequence[Segment]:
-        return self._of_cut().segments
-
-    def cut(
-        self,
-        stages: int,
-        cuts: Sequence[str] = (),
-        *,
-        chunks: int = 1,
-        fewer: bool = False,
-        finer: int = 1,
-        tensor: int = 1,
-        sequence: bool = False,
-    ) -> Sequence[Segment]:
-        layers = self._off_the_clock(lambda: self._found_layers(tensor, sequence))
-        count = min(stages, max(1, layers.most // chunks)) if fewer else stages
-        # Tensor groups reduce values twice in each block, so their segments are small enough.
-        recomputes = self._learner.replica.task.recompute and finer == tensor == 1
-        segments = None if recomputes else finer
-        self._cut = self._off_the_clock(lambda: layers.cut(count * chunks, cuts, finer=segments))
-        self._passes.clear()
-        return self._cut.segments
 
     def hold(
         self,
@@ -107,58 +63,9 @@ class RankStages(ABC, Generic[R]):
         shared_by: int | None = None,
         frees_parameters: bool = False,
     ) -> RankShards:
-        cut, learner = self._of_cut().at(position), self._learner
-        if frees_parameters and learner.replica.task.ema is not None:
-            remedy = "leave it out, or shard optimizer state and gradients only (stage 2)"
-            raise ConfigurationError("ema", "must not be given where parameters are shed", "a decay", remedy)
-        shard = None if shared_by is None else (worker, shared_by)
-        self._ctx.note_holds(what_is_held(cut, segments, shard=shard))
-        self._position = position
-        if not self._is_held(segments):
-            sharding = None if shared_by is None else Sharding(shared_by, worker, frees_parameters)
-            learner.hold(self._off_the_clock(lambda: self._narrowed(cut, segments, worker, sharding)))
-        return RankShards(self._ctx, learner.replica)
-
-    def _narrowed(self, cut: Cut, segments: Sequence[int], worker: int, sharding: Sharding | None) -> Replica:
-        """Return the replica of these segments."""
-        replica = self._learner.replica
-        if sharding is not None and len(segments) == len(cut.segments) and cut.shares is None:
-            return replica.sharded(cut, sharding)  # it gathers the whole model by itself
-        keeps_whole = self._ctx.is_reporter
-        if keeps_whole:  # other ranks only build their part
-            replica.build()
-        if sharding is None:
-            return replica.part(cut, segments, worker=worker, keeps_whole=keeps_whole)
-        return replica.sharded(cut, sharding, segments, worker=worker, keeps_whole=keeps_whole)
-
-    def _is_held(self, segments: Sequence[int]) -> bool:
-        """Return whether this rank has held these segments since an earlier generation."""
-        if self._held is None:
-            self._held = tuple(segments)
-            return False
-        assert self._held == tuple(segments), "a rank holds the same segments in every generation"
-        return True
-
-    def _off_the_clock(self, work: Callable[[], T]) -> T:
-        """Do work that is excluded from the run's clock. Tracing a model takes a second or more, once."""
-        start_s = self._ctx.now()
-        made = work()
-        if self._ctx.now() > start_s:
-            self._ctx.log._leave_out(start_s)
-        return made
-
-    def _of_cut(self) -> Cut:
-        assert self._cut is not None, "cut comes first"
-        return self._cut
-
-    def _found_layers(self, tensor: int = 1, sequence: bool = False) -> Layers:
-        key = tensor, sequence
-        if key not in self._layers:
-            self._layers[key] = self._find_layers(tensor, sequence)
-        return self._layers[key]
-
-    def _find_layers(self, tensor: int, sequence: bool) -> Layers:
-        return self._learner.replica.layers(self._ctx.data.few, tensor=tensor, sequence=sequence)
+        self._hold(segments, worker, position, shared_by, frees_parameters)
+        self._passes.clear()
+        return RankShards(self._ctx, self, self._learner.replica)
 
     # Passes
 
@@ -248,6 +155,29 @@ class RankStages(ABC, Generic[R]):
 
         return self._timed(KINDS[part], self._pass(part, segment, self._micros[micro]), micro, run)
 
+    def timed_part(
+        self, way: str, share: float, micro: int, run: Callable[[], T], processor_s: Callable[[], float]
+    ) -> Awaitable[T]:
+        """Do a part of a pass through the whole model, in the time that this share of it takes in this cluster."""
+        batch = self._micros[micro]
+        one = Pass(
+            _WORKS[way],
+            share,
+            batch.count,
+            slice_samples=batch.total / len(self._ctx.workers),
+            recomputes=self._learner.replica.task.recompute and way == "both",
+            stage_share=share,
+        )
+        return self._timed(KINDS[way], one, micro, run, processor_s)
+
+    def note_micro_loss(self, micro: int, loss: float) -> None:
+        """Note the loss of a micro-batch that was computed through the whole model."""
+        self._losses.append((self._micros[micro].count, loss))
+
+    @property
+    def source(self) -> Source:
+        return self._ctx.data.source
+
     def _end_batch(self, batch: Batch, part: Replica) -> None:
         ctx = self._ctx
         # The first rank of a tensor group records the loss of all.
@@ -291,8 +221,18 @@ class RankStages(ABC, Generic[R]):
         return of.share / sum(shares) if any(shares) else 1 / len(shares)
 
     @abstractmethod
-    def _timed(self, kind: int, one: Pass, micro: int, run: Callable[[], T]) -> Awaitable[T]:
-        """Do a pass, in the time that it takes in this cluster. `kind` is the kind of its span."""
+    def _timed(
+        self,
+        kind: int,
+        one: Pass,
+        micro: int,
+        run: Callable[[], T],
+        processor_s: Callable[[], float] = time.thread_time,
+    ) -> Awaitable[T]:
+        """Do a pass, in the time that it takes in this cluster. `kind` is the kind of its span.
+
+        `processor_s` returns the processor time of the thread that computes.
+        """
 
     # Parameters held by other ranks
 
@@ -302,7 +242,3 @@ class RankStages(ABC, Generic[R]):
 
     def collect(self, step: int, net: Net, segments: Sequence[Sequence[int]]) -> Awaitable[None]:
         return collect(self._ctx.log, self._part(), step, net, segments)
-
-    def _part(self) -> Replica:
-        assert self._held is not None, "hold comes first"
-        return self._learner.replica

@@ -28,13 +28,14 @@ from paceline.clusters.simulated.pass_timer import PassTimer
 from paceline.clusters.simulated.process import AnyOf, Event, Process
 from paceline.clusters.simulated.stage_plan import StagePlan
 from paceline.clusters.simulated.window import SimulatedWindow
-from paceline.context import Batch, Handle
+from paceline.context import Batch, Handle, Hooks
 from paceline.costs.link import Link
 from paceline.costs.prices import Pricing
 from paceline.costs.stragglers import Stragglers
 from paceline.data.batches import GlobalBatches
 from paceline.data.samples import Samples
 from paceline.model.cutting.layers import Layers
+from paceline.model.hooks.blocks import BlockLayers
 from paceline.model.replica import Replica
 from paceline.runs.run import Progress, Record
 from paceline.system import stopping
@@ -97,9 +98,9 @@ class World:
 
     pass_timer: PassTimer | None = None
     """Measured times of passes through segments on this machine. None if the times are not measured."""
-    layers: dict[tuple[int, bool], Layers] = field(default_factory=dict)
-    """Layers of a split model, by the size of a tensor group and whether it splits sequences. Computed once for all
-    ranks."""
+    layers: dict[tuple[int, bool, Hooks], Layers | BlockLayers] = field(default_factory=dict)
+    """Layers of a split model, by the size of a tensor group, whether it splits sequences, and whether hooks replace
+    segments. Computed once for all ranks."""
 
 
 class SharedData(TrainingData):
@@ -112,7 +113,7 @@ class SharedData(TrainingData):
     def batch_of(self, worker: int, step: int) -> Batch:
         batch = self._last.get(worker)
         if batch is None or batch.step != step:
-            batch = self._last[worker] = super().batch_of(worker, step)
+            batch = self._last[worker] = self._slice(step, worker, self._workers)
         return batch
 
 

@@ -61,14 +61,14 @@ class ComputeEvent(Event[float]):
 
     def start(self) -> None:
         context, batch = self._context, self._batch
-        self._start_s = context.kernel.now
-        self.seconds = context.price.seconds(_GRADIENT, 0, batch.count)
-        learner = context.model
+        kernel, learner = context.kernel, context.model
+        self._start_s = start_s = kernel.now
+        self.seconds = seconds = context.price.seconds(_GRADIENT, 0, batch.count)
         loss = learner.replica.compute(
             batch, context.data.source, weight=self._weight, accumulate=self._accumulates
         )
         self.result = learner.note_loss(batch, loss)
-        context.kernel.at(self._start_s + self.seconds, ComputeEvent._end, self)
+        kernel.at(start_s + seconds, ComputeEvent._end, self)
 
     def _end(self) -> None:
         if not self.done:

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from paceline.clusters.simulated.context import SimulatedContext  # noqa: F401
 
 _UPDATE = int(Kind.UPDATE)
-_UPDATE_WORK = Work.UPDATE  # faster to read here than in its class
 
 
 class SimulatedLearner(Learner["SimulatedContext"]):
@@ -60,13 +59,17 @@ class SimulatedLearner(Learner["SimulatedContext"]):
         start_s = ctx.kernel.now
         if self._looks:
             self._look_before_update(shard)
-        replica = self.replica
-        replica.apply(shard, norm_value, advance=advance, of=of, step=ctx.step)
-        changed = replica.gradient.numel() if shard is None else shard.stop - shard.start
-        update_s = ctx.price.seconds(_UPDATE_WORK, 0, changed * replica.layout.dtype.itemsize)
+        self.replica.apply(shard, norm_value, advance=advance, of=of, step=ctx.step)
+        update_s = self._update_s(shard) if ctx.price.charges_updates else 0.0
         if update_s:
             await Timer(ctx, update_s)
         ctx.record_packed(pack_span(_UPDATE, start_s, ctx.kernel.now, -1, 0, ctx.step, NO_MESSAGE))
+
+    def _update_s(self, shard: slice | None) -> float:
+        replica = self.replica
+        changed = replica.gradient.numel() if shard is None else shard.stop - shard.start
+        update_s: float = self._ctx.price.seconds(Work.UPDATE, 0, changed * replica.layout.dtype.itemsize)
+        return update_s
 
     def _make_stages(self) -> SimulatedStages:
         return SimulatedStages(self._ctx, self)

@@ -34,7 +34,11 @@ class Mailbox:
             self._kernel.at(packet.delivered_s, self.deliver, packet)
             return
         event = self._alone
-        if event is not None and event.tag == packet.tag and event.source in (ANY, packet.source):
+        if (
+            event is not None
+            and event.tag == packet.tag
+            and (event.source == packet.source or event.source == ANY)
+        ):
             self._alone = None
             event.receive(packet)
         elif self._waiting and (event := self._next_waiting(packet.source, packet.tag)):
@@ -44,6 +48,7 @@ class Mailbox:
 
     def ask(self, event: RecvEvent) -> None:
         """Give the event its message, or queue it until one arrives."""
+        event.began_s = self._kernel.now
         packet = self._take(event.source, event.tag) if self._unreceived else None
         if packet is not None:
             event.receive(packet)

@@ -92,12 +92,12 @@ class SendEvent(Event[None]):
             self._deliver_here()
             return
         context.network.post(self)
-        nbytes, outcome = self.nbytes, context.outcome
-        outcome.bytes_sent += nbytes
+        outcome = context.outcome
+        outcome.bytes_sent += self.nbytes
         outcome.messages_sent += 1
         self.message = message = context.next_message()
         context.record_packed(
-            pack_span(_SEND, self.start_s, self.ends_s, self.to, nbytes, context.step, message)
+            pack_span(_SEND, self.start_s, self.ends_s, self.to, self.nbytes, context.step, message)
         )
 
     def _deliver_here(self) -> None:
@@ -141,7 +141,10 @@ class SendEvent(Event[None]):
 class RecvEvent(Event[Message]):
     """Done when the message has arrived."""
 
-    __slots__ = ("_began_s", "_combine", "_context", "_into", "_positions", "source", "tag")
+    __slots__ = ("_combine", "_context", "_into", "_positions", "began_s", "source", "tag")
+
+    began_s: float
+    """When the mailbox was asked for the message."""
 
     def __init__(
         self,
@@ -163,9 +166,7 @@ class RecvEvent(Event[Message]):
         self.tag = tag
 
     def start(self) -> None:
-        context = self._context
-        self._began_s = context.kernel.now
-        context.box.ask(self)
+        self._context.box.ask(self)
 
     def withdraw(self) -> None:
         self._context.box.forget(self)
@@ -173,36 +174,39 @@ class RecvEvent(Event[Message]):
     def receive(self, packet: SendEvent) -> None:
         context = self._context
         kernel, step = context.kernel, context.step
-        began_s, begins_s = self._began_s, packet.begins_s
-        source, nbytes, now_s, message = packet.source, packet.nbytes, kernel.now, packet.message
+        began_s, begins_s = self.began_s, packet.begins_s
+        source, message = packet.source, packet.message
         if begins_s > began_s:
             context.record_packed(
                 pack_two_spans(
                     _WAIT, began_s, begins_s, source, 0, step, message,
-                    _RECEIVE, begins_s, now_s, source, nbytes, step, message,
+                    _RECEIVE, begins_s, kernel.now, source, packet.nbytes, step, message,
                 )
             )  # fmt: skip
         else:
-            context.record_packed(pack_span(_RECEIVE, began_s, now_s, source, nbytes, step, message))
-        tensor = packet.tensor if self._into is None else self._combined(packet, self._into)
-        tag, positions = self.tag, self._positions
-        if positions is not None:
-            source, tag = positions[source], tag & TAG_MASK
+            context.record_packed(
+                pack_span(_RECEIVE, began_s, kernel.now, source, packet.nbytes, step, message)
+            )
+        tensor, into, tag = packet.tensor, self._into, self.tag
+        if into is not None:
+            if tensor is not into and (
+                tensor is not context.blank_received or into is not context.blank_landing
+            ):
+                self._combine_into(packet, into)
+            tensor = into
+        if self._positions is not None:
+            source, tag = self._positions[source], tag & TAG_MASK
         self.result = _new_tuple(Message, (source, tag, tensor, packet.header))
         kernel.finish(self)
 
-    def _combined(self, packet: SendEvent, into: Tensor) -> Tensor:
-        tensor = packet.tensor
-        context = self._context
-        if into is tensor or (into is context.blank_landing and tensor is context.blank_received):
-            return into
+    def _combine_into(self, packet: SendEvent, into: Tensor) -> None:
+        context, tensor = self._context, packet.tensor
         if into.dtype != tensor.dtype or into.shape != tensor.shape:
             self.error = _mismatch(packet, context.rank, into)
         elif into.is_meta:
             context.blank_received, context.blank_landing = tensor, into
         else:
             combine_into(into, tensor, self._combine)
-        return into
 
     def __str__(self) -> str:
         return f"receive from {'any rank' if self.source == ANY else f'rank {self.source}'}"

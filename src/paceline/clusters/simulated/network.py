@@ -103,23 +103,19 @@ class Network:
 
     def post(self, packet: SendEvent) -> None:
         """Send a message."""
-        now_s = self.kernel.now
-        in_order = self.uniform
+        now_s, in_order = self.kernel.now, self.uniform
         latency_s, per_byte_s = self._between if in_order else self.cost(packet.source, packet.to)
         packet.carry_s = carry_s = packet.nbytes * per_byte_s
-        ports = self.ports
-        out, into = ports[packet.source], ports[packet.to]
-        sender = out.sender
-        start_s = sender.occupy(now_s, carry_s)
+        out, into = self.ports[packet.source], self.ports[packet.to]
+        packet.start_s = start_s = out.sender.occupy(now_s, carry_s)
         if start_s != now_s:
             if out.claim is not None:
                 out.claim.fall_back()
-                start_s = sender.occupy(now_s, carry_s)
+                packet.start_s = start_s = out.sender.occupy(now_s, carry_s)
             in_order = False
-        packet.start_s = start_s
         if self._shared is not None and self._shared.crosses(packet.source, packet.to):
-            start_s = self._leave_host(packet, sender, self._shared)
-        packet.ends_s = sender.free_s
+            start_s = self._leave_host(packet, out.sender, self._shared)
+        packet.ends_s = out.sender.free_s
         if in_order and not into.coming:
             self._arrive(packet, into, start_s + latency_s)
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
@@ -14,10 +15,11 @@ from paceline.clusters.simulated.events import PassEvent
 from paceline.clusters.simulated.net import SimulatedNet
 from paceline.clusters.simulated.stage_plan import Ring, StagePlan, rings_of
 from paceline.clusters.simulated.stage_timing import StagePart
-from paceline.context import BackwardPart, Batch, BoundaryValues, Net
+from paceline.context import BackwardPart, Batch, BoundaryValues, Hooks, Net
 from paceline.costs.prices import Pass
 from paceline.model.cutting.layers import Layers
 from paceline.model.engines.engine import StageTracker
+from paceline.model.hooks.blocks import BlockLayers
 
 if TYPE_CHECKING:
     from paceline.clusters.simulated.context import SimulatedContext  # noqa: F401
@@ -30,13 +32,20 @@ class SimulatedStages(RankStages["SimulatedContext"]):
 
     __slots__ = ()
 
-    def _find_layers(self, tensor: int, sequence: bool) -> Layers:
-        layers, key = self._ctx.world.layers, (tensor, sequence)
+    def _find_layers(self, tensor: int, sequence: bool, hooks: Hooks) -> Layers | BlockLayers:
+        layers, key = self._ctx.world.layers, (tensor, sequence, hooks)
         if key not in layers:
-            layers[key] = super()._find_layers(tensor, sequence)
+            layers[key] = super()._find_layers(*key)
         return layers[key]
 
-    def _timed(self, kind: int, one: Pass, micro: int, run: Callable[[], T]) -> PassEvent[T]:
+    def _timed(
+        self,
+        kind: int,
+        one: Pass,
+        micro: int,
+        run: Callable[[], T],
+        processor_s: Callable[[], float] = time.thread_time,
+    ) -> PassEvent[T]:
         return PassEvent(self._ctx, kind, one, micro, run)
 
     def _new_pass(self, way: str, segment: int, batch: Batch) -> Pass:

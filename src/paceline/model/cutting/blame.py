@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,9 @@ from torch import nn
 from paceline.errors import ConfigurationError
 from paceline.model.cutting.caches import without_caches
 from paceline.model.cutting.parts import Arguments
+
+_NOT_FOR_ANY_BATCH = re.compile(r"is invalid for input of size .*\bs\d+")
+"""Message for a view to a constant size of a value with a variable batch size."""
 
 Trace = Callable[[nn.Module, Arguments], object]
 
@@ -78,7 +82,7 @@ def _nearest(module: nn.Module) -> list[tuple[str, nn.Module]]:
 def _reason(error: Exception) -> str:
     """Return the most informative line of torch's message."""
     lines = [line.strip(" -") for line in str(error).splitlines() if line.strip()]
-    if any("specialized it to be a constant" in line for line in lines):
+    if any("specialized it to be a constant" in line or _NOT_FOR_ANY_BATCH.search(line) for line in lines):
         return "it works for one size of batch only"
     return lines[0][:200] if lines else type(error).__name__
 

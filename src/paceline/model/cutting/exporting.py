@@ -18,10 +18,13 @@ from torch.export.graph_signature import InputKind
 from torch.utils._pytree import TreeSpec, tree_map
 
 from paceline.errors import ConfigurationError
+from paceline.model.cutting.adapting import adapted
+from paceline.model.cutting.aliases import allow_any_strides, copy_changed_state
 from paceline.model.cutting.blame import refusal
 from paceline.model.cutting.caches import without_caches
 from paceline.model.cutting.parts import Arguments
-from paceline.model.cutting.regions import changed_by, fold_regions
+from paceline.model.cutting.progress import report_progress
+from paceline.model.cutting.regions import fold_regions
 
 _CHECKS = ("_assert", "sym_constrain", "_guards_fn")
 """Operations that only check sizes."""
@@ -50,7 +53,9 @@ class Exported:
         """Symbols of the batch size. Empty if it was traced as a constant."""
         self.fixed_sizes = _fixed_sizes(self.inputs)
         """Sizes that were traced as constants, by input and dimension. Dimension 0, the batch, is left out."""
+        allow_any_strides(program.graph_module)
         fold_regions(program.graph_module, self.layer_of)
+        copy_changed_state(program.graph_module, self.state)
         self._look_at(program.graph_module)
 
     def check_sizes(self, given: Sequence[Any]) -> None:
@@ -135,19 +140,6 @@ class Exported:
         path = next((place[0] for place in reversed(list(stack.values())) if place[0]), "")
         return path or str(getattr(node.target, "__name__", node.name)).partition(".")[0]
 
-    @staticmethod
-    def mutates(user: fx.Node, node: fx.Node) -> bool:
-        """Return whether an operation changes a value in place."""
-        if any(each is node for each in changed_by(user)):
-            return True
-        schema = getattr(user.target, "_schema", None)
-        if schema is None or not schema.is_mutable:
-            return False
-        given = dict(zip((argument.name for argument in schema.arguments), user.args, strict=False))
-        given |= user.kwargs
-        written = [a.name for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write]
-        return any(given.get(name) is node for name in written)
-
 
 def export(module: nn.Module, arguments: Arguments, samples: int, *, fixed: bool = False) -> Exported:
     """Trace a module for batches of any size. With `fixed`, all other sizes are constants.
@@ -211,7 +203,8 @@ def program_of(module: nn.Module, args: Any, kwargs: Any, dynamic_shapes: Any) -
     from torch._dynamo import config
 
     # Torch caches shapes without limit, and the cache does not help the next model.
-    with _silence(), config.patch(fake_tensor_cache_enabled=False):
+    settings = config.patch(fake_tensor_cache_enabled=False)
+    with report_progress(module), _silence(), adapted(module, (args, kwargs)), settings:
         return torch.export.export(module, args, kwargs, dynamic_shapes=dynamic_shapes, strict=False)
 
 

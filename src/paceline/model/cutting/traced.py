@@ -12,6 +12,7 @@ from typing import Any
 from torch import Tensor, fx, nn
 from torch.utils._pytree import tree_leaves, tree_unflatten
 
+from paceline.model.cutting.aliases import changes, roots_of
 from paceline.model.cutting.exporting import Exported, export
 from paceline.model.cutting.layer_by_layer import trace_layers
 from paceline.model.cutting.parts import MOST_TENSORS, Arguments, Compute, Part, cannot_cross
@@ -36,6 +37,8 @@ class Traced:
         self._place = {node: place for place, node in enumerate(self._nodes)}
         self._in_graph = {node: n for n, node in enumerate(exported.graph_module.graph.nodes)}
         self._crossing = self._find_crossing()
+        self._roots = roots_of(self._nodes)
+        self._changes = changes(self._nodes, self._roots)
         self.parts = self._make_parts()
 
     def needs_arguments(self, start: int, stop: int) -> bool:
@@ -89,8 +92,9 @@ class Traced:
         for node in crossing:
             if reason := cannot_cross(node.meta.get("val")):
                 return f"{self.exported.layer_of(node)} gives {reason}"
-            for user in node.users:
-                if self._place.get(user, -1) > place and self.exported.mutates(user, node):
+            for root in self._roots[node]:
+                user = self._changes.get(root)
+                if user is not None and self._place.get(user, -1) > place:
                     return f"{self.exported.layer_of(user)} changes a value in place that would cross it"
         return ""
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from torch import Tensor, nn
 
-from paceline.context import BackwardPart, Batch
+from paceline.context import BackwardPart, Batch, Hooks
 from paceline.context.boundary import BoundaryValues
 from paceline.data.samples import Samples, Source
 from paceline.model.buckets import Buckets
@@ -19,6 +19,8 @@ from paceline.task.task import Task
 
 if TYPE_CHECKING:
     from paceline.model.cutting.layers import Layers
+    from paceline.model.hooks.blocks import BlockLayers
+    from paceline.model.hooks.hooked_pass import HookedPass
 
 
 class Whole(Protocol):
@@ -29,7 +31,9 @@ class Whole(Protocol):
     @property
     def holding(self) -> Holding: ...
     @property
-    def parameters(self) -> Tensor: ...
+    def laid_out(self) -> Tensor:
+        """All parameters, in the order of the holding's layout. Units of other ranks must be gathered."""
+        ...
 
 
 class Shards(Protocol):
@@ -123,6 +127,11 @@ class Engine(Protocol):
     @property
     def shards(self) -> Shards: ...
     @property
+    def hooked(self) -> HookedPass | None:
+        """Passes with hooks. None if the engine computes in segments."""
+        ...
+
+    @property
     def stage_tracker(self) -> StageTracker | None:
         """None if the engine computes: reductions then need the values of other ranks."""
         ...
@@ -153,7 +162,9 @@ class Engine(Protocol):
     def attach(self, ledger: Ledger, few: Callable[[], Any]) -> None: ...
     def build(self) -> None: ...
     def twin(self) -> Engine: ...
-    def layers(self, few: Callable[[], Any], tensor: int, sequence: bool) -> Layers: ...
+    def layers(
+        self, few: Callable[[], Any], tensor: int, sequence: bool, hooks: Hooks
+    ) -> Layers | BlockLayers: ...
     def hold(
         self,
         cut: Cut,

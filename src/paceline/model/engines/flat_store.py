@@ -28,8 +28,9 @@ class FlatStore:
         account: Account,
         *,
         watches_layers: bool = False,
+        has_hooks: bool = True,
     ) -> None:
-        """`watches_layers` is as in `FlatGradient`."""
+        """`watches_layers` and `has_hooks` are as in `FlatGradient`."""
         trainable = [p for p in module.parameters() if p.requires_grad]
         self._holding = holding
         self._account = account
@@ -39,7 +40,9 @@ class FlatStore:
         self.parameters = flatten(trainable, layout.dtype, device)
         self._binding = Binding(layout, trainable, device)
         self._binding.hold(self.parameters)
-        self.flat_gradient = FlatGradient(module, trainable, layout, watches_layers=watches_layers)
+        self.flat_gradient = FlatGradient(
+            module, trainable, layout, watches_layers=watches_layers, has_hooks=has_hooks
+        )
         self.flat_gradient.hold(torch.zeros_like(self.parameters))
         self._book()
 
@@ -119,6 +122,10 @@ class FlatStore:
         """Check that the gradient is finite."""
         if self._layout.length:
             self.flat_gradient.check()
+
+    def laid_out(self) -> Tensor:
+        """Return all parameters, in the order of the layout."""
+        return self.parameters
 
     def all_parameters(self) -> Tensor:
         """Return the parameters of the held segments, in the order of the whole model."""

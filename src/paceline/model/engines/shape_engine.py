@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from paceline.context import BackwardPart, Batch
+from paceline.context import BackwardPart, Batch, Hooks
 from paceline.context.boundary import BoundaryValues
 from paceline.context.segment import GroupReduction
 from paceline.data.samples import Source
@@ -38,6 +38,7 @@ class ShapeEngine:
     not_finite: str | None = None
     loss_cause = ""
     device_s = 0.0
+    hooked = None
 
     __slots__ = (
         "_account",
@@ -119,7 +120,8 @@ class ShapeEngine:
     def twin(self) -> ShapeEngine:
         return ShapeEngine(self._model)
 
-    def layers(self, few: Callable[[], Any], tensor: int, sequence: bool) -> Layers:
+    def layers(self, few: Callable[[], Any], tensor: int, sequence: bool, hooks: Hooks = "never") -> Layers:
+        # The order in which hooks would be called is unknown without data. So the model is always traced.
         shapes = tree_map(lambda leaf: leaf.to("meta") if isinstance(leaf, Tensor) else leaf, few())
         return Layers.of(self.task, self.module, shapes, tensor=tensor, sequence=sequence)
 
@@ -173,10 +175,10 @@ class ShapeEngine:
         if account is None or not batch.count:
             return
         assert self._few is not None
-        memory = self._model.memory
+        model = self._model
+        memory, largest = model.memory, -(-batch.count // model.task.accumulate)
         if memory.buffer_bytes:
             account.hold("buffers", 2 * memory.buffer_bytes)  # a copy, in case the computation is cancelled
-        largest = -(-batch.count // self._model.task.accumulate)
         account.touch("activations", memory.activations(largest, self._few))
 
     def undo_buffers(self) -> None:

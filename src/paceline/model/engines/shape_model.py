@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -17,6 +16,7 @@ from paceline.model.buffers import FlatBuffers
 from paceline.model.cutting.cut import Cut
 from paceline.model.holding import Holding, Sharding
 from paceline.model.layout import flatten
+from paceline.model.memory.fused_attention import FusedAttention
 from paceline.model.memory.shapes import ShapeMemory
 from paceline.model.optimizer.updates import Updates
 from paceline.model.recomputing import Recomputing
@@ -46,7 +46,7 @@ class ShapeModel:
         self.gradient = torch.zeros_like(self.parameters)
         self.buffers = FlatBuffers(module).flats()
         self.updates = Updates(task, module, layout, self.memory_of)
-        self.recomputing = Recomputing(module, nullcontext) if task.recompute else None
+        self.recomputing = Recomputing(module, FusedAttention) if task.recompute else None
         self.buckets = Buckets(layout, BUCKET_BYTES)
         self._splits: dict[tuple[int, int], Sequence[slice]] = {}
         self._held: dict[Any, HeldShapes] = {}
@@ -55,6 +55,10 @@ class ShapeModel:
     def memory_of(self, part: slice) -> tuple[Tensor, Tensor]:
         """Return parameters and gradient of a part of the layout."""
         return self.parameters[part], self.gradient[part]
+
+    @property
+    def laid_out(self) -> Tensor:
+        return self.parameters
 
     @cached_property
     def memory(self) -> ShapeMemory:

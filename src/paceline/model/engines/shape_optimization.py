@@ -12,17 +12,20 @@ from paceline.model.holding import Holding
 from paceline.model.memory import Account
 from paceline.model.optimizer.updates import Updates
 
+_NOTHING = object()
+
 
 class ShapeOptimization:
     """Shape-only version of `TorchOptimization`."""
 
-    __slots__ = ("_account", "_holding", "_model", "_state_bytes")
+    __slots__ = ("_account", "_booked", "_holding", "_model", "_state_bytes")
 
     def __init__(self, model: ShapeModel, holding: Holding, account: Account | None) -> None:
         """`account` is None if memory is not recorded."""
         self._model = model
         self._holding = holding
         self._account = account
+        self._booked: object = _NOTHING  # shard whose state was recorded last
         self._state_bytes: dict[tuple[int, int] | None, int] = {}  # by shard that is updated
 
     @property
@@ -32,6 +35,9 @@ class ShapeOptimization:
     def update(
         self, shard: slice | None, norm: float | None, *, advance: bool, of: Sequence[Batch], step: int
     ) -> None:
+        if shard is self._booked:  # most ranks update the same shard every time
+            return
+        self._booked = shard
         holding = self._holding
         if self._account is None or not holding.layout.length:
             return
@@ -47,6 +53,7 @@ class ShapeOptimization:
 
     def reset(self) -> None:
         self._model.updates.forget()
+        self._booked = _NOTHING
         if self._account is not None:
             self._account.hold("optimizer", 0)
 

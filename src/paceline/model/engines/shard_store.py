@@ -13,6 +13,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from paceline.model.activations import storage_of
 from paceline.model.binding import Binding
 from paceline.model.engines.unit_gradient import UnitGradient
 from paceline.model.finite import check_updated, not_finite_in
@@ -41,40 +42,42 @@ class ShardStore:
         self._module = module
         self._device = device
         self._account = account
-        self._layout, self._units = holding.layout, holding.units
-        self._rank, self._frees = holding.shard, holding.frees_parameters
+        self._layout, self.units = holding.layout, holding.units
+        self._rank, self.frees_parameters = holding.shard, holding.frees_parameters
         self._stored_bytes = holding.parameter_bytes
         self.not_finite: str | None = None
-        self._own_parts = [unit.own(holding.shard) for unit in self._units]
+        self._own_parts = [unit.own(holding.shard) for unit in self.units]
         self._starts = _starts_of(self._own_parts)
-        self._unit_of = {name: place for place, unit in enumerate(self._units) for name in unit.group.names}
+        self._unit_of = {name: place for place, unit in enumerate(self.units) for name in unit.group.names}
         self.gradient = torch.zeros(self._starts[-1], dtype=holding.reduction_dtype, device=device)
-        self._gradients = [UnitGradient(unit.layout) for unit in self._units]
+        self._gradients = [UnitGradient(unit.layout) for unit in self.units]
         self._begun: set[int] = set()  # units with a gradient in this batch
         self._under_way: dict[int, int] = {}  # bytes of full gradients being reduced, by unit
         self._in_batch = False
         named = dict(module.named_parameters())
         self._bindings = [
-            Binding(unit.layout, [named[name] for name in unit.layout.names], device) for unit in self._units
+            Binding(unit.layout, [named[name] for name in unit.layout.names], device) for unit in self.units
         ]
         self._places = {
             id(named[name]): (place, number)
-            for place, unit in enumerate(self._units)
+            for place, unit in enumerate(self.units)
             for number, name in enumerate(unit.layout.names)
         }
+        self.places = {key: place for key, (place, _) in self._places.items()}
+        """The unit of each parameter, by `id`, as its place in `units`."""
         self._copy(named if values is None else values)
         self._book()
 
     def _copy(self, values: Mapping[str, Tensor]) -> None:
         """Copy the parameters unit by unit. Only this rank's shard exists twice at any time."""
-        if not self._frees:
+        if not self.frees_parameters:
             self._hold(_flat_of(self._layout, values, self._device))
             return
         self.parameters = torch.empty(self._starts[-1], dtype=self._layout.dtype, device=self._device)
-        for unit, start, stop in zip(self._units, self._starts, self._starts[1:], strict=False):
+        for unit, start, stop in zip(self.units, self._starts, self._starts[1:], strict=False):
             self.parameters[start:stop] = _flat_of(unit.layout, values, self._device, unit.shards[self._rank])
         self._wholes = []
-        for unit, binding in zip(self._units, self._bindings, strict=True):
+        for unit, binding in zip(self.units, self._bindings, strict=True):
             whole = torch.empty(unit.length, dtype=self._layout.dtype, device=self._device)
             binding.hold(whole)
             self._wholes.append(ResizableBuffer(whole))
@@ -83,23 +86,28 @@ class ShardStore:
     def _hold(self, flat: Tensor) -> None:
         """Use `flat` as the storage of all parameters."""
         self.parameters = flat
-        parts = [flat[unit.start : unit.start + unit.length] for unit in self._units]
+        parts = [flat[unit.start : unit.start + unit.length] for unit in self.units]
         self._wholes = [ResizableBuffer(part) for part in parts]
         for binding, part in zip(self._bindings, parts, strict=True):
             binding.hold(part)
 
     # Memory
 
+    def storages(self) -> dict[int, int]:
+        """Return the unit of each storage that is freed between uses, as its place in `units`."""
+        wholes = enumerate(self._wholes) if self.frees_parameters else ()
+        return {storage_of(whole.flat): place for place, whole in wholes if whole.flat.numel()}
+
     def memory(self, part: slice) -> tuple[Tensor, Tensor]:
         """Return parameters and gradient for a part of the layout. The part must be within this rank's shard of one
         unit.
         """
-        place = bisect_right([unit.start for unit in self._units], part.start) - 1
+        place = bisect_right([unit.start for unit in self.units], part.start) - 1
         while not self._own_parts[place].start <= part.start < self._own_parts[place].stop:
             place -= 1  # a unit without parameters starts at the same offset as the next one
         shift = self._starts[place] - self._own_parts[place].start
         here = slice(part.start + shift, part.stop + shift)
-        return self.parameters[here if self._frees else part], self.gradient[here]
+        return self.parameters[here if self.frees_parameters else part], self.gradient[here]
 
     def is_at(self, parameters: Tensor | None, gradient: Tensor | None) -> bool:
         """Return whether the parameters are already in this memory. Gradients are never moved."""
@@ -108,14 +116,14 @@ class ShardStore:
     def place(self, parameters: Tensor | None, gradient: Tensor | None) -> None:
         """Move the parameters into other memory, with the values that they have there."""
         assert parameters is not None, "gradients are never moved"
-        if self._frees:
+        if self.frees_parameters:
             self.parameters = parameters
         else:
             self._hold(parameters)
 
     def _book(self) -> None:
         """Record the memory in use now."""
-        gathered = sum(whole.nbytes for whole in self._wholes) if self._frees else 0
+        gathered = sum(whole.nbytes for whole in self._wholes) if self.frees_parameters else 0
         self._account.hold("parameters", self._stored_bytes + gathered)
         found = sum(gradient.nbytes for gradient in self._gradients)
         self._account.hold("gradients", self.gradient.nbytes + found + sum(self._under_way.values()))
@@ -125,8 +133,8 @@ class ShardStore:
         whole = self._wholes[place].allocate()
         if self._in_batch:
             self._book()
-        if self._frees:
-            shard = self._units[place].shards[self._rank]
+        if self.frees_parameters:
+            shard = self.units[place].shards[self._rank]
             whole[shard].copy_(self.parameters[self._starts[place] : self._starts[place + 1]])
         return whole
 
@@ -136,13 +144,13 @@ class ShardStore:
 
     def _refresh_kept(self) -> None:
         """Copy the parameters into parameters of other dtypes: other ranks may have updated them in shared memory."""
-        if not self._frees:
+        if not self.frees_parameters:
             for binding in self._bindings:
                 binding.refresh()
 
     def free(self, place: int) -> None:
         """Free the shards of a unit that other ranks own."""
-        if self._frees:
+        if self.frees_parameters:
             self._wholes[place].free()
             self._book()
 
@@ -150,7 +158,7 @@ class ShardStore:
 
     def begin_batch(self) -> None:
         self._refresh_kept()
-        for place in range(len(self._units)):
+        for place in range(len(self.units)):
             self.free(place)
         self._in_batch = True
         self._begun.clear()
@@ -166,12 +174,12 @@ class ShardStore:
 
     def end_batch(self) -> None:
         """Check that every unit was reduced. Each unit's gradient was checked for finite values before that."""
-        assert len(self._begun) == len(self._units), "every unit's gradient is summed in every batch"
+        assert len(self._begun) == len(self.units), "every unit's gradient is summed in every batch"
         self._in_batch = False  # gathers after this point are for evaluation or saving
 
     def unit_gradient(self, place: int, into: Tensor | None = None) -> Tensor:
         """Return the full gradient of a unit, accumulated on this rank since the last call."""
-        layout = self._units[place].layout
+        layout = self.units[place].layout
         flat = torch.empty(layout.length, dtype=layout.dtype, device=self._device) if into is None else into
         self._gradients[place].write(flat)
         self._under_way[place] = flat.nbytes if into is None else 0
@@ -185,7 +193,7 @@ class ShardStore:
         found = []
         for name in names:
             place = self._unit_of[name]
-            gradient = self._gradients[place].of(self._units[place].layout.names.index(name))
+            gradient = self._gradients[place].of(self.units[place].layout.names.index(name))
             found += [] if gradient is None else [gradient]
         return found
 
@@ -211,11 +219,15 @@ class ShardStore:
 
     # Evaluation
 
+    def laid_out(self) -> Tensor:
+        """Return all parameters, in the order of the layout. All units must be gathered."""
+        return torch.cat([whole.flat for whole in self._wholes]) if self.frees_parameters else self.parameters
+
     def all_parameters(self) -> Tensor:
         """Return all parameters, in the order of the whole model. All units must be gathered."""
         views = {
             name: view
-            for unit, whole in zip(self._units, self._wholes, strict=True)
+            for unit, whole in zip(self.units, self._wholes, strict=True)
             for name, view in zip(unit.layout.names, unit.layout.views(whole.flat), strict=True)
         }
         trained = [name for name, _ in self._module.named_parameters() if name in views]
@@ -228,19 +240,17 @@ class ShardStore:
             self._refresh_kept()
             yield
             return
-        self._bind(parameters)
+        for unit, binding in zip(self.units, self._bindings, strict=True):
+            binding.hold(parameters[unit.start : unit.start + unit.length])
         try:
             yield
         finally:
-            self._bind(self.parameters)
-
-    def _bind(self, flat: Tensor) -> None:
-        for unit, binding in zip(self._units, self._bindings, strict=True):
-            binding.hold(flat[unit.start : unit.start + unit.length])
+            for whole, binding in zip(self._wholes, self._bindings, strict=True):
+                binding.hold(whole.flat)
 
     def check_updated(self, parameters: Tensor | None) -> None:
         """Raise an error if parameters are not finite. All units must be gathered."""
-        for unit, whole in zip(self._units, self._wholes, strict=True):
+        for unit, whole in zip(self.units, self._wholes, strict=True):
             assert whole.is_allocated, "the model is gathered before it is inspected"
             check_updated(unit.layout, whole.flat)
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from paceline.context import BackwardPart, Batch
+from paceline.context import BackwardPart, Batch, Hooks
 from paceline.context.boundary import BoundaryValues
 from paceline.data.samples import Source
 from paceline.errors import RunError
@@ -23,16 +23,17 @@ from paceline.model.cutting.layers import Layers
 from paceline.model.devices import CPU, Accelerator, enter, move_module, with_loss_on
 from paceline.model.engines.assembled import AssembledModel
 from paceline.model.engines.flat_store import FlatStore
-from paceline.model.engines.gradient_pass import GradientPass
 from paceline.model.engines.inputs import Inputs
 from paceline.model.engines.inspection import TorchInspection
 from paceline.model.engines.loss_watch import LossWatch
 from paceline.model.engines.narrowing import Narrowing
 from paceline.model.engines.optimization import TorchOptimization
-from paceline.model.engines.segment_passes import SegmentPasses
 from paceline.model.engines.settings import Settings
 from paceline.model.engines.shard_store import ShardStore
+from paceline.model.engines.torch_passes import TorchPasses
 from paceline.model.holding import Holding, Sharding
+from paceline.model.hooks.blocks import BlockLayers, layers_or_blocks
+from paceline.model.hooks.hooked_pass import HookedPass
 from paceline.model.memory import Account, Ledger
 from paceline.model.memory.computed import tensor_bytes
 from paceline.model.stages.resizable import ResizableBuffer
@@ -69,17 +70,16 @@ class TorchEngine:
         self.module = module
         self.holding = holding
         self.account = account or Ledger().account()
-        self._cut = cut
+        self.passes = TorchPasses(self, cut)
         self._values = values
         self._assembled = assembled
         self.device = next((p.device for p in module.parameters() if p.requires_grad), CPU)
         self._accelerator = Accelerator.of(self.device)
         self.inputs = Inputs(settings, self._accelerator)
-        self._losses = LossWatch(settings.task)
-        memory, accelerator = self._memory, self._accelerator
-        self.optimization = TorchOptimization(
-            settings.task, optimized or module, holding, memory, self.account, accelerator
-        )
+        self.losses = LossWatch(settings.task)
+        every = module if optimized is None else optimized
+        parts = holding, self._memory, self.account, self._accelerator
+        self.optimization = TorchOptimization(settings.task, every, *parts)
         self._compiled: Any = None
         self.computed: Batch | None = None
         self._released_bytes = 0
@@ -129,25 +129,14 @@ class TorchEngine:
         return ShardStore(self.module, self.holding, self.device, self.account, self._values)
 
     @cached_property
-    def _buffers(self) -> FlatBuffers:
+    def flat_buffers(self) -> FlatBuffers:
         return FlatBuffers(self.module)
 
-    @cached_property
-    def gradient_pass(self) -> GradientPass:
-        self.build()
-        parts = self.flat, self._buffers, self.inputs, self._losses, self.account
-        return GradientPass(self.settings, self.module, lambda: self.called, *parts)
-
-    @cached_property
-    def passes(self) -> SegmentPasses:
-        assert self._cut is not None, "hold comes first"
-        held = self.holding.held(self._cut)
-        parts = self.store, self.inputs, self._losses, self.account
-        return SegmentPasses(self.settings, self.module, self._cut, held, *parts)
-
-    def layers(self, few: Callable[[], Any], tensor: int, sequence: bool) -> Layers:
-        here = tree_map(lambda leaf: leaf.to(self.device) if isinstance(leaf, Tensor) else leaf, few())
-        return Layers.of(self.task, self.module, here, tensor=tensor, sequence=sequence)
+    def layers(
+        self, few: Callable[[], Any], tensor: int, sequence: bool, hooks: Hooks = "never"
+    ) -> Layers | BlockLayers:
+        here = partial(tree_map, lambda leaf: leaf.to(self.device) if isinstance(leaf, Tensor) else leaf)
+        return layers_or_blocks(self.task, self.module, lambda: here(few()), tensor, sequence, hooks)
 
     def hold(
         self,
@@ -166,6 +155,7 @@ class TorchEngine:
         if not self._is_built:
             return self._begin(made, cut)
         values = self.flat.values() if segments is None else None
+        self.flat.flat_gradient.detach()
         self.gradient.untyped_storage().resize_(0)  # before the parameters are copied
         assembled = AssembledModel(self) if keeps_whole else None
         engine = self._begin(made, cut, values=values, assembled=assembled)
@@ -200,12 +190,20 @@ class TorchEngine:
         return self.store.parameters
 
     @property
+    def hooked(self) -> HookedPass | None:
+        return self.passes.hooked
+
+    @property
+    def laid_out(self) -> Tensor:
+        return self.store.laid_out()
+
+    @property
     def gradient(self) -> Tensor:
         return self.store.gradient
 
     @property
     def buffers(self) -> list[Tensor]:
-        return self._buffers.flats()
+        return self.flat_buffers.flats()
 
     def _memory(self, part: slice) -> tuple[Tensor, Tensor]:
         return self.store.memory(part)
@@ -244,11 +242,11 @@ class TorchEngine:
 
     @property
     def loss_cause(self) -> str:
-        return self._losses.cause
+        return self.losses.cause
 
     @property
     def logged(self) -> dict[str, float]:
-        return self.gradient_pass.logged if self._cut is None else {}
+        return self.passes.logged
 
     def buckets(self, bucket_bytes: int | None = None) -> Buckets:
         gradient = self.flat.flat_gradient
@@ -269,7 +267,7 @@ class TorchEngine:
         if self._accelerator is not None:
             self._accelerator.begin()
         self.computed = batch
-        loss = self.gradient_pass.compute(
+        loss = self.passes.gradient.compute(
             batch, samples, on_bucket, checkpoint, weight=weight, accumulate=accumulate
         )
         if self._accelerator is not None:
@@ -277,23 +275,23 @@ class TorchEngine:
         return loss
 
     def undo_buffers(self) -> None:
-        self.gradient_pass.undo_buffers()
+        self.passes.whole.undo_buffers()
 
     def begin_batch(self) -> None:
         if self._assembled is not None:
             self._assembled.free()
-        self._losses.clear()
+        self.losses.clear()
         self.store.begin_batch()
 
     def forward(
         self, segment: int, batch: Batch, part: int, samples: Source, given: BoundaryValues
     ) -> BoundaryValues | Tensor:
-        return self.passes.forward(segment, batch, part, samples, given)
+        return self.passes.segments.forward(segment, batch, part, samples, given)
 
     def backward(
         self, segment: int, part: int, given: Sequence[Tensor], way: BackwardPart = "both"
     ) -> Sequence[Tensor]:
-        return self.passes.backward(segment, part, given, way)
+        return self.passes.segments.backward(segment, part, given, way)
 
     def end_batch(self) -> None:
         self.store.end_batch()

@@ -6,6 +6,7 @@ The whole model that a reporter allocates for evaluation is not counted: it is u
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, TypeVar
 
 from torch import Tensor
@@ -29,12 +30,17 @@ class ActivationMeter:
         state: Callable[[], Iterable[Tensor]],
         recomputing: Recomputing | None,
         undo: Callable[[], None],
+        counting: Callable[[Activations], AbstractContextManager[None]] = Activations.counting,
     ) -> None:
-        """`state` returns parameters and buffers, which do not count. `undo` resets the buffers before a second try."""
+        """`state` returns parameters and buffers, which do not count. `undo` resets the buffers before a second try.
+
+        `counting` returns the context in which the tensors that autograd saves are counted.
+        """
         self._account = account
         self._state = state
         self._recomputing = recomputing
         self._undo = undo
+        self._counting = counting
         self._kept: dict[int, int] = {}  # by number of samples
         self._again: dict[int, int] = {}  # of the largest block that is recomputed
 
@@ -57,7 +63,7 @@ class ActivationMeter:
         if self._recomputing is not None:
             self._recomputing.counts, self._recomputing.largest_bytes = True, 0
         try:
-            with counted.counting():
+            with self._counting(counted):
                 made = run()
         except RuntimeError as error:
             if not refuses_counting(error):

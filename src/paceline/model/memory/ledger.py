@@ -123,7 +123,7 @@ class Account:
         return self._held[_PLACES[kind]]
 
     def touch(self, kind: Kind, nbytes: int) -> None:
-        """Add `nbytes` bytes and subtract them again: only the peak may change."""
+        """Add `nbytes` bytes and subtract them again: only the peak may change. Faster than two calls of `add`."""
         self._ledger.touch(kind, nbytes)
 
     def begin(self) -> None:

@@ -59,8 +59,7 @@ class ShapeMemory:
         with counted.counting(), again.forward(), FusedAttention():
             loss = loss_of(task, module, content)
         trained = [each for each in module.parameters() if each.requires_grad]
-        with FusedAttention():
-            torch.autograd.grad(loss, trained, allow_unused=True)
+        torch.autograd.grad(loss, trained, allow_unused=True)
         return counted.clear() + again.largest_bytes
 
     def optimizer_state(self) -> list[StateRange]:

@@ -76,6 +76,8 @@ class FlatOptimizer:
         # If the number of updates per epoch is unknown (a task is tried without a run), an epoch is one update.
         self._every = task.schedule_every if isinstance(task.schedule_every, int) else 1
         self._updates = 0
+        self.rate: float | None = None
+        """Learning rate of the first group in the last update. None without a schedule."""
 
     def pieces(self) -> Iterator[tuple[Tensor, int]]:
         """Yield each tensor that is updated, and its offset in the layout."""
@@ -117,8 +119,10 @@ class FlatOptimizer:
         if self._wants_sparse:
             self._make_sparse()
         self.optimizer.step()
-        if advance and self._scheduler is not None:
-            self._advance(1)
+        if self._scheduler is not None:
+            self.rate = float(self.optimizer.param_groups[0]["lr"])
+            if advance:
+                self._advance(1)
 
     def scale_gradient(self, factor: float) -> None:
         """Scale the gradient of this optimizer's parameters."""

@@ -66,6 +66,15 @@ class Updates:
         """Whether a learning-rate schedule depends on the metric."""
         return any(each.waits_for_metric for each in self.by_shard.values())
 
+    def learning_rates(self) -> dict[str, float]:
+        """Return the learning rate of the last update of each optimizer that has a schedule; of its first group."""
+        optimizers = next(iter(self.by_shard.values())).by_name if self.by_shard else {}
+        rates = {name: each.rate for name, each in optimizers.items() if each.rate is not None}
+        return {
+            f"learning_rate_{name}" if len(optimizers) > 1 else "learning_rate": r
+            for name, r in rates.items()
+        }
+
     def of(self, shard: slice | None = None) -> FlatOptimizers:
         """Return the optimizers of a shard, or of all slices that are updated on this rank."""
         everything = slice(0, self._layout.length)

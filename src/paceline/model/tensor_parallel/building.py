@@ -15,8 +15,8 @@ import torch
 from torch import fx
 
 from paceline.context.segment import ReduceKind
+from paceline.model.cutting.aliases import written_by
 from paceline.model.cutting.counting import NOTHING, Count
-from paceline.model.cutting.exporting import Exported
 from paceline.model.cutting.traced import Traced
 from paceline.model.cutting.trial import Trial
 from paceline.model.tensor_parallel.edits import Given, Made, Step, add_part, become
@@ -130,8 +130,8 @@ class Built:
 
     def _arrived(self, value: fx.Node, leaving: fx.Node, parts: int) -> fx.Node:
         """Return a new node for a value after the cut: its size differs from the size before."""
-        changes = any(Exported.mutates(user, value) for user in value.users)
-        return self._call(torch.clone if changes else enter, leaving, value, leaving, parts)
+        is_changed = any(value in written_by(user) for user in value.users)
+        return self._call(torch.clone if is_changed else enter, leaving, value, leaving, parts)
 
     def _call(
         self, function: Callable[..., Any], source: fx.Node, value: fx.Node, where: fx.Node, parts: int

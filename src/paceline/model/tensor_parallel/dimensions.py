@@ -165,7 +165,7 @@ def _size(look: Follower, node: fx.Node) -> State:
 
 
 DIMENSIONS: Mapping[str, Rule] = {
-    **dict.fromkeys(("view", "reshape", "_unsafe_view", "unflatten", "flatten"), _view),
+    **dict.fromkeys(("reshape", "_unsafe_view", "unflatten", "flatten"), _view),
     **dict.fromkeys(("transpose", "permute", "t", "numpy_T", "swapaxes"), _permute),
     **dict.fromkeys(("split", "split_with_sizes", "chunk"), _split),
     **dict.fromkeys(("cat", "stack"), _joined),

@@ -24,7 +24,7 @@ from paceline.model.tensor_parallel.views import Refine
 _TURNS = 16
 _BEGINNINGS = ("embedding", "linear")
 """Operations after which a sequence may be split, if nothing before them has a gradient."""
-_VIEWS = ("view", "reshape", "_unsafe_view", "unflatten", "transpose", "permute", "contiguous")
+_VIEWS = ("reshape", "_unsafe_view", "unflatten", "transpose", "permute", "contiguous")
 """Operations allowed between a partial sum and its reduce-scatter: they change only the layout."""
 
 

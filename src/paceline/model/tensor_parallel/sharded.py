@@ -53,6 +53,10 @@ class Sharded(Traced):
         self.shares = Shares(size, region.parameters)
         self.partial = frozenset(region.partial)
         """Parameters used on parts of the sequence. Each rank has a partial sum of their gradient."""
+        self.replicated = _replicated(traced, self.shares)
+        """Layers with matrices that every rank stores and computes whole."""
+        if self.replicated:
+            _log.info("not split, so every rank computes them whole: %s", ", ".join(self.replicated))
         self.whole_operations = sum(part.operations for part in traced.parts)
         built = Built(traced, region, size)
         self._edits, self._joints = built.edits, built.joints
@@ -119,6 +123,16 @@ class Sharded(Traced):
         return made
 
 
+def _replicated(traced: Traced, shares: Shares) -> tuple[str, ...]:
+    """Return the layers with trainable matrices or filters that are not split, in forward order."""
+    trial = traced.trial
+    found: dict[str, None] = {}
+    for node, name in trial.parameters.items():
+        if name in trial.trainable and name not in shares.of and trial.values[node].dim() > 1:
+            found[name.rpartition(".")[0] or name] = None
+    return tuple(found)
+
+
 def _with_loss(
     traced: Traced, roles: Mapping[str, Role], size: int, behind: Callable[[Traced], Traced]
 ) -> tuple[Traced, Region] | None:
@@ -148,7 +162,7 @@ def _facts(traced: Traced) -> Facts:
     wanted: set[fx.Node] = {node for node, name in trial.parameters.items() if name in trial.trainable}
     for node in exported.nodes:
         value = trial.values[node]
-        learns = not isinstance(value, Tensor) or value.is_floating_point()
+        learns = not isinstance(value, Tensor) or value.is_floating_point() or value.is_complex()
         if learns and any(each in wanted for each in node.all_input_nodes):
             wanted.add(node)
     return Facts(

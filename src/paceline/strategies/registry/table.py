@@ -178,7 +178,7 @@ def find(name: str) -> type[Any]:
     if name not in STRATEGIES:
         names = _entry_points().names
         if name not in names:
-            raise answer(name) or UnknownNameError("strategy", name, {*STRATEGIES, *ALIASES, *names})
+            raise answer(name) or UnknownNameError("strategy", name, {*STRATEGIES, *names}, ALIASES)
         _load(name)
     return STRATEGIES[name]
 

@@ -238,15 +238,15 @@ class Coordinator(Server):
         self.hand_out(workers, self.version)
 
     def _report(self, pushes: Sequence[Push]) -> None:
-        loss, samples = 0.0, 0
+        log, loss, samples = self.ctx.log, 0.0, 0
         for push in in_order(pushes):
-            self.ctx.log.note_staleness(self.version - push.version)
-            if push.batch.count:  # the loss of an empty slice is NaN
-                loss += push.loss * push.batch.count
-                samples += push.batch.count
+            log.note_staleness(self.version - push.version)
+            count = push.batch.count
+            if count:  # the loss of an empty slice is NaN
+                loss += push.loss * count
+                samples += count
         self._samples.values[0] += samples
-        seen = self._samples.values[0]
-        self.ctx.log.report(loss=loss / samples if samples else math.nan, samples=seen)
+        log.report(loss=loss / samples if samples else math.nan, samples=self._samples.values[0])
 
     async def _tell_followers(
         self,

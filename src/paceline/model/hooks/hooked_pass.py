@@ -1,0 +1,187 @@
+"""The gradient of a batch by one pass through the whole model, with parameters that hooks gather and free."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from paceline.context import Batch
+from paceline.context.passes import UnitEvent
+from paceline.data.samples import Source
+from paceline.model.activations import Activations, refuses_counting
+from paceline.model.compiling import is_compiled
+from paceline.model.engines.whole_forward import WholeForward
+from paceline.model.hooks.module_hooks import ModuleHooks
+from paceline.model.hooks.unit_tracker import UnitTracker
+from paceline.model.memory import Account
+from paceline.model.memory.computed import ActivationMeter
+from paceline.system.baton import Baton
+from paceline.system.seeding import RngLease
+
+if TYPE_CHECKING:
+    from paceline.model.engines.shard_store import ShardStore
+
+Trained = tuple[Tensor, Sequence[Tensor] | None]
+
+
+class HookedPass:
+    """Passes through a whole module. They park at an event when units must be exchanged: see `UnitEvent`."""
+
+    def __init__(
+        self,
+        module: nn.Module,
+        blocks: Sequence[str],
+        forward: WholeForward,
+        store: ShardStore,
+        account: Account,
+    ) -> None:
+        """`blocks` are the names of the modules that announce their units when they are called."""
+        parameters = list(module.parameters())  # later, reading them announces their units
+        self._is_compiled = is_compiled(module)
+        self._forward = forward
+        self._store = store
+        self._frees = store.frees_parameters
+        sizes = [len(unit.layout.names) for unit in store.units]
+        numbers = [unit.group.number for unit in store.units]
+        self._tracker = UnitTracker(numbers, sizes, frees_parameters=self._frees)
+        self._hooks = ModuleHooks(
+            module, blocks, store.places, store.storages(), self._tracker, self._take_gradient
+        )
+        self._weight = 1.0
+        counting = self._counting if self._frees else Activations.counting
+        self._meter = ActivationMeter(
+            account,
+            lambda: [store.parameters, *parameters, *module.buffers()],
+            forward.recomputing,
+            forward.undo_buffers,
+            counting,
+        )
+
+    @property
+    def logged(self) -> dict[str, float]:
+        return self._forward.logged
+
+    def begin(self, micros: Sequence[Batch], samples: Source) -> HookedRun:
+        """Begin the passes of a batch, given in micro-batches. Some may be empty."""
+        self._forward.begin()
+        return HookedRun(self, micros, samples)
+
+    def running_eagerly(self) -> AbstractContextManager[object]:
+        """Return a context in which a compiled module is not compiled: its hooks would be compiled with it."""
+        # The import of the compiler takes seconds.
+        return torch.compiler.set_stance("force_eager") if self._is_compiled else nullcontext()
+
+    def compute(
+        self, micros: Sequence[Batch], samples: Source, park: Callable[[UnitEvent], None]
+    ) -> Iterator[float]:
+        """Compute the gradients of all micro-batches. Yield the loss of each that is not empty."""
+        count = sum(micro.count for micro in micros)
+        try:
+            for number, micro in enumerate(micros):
+                self._tracker.begin(park)
+                if micro.count:
+                    yield self._compute(micro, samples, micro.count / count, number)
+                self._tracker.end()
+        finally:
+            self._tracker.abandon()
+
+    def _compute(self, micro: Batch, samples: Source, share: float, number: int) -> float:
+        self._weight = micro.weight
+        forward = partial(self._run_forward, partial(self._forward.loss, micro, samples, share, number))
+        loss, trained = self._meter.forward(micro.count, forward)
+        loss.register_hook(lambda _: self._tracker.note_backward())  # type: ignore[no-untyped-call]
+        self._tracker.begin_backward()
+        try:
+            with self._saving():
+                loss.backward(inputs=trained)  # type: ignore[no-untyped-call]
+        finally:
+            self._meter.end_backward(micro.count)
+        return loss.item()
+
+    def _run_forward(self, run: Callable[[], Trained]) -> Trained:
+        try:
+            with self._saving():
+                return run()
+        except RuntimeError as error:
+            if not refuses_counting(error) or not self._frees or self._tracker.keeps_all:
+                raise
+        # Functions of torch.func cannot save tensors with hooks. So the units stay until the backward pass has ended.
+        self._tracker.keeps_all = True
+        self._tracker.begin_again()
+        self._forward.undo_buffers()
+        return run()
+
+    @contextmanager
+    def _saving(self) -> Iterator[None]:
+        if self._frees and not self._tracker.keeps_all:
+            with self._hooks.saving():
+                yield
+        else:
+            yield
+
+    @contextmanager
+    def _counting(self, counted: Activations) -> Iterator[None]:
+        """Count activations in the hooks of saved tensors: only the innermost of such hooks are called."""
+        self._hooks.counted = counted
+        try:
+            yield
+        finally:
+            self._hooks.counted = None
+
+    def _take_gradient(self, parameter: Tensor) -> None:
+        gradient, parameter.grad = parameter.grad, None
+        if gradient is None or not self._tracker.is_active:
+            return
+        if self._weight != 1.0:
+            gradient = gradient * self._weight if gradient.is_sparse else gradient.mul_(self._weight)
+        self._store.take([parameter], [gradient])
+        self._tracker.take_gradient(self._store.places[id(parameter)])
+
+
+class HookedRun:
+    """The passes of one batch, in a thread that alternates with the program."""
+
+    def __init__(self, of: HookedPass, micros: Sequence[Batch], samples: Source) -> None:
+        self._of = of
+        self._micros = micros
+        self._samples = samples
+        self.losses: list[float] = []
+        """Loss of each micro-batch that is not empty, as far as they are computed."""
+        self._rng = RngLease()
+        self._grad_mode = torch.is_grad_enabled()
+        device = torch.get_default_device()
+        # A device as a context makes every call of torch slower.
+        self._device_mode = nullcontext() if device.type == "cpu" else device
+        self._baton: Baton[UnitEvent] = Baton(self._compute, name="hooks")
+
+    @property
+    def processor_s(self) -> float:
+        """Processor time of the computation so far."""
+        return self._baton.processor_s
+
+    def advance(self) -> UnitEvent | None:
+        """Compute until the next event. Return None at the end of the batch."""
+        return self._baton.resume()
+
+    def close(self) -> None:
+        """End the thread, also in the middle of the batch."""
+        self._baton.close()
+
+    def _compute(self) -> None:
+        # These settings belong to a thread.
+        with torch.set_grad_enabled(self._grad_mode), self._device_mode, self._of.running_eagerly():
+            self._rng.take()
+            try:
+                for loss in self._of.compute(self._micros, self._samples, self._park):
+                    self.losses.append(loss)
+            finally:
+                self._rng.end()
+
+    def _park(self, event: UnitEvent) -> None:
+        self._baton.park(event)
+        self._rng.take()
