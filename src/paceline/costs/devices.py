@@ -64,7 +64,7 @@ class Device:
 A100 = Device(
     name="A100",
     flops=312e12,
-    efficiency=0.78,
+    efficiency=0.72,
     memory_bytes_per_s=2.039e12,
     memory_efficiency=0.65,
     memory_bytes=80 * 10**9,
