@@ -190,7 +190,7 @@ def fitted(rows: Sequence[Row]) -> Constants:
         made = [predicted_s(row, constants.cluster) for row in rows]
         return weights * np.log([m / row.seconds for m, row in zip(made, rows, strict=True)])
 
-    # Kernels that only move data reach at least two thirds of an A100's bandwidth.
+    # Without the bound of 0.65 the fit gives 0.55, and a run of SC 2021 is 14 % too slow: see docs/predict.md.
     bounds = np.log([0.1, 0.65, 1e-6]), np.log([1.0, 1.0, 1e-3])
     start = np.log([0.7, 0.8, 4e-5])
     found = least_squares(
