@@ -22,8 +22,9 @@ def shared_links(fabric: Fabric, hosts: Sequence[int], memory: SharedMemory) -> 
     nbytes = nbytes_of(fabric)
     if not nbytes:
         return None
-    words = memory.words(memory.nbytes - nbytes, nbytes // 8)
-    resources = [_SharedResource(memory, words, place) for place in range(len(words))]
+    count = nbytes // 8
+    words = memory.words(memory.nbytes - nbytes, count)
+    resources = [_SharedResource(memory, words, place) for place in range(count)]
     return SharedLinks(hosts, *fabric.seconds_per_byte(hosts), resources)
 
 
