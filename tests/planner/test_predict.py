@@ -61,6 +61,14 @@ def test_it_equals_the_simulation_with_recomputation(strategy):
     assert found.memory_bytes == pytest.approx(max(rank["total"] for rank in run.memory), rel=0.03)
 
 
+def test_a_prediction_does_not_depend_on_earlier_ones_of_the_same_task():
+    """Cuts for tensor groups of different sizes may have the same bounds."""
+    given = task()
+    strategies = [f"hybrid:data={8 // size},tensor={size}" for size in (2, 4)]
+    in_order = [pl.predict(given, strategy, cluster(8)) for strategy in strategies]
+    assert in_order == [pl.predict(task(), strategy, cluster(8)) for strategy in strategies]
+
+
 def test_many_micro_batches_are_extrapolated_from_few():
     big = task(batch_size=512)
     strategy = "pipeline:stages=4,microbatches=512"

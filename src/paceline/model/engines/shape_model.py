@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -74,7 +74,7 @@ class ShapeModel:
 
     def part(self, cut: Cut, segments: Sequence[int]) -> HeldShapes:
         """Return what all ranks have in common that hold these segments."""
-        key = cut.bounds, cut.position, tuple(segments)
+        key = *_key(cut), tuple(segments)
         if key not in self._held:
             holding = self.holding.part(cut, segments)
             self._held[key] = _held(holding, _shape(holding.layout.length, holding))
@@ -82,7 +82,7 @@ class ShapeModel:
 
     def sharded(self, cut: Cut, segments: Sequence[int] | None, sharding: Sharding) -> HeldShapes:
         """Return the shapes of a rank that shares these segments. None for all of them."""
-        key = cut.bounds, cut.position, None if segments is None else tuple(segments), sharding.ranks
+        key = *_key(cut), None if segments is None else tuple(segments), sharding.ranks
         if key not in self._held:
             before = self.holding if segments is None else self.part(cut, segments).holding
             holding = before.sharded(cut, sharding, elementwise=self.works_elementwise)
@@ -109,6 +109,11 @@ class ShapeModel:
                 each.optimizer.step()
             self._moments = optimizers.moments()
         return self._moments
+
+
+def _key(cut: Cut) -> tuple[Hashable, ...]:
+    """Return what determines the parameters of a cut's segments. A prediction uses cuts for several tensor groups."""
+    return cut.bounds, cut.position, 1 if cut.shares is None else cut.shares.size
 
 
 def _held(holding: Holding, parameters: Tensor) -> HeldShapes:
