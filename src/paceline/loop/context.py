@@ -19,11 +19,11 @@ from paceline.errors import EarlyEndError, PeerLost
 from paceline.links.operation import Activity, Operation
 from paceline.links.sending import SendOperation
 from paceline.loop.batch import LoopBatch, batch_of
-from paceline.loop.baton import Delivery, LoopEnded, StartedErrand
 from paceline.loop.data import LoopData
 from paceline.loop.facts import StepFacts
 from paceline.loop.facts_table import FACTS, FactsTable
 from paceline.loop.learner import LoopLearner
+from paceline.loop.rendezvous import Delivery, LoopEnded, StartedErrand
 
 if TYPE_CHECKING:
     from paceline.loop.session import Loop
@@ -51,7 +51,7 @@ class LoopContext(ProcessContext):
             self.model.table = self.table
             self.waits.departed = self._departed
         self.port.device = loop.device
-        loop.baton.ring = self.wake
+        loop.rendezvous.ring = self.wake
 
     def _open_model(self, device: torch.device) -> LoopLearner:
         return LoopLearner(self, self.loop.replica(self.job, self.rank))
@@ -63,7 +63,7 @@ class LoopContext(ProcessContext):
     @property
     def last_step(self) -> int:
         # After the end of the loop a peer makes no more updates. Servers end when all loops have.
-        return 0 if self.loop.baton.has_ended and not self.serving else super().last_step
+        return 0 if self.loop.rendezvous.has_ended and not self.serving else super().last_step
 
     @property
     def is_server(self) -> bool:
@@ -103,7 +103,7 @@ class LoopContext(ProcessContext):
         """Return if the run is over for this rank because loops have ended. Otherwise raise."""
         if self.board.status(loss.rank) is Status.LOST:
             raise loss
-        if self.is_server or self.loop.baton.has_ended:
+        if self.is_server or self.loop.rendezvous.has_ended:
             return
         ended = await self._ended_loops()
         if not ended:
@@ -205,7 +205,7 @@ class LoopContext(ProcessContext):
         self.board.note_doing(self.rank, Activity.compute)
         self.model.engine.refresh()
         while True:
-            item = self.loop.baton.wait()
+            item = self.loop.rendezvous.wait()
             if isinstance(item, Delivery):
                 self.board.note_doing(self.rank, Activity.working)
                 return item
@@ -227,7 +227,7 @@ class NextStep(Operation[Delivery | None]):
     def poll(self) -> bool:
         while not self.done:
             try:
-                item = self._context.loop.baton.take()
+                item = self._context.loop.rendezvous.take()
             except LoopEnded:
                 self.result, self.done = None, True
                 break

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from paceline.loop.baton import Errand
 from paceline.loop.context import LoopContext
+from paceline.loop.rendezvous import Errand
 
 GATHER = 2**31 + 2
 """Tag of the messages. Strategies use small tags."""

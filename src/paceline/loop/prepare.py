@@ -152,7 +152,7 @@ def gather(value: Tensor | float) -> list[Any]:
     if _loop is None:
         return [value]
     tensor = value.detach().cpu() if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64)
-    found = _loop.baton.run(errands.gather(tensor))
+    found = _loop.rendezvous.run(errands.gather(tensor))
     return found if isinstance(value, Tensor) else [each.item() for each in found]
 
 

@@ -28,12 +28,12 @@ from paceline.clusters.launched.run import LaunchedRun
 from paceline.clusters.process.gradient_duration import pad_to_duration
 from paceline.context import Strategy
 from paceline.errors import RunError
-from paceline.loop.baton import Baton, Delivery
 from paceline.loop.context import LoopContext
 from paceline.loop.engine import optimizer_factory, replica_of
 from paceline.loop.facts import OptionNames, StepFacts
 from paceline.loop.gradients import LoopGradients
 from paceline.loop.learner import LoopLearner
+from paceline.loop.rendezvous import Delivery, Rendezvous
 from paceline.model.engines.settings import Settings
 from paceline.model.replica import Replica
 from paceline.runs.run import Run
@@ -80,7 +80,7 @@ class Loop:
         self.device = None if own.type == "cpu" else own
         self.order_state = torch.get_rng_state()
         """State of torch's generator at the first worker, for the order of the data."""
-        self.baton = Baton()
+        self.rendezvous = Rendezvous()
         self.gradients = LoopGradients(module, self.workers)
         self.steps = 0
         """Calls of `optimizer.step()`, including those before a resume."""
@@ -155,7 +155,7 @@ class Loop:
         sys.excepthook = functools.partial(self._note_exception, sys.excepthook)
         self._thread = threading.Thread(target=self._work, args=(run,), name="paceline", daemon=True)
         self._thread.start()
-        self.baton.wait_until_parked()
+        self.rendezvous.wait_until_parked()
         torch.set_num_threads(self._threads)
         self._begin_step()
 
@@ -178,7 +178,7 @@ class Loop:
             options=options,
         )
         self.steps += 1
-        self.baton.deliver(Delivery(facts=facts, start_s=self._begun_s, logged=self.logged))
+        self.rendezvous.deliver(Delivery(facts=facts, start_s=self._begun_s, logged=self.logged))
         self._begin_step()
 
     def _begin_step(self) -> None:
@@ -198,10 +198,10 @@ class Loop:
     def finish(self) -> Run:
         """End this loop, wait for the others, and return the run."""
         if self._run is None:
-            self.baton.end()
+            self.rendezvous.end()
             while self._thread.is_alive():
                 self._thread.join(1.0)
-            self.baton.wait_until_parked()  # raises the error that ended the run
+            self.rendezvous.wait_until_parked()  # raises the error that ended the run
             if not self.has_begun:
                 raise RunError(
                     "the loop has ended without a call of optimizer.step() of the prepared optimizer"
@@ -229,7 +229,7 @@ class Loop:
             self._outcomes = run.work(None)
         except BaseException as raised:
             error = raised
-        self.baton.close(error)
+        self.rendezvous.close(error)
 
     # The end of the process
 
@@ -239,7 +239,7 @@ class Loop:
         """Tell the other ranks that the user's code has failed here, and print the error."""
         atexit.unregister(self._finish_at_exit)
         before(kind, error, trace)
-        self.baton.end(error)
+        self.rendezvous.end(error)
         self._thread.join(_GRACE_S)
 
     def _finish_at_exit(self, pid: int) -> None:

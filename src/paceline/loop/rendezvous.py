@@ -50,7 +50,7 @@ class StartedErrand:
 Item: TypeAlias = "Delivery | StartedErrand"
 
 
-class Baton:
+class Rendezvous:
     """The meeting point of both threads."""
 
     def __init__(self) -> None:
