@@ -1,7 +1,7 @@
 """Cost of the trace in a step: cost of a span, times spans per step, as a fraction of the step.
 
-The cost of a span is measured in a worker process of the local cluster, with the same calls as in its context: two
-clock readings, one span, and its share of the packing at the end. Comparing runs with and without a trace is not
+The cost of a span is measured in a worker process of the local cluster, with the calls of a worker:
+two clock readings, one span, and the packing of the span at the end. Comparing runs with and without a trace is not
 possible, because they differ by more than 2 % for other reasons.
 """
 

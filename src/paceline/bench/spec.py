@@ -64,7 +64,7 @@ class Spec:
 
     @property
     def baseline(self) -> str | None:
-        """Name of the row for comparison; None if there is none. `native` is Gloo too, so it is not run twice."""
+        """Name of the row for comparison; None if there is none. The algorithm `native` is Gloo: run it once."""
         return "native" if self.against == "gloo" and "native" in self.algorithms else self.against
 
     @property

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _FACTS = "facts"
-"""Header entry of the file that contains the facts, as JSON."""
+"""Name of the header entry with the metadata of the shard, as JSON."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -50,7 +50,7 @@ class Store:
     better: str = HIGHER
     """Whether a higher or a lower metric is better."""
     attempt: str = field(default_factory=lambda: secrets.token_hex(4))
-    """Identifies this start of the run. Files of other attempts are never used."""
+    """Identifies this launch of the run. Files of other launches are never used."""
 
     def __post_init__(self) -> None:
         # A rank may have another working directory.

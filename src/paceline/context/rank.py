@@ -45,7 +45,7 @@ class Context(Protocol):
     def log(self) -> Log: ...
 
     def rounds(self) -> AsyncIterator[int]:
-        """Yield the number of each step, until the run's last: the loop of a role that computes no gradients."""
+        """Yield the number of each step, up to the run's last. For roles that compute no gradients."""
         ...
 
     def batches(self, own: Iterator[Batch] | None = None, *, endless: bool = False) -> AsyncIterator[Batch]:

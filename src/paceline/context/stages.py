@@ -120,8 +120,8 @@ class Stages(Protocol):
         """Collect the whole model on the first rank of `net` after a step, if the run inspects it.
 
         `net` is the ranks that hold the model together, stage by stage, and `segments` the segments of each stage. The
-        ranks of one stage are a tensor group. This is a measurement: it starts when all ranks have completed the step,
-        and its time does not count. A moving average needs the weights of every step, so for it the collection is part
-        of training.
+        ranks of one stage are a tensor group. This is not training: it starts when all ranks have completed the step,
+        and its time is not part of the run's time. A moving average needs the weights of every step, so for it the
+        collection is part of training.
         """
         ...

@@ -111,7 +111,7 @@ class SendOperation(Operation[None]):
     def try_detach(self) -> bool:
         """Continue from a copy. Return whether the tensor may be overwritten.
 
-        It may not while the receiver is reading it in place. Then call this again.
+        False while the receiver is reading the tensor in place. Call this again then.
         """
         if not self.poll():
             self.done = self._outbox.detach(self)

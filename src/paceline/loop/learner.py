@@ -47,7 +47,7 @@ class LoopLearner(ProcessLearner):
         return self._take(batch, weight, accumulate)
 
     async def _take(self, batch: Batch, weight: float, accumulate: bool) -> float:
-        """Take the gradient that the user's loop has delivered. Send its facts to the ranks that apply it."""
+        """Take the gradient that the user's loop has delivered. Send its step facts to the ranks that apply it."""
         context = self._loop_context
         count, delivery = batch.count, context.delivery
         self.replica.compute(batch, context.data.source, weight=weight, accumulate=accumulate)

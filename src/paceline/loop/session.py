@@ -107,7 +107,7 @@ class Loop:
         return self.steps > self._first
 
     def resume_at(self, steps: int) -> None:
-        """Count the steps from here on, before the first one."""
+        """Start counting at this number of steps. Call it before the first step."""
         assert self._context is not None
         self.steps = self._first = steps
         self._context.begun = self._context.step = steps
@@ -115,7 +115,7 @@ class Loop:
     # What the context needs
 
     def replica(self, job: Job, rank: int) -> Replica:
-        """Return the replica of the rank's program. A rank that also serves has two: the other is the twin's."""
+        """Return the model replica of a rank's program. A rank that is also a server has a second one, for its twin."""
         if job.roles[rank] in ("worker", "server"):
             return self.own_replica(job, rank)
         return self._replica_of(copy.deepcopy(self.module), job, rank)

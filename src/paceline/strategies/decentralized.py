@@ -11,7 +11,7 @@ peers move the mean of the peers about as far as one step of `sync`. The run end
 steps. The learning-rate schedule uses the number of updates by all peers, as known at the peer's last update.
 
 - The gradient of a peer's slice is scaled so that the mean over peers is the gradient of the global batch.
-- Each peer has its own optimizer and its own BatchNorm statistics. The run's model has those from the first peer.
+- Each peer has its own optimizer and its own BatchNorm statistics. The run's model has the statistics of the first.
 - `run.model` is the mean of the peers. `consensus` in the history is the root mean square distance from it.
 - If a peer dies, its neighbours add its weight to their own. On an undirected graph the remaining weights stay doubly
   stochastic, so averaging preserves the mean of the remaining peers. The parameters of the lost peer drop out of the

@@ -3,7 +3,7 @@ same time.
 
 `order` selects the next pass of each rank. `gpipe` and `1f1b` take equally long, but `1f1b` stores fewer activations.
 `interleaved` gives each rank several chunks of the model. `zb-h1` and `zb-h2` delay the gradients of the weights to
-times when a rank would wait. BatchNorm normalises each micro-batch separately, and dropout draws for each.
+times when a rank would wait. BatchNorm normalises each micro-batch separately, and dropout draws a mask for each.
 
 When: A model is too large for one worker, or the network is too slow to sum all gradients.
 Cost, p equal stages, m micro-batches: (m + p - 1)/m of the time that p workers need without waiting. Chunks and split

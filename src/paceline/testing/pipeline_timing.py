@@ -31,7 +31,7 @@ class OrderTiming:
 
     @property
     def cost_s(self) -> float:
-        """Longest time from a rank's first start to its last end."""
+        """Time from the start of a rank's first pass to the end of its last pass, for the slowest rank."""
         return max(ends[-1] - starts[0] for starts, ends in zip(self.starts_s, self.ends_s, strict=True))
 
     @property

@@ -31,7 +31,7 @@ _COMMUNICATING = PARTS.index((Kind.RECEIVE, Kind.SEND))
 
 @dataclass(frozen=True, slots=True)
 class Blame:
-    """Idle seconds of the workers, without evaluation, and their causes."""
+    """Idle seconds of the workers and the causes of this idle time. Evaluation does not count."""
 
     idle_s: float
     """Sum over the workers: waiting, and time in no span."""

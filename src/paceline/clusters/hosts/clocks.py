@@ -1,7 +1,7 @@
 """Synchronization of the clocks of several hosts: the offset of each clock from the hub's, found by exchanges.
 
 A host reads its clock at some time between the hub's request and the arrival of the answer. The hub assumes the middle.
-The error is at most half of the exchange, so the fastest of several exchanges is the most accurate. A second
+The error is at most half of the round-trip time, so the fastest of several exchanges is the most accurate. A second
 measurement at the end of the run shows how much faster one clock ran than the other. Source: Cristian, "Probabilistic
 clock synchronization", 1989.
 """

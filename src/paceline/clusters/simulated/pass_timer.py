@@ -1,4 +1,4 @@
-"""Measured times of passes through the segments of a model on this machine, if no seconds are given.
+"""Measure how long passes through the segments of a model take on this machine. Used if no compute times are given.
 
 Segments differ in their time per operation, and a micro-batch of 4 samples takes more than half the time of 8. So each
 pass of each segment is measured with its actual number of samples.

@@ -1,4 +1,4 @@
-"""One word for each rank, by which other ranks wake it. A rank therefore sleeps on a single word.
+"""One word of shared memory for each rank. Other ranks write to it to wake the rank, which sleeps on this word only.
 
 A waiting rank sets its word first (`listen`), then checks for news, and sleeps only if there is none. A rank with news
 writes the news first, then reads the word. So at least one of the two sees the other's write, and no wake-up is lost.

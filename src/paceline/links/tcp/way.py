@@ -87,7 +87,7 @@ class TcpWay(SendQueue):
 
     def _write(self, operation: SendOperation) -> bool:
         if operation.sent < 0:
-            operation.nbytes = self._pack(operation)  # raises if the tensor cannot be sent, connected or not
+            operation.nbytes = self._pack(operation)  # first: it raises if the tensor cannot be sent
         stream = self._writable()
         if stream is None:
             return False

@@ -1,4 +1,4 @@
-"""Cutting a model into segments. A trial finds the layers; cuts are chosen or given."""
+"""Cutting a model into segments. A trial run of the model finds its layers. Cuts are set by the user or found here."""
 
 from __future__ import annotations
 

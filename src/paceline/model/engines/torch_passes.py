@@ -1,4 +1,4 @@
-"""The passes of an engine that computes, each kind made on first use."""
+"""Forward and backward passes of a TorchEngine. Each kind of pass is created on first use."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class SegmentActivations:
-    """Activations of one rank's segments, recorded in its account pass by pass."""
+    """Records the activations of one rank's segments in the memory account of the rank, after each pass."""
 
     def __init__(self, account: Account, model: ShapeModel, cut: Cut, few: Callable[[], Any]) -> None:
         """`few` returns a few samples. Only their shapes are used."""

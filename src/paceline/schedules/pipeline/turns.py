@@ -16,7 +16,7 @@ def in_turns(forwards: Sequence[Action], backwards: Sequence[Action], first: int
 
 
 def weights_later(actions: Actions, lag: int) -> Actions:
-    """Split each backward pass. Its weight part follows the input part of the micro-batch `lag` later."""
+    """Split each backward pass. The weight gradients of micro-batch i follow the input gradients of i + `lag`."""
     return tuple(_parted(actions, lag))
 
 
