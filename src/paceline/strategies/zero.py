@@ -31,7 +31,7 @@ _SEGMENTS = 8
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Zero(Strategy):
-    """Workers shard the optimizer state, in stage 2 also gradients, in stage 3 also parameters."""
+    """Workers shard optimizer state, gradients (stage 2) and parameters (stage 3)."""
 
     replicates: ClassVar[tuple[str, ...]] = ("worker",)
     cuts_model: ClassVar[bool] = True
