@@ -34,7 +34,7 @@ class _Fused(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         rows = query.shape[:-1]
-        made = query.new_empty([*rows, value.shape[-1]])
+        made = _output(query, value.shape[-1])
         sums = query.new_empty(rows, dtype=torch.promote_types(query.dtype, torch.float32))
         ctx.save_for_backward(query, key, value, made, sums)
         return made
@@ -42,3 +42,10 @@ class _Fused(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, ...]:
         return tuple(torch.empty_like(each) for each in ctx.saved_tensors[:3])
+
+
+def _output(query: Tensor, width: int) -> Tensor:
+    """Return memory for the output. Kernels store the heads of a token together: joining them copies nothing."""
+    *batch, heads, length, _ = query.shape if query.ndim > 3 else (1, *query.shape)
+    made = query.new_empty([*batch, length, heads, width]).transpose(-2, -3)
+    return made if query.ndim > 3 else made[0]
