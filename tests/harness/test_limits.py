@@ -124,6 +124,7 @@ def passing(*groups):
     return {f"test_{group}.py": PASSING.replace("GROUP", group) for group in groups}
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_test_that_hangs_fails_with_the_stacks_of_its_processes_and_the_others_run(run_tests):
     files = {"test_hanging.py": HANGING, **passing("a", "b")}

@@ -81,7 +81,9 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("strategy", ["all-reduce", "pipeline:microbatches=2"])
+@pytest.mark.parametrize(
+    "strategy", ["all-reduce", pytest.param("pipeline:microbatches=2", marks=pytest.mark.slow)]
+)
 def test_one_worker_process_warns(tmp_path, strategy):
     """In a program of its own: where workers write to is settled when the first of them starts."""
     (tmp_path / "script.py").write_text(SCRIPT)
