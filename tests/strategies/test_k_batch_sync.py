@@ -49,3 +49,12 @@ def test_k_must_be_at_least_one(name, k):
 @pytest.mark.parametrize("name", ["k-batch-sync", "k-batch-async"])
 def test_mini_batches_may_be_more_than_workers(name):
     assert pl.train(a_task(), f"{name}:k=5", free(2), steps=3).steps == 3
+
+
+def test_workers_that_are_quicker_than_the_link_do_not_flood_it():
+    """Without receipts, the gradients on their way would become five times as many with each update."""
+    link = pl.Link(bandwidth="1Mbps", latency="1ms")
+    cluster = pl.Simulated(workers=5, compute=pl.times.Constant(1e-6), link=link, math="none")
+    run = pl.train(a_task(), "k-batch-sync:k=6", cluster, steps=STEPS)
+    pushed = count_spans(run, Kind.COMPUTE)
+    assert 6 * STEPS <= pushed <= 16 * STEPS

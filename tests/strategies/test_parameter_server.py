@@ -26,6 +26,7 @@ import paceline as pl
 from paceline.strategies import STRATEGIES, parse
 from paceline.strategies.async_sgd import Async
 from paceline.strategies.parameter_server import ParameterServer
+from paceline.strategies.shared.push_pull.policy import PARAMETERS
 from paceline.trace import Kind
 
 STEPS = 20
@@ -100,7 +101,8 @@ def test_the_versions_that_a_worker_pulls_only_grow(spec, servers):
     strategy, receipts = listening(with_servers(spec, servers))
     pl.train(a_task(), strategy, free(4), steps=STEPS, seed=3)
     for rank, server in itertools.product(range(4), range(4, 4 + servers)):
-        headers = [each.result.header for each in receipts[rank] if each.result.source == server]
+        messages = [each.result for each in receipts[rank] if each.result.source == server]
+        headers = [message.header for message in messages if message.tag == PARAMETERS]
         versions = [version for version, _ in headers]
         assert [goes_on for _, goes_on in headers] == [True] * (len(headers) - 1) + [False]
         assert versions[:-1] == sorted(versions[:-1])

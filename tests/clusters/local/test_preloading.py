@@ -14,7 +14,8 @@ from refusals import raised
 from tasks import a_task
 
 import paceline as pl
-from paceline.clusters.local.preloading import installed_modules
+from paceline.clusters.local.forkserver import ForkServer
+from paceline.clusters.local.preloading import THREADS_VARIABLE, adopt_environment, installed_modules
 from paceline.errors import WorkerError
 
 
@@ -154,3 +155,26 @@ def test_what_ranks_of_a_strategy_import_is_there_when_a_later_rank_is_forked(st
     pl.train(a_task(), strategy, pl.Local(workers=2), steps=1)
     (modules,) = pl.run_program(imported, pl.Local(workers=1)).results
     assert module in modules
+
+
+async def environment_of_a_rank(ctx):
+    return {name: os.environ.get(name) for name in ("PACELINE_TEST_GONE", "PACELINE_TEST_CHANGED")}
+
+
+def test_a_variable_that_the_driver_deletes_is_gone_in_the_workers_of_later_runs(monkeypatch):
+    monkeypatch.setenv("PACELINE_TEST_CHANGED", "before")
+    monkeypatch.setenv("PACELINE_TEST_GONE", "before")
+    if ForkServer._current is not None:
+        ForkServer._current._end()  # the next server starts with both variables
+    first = pl.run_program(environment_of_a_rank, pl.Local(workers=2)).results
+    monkeypatch.setenv("PACELINE_TEST_CHANGED", "after")
+    monkeypatch.delenv("PACELINE_TEST_GONE")
+    later = pl.run_program(environment_of_a_rank, pl.Local(workers=2)).results
+    assert first == [{"PACELINE_TEST_GONE": "before", "PACELINE_TEST_CHANGED": "before"}] * 2
+    assert later == [{"PACELINE_TEST_GONE": None, "PACELINE_TEST_CHANGED": "after"}] * 2
+
+
+def test_the_fork_server_keeps_its_own_number_of_threads(monkeypatch):
+    monkeypatch.setenv(THREADS_VARIABLE, "1")
+    adopt_environment({name: value for name, value in os.environ.items() if name != THREADS_VARIABLE})
+    assert os.environ[THREADS_VARIABLE] == "1"

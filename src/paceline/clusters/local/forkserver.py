@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from paceline.clusters.local.forkserver_process import ANSWER_S, DEATH_S, can_read
+from paceline.clusters.local.preloading import THREADS_VARIABLE
 from paceline.clusters.process.channel import Channel, ChannelClosed, ChannelStalled
 from paceline.clusters.process.offspring import PR_SET_PDEATHSIG
 from paceline.errors import RunError
@@ -216,8 +217,8 @@ _REMEDY = "the next run will start a new one"
 
 def _start(fd: int) -> subprocess.Popen[bytes]:
     dies_with_thread = threading.get_native_id() == os.getpid()
-    # Thread pools of numerical libraries are sized when they are loaded. Each worker sets its own size later.
-    environment = {**os.environ, "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
+    # Each worker sets its own number of threads later.
+    environment = {THREADS_VARIABLE: "1", **os.environ}
     return subprocess.Popen(
         [sys.executable, "-c", _BOOT, json.dumps([sys.path, fd, os.getpid(), dies_with_thread])],
         pass_fds=(fd,),

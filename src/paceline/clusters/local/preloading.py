@@ -25,6 +25,9 @@ TRACER = "torch.export._trace"
 IDENTITY = "paceline.links.tcp.identity"
 """Module that creates keys for an encrypted run."""
 
+THREADS_VARIABLE = "OMP_NUM_THREADS"
+"""Set by the fork server for itself: thread pools are sized when numerical libraries are loaded."""
+
 _NAME = re.compile(rb"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
 _INSTALLED = ("site-packages", "dist-packages")
 _STANDARD = sysconfig.get_path("stdlib")
@@ -63,7 +66,7 @@ def _mentioned_in(module: ModuleType) -> set[str]:
 def import_all(names: Iterable[str], path: list[str], environment: Mapping[str, str]) -> int:
     """Import these modules as the driver would. Return the number of started threads. Failed imports are skipped."""
     sys.path[:] = path
-    os.environ.update(environment)
+    adopt_environment(environment)
     before = _threads()
     for name in names:
         if name not in sys.modules:
@@ -74,6 +77,16 @@ def import_all(names: Iterable[str], path: list[str], environment: Mapping[str, 
     gc.collect()
     gc.freeze()  # otherwise the children's collector would write to, and so copy, every page
     return _threads() - before
+
+
+def adopt_environment(environment: Mapping[str, str]) -> None:
+    """Make the environment of this process equal to the driver's, except for the number of OpenMP threads.
+
+    The fork server serves several runs. A variable that the driver has deleted since then is deleted here too.
+    """
+    for name in os.environ.keys() - environment.keys() - {THREADS_VARIABLE}:
+        del os.environ[name]
+    os.environ.update(environment)
 
 
 def _threads() -> int:

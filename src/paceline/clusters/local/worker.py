@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from paceline.clusters.base.job import Job
+from paceline.clusters.local.preloading import adopt_environment
 from paceline.clusters.process import dump, payload
 from paceline.clusters.process.channel import Channel, ChannelClosed
 from paceline.clusters.process.context import ProcessContext
@@ -181,7 +182,7 @@ def _flush() -> None:
 def _settle_in(values: dict[str, Any]) -> None:
     """Use the driver's folder, path and environment: unpickling the task may import modules from there."""
     sys.path[:] = values["path"]
-    os.environ.update(values["environment"])
+    adopt_environment(values["environment"])
     os.chdir(values["folder"])
 
 

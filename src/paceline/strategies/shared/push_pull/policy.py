@@ -13,6 +13,7 @@ PARAMETERS = 2  # a server's shard, to a worker: version, and whether to continu
 ORDER = 3  # the gradients of an update, from the first server to the others
 SHARD = 4  # another server's shard, to the first server, when the run inspects the model
 BUFFER = 5  # the first worker's BatchNorm statistics and the like, to the first server
+RECEIPT = 6  # without content, from the first server to a worker: it has read the worker's gradient
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,6 +34,15 @@ class Policy:
     def takes_all(self, workers: int) -> bool:
         """Return whether an update takes one gradient from every worker, all from the same global batch."""
         return self.waits and not self.cancels and self.slack is None and self.k == workers
+
+    @property
+    def sends_receipts(self) -> bool:
+        """Return whether the first server confirms each gradient.
+
+        A worker that neither waits for parameters nor for a receipt could push gradients faster than a link carries
+        them. They would all be outdated when they arrive, and updates would take longer and longer.
+        """
+        return self.cancels and not self.waits
 
     def check(self, workers: int) -> None:
         at_most = workers if self.waits else 10**6

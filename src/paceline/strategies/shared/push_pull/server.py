@@ -17,6 +17,7 @@ from paceline.strategies.shared.push_pull.policy import (
     ORDER,
     PARAMETERS,
     PUSH,
+    RECEIPT,
     SHARD,
     Policy,
 )
@@ -58,6 +59,7 @@ class Server:
         self._farewells: set[int] = set()
         self._staleness_aware = staleness_aware
         self._cancels = policy.cancels
+        self._sends_receipts = policy.sends_receipts and ctx.rank == servers[0]
 
     def read(self, message: Message) -> Push | None:
         """Return the gradient that a worker has pushed; None if the message is a farewell."""
@@ -65,6 +67,8 @@ class Server:
         if not header:
             self._farewells.add(source)
             return None
+        if self._sends_receipts:
+            self.ctx.start(self.net.send(source, gradient[:0], tag=RECEIPT))
         step, version, loss = header
         fits = gradient is self._gradient or gradient.shape == (self._length,)
         if not fits or version > self.version:

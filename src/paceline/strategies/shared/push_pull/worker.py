@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from paceline.collectives.tensors import cut, overwrite
 from paceline.context import Batch, Context, Handle, Message
-from paceline.strategies.shared.push_pull.policy import BUFFER, PARAMETERS, PUSH, Policy
+from paceline.strategies.shared.push_pull.policy import BUFFER, PARAMETERS, PUSH, RECEIPT, Policy
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -31,6 +31,7 @@ class Worker:
             ctx.model.place(gradient="lent")
         # Created once: in a simulation, creating a view takes longer than the rest of a push.
         self._routes = list(zip(servers, cut(ctx.model.gradient, self._shards), strict=True))
+        self._receipt: Handle[Message] | None = None
         self._buffers = ctx.model.buffers if ctx.rank == ctx.workers[0] else ()
 
     async def run(self) -> None:
@@ -39,6 +40,8 @@ class Worker:
             await self._compute_until_news()
         else:
             await self._compute_and_pull()
+        if self._receipt is not None:
+            await self._receipt
         for server in self._servers:
             await self._ctx.net.send(server, self._ctx.model.gradient[:0], tag=PUSH)
 
@@ -75,7 +78,7 @@ class Worker:
             work = self._ctx.start(self._ctx.model.compute(batch))
             await self._ctx.first([news[0], work])
             if not news[0].done:
-                await self._push(batch, await work)
+                await self._push_unless(news[0], batch, await work)
                 if self._policy.waits:
                     await news[0]
             if news[0].done:
@@ -85,6 +88,17 @@ class Worker:
                 for shard, landed in zip(self._shards, landing, strict=True):
                     self._ctx.model.parameters[shard].copy_(landed)
                 news = self._listen(doors)
+
+    async def _push_unless(self, news: Handle[Message], batch: Batch, loss: float) -> None:
+        """Push a gradient once the first server has read the last one, unless new parameters arrive before that."""
+        if self._receipt is not None:
+            await self._ctx.first([news, self._receipt])
+            if news.done:
+                return
+            await self._receipt
+        await self._push(batch, loss)
+        if self._policy.sends_receipts:
+            self._receipt = self._ctx.start(self._ctx.net.recv(self._servers[0], tag=RECEIPT))
 
     async def _push(self, batch: Batch, loss: float) -> None:
         ctx, header = self._ctx, (batch.step, self._version, loss)
