@@ -37,7 +37,9 @@ class DiLoCo(Strategy):
     period: int = field(default=50, metadata={"help": "local steps between two outer steps (H)"})
     outer_lr: float = field(default=0.7, metadata={"help": "learning rate of the outer steps"})
     outer_momentum: float = field(default=0.9, metadata={"help": "Nesterov momentum of the outer steps"})
-    fragments: int = field(default=1, metadata={"help": "fragments of the model, which take outer steps in turn"})
+    fragments: int = field(
+        default=1, metadata={"help": "fragments of the model, which take outer steps in turn"}
+    )
     delay: int = field(default=0, metadata={"help": "local steps while a fragment is exchanged"})
     mix: float = field(
         default=0.0, metadata={"help": "weight of a worker's own parameters after an outer step"}
@@ -56,7 +58,9 @@ class DiLoCo(Strategy):
         _check_whole("fragments", self.fragments, 1, self.period, "at most the period")
         _check_whole("delay", self.delay, 0, self.period - 1, "below the period")
         if not 0 <= self.mix < 1:
-            raise ConfigurationError("mix", "must be at least 0 and below 1", self.mix, "0 takes the new ones")
+            raise ConfigurationError(
+                "mix", "must be at least 0 and below 1", self.mix, "0 takes the new ones"
+            )
         if self.algorithm not in ALGORITHMS:
             raise UnknownNameError("algorithm", self.algorithm, ALGORITHMS)
 
@@ -90,7 +94,7 @@ class _OuterSteps:
         self._under_way: dict[int, Handle[None]] = {}
 
     async def exchange(self, local_steps: int) -> None:
-        """Start the exchange of the fragment whose turn it is. Take the outer step whose delay is over."""
+        """Start the exchange that is due after this step. Take the outer step that is due."""
         for number, fragment in enumerate(self._fragments):
             if self._has_turn(number, local_steps):
                 await self.drain()  # one exchange at a time: fragments of one size share a window
