@@ -1,7 +1,8 @@
 """DiLoCo: every worker takes H local steps with the task's optimizer, then all take one outer step together.
 
-The outer gradient is the parameters before the H steps minus the workers' mean after them. The outer optimizer is SGD
-with Nesterov momentum. Inner optimizers keep their state. `outer_lr=1,outer_momentum=0` is `local-sgd`.
+The outer gradient is the difference of the parameters before the H steps and the workers' mean after them. The
+outer optimizer is SGD with Nesterov momentum. Inner optimizers keep their state. `outer_lr=1,outer_momentum=0` is
+`local-sgd`.
 
 When: Very slow links between workers, large models, H in the hundreds.
 Cost, n bytes and p workers: 2 n (p - 1)/p sent by each worker (ring) every H steps.
