@@ -15,7 +15,7 @@ class UnitEvent(NamedTuple):
     following: Sequence[int] = ()
     """Units that the computation after the next one will probably use. Prefetch them. Empty if unknown."""
     completed: Sequence[int] = ()
-    """Units whose gradient of this micro-batch is now complete on this rank. Reduce-scatter them."""
+    """Units with a gradient of this micro-batch that is now complete on this rank. Reduce-scatter them."""
     is_backward: bool = False
     """Whether the next computation is a backward pass."""
     is_last: bool = False

@@ -37,7 +37,7 @@ class ZeroStage(Segments):
         self._wanted: dict[tuple[int, int], tuple[bool, ...]] = {}
         """Which inputs of a segment need a gradient, by segment and micro-batch."""
         self._partial: dict[int, list[str]] = {}
-        """Parameters whose gradients are summed over the tensor group first, then over the data axis. By first
+        """Parameters with gradients that are summed over the tensor group first, then over the data axis. By first
         segment.
 
         The gradient of the first segment is exchanged last, when all other segments have added to it.
