@@ -139,7 +139,7 @@ def _blame(diagnosis: Diagnosis) -> list[str]:
         return []
     who = _capital(diagnosis.who(rank))
     return [
-        f"{who} causes {share:.0%} of the workers' idle time, though it computes as quickly as the others"
+        f"{who} causes {share:.0%} of the workers' idle time, although it computes as quickly as the others"
         f"{' in the median' if rank in diagnosis.varying else ''}{_varies(diagnosis, rank)}."
     ]
 
@@ -197,4 +197,4 @@ def _links(diagnosis: Diagnosis) -> list[str]:
     if link is None or not link.is_slow or blame.links_s < _MUCH_BY_LINKS * blame.idle_s:
         return []
     who = diagnosis.who(link.rank)
-    return [f"Messages to and from {who} travel {link.factor:.1f} times as long as others of their size."]
+    return [f"Messages to and from {who} take {link.factor:.1f} times as long as others of their size."]
