@@ -75,7 +75,8 @@ class Facts:
         return (
             f"Times are for a batch of {self.samples}, forward and backward, measured here. "
             f"Stage {slowest.number} is the slowest and limits the others: without a bubble, "
-            f"the stages are busy for {self.evenness:.0%} of the time. This model can be cut into up to {self.most} stages; --cuts and the strategies' cuts= set the cuts."
+            f"the stages are busy for {self.evenness:.0%} of the time. "
+            f"This model can be cut into up to {self.most} stages; --cuts and the strategies' cuts= set the cuts."
         )
 
     def as_dict(self) -> dict[str, Any]:

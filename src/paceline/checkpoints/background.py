@@ -41,7 +41,7 @@ class BackgroundWriter:
 
     @property
     def since(self) -> int:
-        """Step of the newest finished checkpoint, or of the checkpoint from which the run started.
+        """Step of the newest finished checkpoint, or of the checkpoint that the run started from.
 
         On ranks other than the reporter: step of the newest file that this rank has written.
         """

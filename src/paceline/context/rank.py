@@ -99,7 +99,7 @@ class Strategy(Protocol):
     """
 
     replicates: ClassVar[Sequence[str]] = ()
-    """Roles whose ranks need not be saved in a checkpoint, because the reporter holds all of their model state.
+    """Roles that checkpoints need not save, because the reporter holds all of their model state.
 
     Their parameters are not saved. If all roles are listed, a run can resume with a different set of ranks. Optimizer
     state shards do not count: the rank that owns a shard saves it.

@@ -112,7 +112,7 @@ class EmulatedPort(Port):
         return min(ends_s, default=math.inf)
 
     def carry_s(self, message: Header | SendOperation, other: int) -> float:
-        """Seconds for which a port is busy with a message to or from another rank."""
+        """Seconds that a message to or from another rank occupies a port."""
         return message.nbytes * self._links[other].seconds_per_byte
 
     def _match(self, source: int, header: Header, waiter: Waiter) -> RecvOperation:

@@ -201,7 +201,7 @@ class Port:
 
 
 _NOWHERE = SendQueue()
-"""Operation whose result is known immediately."""
+"""Operation with a result that is known immediately."""
 
 
 class _OwnSend(SendOperation):

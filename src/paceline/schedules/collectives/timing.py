@@ -25,7 +25,7 @@ from paceline.schedules.collectives.steps import Schedule
 from paceline.schedules.collectives.wavefront import OutOfOrder, run_wavefront
 
 _WIDE = 8
-"""Minimum number of messages per round for which arrays are faster than single messages. Affects only speed.
+"""Minimum number of messages per round to time them as arrays, which is then faster. Affects only speed.
 Measured."""
 
 
