@@ -58,7 +58,7 @@ class ClusterOptions:
             raise ConfigurationError("--deadline", "is for real workers", self.deadline, remedy)
 
         if self.device is not None and self.simulate:
-            remedy = "omit it: simulated workers compute on the CPU, if at all"
+            remedy = "omit it: simulated workers use the CPU"
             raise ConfigurationError("--device", "is for real workers", self.device, remedy)
         if self.hosts is not None and self.cluster_name is None:
             remedy = "add --cluster dgx-a100, for example, or omit it"
@@ -133,7 +133,7 @@ class ClusterOptions:
             described = pl.load_cluster(self.cluster_name, hosts=self.hosts)
             kind = pl.Simulated if self.simulate else pl.Local
             return kind.of(described, workers=self.workers, **options)
-        # Created last, because this loads torch: invalid options are rejected before.
+        # Created last, because this loads torch. Invalid options are rejected before.
         if self.ray is not None:
             return pl.Ray(self.ray or None, encrypt=self.encrypt, **options)
         return pl.Simulated(**options) if self.simulate else pl.Local(**options)

@@ -137,7 +137,7 @@ Compute = Annotated[
     str | None,
     Option(
         metavar="TIMES",
-        help="Time of a gradient, such as exp:mean=10ms. Local workers sleep for the rest of it. "
+        help="Time of a gradient, such as exp:mean=10ms. Local workers sleep for the rest of this time. "
         "Default: the real time on this machine.",
         rich_help_panel=_MACHINES,
     ),
@@ -229,7 +229,7 @@ OutWithPage = Annotated[
     ),
 ]
 ResumeComparison = Annotated[
-    bool, Option("--resume", help="Continue an interrupted comparison: use the runs that --out has.")
+    bool, Option("--resume", help="Continue an interrupted comparison: use the runs saved in --out.")
 ]
 Json = Annotated[bool, Option("--json", help="Print only JSON to stdout.")]
 Quiet = Annotated[bool, Option("--quiet", help="Do not show progress.")]

@@ -82,7 +82,7 @@ def check_threads(threads: object) -> None:
 
 
 def check_device_word(device: object, *, elsewhere: bool = False) -> None:
-    """Check a device name. With `elsewhere`, the device is on other hosts and they check it themselves."""
+    """Check a device name. With `elsewhere`, the device is on other hosts, which check it."""
     if not isinstance(device, str):
         remedy = 'write "cpu", "auto" or torch\'s name for it, such as "cuda"'
         raise ConfigurationError("device", "must be a device name", device, remedy)

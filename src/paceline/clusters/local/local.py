@@ -124,7 +124,7 @@ class Local(Cluster):
         elif self.inside is not None:
             remedy = "give their number, or omit inside"
             raise ConfigurationError("inside", "needs hosts with several ranks", self.inside, remedy)
-        self._fabric(self.workers)  # raises an error for values that contradict each other
+        self._fabric(self.workers)  # raises an error for contradictory values
 
     def _fabric(self, ranks: int) -> Fabric | None:
         """Return the emulated hosts and links of `ranks` ranks. None if links are real."""

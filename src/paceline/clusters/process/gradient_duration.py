@@ -67,14 +67,15 @@ class OwnDuration:
         return share * self.begin(one.samples) if share else 0.0
 
     def left_s(self, least_s: float, took_s: float, worked_s: float) -> float:
-        # A rank that waits for a core is not slow by itself. The delay is added to the computing time.
+        # Waiting for a core does not make a rank slow, so only computing time is multiplied. The delay is added to
+        # that time.
         return worked_s * (self._factor - 1.0) + least_s
 
 
 class DrawnDuration:
     """Duration drawn as by a simulated rank of the same number and seed.
 
-    A computation that takes longer is counted as an overrun: it is slower than the machine that it emulates.
+    A computation that takes longer than the drawn time counts as an overrun.
     """
 
     __slots__ = ("_outcome", "price")

@@ -178,7 +178,7 @@ class Rank(ClusterServices):
 
     async def rounds(self) -> AsyncIterator[int]:
         step, bytes_at = self.begun, self.outcome.bytes_at
-        bytes_at[:0] = [0] * (step - len(bytes_at))  # steps before this rank joined the run
+        bytes_at[:0] = [0] * (step - len(bytes_at))  # skip the steps before this rank joined the run
         while step < self.generation_end:
             self.step = step
             interrupts.safe_point()
@@ -259,7 +259,7 @@ class Rank(ClusterServices):
         return int(record.get("samples", record["step"] * self.data.batches.batch_size))
 
     def close(self) -> None:
-        """Delete the parts. They refer to their rank, and only the garbage collector could free such a cycle."""
+        """Delete the parts. They refer to their rank, a cycle that only the garbage collector could free."""
         if self.checkpoint_writer is not None:
             self.checkpoint_writer.close()
             self.checkpoint_writer = None

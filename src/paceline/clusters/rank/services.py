@@ -71,7 +71,7 @@ class ClusterServices(ABC):
     def announce(self, evaluation: int, metric: float) -> None:
         """Send the metric of an evaluation to every rank before this rank continues.
 
-        A rank may read it when the reporter has already announced the next one, but not the one after that.
+        A slow rank may read a metric after the next one is announced, but not after the one after next.
         """
 
     @abstractmethod

@@ -19,7 +19,7 @@ from paceline.costs.transfers import SharedLinks
 
 
 class LossyNetwork(Network):
-    """Network of a run with faults. It costs more time for each message."""
+    """Network of a run with faults. It needs more real time for each message."""
 
     def __init__(
         self,
@@ -77,7 +77,8 @@ class LossyNetwork(Network):
             self.ports[packet.to].coming -= 1
 
     def _deliver(self, box: Mailbox, packet: SendEvent) -> None:
-        if packet.delivered_s > self.kernel.now:  # another message that arrived at the same time goes first
+        # Another message that arrived at the same time is served first.
+        if packet.delivered_s > self.kernel.now:
             self.kernel.at(packet.delivered_s, partial(self._deliver, box), packet)
             return
         carried = self._carried[packet.source]

@@ -82,7 +82,8 @@ class Simulated(Cluster):
     faults: Sequence[Fault | Random] = ()
     """Faults and their times."""
     device: Device | str | None = None
-    """Compute device of each rank: one of `pl.devices`, or its name. Its speed gives the time of counted operations."""
+    """Compute device of each rank: one of `pl.devices`, or its name. Its speed gives the time of counted
+    operations."""
     card: str | float | None = None
     """Bandwidth of the network card of a host, such as "800Gbps". The ranks of the host share it for messages to other
     hosts. None if cards are never a bottleneck."""
@@ -134,7 +135,7 @@ class Simulated(Cluster):
             return
         object.__setattr__(self, "device", device_of(self.device))
         if self.compute is not None:
-            remedy = "a device's seconds are counted, those of compute are given: leave one of them out"
+            remedy = "device and compute both set the seconds: omit one of them"
             raise ConfigurationError("device", "must not be given together with compute", self.device, remedy)
 
     @property
@@ -179,7 +180,7 @@ class Simulated(Cluster):
         check_faults_fit(self.faults, max(job.ranks, self.workers), job.steps)
         check_ranks(slow_links(self.slow_links, self.link), max(job.ranks, self.workers))
         request_trial(job, job.workers - 1)
-        threads = self.threads or share_of_cores(job.workers)  # as many as the real run would use
+        threads = self.threads or share_of_cores(job.workers)  # as many threads as the real run would use
         # The ranks compute in the caller's process, and must not change the state of its random generators.
         with computing_threads(threads), gc_paused(), seeded(job.seed):
             return self._run(job, progress, consult)
@@ -209,7 +210,7 @@ class Simulated(Cluster):
         finally:
             world.network.close()
             for process in processes:
-                process.cancel()  # after an error some may not have begun
+                process.cancel()  # after an error some ranks may not have begun
             for context in contexts:
                 context.close()
         for outcome, process in zip(outcomes, processes, strict=True):
