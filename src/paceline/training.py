@@ -35,6 +35,7 @@ from paceline.model.portable import portable
 from paceline.run_length import count_updates
 from paceline.runs.run import Progress, Run
 from paceline.strategies import describe, parse, spell
+from paceline.strategies.registry.survival import check_elastic
 from paceline.system import interrupts
 from paceline.system.forked import limit_threads_after_fork
 from paceline.task.task import Task
@@ -105,6 +106,7 @@ def train(
     )
     watchers = Callbacks(callbacks)
     roles = roles_of(chosen, where)
+    check_elastic(task, chosen, where.min_workers, checkpoint)
     count = count_updates(task, chosen, roles, steps=steps, epochs=epochs, seed=seed)
     every = task.schedule_every
     if every == "epoch":
@@ -125,6 +127,7 @@ def train(
         steps=count,
         evaluate_every=_check_evaluate_every(task, evaluate_every, count),
         stop_at_target=stop_at_target,
+        min_workers=where.min_workers,
         autocast=in_force(),
         compiles=task.compile or is_compiled(module),
         watch=Watch(

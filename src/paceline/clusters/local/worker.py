@@ -135,12 +135,16 @@ def _prepare(channel: Channel, rank: int, payload_bytes: int, fds: list[int]) ->
     rings = SharedMemory.attach(rings_fd)
     board = open_status_board(SharedMemory.attach(board_fd), job.ranks, assignment.network)
     driver = LocalDriver(board, channel)
-    if assignment.network is not None:
-        wiring = over_tcp(assignment.network, rank, board)
-    elif assignment.fabric is not None:
-        wiring = _emulated(assignment, assignment.fabric, rank, rings, board)
-    else:
-        wiring = over_memory(rank, job.ranks, rings, board.bells, Lending(rank, driver.memory))
+    lending = Lending(rank, driver.memory)
+
+    def wire(rings: SharedMemory) -> Wiring:
+        if assignment.network is not None:
+            return over_tcp(assignment.network, rank, board)
+        if assignment.fabric is not None:
+            return _emulated(assignment, assignment.fabric, rank, rings, board)
+        return over_memory(rank, job.ranks, rings, board.bells, lending)
+
+    wiring = wire(rings)
     context = ProcessContext(
         job,
         rank,
@@ -151,6 +155,7 @@ def _prepare(channel: Channel, rank: int, payload_bytes: int, fds: list[int]) ->
         deadline_s=assignment.deadline_s,
         store_path=assignment.store_path,
         device=device_of(assignment.device, rank),
+        rewired=wire,
         faults=[fault for fault in assignment.faults if fault.rank == rank],
     )
     # The board's descriptor stays open for its lock. The descriptor of the rings stays open too, if emulated cards

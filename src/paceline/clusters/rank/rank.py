@@ -13,9 +13,11 @@ from typing import Any, Protocol, cast
 import numpy as np
 
 from paceline.clusters.base.job import Job
+from paceline.clusters.base.members import MembersChanged, Membership
 from paceline.clusters.base.outcome import Outcome
 from paceline.clusters.rank.logbook import Logbook
 from paceline.clusters.rank.lone_samples import warn_of_lone_samples
+from paceline.clusters.rank.regroup import Member, StepStart, copy_state, drop_incomplete
 from paceline.clusters.rank.services import ClusterServices
 from paceline.context import Batch, Context
 from paceline.faults import Fault
@@ -54,6 +56,7 @@ class Rank(ClusterServices):
         "_rng",
         "begun",
         "checkpoint_writer",
+        "complete",
         "delay_rng",
         "drawn",
         "generation",
@@ -65,6 +68,7 @@ class Rank(ClusterServices):
         "net",
         "outcome",
         "own_pace",
+        "position",
         "rank",
         "recorder",
         "restored_twins",
@@ -73,6 +77,7 @@ class Rank(ClusterServices):
         "servers",
         "step",
         "step_faults",
+        "step_start",
         "stopped",
         "twins",
         "workers",
@@ -96,6 +101,11 @@ class Rank(ClusterServices):
         """Number of the current generation, counted since the start of the rank's process."""
         self.begun = self.step = job.generations.first
         """First step of this generation."""
+        self.complete = self.begun
+        """Number of steps whose update this rank has made."""
+        self.position = rank
+        """Position among the present workers."""
+        self.step_start = None if job.min_workers is None else StepStart()
         self._has_generations = job.generations.are_many
         self._end = job.generations.end_of(self.begun)
         self.drawn = self.begun
@@ -134,8 +144,10 @@ class Rank(ClusterServices):
         if self._is_over:
             await self.log.look_again()
             return None
+        if self.job.min_workers is not None:
+            return await self._live_in_memberships()
         while True:
-            result = await cast(Awaitable[Any], self.job.program(self.rank)(cast(Context, self)))
+            result = await self._run_program(self)
             self.settle()
             for each in (self, *self.twins):
                 each.drawn = each.step + 1 if each.own_pace else each.drawn
@@ -147,6 +159,49 @@ class Rank(ClusterServices):
             if ends:
                 return result
             self.begin_generation(end)
+
+    def _run_program(self, context: Rank | Member) -> Awaitable[Any]:
+        return cast(Awaitable[Any], self.job.program(self.rank)(cast(Context, context)))
+
+    async def _live_in_memberships(self) -> Any:
+        """Run the program until all members have completed the run. It starts again whenever a member is lost."""
+        result, context, meets, has_ended = None, cast("Rank | Member", self), False, False
+        while True:
+            try:
+                if meets:
+                    membership = await self.meet_members(self.complete, ended=has_ended)
+                    if membership is None:
+                        return result
+                    context = await self._join(membership)
+                has_ended = False
+                result = await self._run_program(context)
+                self.settle()
+                has_ended = True
+            except MembersChanged:
+                pass
+            meets = True
+
+    async def _join(self, membership: Membership) -> Member:
+        """Begin a generation of members. Return the context of its program."""
+        first, is_behind = membership.first, self.rank in membership.behind
+        assert self.step_start is not None
+        if not is_behind and self.step >= first:
+            self.step_start.restore(self)
+        drop_incomplete(self, first)
+        self.position = membership.members.index(self.rank)
+        self.workers = membership.members
+        self.is_reporter = self.rank == membership.reporter
+        self.data.divide(len(membership.members))
+        self.generation = membership.generation
+        self.begun = first
+        self.rewire(membership)
+        self.model.begin_generation()
+        self.log.begin_generation()
+        await copy_state(self, membership)
+        self.complete = first
+        if self.is_reporter:
+            self.log.take_over(membership.recorded, first)
+        return Member(self, membership.members)
 
     @property
     def _is_over(self) -> bool:
@@ -184,6 +239,8 @@ class Rank(ClusterServices):
             interrupts.safe_point()
             if self.step_faults:
                 await self._meet_faults(step)
+            if self.step_start is not None:
+                self.step_start.keep(self)
             yield step
             if self.log.sharing is not None:
                 await self.log.evaluate_together(step)
@@ -199,7 +256,7 @@ class Rank(ClusterServices):
                 yield batch
             return
         first = self.drawn if endless else self.begun
-        upcoming = data.ahead(map(partial(data.batch_of, rank), itertools.count(first)))
+        upcoming = data.ahead(map(partial(data.batch_of, self.position), itertools.count(first)))
         if rank == self.workers[0] and self.begun == self.job.generations.first:
             replica, workers = self.model.replica, len(self.workers)
             parts = replica.task.accumulate
@@ -239,6 +296,9 @@ class Rank(ClusterServices):
 
     def tell_news(self) -> None:
         """Send new records to the driver. Only needed in clusters with ranks that may die."""
+
+    def tell_dropped(self, first: int) -> None:
+        """Tell the driver that the records of steps from `first` on are dropped."""
 
     def span(
         self,

@@ -10,6 +10,7 @@ from typing import Any, TypeVar, cast
 
 from torch import Tensor
 
+from paceline.clusters.base.generations import GenerationLog
 from paceline.clusters.base.job import Consult, Job
 from paceline.clusters.base.outcome import Outcome
 from paceline.clusters.rank.counter import UpdateCounter
@@ -72,6 +73,8 @@ class World:
     """Announced end of a generation, by its number."""
     progress: Callable[[Progress], None] | None = None
     consult: Consult | None = None
+    generations: GenerationLog | None = None
+    """Generations of members, if the run may continue without lost ranks."""
     callback_error: Exception | None = None
     """Error that a callback raised. It does not belong to a rank."""
     announced: dict[int, float] = field(default_factory=dict)
@@ -109,6 +112,11 @@ class SharedData(TrainingData):
     def __init__(self, samples: Samples, batches: GlobalBatches, workers: int, turns: int = 1) -> None:
         super().__init__(samples, batches, workers, turns)
         self._last: dict[int, Batch] = {}
+
+    def divide(self, workers: int) -> None:
+        if workers != self._workers:
+            super().divide(workers)
+            self._last.clear()
 
     def batch_of(self, worker: int, step: int) -> Batch:
         batch = self._last.get(worker)

@@ -11,14 +11,16 @@ from paceline.clusters.base.checks import (
     check_compute,
     check_faults,
     check_faults_fit,
+    check_min_workers,
     check_threads,
     check_workers,
+    min_workers_words,
     share_of_cores,
     thread_words,
 )
 from paceline.clusters.base.gc_pause import gc_paused
 from paceline.clusters.base.job import Cluster, Consult, Job
-from paceline.clusters.base.outcome import Outcome
+from paceline.clusters.base.outcome import Outcome, reporter_of
 from paceline.clusters.base.threads import computing_threads
 from paceline.clusters.rank.checkpoint_writer import prepare_all
 from paceline.clusters.rank.failures import failure_of, with_holds
@@ -32,6 +34,7 @@ from paceline.clusters.simulated.models import counted_prices, replicas_of, whol
 from paceline.clusters.simulated.network import Network
 from paceline.clusters.simulated.pass_timer import PassTimer
 from paceline.clusters.simulated.process import Process
+from paceline.clusters.simulated.regrouping import Regrouping
 from paceline.costs import Link
 from paceline.costs.description import ClusterDescription
 from paceline.costs.devices import Device, device_of
@@ -81,6 +84,8 @@ class Simulated(Cluster):
     """Compute threads of each rank. They can change the last bits of sums. None to use the default of `pl.Local`."""
     faults: Sequence[Fault | Random] = ()
     """Faults and their times."""
+    min_workers: int | None = None
+    """Minimum number of workers: as in `pl.Local`."""
     device: Device | str | None = None
     """Compute device of each rank: one of `pl.devices`, or its name. Its speed gives the time of counted
     operations."""
@@ -117,6 +122,7 @@ class Simulated(Cluster):
         self.fabric  # noqa: B018 (it raises an error for values that contradict each other)
         slow_links(self.slow_links, self.link)
         self.stragglers.check(self.workers)
+        check_min_workers(self.min_workers, self.workers)
         check_faults(self.faults)
         object.__setattr__(self, "faults", tuple(self.faults))
 
@@ -215,6 +221,8 @@ class Simulated(Cluster):
                 context.close()
         for outcome, process in zip(outcomes, processes, strict=True):
             outcome.result = process.result
+        if world.generations is not None:
+            reporter_of(job, outcomes).generations = world.generations.all
         return outcomes
 
     def _world(self, job: Job, progress: Callable[[Progress], None] | None) -> World:
@@ -226,7 +234,7 @@ class Simulated(Cluster):
         batches = GlobalBatches.of(task, samples, job.seed) if task and samples else None
         world = World(
             kernel=kernel,
-            network=(LossyNetwork if self.faults else Network)(
+            network=(LossyNetwork if _may_lose(self, job) else Network)(
                 kernel,
                 hosts,
                 self.between,
@@ -236,7 +244,7 @@ class Simulated(Cluster):
             ),
             hosts=hosts,
             memory=Link.ideal() if self.hosts == 1 and self.between is self.link else self.memory,
-            shares_memory=self.link == SHARED_MEMORY,
+            shares_memory=self.link == SHARED_MEMORY and job.min_workers is None,
             pricing=self._pricing(job, samples, batches),
             stragglers=self.stragglers,
             data=_shared_data(job, samples, batches),
@@ -267,10 +275,17 @@ class Simulated(Cluster):
 
     def _contexts(self, job: Job, world: World) -> Sequence[SimulatedContext]:
         replicas = replicas_of(job, computes=self.math == "real")
-        if self.faults:
-            faults = faults_of_ranks(self.faults, job.ranks)
-            return FaultInjector(world, job, faults).contexts(replicas)
+        if _may_lose(self, job):
+            return self._injector(world, job).contexts(replicas)
         return [SimulatedContext(world, job, rank, replica) for rank, replica in replicas]
+
+    def _injector(self, world: World, job: Job) -> FaultInjector:
+        faults = faults_of_ranks(self.faults, job.ranks)
+        if job.min_workers is None:
+            return FaultInjector(world, job, faults)
+        regrouping = Regrouping(world, job, faults)
+        world.generations = regrouping.generations
+        return regrouping
 
     def __str__(self) -> str:
         link = f"shared memory {self.memory}" if self.link == SHARED_MEMORY else f"link {self.between}"
@@ -281,8 +296,14 @@ class Simulated(Cluster):
         words += slow_links_in_words(slow_links(self.slow_links, self.link))
         words += self.stragglers.words()
         words += thread_words(self.threads)
+        words += min_workers_words(self.min_workers)
         words += [str(fault) for fault in self.faults]
         return ", ".join(words)
+
+
+def _may_lose(cluster: Simulated, job: Job) -> bool:
+    """Return whether ranks may be lost or paused in this run."""
+    return bool(cluster.faults) or job.min_workers is not None
 
 
 def measuring_once(cluster: Cluster) -> Cluster:

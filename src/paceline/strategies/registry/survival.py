@@ -1,0 +1,51 @@
+"""What each strategy survives: which ranks a run can lose and still continue."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from paceline.context import Strategy
+from paceline.errors import ConfigurationError
+from paceline.strategies.registry.table import STRATEGIES, describe
+from paceline.task.task import Task
+
+
+def can_regroup(strategy: Strategy | type[Strategy]) -> bool:
+    """Return whether the run continues with fewer workers if the cluster has `min_workers`.
+
+    Every worker must hold the whole model after each step: the others then copy it from any of them.
+    """
+    return bool(getattr(strategy, "in_step", False))
+
+
+class Survival(NamedTuple):
+    """What one strategy of the table survives."""
+
+    name: str
+    regroups: bool
+    """With `min_workers`: the loss of any worker."""
+    expendable: tuple[str, ...]
+    """Without `min_workers`: roles whose ranks may be lost, except the reporter."""
+
+
+def survivals() -> Iterator[Survival]:
+    for name, kind in STRATEGIES.items():
+        yield Survival(name, can_regroup(kind), tuple(kind.expendable))
+
+
+def check_elastic(task: Task, strategy: Strategy, min_workers: int | None, checkpoint: object) -> None:
+    """Raise an error if a run with `min_workers` is not possible."""
+    if min_workers is None:
+        return
+    if not can_regroup(strategy):
+        can = ", ".join(each.name for each in survivals() if each.regroups)
+        alone = ", ".join(each.name for each in survivals() if each.expendable)
+        remedy = f"use {can}; omit min_workers for {alone}, which continue without lost workers by themselves"
+        bound = f"must not be given with {describe(strategy)}, which cannot repeat a step with fewer workers"
+        raise ConfigurationError("min_workers", bound, min_workers, remedy)
+    excluded = {"checkpoint": checkpoint, "ema": task.ema, "loaders": task.loaders or None}
+    for argument, value in excluded.items():
+        if value is not None:
+            remedy = "omit one of the two"
+            raise ConfigurationError("min_workers", f"excludes {argument}", min_workers, remedy)
