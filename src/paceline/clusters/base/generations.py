@@ -28,7 +28,3 @@ class GenerationLog:
                 began_s=now_s,
             )
         )
-
-    def first_without(self, rank: int) -> int:
-        """Return the first step of the generation that began without a lost rank."""
-        return next(each.first_step for each in self.all if rank not in each.members)

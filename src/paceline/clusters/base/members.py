@@ -43,7 +43,10 @@ class Membership:
 
     @classmethod
     def from_values(cls, values: Mapping[str, Any]) -> Membership:
-        return cls(**{name: tuple(v) if isinstance(v, list) else v for name, v in values.items()})
+        fields: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in values.items()
+        }
+        return cls(**fields)
 
 
 @dataclass(slots=True)

@@ -57,6 +57,8 @@ class Members:
 
     def lose(self, rank: int) -> str:
         """Record a loss, before the other ranks see it. Return why the run cannot continue. Empty if it can."""
+        if rank == self.reporter and self._board.clock.stands:
+            self._board.clock.go_on()  # it was stopped for an evaluation, by this rank
         self.generations.note_loss(rank, time.monotonic() - self._start_s)
         is_enough = self.agreement.lose(rank)
         self._released.discard(rank)
@@ -91,7 +93,7 @@ class Members:
         self._waits_since_s = math.inf
         self.generations.begin(decision, time.monotonic() - self._start_s)
         for rank in self.agreement.lost:
-            drop_entries(outcomes[rank], self.generations.first_without(rank))
+            drop_entries(outcomes[rank], decision.first)
         rings = SharedMemory.create("rings", self._rings_nbytes)
         for rank in decision.members:
             self._send(rank, "members", decision.to_values(), fds=[rings.fd])

@@ -21,6 +21,7 @@ from paceline.clusters.process.channel import Channel, ChannelClosed
 from paceline.clusters.process.context import ProcessContext
 from paceline.clusters.process.driver import LocalDriver
 from paceline.clusters.process.letters import write_error, write_outcome
+from paceline.clusters.process.regrouping import RegroupingProcess
 from paceline.clusters.process.status_board import StatusBoard
 from paceline.clusters.process.wiring import (
     TcpNetwork,
@@ -145,19 +146,21 @@ def _prepare(channel: Channel, rank: int, payload_bytes: int, fds: list[int]) ->
         return over_memory(rank, job.ranks, rings, board.bells, lending)
 
     wiring = wire(rings)
-    context = ProcessContext(
-        job,
-        rank,
-        driver=driver,
-        wiring=wiring,
-        stragglers=assignment.stragglers,
-        compute=assignment.compute,
-        deadline_s=assignment.deadline_s,
-        store_path=assignment.store_path,
-        device=device_of(assignment.device, rank),
-        rewired=wire,
-        faults=[fault for fault in assignment.faults if fault.rank == rank],
-    )
+    settings: dict[str, Any] = {
+        "driver": driver,
+        "wiring": wiring,
+        "stragglers": assignment.stragglers,
+        "compute": assignment.compute,
+        "deadline_s": assignment.deadline_s,
+        "store_path": assignment.store_path,
+        "device": device_of(assignment.device, rank),
+        "faults": [fault for fault in assignment.faults if fault.rank == rank],
+    }
+    context: ProcessContext
+    if job.min_workers is None:
+        context = ProcessContext(job, rank, **settings)
+    else:
+        context = RegroupingProcess(job, rank, wire=wire, **settings)
     # The board's descriptor stays open for its lock. The descriptor of the rings stays open too, if emulated cards
     # are in their memory.
     for fd in (assignment_fd, *(() if wiring.shared else (rings_fd,))):

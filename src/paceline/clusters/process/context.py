@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from paceline.clusters.base.job import Job
-from paceline.clusters.base.members import Membership
 from paceline.clusters.base.news import Teller
 from paceline.clusters.base.outcome import Outcome
 from paceline.clusters.process.awaited_work import LIMIT
@@ -47,7 +46,6 @@ from paceline.data.samples import Samples
 from paceline.faults import Fault, Kill, Slow
 from paceline.links import clock
 from paceline.links.emulated import EmulatedPort
-from paceline.links.memory.shared import SharedMemory
 from paceline.links.operation import Activity, Operation
 from paceline.links.port import Port
 from paceline.links.receiving import RecvOperation
@@ -85,7 +83,6 @@ class ProcessContext(Rank):
         store_path: str = "",
         device: torch.device = CPU,
         faults: Sequence[Fault] = (),
-        rewired: Callable[[SharedMemory], Wiring] | None = None,
     ) -> None:
         super().__init__(job, rank)
         self._teller = Teller(self.outcome) if job.can_lose(rank) else None
@@ -113,8 +110,6 @@ class ProcessContext(Rank):
         self.port = self._open_port()
         self.port.device = device if device != CPU else None
         self.waits = self._new_waits()
-        self._rewired = rewired
-        self._rings: SharedMemory | None = None
         self.windows: dict[Any, LocalWindow] = {}
         self.groups = Groups(rank, hosts, driver.number_of)
         self.net = ProcessNet(self, self.groups.everybody)
@@ -123,12 +118,7 @@ class ProcessContext(Rank):
     def _new_waits(self) -> Waits:
         # Within a host, a message is in shared memory before its sender ends.
         endpoint = self.wiring.endpoint if len(set(self.wiring.hosts)) > 1 else None
-        waits = Waits(self.rank, self.board, self.deadline_s, endpoint)
-        if self.job.min_workers is not None:
-            assert isinstance(self.driver, LocalDriver)
-            waits.members_changed = lambda: self.board.wanted_generation != self.generation
-            waits.report_late = self.driver.report_late
-        return waits
+        return Waits(self.rank, self.board, self.deadline_s, endpoint)
 
     def _open_model(self, device: torch.device) -> ProcessLearner:
         return ProcessLearner(self, _replica(self.job, self.rank, device))
@@ -159,8 +149,6 @@ class ProcessContext(Rank):
         request_trial(self.job, self.rank)
         if self.rank in self.workers and hasattr(self.job.strategy, "prepare"):
             self.job.strategy.prepare(cast(Context, self))
-        if self.job.min_workers is not None:
-            self.tell_news()  # opens the journal, which a thread may use first
         if not self.job.compiles:
             return
         batches, samples = [], None
@@ -182,32 +170,6 @@ class ProcessContext(Rank):
 
     def now(self) -> float:
         return clock.now() - self._start_s
-
-    # Members
-
-    async def meet_members(self, complete: int, *, ended: bool) -> Membership | None:
-        assert isinstance(self.driver, LocalDriver)
-        self.waits.abandon()
-        if ComputeOperation._under_way is not None:
-            ComputeOperation._under_way.result()
-        self.board.note_doing(self.rank, Activity.working)
-        found = self.driver.meet(complete, ended=ended)
-        if found is None:
-            return None
-        membership, self._rings = found
-        return membership
-
-    def rewire(self, membership: Membership) -> None:
-        assert self._rewired is not None
-        assert self._rings is not None
-        self.wiring = self._rewired(self._rings)
-        device, self.port = self.port.device, self._open_port()
-        self.port.device = device
-        self.waits = self._new_waits()
-        number_of, hosts = self.driver.number_of, self.wiring.hosts
-        generation, members = membership.generation, membership.members
-        self.groups = Groups(self.rank, hosts, number_of, generation=generation, members=members)
-        self.net = ProcessNet(self, self.groups.everybody)
 
     # Faults
 
@@ -353,10 +315,6 @@ class ProcessContext(Rank):
     def tell_news(self) -> None:
         if self._teller is not None:
             self.driver.tell_news(self._teller.take())
-
-    def tell_dropped(self, first: int) -> None:
-        if self._teller is not None:
-            self.driver.tell_news(self._teller.drop(first))
 
     def go_on_without(self, rank: int) -> None:
         self.waits.do_without(rank)

@@ -13,11 +13,10 @@ from typing import Any, Protocol, cast
 import numpy as np
 
 from paceline.clusters.base.job import Job
-from paceline.clusters.base.members import MembersChanged, Membership
 from paceline.clusters.base.outcome import Outcome
 from paceline.clusters.rank.logbook import Logbook
 from paceline.clusters.rank.lone_samples import warn_of_lone_samples
-from paceline.clusters.rank.regroup import Member, StepStart, copy_state, drop_incomplete
+from paceline.clusters.rank.regroup import Member, StepStart, live_in_generations
 from paceline.clusters.rank.services import ClusterServices
 from paceline.context import Batch, Context
 from paceline.faults import Fault
@@ -145,9 +144,9 @@ class Rank(ClusterServices):
             await self.log.look_again()
             return None
         if self.job.min_workers is not None:
-            return await self._live_in_memberships()
+            return await live_in_generations(self)
         while True:
-            result = await self._run_program(self)
+            result = await self.run_program(self)
             self.settle()
             for each in (self, *self.twins):
                 each.drawn = each.step + 1 if each.own_pace else each.drawn
@@ -160,48 +159,8 @@ class Rank(ClusterServices):
                 return result
             self.begin_generation(end)
 
-    def _run_program(self, context: Rank | Member) -> Awaitable[Any]:
+    def run_program(self, context: Rank | Member) -> Awaitable[Any]:
         return cast(Awaitable[Any], self.job.program(self.rank)(cast(Context, context)))
-
-    async def _live_in_memberships(self) -> Any:
-        """Run the program until all members have completed the run. It starts again whenever a member is lost."""
-        result, context, meets, has_ended = None, cast("Rank | Member", self), False, False
-        while True:
-            try:
-                if meets:
-                    membership = await self.meet_members(self.complete, ended=has_ended)
-                    if membership is None:
-                        return result
-                    context = await self._join(membership)
-                has_ended = False
-                result = await self._run_program(context)
-                self.settle()
-                has_ended = True
-            except MembersChanged:
-                pass
-            meets = True
-
-    async def _join(self, membership: Membership) -> Member:
-        """Begin a generation of members. Return the context of its program."""
-        first, is_behind = membership.first, self.rank in membership.behind
-        assert self.step_start is not None
-        if not is_behind and self.step >= first:
-            self.step_start.restore(self)
-        drop_incomplete(self, first)
-        self.position = membership.members.index(self.rank)
-        self.workers = membership.members
-        self.is_reporter = self.rank == membership.reporter
-        self.data.divide(len(membership.members))
-        self.generation = membership.generation
-        self.begun = first
-        self.rewire(membership)
-        self.model.begin_generation()
-        self.log.begin_generation()
-        await copy_state(self, membership)
-        self.complete = first
-        if self.is_reporter:
-            self.log.take_over(membership.recorded, first)
-        return Member(self, membership.members)
 
     @property
     def _is_over(self) -> bool:

@@ -9,17 +9,17 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import torch
 from torch import Tensor
 
 from paceline.checkpoints import Shard
-from paceline.clusters.base.members import Membership
+from paceline.clusters.base.members import MembersChanged, Membership
 from paceline.clusters.base.news import drop_entries
 from paceline.clusters.rank.restore import restore_learner
 from paceline.clusters.rank.snapshot import learner_state
-from paceline.context import Batch, Handle
+from paceline.context import Batch, Context, Handle
 from paceline.files.tensor_files import parse_tensors, write_tensors
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class Member:
     """
 
     def __init__(self, rank: Rank, members: Sequence[int]) -> None:
-        self._rank = rank
+        self._context = cast(Context, rank)
         self.rank = members.index(rank.rank)
         self.role = rank.role
         self.workers: Sequence[int] = range(len(members))
@@ -49,30 +49,30 @@ class Member:
         self.log = rank.log
 
     def rounds(self) -> AsyncIterator[int]:
-        return self._rank.rounds()
+        return self._context.rounds()
 
     def batches(self, own: Iterator[Batch] | None = None, *, endless: bool = False) -> AsyncIterator[Batch]:
-        return self._rank.batches(own, endless=endless)
+        return self._context.batches(own, endless=endless)
 
     @property
     def batch_of(self) -> Callable[[int, int], Batch]:
-        return self._rank.batch_of
+        return self._context.batch_of
 
     @property
     def targets(self) -> Sequence[Any]:
-        return self._rank.targets
+        return self._context.targets
 
     def start(self, work: Awaitable[T]) -> Handle[T]:
-        return self._rank.start(work)
+        return self._context.start(work)
 
     def first(self, handles: Sequence[Handle[Any]]) -> Awaitable[Handle[Any]]:
-        return self._rank.first(handles)
+        return self._context.first(handles)
 
     def now(self) -> float:
-        return self._rank.now()
+        return self._context.now()
 
     def sleep(self, seconds: float) -> Awaitable[None]:
-        return self._rank.sleep(seconds)
+        return self._context.sleep(seconds)
 
 
 class StepStart:
@@ -93,7 +93,50 @@ class StepStart:
             rank.model.states[name].copy_(kept)
 
 
-def drop_incomplete(rank: Rank, first: int) -> None:
+async def live_in_generations(rank: Rank) -> Any:
+    """Run the program until all members have completed the run. It starts again whenever a member is lost."""
+    result, meets, has_ended = None, False, False
+    context: Rank | Member = rank
+    while True:
+        try:
+            if meets:
+                membership = await rank.meet_members(rank.complete, ended=has_ended)
+                if membership is None:
+                    return result
+                context = await _join(rank, membership)
+            has_ended = False
+            result = await rank.run_program(context)
+            rank.settle()
+            has_ended = True
+        except MembersChanged:
+            pass
+        meets = True
+
+
+async def _join(rank: Rank, membership: Membership) -> Member:
+    """Begin a generation of members. Return the context of its program."""
+    first, is_behind = membership.first, rank.rank in membership.behind
+    assert rank.step_start is not None
+    if not is_behind and rank.step >= first:
+        rank.step_start.restore(rank)
+    _drop_incomplete(rank, first)
+    rank.position = membership.members.index(rank.rank)
+    rank.workers = membership.members
+    rank.is_reporter = rank.rank == membership.reporter
+    rank.data.divide(len(membership.members))
+    rank.generation = membership.generation
+    rank.begun = first
+    rank.rewire(membership)
+    rank.model.begin_generation()
+    rank.log.begin_generation()
+    await _copy_state(rank, membership)
+    rank.complete = first
+    if rank.is_reporter:
+        rank.log.take_over(membership.recorded, first)
+    return Member(rank, membership.members)
+
+
+def _drop_incomplete(rank: Rank, first: int) -> None:
     """Drop the records of a rank from step `first` on. Spans remain: the time was spent."""
     outcome = rank.outcome
     drop_entries(outcome, first)
@@ -102,7 +145,7 @@ def drop_incomplete(rank: Rank, first: int) -> None:
     outcome.bytes_at += [outcome.bytes_sent] * (first - len(outcome.bytes_at))
 
 
-async def copy_state(rank: Rank, membership: Membership) -> None:
+async def _copy_state(rank: Rank, membership: Membership) -> None:
     """Send the state of the last complete step to members that did not complete it, or receive it."""
     own, source = rank.rank, membership.source
     if own == source:

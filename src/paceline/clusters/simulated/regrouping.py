@@ -68,7 +68,7 @@ class Regrouping(FaultInjector):
         if decision is not None:
             self.generations.begin(decision, self._kernel.now)
             for context in self._members_lost():
-                context.drop_told(self.generations.first_without(context.rank))
+                context.drop_told(decision.first)
         for rank in self.agreement.members:
             self._of(rank).meeting.decide(decision)
 

@@ -34,6 +34,18 @@ def survivals() -> Iterator[Survival]:
         yield Survival(name, can_regroup(kind), tuple(kind.expendable))
 
 
+def survival_rows() -> list[str]:
+    """Return the rows of the table in docs/failures.md."""
+    return [_row(each) for each in survivals()]
+
+
+def _row(each: Survival) -> str:
+    regroups = "continues without any worker" if each.regroups else "refused"
+    roles = " or ".join(each.expendable)
+    alone = f"continues while it has enough {roles}s and the reporter" if roles else "ends"
+    return f"| `{each.name}` | {regroups} | {alone} |"
+
+
 def check_elastic(task: Task, strategy: Strategy, min_workers: int | None, checkpoint: object) -> None:
     """Raise an error if a run with `min_workers` is not possible."""
     if min_workers is None:
