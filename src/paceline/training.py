@@ -31,7 +31,7 @@ from paceline.errors import ConfigurationError
 from paceline.files.distributed_checkpoint import read_distributed_checkpoint
 from paceline.model.autocast import in_force, suspended
 from paceline.model.compiling import is_compiled
-from paceline.model.hooks.batch_norm import norms_of
+from paceline.model.hooks.batch_norm import check_strategy_and_model
 from paceline.model.portable import portable
 from paceline.run_length import count_updates
 from paceline.runs.run import Progress, Run
@@ -116,7 +116,7 @@ def train(
     interrupts.safe_point()
     _check_has_data(task, module, where)
     if task.sync_batch_norm:
-        _check_syncs_batch_norm(chosen, module, len(roles) - roles.count("server"))
+        check_strategy_and_model(chosen, describe(chosen), module, len(roles) - roles.count("server"))
     if weights is not None:
         module.load_state_dict(read_distributed_checkpoint(weights, module.state_dict()))
     job = Job(
@@ -257,21 +257,6 @@ def _check_has_data(task: Task, module: nn.Module, cluster: Cluster) -> None:
         bound = 'must be pl.Simulated(math="none") for a model of shapes only, such as pl.models.GPT'
         remedy = 'write pl.Simulated(workers=4, math="none", device=pl.devices.A100)'
         raise ConfigurationError("cluster", bound, cluster, remedy)
-
-
-def _check_syncs_batch_norm(strategy: Strategy, module: nn.Module, workers: int) -> None:
-    """Refuse strategies in which no moment exists at which all workers compute slices of one batch."""
-    if not norms_of(module):
-        bound = "must not be given for a model without a layer of type nn.BatchNorm"
-        raise ConfigurationError("sync_batch_norm", bound, type(module).__name__, "leave it out")
-    syncs = getattr(strategy, "syncs_batch_norm", None)
-    if syncs is None or not syncs(workers):
-        bound = (
-            "must not be given with a strategy in which workers do not compute the slices of one batch at the same "
-            "time and in one pass: asynchronous workers, local steps, discarded gradients, micro-batches"
-        )
-        remedy = "leave it out, or use single, all-reduce, map-reduce, sync, central-storage, zero or layers"
-        raise ConfigurationError("sync_batch_norm", bound, describe(strategy), remedy)
 
 
 def _limit_s(max_seconds: object, checkpoint: object) -> float:

@@ -25,9 +25,7 @@ class ProcessLearner(Learner["ProcessContext"]):
 
     __slots__ = ()
 
-    def compute(
-        self, batch: Batch, *, weight: float = 1.0, accumulate: bool = False
-    ) -> Awaitable[float]:
+    def compute(self, batch: Batch, *, weight: float = 1.0, accumulate: bool = False) -> Awaitable[float]:
         if self.statistics is not None:
             parts = ProcessParts(self._ctx, batch)
             return compute_with_exchanges(self, batch, parts, weight=weight, accumulate=accumulate)

@@ -54,9 +54,7 @@ async def compute_with_exchanges(
     def work(park: Callable[[StatisticsEvent], None]) -> Iterator[float]:
         with exchange.layers.sharing(park, batch.weight):
             loss = replica.compute(filled(batch), source, weight=weight, accumulate=accumulate)
-        if loss is None:
-            exchange.layers.park_shapes(park)
-        else:
+        if loss is not None:
             yield loss
 
     eager, left = replica.task.compile or is_compiled(replica.module), 1.0

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import Tensor
 
-from paceline.context import Batch, BoundaryValues, ShardedUnit, UnitEvent
 from paceline.clusters.rank.statistics import StatisticsExchange
+from paceline.context import Batch, BoundaryValues, ShardedUnit, UnitEvent
 from paceline.model.hooks.batch_norm import StatisticsEvent
 from paceline.model.hooks.hooked_pass import HookedPass, PassEvent
 from paceline.model.hooks.pass_thread import PassThread

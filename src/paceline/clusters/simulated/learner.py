@@ -27,9 +27,7 @@ class SimulatedLearner(Learner["SimulatedContext"]):
 
     __slots__ = ()
 
-    def compute(
-        self, batch: Batch, *, weight: float = 1.0, accumulate: bool = False
-    ) -> Awaitable[float]:
+    def compute(self, batch: Batch, *, weight: float = 1.0, accumulate: bool = False) -> Awaitable[float]:
         if self.statistics is not None:
             parts = SimulatedParts(self._ctx, batch)
             return compute_with_exchanges(self, batch, parts, weight=weight, accumulate=accumulate)

@@ -17,12 +17,12 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
+from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.overrides import TorchFunctionMode
 
-from paceline.context import Batch
-from paceline.errors import RunError
+from paceline.context import Batch, Strategy
+from paceline.errors import ConfigurationError, RunError
 
 
 class StatisticsEvent(NamedTuple):
@@ -60,12 +60,30 @@ def norms_of(module: nn.Module) -> list[_BatchNorm]:
     return [layer for layer in module.modules() if isinstance(layer, _BatchNorm)]
 
 
+def check_strategy_and_model(strategy: Strategy, name: str, module: nn.Module, workers: int) -> None:
+    """Refuse strategies in which workers do not compute the slices of one batch at the same time."""
+    if not norms_of(module):
+        bound = "must not be given for a model without a layer of type nn.BatchNorm"
+        raise ConfigurationError("sync_batch_norm", bound, type(module).__name__, "leave it out")
+    syncs = getattr(strategy, "syncs_batch_norm", None)
+    if syncs is None or not syncs(workers):
+        bound = (
+            "must not be given with a strategy in which workers do not compute the slices of one batch at the same "
+            "time and in one pass: asynchronous workers, local steps, discarded gradients, micro-batches"
+        )
+        remedy = "leave it out, or use single, all-reduce, map-reduce, sync, central-storage, zero or layers"
+        raise ConfigurationError("sync_batch_norm", bound, name, remedy)
+
+
 class SharedStatistics:
     """The BatchNorm layers of one worker's module. They share statistics during its passes, and only then."""
 
     def __init__(self, module: nn.Module, workers: int, place: int) -> None:
         """`place` is the row of this worker."""
         self._layers = norms_of(module)
+        parameter = next(module.parameters())
+        self._has_values = not parameter.is_meta
+        self._exact = _exact(parameter.dtype)
         self._workers = workers
         self._place = place
         self._park: Callable[[StatisticsEvent], None] | None = None
@@ -76,18 +94,17 @@ class SharedStatistics:
         """Number of layers."""
         return len(self._layers)
 
-    def park_shapes(self, park: Callable[[StatisticsEvent], None]) -> None:
-        """Park as often as a pass that calls each layer once, in the order of registration, without values."""
-        for is_backward in (False, True):
-            for layer in reversed(self._layers) if is_backward else self._layers:
-                columns = 2 * layer.num_features + (1 if is_backward else 2)
-                dtype = torch.float32 if layer.weight is None else layer.weight.dtype
-                table = torch.empty(self._workers * columns, dtype=dtype, device="meta")
-                park(StatisticsEvent(table, is_backward))
-
     @contextmanager
     def sharing(self, park: Callable[[StatisticsEvent], None], weight: float) -> Iterator[None]:
-        """Return a context for the passes of a batch with this weight. `park` waits until the table is complete."""
+        """Return a context for the passes of a batch with this weight. `park` waits until the table is complete.
+
+        Without values it parks at its end, as often as a pass that calls each layer once in the order of registration.
+        """
+        if not self._has_values:
+            yield
+            for event in self._shapes():
+                park(event)
+            return
         self._park, self._weight = park, weight
         before = [layer.__dict__.get("forward") for layer in self._layers]
         for number, layer in enumerate(self._layers):
@@ -101,6 +118,13 @@ class SharedStatistics:
                 if forward is not None:
                     layer.__dict__["forward"] = forward
             self._park = None
+
+    def _shapes(self) -> Iterator[StatisticsEvent]:
+        for is_backward in (False, True):
+            for layer in reversed(self._layers) if is_backward else self._layers:
+                columns = 2 * layer.num_features + (1 if is_backward else 2)
+                table = torch.empty(self._workers * columns, dtype=self._exact, device="meta")
+                yield StatisticsEvent(table, is_backward)
 
     def _shared(self, number: int, forward: Callable[..., Any]) -> Callable[..., Any]:
         def shared(*args: Any, **kwargs: Any) -> Any:
@@ -123,10 +147,10 @@ class SharedStatistics:
     ) -> Tensor:
         """Do what `F.batch_norm` does, with the statistics of all workers."""
         if not training:
-            return F.batch_norm(input, running_mean, running_var, weight, bias, False, momentum, eps)
-        exact = torch.float64 if input.dtype == torch.float64 else torch.float32
+            return functional.batch_norm(input, running_mean, running_var, weight, bias, False, momentum, eps)
         with torch.no_grad():
-            total, mean, variance = self._statistics(number, input.detach().to(exact))
+            values = input.detach().to(_exact(input.dtype))
+            total, mean, variance = self._statistics(number, values)
             if running_mean is not None:
                 running_mean.lerp_(mean.to(running_mean.dtype), momentum)
             if running_var is not None:
@@ -145,7 +169,9 @@ class SharedStatistics:
         counts, (means, squares) = rows[:, :1], rows[:, 1:].chunk(2, dim=1)
         total = counts.sum().item()
         if total <= 1:
-            raise ValueError(f"BatchNorm needs more than 1 value per channel over all workers but got {total:g}")
+            raise ValueError(
+                f"BatchNorm needs more than 1 value per channel over all workers but got {total:g}"
+            )
         joint = (counts * means).sum(0) / total
         variance = (squares + counts * (means - joint).square()).sum(0) / total
         return total, joint, variance
@@ -177,6 +203,11 @@ class SharedStatistics:
         return table[:, 1:]
 
 
+def _exact(dtype: torch.dtype) -> torch.dtype:
+    """Return the dtype of the statistics of values."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
 def _but_channels(values: Tensor) -> list[int]:
     return [place for place in range(values.dim()) if place != 1]
 
@@ -189,7 +220,7 @@ class _Replaced(TorchFunctionMode):
         self._normalise = normalise
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is F.batch_norm:
+        if func is functional.batch_norm:
             return self._normalise(*args, **(kwargs or {}))
         return func(*args, **(kwargs or {}))
 
@@ -211,11 +242,11 @@ class _Normalise(torch.autograd.Function):
         ctx.save_for_backward(values, weight, mean, variance)
         ctx.eps, ctx.sums = eps, sums
         scale, shift = (None if each is None else each.to(mean.dtype) for each in (weight, bias))
-        made = F.batch_norm(values.to(mean.dtype), mean, variance, scale, shift, False, 0.0, eps)
+        made = functional.batch_norm(values.to(mean.dtype), mean, variance, scale, shift, False, 0.0, eps)
         return made.to(values.dtype)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
+    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         values, weight, mean, variance = ctx.saved_tensors
         shape = [1, -1, *[1] * (values.dim() - 2)]

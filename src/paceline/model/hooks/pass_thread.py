@@ -17,7 +17,9 @@ E = TypeVar("E")
 class PassThread(Generic[E]):
     """Passes that park with an event whenever the program must act before they continue."""
 
-    def __init__(self, work: Callable[[Callable[[E], None]], Iterator[float]], *, eager: bool = False) -> None:
+    def __init__(
+        self, work: Callable[[Callable[[E], None]], Iterator[float]], *, eager: bool = False
+    ) -> None:
         """`work` takes the function that parks. It yields the loss of each micro-batch.
 
         With `eager`, compiled modules are not compiled: their hooks would be compiled with them.
