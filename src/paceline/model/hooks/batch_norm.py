@@ -1,4 +1,4 @@
-"""BatchNorm with the statistics of the whole batch: workers exchange those of their slices in each layer.
+"""BatchNorm with the statistics of the whole batch: workers exchange the statistics of each layer.
 
 A layer exchanges counts, means and sums of squared deviations in the forward pass, and sums over the gradients of its
 outputs in the backward pass. The pass parks for each exchange: see `StatisticsEvent`. Values of a row are exact copies,
@@ -179,7 +179,7 @@ class SharedStatistics:
     def _sums(self, number: int, total: float, sums: Tensor) -> Tensor:
         """Return the means over all workers' samples, in terms of this worker's own loss.
 
-        A worker's gradient is that of the mean loss of its slice. The weight makes it one of the whole batch.
+        A worker computes the gradient of the mean loss of its slice. The weight scales it to the whole batch.
         """
         weight = self._weight
         row = sums * weight if weight else torch.zeros_like(sums)
