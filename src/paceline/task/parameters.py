@@ -21,7 +21,7 @@ class Parameters(list[Any]):
         self._module = module
 
     def __getattr__(self, name: str) -> Any:
-        # Special methods that Python looks up (for copying, for example) come from the list.
+        # Special methods that Python looks up, such as the ones for copying, are inherited from the list.
         if name == "_module" or name.startswith("__"):
             raise AttributeError(name)
         return getattr(self._module, name)

@@ -30,7 +30,10 @@ Trained = tuple[Tensor, Sequence[Tensor] | None]
 
 
 class HookedPass:
-    """Passes through a whole module. They park at an event when units must be exchanged: see `UnitEvent`."""
+    """Passes through a whole module.
+
+    The computation pauses at an event when units must be exchanged: see `UnitEvent`.
+    """
 
     def __init__(
         self,
@@ -41,7 +44,7 @@ class HookedPass:
         account: Account,
     ) -> None:
         """`blocks` are the names of the modules that announce their units when they are called."""
-        parameters = list(module.parameters())  # later, reading them announces their units
+        parameters = list(module.parameters())  # from then on, reading the parameters announces their units
         self._is_compiled = is_compiled(module)
         self._forward = forward
         self._store = store
@@ -120,7 +123,8 @@ class HookedPass:
         except RuntimeError as error:
             if not refuses_counting(error) or not self._frees or self._tracker.keeps_all:
                 raise
-        # Functions of torch.func cannot save tensors with hooks. So the units stay until the backward pass has ended.
+        # Functions of torch.func cannot save tensors with hooks. So units stay in memory until the end of the
+        # backward pass.
         self._tracker.keeps_all = True
         self._tracker.begin_again()
         self._forward.undo_buffers()
@@ -136,7 +140,7 @@ class HookedPass:
 
     @contextmanager
     def _counting(self, counted: Activations) -> Iterator[None]:
-        """Count activations in the hooks of saved tensors: only the innermost of such hooks are called."""
+        """Count activations in the existing hooks of saved tensors, because torch calls only the innermost hooks."""
         self._hooks.counted = counted
         try:
             yield

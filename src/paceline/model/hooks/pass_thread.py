@@ -27,7 +27,7 @@ class PassThread(Generic[E]):
         self._work = work
         self._is_eager = eager
         self.losses: list[float] = []
-        """Loss of each micro-batch that is not empty, as far as they are computed."""
+        """Loss of each micro-batch computed so far, without empty ones."""
         self._rng = RngLease()
         self._grad_mode = torch.is_grad_enabled()
         device = torch.get_default_device()
@@ -45,7 +45,7 @@ class PassThread(Generic[E]):
         return self._baton.resume()
 
     def close(self) -> None:
-        """End the thread, also in the middle of the batch."""
+        """End the thread, even in the middle of the batch."""
         self._baton.close()
 
     def _compute(self) -> None:
