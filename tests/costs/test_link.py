@@ -59,3 +59,11 @@ def test_a_link_cannot_change_and_can_travel() -> None:
     with pytest.raises(FrozenInstanceError):
         link.latency = 0  # type: ignore[misc]
     assert pickle.loads(pickle.dumps(link)) == link == copy.deepcopy(link)
+
+
+def test_each_message_may_cost_time_besides_its_bytes():
+    link = Link("1GB/s", "10us", message="5us")
+    assert link.carry_s(1000) == pytest.approx(6e-6)
+    assert link.seconds(1000) == pytest.approx(16e-6)
+    assert link != Link("1GB/s", "10us")
+    assert "5 µs a message" in str(link)

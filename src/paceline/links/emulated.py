@@ -106,7 +106,7 @@ class EmulatedPort(Port):
 
     def carry_s(self, message: Header | SendOperation, other: int) -> float:
         """How long a port is busy with a message to or from another rank."""
-        return message.nbytes * self._links[other].seconds_per_byte
+        return self._links[other].carry_s(message.nbytes)
 
     def _match(self, source: int, header: Header, waiter: Waiter) -> RecvOperation:
         """Nobody gets a message before its time: whoever asks for any may yet get an earlier one."""
