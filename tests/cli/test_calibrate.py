@@ -27,7 +27,9 @@ def test_the_file_that_calibrate_writes_is_used_by_train_and_compare(file, tmp_p
     trained = invoke("train", file, *given, "--link", "tcp", "--math", "none", "--steps", "2")
     assert trained.exit_code == 0, trained.stderr
     assert json.loads(trained.stdout)["step_seconds"] > 0
-    compared = invoke("compare", file, *given, "--strategies", "all-reduce,sync", "--no-baseline", "--steps", "2")
+    compared = invoke(
+        "compare", file, *given, "--strategies", "all-reduce,sync", "--no-baseline", "--steps", "2"
+    )
     assert compared.exit_code == 0, compared.stderr
 
 
@@ -35,7 +37,10 @@ def test_the_file_that_calibrate_writes_is_used_by_train_and_compare(file, tmp_p
     ("words", "facts"),
     [
         (("train", "--calibration", "x.json"), ("--calibration", "--simulate")),
-        (("train", "--simulate", "--cluster", "four-pcs", "--calibration", "x.json"), ("--cluster", "x.json")),
+        (
+            ("train", "--simulate", "--cluster", "four-pcs", "--calibration", "x.json"),
+            ("--cluster", "x.json"),
+        ),
         (("train", "--simulate", "--calibration", "missing.json"), ("missing.json",)),
         (("calibrate", "--seconds", "0"), ("--seconds",)),
         (("calibrate", "--workers", "0"), ("workers",)),

@@ -11,7 +11,7 @@ from paceline.system.environment import machine
 
 def task():
     return pl.Task(
-        model=lambda: nn.Linear(4, 2),
+        model=lambda: nn.Sequential(nn.Linear(4, 2), nn.Linear(2, 2)),
         data=(torch.zeros(64, 4), torch.zeros(64, 2)),
         loss=nn.functional.mse_loss,
         optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
@@ -35,9 +35,9 @@ def test_all_costs_of_this_machine_are_measured(calibrated):
     (compute,) = made.compute
     assert compute.threads == 1
     assert set(compute.slowdown) == {1, 2}
-    assert compute.samples == (2, 8, 16)
+    assert compute.samples == (1, 2, 8, 16)
     assert min(compute.seconds) > 0
-    assert compute.update_bytes == 40
+    assert compute.update_bytes == 64
     assert min(made.start_s, made.copy_bytes_per_s, made.took_s) > 0
     assert seen[0] == "start"
     assert len(seen) == 4

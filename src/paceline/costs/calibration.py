@@ -74,7 +74,7 @@ class ComputeCosts:
     slowdown: Mapping[int, float]
     """Factor on the seconds of a computation, by the number of ranks that compute at the same time."""
     fixed_s: float = 0.0
-    """Seconds of a gradient, besides those of its samples. 0 without a task."""
+    """Fixed seconds of a gradient, independent of its samples. 0 without a task."""
     per_sample_s: float = 0.0
     update_s: float = 0.0
     update_bytes: int = 0
@@ -115,7 +115,7 @@ class Calibration:
     links: tuple[LinkCosts, ...] = ()
     """Empty if only one rank was measured."""
     task: Mapping[str, str] = field(default_factory=dict)
-    """Fingerprint of the task whose gradients were measured. Empty without a task."""
+    """Fingerprint of the measured task. Empty without a task."""
     start_s: float = 0.0
     """Seconds from the call to the first step of a run of `workers` ranks."""
     copy_bytes_per_s: float = 0.0

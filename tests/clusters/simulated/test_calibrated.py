@@ -107,9 +107,10 @@ def test_messages_of_one_sender_follow_each_other_by_the_cost_of_a_message():
 
 
 def test_gradients_of_another_task_are_measured_here():
-    made = calibration({1: 1.0, 2: 1.0}, task(width=9))
+    made = calibration({1: 1.0, 2: 1.0}, task(width=9), machine=machine())
     run = pl.train(task(), "all-reduce", pl.Simulated(workers=2, calibration=made, threads=1), steps=2)
-    assert 0 < run.step_seconds < GRADIENT_S
+    assert run.step_seconds > 0
+    assert run.step_seconds != pytest.approx(gradient_s(8))
 
 
 def test_without_mathematics_gradients_of_another_task_are_refused():

@@ -27,5 +27,7 @@ def test_no_round_begins_after_the_time_limit():
             count += 1
         return count
 
-    results = pl.run_program(program, pl.Simulated(workers=2, link=pl.Link.ideal(), compute=pl.times.Constant(1)))
+    results = pl.run_program(
+        program, pl.Simulated(workers=2, link=pl.Link.ideal(), compute=pl.times.Constant(1))
+    )
     assert results.results == [5, 5]

@@ -101,7 +101,7 @@ class Network:
         return self._slow.get((source, to) if source < to else (to, source), usual)
 
     def _message_s(self, source: int, to: int) -> float:
-        """Return the seconds that each message between two ranks occupies its ports, besides those of its bytes."""
+        """Return the seconds that each message between two ranks occupies its ports, besides the time of its bytes."""
         link, near, slow = self._links
         usual = link if self._hosts[source] != self._hosts[to] else near
         return slow.get((source, to) if source < to else (to, source), usual).message_s
