@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from paceline.clusters.simulated.group_operation import GroupOperation
 
 PortState: TypeAlias = tuple[float, float, float, SendEvent | list[SendEvent] | None]
-"""When the output port and the input port are free, when messages last arrived, and which."""
+"""Times at which output port and input port are free, time of the last arrivals, and these messages."""
 
 
 class Ports:
@@ -33,13 +33,13 @@ class Ports:
         self.sender = Resource()
         self.receiver = self.sender if half_duplex else Resource()
         self.coming = 0
-        """Messages in flight to this rank with an unknown turn at the input port, plus claims of that port."""
+        """Messages in flight to this rank that have not been served by the input port, plus claims of that port."""
         self.instant_s = -1.0
         """When messages last arrived."""
         self.arrived: SendEvent | list[SendEvent] | None = None
         """Messages that arrived at that time, in order. Rarely more than one."""
         self.claim: GroupOperation | None = None
-        """Group operation that claims the output port. The port then appears to be occupied for ever."""
+        """Group operation that claims the output port. The port then appears to be occupied permanently."""
         self.claims: list[GroupOperation] = []
         """Group operations that claim the input port, in order of age."""
 
@@ -107,7 +107,7 @@ class Network:
         return slow.get((source, to) if source < to else (to, source), usual).message_s
 
     def close(self) -> None:
-        """Drop the ports. They refer to this network: only the garbage collector could free such a cycle."""
+        """Drop the ports. They refer to this network, a cycle that only the garbage collector could free."""
         self.is_closed = True
         self.ports.clear()
         self.operations.clear()
@@ -143,7 +143,7 @@ class Network:
         if in_order and not into.coming:
             self._arrive(packet, into, start_s + latency_s)
         else:
-            # Input ports are occupied in order of arrival. This order is known only at the time of arrival.
+            # Input ports serve messages in order of arrival, which is known only at the time of arrival.
             packet.begins_s = begins_s = start_s + latency_s
             into.coming += 1
             self._at(begins_s, self._arrive_late, packet)
@@ -192,7 +192,7 @@ class Network:
         for operation in tuple(into.claims):
             if operation.is_disturbed_by(packet):
                 operation.fall_back()
-        into.coming -= 1  # not earlier: operations that fall back must leave this message its turn
+        into.coming -= 1  # not earlier, so that operations that fall back do not overtake this message
         if into.claims:
             into.claims[0].receive(packet)
         else:
@@ -215,7 +215,7 @@ class Network:
         """Order messages that arrive at the same time, independent of the order of the calls."""
         assert into.arrived is not None
         together = into.arrived if isinstance(into.arrived, list) else [into.arrived]
-        into.receiver.free_s = together[0].begins_s  # when the port was free for the first of them
+        into.receiver.free_s = together[0].begins_s  # when the port was free for the first of these messages
         into.arrived = together = sorted(
             [*together, packet], key=lambda each: arrival_order(into.instant_s, each.start_s, each.source)
         )
