@@ -21,7 +21,7 @@ def test_a_message_takes_its_latency_and_its_bytes() -> None:
 def test_a_link_keeps_what_was_written() -> None:
     link = Link("10Gbps", "50us")
     assert (link.bandwidth, link.latency) == ("10Gbps", "50us")
-    assert repr(link) == "Link(bandwidth='10Gbps', latency='50us')"
+    assert repr(link) == "Link(bandwidth='10Gbps', latency='50us', message=0.0)"
     assert str(link) == "10 Gbit/s, 50 µs"
 
 
