@@ -48,6 +48,7 @@ def train(
     compute: options.Compute = None,
     cluster: options.Cluster = None,
     hosts: options.Hosts = None,
+    calibration: options.Calibration = None,
     checkpoint: options.Checkpoint = None,
     checkpoint_every: options.CheckpointEvery = None,
     resume: options.Resume = False,
@@ -84,6 +85,7 @@ def train(
             compute=compute,
             cluster_name=cluster,
             hosts=hosts,
+            calibration=calibration,
             emulates=True,
         )
         options_of_train = {

@@ -14,7 +14,7 @@ from paceline.clusters.base.members import Agreement, MembersChanged, Membership
 from paceline.clusters.base.news import drop_entries, enter_news
 from paceline.clusters.rank.groups import Groups
 from paceline.clusters.simulated.context import World
-from paceline.clusters.simulated.events import ComputeEvent, PassEvent, Timer
+from paceline.clusters.simulated.events import ComputeEvent, PassEvent, ProgressEvent, Timer
 from paceline.clusters.simulated.fault_injector import (
     FaultInjector,
     FaultyContext,
@@ -27,7 +27,7 @@ from paceline.errors import PeerLost
 from paceline.faults import Fault
 from paceline.model.replica import Replica
 
-_COMPUTING = (ComputeEvent, PassEvent, Timer)
+_COMPUTING = (ComputeEvent, PassEvent, ProgressEvent, Timer)
 
 
 class Regrouping(FaultInjector):

@@ -56,7 +56,12 @@ def check_elastic(task: Task, strategy: Strategy, min_workers: int | None, check
         remedy = f"use {can}; omit min_workers for {alone}, which continue without lost workers by themselves"
         bound = f"must not be given with {describe(strategy)}, which cannot repeat a step with fewer workers"
         raise ConfigurationError("min_workers", bound, min_workers, remedy)
-    excluded = {"checkpoint": checkpoint, "ema": task.ema, "loaders": task.loaders or None}
+    excluded = {
+        "checkpoint": checkpoint,
+        "ema": task.ema,
+        "loaders": task.loaders or None,
+        "sync_batch_norm": task.sync_batch_norm or None,
+    }
     for argument, value in excluded.items():
         if value is not None:
             remedy = "omit one of the two"
