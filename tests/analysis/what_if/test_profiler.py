@@ -19,6 +19,7 @@ def write_trace(path, *, products=1):
     left, right = torch.randn(8, 8, requires_grad=True), torch.randn(8, 8)
     with profile(
         activities=[ProfilerActivity.CPU],
+        acc_events=True,
         schedule=schedule(wait=0, warmup=1, active=STEPS),
         on_trace_ready=lambda found: found.export_chrome_trace(str(path)),
     ) as found:
