@@ -76,7 +76,7 @@ class Group:
 
     def simulated(self, calibration: pl.Calibration | None) -> pl.Simulated:
         options = {"calibration": calibration} if self.emulated is None else dict(self.emulated)
-        return pl.Simulated(workers=self.workers, math="none", **options)  # type: ignore[arg-type]
+        return pl.Simulated(workers=self.workers, math="none", **options)
 
 
 GROUPS = (
