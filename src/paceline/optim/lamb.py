@@ -46,7 +46,8 @@ class LAMB(LayerwiseOptimizer):
 
     @torch.no_grad()
     def begin(self) -> list[tuple[Tensor, Tensor]]:
-        self._directions, found = [], []
+        self._directions = []
+        found: list[tuple[Tensor, Tensor]] = []
         for group, parameters, gradients in self._trained():
             directions = self._directions_of(group, parameters, gradients)
             self._directions.append(directions)

@@ -1,4 +1,4 @@
-"""Base of optimizers whose rate for a parameter depends on norms of the whole parameter.
+"""Base of optimizers that scale the update of a parameter by norms of the whole parameter.
 
 A step has two halves: `begin` returns squared norms, and `finish` updates with them. If ranks hold parts of a
 parameter, they sum the squares in between, so that each rank updates its part as if it had the whole parameter.

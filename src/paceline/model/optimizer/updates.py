@@ -50,7 +50,7 @@ class Updates:
 
         `whole` is a module with all parameters of the model. Optimizers are built from it, so that every rank has the
         same parameter groups. `layout` has the parameters that are stored on this rank. `own` has the slices of the
-        layout that are updated on this rank. None if all of the layout is.
+        layout that are updated on this rank. None if the whole layout is updated.
         """
         self._task = task
         self.whole = whole
@@ -113,7 +113,10 @@ class Updates:
             each.note_metric(metric)
 
     def shares(self, of: Sequence[Batch], step: int) -> Mapping[str, float] | None:
-        """Return the share of the samples of each model to update. Without batches, step `step` selects the model."""
+        """Return each model to update with its share of the samples.
+
+        Without batches, step `step` selects the model.
+        """
         turns = self._task.turns
         if not turns:
             return None
@@ -182,7 +185,7 @@ class FlatOptimizers:
     def begin_layers(self, norm: float | None, shares: Mapping[str, float] | None) -> Tensor:
         """Begin an update of layerwise optimizers. Return two squared norms for each parameter of the whole model.
 
-        They are those of the parts here, and zero for parameters that these optimizers do not update.
+        They cover the parts on this rank. They are zero for parameters that these optimizers do not update.
         """
         self._prepare_gradient(norm, shares)
         found = {

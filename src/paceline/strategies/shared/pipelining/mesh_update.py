@@ -103,7 +103,7 @@ class MeshUpdate:
         await self._data.apply(self._norm, self._split)
 
     async def _norm(self) -> float:
-        """Return the global gradient norm. Each rank adds its own part, and each parameter counts once."""
+        """Return the global gradient norm. Each rank contributes its own part, and each parameter counts once."""
         own = self._data.own
         square = square_of(self._model.gradient[own])
         for name in self._foreign:
@@ -119,7 +119,7 @@ class MeshUpdate:
 
 
 def _groups_with_parts(tensor: Net, sharing: Net | None) -> Sequence[Net]:
-    """Return the groups whose ranks update parts of the same parameters. Empty if parameters are not split."""
+    """Return the groups of ranks that update parts of the same parameters. Empty if parameters are not split."""
     if tensor.size == 1:
         return ()
     return (tensor,) if sharing is None else (tensor, sharing)
