@@ -123,7 +123,9 @@ def test_the_text_has_the_figures():
     assert has("tcp", "100 µs", "8 Gbit/s", "4 at once 2.00") == str(calibration())
 
 
-@pytest.mark.parametrize(("samples", "seconds"), [(1, 0.01), (5, 0.03), (10, 0.055), (55, 0.145), (200, 0.435)])
+@pytest.mark.parametrize(
+    ("samples", "seconds"), [(1, 0.01), (5, 0.03), (10, 0.055), (55, 0.145), (200, 0.435)]
+)
 def test_gradients_between_two_measured_sizes_are_on_the_line_through_them(samples, seconds):
     """Seconds that are not a line: 0.005 s a sample up to 10 samples, then 0.002 s."""
     measured = {"samples": (1, 10, 100), "seconds": (0.01, 0.055, 0.235), "fixed_s": 9.0, "per_sample_s": 9.0}

@@ -104,7 +104,11 @@ class ComputeCosts:
         per_sample_s = (other_s - one_s) / (other - one)
         fixed_s = one_s - per_sample_s * one
         # Times that fall with the samples, or a line through negative seconds, are noise.
-        return (fixed_s, per_sample_s) if per_sample_s > 0 and fixed_s >= 0 else (self.fixed_s, self.per_sample_s)
+        return (
+            (fixed_s, per_sample_s)
+            if per_sample_s > 0 and fixed_s >= 0
+            else (self.fixed_s, self.per_sample_s)
+        )
 
     def factor(self, at_once: int) -> float:
         """Return the slowdown of ranks that compute at the same time. Ranks beyond those measured share evenly."""
