@@ -39,6 +39,8 @@ class Plan:
     zero: int = 0
     algorithm: str = "auto"
     """All-reduce algorithm for gradients along the data axis."""
+    codec: str = "none"
+    """Encoding of gradients along the data axis."""
 
 
 class SegmentedStrategy(Strategy):
@@ -104,7 +106,7 @@ class _Rank:
         segments = Segments(stages, self._cut, tensor)
         if zero == 1 and group.size > 1:
             return segments, SharedUpdates(ctx, group)
-        return segments, Copies(ctx, group, self._plan.algorithm)
+        return segments, Copies(ctx, group, self._plan.algorithm, self._plan.codec)
 
     def _share(self, own: Sequence[int], *, frees_parameters: bool) -> tuple[Segments, DataAxis]:
         ctx, group, tensor = self._ctx, self._group, self._tensor
