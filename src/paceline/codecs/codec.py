@@ -32,7 +32,7 @@ class MessageCodec(ABC):
 
 
 class GradientCodec(ABC):
-    """A codec that encodes a whole gradient, and whose error is added to the next gradient."""
+    """A codec of whole gradients. Its error is added to the next gradient."""
 
     momentum: float = 0.0
     """Factor of the velocity that is encoded in place of the gradient (momentum correction). 0 for none."""

@@ -2,7 +2,7 @@
 
 A gradient of shape (n, …) is an n x m matrix M, plus the error of the last step. P = M Q, orthonormalized; then
 Q = M^T P, which starts the next step. In an all-reduce the ranks sum P, then Q, so that they use a common basis.
-Vectors, and matrices for which that would be no fewer numbers, are sent as they are.
+Vectors are sent as they are, and so are matrices with no more numbers than their factors.
 
 Cost: r (n + m) numbers for a matrix of n m.
 Source: Vogels, Karimireddy, Jaggi, "PowerSGD: Practical Low-Rank Gradient Compression for Distributed Optimization",

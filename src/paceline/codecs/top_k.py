@@ -27,7 +27,7 @@ _PLACE_BYTES = 4
 
 @dataclass(frozen=True, slots=True)
 class TopK(GradientCodec):
-    """Sends this fraction of the numbers, those of largest magnitude. The others are added to the next gradient."""
+    """Sends the numbers of largest magnitude, this fraction of all. The others are added to the next gradient."""
 
     ratio: float
     momentum: float = 0.0

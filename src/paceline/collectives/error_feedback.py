@@ -19,7 +19,7 @@ from paceline.schedules.collectives.collective import Collective
 if TYPE_CHECKING:
     from torch import Tensor
 
-_PREFIX_BYTES = 16  # of a message: where it lies among all parameters, and its length
+_PREFIX_BYTES = 16  # of a message: its offset in all parameters, and its length
 
 Shapes = Sequence[Sequence[int]]
 

@@ -1,7 +1,8 @@
 """DiLoCo: every worker takes H local steps with the task's optimizer, then all take one outer step together.
 
-The outer gradient is the parameters before the H steps minus the workers' mean after them. The outer optimizer is SGD
-with Nesterov momentum. Inner optimizers keep their state. `outer_lr=1,outer_momentum=0` is `local-sgd`.
+The outer gradient is the difference of the parameters before the H steps and the workers' mean after them. The
+outer optimizer is SGD with Nesterov momentum. Inner optimizers keep their state. `outer_lr=1,outer_momentum=0` is
+`local-sgd`.
 
 Streaming DiLoCo divides the model into P fragments (`fragments`). Fragment p, from 0, has its turn after (p + 1) H / P
 steps of every H, so that a step sends at most one fragment if H >= P. Workers compute `delay` more local steps while a

@@ -37,7 +37,8 @@ class LocalSGD(Strategy):
         default="parameters", metadata={"help": f"what is averaged: {' or '.join(AVERAGES)}"}
     )
     post_local: int = field(
-        default=0, metadata={"help": "number of first steps that average every gradient, like all-reduce"}
+        default=0,
+        metadata={"help": "number of steps at the beginning that average every gradient, like all-reduce"},
     )
     algorithm: str = field(
         default="auto", metadata={"help": f"how tensors are summed: {', '.join(ALGORITHMS)}"}
