@@ -105,7 +105,8 @@ class PowerSGD(GradientCodec):
         if codes.is_meta:
             return
         numbers = codes.clone().view(into.dtype)
-        left, right, plain = numbers.split(self.lengths(shapes))
+        lefts, rights, _ = self.lengths(shapes)
+        left, right, plain = numbers[:lefts], numbers[lefts : lefts + rights], numbers[lefts + rights :]
         self.multiply(Factors(left, right, plain), into, shapes)
 
     # The steps of the power method, on all matrices

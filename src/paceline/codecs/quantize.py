@@ -42,7 +42,7 @@ class QSGD(MessageCodec):
 
     @property
     def levels(self) -> int:
-        return 2 ** (self.bits - 1) - 1
+        return (1 << self.bits - 1) - 1
 
     def encode(self, tensor: Tensor, seed: int = 0) -> Tensor:
         import torch

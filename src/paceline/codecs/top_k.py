@@ -1,4 +1,4 @@
-"""Top-k sparsification with error feedback: the numbers of largest magnitude are sent, the others are kept.
+"""Top-k sparsification with error feedback: the numbers of largest magnitude are sent, the others wait.
 
 `momentum` is a momentum correction: each rank encodes its velocity (momentum times the last velocity, plus the
 gradient) in place of its gradient, and clears the velocity of numbers that are sent. Give the momentum here, and none

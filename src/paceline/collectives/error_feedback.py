@@ -1,4 +1,4 @@
-"""Error feedback: what a codec does not send of a gradient is kept, and added to the next gradient.
+"""Error feedback: the part of a gradient that a codec does not send is added to the next gradient.
 
 What is sent plus what is kept equals what was to be sent. The kept part is state of the model (`codec_residual`), so
 that checkpoints save it.

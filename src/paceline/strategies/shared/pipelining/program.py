@@ -47,9 +47,12 @@ class Plan:
 class SegmentedStrategy(Strategy):
     """A strategy in which workers hold parts of the model, as its plan defines."""
 
-    replicates: ClassVar[tuple[str, ...]] = ("worker",)
     cuts_model: ClassVar[bool] = True
     holds_parts: ClassVar[bool] = True
+
+    @property
+    def replicates(self) -> Sequence[str]:
+        return ("worker",)
 
     def plan(self, workers: int) -> Plan:
         raise NotImplementedError
