@@ -58,6 +58,9 @@ class AllReduce(Strategy):
     def replicates(self) -> Sequence[str]:
         return () if keeps_residuals(self.codec) else ("worker",)
 
+    def syncs_batch_norm(self, workers: int) -> bool:
+        return True
+
     async def worker(self, ctx: Context) -> None:
         net = coded(ctx, self.codec)
         algorithm = resolve_algorithm(ctx, self.algorithm, self.codec)
