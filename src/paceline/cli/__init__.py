@@ -6,6 +6,7 @@ import typer
 
 from paceline.cli import (
     bench,
+    calibrate,
     check,
     compare,
     cut,
@@ -18,6 +19,7 @@ from paceline.cli import (
     strategies,
     topology,
     train,
+    what_if,
 )
 from paceline.cli.options import Version
 from paceline.cli.ray import CommandWithRay, ScriptCommandWithRay
@@ -37,7 +39,9 @@ app.command("run", cls=ScriptCommandWithRay, context_settings={"allow_interspers
 app.command("compare", cls=CommandWithRay)(compare.compare)
 app.command("report")(report.report)
 app.command("runs")(runs.runs)
+app.command("what-if")(what_if.what_if)
 app.command("export")(export.export)
+app.command("calibrate")(calibrate.calibrate)
 app.command("strategies")(strategies.strategies)
 app.command("bench")(bench.bench)
 app.command("topology")(topology.topology)
