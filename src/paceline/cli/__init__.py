@@ -19,9 +19,10 @@ from paceline.cli import (
     strategies,
     topology,
     train,
+    what_if,
 )
 from paceline.cli.options import Version
-from paceline.cli.ray import CommandWithRay
+from paceline.cli.ray import CommandWithRay, ScriptCommandWithRay
 
 __all__ = ["app", "main"]
 
@@ -34,10 +35,11 @@ app = typer.Typer(
 app.command("new")(new.new)
 app.command("check")(check.check)
 app.command("train", cls=CommandWithRay)(train.train)
-app.command("run", context_settings={"allow_interspersed_args": False})(run.run)
+app.command("run", cls=ScriptCommandWithRay, context_settings={"allow_interspersed_args": False})(run.run)
 app.command("compare", cls=CommandWithRay)(compare.compare)
 app.command("report")(report.report)
 app.command("runs")(runs.runs)
+app.command("what-if")(what_if.what_if)
 app.command("export")(export.export)
 app.command("calibrate")(calibrate.calibrate)
 app.command("strategies")(strategies.strategies)
