@@ -28,6 +28,11 @@ def test_a_strategy_that_cannot_repeat_a_step_is_refused_with_those_that_can(nam
         pl.train(a_task(), name, simulated(4, min_workers=2), steps=2)
 
 
+def test_a_codec_with_residuals_is_refused():
+    with refused("min_workers", bound=has("all-reduce:codec=sign")):
+        pl.train(a_task(), "all-reduce:codec=sign", simulated(4, min_workers=2), steps=2)
+
+
 def test_what_a_run_that_loses_workers_cannot_have_is_refused(tmp_path):
     with refused("min_workers", bound=has("checkpoint")):
         pl.train(a_task(), "all-reduce", simulated(4, min_workers=2), steps=2, checkpoint=tmp_path)

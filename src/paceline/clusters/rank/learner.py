@@ -228,7 +228,7 @@ class Learner(ABC, Generic[R]):
         ctx.outcome.losses.append((batch.step, loss, batch.count))
         if replica.logged:
             ctx.outcome.logged.append((ctx.step, batch.count, replica.logged))
-        if ctx.job.min_workers is not None:  # before the gradient is sent: the step may outlive this rank
+        if ctx.job.min_workers is not None:  # told before the gradient is sent: the rank may die later
             ctx.tell_news()
         return loss
 

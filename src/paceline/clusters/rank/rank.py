@@ -101,7 +101,7 @@ class Rank(ClusterServices):
         self.begun = self.step = job.generations.first
         """First step of this generation."""
         self.complete = self.begun
-        """Number of steps whose update this rank has made."""
+        """Number of updates in which this rank took part."""
         self.position = rank
         """Position among the present workers."""
         self.step_start = None if job.min_workers is None else StepStart()

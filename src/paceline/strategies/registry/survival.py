@@ -11,12 +11,12 @@ from paceline.strategies.registry.table import STRATEGIES, describe
 from paceline.task.task import Task
 
 
-def can_regroup(strategy: Strategy | type[Strategy]) -> bool:
+def can_regroup(strategy: Strategy) -> bool:
     """Return whether the run continues with fewer workers if the cluster has `min_workers`.
 
-    Every worker must hold the whole model after each step: the others then copy it from any of them.
+    Every worker must hold the whole model after each step, and no other state: the others can then copy it.
     """
-    return bool(getattr(strategy, "in_step", False))
+    return bool(getattr(strategy, "in_step", False)) and "worker" in strategy.replicates
 
 
 class Survival(NamedTuple):
@@ -26,12 +26,12 @@ class Survival(NamedTuple):
     regroups: bool
     """With `min_workers`: the loss of any worker."""
     expendable: tuple[str, ...]
-    """Without `min_workers`: roles whose ranks may be lost, except the reporter."""
+    """Roles that may lose ranks without `min_workers`. The reporter may not be lost."""
 
 
 def survivals() -> Iterator[Survival]:
     for name, kind in STRATEGIES.items():
-        yield Survival(name, can_regroup(kind), tuple(kind.expendable))
+        yield Survival(name, kind.in_step and can_regroup(kind()), tuple(kind.expendable))
 
 
 def survival_rows() -> list[str]:
