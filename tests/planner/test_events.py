@@ -47,7 +47,9 @@ MORE = [
 ]
 
 
-@pytest.mark.parametrize("strategy", [*SIMULATED, *(pytest.param(each, marks=pytest.mark.slow) for each in MORE)])
+@pytest.mark.parametrize(
+    "strategy", [*SIMULATED, *(pytest.param(each, marks=pytest.mark.slow) for each in MORE)]
+)
 @pytest.mark.parametrize("words", [{}, {"slow": {1: 2.0}}], ids=["equal", "straggler"])
 def test_a_prediction_is_the_steady_state_of_a_long_simulation(strategy, words):
     where = cluster(**words)

@@ -7,7 +7,7 @@ Prices, operations and shapes of the task are counted once and shared by all sim
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -31,7 +31,7 @@ _GRADIENTS = 16_000
 """Gradients of a simulation that has no steady state, or random times. More would change the mean by about 1 %."""
 _FEWEST_CYCLES, _MOST_CYCLES = 12, 4000
 _EXAMINED = 32
-"""Most workers of which the spans are examined."""
+"""Maximum number of workers with spans that are examined."""
 _COMPUTE = [PARTS.index(COMPUTING), PARTS.index((Kind.CANCELLED,))]
 _UPDATE, _COMMUNICATE = PARTS.index((Kind.UPDATE,)), PARTS.index((Kind.RECEIVE, Kind.SEND))
 

@@ -58,10 +58,10 @@ class TaskFacts:
 
     def __init__(self, task: Task) -> None:
         self.task = task
-        module = task.model
-        self.is_shapes_only = is_on_meta(module)
+        self.is_shapes_only = is_on_meta(task.model)
         """Whether the model has no data, so that it cannot be computed."""
-        self.module = module if self.is_shapes_only else task.build_model(0).to("meta")
+        module: Any = task.model if self.is_shapes_only else task.build_model(0).to("meta")
+        self.module: nn.Module = module
         self.measured = MeasuredTimes()
         self.samples = Samples.of(task, 0)
         self.batches = GlobalBatches.of(task, self.samples, 0)
@@ -235,14 +235,3 @@ def _layer_starts(layers: Layers, module: nn.Module) -> list[int]:
 
 def _line(one: float, two: float) -> tuple[float, float]:
     return 2 * one - two, two - one
-
-
-def stage_bounds(cut: Cut) -> list[tuple[int, int]]:
-    """Return the first part of each stage, and the part after its last one."""
-    found: list[tuple[int, int]] = []
-    for segment, (a, b) in zip(cut.segments, zip(cut.bounds, cut.bounds[1:], strict=False), strict=True):
-        if segment.stage == len(found):
-            found.append((a, b))
-        else:
-            found[-1] = found[-1][0], b
-    return found

@@ -15,11 +15,10 @@ from paceline.costs.devices import Device
 from paceline.costs.prices import Work
 from paceline.model.cutting.cut import Cut
 from paceline.model.holding import Holding, Sharding
-from paceline.planner.facts import Stored, TaskFacts, stage_bounds
+from paceline.planner.facts import Stored, TaskFacts
 from paceline.planner.places import Places
 from paceline.planner.prediction import Parts
-from paceline.schedules.pipeline import ORDERS
-from paceline.schedules.pipeline.timing import ActivationBytes, StageCosts, peak_activations, steady_ends_s
+from paceline.schedules.pipeline.timing import StageCosts, steady_ends_s
 from paceline.strategies.shared.pipelining.program import FINER, Plan
 
 
@@ -61,7 +60,7 @@ class MeshStep:
         return microbatches_of(self.plan, self.places, row_samples(self.facts, self.plan))
 
     @cached_property
-    def _stages(self) -> list[list[Segment]]:
+    def stages(self) -> list[list[Segment]]:
         stages: list[list[Segment]] = [[] for _ in range(self.cut.segments[-1].stage + 1)]
         for segment in self.cut.segments:
             stages[segment.stage].append(segment)
@@ -76,7 +75,7 @@ class MeshStep:
     def _pass(self, work: Work, stage: int) -> PassCost:
         """Return the cost of a pass through a stage."""
         compute_s = communicate_s = 0.0
-        for segment in self._stages[stage]:
+        for segment in self.stages[stage]:
             costs = segment.flops, segment.moved_bytes, segment.launches, segment.values_out
             exchange_s = self._exchange_s(work, segment)
             key = work, *costs, segment.reductions, segment.gradient_reductions, exchange_s
@@ -99,7 +98,7 @@ class MeshStep:
         gather_s, scatter_s = [0.0] * len(self.cut.segments), [0.0] * len(self.cut.segments)
         places, groups = self.places, self.places.data_groups()
         for rank in range(places.stages if self.plan.zero > 1 else 0):
-            members, holding = places.data_members(rank), self._holding(rank)
+            members, holding = places.data_members(rank), self.holding(rank)
             for unit in holding.units:
                 seconds = places.ring_s(members, unit.length * holding.layout.dtype.itemsize, 1, groups)
                 scatter_s[unit.group.users[0]] += seconds
@@ -137,7 +136,7 @@ class MeshStep:
     @cached_property
     def _passes(self) -> dict[Work, list[PassCost]]:
         works = (Work.FORWARD, Work.BACKWARD, Work.INPUTS, Work.WEIGHTS)
-        return {work: [self._pass(work, stage) for stage in range(len(self._stages))] for work in works}
+        return {work: [self._pass(work, stage) for stage in range(len(self.stages))] for work in works}
 
     def parts(self) -> Parts:
         """Return the parts of the seconds of a step."""
@@ -148,7 +147,7 @@ class MeshStep:
             seconds[Work.BACKWARD],
             seconds[Work.INPUTS],
             seconds[Work.WEIGHTS],
-            [self._onward(stage) for stage in range(len(self._stages))],
+            [self._onward(stage) for stage in range(len(self.stages))],
         )
         ends_s = steady_ends_s(self.plan.order, self.microbatches, chunks, ranks, costs)
         sums_s, updates_s = zip(*(self._update(rank) for rank in range(ranks)), strict=True)
@@ -173,19 +172,19 @@ class MeshStep:
         )
 
     def _onward(self, stage: int) -> tuple[float, float]:
-        if stage + 1 == len(self._stages) or self.places.stages == 1:
+        if stage + 1 == len(self.stages) or self.places.stages == 1:
             return 0.0, 0.0
-        last = self._stages[stage][-1]
+        last = self.stages[stage][-1]
         _, lengths = rings_of(last.values_out, last.reductions, self.places.tensor)
         return self.places.between_stages(stage % self.places.stages, sum(lengths) * self.samples)
 
     def _held(self, rank: int) -> list[int]:
-        stages = range(rank, len(self._stages), self.places.stages)
-        return [segment.number for stage in stages for segment in self._stages[stage]]
+        stages = range(rank, len(self.stages), self.places.stages)
+        return [segment.number for stage in stages for segment in self.stages[stage]]
 
     def _update(self, rank: int) -> tuple[float, float]:
         """Return the seconds in which a rank sums its gradients, and in which it updates its parameters."""
-        holding = self._holding(rank)
+        holding = self.holding(rank)
         itemsize, places, data = holding.layout.dtype.itemsize, self.places, self.plan.data
         sum_s = self._tied_s(rank)
         if self.plan.zero > 1:
@@ -214,36 +213,11 @@ class MeshStep:
             seconds += self.places.ring_s(holders, count * shape.itemsize, 2, self.places.tensor)
         return seconds
 
-    # Memory
-
-    def memory_bytes(self) -> int:
-        """Return the bytes of the rank that needs the most."""
-        return max(self._rank_bytes(rank) for rank in range(self.places.stages))
-
-    def _holding(self, rank: int) -> Holding:
+    def holding(self, rank: int) -> Holding:
         shapes, held = self.facts.shapes, self._held(rank)
         if self.plan.zero < 2:
             return shapes.part(self.cut, held).holding
         return shapes.sharded(self.cut, held, Sharding(self.plan.data, 0, self.plan.zero == 3)).holding
-
-    def _rank_bytes(self, rank: int) -> int:
-        shapes, holding = self.facts.shapes, self._holding(rank)
-        shards = holding.split(self.plan.data, elementwise=True) if self.plan.zero == 1 else None
-        optimizer = holding.optimizer_bytes(
-            shapes.holding.layout, shapes.memory.optimizer_state(), shards[0] if shards else None
-        )
-        units = max((holding.unit_bytes(place) for place in range(len(holding.units))), default=0)
-        units *= self.plan.zero == 3  # one unit is gathered at a time
-        fixed = holding.parameter_bytes + holding.gradient_bytes + optimizer + units
-        return round(fixed + self._activation_bytes(rank))
-
-    def _activation_bytes(self, rank: int) -> float:
-        bounds, ranks = stage_bounds(self.cut), self.places.stages
-        micro = min(self.microbatches, 4 * ranks)  # more do not change the peak, except in GPipe
-        micro = self.microbatches if self.plan.order == "gpipe" else micro
-        actions = ORDERS[self.plan.order](rank, ranks, micro, self.plan.chunks)
-        stages = range(rank, len(bounds), ranks)
-        return peak_activations(actions, [self._stage_bytes(stage, bounds[stage]) for stage in stages])
 
     @cached_property
     def segment_activations(self) -> list[SegmentBytes]:
@@ -256,14 +230,6 @@ class MeshStep:
             )
             found.append(SegmentBytes(*sums))
         return found
-
-    def _stage_bytes(self, stage: int, bounds: tuple[int, int]) -> ActivationBytes:
-        own = self.stored[slice(*bounds)]
-        if not self.facts.task.recompute:
-            return ActivationBytes(sum(_at(each.kept, self.samples) for each in own))
-        segments = [self.segment_activations[segment.number] for segment in self._stages[stage]]
-        made = [each.made for each in segments]
-        return ActivationBytes(sum(each.given for each in segments), sum(made), max(made))
 
 
 def _at(line: tuple[float, float], samples: float) -> float:

@@ -14,6 +14,7 @@ from paceline.errors import ConfigurationError
 from paceline.planner.events import simulated_parts
 from paceline.planner.facts import TaskFacts, facts_of
 from paceline.planner.mesh import mesh_steps
+from paceline.planner.mesh_memory import MeshMemory
 from paceline.planner.places import Places
 from paceline.planner.prediction import Parts, Prediction
 from paceline.planner.replicas import replicas_parts
@@ -59,7 +60,7 @@ def _checked(cluster: object) -> Simulated:
 
 
 def mesh_parts(facts: TaskFacts, strategy: Strategy, cluster: Simulated) -> tuple[Parts, int] | None:
-    """Return the parts of a step of a mesh, and the peak memory. None if the strategy or the cluster needs a simulation.
+    """Return the parts of a step of a mesh, and the peak memory. None if it must be simulated.
 
     The samples of a row may not be a multiple of the micro-batches. Then the means of larger and smaller ones count.
     """
@@ -74,7 +75,9 @@ def mesh_parts(facts: TaskFacts, strategy: Strategy, cluster: Simulated) -> tupl
         sharded = [(ShardedStep(step, strategy.stage == 3), share) for step, share in steps]
         return Parts.mean([(each.parts(), share) for each, share in sharded]), sharded[0][0].memory_bytes()
     steps = mesh_steps(facts, plan, places, cluster.device)
-    return Parts.mean([(step.parts(), share) for step, share in steps]), steps[0][0].memory_bytes()
+    return Parts.mean([(step.parts(), share) for step, share in steps]), MeshMemory(
+        steps[0][0]
+    ).largest_bytes()
 
 
 def _stages(facts: TaskFacts, plan: Plan, workers: int) -> int:

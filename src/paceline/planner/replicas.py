@@ -70,7 +70,8 @@ class Replicas:
         drawn = [
             [price.seconds(Work.GRADIENT, 0, count) for _ in range(steps * period)] for price, count in ranks
         ]
-        return np.array(drawn).reshape(workers, steps, period).sum(axis=2).T
+        seconds: Floats = np.array(drawn).reshape(workers, steps, period).sum(axis=2).T
+        return seconds
 
     def _fixed_s(self, ranks: Sequence[tuple[Price, int]]) -> list[float]:
         """Return the seconds of a gradient of each rank. Ranks with equal prices compute the same."""

@@ -30,7 +30,7 @@ class _Pass(NamedTuple):
 
 @dataclass(frozen=True)
 class ShardedStep:
-    """A step of ranks that share all segments of `step`, whose mesh has one stage."""
+    """A step of ranks that share all segments of `step`. Its mesh has one stage."""
 
     step: MeshStep
     frees_parameters: bool

@@ -24,8 +24,8 @@ def steady_step_s(
     """Return the seconds of an update in the steady state.
 
     `simulate(updates)` returns when each update ended. `cycle` is the number of updates of a cycle. The simulation has
-    the first number of `cycles`, then the next one, until the last cycles are equal. If none are, or if cycles vary, the
-    mean of the later cycles counts.
+    the first number of `cycles`, then the next one, until the last cycles are equal. If none are, or if cycles vary,
+    the mean of the later cycles counts.
     """
     lengths_s = np.zeros(0)
     for count in cycles:

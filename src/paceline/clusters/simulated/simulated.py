@@ -23,12 +23,12 @@ from paceline.clusters.base.threads import computing_threads
 from paceline.clusters.rank.checkpoint_writer import prepare_all
 from paceline.clusters.rank.failures import failure_of, with_holds
 from paceline.clusters.rank.loss_trial import request_trial
-from paceline.clusters.simulated.context import SharedData, SimulatedContext, World
+from paceline.clusters.simulated.context import SimulatedContext, World
 from paceline.clusters.simulated.fault_injector import FaultInjector
 from paceline.clusters.simulated.faulty_network import LossyNetwork
 from paceline.clusters.simulated.gradient_timer import GradientTimer, MeasuredTimes
 from paceline.clusters.simulated.kernel import Kernel
-from paceline.clusters.simulated.models import KnownModel, counted_prices, replicas_of, whole_replica
+from paceline.clusters.simulated.models import KnownModel, counted_prices, replicas_of, shared_data, whole_replica
 from paceline.clusters.simulated.network import Network
 from paceline.clusters.simulated.pass_timer import PassTimer
 from paceline.clusters.simulated.process import Process
@@ -85,11 +85,9 @@ class Simulated(Cluster):
     """Compute device of each rank: one of `pl.devices`, or its name. Its speed gives the time of counted
     operations."""
     card: str | float | None = None
-    """Bandwidth of the network card of a host, such as "800Gbps". The ranks of the host share it for messages to other
-    hosts. None if cards are never a bottleneck."""
+    """Bandwidth of a host's network card, such as "800Gbps", for messages to other hosts. None if it is unlimited."""
     oversubscription: float = 1.0
-    """Bandwidth of all hosts together, divided by that of the switch between them. With 2.0, messages take twice as
-    long if all hosts send."""
+    """Bandwidth of all hosts divided by the switch's bandwidth: 2.0 takes twice as long if all hosts send."""
     order: str = "block"
     """Order of the ranks on the hosts: "block" fills one host after the other, "cyclic" deals ranks out in turn."""
 
@@ -241,7 +239,7 @@ class Simulated(Cluster):
             shares_memory=self.link == SHARED_MEMORY,
             pricing=self._pricing(job, samples, batches),
             stragglers=self.stragglers,
-            data=_shared_data(job, samples, batches),
+            data=shared_data(job, samples, batches),
             samples=samples if real else None,
             test_samples=Samples.of_test(task) if task and real else None,
             last_step=job.steps,
@@ -302,9 +300,3 @@ def measuring_once(cluster: Cluster) -> Cluster:
     if not isinstance(cluster, Simulated) or not cluster.measures:
         return cluster
     return dataclasses.replace(cluster, measured=MeasuredTimes())
-
-
-def _shared_data(job: Job, samples: Samples | None, batches: GlobalBatches | None) -> SharedData | None:
-    if job.task is None or samples is None or batches is None:
-        return None
-    return SharedData(samples, batches, job.workers, len(job.task.turns) or 1)
