@@ -252,7 +252,7 @@ def mesh_steps(
     """Cut the model as the strategy does. Return its step with the larger and with the smaller micro-batches, and the
     share of each: the samples of a row may not be a multiple of the micro-batches.
 
-    `finer` is the number of segments of a stage. None for that of a mesh.
+    `finer` is the number of segments of a stage. None for the default of a mesh.
     """
     layers, stored = facts.layers(plan.tensor, sequence=plan.sequence and plan.tensor > 1)
     if finer is None and plan.zero > 1:

@@ -28,7 +28,13 @@ from paceline.clusters.simulated.fault_injector import FaultInjector
 from paceline.clusters.simulated.faulty_network import LossyNetwork
 from paceline.clusters.simulated.gradient_timer import GradientTimer, MeasuredTimes
 from paceline.clusters.simulated.kernel import Kernel
-from paceline.clusters.simulated.models import KnownModel, counted_prices, replicas_of, shared_data, whole_replica
+from paceline.clusters.simulated.models import (
+    KnownModel,
+    counted_prices,
+    replicas_of,
+    shared_data,
+    whole_replica,
+)
 from paceline.clusters.simulated.network import Network
 from paceline.clusters.simulated.pass_timer import PassTimer
 from paceline.clusters.simulated.process import Process
