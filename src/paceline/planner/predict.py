@@ -7,7 +7,7 @@ simulations do. It does not simulate every rank: the rows of a mesh do the same,
 from __future__ import annotations
 
 from paceline.clusters.base.job import Cluster
-from paceline.clusters.simulated.simulated import SHARED_MEMORY, Simulated
+from paceline.clusters.simulated.simulated import Simulated
 from paceline.context import Strategy
 from paceline.costs.devices import Device
 from paceline.errors import ConfigurationError
@@ -17,6 +17,7 @@ from paceline.planner.mesh import mesh_steps
 from paceline.planner.mesh_memory import MeshMemory
 from paceline.planner.places import Places
 from paceline.planner.prediction import Parts, Prediction
+from paceline.planner.prices import needs_simulation
 from paceline.planner.replicas import replicas_parts
 from paceline.planner.sharded import ShardedStep
 from paceline.strategies.registry.table import parse
@@ -65,9 +66,9 @@ def mesh_parts(facts: TaskFacts, strategy: Strategy, cluster: Simulated) -> tupl
     The samples of a row may not be a multiple of the micro-batches. Then the means of larger and smaller ones count.
     """
     plan = _plan_of(facts, strategy, cluster.workers)
-    if plan is None or not isinstance(cluster.device, Device) or cluster.link == SHARED_MEMORY:
+    if plan is None or not isinstance(cluster.device, Device) or needs_simulation(cluster):
         return None
-    if cluster.slow or cluster.delay is not None or cluster.slow_links:
+    if cluster.slow or cluster.delay is not None:
         return None
     places = Places(cluster, plan.data, _stages(facts, plan, cluster.workers), plan.tensor)
     if isinstance(strategy, Zero):

@@ -5,9 +5,11 @@ from __future__ import annotations
 from paceline.clusters.base.checks import share_of_cores
 from paceline.clusters.base.job import Job
 from paceline.clusters.base.threads import computing_threads
+from paceline.clusters.simulated.calibrated import calibrated_costs
 from paceline.clusters.simulated.gradient_timer import GradientTimer
 from paceline.clusters.simulated.models import whole_replica
 from paceline.clusters.simulated.simulated import Simulated
+from paceline.costs.calibration import SHARED_MEMORY
 from paceline.costs.counted import Counted
 from paceline.costs.devices import device_of
 from paceline.costs.prices import Given, Pricing
@@ -23,18 +25,26 @@ def pricing_of(facts: TaskFacts, cluster: Simulated) -> Pricing:
         return Given(cluster.compute)
     if cluster.device is not None:
         return Counted(device_of(cluster.device), lambda: facts.operations, bool(facts.task.recompute))
-    return _measured(facts, cluster)
-
-
-def _measured(facts: TaskFacts, cluster: Simulated) -> Pricing:
-    """Measure gradients on this machine once for each task, or use the times that the cluster shares."""
     if facts.is_shapes_only:
         remedy = "write pl.Simulated(workers=8, device=pl.devices.A100, …)"
         raise ConfigurationError("cluster", "needs a device for a model of shapes only", cluster, remedy)
-    job = Job(strategy=Single(), roles=("worker",), seed=0, task=facts.task)
+    job = Job(strategy=Single(), roles=("worker",) * cluster.workers, seed=0, task=facts.task)
+    return calibrated_costs(cluster, job) or _measured(facts, cluster, job)
+
+
+def _measured(facts: TaskFacts, cluster: Simulated, job: Job) -> Pricing:
+    """Measure gradients on this machine once for each task, or use the times that the cluster shares."""
     timer = GradientTimer(lambda: whole_replica(job), facts.samples, facts.batches, cluster.workers)
     with computing_threads(cluster.threads or share_of_cores(cluster.workers)):
         return (cluster.measured or facts.measured).of(timer)
+
+
+def needs_simulation(cluster: Simulated) -> bool:
+    """Return whether ranks or messages have costs that only the event simulation computes."""
+    links = (cluster.between, cluster.memory)
+    shares_memory = cluster.link == SHARED_MEMORY
+    special = shares_memory or bool(cluster.slow_links) or any(link.message_s for link in links)
+    return special or cluster.calibration is not None
 
 
 def is_random(cluster: Simulated) -> bool:

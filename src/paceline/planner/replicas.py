@@ -16,14 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.clusters.rank.rank import DELAY_STREAM
-from paceline.clusters.simulated.simulated import SHARED_MEMORY, Simulated
+from paceline.clusters.simulated.simulated import Simulated
 from paceline.context import Strategy
 from paceline.costs.prices import Price, Work, ready_shares
 from paceline.model.buckets import Buckets
 from paceline.planner.facts import TaskFacts
 from paceline.planner.places import Places, chosen_algorithm
 from paceline.planner.prediction import Parts
-from paceline.planner.prices import is_random, pricing_of
+from paceline.planner.prices import is_random, needs_simulation, pricing_of
 from paceline.strategies.all_reduce import AllReduce
 from paceline.strategies.diloco import DiLoCo
 from paceline.strategies.local_sgd import LocalSGD
@@ -115,7 +115,7 @@ class Replicas:
 def replicas_parts(facts: TaskFacts, strategy: Strategy, cluster: Simulated) -> tuple[Parts, int] | None:
     """Return the parts of a step, and the peak memory. None if the strategy or the cluster needs a simulation."""
     known = _KNOWN.get(type(strategy))
-    if known is None or cluster.link == SHARED_MEMORY or cluster.slow_links:
+    if known is None or needs_simulation(cluster):
         return None
     if cluster.workers <= _SMALL and len(facts.shapes.buffers):
         return None

@@ -9,7 +9,6 @@ from typing import Any
 from torch import nn
 
 from paceline.clusters.base.job import Job
-from paceline.clusters.simulated.context import SharedData
 from paceline.costs.counted import Counted, Operations
 from paceline.costs.devices import Device
 from paceline.costs.prices import Pricing
@@ -72,10 +71,3 @@ def count_operations(job: Job, samples: Samples, batches: GlobalBatches) -> Oper
     few = without_data(few_samples(samples, batches.slice(0, 0, 1)))
     count = count_model(job.task, build_model(job).to("meta"), few)
     return Operations(count.flops, count.moved_bytes, count.launches)
-
-
-def shared_data(job: Job, samples: Samples | None, batches: GlobalBatches | None) -> SharedData | None:
-    """Return the training data that all ranks share. None if the job has no task."""
-    if job.task is None or samples is None or batches is None:
-        return None
-    return SharedData(samples, batches, job.workers, len(job.task.turns) or 1)
