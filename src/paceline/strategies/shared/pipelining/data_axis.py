@@ -6,16 +6,23 @@ also of the gradients (stage 2) and of the parameters (stage 3).
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 from paceline.collectives import all_gather, all_reduce, choose_algorithm, reduce_scatter
+from paceline.collectives.coded import coded
 from paceline.context import Context, Net
+from paceline.strategies.shared.codec import algorithm_for
 from paceline.strategies.shared.sharding.exchange import Exchange
 
 
 class DataAxis(Protocol):
     """The update by ranks that hold the same segments."""
+
+    @property
+    def codec(self) -> str:
+        """Encoding of the gradients that these ranks sum."""
+        ...
 
     @property
     def shared_by(self) -> Net | None:
@@ -31,8 +38,11 @@ class DataAxis(Protocol):
         """Sum the gradients over these ranks."""
         ...
 
-    async def apply(self, norm: Callable[[], Awaitable[float]]) -> None:
-        """Update the parameters, so that every rank has the new ones. `norm` returns the global gradient norm."""
+    async def apply(self, norm: Callable[[], Awaitable[float]], split: Sequence[Net]) -> None:
+        """Update the parameters, so that every rank has the new ones.
+
+        `norm` and `split` are as in `ctx.model.apply`.
+        """
         ...
 
 
@@ -41,12 +51,14 @@ class Copies:
 
     shared_by = None
 
-    def __init__(self, ctx: Context, net: Net, algorithm: str) -> None:
+    def __init__(self, ctx: Context, net: Net, algorithm: str, codec: str = "none") -> None:
         self._model = ctx.model
-        self._net = net
+        self.codec = codec
+        self._net = coded(ctx, codec, net)
         if algorithm == "auto":
             gradient = ctx.model.gradient
-            algorithm = choose_algorithm(net, gradient.numel() * gradient.itemsize, for_run=True)
+            chosen = choose_algorithm(net, gradient.numel() * gradient.itemsize, for_run=True)
+            algorithm = algorithm_for(codec, chosen)
         self._algorithm = algorithm
 
     @property
@@ -57,12 +69,14 @@ class Copies:
         if self._net.size > 1 and self._model.gradient.numel():
             await all_reduce(self._net, self._model.gradient, self._algorithm)
 
-    async def apply(self, norm: Callable[[], Awaitable[float]]) -> None:
-        await self._model.apply(norm=norm)
+    async def apply(self, norm: Callable[[], Awaitable[float]], split: Sequence[Net]) -> None:
+        await self._model.apply(norm=norm, split=split)
 
 
 class SharedUpdates:
     """ZeRO stage 1: each rank sums and updates one shard, and sends it to the others."""
+
+    codec = "none"
 
     def __init__(self, ctx: Context, net: Net) -> None:
         self._model = ctx.model
@@ -76,14 +90,16 @@ class SharedUpdates:
     async def sum(self) -> None:
         await reduce_scatter(self.shared_by, self._model.gradient, parts=self._shards)
 
-    async def apply(self, norm: Callable[[], Awaitable[float]]) -> None:
-        await self._model.apply(self.own, norm=norm)
+    async def apply(self, norm: Callable[[], Awaitable[float]], split: Sequence[Net]) -> None:
+        await self._model.apply(self.own, norm=norm, split=split)
         await all_gather(self.shared_by, self._model.parameters, parts=self._shards)
 
 
 class ShardedMeshUpdate:
     """ZeRO stages 2 and 3: each rank holds a shard of every segment. Gradients are summed during the backward pass.
     ZeRO stages 2 and 3: each rank holds a shard of every segment. Gradients are summed during the backward pass."""
+
+    codec = "none"
 
     def __init__(self, ctx: Context, net: Net, exchange: Exchange) -> None:
         self._model = ctx.model
@@ -97,6 +113,6 @@ class ShardedMeshUpdate:
     async def sum(self) -> None:
         pass
 
-    async def apply(self, norm: Callable[[], Awaitable[float]]) -> None:
-        await self._model.apply(norm=norm)
+    async def apply(self, norm: Callable[[], Awaitable[float]], split: Sequence[Net]) -> None:
+        await self._model.apply(norm=norm, split=split)
         await self._exchange.updated()

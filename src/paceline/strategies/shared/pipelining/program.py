@@ -40,14 +40,19 @@ class Plan:
     zero: int = 0
     algorithm: str = "auto"
     """All-reduce algorithm for gradients along the data axis."""
+    codec: str = "none"
+    """Encoding of gradients along the data axis."""
 
 
 class SegmentedStrategy(Strategy):
     """A strategy in which workers hold parts of the model, as its plan defines."""
 
-    replicates: ClassVar[tuple[str, ...]] = ("worker",)
     cuts_model: ClassVar[bool] = True
     holds_parts: ClassVar[bool] = True
+
+    @property
+    def replicates(self) -> Sequence[str]:
+        return ("worker",)
 
     def plan(self, workers: int) -> Plan:
         raise NotImplementedError
@@ -97,10 +102,10 @@ class _Rank:
         held = held_segments(segments, self._net.size)
         self._segments, data = self._hold(held[self._net.rank])
         self._stage = Stage(ctx, self._net, plan.chunks, self._segments)
-        once = (
-            self._tensor if plan.zero < 2 else None
-        )  # with ZeRO stages 2 and 3 gradients are summed by segment
-        self._update = MeshUpdate(ctx, row, self._net, segments, held, data, once)
+        # With ZeRO 2 and 3 partial gradients are summed by segment.
+        self._update = MeshUpdate(
+            ctx, row, self._net, segments, held, data, self._tensor, sums_partial=plan.zero < 2
+        )
 
     def _hold(self, own: Sequence[int]) -> tuple[Segments, DataAxis]:
         ctx, group, zero = self._ctx, self._group, self._plan.zero
@@ -111,7 +116,7 @@ class _Rank:
         segments = Segments(stages, self._cut, tensor)
         if zero == 1 and group.size > 1:
             return segments, SharedUpdates(ctx, group)
-        return segments, Copies(ctx, group, self._plan.algorithm)
+        return segments, Copies(ctx, group, self._plan.algorithm, self._plan.codec)
 
     def _share(self, own: Sequence[int], *, frees_parameters: bool) -> tuple[Segments, DataAxis]:
         ctx, group, tensor = self._ctx, self._group, self._tensor
