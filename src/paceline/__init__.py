@@ -35,6 +35,8 @@ if TYPE_CHECKING:
         shard,
         workers,
     )
+    from paceline.planner.plan import Plan
+    from paceline.planner.planning import plan
     from paceline.planner.predict import predict
     from paceline.planner.prediction import Prediction
     from paceline.programs import run_program
@@ -53,6 +55,7 @@ __all__ = [
     "Link",
     "Local",
     "PacelineError",
+    "Plan",
     "Prediction",
     "Proof",
     "Ray",
@@ -72,6 +75,7 @@ __all__ = [
     "load_task",
     "log",
     "models",
+    "plan",
     "predict",
     "prepare",
     "print",
@@ -94,6 +98,7 @@ _HOMES = {
     "Link": "paceline.costs",
     "Local": "paceline.clusters.local.local",
     "PacelineError": "paceline.errors",
+    "Plan": "paceline.planner.plan",
     "Prediction": "paceline.planner.prediction",
     "Proof": "paceline.analysis.comparison.proof",
     "Ray": "paceline.clusters.ray.ray",
@@ -109,6 +114,7 @@ _HOMES = {
     "load_cluster": "paceline.costs.description_files",
     "load_task": "paceline.task.files",
     "log": "paceline.loop.prepare",
+    "plan": "paceline.planner.planning",
     "predict": "paceline.planner.predict",
     "prepare": "paceline.loop.prepare",
     "print": "paceline.loop.prepare",

@@ -22,6 +22,7 @@ from paceline.context import Batch, Context, Strategy
 from paceline.errors import ConfigurationError, UnknownNameError
 from paceline.strategies.all_reduce import resolve_algorithm
 from paceline.strategies.shared.buffers import follow_buffers
+from paceline.strategies.shared.search_space import tried
 
 AVERAGES = ("parameters", "parameters+momentum")
 
@@ -30,7 +31,10 @@ AVERAGES = ("parameters", "parameters+momentum")
 class LocalSGD(Strategy):
     """Workers take several local steps, then average their parameters."""
 
-    period: int = field(default=8, metadata={"help": "local steps between two averages (H)"})
+    period: int = field(
+        default=8,
+        metadata={"help": "local steps between two averages (H)", "tries": tried(2, 4, 8, 16, leads=True)},
+    )
     averages: str = field(
         default="parameters", metadata={"help": f"what is averaged: {' or '.join(AVERAGES)}"}
     )

@@ -25,6 +25,7 @@ from paceline.errors import ConfigurationError, UnknownNameError
 from paceline.strategies.shared.push_pull.policy import Policy
 from paceline.strategies.shared.push_pull.server import Coordinator, Follower
 from paceline.strategies.shared.push_pull.worker import Worker
+from paceline.strategies.shared.search_space import Tried, server_counts, tried
 
 PLACEMENTS = ("servers", "worker", "all")
 
@@ -37,11 +38,15 @@ class ParameterServer(Strategy):
     # At a checkpoint the first server fetches the others' shards, and every worker has pulled.
     replicates: ClassVar[tuple[str, ...]] = ("worker", "server", "serving_worker")
 
-    servers: int = field(default=1, metadata={"help": "server nodes, each with a shard of the parameters"})
+    servers: int = field(
+        default=1,
+        metadata={"help": "server nodes, each with a shard of the parameters", "tries": Tried(server_counts)},
+    )
     placement: str = field(
         default="servers",
         metadata={
-            "help": "where servers run: servers (separate nodes), worker (the first worker), all (each worker)"
+            "help": "where servers run: servers (separate nodes), worker (the first worker), all (each worker)",
+            "tries": tried({"placement": "all", "servers": 1}, {"placement": "worker", "servers": 1}),
         },
     )
     staleness_aware: bool = field(
