@@ -7,7 +7,7 @@ PacelineError
 ├── TaskError                      the user's task file or factory failed
 ├── SaveError                      a run or a page could not be written; also an OSError
 └── RunError                       a run failed
-    ├── WorkerError                the user's code raised on one rank
+    ├── WorkerError                the user's code raised an error on one rank
     │   └── OutOfMemoryError       a rank ran out of memory
     ├── LossNotFiniteError         a loss became NaN or infinite
     ├── GradientNotFiniteError     a gradient became NaN or infinite, but the loss is finite
@@ -82,7 +82,7 @@ class DamagedError(ConfigurationError):
 
 
 class TaskError(PacelineError):
-    """An error while loading or building the user's task. The message has the user's own traceback."""
+    """An error while loading or building the user's task. The message contains the user's traceback."""
 
     code = "PL-020"
 
@@ -156,10 +156,11 @@ class OutOfMemoryError(WorkerError):
         self.wanted = wanted
 
     def __str__(self) -> str:
-        wanted = f": {self.wanted} more could not be had" if self.wanted else ""
+        wanted = f": could not allocate {self.wanted}" if self.wanted else ""
         return (
-            f"{self.who(self.rank)} has not enough memory in step {self.step}{wanted}; with zero:stage=3 or pipeline "
-            f"each worker holds less, and smaller batches or Task(accumulate=…) need less\n{self.traceback.rstrip()}"
+            f"{self.who(self.rank)} is out of memory in step {self.step}{wanted}; each worker needs less memory "
+            f"with zero:stage=3 or pipeline, with smaller batches, or with Task(accumulate=…)\n"
+            f"{self.traceback.rstrip()}"
         )
 
 
@@ -196,13 +197,13 @@ class GradientNotFiniteError(RunError):
     def __str__(self) -> str:
         return (
             f"the gradient of {self.parameter} is not finite on {self.who(self.rank)} in step {self.step}, though the "
-            "loss is; look in that layer and those after it for a square root, a logarithm or a division at zero, or "
-            "for a backward of your own"
+            "loss is; look in this layer and the following ones for a square root, a logarithm or a division at "
+            "zero, or for a custom backward"
         )
 
 
 class PeerLost(RunError):  # noqa: N818  (a strategy may catch it and go on: an event more than an error)
-    """A rank that died, or its host did. Raised at the await points of the ranks that wait for it."""
+    """A rank that died, alone or with its host. Raised at the await points of ranks that wait for it."""
 
     code = "PL-035"
 
@@ -235,8 +236,8 @@ class EarlyEndError(RunError):
     def __str__(self) -> str:
         return (
             f"the loop of rank {self.rank} ended after {self.steps} steps, but rank {self.waiting} is in step "
-            f"{self.waiting_steps}; every rank must call optimizer.step() equally often: break out of the loop on all "
-            "ranks, or choose an asynchronous strategy"
+            f"{self.waiting_steps}; every rank must call optimizer.step() the same number of times: break out of the "
+            "loop on all ranks, or choose an asynchronous strategy"
         )
 
 
@@ -265,7 +266,7 @@ class DeadlineError(RunError):
         text = f"{who} waited {self.deadline_s:g} s in {self.operation} for {awaited}"
         if self.view:
             text += f"; {self.view}"
-        return f"{text}; if that is ordinary here, raise deadline_s of the cluster"
+        return f"{text}; if such waits are normal here, increase deadline_s of the cluster"
 
 
 class DeadlockError(RunError):
@@ -315,7 +316,7 @@ class FrameError(RunError):
 
 
 class Cancelled(BaseException):
-    """Unwinds a cancelled computation. A BaseException, so that a user's `except Exception` does not catch it."""
+    """Ends a cancelled computation. It is a BaseException, so that a user's `except Exception` does not catch it."""
 
 
 def _last_line(text: str) -> str:

@@ -51,7 +51,7 @@ VARIANTS = {
         "local-sgd:period=2",
         "local-sgd:period=3,averages=parameters+momentum,post_local=1",
     ],
-    "diloco": ["diloco:period=2"],
+    "diloco": ["diloco:period=2", "diloco:period=3,fragments=2,delay=2,mix=0.5"],
     "pipeline": [
         "pipeline",
         "pipeline:order=gpipe,microbatches=3",

@@ -1,7 +1,7 @@
 """Separates waiting from communication where a library does both in one call.
 
-An all-reduce cannot complete before the last rank has entered it. The ranks share one clock, so the time of a call
-until then is waiting for that rank, and the rest is communication.
+An all-reduce cannot complete before the last rank has entered it. The ranks share one clock. So the part of a call
+before that moment is waiting, and the rest is communication.
 """
 
 from __future__ import annotations

@@ -9,17 +9,17 @@ Measures for a fair comparison:
 - DDP averages over ranks. The loss is multiplied by `workers * count / total`, so that the mean is over samples and the
   weights are those of `single`. A rank with an empty slice must still take part: it computes the gradient of one sample
   and multiplies it by 0.
-- A straggler has the same delay as with Paceline's strategies. After computing all its gradients it sleeps, in a
-  communication hook, before it passes on the last bucket. DDP can reduce the earlier buckets meanwhile. Paceline's
-  strategies delay all of them.
+- A straggler has the same delay as with Paceline's strategies. After it has computed all its gradients, it sleeps
+in a communication hook before the last bucket. DDP can reduce the earlier buckets meanwhile. Paceline's strategies
+delay all buckets.
 - Other ranks have no such hook: DDP calls Gloo directly and uses no extra memory. The only addition is one reading of
   the clock before each gradient, about a microsecond.
 - The process group is initialized, and DDP is built, before the run's clock starts.
 
-In the trace, `compute` lasts until a rank has passed on its last gradient, even if DDP sends data meanwhile. From then
-until the end of backward, the rank first waits for the last rank (`wait`, for that rank), then for the sum
-(`receive`). Bytes sent are computed, not counted: 2 n (p-1)/p for each step and rank, by Gloo's ring algorithm, without
-buffers. The number of messages is unknown and given as 0.
+In the trace, `compute` lasts until a rank has passed on its last gradient, even if DDP sends data meanwhile. After
+that, until the end of backward, the rank first waits for the slowest rank (`wait`), then for the sum (`receive`).
+Bytes sent are computed, not counted: 2 n (p-1)/p for each step and rank, by Gloo's ring algorithm, without buffers.
+The number of messages is unknown and given as 0.
 
 Source: Li et al., "PyTorch Distributed: Experiences on Accelerating Data Parallel Training", VLDB 2020.
 """
@@ -59,7 +59,7 @@ from paceline.trace import Kind
 from paceline.training import train
 
 NAME = "ddp"
-_GRACE_S = 2.0  # time for the driver to find out which rank Gloo has lost
+_GRACE_S = 2.0  # time for the driver to determine which rank Gloo has lost
 
 
 def train_with_ddp(
@@ -76,8 +76,8 @@ def train_with_ddp(
 ) -> Run:
     """Train a task's model with DistributedDataParallel. The other arguments are as in `pl.train`.
 
-    `run.strategy` is "ddp". If some parameters have no gradient in some steps, set `find_unused_parameters`, as with
-    DDP itself. It costs time.
+    `run.strategy` is "ddp". If some parameters have no gradient in some steps, set `find_unused_parameters`, as
+    with DDP itself. This option takes time.
     """
     where = Local() if cluster is None else cluster
     _check_cluster(where)
@@ -165,7 +165,7 @@ def _join(ctx: ProcessContext, settings: Ddp) -> None:
 
 
 def _start_clocks(ctx: ProcessContext) -> None:
-    """Start the run's clock at the same instant on all ranks: they share the machine's monotonic clock."""
+    """Start the run's clock at the same time on all ranks, which share the machine's monotonic clock."""
     dist: Any = importlib.import_module("torch.distributed")
     dist.barrier()
     start_s = torch.tensor([time.monotonic()], dtype=torch.float64)
@@ -234,7 +234,10 @@ class _Trainer:
             return loss_of(self._task, self._model, content)
 
     def _after_buffers(self, module: nn.Module, _inputs: Any) -> None:
-        """Record DDP's broadcast of rank 0's buffers. It is not computing, so a straggler's slowdown does not apply."""
+        """Record DDP's broadcast of rank 0's buffers.
+
+        It is not computing, so a straggler's slowdown does not apply.
+        """
         if module.training:  # not in evaluation
             self._ctx.span(Kind.RECEIVE, self._pace.ended_s, self._ctx.now(), peer=0)
             self._pace.resume()

@@ -43,7 +43,7 @@ def _solve(sizes: npt.NDArray[np.float64], times: npt.NDArray[np.float64]) -> tu
     ones = np.ones(len(times))
     latency_s, per_scale = np.linalg.lstsq(columns, ones)[0]
     if latency_s < 0 or per_scale < 0:
-        # With two unknowns, the best solution that is not negative has the negative one at zero.
+        # If one of the two unknowns is negative, the best non-negative solution has zero in its place.
         kept = 1 if latency_s < 0 else 0
         alone = float(columns[:, kept] @ ones / (columns[:, kept] @ columns[:, kept]))
         return (0.0, alone / scale) if kept else (alone, 0.0)

@@ -77,7 +77,7 @@ def _slowest(times: Sequence[Times]) -> list[float]:
 
 
 def _left_early(times: Sequence[Times]) -> int:
-    """Return the number of barrier calls that some rank left before another had entered."""
+    """Return the number of barrier calls that a rank left before another rank had entered."""
     return sum(
         min(end_s for _, end_s in call) < max(start_s for start_s, _ in call)
         for call in zip(*times, strict=True)
@@ -131,7 +131,8 @@ def heard(on_byte: Callable[[int], None] | None) -> Iterator[str | None]:
     try:
         yield f"/proc/{os.getpid()}/fd/{write_fd}"
     finally:
-        os.close(write_fd)  # the last writer, as the workers have ended: the thread reads the end of the pipe
+        # Close the last writer, because the workers have ended; the thread then reads the end of the pipe.
+        os.close(write_fd)
         thread.join()
         os.close(read_fd)
 

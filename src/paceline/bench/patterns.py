@@ -27,7 +27,7 @@ class Pattern:
     goal: str
     run: Callable[[Context, Tensor, str], Awaitable[Any]]
     expected: Callable[[Known, int], list[Piece]]
-    """Expected content of a rank's tensor after the call. Other ranges may contain anything."""
+    """Expected content of a rank's tensor after the call. The content of other ranges is undefined."""
     bus_factor: Callable[[int], float]
     """Bus bandwidth / algorithm bandwidth, by number of ranks: nccl-tests, doc/PERFORMANCE.md."""
     divided: bool = False
@@ -118,7 +118,7 @@ _ALL = (
     Pattern(
         goal="all-to-all",
         run=_all_to_all,
-        # Chunk i of rank j was chunk j of rank i.
+        # After the call, chunk j of rank i is what was chunk i of rank j.
         expected=lambda known, rank: [
             known.of(other, known.chunk(other), taken_from=known.chunk(rank)) for other in known.ranks
         ],

@@ -98,7 +98,7 @@ def _heading(report: Report, unit: str) -> Iterator[str]:
 
 
 def _across(axis: _Axis, sizes: Sequence[int]) -> Iterator[str]:
-    """Draw the vertical grid at the sizes, as many as there is room to label."""
+    """Draw the vertical grid at the sizes, as many as can be labelled."""
     every = math.ceil(len(sizes) / 10)
     for size in sizes[::every]:
         x = axis.at(size)

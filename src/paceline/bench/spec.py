@@ -64,7 +64,10 @@ class Spec:
 
     @property
     def baseline(self) -> str | None:
-        """Name of the row for comparison; None if there is none. The algorithm `native` is Gloo: run it once."""
+        """Name of the row for comparison; None if there is none.
+
+        The algorithm `native` is Gloo too, so it is run only once.
+        """
         return "native" if self.against == "gloo" and "native" in self.algorithms else self.against
 
     @property
@@ -76,7 +79,8 @@ class Spec:
 
     @property
     def lengths(self) -> tuple[int, ...]:
-        """Number of elements of each size, rounded down to whole elements, or to equal chunks if the tensor is cut."""
+        """Number of elements of each size, rounded down to whole elements, or to equal chunks if the tensor is cut.
+        Number of elements of each size, rounded down to whole elements, or to equal chunks if the tensor is cut."""
         if not self.kind.sized:
             return (0,)
         unit = self.workers if self.kind.divided else 1
@@ -110,7 +114,7 @@ class Spec:
         return {} if self.shares_memory else _NEEDS_SHARED_MEMORY
 
     def _is_too_wide(self, algorithm: str) -> bool:
-        """Return whether timing it would take many seconds, so that the user must request it."""
+        """Return whether timing an algorithm would take many seconds. Then it runs only if the user names it."""
         return self.pattern == "all-reduce" and algorithm == "all-to-all" and self.workers > 256
 
 

@@ -27,7 +27,7 @@ STOP = Stop.STOP
 
 
 class StopTraining(Exception):  # noqa: N818
-    """Raised by a callback to end the run. The run does not fail."""
+    """Raised by a callback to end the run without an error."""
 
 
 class Callbacks:

@@ -38,7 +38,7 @@ from paceline.training import check_seed
 MAX_WORKERS = 1_000_000
 
 _MOST_BYTES = 2**26
-"""Most bytes written. The time of a larger checkpoint is extrapolated."""
+"""Maximum number of bytes written. The time of a larger checkpoint is extrapolated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,7 +164,9 @@ def _loss_is_no_mean(task: Task, module: nn.Module, content: object) -> bool:
     try:
         with rng_preserved(), torch.no_grad():
             return is_no_mean(task.loss, outputs_of(task, module, content), target_of(content))
-    except Exception:  # the batch was computed above in another way; a failure here is no finding
+    except (
+        Exception
+    ):  # the batch has already been computed in another way, so a failure here is not a finding
         return False
 
 
@@ -175,7 +177,7 @@ def _metric(task: Task, replica: Replica, test: Samples | None) -> float | None:
 
 
 def _price(replica: Replica, samples: Samples, batches: GlobalBatches) -> Measured:
-    """Measure the cost of a gradient: a line through the times of a whole and of half a batch."""
+    """Measure the cost of a gradient: a line through the times of a whole batch and of half a batch."""
     whole, half = batches.slice(0, 0, 1), batches.slice(0, 0, 2)
     whole_s = median_s(lambda: replica.compute(whole, samples))
     fixed_s, per_sample_s = whole_s, 0.0

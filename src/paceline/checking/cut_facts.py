@@ -73,9 +73,10 @@ class Facts:
     def words(self) -> str:
         slowest = self.slowest
         return (
-            f"Times are for a batch of {self.samples}, forward and backward, measured here. Stage {slowest.number} is "
-            f"the slowest. It limits the others: without a bubble, the stages are busy for {self.evenness:.0%} of the "
-            f"time. This model can be cut into up to {self.most} stages; --cuts and the strategies' cuts= set the cuts."
+            f"Times are for a batch of {self.samples}, forward and backward, measured here. "
+            f"Stage {slowest.number} is the slowest and limits the others: without a bubble, "
+            f"the stages are busy for {self.evenness:.0%} of the time. "
+            f"This model can be cut into up to {self.most} stages; --cuts and the strategies' cuts= set the cuts."
         )
 
     def as_dict(self) -> dict[str, Any]:
@@ -96,7 +97,9 @@ class SplitLayers:
 
     def words(self) -> str:
         whole = (
-            f"Every rank computes whole: {', '.join(self.whole)}." if self.whole else "None is left whole."
+            f"Every rank computes whole: {', '.join(self.whole)}."
+            if self.whole
+            else "No layer is computed whole."
         )
         return f"tensor:size={self.size} splits {', '.join(self.split)}. {whole}"
 

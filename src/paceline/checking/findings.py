@@ -21,7 +21,7 @@ SEVERAL = "all with several workers"
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that will not work, or not as expected."""
+    """A part of the task that will not work, or not as expected."""
 
     strategies: str
     why: str
@@ -32,12 +32,12 @@ def caveats(
 ) -> Iterator[Finding]:
     """Yield the findings. `targets` are the targets of a batch."""
     if batch_size < workers:
-        why = f"some of {workers} workers get no samples from a batch of {batch_size}, and wait"
+        why = f"some of {workers} workers get no samples from a batch of {batch_size}, and only wait"
         yield Finding(SEVERAL, why)
     if workers > 1:
         yield from _layers(module)
     if task.clip_norm is not None:
-        why = "an update uses the samples of some workers only, and their gradient is clipped"
+        why = "an update uses the samples of only some workers, and the gradient of these samples is clipped"
         yield Finding(f"all except {_listed(('single', *SYNCHRONOUS, *IN_PIECES))}", why)
     for each in task.by_optimizer().values():
         optimizer = each.build_optimizer(module)

@@ -1,4 +1,5 @@
-"""Trial of every strategy for two batches on simulated workers. What fails here fails on real workers too."""
+"""Trial of every strategy for two batches on simulated workers. A strategy that fails here also fails on real
+workers."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ from paceline.training import train
 LONGEST_S = 60.0
 """Time after which no further strategy is tried."""
 _CUTTING = 4.0
-"""Time of a trial that cuts the model, relative to one that does not: the model is traced."""
+"""Time of a trial that cuts the model, relative to a trial that does not. Cutting traces the model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +86,7 @@ def try_strategies(
 ) -> Trials:
     """Try each strategy with its default options, the cheapest first, until `longest_s` would be exceeded.
 
-    `progress` is called with the name of the next one.
+    `progress` is called with the name of the next strategy.
     """
     small = _small(task, make, data, workers)
     cluster = Simulated(workers=workers, compute=Constant("1ms"), link="shared-memory")
@@ -136,7 +137,8 @@ def _told_once() -> Iterator[None]:
 
 
 def _small(task: Task, make: Callable[[], nn.Module], data: Data, workers: int) -> Task:
-    """Return the task with two batches: a full one, and an epoch's last, which may be smaller. It has no metric."""
+    """Return the task with two batches and no metric: a full batch, and the last of an epoch, which may be smaller.
+    Return the task with two batches and no metric: a full batch, and the last of an epoch, which may be smaller."""
     changed: dict[str, Any] = {
         "model": make,
         "compile": False,

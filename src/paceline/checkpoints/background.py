@@ -41,7 +41,7 @@ class BackgroundWriter:
 
     @property
     def since(self) -> int:
-        """Step of the newest finished checkpoint, or of the one that the run started from.
+        """Step of the newest finished checkpoint, or of the checkpoint that the run started from.
 
         On ranks other than the reporter: step of the newest file that this rank has written.
         """
@@ -90,9 +90,8 @@ class BackgroundWriter:
         return True
 
     def _write(self, step: int, shard: Shard, commit: Callable[[], object] | None) -> None:
-        with contextlib.suppress(
-            OSError
-        ):  # training has priority if cores are scarce; on Linux this applies to one thread
+        # Training has priority if cores are scarce; on Linux this applies to one thread.
+        with contextlib.suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), os.nice(0) + _NICER)
         try:
             self._store.write(step, shard)

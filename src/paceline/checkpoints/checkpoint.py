@@ -33,7 +33,7 @@ _MANIFEST_BYTES = 2**28
 _READERS = 4
 """Maximum number of files verified at the same time. Each uses one core."""
 _FEW_BYTES = 2**24
-"""Smaller files are hashed before a second thread has started."""
+"""Files below this size are hashed in one thread, which takes less time than starting a second one."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -17,7 +17,7 @@ _log = logging.getLogger("paceline")
 
 @contextlib.contextmanager
 def checkpointing(store: Store, first: int, *, writes: bool, limit_s: float = math.inf) -> Iterator[None]:
-    """Save checkpoints during the run in this block. If it ends early, the message tells how to resume it.
+    """Save checkpoints during the run in this block. If it ends early, the message explains how to resume it.
 
     The run starts with step `first`. With `writes` this process writes the store; otherwise another one of its launch.
     At `limit_s` on the monotonic clock the run is asked to stop.

@@ -10,7 +10,7 @@ import sys
 from dataclasses import dataclass
 
 NEVER = sys.maxsize
-"""Generation end that means: at the end of the run."""
+"""Value of a generation end that stands for the end of the run."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,7 +25,8 @@ class GenerationPlan:
     """Whether the reporter may end a generation early."""
 
     meet_every: int = 0
-    """Steps between meetings of workers that run independently. There the reporter can end a generation. 0 if never."""
+    """Steps between meetings of workers that run independently. There the reporter can end a generation. 0 if
+    never."""
 
     multiple: int = 1
     """Every generation end that the reporter sets is rounded up to a multiple of this."""

@@ -1,6 +1,6 @@
 """The lock of a checkpoint folder: one run at a time writes there.
 
-The system releases the lock when the driver's process ends, in whatever way. It is `flock`, which a forked child would
+The system releases the lock when the driver's process ends or is killed. It is `flock`, which a forked child would
 share with the driver. A child therefore closes its copy of the file immediately, and cannot hold the lock longer than
 the driver.
 """
@@ -41,7 +41,7 @@ def lock_folder(folder: Path, attempt: str, launch: str = "") -> None:
         except BaseException:
             os.close(fd)
             raise
-        if not _is_file(path, fd):  # the previous run removed it after this process had opened it
+        if not _is_file(path, fd):  # the previous run removed the file after this process had opened it
             os.close(fd)
             fd = -1
     _held[attempt] = path, fd
@@ -81,7 +81,7 @@ def _lock(fd: int, folder: Path, how: int, launch: str = "") -> None:
         fcntl.flock(fd, how | fcntl.LOCK_NB)
     except OSError as error:
         if error.errno not in (errno.EAGAIN, errno.EACCES):
-            text = "%s has no file locks (%s): a second run there would not be refused"
+            text = "%s has no file locks (%s): a second run in this folder would not be refused"
             _log.warning(text, folder, error.strerror)
             return
         owner, _, its_launch = os.pread(fd, _MOST_BYTES, 0).decode(errors="replace").partition("\n")

@@ -18,7 +18,7 @@ from paceline.errors import ConfigurationError
 
 _DEADLINE_S = 300.0
 _MEETINGS = 100
-"""If checkpoints are timed and workers step independently, the workers synchronize about this often in a run."""
+"""Approximate number of synchronizations in a run, if checkpoints are timed and workers step independently."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,12 +83,12 @@ def _plan(options: CheckpointOptions, store: Store, run: RunDescription) -> RunP
 
 
 def _ended_early(found: Checkpoint, run: RunDescription) -> bool:
-    """Return whether the same run has already ended early, at its target or by a callback, so nothing is left to do."""
+    """Return whether the same run has already ended early, at its target or by a callback, so that it is complete."""
     return bool(found.facts["steps"] == found.step and found.facts["asked"] == run.steps)
 
 
 def _check_not_over(run: RunDescription, first: int) -> None:
     if first > run.steps:
         remedy = "use at least this number, or another folder"
-        bound = f"must be at least {first}, which the run has taken"
+        bound = f"must be at least {first}, the number of steps that the run has made"
         raise ConfigurationError("steps", bound, run.steps, remedy)

@@ -19,7 +19,7 @@ from paceline.files.writing import write_file
 
 _MOST_BYTES = 4096
 _SHORTEST_S, _LONGEST_S = 0.002, 0.25
-"""Seconds between two checks. They increase with the time waited."""
+"""Minimum and maximum of the seconds between two checks, which increase with the waiting time."""
 _NAMED = 10
 _FAILURE = re.compile(r"failure-(\d+)\.txt")
 
@@ -40,7 +40,7 @@ def leave_failure(folder: Path, rank: int, reason: str) -> None:
 
 def check_no_failure(folder: Path) -> set[str]:
     """Return the names in the folder. Raise OSError if a rank could not write its file."""
-    # Unlike a lookup of one name, a network file system does not answer this from its cache.
+    # A network file system may answer a lookup of one name from its cache, but not this listing.
     names = {*os.listdir(folder)}
     failed = sorted(int(found[1]) for found in map(_FAILURE.fullmatch, names) if found)
     if failed:

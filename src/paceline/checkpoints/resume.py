@@ -73,7 +73,10 @@ def _other_layers(found: Checkpoint, facts: Mapping[str, Any]) -> list[str]:
 
 
 def _other_pace(found: Checkpoint, run: RunDescription) -> list[str]:
-    """Return a changed `schedule_every`. It may differ with another strategy, where an epoch has other updates."""
+    """Return a changed `schedule_every`.
+
+    It may differ with another strategy, because an epoch may then have another number of updates.
+    """
     facts = run.facts
     if facts["strategy"] != found.facts["strategy"] or list(run.roles) != found.facts["roles"]:
         return []

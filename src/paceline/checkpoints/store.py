@@ -81,7 +81,10 @@ class Store:
         lock_folder(self.folder, self.attempt, launch)
 
     def check_unlocked(self, launch: str) -> None:
-        """Refuse a folder that another run writes to. For each process of a launch, before the first of them locks."""
+        """Refuse a folder that another run writes to.
+
+        For each process of a launch, before the first of them locks.
+        """
         check_unlocked(self.folder, launch)
 
     def unlock(self) -> None:
@@ -119,7 +122,7 @@ class Store:
     def write(self, step: int, shard: Shard) -> None:
         """Write a rank's file, sync it to disk, and leave a receipt. For each rank.
 
-        Raise SaveError if this fails, or if it would be useless because another rank has already failed.
+        Raise SaveError if this fails, or if another rank has already failed.
         """
         place = self._under_way(step)
         try:

@@ -68,7 +68,10 @@ def bench(
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Time each algorithm of a communication pattern at each size. Results are verified; the fastest are marked."""
+    """Time each algorithm of a communication pattern at each size.
+
+    Results are verified, and the fastest algorithm is marked.
+    """
     with exit_codes(), interrupts.recorded():
         words = _cluster_options(workers, simulate, link, bandwidth, latency)
         from paceline.bench.spec import Spec
@@ -147,7 +150,10 @@ def _benched(spec: Spec, words: ClusterOptions, quiet: bool) -> Report:
 
 @contextmanager
 def _shown_sizes(spec: Spec, quiet: bool) -> Iterator[Callable[[int], None] | None]:
-    """Yield the function to call at the start of a size: a bar on a terminal, else a line, both on stderr. Or None."""
+    """Yield a progress function to call at the start of each size.
+
+    It draws a bar or a line on stderr. None if quiet.
+    """
     from paceline.costs.units import format_bytes
 
     sizes = [format_bytes(length * spec.itemsize) for length in spec.lengths]

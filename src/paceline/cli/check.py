@@ -55,7 +55,7 @@ def check(
 
 
 def _failures(every: str | None) -> dict[str, float]:
-    """Return seconds between two failures, by their description."""
+    """Return the seconds between two failures by description, for the table."""
     if every is None:
         return {"for a failure per hour": 3600.0, "per day": 86_400.0, "per week": 604_800.0}
     from paceline.costs.units import check_positive, format_seconds, parse_seconds

@@ -36,6 +36,7 @@ class ClusterOptions:
     hosts: int | None = None
     slow_link: Sequence[str] = ()
     math: str | None = None
+    fault: Sequence[str] = ()
     emulates: bool = False
     """Whether the command can emulate machines and links with local workers."""
 
@@ -57,7 +58,7 @@ class ClusterOptions:
             raise ConfigurationError("--deadline", "is for real workers", self.deadline, remedy)
 
         if self.device is not None and self.simulate:
-            remedy = "omit it: simulated workers compute on the CPU, if at all"
+            remedy = "omit it: simulated workers use the CPU"
             raise ConfigurationError("--device", "is for real workers", self.device, remedy)
         if self.hosts is not None and self.cluster_name is None:
             remedy = "add --cluster dgx-a100, for example, or omit it"
@@ -102,6 +103,7 @@ class ClusterOptions:
             "--latency": self.latency,
             "--slow-link": self.slow_link or None,
             "--compute": self.compute,
+            "--fault": self.fault or None,
         }
         for option, value in excluded.items():
             if value is not None:
@@ -112,6 +114,7 @@ class ClusterOptions:
         """Return the cluster."""
         import paceline as pl
         from paceline.costs.stragglers import parse_delays, parse_slow
+        from paceline.faults import parse as parse_fault
 
         slow = parse_slow(",".join(self.slow)) if self.slow else {}
         options = self._described_options() | ({} if self.simulate else self._real_options())
@@ -120,6 +123,8 @@ class ClusterOptions:
         options |= {"slow": slow} if slow or self.cluster_name is None else {}
         delay = parse_delays(self.delay)
         options |= {"delay": delay} if delay is not None else {}
+        if self.fault:
+            options["faults"] = [parse_fault(text) for text in self.fault]
         if self.threads is not None:
             options["threads"] = self.threads
         if self.device is not None:
@@ -128,7 +133,7 @@ class ClusterOptions:
             described = pl.load_cluster(self.cluster_name, hosts=self.hosts)
             kind = pl.Simulated if self.simulate else pl.Local
             return kind.of(described, workers=self.workers, **options)
-        # Created last, because this loads torch: invalid options are rejected before.
+        # Created last, because this loads torch. Invalid options are rejected before.
         if self.ray is not None:
             return pl.Ray(self.ray or None, encrypt=self.encrypt, **options)
         return pl.Simulated(**options) if self.simulate else pl.Local(**options)

@@ -54,6 +54,14 @@ Delay = Annotated[
         help="Delay of each gradient: exp:mean=50ms, or 2=exp:mean=50ms for rank 2. May be repeated.",
     ),
 ]
+Fault = Annotated[
+    list[str] | None,
+    Option(
+        metavar="FAULT",
+        help="Fault to inject: kill:rank=2,at=3s, pause:rank=1,step=40,seconds=5, "
+        "slow:rank=3,factor=4,at=2s,seconds=10 or random:mean=10min,seed=1. May be repeated.",
+    ),
+]
 Deadline = Annotated[
     str | None, Option(metavar="TIME", help="Timeout of a rank that waits for another, such as 60s.")
 ]
@@ -129,7 +137,7 @@ Compute = Annotated[
     str | None,
     Option(
         metavar="TIMES",
-        help="Time of a gradient, such as exp:mean=10ms. Local workers sleep for the rest of it. "
+        help="Time of a gradient, such as exp:mean=10ms. Local workers sleep for the rest of this time. "
         "Default: the real time on this machine.",
         rich_help_panel=_MACHINES,
     ),
@@ -221,7 +229,7 @@ OutWithPage = Annotated[
     ),
 ]
 ResumeComparison = Annotated[
-    bool, Option("--resume", help="Continue an interrupted comparison: use the runs that --out has.")
+    bool, Option("--resume", help="Continue an interrupted comparison: use the runs saved in --out.")
 ]
 Json = Annotated[bool, Option("--json", help="Print only JSON to stdout.")]
 Quiet = Annotated[bool, Option("--quiet", help="Do not show progress.")]

@@ -11,7 +11,8 @@ _OPTION = "--ray"
 
 
 class CommandWithRay(TyperCommand):
-    """A command that takes the word after `--ray` as its address, unless it is an option or a Python file."""
+    """A command that takes the word after `--ray` as the Ray address, unless that word is an option or a Python
+    file."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         # In Typer an option either requires a value or never takes one.

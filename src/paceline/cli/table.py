@@ -26,6 +26,6 @@ def _print_drawn(header: Texts, rows: Sequence[Texts]) -> None:
     for column, name in enumerate(header):
         table.add_column(name, justify="right" if is_numeric(column, rows) else "left", no_wrap=column == 0)
     for row in rows:
-        # As Text: square brackets in a cell are not markup.
+        # Cells are Text, because a string with square brackets would be parsed as markup.
         table.add_row(*map(Text, row))
     Console().print(table)

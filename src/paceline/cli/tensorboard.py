@@ -48,7 +48,10 @@ class Page:
         self._writer = writer
 
     def show(self, progress: Progress) -> None:
-        """Write the progress of the run. Called about ten times a second, so most steps are missing."""
+        """Write the progress of the run.
+
+        It is called about ten times a second, so most steps are not written here.
+        """
         values = {"loss": progress.loss, "metric": progress.metric}
         if progress.seconds > 0:
             values["samples_per_s"] = progress.samples / progress.seconds

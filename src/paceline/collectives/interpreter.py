@@ -46,7 +46,7 @@ async def interpret(
                 else:
                     how: Combine = "copy" if step.kind is Recv else combine
                     message = net.recv(step.peer, part, combine=how, tag=tag)
-                    if len(steps) <= 2:  # at most one send and one receive: no handle needed
+                    if len(steps) <= 2:  # at most one send and one receive, so no handle is needed
                         await message
                     else:
                         under_way.append(ctx.start(message))  # type: ignore[arg-type]

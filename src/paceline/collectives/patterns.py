@@ -43,7 +43,7 @@ async def push(where: Where, tensor: Tensor, to: int) -> None:
 
 
 async def pull(where: Where, into: Tensor, source: int) -> None:
-    """Request a tensor from a rank, and wait for it. The other rank sends it with `answer`."""
+    """Request a tensor from a rank, and wait for it. The other rank sends the tensor with `answer`."""
     net = _net(where)
     await net.send(source, into[:0], tag=_PULL_TAG)
     await net.recv(source, into, tag=_PULL_TAG)
@@ -174,9 +174,10 @@ def choose_algorithm(net: Net, nbytes: int, *, for_run: bool = False) -> str:
 def choose_schedule(ranks: int, nbytes: int) -> str:
     """Return the fastest schedule on a network with uniform links.
 
-    If the number of ranks is a power of two, halving-doubling sends as many bytes as the ring in fewer messages. For
-    other sizes it folds ranks, which costs another 2 n b; the ring's latency costs 2 p a. The two are equal if n / p is
-    a link's latency times its bandwidth. This code assumes 64 KiB for that product (50 us at 10 Gbit/s).
+    If the number of ranks is a power of two, halving-doubling sends as many bytes as the ring in fewer messages.
+    For other sizes halving-doubling folds ranks, which costs another 2 n b, and the ring's latency costs 2 p a.
+    These costs are equal if n / p is a link's latency times its bandwidth. This code assumes 64 KiB for that
+    product (50 us at 10 Gbit/s).
     """
     if nbytes <= _SMALL_BYTES:
         return "recursive-doubling"

@@ -5,7 +5,7 @@ three parts: `ctx.model` (the trained model), `ctx.net` (communication) and `ctx
 implements them, either with real processes or in simulated time. Backends differ only in how they wait:
 
 - With real processes an await blocks until its operation is done, and never suspends.
-- In the simulator an await suspends, and a heap of virtual time resumes it.
+- In the simulator an await suspends. A queue of events in order of virtual time resumes it.
 
 In every backend an operation starts when it is awaited or passed to `start`, not when it is created. Handles are the
 only source of concurrency: `start` starts an operation or a whole coroutine, and `await handle` waits for its end. The

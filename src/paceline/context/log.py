@@ -30,8 +30,8 @@ class Log(Protocol):
 
         `step` counts the updates of all ranks so far, as seen by this rank. `samples` is the number of samples in this
         update. The run's history is the records of all ranks in order of time. The first worker evaluates about as
-        often as requested. If workers call `show`, it then also records `consensus` (see `observe`); `force` requests
-        this in any case.
+        often as requested. If workers call `show`, an evaluation also records `consensus` (see `observe`). `force`
+        requests an evaluation.
         """
         ...
 
@@ -63,6 +63,6 @@ class Log(Protocol):
     def note_lost(self, rank: int) -> None:
         """Record that the run continues without a rank.
 
-        Raises PeerLost if a training run cannot: the rank is its reporter, or the role is not `expendable`.
+        Raises PeerLost if the run cannot continue: the rank is its reporter, or the role is not `expendable`.
         """
         ...

@@ -106,14 +106,14 @@ class Model(Protocol):
 
         Where the backend supports it, a message from lent memory is read in place, which saves a copy. Such a send is
         done when its receiver has read the data. If parameters are lent, `apply` does not wait for started sends of
-        them: it copies what is not sent yet.
+        them: it copies the part that is not sent yet.
         """
         ...
 
     def released(self) -> AbstractContextManager[None]:
         """Return a context manager that frees the memory of the parameters.
 
-        At its end memory is allocated again. Its content is then undefined.
+        At the end of the context the memory is allocated again, with undefined content.
         """
         ...
 
@@ -127,6 +127,7 @@ class Model(Protocol):
     def twin(self) -> Context:
         """Return a second context of this rank, with a separate replica, for a background program.
 
-        For a rank that is both a server and a worker: the server's parameters must not change during a computation.
+        Use it on a rank that is both a server and a worker: the server's parameters must not change during a
+        computation.
         """
         ...

@@ -1,4 +1,5 @@
-"""A point between two computations of a batch, at which a rank exchanges the units that it shares with other ranks."""
+"""A point between two computations of a batch, at which a rank exchanges the units that it shares with other ranks.
+A point between two computations of a batch, at which a rank exchanges the units that it shares with other ranks."""
 
 from __future__ import annotations
 
@@ -12,9 +13,9 @@ class UnitEvent(NamedTuple):
     needed: Sequence[int] = ()
     """Units that the next computation uses. Gather those that are missing. Empty if parameters are not freed."""
     following: Sequence[int] = ()
-    """Units that the computation after it will probably use: prefetch them. Empty if unknown."""
+    """Units that the computation after the next one will probably use. Prefetch them. Empty if unknown."""
     completed: Sequence[int] = ()
-    """Units with a gradient that is now complete on this rank, for this micro-batch: reduce-scatter them."""
+    """Units with a gradient of this micro-batch that is now complete on this rank. Reduce-scatter them."""
     is_backward: bool = False
     """Whether the next computation is a backward pass."""
     is_last: bool = False

@@ -65,7 +65,7 @@ class Context(Protocol):
     def targets(self) -> Sequence[Any]:
         """Target of every training sample, for strategies that partition the data among workers.
 
-        The length is known at once. The values are read when the sequence is converted to an array.
+        The length is known immediately. The values are read when the sequence is converted to an array.
         """
         ...
 
@@ -99,7 +99,7 @@ class Strategy(Protocol):
     """
 
     replicates: ClassVar[Sequence[str]] = ()
-    """Roles whose ranks hold no model state at a checkpoint that the reporter does not hold.
+    """Roles that checkpoints need not save, because the reporter holds all of their model state.
 
     Their parameters are not saved. If all roles are listed, a run can resume with a different set of ranks. Optimizer
     state shards do not count: the rank that owns a shard saves it.
@@ -127,7 +127,10 @@ class Strategy(Protocol):
     """
 
     def roles(self, workers: int) -> Sequence[str]:
-        """Return the role of each rank. Workers come first: ranks 0 to `workers - 1`. A pure server is a "server"."""
+        """Return the role of each rank.
+
+        Workers come first: ranks 0 to `workers - 1`. A dedicated server has "server".
+        """
         return ("worker",) * workers
 
     def prepare(self, ctx: Context) -> None:

@@ -45,7 +45,7 @@ class Segment:
     buffers: tuple[str, ...]
     parameter_count: int
     operations: float
-    """Cost of a forward pass in floating-point operations. Includes an equivalent for moving its outputs."""
+    """Cost of a forward pass in floating-point operations. Includes an amount for moving the outputs."""
     flops: float = 0.0
     """Floating-point operations of the matrix products in a forward pass."""
     moved_bytes: float = 0.0
@@ -66,13 +66,13 @@ class Segment:
     """Parameters that are split: each rank of a tensor group holds its own shard. All others are replicated."""
 
     is_block: bool = False
-    """Whether the model is not cut, and this is the number of a group of blocks. Ranks may call them in any order."""
+    """Whether this is a group of blocks of an uncut model. Ranks may call the groups in any order."""
 
     partial: tuple[str, ...] = ()
     """Parameters used on sequence shards only. The tensor group sums their gradients."""
 
     def gradient_reductions_of(self, wanted: Sequence[bool]) -> list[GroupReduction]:
-        """Return the reductions of the gradients that exist. `wanted` tells for each input whether it needs one."""
+        """Return the reductions of the gradients that exist. `wanted` states which inputs need one."""
         return [
             each._replace(place=sum(wanted[: each.place]))
             for each in self.gradient_reductions

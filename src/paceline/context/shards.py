@@ -1,9 +1,9 @@
 """Segments of a model that are sharded among several ranks, in units. Every rank keeps one shard of each unit.
 
-A unit is the set of parameters used by exactly one segment, and has the segment's number. Parameters used by the same
-several segments form another unit. The parameters of a unit are complete from the end of `gather` to `release`. The
-gradient of a unit is complete after the backward pass of the first of its segments. The ranks then reduce it in
-`gradient`, and each keeps its shard of the sum.
+A unit is the set of parameters used by exactly one segment, and has the segment's number. Parameters that several
+segments share form further units, one for each set of segments. The parameters of a unit are complete from the end
+of `gather` to `release`. The gradient of a unit is complete after the backward pass of the first of its segments.
+The ranks then reduce it in `gradient`, and each keeps its shard of the sum.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ class ShardedUnit(NamedTuple):
 
     number: int
     users: tuple[int, ...]
-    """Segments on this rank that use the parameters. The gradient is complete after the backward pass of the first."""
+    """Segments on this rank that use the parameters. The gradient is complete after the backward pass of the first.
+    Segments on this rank that use the parameters. The gradient is complete after the backward pass of the first."""
     parts: Sequence[slice]
     """Each rank's slice of the unit. Sizes are nearly equal, unless the optimizer needs whole layers."""
 
@@ -35,10 +36,11 @@ class Shards(Protocol):
     def passes(
         self, batch: Batch, parts: int | None = None, *, widest: int | None = None
     ) -> AbstractContextManager[AsyncIterator[UnitEvent]]:
-        """Return a context manager for all passes of one step. Its value yields what to exchange between them.
+        """Return a context manager for all passes of one step. Its value yields the exchanges between passes.
 
-        The next event is requested after the exchanges of the last one. The rank computes until then. Arguments are
-        those of `Stages.batch`. Every unit is completed once in each micro-batch, also if the micro-batch is empty.
+        The caller completes the exchanges of an event, and then requests the next one. The request runs the
+        computation. Arguments are those of `Stages.batch`. Every unit is completed once in each micro-batch, also
+        if the micro-batch is empty.
         """
         ...
 
@@ -55,7 +57,7 @@ class Shards(Protocol):
         ...
 
     def release(self, unit: int) -> None:
-        """Free the parameters that other ranks own, if stage 3."""
+        """In stage 3, free the parameters that other ranks own."""
         ...
 
     def gradient(

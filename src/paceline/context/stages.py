@@ -25,7 +25,7 @@ BackwardPart = Literal["both", "inputs", "weights"]
 
 
 Hooks = Literal["never", "fallback", "always"]
-"""Whether to run a model whole, with hooks of its modules: never, if it cannot be traced, or always."""
+"""When to run the model uncut, with hooks of its modules: never, only if it cannot be traced, or always."""
 
 
 class Stages(Protocol):
@@ -46,11 +46,12 @@ class Stages(Protocol):
         """Cut the model into `stages` x `chunks` stages of about equal compute time, or before the layers in `cuts`.
 
         Return the segments, in forward order.
-        With `fewer`, use fewer stages if the model has too few layers. A stage has `finer` segments. Use more than one
-        if parameters are gathered and freed segment by segment. `tensor` is the number of ranks that matrices are split
-        among. The model is then also cut where these ranks reduce values: see `Segment.reductions`. With `sequence`,
-        each of them holds a sequence shard of the values between split layers. With `hooks`, a model that is not cut
-        has blocks as its segments. Its passes are those of `Shards.passes` only.
+        With `fewer`, the number of stages is reduced if the model has too few layers. A stage has `finer` segments.
+        Use more than one if parameters are gathered and freed segment by segment. `tensor` is the number of ranks
+        that matrices are split among. The model is then also cut where these ranks reduce values: see
+        `Segment.reductions`. With `sequence`, each of them holds a sequence shard of the values between split
+        layers. With `hooks`, a model that is not cut has blocks as its segments. Its passes are those of
+        `Shards.passes` only.
         """
         ...
 

@@ -84,7 +84,7 @@ class _ByOperations(DrawsNothing):
 
     def pass_seconds(self, one: Pass) -> float:
         one_sample = Operations(one.flops, one.moved_bytes, one.launches)
-        if one.share and not any(one_sample):  # a part of a model that is not cut
+        if one.share and not any(one_sample):  # a share of a model that is not cut
             whole = self._counted.of_model()
             launches = round(whole.launches * one.share)
             one_sample = Operations(whole.flops * one.share, whole.moved_bytes * one.share, launches)

@@ -29,7 +29,7 @@ class HostGroup:
         for argument, value in {"hosts": self.hosts, "ranks": self.ranks}.items():
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise ConfigurationError(argument, "must be a whole number of at least 1", value)
-        check_positive(self.slow, "slow", "2.0 is for hosts of half the speed")
+        check_positive(self.slow, "slow", "write 2.0 for hosts of half the speed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,14 +59,13 @@ class ClusterDescription:
         if not self.groups:
             raise ConfigurationError("hosts", "must be at least one host", [], "give their number")
         if self.device is not None and self.compute is not None:
-            remedy = "a device's seconds are counted, those of compute are given: omit one of them"
+            remedy = "device and compute both set the seconds: omit one of them"
             raise ConfigurationError("compute", "must not be given with a device", self.compute, remedy)
         if self.price_per_hour is not None:
             check_positive(self.price_per_hour, "price_per_hour", "write 32.77, the price of one host")
         Stragglers(slow=self.slow, delay=self.delay).check(self.workers)
-        self.fabric(
-            _compact(self.ranks_of_hosts) if self.hosts > 1 else 2
-        )  # raises an error for contradictions
+        # Raises an error for contradictions.
+        self.fabric(_compact(self.ranks_of_hosts) if self.hosts > 1 else 2)
 
     @property
     def ranks_of_hosts(self) -> tuple[int, ...]:

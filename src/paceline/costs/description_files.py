@@ -137,7 +137,7 @@ def _device(value: Any, key: str) -> Device:
 
 
 def _number(value: Any, key: str) -> float:
-    """Return a number. YAML reads 312e12 as text, because it has no point."""
+    """Return a number. YAML reads 312e12 as text, because it has no decimal point."""
     try:
         if isinstance(value, bool):
             raise TypeError

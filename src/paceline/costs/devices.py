@@ -5,7 +5,8 @@ Peaks are from NVIDIA's data sheets, for dense products of 16-bit numbers: "A100
 (SXM2, 32 GB: 125 Tflop/s, 900 GB/s). No program reaches these peaks.
 
 The constants of the A100 are fitted to half of 387 published runs of Megatron-LM by `python -m benchmarks.published
---fit`: see docs/predict.md. Those of the V100 are the same. An H100 reaches less of its peak, because power limits its
+--fit`: see docs/predict.md. The constants of the V100 are the same. An H100 reaches less of its peak, because power
+limits its
 clock: 0.6 is an estimate. To change one, write `dataclasses.replace(pl.devices.A100, efficiency=0.45)`.
 """
 
@@ -34,7 +35,8 @@ class Device:
     """Fraction of the memory bandwidth that other operations reach."""
     memory_bytes: int
     launch: str | float = field(default=0.0, compare=False)
-    """Time that the host takes to start one operation, such as "50us". A pass takes at least as long as its starts."""
+    """Time that the host takes to start one operation, such as "50us". A pass takes at least as long as its starts.
+    Time that the host takes to start one operation, such as "50us". A pass takes at least as long as its starts."""
     launch_s: float = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -51,7 +53,7 @@ class Device:
     def seconds(self, flops: float, moved_bytes: float, launches: float = 0) -> float:
         """Return the seconds for operations of matrix products, and bytes read and written by other operations.
 
-        Short operations wait for the host, which starts `launches` of them, one after the other.
+        The host starts `launches` operations, one after the other. If they are short, the device waits for the host.
         """
         computes_s = flops / (self.flops * self.efficiency)
         moves_s = moved_bytes / (self.memory_bytes_per_s * self.memory_efficiency)

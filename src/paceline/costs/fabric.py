@@ -27,7 +27,7 @@ class Fabric:
     card: str | float | None = None
     """Bandwidth of the network card of a host. None if cards are never a bottleneck."""
     oversubscription: float = 1.0
-    """Bandwidth of all hosts together, divided by that of the switch."""
+    """Bandwidth of all hosts together, divided by the bandwidth of the switch."""
     order: str = "block"
 
     def __post_init__(self) -> None:
@@ -42,7 +42,9 @@ class Fabric:
         given = {"card": self.card, "oversubscription": _unless_default(self.oversubscription, 1.0)}
         for argument, value in given.items():
             if value is not None and self.count == 1:
-                remedy = "give the number of hosts, or omit it: nothing leaves the only host"
+                remedy = (
+                    "give the number of hosts, or omit it, because a single host sends nothing to other hosts"
+                )
                 raise ConfigurationError(argument, "needs several hosts", value, remedy)
         if self.oversubscription > 1 and not self._rate_of_host:
             remedy = "give card, or a link with a bandwidth"
@@ -58,7 +60,7 @@ class Fabric:
         return self.hosts if isinstance(self.hosts, int) else len(self.hosts)
 
     def place(self, ranks: int, workers: int) -> tuple[int, ...]:
-        """Return the host of each rank. Ranks after the workers are servers; they are spread over all hosts."""
+        """Return the host of each rank. Ranks after the workers are servers, which are spread over all hosts."""
         if not isinstance(self.hosts, int):
             own = [host for host, count in enumerate(self.hosts) for _ in range(count)][:workers]
             return (*own, *(rank % self.count for rank in range(ranks - len(own))))
@@ -82,7 +84,7 @@ class Fabric:
         return SharedLinks(hosts, *self.seconds_per_byte(hosts))
 
     def seconds_per_byte(self, hosts: Sequence[int]) -> tuple[float, float]:
-        """Return the seconds per byte of a card and of the switch. 0 if it is never a bottleneck."""
+        """Return the seconds per byte of a card and of the switch. 0 for a resource that is never a bottleneck."""
         card_s = 0.0 if self.card is None else 1 / parse_bandwidth(self.card, "card")
         if self.oversubscription == 1:
             return card_s, 0.0

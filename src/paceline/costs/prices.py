@@ -2,8 +2,9 @@
 
 Given times (`compute=pl.times.…`) are one draw per gradient, for any number of samples. The closed forms of the
 parameter servers assume that. Real processes that emulate such machines draw the same times. Measured times (see
-`measured`) are a + b x samples, so that slices of any size, micro-batches and federated clients cost what they compute.
-Counted times (`device=pl.devices.…`, see `counted`) are the number of operations divided by the device's speed.
+`measured`) are a + b x samples, so that the price of a slice, a micro-batch or a federated client depends on its
+samples. Counted times (`device=pl.devices.…`, see `counted`) are the number of operations divided by the device's
+speed.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from paceline.costs.stragglers import Stragglers
 from paceline.costs.times import Phases, Times
 
 _DRAWS = 32
-_FORWARD_SHARE = 1 / 3  # of a gradient's time: the backward pass has twice the products of the forward pass
+# Share of a gradient's time; the backward pass has twice the products of the forward pass.
+_FORWARD_SHARE = 1 / 3
 
 
 class Work(Enum):

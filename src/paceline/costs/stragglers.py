@@ -116,7 +116,7 @@ def parse_delays(texts: Iterable[str]) -> Times | dict[int, Times] | None:
             if len(parsed) == 1:
                 return delay
             raise ConfigurationError(
-                "delay", "must be one for every rank or some for single ranks", given, DELAY_FORMS
+                "delay", "must be one delay for every rank, or delays for single ranks", given, DELAY_FORMS
             )
         if merged.keys() & delay.keys():
             raise ConfigurationError("delay", f"must name rank {next(iter(delay))} once", given, DELAY_FORMS)

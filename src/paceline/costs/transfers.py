@@ -1,7 +1,7 @@
 """The link model: how long it takes to move messages between ranks whose resources are shared.
 
 A transfer uses the output port of its sender and the input port of its receiver. Each carries one message at a time.
-This is the rule, for a message of n bytes over a link with latency a and b seconds per byte:
+The rule for a message of n bytes over a link with latency a and b seconds per byte:
 
 1. The transfer starts at s, when its send has been called and the sender's port is free. It occupies the port until
    s + n b. The sender serves its messages in the order of the calls.
@@ -13,10 +13,11 @@ All users of the model call the code below: the simulated network and the emulat
 timing of schedules for arrays of messages as well.
 
 Messages between hosts also pass resources that ranks share (`SharedLinks`): the network card of the sender's host, a
-switch, and the card of the receiver's host. Each serves messages in the order in which they are sent, or arrive at the
-card, and needs n / bandwidth for each. Bytes flow through the port and the shared resources at the same time. So the
-message has left when the last of these has carried it, and until then it occupies its port. Ranks whose ports together
-are slower than the card do not notice it; N messages through a card as fast as one port take N times as long.
+switch, and the card of the receiver's host. Each serves messages in the order in which they are sent or arrive at
+the card. A message occupies each for n / bandwidth. Bytes flow through the port and the shared resources at the
+same time. So the message has left when the last of these has carried it, and until then it occupies its port. A
+card has no effect if it is faster than all ports of its ranks together. N messages through a card that is as fast
+as one port take N times as long.
 """
 
 from __future__ import annotations
@@ -70,7 +71,10 @@ class Resource:
 
 
 def idle_rounds_end_s(now_s: float, latency_s: float, carry_s: float, rounds: int) -> float:
-    """Return when the last of `rounds` messages is delivered. Each is sent when the one before has been delivered."""
+    """Return when the last of `rounds` messages is delivered.
+
+    Each is sent when the previous message has been delivered.
+    """
     for _ in range(rounds):
         now_s = now_s + latency_s + carry_s  # the same sum as with resources, to the last bit
     return now_s
@@ -110,7 +114,7 @@ class SharedLinks:
         return max(card_s, self._switch.carry(now_s, nbytes * self._switch_s_per_byte))
 
     def flow_s(self, nbytes: int, carry_s: float) -> float:
-        """Return the seconds from the first to the last byte of a message, given the seconds that its port needs."""
+        """Return the seconds from the first to the last byte of a message, given the seconds for its port alone."""
         return max(carry_s, nbytes * self._card_s_per_byte, nbytes * self._switch_s_per_byte)
 
     def enter(self, to: int, now_s: float, nbytes: int) -> float:

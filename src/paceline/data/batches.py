@@ -71,7 +71,7 @@ class GlobalBatches:
 
 
 class StreamBatches(GlobalBatches):
-    """Batches of a stream. Sample i is in batch i // batch_size, because passes follow each other without a break."""
+    """Batches of a stream. Sample i is in batch i // batch_size, because there is no gap between passes."""
 
     def __init__(self, batch_size: int) -> None:
         self.batch_size = self._last_size = batch_size

@@ -53,7 +53,10 @@ def _refusal(
 
 
 def _odd_one(collate: Collate, samples: list[Any]) -> int | None:
-    """Return the first sample that cannot be collated alone or with the first; None if only the whole list fails."""
+    """Return the index of a sample that cannot be collated alone or with the first one.
+
+    None if only the whole list fails.
+    """
     for place, sample in enumerate(samples):
         try:
             collate([samples[0], sample] if place else [sample])

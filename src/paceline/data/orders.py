@@ -1,7 +1,7 @@
 """The order of samples in an epoch. It depends on the seed and the epoch only, so every rank computes the same order.
 
-A large order is never in memory as a whole. Each sample number is computed from its position by a Feistel network. A
-result beyond the last number is encrypted again until it is a valid number (cycle walking).
+A large order is never in memory as a whole. Each sample number is computed from its position by a Feistel network.
+A result beyond the last number is encrypted again, until the result is valid (cycle walking).
 Source: Black, Rogaway, "Ciphers with Arbitrary Finite Domains", CT-RSA 2002.
 """
 
@@ -13,7 +13,8 @@ from typing import Protocol
 import numpy as np
 
 LARGE = 2**24
-"""With more samples than this, an order is computed number by number. As an array it would take 128 MB an epoch."""
+"""With more samples than this, an order is computed number by number. As an array, the order of one epoch would
+take 128 MB."""
 _KEPT_ORDERS = 16
 _KEPT_BYTES = 256 * 2**20
 _ROUNDS = 6
@@ -73,7 +74,8 @@ class Computed:
     def __init__(self, length: int, seed: int) -> None:
         self.length = length
         self._seed = seed
-        # The smallest two halves of equal width that hold every number; their range is less than four times the length.
+        # Width of the two halves: the smallest that can hold every number. The range is less than four times the
+        # length.
         self._half_bits = np.uint64(max(1, math.ceil((length - 1).bit_length() / 2)))
         self._mask = np.uint64((1 << int(self._half_bits)) - 1)
 
@@ -110,10 +112,11 @@ class Weighted:
         self._last = int(np.flatnonzero(weights)[-1])
 
     def numbers(self, epoch: int, start: int, stop: int) -> np.ndarray:
-        # Each position uses one number of the random stream, so any position can be drawn without those before it.
+        # Each position uses one number of the random stream, so any position can be drawn without the positions
+        # before it.
         stream = np.random.PCG64(np.random.SeedSequence([self._seed, epoch])).advance(start)
         count = max(0, min(stop, self.length) - start)
         chance = np.random.Generator(stream).random(count) * self._upto[-1]
-        # Rounding may yield the upper end of the range, where the last weights may be zero.
+        # Rounding may select the upper end of the range, but the last weights may be zero.
         drawn: np.ndarray = np.searchsorted(self._upto, chance, side="right")
         return np.where(drawn > self._last, self._last, drawn)

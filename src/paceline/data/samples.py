@@ -30,13 +30,13 @@ class Source(Protocol):
     def content(self, batch: Batch, number: int) -> Any:
         """Return a worker's slice of a global batch. `number` seeds random choices, such as augmentation.
 
-        So the batch does not depend on which process fetches it, or when.
+        So the batch is the same in whichever process and at whatever time it is fetched.
         """
         ...
 
 
 class Targets(Sequence[Any]):
-    """Target of every sample. The values are read on first use; the length is known before."""
+    """Target of every sample. The values are read on first use. The length is known before that."""
 
     def __init__(self, samples: Samples) -> None:
         self._samples = samples
@@ -52,7 +52,7 @@ class Targets(Sequence[Any]):
 
 
 class Samples:
-    """A task's data. Fetches the samples with given numbers as one batch. See `calls` for how a model is called."""
+    """A task's data. Fetches the samples with given numbers as one batch. `calls` describes how a model is called."""
 
     def __init__(
         self,
@@ -120,7 +120,7 @@ class Samples:
         """Fetch the samples with these numbers as one batch. `number` is the seed."""
         seed_all(fetch_seed(number))
         samples = self._gather(indices)
-        if self._stream is not None:  # reading a stream sets its own seeds
+        if self._stream is not None:  # a stream sets its own seeds while it is read
             seed_all(fetch_seed(number))
         return collated(self._collate, samples, indices.tolist())
 

@@ -14,7 +14,8 @@ from paceline.errors import ConfigurationError
 from paceline.system.seeding import seed_all, stream_seed
 
 _CURSORS = 8
-"""Most positions at which one process reads a stream concurrently. Simulated workers may be many batches apart."""
+"""Maximum number of positions at which one process reads a stream concurrently. Simulated workers may be many
+batches apart."""
 
 
 class Stream:
@@ -27,7 +28,7 @@ class Stream:
         self._seed = seed
         self._kept = kept
         self._cursors: list[_Cursor] = []
-        """Sorted by last use. The most recent is the last."""
+        """Sorted by last use, with the most recently used one last."""
 
     def read(self, positions: Iterable[int]) -> list[Any]:
         """Return the samples at these positions."""
@@ -94,7 +95,7 @@ class _Cursor:
                 is_empty = False
                 yield sample
             if is_empty:
-                remedy = "begin each pass with a new iterator; an exhausted iterator yields nothing"
+                remedy = "return a new iterator for each pass; an exhausted iterator yields nothing"
                 bound = "must yield at least one sample in every pass"
                 raise ConfigurationError("data", bound, f"none in pass {epoch + 1}", remedy)
             epoch += 1

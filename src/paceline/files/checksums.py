@@ -60,8 +60,8 @@ def read_file(file: BinaryIO, checksum: Checksum | None = None) -> Memory:
     """Return the whole file as writable memory. Writing to it does not change the file.
 
     A large file is mapped: its bytes are read from disk once, when they are hashed, and are not copied. The file may be
-    removed, or replaced by a rename. Truncating it in place would crash the process. Raise ValueError if it does not
-    match the checksum. Without a checksum nothing is checked.
+    removed, or replaced by a rename. Truncating the file in place would crash the process. Raise ValueError if it
+    does not match the checksum. Without a checksum nothing is checked.
     """
     nbytes = os.fstat(file.fileno()).st_size
     if checksum is not None:

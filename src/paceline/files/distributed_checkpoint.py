@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 INDEX = ".metadata"
 _MODEL = "model"
 _PREFIXES = ("", "model.", "module.", "model.module.", "app.model.", "state_dict.")
-"""Where other programs put the model in the state that they save."""
+"""Keys under which other programs save the model."""
 
 
 def is_distributed_checkpoint(folder: Path) -> bool:
@@ -29,7 +29,8 @@ def is_distributed_checkpoint(folder: Path) -> bool:
 
 
 def write_distributed_checkpoint(folder: Path, state: Mapping[str, Tensor]) -> None:
-    """Write a state dict as `{"model": state}`. The folder must not exist; it appears when all is written."""
+    """Write a state dict as `{"model": state}`. The folder must not exist. It is created by a rename when all files
+    are complete."""
     if folder.exists():
         raise ConfigurationError(
             "--out", "must be a new folder", str(folder), "remove it, or use another one"
@@ -38,7 +39,7 @@ def write_distributed_checkpoint(folder: Path, state: Mapping[str, Tensor]) -> N
     written = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # it warns that there is no process group
+            warnings.simplefilter("ignore")  # torch warns that there is no process group
             _dcp().save({_MODEL: dict(state)}, checkpoint_id=str(written), no_dist=True)
         written.chmod(0o755)
         written.rename(folder)

@@ -1,7 +1,7 @@
 """Reading folders that are not trusted: nothing outside the folder is read, and all content is checked.
 
 Only regular files are opened, never links, pipes or devices, and no file that is too large. Values are read by name and
-type. Any problem becomes one error, which names the file and the problem.
+type. Any problem raises one error, which names the file and the problem.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _LONGEST_REASON = 300
 
 
 class Folder:
-    """A saved folder. An interrupted save may have left files in `.saved`. These are the newer ones."""
+    """A saved folder. An interrupted save may have left files in `.saved`, which are the newer ones."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
@@ -65,7 +65,7 @@ class Folder:
 
     def verify(self, name: str, checksum: Checksum) -> None:
         """Read the file. Raise DamagedError if it does not match the checksum."""
-        self.verify_size(name, checksum)  # fast, and often enough
+        self.verify_size(name, checksum)  # check the size first, because this is fast and detects most damage
         with self.opened(name) as file:
             checksum.check(hash_file(file))
 
@@ -77,7 +77,7 @@ class Folder:
     def _place(self, name: str) -> Path:
         saved = self.path / SAVED
         if saved.is_symlink():
-            raise self._without(f"no link of the name {SAVED}", "remove it")
+            raise self._without(f"no link with the name {SAVED}", "remove it")
         return saved / name if os.path.lexists(saved / name) else self.path / name
 
     def _without(self, what: str, remedy: str) -> ConfigurationError:

@@ -65,7 +65,8 @@ def write_tensors(
 
     Raise OSError if the format does not support a tensor.
     """
-    order = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))  # so that all are aligned
+    # So that all tensors are aligned.
+    order = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
     header = _header({name: tensors[name] for name in order}, notes or {})
     return write_parts(out, _parts(header, (tensors[name] for name in order)))
 
@@ -93,7 +94,8 @@ class Arena:
         """Allocate the memory for copies of these tensors. Other threads can run meanwhile."""
         needed = sum(_aligned(tensor.nbytes) for tensor in tensors)
         if needed > len(self._memory):
-            # The history of a run grows between checkpoints. Allocate more, so that not every checkpoint has to wait.
+            # The history of a run grows between checkpoints. Allocate more than needed, so that few checkpoints
+            # have to allocate.
             self._memory = fresh_memory(needed + needed // _SLACK + _PAGE_BYTES)
             # The system allocates a page on first access.
             np.frombuffer(self._memory, dtype=np.uint8)[::_PAGE_BYTES] = 0
@@ -162,7 +164,10 @@ def _bytes_in(tensor: Tensor) -> NDArray[np.uint8]:
 
 
 def _copy(source: Tensor, into: Tensor) -> None:
-    """Copy with numpy: it bypasses the processor's cache and uses one thread. Torch's threads wait for each other."""
+    """Copy with numpy, which bypasses the processor's cache and uses one thread.
+
+    Torch would use several threads, which wait for each other.
+    """
     if source.is_contiguous() and source.device == into.device and source.nbytes:
         np.copyto(_bytes_in(into), _memory_of(source))
     else:
@@ -207,7 +212,7 @@ def _bytes_of(kind: str) -> int:
 
 
 def _as_it_is(value: object) -> str:
-    """Return a name unchanged, so that it can be found again."""
+    """Check a name, and return it unchanged, so that lookups by name succeed."""
     text(value)
     return str(value)
 

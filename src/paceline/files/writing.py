@@ -34,7 +34,7 @@ _SAVING = ".saving"
 def check_folder(argument: str, folder: str | os.PathLike[str]) -> None:
     """Refuse a folder in which no file can be created. A file is created to test this: permissions are not reliable.
 
-    The folder need not exist. Nothing is left behind.
+    The folder need not exist. The test file and new folders are removed.
     """
     place = Path(folder).absolute()
     try:
@@ -46,7 +46,7 @@ def check_folder(argument: str, folder: str | os.PathLike[str]) -> None:
 
 
 def check_file(argument: str, path: str | os.PathLike[str]) -> None:
-    """Refuse a file that cannot be written. Its folder must exist. Nothing is left behind."""
+    """Refuse a file that cannot be written. Its folder must exist. The test leaves no file."""
     place = Path(os.path.realpath(path))
     try:
         if place.is_dir():
@@ -76,7 +76,8 @@ def write_file(path: str | os.PathLike[str], data: bytes) -> None:
 
 @contextlib.contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """Provide a stream that replaces the file when the block ends. If the block fails, the old file is unchanged.
+    """Provide a stream. Its content replaces the file when the block ends. If the block fails, the old file is
+    unchanged.
 
     A device or a pipe is written to directly.
     """
@@ -158,7 +159,10 @@ def _made(folder: Path, *, always_remove: bool = False) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Hold a lock, so that two processes do not save into one folder at a time. It ends with the process."""
+    """Hold a lock, so that two processes do not save into one folder at the same time.
+
+    It is released if the process ends.
+    """
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         try:
@@ -181,7 +185,7 @@ def _clear_up(folder: Path) -> None:
 
 
 def _check_places(saving: Path, folder: Path) -> None:
-    """Check that every new file can be renamed to its final name. Later, an error could not be undone."""
+    """Check that every new file can be renamed to its final name. An error during the renames could not be undone."""
     for new in saving.rglob("*"):
         place = folder / new.relative_to(saving)
         if not os.path.lexists(place):
@@ -193,7 +197,10 @@ def _check_places(saving: Path, folder: Path) -> None:
 
 
 def _settle(folder: Path) -> None:
-    """Rename everything in `.saved` to its final name. A folder becomes `.saved` of its target and is settled there."""
+    """Rename everything in `.saved` to its final name.
+
+    A folder becomes `.saved` of its target and is settled there.
+    """
     saved = folder / SAVED
     if saved.is_symlink():
         raise OSError(None, f"{saved} must not be a link")

@@ -19,9 +19,9 @@ _stoppable: StoppableClock | None = None
 class StoppableClock:
     """The host's monotonic clock minus the time for which this clock was stopped.
 
-    The state is one word, so that every change is atomic. While the clock runs, the word is the total time that it was
-    stopped, in nanoseconds. While it is stopped, the word is its time, negated. Only one rank may stop the clock. Other
-    ranks may see the stop a moment late. Their clock then stops at the last time that they have read.
+    The state is one word, so that every change is atomic. While the clock runs, the word is the total time that the
+    clock was stopped, in nanoseconds. While the clock is stopped, the word is its negated time. Only one rank may
+    stop the clock. Other ranks may detect the stop late. Their clock then stops at the last time that they have read.
     """
 
     def __init__(self, words: memoryview, place: int) -> None:
@@ -33,7 +33,7 @@ class StoppableClock:
         while True:
             word = self._words[self._place]
             host_ns = time.monotonic_ns()
-            if self._words[self._place] == word:  # otherwise the clock was stopped or started meanwhile
+            if self._words[self._place] == word:  # otherwise the clock was stopped or started during the read
                 self._seen_ns = now_ns = max(self._seen_ns, host_ns - word if word >= 0 else -word)
                 return now_ns * 1e-9
 

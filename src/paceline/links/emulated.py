@@ -1,8 +1,8 @@
-"""A slow network on one host: real messages, each of which is done when the emulated link would have carried it.
+"""A slow network on one host. Messages are real. Each is done when the emulated link would have carried it.
 
-The link model is in `costs.transfers`: each rank has one output port and one input port. The bytes pass through the
-rings of shared memory at once, into memory of the receiver. Only the times at which both ranks see them follow the
-emulated link, by a clock that the ranks share.
+The link model is in `costs.transfers`: each rank has one output port and one input port. The bytes pass immediately
+through the rings of shared memory into memory of the receiver. The times at which sender and receiver complete
+follow the emulated link, on a clock that the ranks share.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from paceline.links.sending import SendOperation, SendQueue
 
 
 class EmulatedPort(Port):
-    """One rank's port out and port in, each of which carries one message at a time."""
+    """The output port and the input port of one rank. Each carries one message at a time."""
 
     def __init__(
         self,
@@ -46,11 +46,12 @@ class EmulatedPort(Port):
         self._shared = shared
         self._output, self._input = Resource(), Resource()
         self._landed = 0
-        # Messages that have not begun to arrive, as a heap by arrival order, and messages in the port, in its order.
+        # A heap of messages that have not begun to arrive, by arrival order, and a list of the messages in the
+        # port, in order.
         self._approaching: list[tuple[tuple[float, float, int], int, RecvOperation]] = []
         self._in_port: list[RecvOperation] = []
 
-    # The port out
+    # The output port
 
     def send(
         self, waiter: Waiter, to: int, tensor: Tensor, tag: int, numbers: tuple[float, ...] = ()
@@ -62,7 +63,7 @@ class EmulatedPort(Port):
         return operation
 
     def begin(self, operation: PacedSend) -> None:
-        """Give a message its turn in the port out, and let its bytes go."""
+        """Reserve the output port for a message, and send its bytes."""
         now_s, carry_s = clock.now(), self.carry_s(operation, operation.to)
         operation.began_s = start_s = self._output.occupy(now_s, carry_s)
         if self._shared is not None and self._shared.crosses(self.rank, operation.to):
@@ -76,7 +77,7 @@ class EmulatedPort(Port):
     def end(self, operation: PacedSend) -> None:
         self._on_sent(operation)
 
-    # The port in
+    # The input port
 
     def recv(
         self, waiter: Waiter, source: int, into: Tensor | None, combine: Combine, tag: int
@@ -84,7 +85,10 @@ class EmulatedPort(Port):
         return PacedRecv(waiter, self, source, into, combine, tag, self._on_received)
 
     def pump(self, operation: RecvOperation) -> None:
-        """Let everything land that has come, from whomever: it all takes the port's time. Deliver what is due."""
+        """Read all messages that have arrived, from any rank, because each occupies the port.
+
+        Deliver those that are due.
+        """
         for source in range(self._ranks):
             self._pump_source(source, operation)
         now_s = clock.now()
@@ -97,7 +101,10 @@ class EmulatedPort(Port):
                 self._keep(packet)
 
     def due_s(self, operation: RecvOperation) -> float:
-        """When to look again for a message that has landed. It may come later if others are before it."""
+        """Time at which to poll again for a message that has arrived.
+
+        It may be delivered later if others are before it.
+        """
         ends_s = [packet.ended_s for packet in self._in_port if _is_for(operation, packet)]
         for (arrives_s, *_), _, packet in self._approaching:
             if _is_for(operation, packet):
@@ -105,11 +112,12 @@ class EmulatedPort(Port):
         return min(ends_s, default=math.inf)
 
     def carry_s(self, message: Header | SendOperation, other: int) -> float:
-        """How long a port is busy with a message to or from another rank."""
+        """Seconds that a message to or from another rank occupies a port."""
         return message.nbytes * self._links[other].seconds_per_byte
 
     def _match(self, source: int, header: Header, waiter: Waiter) -> RecvOperation:
-        """Nobody gets a message before its time: whoever asks for any may yet get an earlier one."""
+        """No message is delivered before its time, because a receive from any rank may still get an earlier
+        message."""
         packet = RecvOperation(waiter, self, source, None, "copy", header.tag, _nothing)
         self._landed += 1
         start_s = header.begins_s - self._links[source].latency_s
@@ -131,7 +139,7 @@ class EmulatedPort(Port):
 
 
 class PacedSend(SendOperation):
-    """Done when the port out has carried it."""
+    """A send. Done when the output port has carried the message."""
 
     __slots__ = ("_port", "_written")
 
@@ -162,7 +170,7 @@ class PacedSend(SendOperation):
             self.begin()
         self._outbox.pump()
         if clock.now() >= self.ended_s:
-            if not self._written:  # the receiver does not read: no reason for the sender to wait
+            if not self._written:  # the receiver does not read, but the sender need not wait
                 self._outbox.detach(self)
             self.done = True
             self._port.end(self)
@@ -175,11 +183,11 @@ class PacedSend(SendOperation):
         return True
 
     def close(self) -> None:
-        """All of its bytes are out. But its port may not have carried it yet."""
+        """Finish writing: all bytes are sent. The emulated port may not have carried the message yet."""
         self._written = True
 
     def cancel(self) -> None:
-        """A message that has begun still takes its time on the link."""
+        """A message that has begun still occupies the link."""
         if self.done:
             return
         if self.sent >= 0:
@@ -194,7 +202,7 @@ class PacedSend(SendOperation):
 
 
 class PacedRecv(RecvOperation):
-    """Done when the port in has carried its message."""
+    """A receive. Done when the input port has carried its message."""
 
     __slots__ = ()
 

@@ -62,7 +62,7 @@ class Header(NamedTuple):
     on_device: bool = False
     """Whether the tensor was on a device. The receiver then puts it on its own device."""
     number: int = -1
-    """Counts the messages of the sender. -1 for a message of a rank to itself."""
+    """Number of the message, counted by its sender. -1 for a message of a rank to itself."""
 
 
 def pack(

@@ -1,7 +1,7 @@
 """Random delays in a real run: with `PACELINE_FUZZ=seed` each rank sleeps at random points where ordering matters.
 
-These points are each read, write and fence of shared words, and each await. Races then show up sooner. Without the
-variable nothing is changed.
+These points are each read, write and fence of shared words, and each await. Races then occur sooner. Without the
+variable, nothing changes.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from paceline.links.operation import Operation
 
 VARIABLE = "PACELINE_FUZZ"
 
-# Probabilities and maximum lengths of sleeps. A few are long enough for another rank to finish all its work. Most only
-# change which rank is first.
+# Probabilities and maximum lengths of sleeps. A few sleeps are long enough for another rank to finish all its work.
+# Most only change which rank is first.
 _AT_WORDS, _AT_AWAITS = 0.002, 0.05
 _SHORT_S, _LONG_S, _LONG_SHARE = 0.0005, 0.02, 0.02
 
@@ -28,9 +28,8 @@ _SHORT_S, _LONG_S, _LONG_SHARE = 0.0005, 0.02, 0.02
 def begin(rank: int) -> None:
     """Enable the delays in this process, if the environment variable is set."""
     text = os.environ.get(VARIABLE, "")
-    if not text or isinstance(
-        SharedMemory.fence, _Fence
-    ):  # a process may have several runs, but needs this only once
+    # A process may have several runs, but needs the hooks only once.
+    if not text or isinstance(SharedMemory.fence, _Fence):
         return
     if not text.isdigit():
         raise ConfigurationError(VARIABLE, "must be a whole number of at least 0", text, "or leave it out")

@@ -1,4 +1,4 @@
-"""Two kinds of ways: one to ranks of the same host, another to ranks of other hosts."""
+"""Two kinds of connections (ways): one to ranks of the same host, another to ranks of other hosts."""
 
 from __future__ import annotations
 

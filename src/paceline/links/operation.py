@@ -77,11 +77,11 @@ class Operation(Generic[T]):
         return False
 
     def progress(self) -> int:
-        """Return 0 before its message has begun to arrive, then a number that grows as data arrives."""
+        """Return 0 before the message has begun to arrive, then a number that grows with the data received."""
         return 0
 
     def due_s(self) -> float:
-        """Return the time to poll it again even if no bell rings, on the run's clock."""
+        """Return the time at which to poll again even if no bell rings, on the run's clock."""
         return math.inf
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""One rank's end of a link: it matches arriving messages with posted receives, whichever way they take."""
+"""One rank's end of a link: it matches arriving messages with posted receives, over any kind of connection (way)."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class Port:
             tensor.dtype, shape, operation.tag, tensor.nbytes, 0, operation.numbers, on_device=on_device
         )
         letter.close()
-        self._bells.ring(self.rank)  # the other program may have been polled already
+        self._bells.ring(self.rank)  # the other program may already have been polled in this round
 
     def recv(
         self, waiter: Waiter, source: int, into: Tensor | None, combine: Combine, tag: int
@@ -96,7 +96,7 @@ class Port:
         return RecvOperation(waiter, self, source, into, combine, tag, self._on_received)
 
     def post(self, operation: RecvOperation) -> None:
-        """Post a receive. Its message may have arrived already."""
+        """Post a receive. Its message may already have arrived."""
         for i, kept in enumerate(self._kept):
             if operation.wants(kept.source, kept.tag):
                 self._hand_over(self._kept.pop(i), operation)
@@ -111,7 +111,8 @@ class Port:
             self._pump_source(operation.source, operation)
             return
         for _ in self.others:
-            self._turn.rotate(-1)  # read another rank first each time: a busy rank must not starve the others
+            # Begin with another rank each time, because a busy rank must not starve the others.
+            self._turn.rotate(-1)
             self._pump_source(self._turn[-1], operation)
             if operation.done or operation.source != ANY:
                 return
@@ -125,7 +126,7 @@ class Port:
                     return
                 way.active = self._match(source, header, wanted.waiter)
                 way.active.open(source, header)
-                if way.active.done:  # it does not fit
+                if way.active.done:  # the message does not fit
                     self._drop(way.active)
                 into = way.active.into
                 if into is not None and not into.is_cpu:
@@ -200,7 +201,7 @@ class Port:
 
 
 _NOWHERE = SendQueue()
-"""For messages that are done immediately."""
+"""Operation with a result that is known immediately."""
 
 
 class _OwnSend(SendOperation):

@@ -80,9 +80,10 @@ class RecvOperation(Operation[Message]):
         self.positions: dict[int, int] | None = None
         """Position of each rank in the group. The message names its sender by position. None to use the rank."""
         self.target: tuple[Tensor, str] | None = None
-        """Target tensor on a device, and how to combine the message with it. `into` is then a buffer in host memory."""
+        """Target tensor on a device, and how to combine the message with it. `into` is then a buffer in host
+        memory."""
         self.found_s = 0.0
-        self.ended_s = math.inf  # on an emulated link: when its port has carried it
+        self.ended_s = math.inf  # on an emulated link: time at which the port has carried the message
 
     def begin(self) -> None:
         """Post the receive. This happens when it is awaited or started, not when it is created."""

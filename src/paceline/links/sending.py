@@ -15,7 +15,7 @@ from paceline.links.operation import Activity, Operation, Waiter
 from paceline.model.devices import host_copy
 
 _MOMENT_S = 20e-6
-_PATIENCE_S = 30.0  # a reader that takes longer to copy one message is dead or stopped
+_PATIENCE_S = 30.0  # a reader that needs more seconds to copy one message is dead or stopped
 
 
 class SendOperation(Operation[None]):
@@ -65,8 +65,8 @@ class SendOperation(Operation[None]):
         self.sent = -1  # bytes of the payload; -1 if not even the header was sent
         self.nbytes = 0
         self.began_s = 0.0
-        self.begins_s = 0.0  # on an emulated link: when it begins to arrive
-        self.ended_s = math.inf  # on an emulated link: when its port has carried it
+        self.begins_s = 0.0  # on an emulated link: time at which the message begins to arrive
+        self.ended_s = math.inf  # on an emulated link: time at which the port has carried the message
         self.result = None
 
     def begin(self) -> None:
@@ -111,7 +111,7 @@ class SendOperation(Operation[None]):
     def try_detach(self) -> bool:
         """Continue from a copy. Return whether the tensor may be overwritten.
 
-        False while the receiver is reading the tensor in place. Call this again then.
+        If the result is False, the receiver is reading the tensor in place. Call this again later.
         """
         if not self.poll():
             self.done = self._outbox.detach(self)
@@ -140,7 +140,7 @@ class SendOperation(Operation[None]):
 
 
 class DetachOperation(Operation[None]):
-    """Done when the tensor of a send may be overwritten, at the latest when its receiver is lost."""
+    """Done when the tensor of a send may be overwritten, or when its receiver is lost."""
 
     __slots__ = ("_sending",)
 

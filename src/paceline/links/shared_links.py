@@ -40,7 +40,7 @@ class _SharedResource(Resource):
         self._place = place
 
     def occupy(self, ready_s: float, carry_s: float) -> float:
-        # Such a lock belongs to a process: the lock of a dead rank is free.
+        # Such a lock belongs to a process. If the process dies, the lock is released.
         fcntl.lockf(self._memory.fd, fcntl.LOCK_EX, 1, self._place * CACHE_LINE)
         try:
             self.free_s = self._words[self._place] / _NS

@@ -1,4 +1,4 @@
-"""Batches of a user's loop. The sizes of a batch are known when its gradient is."""
+"""Batches of a user's loop. The sizes of a batch are known when its gradient is known."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class LoopBatch(Batch):
     __slots__ = ("_facts", "_request", "worker")
 
     def __init__(self, step: int, worker: int, request: Callable[[], StepFacts]) -> None:
-        # Not the fields of the base class: two of them are properties here.
+        # The fields of the base class are not set, because two of them are properties here.
         self.step = step
         self.start = 0
         self.whole = _no_indices

@@ -28,8 +28,8 @@ from paceline.loop.rendezvous import Delivery, LoopEnded, StartedErrand
 if TYPE_CHECKING:
     from paceline.loop.session import Loop
 
-_MESSAGE_S = 5.0  # for a message of a rank that has ended
-_LAST_WORDS_S = 1.0  # for the messages of a rank that ends
+_MESSAGE_S = 5.0  # timeout for a message of a rank that has ended
+_LAST_WORDS_S = 1.0  # timeout for the messages of a rank that ends
 _POLL_S = 0.01
 
 
@@ -100,7 +100,7 @@ class LoopContext(ProcessContext):
         self._is_first = not self.is_server
 
     async def _check_end(self, loss: PeerLost) -> None:
-        """Return if the run is over for this rank because loops have ended. Otherwise raise."""
+        """Return normally if the run is over for this rank because loops have ended. Otherwise raise an error."""
         if self.board.status(loss.rank) is Status.LOST:
             raise loss
         if self.is_server or self.loop.rendezvous.has_ended:
@@ -114,9 +114,9 @@ class LoopContext(ProcessContext):
         self.loop.note_over()
 
     def _departed(self, operation: Operation[Any]) -> list[int]:
-        """Return the ranks that this server's operation waits for in vain, because loops have ended."""
+        """Return the awaited ranks that will send nothing to this server, because their loops have ended."""
         first = self.serving[0]
-        if self.rank != first:  # the first server decides; the others end after it
+        if self.rank != first:  # the first server decides on the end, and the other servers follow
             has_ended = self.board.status(first) is Status.FINISHED
             return [first] if has_ended and operation.awaited() == (first,) else []
         ended = self.table.ended()
@@ -134,7 +134,7 @@ class LoopContext(ProcessContext):
         return self.table.ended()
 
     async def _depart(self) -> None:
-        """Tell all ranks that this rank's loop has ended. A worker that is also a server does so in its twin."""
+        """Notify all ranks that this rank's loop has ended. A worker that is also a server does this in its twin."""
         if self.is_server or self.loop.has_departed or self.loop.is_over:
             return
         self.loop.has_departed = True
@@ -144,7 +144,10 @@ class LoopContext(ProcessContext):
                 self.start(self.net.send(rank, facts, tag=FACTS))
 
     async def _settle_loop(self) -> None:
-        """Complete the messages of this rank. A worker gives up soon: others may have ended and not read them."""
+        """Complete the messages of this rank.
+
+        A worker waits only briefly, because other ranks may have ended without reading them.
+        """
         self.table.close()
         limit_s = self.deadline_s if self.is_server else _LAST_WORDS_S
         until_s = time.monotonic() + limit_s
@@ -182,10 +185,10 @@ class LoopContext(ProcessContext):
             self.outcome.bytes_over_time.append((self.now(), self.outcome.bytes_sent))
 
     async def _end_of_batches(self) -> None:
-        """End the program of a worker that has servers. Peers end by themselves, when their batches do."""
+        """End the program of a worker that has servers. Peers end without this, at the end of their batches."""
         await self._depart()
         if self.in_background:
-            await Never(self)  # the server of this rank continues without its worker
+            await Never(self)  # the server on this rank continues without its worker
         if self.serving:
             raise LoopEnded
 
@@ -264,7 +267,7 @@ class LoopLog(Logbook):
         return len(self._rank.serving) > 1 or super().inspects(step, average=average)
 
     def note_lost(self, rank: int) -> None:
-        """Record a lost rank. A rank whose loop has ended is not lost, unless this rank's loop is longer."""
+        """Record a lost rank. A rank with an ended loop is not lost, unless this rank's loop is longer."""
         context = self._rank
         steps = context.table.ended().get(rank)
         if steps is None:

@@ -1,4 +1,4 @@
-"""What a program may ask about the data of a user's loop."""
+"""Properties of the data of a user's loop that a program may request."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class LoopData:
-    """What a program may ask about the user's data: the sizes of batches that have been computed."""
+    """Properties of the user's data: the sizes of batches that have been computed."""
 
     source: Any = None
     samples_per_epoch = 0

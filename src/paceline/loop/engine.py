@@ -52,7 +52,7 @@ class LoopEngine(TorchEngine):
         return 0.0
 
     def refresh(self) -> None:
-        """Make the module's parameters current before the user's code reads them."""
+        """Update the module's copies of parameters before the user's code reads them."""
         self.flat.refresh()
 
     def set_options(self, names: OptionNames, facts: StepFacts, shard: slice | None) -> None:

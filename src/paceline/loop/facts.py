@@ -1,4 +1,4 @@
-"""What travels with a gradient of a user's loop: its samples, and the settings of the optimizer."""
+"""Facts that are sent with a gradient of a user's loop: its samples, and the settings of the optimizer."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def _numbers(value: Any) -> list[float]:
 
 
 def _replaced(value: Any, rest: Iterator[float]) -> Any:
-    """Return a value of the same kind, with the next of the numbers in it."""
+    """Return a value of the same type, filled with the next of the numbers."""
     if isinstance(value, Tensor) and value.numel() == 1:
         return value.fill_(next(rest))
     if isinstance(value, tuple | list):

@@ -1,4 +1,4 @@
-"""What the loops of the workers have sent: facts about their gradients, and how many steps they took in all."""
+"""Messages of the workers' loops: facts about their gradients, and the number of steps of loops that have ended."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FACTS = 2**31 + 1
 
 
 class FactsTable:
-    """Received facts. A worker sends them before their gradient, so they arrive before it."""
+    """Received facts. A worker sends the facts before the gradient, so they also arrive first."""
 
     def __init__(self, context: LoopContext) -> None:
         self._context = context
@@ -51,7 +51,7 @@ class FactsTable:
         return self._last
 
     def close(self) -> None:
-        """Receive nothing more. What has been received can still be read."""
+        """Stop receiving. Facts that have been received can still be read."""
         self._is_closed = True
         for receive in self._receiving.values():
             receive.cancel()

@@ -40,7 +40,7 @@ class LoopGradients:
         self._sizes.append((count, total))
         share = count / total
         if len(self._sizes) == 1:
-            # An empty slice may be the first of several micro-batches: another share is then the reference.
+            # If the first micro-batch has an empty slice, use the share of another micro-batch as the reference.
             self._share = share or 1 / self._workers
         self._scale = share / self._share
         if self._scale != 1.0 and not self._is_scaled:
@@ -65,14 +65,14 @@ class LoopGradients:
     # Clipping
 
     def check_unchanged(self) -> None:
-        """Refuse gradients that were changed after backward: the change is meant for the reduced gradient."""
+        """Refuse gradients that were changed after backward: such a change should apply to the reduced gradient."""
         changed = [
             name
             for number, (name, parameter) in enumerate(self._named)
             if parameter.grad is not None and self._is_changed(number, parameter.grad)
         ]
         if changed and self._workers > 1:
-            bound = "must be as backward left them: each worker has the gradient of its own samples only"
+            bound = "must be unchanged since backward, because each worker has the gradient of its own samples only"
             remedy = (
                 "to clip, call optimizer.clip_grad_norm_(max_norm) instead of torch.nn.utils.clip_grad_norm_"
             )

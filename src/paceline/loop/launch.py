@@ -19,8 +19,8 @@ from paceline.loop.settings import LoopSettings
 
 INTERRUPTED = 130
 _POLL_S = 0.05
-_GRACE_S = 15.0  # for the other processes to end by themselves after one has failed
-_INTERRUPT_S = 5.0  # for processes to end after Ctrl-C
+_GRACE_S = 15.0  # timeout for the other processes to end after one has failed
+_INTERRUPT_S = 5.0  # timeout for processes to end after Ctrl-C
 _LINES = 200
 
 
@@ -66,7 +66,7 @@ class ScriptProcesses:
             stderr=None if rank == 0 else subprocess.STDOUT,
             text=True,
             errors="replace",
-            start_new_session=True,  # Ctrl-C arrives here, and is passed on once
+            start_new_session=True,  # this process receives Ctrl-C and passes it on once
             preexec_fn=lambda: None if dies_with_parent(parent) else os._exit(1),  # noqa: PLW1509
         )
         self._processes.append(process)
@@ -127,7 +127,7 @@ class ScriptProcesses:
 
 
 def _read(stream: IO[str], lines: deque[str]) -> None:
-    with contextlib.suppress(ValueError, OSError):  # closed meanwhile
+    with contextlib.suppress(ValueError, OSError):  # the pipe has been closed
         lines.extend(stream)
 
 

@@ -1,4 +1,4 @@
-"""The user's DataLoader, of which every worker loads its slice of each batch."""
+"""The user's DataLoader. Every worker loads its slice of each batch."""
 
 from __future__ import annotations
 
@@ -60,7 +60,10 @@ class OrderGenerator:
 
 
 class SlicedBatches(Sampler[list[int]]):
-    """A worker's slice of each batch of another batch sampler. An empty slice is one sample of weight 0."""
+    """A batch sampler that yields a worker's slice of each batch of another batch sampler.
+
+    An empty slice is one sample of weight 0.
+    """
 
     def __init__(self, batches: Any, worker: int, workers: int, order: OrderGenerator) -> None:
         self._batches = batches

@@ -22,8 +22,8 @@ class PreparedOptimizer(torch.optim.Optimizer):
     def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
         """Take one step of the run with the gradients of the parameters.
 
-        The parameters are then those of the strategy for the next gradient. What a worker adds to an update depends on
-        the strategy: see docs/own_loop.md.
+        The parameters are then those of the strategy for the next gradient. The contribution of a worker to an
+        update depends on the strategy: see docs/own_loop.md.
         """
         if closure is not None:
             remedy = "compute the gradients, then call optimizer.step()"
@@ -54,14 +54,15 @@ class PreparedOptimizer(torch.optim.Optimizer):
 def prepared(optimizer: torch.optim.Optimizer, loop: Loop | None) -> torch.optim.Optimizer:
     """Return the same optimizer as a prepared one. Schedules that refer to it stay valid."""
     kind = type(optimizer)
-    vars(optimizer).pop("step", None)  # the wrapper of a schedule, which calls the step of the old class
+    # Remove the wrapper of a schedule, which calls the step of the old class.
+    vars(optimizer).pop("step", None)
     optimizer.__class__ = type(kind.__name__, (PreparedOptimizer, kind), {})
     optimizer._loop = loop  # type: ignore[attr-defined]
     return optimizer
 
 
 def check_optimizer(module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Refuse an optimizer that cannot be a part of a run."""
+    """Refuse an optimizer that a run cannot use."""
     if isinstance(optimizer, PreparedOptimizer):
         raise ConfigurationError("optimizer", "must be prepared once", type(optimizer).__name__)
     if not isinstance(optimizer, torch.optim.Optimizer):

@@ -41,8 +41,8 @@ def prepare(
 
     Start the script with `paceline run`, torchrun, mpirun or srun. The model and the optimizer are the same objects;
     the loader gives each worker its slice of every batch. `optimizer.step()` takes one step of the strategy. The
-    strategy of the command line has priority over `strategy`; the default is all-reduce. In a process of a server this
-    function serves, and then exits. A script that was started alone runs unchanged, as one worker. See
+    strategy of the command line has priority over `strategy`; the default is all-reduce. In a server process this
+    function runs the server and then exits. A script that was started alone runs unchanged, as one worker. See
     docs/own_loop.md.
     """
     global _loop, _prepared
@@ -104,8 +104,8 @@ def check_strategy(strategy: Strategy) -> None:
 def finish() -> Run | None:
     """End the run on this worker, and wait for the others. Return the run; None if the script was started alone.
 
-    The model then has the run's weights: the server's, or the mean if each worker has its own. A script that does not
-    call it does so at its exit.
+    The model then has the run's weights: the server's, or the mean if each worker has its own. If a script does not
+    call this function, it is called at the exit of the script.
     """
     return None if _loop is None else _loop.finish()
 
@@ -132,7 +132,8 @@ def print(*values: Any, **options: Any) -> None:
 
 
 def log(**values: Tensor | float) -> None:
-    """Record values of the current step in the run's history: `loss`, and others. Call it before `optimizer.step()`."""
+    """Record values of the current step in the run's history: `loss`, and others. Call it before
+    `optimizer.step()`."""
     if _loop is not None:
         plain = {name: each.detach() if isinstance(each, Tensor) else each for name, each in values.items()}
         _loop.logged.update({name: float(each) for name, each in plain.items()})
@@ -159,8 +160,8 @@ def gather(value: Tensor | float) -> list[Any]:
 def save(folder: str | os.PathLike[str], **values: Any) -> None:
     """Save model, optimizer and order of the data in a folder. Every worker must call it, between two steps.
 
-    `values` are saved too: what JSON can hold, such as the epoch and `scheduler.state_dict()`. Strategies with servers
-    are refused. Save between epochs: the position within an epoch is not saved.
+    `values` are saved too. They must be JSON values, such as the epoch and `scheduler.state_dict()`. Strategies
+    with servers are refused. Save between epochs: the position within an epoch is not saved.
     """
     model, optimizer = _check_prepared("pl.save")
     if _loop is None:

@@ -14,11 +14,14 @@ if TYPE_CHECKING:
     from paceline.loop.context import LoopContext
 
 Errand: TypeAlias = "Callable[[LoopContext], Coroutine[Any, Any, Any]]"
-"""Work that the program's thread does for the user's thread between two steps, such as a gather."""
+"""Work that the program's thread does for the user's thread between two steps, such as a gather operation."""
 
 
 class LoopEnded(BaseException):
-    """Unwinds the program of a worker: the user's loop has ended. A BaseException, so that no strategy catches it."""
+    """Ends the program of a worker after the end of the user's loop.
+
+    It is a BaseException, so that no strategy catches it.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +89,7 @@ class Rendezvous:
         return started.future.result()
 
     def end(self, failure: BaseException | None = None) -> None:
-        """Tell the program that no gradient follows, or that the user's code has failed."""
+        """Notify the program that no gradient follows, or that the user's code has failed."""
         with self._changed:
             self._has_ended, self._failure = True, failure
             self._changed.notify_all()

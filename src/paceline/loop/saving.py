@@ -31,7 +31,8 @@ def save(loop: Loop, folder: Path, values: Mapping[str, Any]) -> None:
     """Save the state of all workers. Each worker must call it, between two steps."""
     _refuse_servers(loop)
     place = folder / f"checkpoint-{len(_found(folder)):05}"
-    loop.rendezvous.run(errands.gather(torch.zeros(1)))  # all have read the number before one writes
+    # All workers have read the number before one of them writes.
+    loop.rendezvous.run(errands.gather(torch.zeros(1)))
     place.mkdir(parents=True, exist_ok=True)
     learner = loop.learner
     remembered, optimizer = keep_updates(learner.replica.updates, learner.replica.layout)
@@ -39,7 +40,7 @@ def save(loop: Loop, folder: Path, values: Mapping[str, Any]) -> None:
     tensors |= {_STATE + name: tensor for name, tensor in learner.states.items()}
     with replacing(place / _file(loop.rank)) as out:
         write_tensors(out, tensors, {_FACTS: json.dumps({"optimizer": optimizer, "steps": loop.steps})})
-    loop.rendezvous.run(errands.gather(torch.zeros(1)))  # all have written
+    loop.rendezvous.run(errands.gather(torch.zeros(1)))  # all workers have written
     if loop.rank == 0:
         write_file(place / _COMPLETE, json.dumps(_facts(loop) | {"values": dict(values)}).encode())
 
@@ -50,7 +51,8 @@ def resume(loop: Loop, folder: Path) -> dict[str, Any]:
     if loop.has_begun:
         raise ConfigurationError("pl.resume", "must be called before the first step", loop.steps)
     places = _found(folder)
-    loop.rendezvous.run(errands.gather(torch.zeros(1)))  # all have looked before one saves
+    # All workers have read the folder before one of them saves.
+    loop.rendezvous.run(errands.gather(torch.zeros(1)))
     if not places:
         return {}
     facts = json.loads((places[-1] / _COMPLETE).read_text())

@@ -41,7 +41,7 @@ from paceline.task.task import Task
 
 _log = logging.getLogger("paceline")
 
-_GRACE_S = 10.0  # for a program to tell the other ranks that the user's code has failed
+_GRACE_S = 10.0  # timeout for notifying the other ranks that the user's code has failed
 
 
 class Loop:
@@ -86,9 +86,9 @@ class Loop:
         """Calls of `optimizer.step()`, including those before a resume."""
         self._first = 0
         self.has_departed = False
-        """Whether the other ranks have been told that this loop has ended."""
+        """Whether the other ranks have been notified that this loop has ended."""
         self.is_over = False
-        """Whether the run has ended although this rank's loop has not: too few other workers are left."""
+        """Whether the run has ended although this rank's loop has not: because too few other workers are left."""
         self.clip_norm = math.inf
         self.logged: dict[str, float] = {}
         self._context: LoopContext | None = None
@@ -115,7 +115,10 @@ class Loop:
     # What the context needs
 
     def replica(self, job: Job, rank: int) -> Replica:
-        """Return the model replica of a rank's program. A rank that is also a server has a second one, for its twin."""
+        """Return the model replica of a rank's program.
+
+        A rank that is also a server has a second one, for its twin.
+        """
         if job.roles[rank] in ("worker", "server"):
             return self.own_replica(job, rank)
         return self._replica_of(copy.deepcopy(self.module), job, rank)
@@ -129,16 +132,17 @@ class Loop:
         return replica_of(Settings(task=job.task, seed=job.seed, rank=rank), module)
 
     def other_tensors(self) -> list[Tensor]:
-        """Return what must be equal on all ranks besides parameters and buffers: frozen parameters, the data order."""
+        """Return tensors that must be equal on all ranks besides parameters and buffers: frozen parameters, the
+        data order."""
         frozen = [parameter.data for parameter in self.module.parameters() if not parameter.requires_grad]
         return [*frozen, self.order_state]
 
     def note_over(self) -> None:
-        """The run has ended before this loop. The loader stops, and steps do nothing."""
+        """Handle a run that has ended before this loop: the loader stops, and further steps do nothing."""
         self.is_over = True
         _log.warning(
-            "rank %d: the run has ended after %d steps of this loop, because other loops have ended and the strategy "
-            "needs more workers than are left; further steps change nothing",
+            "rank %d: the run has ended after %d steps of this loop, because other loops have ended and the "
+            "strategy needs more workers; further steps change nothing",
             self.rank,
             self.steps,
         )
@@ -185,7 +189,7 @@ class Loop:
         assert self._context is not None
         self.clip_norm, self.logged = math.inf, {}
         self._begun_s, self._processor_s = self._context.now(), time.thread_time()
-        if math.isinf(self._begun_s):  # the clock starts with the run
+        if math.isinf(self._begun_s):  # the clock is set at the start of the run
             self._begun_s = 0.0
 
     def _wait_like_a_straggler(self, count: int) -> None:
@@ -201,7 +205,7 @@ class Loop:
             self.rendezvous.end()
             while self._thread.is_alive():
                 self._thread.join(1.0)
-            self.rendezvous.wait_until_parked()  # raises the error that ended the run
+            self.rendezvous.wait_until_parked()  # raise the error that ended the run
             if not self.has_begun:
                 raise RunError(
                     "the loop has ended without a call of optimizer.step() of the prepared optimizer"
@@ -236,7 +240,7 @@ class Loop:
     def _note_exception(
         self, before: Any, kind: type[BaseException], error: BaseException, trace: TracebackType | None
     ) -> None:
-        """Tell the other ranks that the user's code has failed here, and print the error."""
+        """Notify the other ranks that the user's code has failed on this rank, and print the error."""
         atexit.unregister(self._finish_at_exit)
         before(kind, error, trace)
         self.rendezvous.end(error)

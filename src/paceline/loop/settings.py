@@ -19,7 +19,7 @@ class LoopSettings:
     strategy: str | None = None
     """Spec of the strategy. None for the one in the script, or all-reduce."""
     slow: str = ""
-    """Such as "1=2,3=4": see `parse_slow`."""
+    """Slow ranks, such as "1=2,3=4": see `parse_slow`."""
     delay: tuple[str, ...] = ()
     deadline_s: float = DEADLINE_S
     threads: int | None = None

@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves
 
 
 class Activations:
-    """Memory of some tensors. Each storage counts once. Only the viewed parts of a large storage count."""
+    """Memory of some tensors. Each storage counts once. Of a large storage, only the viewed parts count."""
 
     def __init__(self, besides: Iterable[Tensor] = ()) -> None:
         """`besides` are tensors that do not count, such as parameters."""
@@ -55,7 +55,7 @@ class Activations:
         )
 
     def has(self, tensor: Tensor) -> bool:
-        """Return whether all memory of a tensor is counted, or belongs to `besides`."""
+        """Return whether all memory of a tensor is already counted, or belongs to `besides`."""
         key = storage_of(tensor)
         return tensor.is_contiguous() and (key in self._besides or key in self._found)
 
@@ -68,7 +68,7 @@ class Activations:
 
 
 def bytes_of(tensors: Iterable[Tensor]) -> int:
-    """Return the bytes of these tensors. Each storage counts once."""
+    """Return the bytes of these tensors. A storage that several of them share counts once."""
     counted = Activations()
     for tensor in tensors:
         counted.note(tensor)

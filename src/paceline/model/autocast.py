@@ -37,7 +37,7 @@ def in_force() -> tuple[Autocast, ...]:
 
 @contextmanager
 def suspended() -> Iterator[None]:
-    """Disable autocast until `computing` enables it: the caller's process then behaves as the other processes do."""
+    """Disable autocast until `computing` enables it. The caller's process then behaves like the other processes."""
     with ExitStack() as stack:
         for setting in in_force():
             stack.enter_context(torch.autocast(setting.device, enabled=False))
@@ -57,6 +57,6 @@ def _under(settings: Sequence[Autocast]) -> Iterator[None]:
                 stack.enter_context(torch.autocast(each.device, each.dtype, cache_enabled=each.cache))
             yield
     finally:
-        # Torch clears its cache only at the end of the outermost autocast, which may be around the whole run. The next
-        # pass would use the parameters from before the update.
+        # Torch clears its cache only at the end of the outermost autocast, which may be around the whole run.
+        # Without clearing, the next pass would use the parameters from before the update.
         torch.clear_autocast_cache()

@@ -1,7 +1,7 @@
 """Binding of a module's parameters to the flat parameters of its replica: as views if possible, otherwise as copies.
 
 A copy is needed if a parameter has another dtype than the flat tensor, or if the flat tensor is in CPU memory and the
-module on a device. The optimizer updates the flat tensor. The copies are refreshed before the module is used.
+module is on a device. The optimizer updates the flat tensor. The copies are refreshed before the module is used.
 """
 
 from __future__ import annotations

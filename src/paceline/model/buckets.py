@@ -1,4 +1,4 @@
-"""Gradient buckets: runs of whole parameters. A bucket is ready when backward has computed all its gradients."""
+"""Gradient buckets: groups of consecutive parameters. A bucket is ready when backward has computed all of it."""
 
 from __future__ import annotations
 

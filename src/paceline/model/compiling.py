@@ -32,7 +32,7 @@ def compiled(module: nn.Module) -> Any:
 
 
 def is_compiled(module: nn.Module) -> bool:
-    """Return whether a module, or a module in it, is compiled on its first call."""
+    """Return whether a module or one of its submodules is compiled on its first call."""
     # Importing the class for isinstance would take seconds.
     return any(
         type(layer).__name__ == "OptimizedModule" or layer._compiled_call_impl is not None
@@ -46,8 +46,8 @@ def warm_up(
     samples: Samples | None,
     evaluation: Callable[[], object] | None = None,
 ) -> None:
-    """Compile a model for such batches and for evaluation. Nothing else changes. No effect if the model is not
-    compiled.
+    """Compile a model for batches like this one and for evaluation. The model's state does not change. This
+    function does nothing if the model is not to be compiled.
     """
     if not replica.task.compile and not is_compiled(replica.module):
         return

@@ -29,7 +29,10 @@ def check_device(word: str) -> None:
 
 
 def device_of(word: str, place: int) -> torch.device:
-    """Return the device of a rank. `place` is the rank's number on its host. "gpu" is the accelerator of any vendor."""
+    """Return the device of a rank.
+
+    `place` is the rank's number on its host. "gpu" is the accelerator of any vendor.
+    """
     found = torch.accelerator.current_accelerator(check_available=True)
     if word == "cpu" or (word == "auto" and found is None):
         return CPU
@@ -106,7 +109,10 @@ def _moved(values: Any, device: torch.device) -> Any:
 
 
 def move_module(module: nn.Module, device: torch.device) -> None:
-    """Move a module to a device. Tied parameters remain tied, which torch's `to` does not guarantee on every device."""
+    """Move a module to a device.
+
+    Tied parameters remain tied. Torch's `to` does not guarantee this on every device.
+    """
     if all(tensor.device == device for tensor in (*module.parameters(), *module.buffers())):
         return
     names: dict[int, list[str]] = {}
@@ -120,7 +126,7 @@ def move_module(module: nn.Module, device: torch.device) -> None:
 
 
 def with_loss_on(device: torch.device, task: Task) -> Task:
-    """Return the task with its loss on the device. A loss may have tensors, such as class weights."""
+    """Return the task with its loss on the device. A loss may contain tensors, such as class weights."""
     if device.type in _PASSIVE or not isinstance(task.loss, nn.Module):
         return task
     return dataclasses.replace(task, loss=copy.deepcopy(task.loss).to(device))

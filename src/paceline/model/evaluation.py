@@ -22,7 +22,8 @@ from paceline.task.calls import outputs_of, predictions_of, target_of
 from paceline.task.task import Task
 
 Begin = Callable[[int], None]
-"""Called with the number of each test batch before the batch. Random numbers must not depend on the batches before it.
+"""Called before each test batch with its number. Seeds the batch, so that its random numbers do not depend on
+earlier batches.
 """
 
 
@@ -60,7 +61,8 @@ def parts_of(
     device: torch.device,
     begin: Begin,
 ) -> Tensor:
-    """Return the contribution of each of these test batches to each metric: a float64 tensor (batches, metrics, 2)."""
+    """Return the contribution of each of these test batches to each metric: a float64 tensor (batches, metrics, 2).
+    Return the contribution of each of these test batches to each metric: a float64 tensor (batches, metrics, 2)."""
     meters = _named_meters(task).values()
     parts = torch.zeros(len(numbers), len(meters), 2, dtype=torch.float64)
     ranges = samples.ranges(task.test_batch_size)

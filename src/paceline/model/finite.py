@@ -1,4 +1,4 @@
-"""Check for NaN and infinity in gradients: one sum per bucket. If that is not finite, every value is checked."""
+"""Check for NaN and infinity in gradients: one sum per bucket. If the sum is not finite, every value is checked."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from paceline.errors import RunError
 from paceline.model.layout import Layout
 
-# The sum of float16 values overflows long before the values do.
+# A sum of float16 values may overflow although all values are finite.
 _SUMMED_AS = {torch.float16: torch.float32}
 
 
@@ -29,7 +29,7 @@ def is_finite(tensor: Tensor) -> bool:
 def last_not_finite(named: Iterable[tuple[str, Tensor]]) -> str | None:
     """Return the last name with a tensor that has a NaN or infinite value. None if all values are finite.
 
-    Backward runs from the last layer to the first and propagates such values, so the last one is the cause.
+    Backward propagates such values from the last layer to the first, so the last name is the cause.
     """
     return next((name for name, tensor in reversed(list(named)) if not is_finite(tensor)), None)
 

@@ -1,4 +1,5 @@
-"""A replica's flat gradient. Backward fills it parameter by parameter, and each bucket is passed on when it is full."""
+"""A replica's flat gradient. Backward fills it parameter by parameter, and each bucket is passed on when it is
+full."""
 
 from __future__ import annotations
 
@@ -55,7 +56,7 @@ class FlatGradient:
         ]
 
     def detach(self) -> None:
-        """Remove the hooks: another store takes the gradients from now on."""
+        """Remove the hooks, because another store receives the gradients from now on."""
         for handle in self._handles:
             handle.remove()
 
@@ -140,8 +141,8 @@ class FlatGradient:
     # During backward
 
     def _hook(self, number: int) -> Callable[[Tensor], None]:
-        # Autograd holds the hook out of reach of Python's garbage collector. A strong reference to this object, which
-        # references the parameter, would be a cycle that is never freed.
+        # Python's garbage collector cannot see that autograd references the hook. If the hook had a strong
+        # reference to this object, which references the parameter, this cycle would never be freed.
         own = weakref.ref(self)
 
         def take(parameter: Tensor) -> None:
@@ -160,7 +161,9 @@ class FlatGradient:
         view = self._views[number]
         if self._converts:
             gradient = real_view(gradient).to(view)
-        if self._fired[number]:  # a re-entrant backward (activation checkpointing) may call the hook twice
+        if self._fired[
+            number
+        ]:  # a re-entrant backward pass (activation checkpointing) may call the hook twice
             view.add_(gradient, alpha=self._weight)
             self._check(range(number, number + 1))
             return

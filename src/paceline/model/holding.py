@@ -1,7 +1,7 @@
 """What a rank stores of a model, as a value. It computes its size in bytes.
 
-The ledger of a run and the simulator use the same figures. Activations are no part of a holding: they depend on the
-batch.
+The ledger of a run and the simulator use the same figures. Activations do not belong to a holding, because they
+depend on the batch.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class StateRange(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holding:
-    """Parameters of a rank: all of them, those of some segments, or shards of these."""
+    """The parameters that a rank stores: the whole model, some segments, or shards of segments."""
 
     layout: Layout
     """Trainable parameters: names, shapes and dtypes. `layout.dtypes` are the dtypes in computations, `layout.dtype` is
@@ -53,8 +53,9 @@ class Holding:
     reduction_dtype: torch.dtype
     """Dtype of gradients, and of their sums over ranks."""
     master_dtype: torch.dtype | None = None
-    """Dtype of a separate master copy, which optimizers update and whose dtype their state has. A rank stores it only
-    for the values that it updates, as a part of the optimizer state. None if optimizers update the flat parameters."""
+    """Dtype of a separate master copy and of the optimizer state. Optimizers update this copy. A rank stores it
+    only for the values that it updates, as a part of the optimizer state. None if optimizers update the flat
+    parameters."""
     frozen_bytes: Mapping[str, int] = field(default_factory=dict)
     """Bytes of each parameter that is not trained."""
     segments: tuple[int, ...] | None = None
@@ -68,7 +69,7 @@ class Holding:
     frees_parameters: bool = False
     """Whether the shards of other ranks are freed between uses."""
     location: Location = "device"
-    """Where the master copy is between uses."""
+    """Location of the master copy between uses."""
 
     @classmethod
     def of(
@@ -126,7 +127,7 @@ class Holding:
 
     @property
     def own_slices(self) -> list[slice] | None:
-        """This rank's shard of each unit, in the layout. None if it updates all parameters of the layout."""
+        """This rank's shard of each unit, in the layout. None if this rank updates all parameters of the layout."""
         return [unit.own(self.shard) for unit in self.units] if self.is_sharded else None
 
     @property
@@ -186,8 +187,8 @@ class Holding:
     def _ranges(self, whole: Layout, shard: slice | None) -> Iterator[tuple[int, int]]:
         """Yield the values that this rank updates, as ranges of the whole model's layout.
 
-        A part of a split parameter counts as the first values of that parameter: it has as much state as any other part
-        of the same size.
+        A part of a split parameter is given as the first values of that parameter, because all parts of the same
+        size have equally much state.
         """
         owned = [shard or slice(0, self.layout.length)] if self.own_slices is None else self.own_slices
         if self.layout is whole:

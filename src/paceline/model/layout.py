@@ -104,7 +104,8 @@ class Layout:
         return part.view(*shape, 2) if self.dtypes[number].is_complex else part.view(shape)
 
     def buckets(self, bucket_bytes: int = BUCKET_BYTES) -> list[range]:
-        """Return buckets of about `bucket_bytes` each: runs of whole parameters, as ranges of parameter numbers."""
+        """Return buckets of about `bucket_bytes` each: consecutive whole parameters, as ranges of parameter
+        numbers."""
         runs: list[range] = []
         start, filled = 0, 0
         for i, (a, b) in enumerate(itertools.pairwise(self.offsets)):
@@ -130,7 +131,7 @@ class Layout:
 
 
 def can_be_complex(real: torch.dtype, dtype: torch.dtype, offset: int) -> bool:
-    """Return whether pairs of real numbers can be viewed as complex numbers: only at an even offset."""
+    """Return whether pairs of real numbers can be viewed as complex numbers. This needs an even offset."""
     return dtype.is_complex and dtype.to_real() == real and offset % 2 == 0
 
 

@@ -1,10 +1,10 @@
 """Whether a loss is the mean over its samples: tried on the outputs of the first batch of a run.
 
-Gradients of parts of a batch are weighted by their numbers of samples. That gives the gradient of the whole batch only
-if the loss is a mean over samples. `reduction="sum"`, class weights and `ignore_index` make it another one.
+Gradients of parts of a batch are weighted by their numbers of samples. This gives the gradient of the whole batch
+only if the loss is a mean over samples. With `reduction="sum"`, class weights or `ignore_index` it is not.
 
-The trial calls the loss three more times. So it is made only with losses that cannot notice: modules, which are copied,
-and functions that store nothing outside themselves.
+The trial calls the loss three more times. The trial is therefore limited to losses without side effects: modules,
+which are copied, and functions that store nothing outside themselves.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _log = logging.getLogger("paceline")
 
 NOT_A_MEAN = (
     "the loss is not the mean over its samples. If workers or micro-batches share a batch, the "
-    "weights will differ from those of one worker. reduction='sum', class weights and ignore_index do this. Compute "
-    "the loss of each sample (reduction='none') and return their mean: divide by the number of samples, or of all "
-    "targets with the ignored ones"
+    "weights will differ from those of one worker. reduction='sum', class weights and ignore_index have this effect. "
+    "Compute the loss of each sample (reduction='none') and return their mean: divide by the number of "
+    "samples, or of all targets with the ignored ones"
 )
 
 _TOLERANCE = 100.0
@@ -59,7 +59,10 @@ def request(*, wanted: bool) -> None:
 
 
 def try_once(task: Task, outputs: Any, content: Any) -> None:
-    """Try the loss with the model's outputs for a batch, if requested. Warn if the loss is not a mean over samples."""
+    """Try the loss with the model's outputs for a batch, if requested.
+
+    Warn if the loss is not a mean over samples.
+    """
     if not _is_requested:
         return
     target = target_of(content)
@@ -69,7 +72,7 @@ def try_once(task: Task, outputs: Any, content: Any) -> None:
     try:
         with rng_preserved():
             found = stores_nothing(task.loss) and is_no_mean(task.loss, outputs, target)
-    except Exception:  # a loss that cannot be tried is no error
+    except Exception:  # it is no error if a loss cannot be tried
         return
     if found:
         _log.warning("%s", NOT_A_MEAN)

@@ -1,7 +1,8 @@
 """Transfer of a built model to every rank: as a module, or as its factory and state.
 
-A module that can be copied is sent as it is: its factory may be slow or load a file. A module that cannot be copied,
-such as a parametrized or compiled one, is built again by its factory, and the state of the first is loaded.
+A module that can be copied is sent unchanged, because its factory may be slow or load a file. A module that cannot
+be copied, such as a parametrized or compiled one, is built again by its factory, and the state of the original
+module is loaded.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ class _Trial(cloudpickle.Pickler):  # type: ignore[misc]
     def reducer_override(self, thing: Any) -> Any:
         if isinstance(thing, Tensor):
             if not thing.is_leaf:  # a copy would lose its autograd history
-                raise TypeError("a tensor that was computed from others")
+                raise TypeError("a tensor that was computed from other tensors")
             return str, ()
         return super().reducer_override(thing)
 

@@ -39,7 +39,7 @@ class Recomputing:
         self.counts = False
         """Whether to count the memory of each block when it is computed again."""
         self.largest_bytes = 0
-        """Largest such count."""
+        """Largest of these counts."""
 
     @contextmanager
     def forward(self) -> Iterator[None]:
@@ -65,7 +65,7 @@ class Recomputing:
             yield owner, self._in_groups(owner)
             return
         for block in owner.children():
-            # If `forward` is there already, other code has replaced it.
+            # If the instance already has `forward`, other code has replaced the method.
             if "forward" not in block.__dict__ and not _is_descended_into(owner, block):
                 yield block, self._recomputed([block], type(block).forward.__get__(block))
 
@@ -95,7 +95,7 @@ class Recomputing:
             if not torch.is_grad_enabled() or not any(each.requires_grad for each in (*tensors, *parameters)):
                 return run(*args, **kwargs)
             for place in places:
-                leaves[place] = None  # autograd stores them
+                leaves[place] = None  # autograd stores these inputs
 
             def compute(given: Sequence[Tensor]) -> Any:
                 for place, tensor in zip(places, given, strict=True):

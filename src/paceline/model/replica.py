@@ -89,15 +89,18 @@ class Replica:
         return self.engine.whole
 
     def attach(self, ledger: Ledger, few: Callable[[], Any]) -> None:
-        """Record memory in the ledger of a rank. `few` returns a few samples: their shapes predict it, if need be."""
+        """Record memory in the ledger of a rank.
+
+        `few` returns a few samples. Shape-only engines predict memory from their shapes.
+        """
         self.engine.attach(ledger, few)
 
     def build(self) -> None:
-        """Allocate the memory, unless that is done."""
+        """Allocate the memory, unless it is already allocated."""
         self.engine.build()
 
     def twin(self) -> Replica:
-        """Return another replica of this rank, in the state that this one had at first."""
+        """Return another replica of this rank, in the initial state of this one."""
         return self._with(self.engine.twin())
 
     def layers(
@@ -109,7 +112,8 @@ class Replica:
     def part(
         self, cut: Cut, segments: Sequence[int], *, worker: int = 0, keeps_whole: bool = False
     ) -> Replica:
-        """Return a replica of these segments, with the random numbers of worker `worker`. It replaces this one.
+        """Return a replica of these segments, with the random numbers of worker `worker`. The new replica replaces
+        this one.
 
         With `keeps_whole`, it has the whole model for evaluation.
         """
@@ -124,7 +128,7 @@ class Replica:
         worker: int = 0,
         keeps_whole: bool = False,
     ) -> Replica:
-        """Return a replica of one shard of these segments, or of all. It takes the place of this one."""
+        """Return a replica of one shard of these segments, or of all. The new replica replaces this one."""
         made = self.engine.hold(cut, segments, worker=worker, keeps_whole=keeps_whole, sharding=sharding)
         return self._with(made)
 
@@ -149,7 +153,7 @@ class Replica:
         self.engine.place(parameters, gradient)
 
     def release(self) -> None:
-        """Free the memory of the parameters. No other code may use it. The values are lost."""
+        """Free the memory of the parameters. No other code may use this memory. The values are lost."""
         self.engine.release()
 
     def reclaim(self) -> None:
@@ -160,7 +164,10 @@ class Replica:
 
     @property
     def not_finite(self) -> str | None:
-        """The parameter whose last gradient has a value that is NaN or infinite: it must not be used."""
+        """Name of a parameter with a NaN or infinite value in its last gradient.
+
+        The gradient must not be used. None if all are finite.
+        """
         return self.engine.not_finite
 
     @property
@@ -293,7 +300,7 @@ class Replica:
         return self.engine.inspection.evaluate(samples, parameters)
 
     def evaluate_parts(self, samples: Samples, numbers: Sequence[int]) -> Tensor:
-        """Return what the test batches of these numbers add to each metric."""
+        """Return the contributions of these test batches to each metric."""
         return self.engine.inspection.evaluate_parts(samples, numbers)
 
     def state(self, parameters: Tensor | None = None) -> dict[str, Tensor]:

@@ -1,9 +1,9 @@
 """A user-defined training step: its loss, the parameters that it trains, and the values that it logs.
 
 A step that yields is run again for each of its turns, up to the yield of that turn. So the loss of a turn uses the
-parameters after the updates of the turns before. All runs use the same random numbers. Buffers (BatchNorm statistics,
-for example) change as if the step had run once. A step may yield a function that returns the loss. The function is
-called only in its own turn, which saves time in the others.
+parameters after the updates of the previous turns. All runs use the same random numbers. Buffers (BatchNorm
+statistics, for example) change as if the step had run once. A step may yield a function that returns the loss. The
+function is called only in its own turn, which saves time in the others.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def _read(how: str, given: Any) -> tuple[Tensor, dict[str, float]]:
 def _number(name: object, value: Any) -> float:
     if not isinstance(name, str) or name in _TAKEN:
         remedy = f"choose another name: {', '.join(_TAKEN)} are fields of a record"
-        raise ConfigurationError("step", "must name what it logs", name, remedy)
+        raise ConfigurationError("step", "must have a text as the name of each logged value", name, remedy)
     try:
         return float(value.detach() if isinstance(value, Tensor) else value)
     except (TypeError, ValueError, RuntimeError):

@@ -32,7 +32,7 @@ def combine_rows(rows: Sequence[Tensor], into: Tensor, block: Tensor, combine: s
             into.copy_(rows[0])
         return
     function = _FUNCTIONS[combine]
-    if len(rows) == 2:  # there are no partial results
+    if len(rows) == 2:  # nothing to combine
         function(*rows, out=into)
         return
     for start in range(0, into.numel(), len(block)):

@@ -1,8 +1,8 @@
 """The layers of a transformer, as shapes.
 
-They have the parameters, the operations and the activations of published models. Two things are simplified, because
-devices execute each of them as one operation: an RMSNorm is a layer norm without bias, and a rotary embedding is one
-product with a table.
+They have the parameters, the operations and the activations of published models. Two operations are simplified,
+because devices execute each of them as one operation: an RMSNorm is a layer norm without bias, and a rotary
+embedding is one product with a table.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Sizes:
     positions: str = "learned"
     bias: bool = True
     key_bias: bool | None = None
-    """Whether queries, keys and values have a bias. None: as `bias`."""
+    """Whether queries, keys and values have a bias. None for the value of `bias`."""
     tied: bool = False
     causal: bool = True
     fused: bool = True

@@ -1,6 +1,6 @@
 """Models from the config.json of Hugging Face's transformers: their sizes, as shapes only.
 
-A field that is not known here is refused: it might change the shapes. Fields that change neither shapes nor operations,
+An unknown field is refused, because it might change the shapes. Fields that change neither shapes nor operations,
 such as the ids of special tokens, are ignored.
 """
 
@@ -72,7 +72,8 @@ _IGNORED = frozenset(
         "use_sliding_window",
     }
 )
-"""Fields that change neither the shapes nor the number of operations. Sliding windows are counted as full attention."""
+"""Fields that change neither the shapes nor the number of operations. Sliding windows are counted as full
+attention."""
 
 _COMMON = {
     "num_hidden_layers": "layers",

@@ -61,15 +61,16 @@ def GPT(  # noqa: N802
     A step uses `batch_size` sequences. Pipelines get stages of equally many blocks where `layers` allows it, as in
     Megatron-LM; otherwise stages of about equal seconds.
 
-    - `key_heads`: number of heads of keys and values (grouped-query attention). None: `heads`.
-    - `head_size`: size of a head. None: `hidden` / `heads`.
-    - `ffn`: inner width of the MLP; None: 4 x `hidden`. A `gated` MLP has two such layers, and multiplies their
+    - `key_heads`: number of heads of keys and values (grouped-query attention). None for `heads`.
+    - `head_size`: size of a head. None for `hidden` / `heads`.
+    - `ffn`: inner width of the MLP. None for 4 x `hidden`. A `gated` MLP has two such layers, and multiplies their
       outputs.
     - `norm`: "layer" or "rms". `positions`: "learned" or "rotary".
-    - `bias`: whether linear layers have a bias; `key_bias`: those of queries, keys and values. None: as `bias`.
-    - `tied`: whether the head shares the embedding's weights, as in the published numbers of parameters. By default it
-      does not: the two are in the first and the last stage of a pipeline, which would have to sum their gradients each
-      step.
+    - `bias`: whether linear layers have a bias; `key_bias`: whether queries, keys and values have one. None for the
+    value of `bias`.
+    - `tied`: whether the head shares the embedding's weights, as in the published numbers of parameters. By default
+    the head has its own weights. Shared weights would be in the first and the last stage of a pipeline, which would
+    have to sum their gradients in each step.
     - `causal`: whether a token attends to earlier tokens only.
     - `dtype`: dtype of parameters and activations. It determines the size of messages: use torch.bfloat16 for the sizes
       of 16-bit training. `master_dtype`: torch.float32 for a master copy and optimizer state of 32 bits.
@@ -102,7 +103,8 @@ def GPT(  # noqa: N802
         causal=causal,
         fused=fused_attention,
     )
-    tokens = torch.zeros(1, 1, dtype=torch.int64).expand(batch_size, sequence)  # the memory of one number
+    # Takes the memory of one number.
+    tokens = torch.zeros(1, 1, dtype=torch.int64).expand(batch_size, sequence)
     return Task(
         model=_model(sizes, dtype),
         data=(tokens, tokens),

@@ -137,10 +137,14 @@ def _check_possible(plan: Plan, entry: Entry) -> None:
     processes = len(parse(entry.strategy).roles(entry.workers))
     if processes > _MOST_PROCESSES:
         bound = f"must be at most {_MOST_PROCESSES} to be emulated on this machine"
-        raise ConfigurationError("workers", bound, processes, "plan for fewer workers to check the prediction")
+        raise ConfigurationError(
+            "workers", bound, processes, "plan for fewer workers to check the prediction"
+        )
     module = plan.task.build_model(plan.seed)
     if any(each.is_meta for each in module.parameters()):
-        raise ConfigurationError("model", "must have weights to be run", "shapes only", "use a task with data")
+        raise ConfigurationError(
+            "model", "must have weights to be run", "shapes only", "use a task with data"
+        )
 
 
 def emulated(plan: Plan, entry: Entry) -> Local:

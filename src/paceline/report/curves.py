@@ -66,7 +66,7 @@ def _extremes(values: NDArray[np.float64], points: int) -> NDArray[np.intp]:
 
 
 def _moving_mean(values: NDArray[np.float64], window: int) -> NDArray[np.float64]:
-    """Return the mean of the `window` values around each; of fewer at the ends.
+    """Return the mean of the `window` values around each value, or of fewer values at the ends.
 
     Values that are not finite are skipped.
     """

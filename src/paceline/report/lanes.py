@@ -23,7 +23,10 @@ _MOST_SPANS = 400_000
 
 
 def span_limits(counts: Sequence[int], most: int = _MOST_SPANS) -> list[int]:
-    """Return the number of spans of each run that fit. Large runs share equally what small runs leave."""
+    """Return the number of spans of each run that fit.
+
+    Large runs share the spans that small runs leave unused, in equal parts.
+    """
     limits = [0] * len(counts)
     for place, run in enumerate(sorted(range(len(counts)), key=counts.__getitem__)):
         limits[run] = min(counts[run], most // (len(counts) - place))
@@ -86,7 +89,8 @@ def _columns(every: SpanArray, tick_s: float, size_numbers: np.ndarray) -> str:
     starts = np.rint(every["start_s"] / tick_s).astype(np.uint32)
     ends = np.rint(every["end_s"] / tick_s).astype(np.uint32)
     columns = (
-        # Differences between neighbouring spans are small and similar, so they compress well. They wrap at a new lane.
+        # Differences between neighbouring spans are small and similar, so they compress well. They wrap around at
+        # the beginning of a lane.
         np.diff(starts, prepend=np.uint32(0)),
         ends - starts,
         np.diff(every["step"].astype(np.int32), prepend=np.int32(0)),

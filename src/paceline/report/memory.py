@@ -46,7 +46,7 @@ def _table(name: str, run: Run) -> str:
 
 
 def _cells(label: str, figures: Sequence[str], held: str, *, shown: bool) -> str:
-    """Return the cells of a row. `shown` tells whether there is a column for `held`."""
+    """Return the cells of a row. `shown` states whether there is a column for `held`."""
     cells = "".join(f"<td>{figure}</td>" for figure in figures)
     words = f'<td class="holds">{escape(held)}</td>' if shown else ""
     return f'<th scope="row">{label}</th>{cells}{words}'
@@ -67,5 +67,5 @@ def _rows(memory: Sequence[Mapping[str, int]], holds: Sequence[str]) -> list[tup
 
 
 def _in_common(parts: Sequence[Sequence[str]]) -> list[str]:
-    """Return the descriptions that all of them share."""
+    """Return the parts of the descriptions that are the same for all ranks."""
     return [part for part in parts[0] if all(part in others for others in parts)]

@@ -22,7 +22,7 @@ from paceline.report.story import story_section
 from paceline.runs.run import Run
 
 _DISK_FAILS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
-"""Errors that another path on the same disk would not avoid, so the argument is not at fault."""
+"""Errors that would also occur with another path on the same disk, so they are not errors of the argument."""
 
 
 def write_page(

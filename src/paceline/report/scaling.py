@@ -19,7 +19,7 @@ def scaling(entries: Sequence[Entry]) -> dict[str, Any] | None:
     """Return a line for each strategy that ran with at least two numbers of workers; None if there is no such strategy.
 
     The speed is in samples per second, the median of the repeats. It is relative to one worker or, if no run has one,
-    to the strategy's own smallest number of workers. Runs of different tasks have no such line.
+    to the strategy's own smallest number of workers. Runs of different tasks have no line.
     """
     if what_differs(entries):
         return None
@@ -46,7 +46,7 @@ def _speeds(entries: Sequence[Entry]) -> dict[str, dict[int, list[float]]]:
 
 
 def _first_places(entries: Sequence[Entry]) -> dict[int, str]:
-    """Return the strategies, each at the index of its first entry, which sets its colour and dashes."""
+    """Return each strategy with the index of its first entry, which determines colour and dashes."""
     names: dict[int, str] = {}
     for place, entry in enumerate(entries):
         for run in entry.runs[:1]:

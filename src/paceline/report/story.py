@@ -48,7 +48,7 @@ def _row(row: ProofRow, longest_s: float) -> str:
     if row.measured is not None:
         error = f", {100 * row.error:+.1f} %" if row.error is not None else ""
         bars += _bar("measured", row.measured, error, longest_s)
-    name = escape(row.predicted.name).replace(":", ":<wbr>")  # a long name may be broken here
+    name = escape(row.predicted.name).replace(":", ":<wbr>")  # a long name may wrap here
     return f'<tr><th scope="row">{name}</th><td>{bars}</td></tr>'
 
 

@@ -51,7 +51,7 @@ _FILES = "files"
 OTHER_STATES = ("ema", "best")
 """Other model states. Each that is not empty has its own file."""
 
-# Upper limits, larger than in any real run. They protect against files made to exhaust the memory.
+# Upper limits, larger than in any real run. They protect against malicious files that would exhaust the memory.
 _MANIFEST_BYTES = 2**28
 _HISTORY_BYTES = 2**30
 _SPANS_BYTES = 2**33
@@ -92,7 +92,7 @@ def write_run(files: RunFiles, folder: Path) -> None:
 def read_run(folder: Folder) -> RunFiles:
     """Read a run saved by `write_run`. Any defect raises a ConfigurationError that names the file."""
     fields, sums = read_manifest(folder)
-    with folder.opened(MANIFEST):  # names the file in the error if a value has the wrong type
+    with folder.opened(MANIFEST):  # the error names the file if a value has the wrong type
         manifest, records = _manifest(fields), fields.get(_RECORDS, optional(whole), None)
         _check_lengths(manifest)
     with folder.opened("history.jsonl", most_bytes=_HISTORY_BYTES) as file:

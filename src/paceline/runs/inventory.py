@@ -138,7 +138,7 @@ class Model:
 
     state: dict[str, Tensor]
     source: Path
-    """The folder of that run or checkpoint."""
+    """The folder of this run or checkpoint."""
     skipped: str = ""
     """A newer checkpoint that is damaged, with the damaged file. Empty if there is none."""
 

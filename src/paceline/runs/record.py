@@ -21,8 +21,8 @@ class Record:
     loss: float
     """Mean over the samples of this step, before its update.
 
-    NaN without tensor math (math="none"), and if the step had no samples. The latter happens if a worker that updates
-    independently has an empty slice of the batch, or dies during this update.
+    NaN without tensor math (math="none"), and if the step had no samples. A step has no samples if a worker that
+    updates independently has an empty slice of the batch, or dies during this update.
     """
     metric: float | None
     """The task's metric on its test data; None if it was not evaluated after this step."""
@@ -45,9 +45,8 @@ class Record:
         records = list(map(cls.__new__, itertools.repeat(cls, count)))
         for each in dataclasses.fields(cls):
             set_field = cls.__dict__[each.name].__set__
-            collections.deque(
-                map(set_field, records, columns[each.name]), maxlen=0
-            )  # calls it for each record
+            # A deque without room consumes the map: it calls `set_field` for each record.
+            collections.deque(map(set_field, records, columns[each.name]), maxlen=0)
         return records
 
     def __getitem__(self, key: str) -> Any:

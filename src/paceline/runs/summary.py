@@ -28,7 +28,7 @@ def in_short(run: Run) -> str:
 
 
 def as_lines(run: Run) -> dict[str, str]:
-    """Return strategy, seconds, steps, loss, metric, target and shares of time, as far as the run has them."""
+    """Return strategy, seconds, steps, loss, metric, target and shares of time. Unknown entries are left out."""
     passes = "" if run.epochs is None else f", {run.epochs:.4g} epoch{'s' if run.epochs != 1 else ''}"
     samples = run.history[-1].samples if run.history else 0
     lines = {

@@ -92,7 +92,7 @@ def _path(
 ) -> str:
     across, up = (_RIGHT - _LEFT) / furthest, (_BOTTOM - _TOP) / ((high - low) or 1.0)
     places = [f"{_LEFT + x * across:.1f} {_BOTTOM - (y - low) * up:.1f}" for x, y in points]
-    # A single point is drawn too: as a line of length 0 with round ends.
+    # A single point is drawn as a line of length 0 with round ends.
     start = places[:1] if len(places) == 1 else []
     look = (
         f'fill="none" stroke="{colour}" stroke-width="1.6" stroke-linecap="round" stroke-dasharray="{dash}"'

@@ -1,10 +1,10 @@
 """Synchronous data parallelism: all workers average their gradients, then all apply the same update.
 
-With `algorithm="shared"` one copy of the parameters is in memory that all ranks of the host share. Each rank sums and
-updates one shard. `ring` and `shared` sum in the same order and give the same bits, except with gradient clipping or
-several buckets.
+With `algorithm="shared"` there is one copy of the parameters, in memory that all ranks of the host share. Each rank
+sums and updates one shard. `ring` and `shared` sum in the same order and give the same bits, except with gradient
+clipping or several buckets.
 
-When: The default: workers of equal speed, models of any size. One slow worker slows down all others.
+When: The default, for workers of equal speed, models of any size. One slow worker slows down all others.
 Cost, n bytes and p workers: 2 n (p - 1)/p sent by each (ring); n (p - 1)/p read by each (shared).
 Sources: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms", 2009; Goyal et al., "Accurate, Large
 Minibatch SGD", 2017; the sharded update is Rajbhandari et al., "ZeRO", 2020, stage 1.

@@ -1,4 +1,4 @@
-"""Asynchronous SGD: each gradient is applied on arrival, whatever version of the parameters it was computed at.
+"""Asynchronous SGD: each gradient is applied on arrival, even if it was computed at an old version of the parameters.
 
 When: Throughput matters more than staleness, and workers differ in speed.
 Cost: E[X]/P seconds per update; mean staleness P - 1. Also: Dean et al., "Large Scale Distributed Deep Networks",
@@ -16,7 +16,7 @@ from paceline.strategies.shared.push_pull.policy import Policy
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Async(ParameterServer):
-    """Each gradient is applied as soon as it arrives, however stale."""
+    """Each gradient is applied as soon as it arrives, even if it is stale."""
 
     def policy(self, workers: int) -> Policy:
         return Policy(k=1)

@@ -1,11 +1,11 @@
 """Central storage: only the server stores the parameters; workers hold them for one step and then free them.
 
 The weights are the same as with `sync`. From its push until the next parameters arrive, a worker has no memory
-allocated for them. Parameters and optimizer state therefore exist once, on the server. With `placement="worker"` the
-first worker is the server, like the CPU of a machine with several accelerators.
+allocated for them. The server therefore has the only permanent copy of parameters and optimizer state. With
+`placement="worker"` the first worker is the server, like the CPU of a machine with several accelerators.
 
 When: Workers have little memory, and one rank has a lot.
-Cost: as `sync`; memory for parameters at the workers only while they compute.
+Cost: as `sync`. Workers need memory for parameters only while they compute.
 Source: TensorFlow's CentralStorageStrategy ("Distributed training with TensorFlow").
 """
 

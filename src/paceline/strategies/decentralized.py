@@ -1,4 +1,4 @@
-"""Decentralized SGD: each peer has its own parameters, averages them with its neighbours' and takes its own steps.
+"""Decentralized SGD: each peer has its own parameters, averages them with its neighbours' and steps alone.
 
 `mode="sync"` is D-PSGD. In each step a peer computes the gradient at its own parameters, receives its neighbours'
 parameters, takes the weighted average with its own, and applies the gradient to the average. A step is one update of
@@ -6,13 +6,14 @@ every peer. `order="adapt-then-combine"` applies the gradient first and averages
 equals `all-reduce`, without clipping and for optimizers with an update that is linear in the gradient (SGD, momentum).
 
 `mode="async"` is AD-PSGD: a peer averages with one random neighbour at a time, and waits for no other peer (see
-gossip/pairwise.py). A step is one update of any peer, with the mean gradient of its slice. As many steps as there are
-peers move the mean of the peers about as far as one step of `sync`. The run ends after exactly the requested number of
-steps. The learning-rate schedule uses the number of updates by all peers, as known at the peer's last update.
+gossip/pairwise.py). A step is one update of any peer, with the mean gradient of its slice. With p peers, p
+steps move the mean of the peers about as far as one step of `sync`. The run ends after exactly the requested number
+of steps. The learning-rate schedule uses the number of updates by all peers, as known at the peer's last update.
 
 - The gradient of a peer's slice is scaled so that the mean over peers is the gradient of the global batch.
-- Each peer has its own optimizer and its own BatchNorm statistics. The run's model has the statistics of the first.
-- `run.model` is the mean of the peers. `consensus` in the history is the root mean square distance from it.
+- Each peer has its own optimizer and its own BatchNorm statistics. The run's model has the statistics of the first
+peer.
+- `run.model` is the mean of the peers. `consensus` in the history is the root mean square distance from this mean.
 - If a peer dies, its neighbours add its weight to their own. On an undirected graph the remaining weights stay doubly
   stochastic, so averaging preserves the mean of the remaining peers. The parameters of the lost peer drop out of the
   mean, and its slices of the data are no longer used. The first peer writes the record, so its death ends the run.
@@ -67,7 +68,7 @@ class Decentralized(Strategy):
     mode: str = field(
         default="sync",
         metadata={
-            "help": "sync: all peers together; async: pairwise, without waiting",
+            "help": "sync: all peers average in every step; async: pairs of peers average at any time",
             "tries": tried(*MODES, leads=True),
         },
     )
@@ -104,7 +105,7 @@ class Decentralized(Strategy):
         self._build_given()
 
     def _build_given(self) -> None:
-        """Build the topology now if a graph or a matrix was given, so that it compares and pickles as one value."""
+        """Build the topology now if a graph or a matrix was given. The topology can be compared and pickled."""
         if _is_text(self.topology) and _is_text(self.weights):
             return
         peers = _count_rows(self.weights) if _is_text(self.topology) else None
@@ -166,8 +167,8 @@ def _check_goes_both_ways(topology: Topology) -> None:
         what = "changes from step to step" if topology.period > 1 else "is directed"
         raise ConfigurationError(
             "topology",
-            "must be undirected and constant in mode async, because two peers average with each other "
-            "and there is no common step",
+            "must be undirected and constant in mode async: two peers average with each other, and peers have "
+            "no common step number",
             f"{topology.name}, which {what}",
             "use mode=sync, or ring, torus, hypercube, random-regular, …",
         )

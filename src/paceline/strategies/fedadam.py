@@ -2,7 +2,7 @@
 
 For each parameter with mean difference d: m = beta1 m + (1 - beta1) d; v = beta2 v + (1 - beta2) d^2, starting from
 tau^2; the server adds server_lr m / (sqrt(v) + tau). There is no bias correction. A smaller tau is more adaptive. The
-best server_lr depends on the size of the differences, so it needs tuning.
+best server_lr depends on the size of the differences and must be tuned.
 
 When: As fedavg, for models that Adam trains better than SGD.
 Cost: As fedavg.
@@ -31,8 +31,10 @@ class FedAdam(FedAvg):
 
     server_lr: float = field(default=0.01, metadata={"help": "the server's learning rate (eta)"})
     beta1: float = field(default=0.9, metadata={"help": "decay of the mean difference per round"})
-    beta2: float = field(default=0.99, metadata={"help": "decay of its mean square per round"})
-    tau: float = field(default=1e-3, metadata={"help": "constant added to the root of the mean square"})
+    beta2: float = field(
+        default=0.99, metadata={"help": "decay of the mean square of the difference per round"}
+    )
+    tau: float = field(default=1e-3, metadata={"help": "tau: constant added to the root of the mean square"})
 
     def __post_init__(self) -> None:
         FedAvg.__post_init__(self)

@@ -111,7 +111,7 @@ class FedAvg(Strategy):
             yield self.epochs * sum(self._used(parts[client], rngs[client]) for client in sampled)
 
     def _used(self, part: np.ndarray, rng: np.random.Generator) -> int:
-        """Return the samples that a client uses per epoch. Draw from its stream what `Client` draws in a round."""
+        """Return the samples that a client uses per epoch. Makes the same random draws as `Client` in a round."""
         if drops_out(rng, part, self.dropout):
             return 0
         if self.dropout:

@@ -3,7 +3,7 @@
 The server multiplies its velocity by `momentum`, adds the clients' mean difference, and adds the velocity to the
 parameters. With momentum=0 this is `fedavg`.
 
-When: As fedavg, if the differences vary much between rounds: momentum smooths them.
+When: As fedavg, if the differences vary strongly between rounds, because momentum smooths them.
 Cost: As fedavg.
 Source: Hsu, Qi, Brown, "Measuring the Effects of Non-Identical Data Distribution for Federated Visual Classification",
 2019.

@@ -3,7 +3,7 @@
 A client minimises its loss plus mu/2 times the squared distance of its parameters from the round's model. This adds mu
 times their difference to its gradient. With mu=0 this is `fedavg`.
 
-When: As fedavg, if the clients' data differ much: the clients drift less.
+When: As fedavg, if the clients' data differ strongly, because the clients then drift apart less.
 Cost: As fedavg.
 Source: Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith, "Federated Optimization in Heterogeneous Networks", MLSys 2020.
 """

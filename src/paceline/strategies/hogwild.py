@@ -1,13 +1,13 @@
 """Hogwild: workers of one host update the same parameters, without locks.
 
-The parameters are in memory that all workers share. Each worker takes its own mini-batches (its slices of the global
-batches), computes a gradient at the current parameters, including partial updates of other workers, and applies its
-optimizer to them. Two concurrent updates may overwrite each other in single coordinates. With sparse gradients this is
-rare, and the loss acts as noise.
+The parameters are in memory that all workers share. Each worker takes its slices of the global batches as
+mini-batches. It computes a gradient at the current parameters, which may include partial updates of other workers.
+Then its optimizer updates them. Two concurrent updates may overwrite each other in single coordinates. With sparse
+gradients this is rare, and the lost updates act as noise.
 
 - A step is one update by any worker, with the mean gradient of its slice: choose the learning rate for a mini-batch of
   batch size / workers. The run ends after exactly the requested number of updates.
-- Each worker has its own optimizer, and its momentum comes from its own gradients only. The learning-rate schedule uses
+- Each worker has its own optimizer, with momentum from its own gradients only. The learning-rate schedule uses
   the number of updates by all workers, as known at the worker's last update.
 - Staleness is the number of updates that other workers began between a worker's read (the start of its computation)
   and its write.
@@ -59,7 +59,7 @@ class Hogwild(Strategy):
         await shared.barrier()
         version = tally.settle() + ctx.rank + 1
         if version <= ctx.log.steps:
-            # `read` may include claims that were abandoned.
+            # `read` may count claims that other workers abandoned.
             await _update(ctx, tally, batch, loss, min(read, version - 1), version)
         await shared.barrier()
 
@@ -75,10 +75,10 @@ async def _update(ctx: Context, tally: _Tally, batch: Batch, loss: float, read: 
 class _Tally:
     """The number of updates claimed by each worker. A worker writes only its own count, so no count is lost.
 
-    A worker claims an update before making it: it increments its own count, then reads the sum. Among the workers that
-    find the sum within the run's length, the last to read has seen the claims of all others. So there are never too
-    many updates. Two workers that claim the last update at the same time may both see the other's claim and both
-    abandon the update. After `settle` the workers make up for such updates.
+    A worker claims an update before making it: it increments its own count, then reads the sum. Of the workers
+    that may update, the last to read the sum has seen the claims of all the others. Its sum is within the run's
+    length, so the run never has too many updates. Two workers that claim the last update at the same time may both
+    see the other's claim and both abandon the update. After `settle` the workers make up for such updates.
     """
 
     def __init__(self, ctx: Context) -> None:
@@ -95,7 +95,7 @@ class _Tally:
 
     def claim(self) -> int:
         """Claim an update. Return its version, which is valid if it is within the run's length."""
-        # Torch's reference counting uses atomic operations, which keep this store ahead of the following loads.
+        # Torch's reference counting uses atomic operations, so this store completes before the following loads.
         self._own += 1
         self._seen += 1
         return self.version()
@@ -106,7 +106,10 @@ class _Tally:
         return self._seen - before
 
     def settle(self) -> int:
-        """Return the number of updates made. All workers must have stopped: each has one claim that it did not use."""
+        """Return the number of updates made.
+
+        All workers must have stopped. Each has one unused claim, which is not counted.
+        """
         return self.version() - len(self._counts)
 
 

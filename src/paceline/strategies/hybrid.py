@@ -2,9 +2,9 @@
 the batch. The rows sum their gradients.
 
 A row is a pipeline. Each of its stages is split among a tensor group. Neighbouring ranks form a tensor group,
-neighbouring groups a pipeline. Tensor sums therefore stay within a host, if a host has as many ranks, and gradients
-cross hosts. `zero` shards the state that the rows would otherwise replicate: 1 the optimizer state, 2 also the
-gradients, 3 also the parameters.
+neighbouring groups a pipeline. Tensor sums therefore stay within a host, if a host has as many ranks as a
+tensor group. Gradients cross hosts. `zero` shards the state that the rows would otherwise replicate: 1 the
+optimizer state, 2 also the gradients, 3 also the parameters.
 
 When: A model is too large for one worker, and there are more workers than useful stages.
 Cost, d rows, p stages, t workers per stage, m micro-batches: a pipeline on 1/d of the batch with its tensor groups,
@@ -64,7 +64,7 @@ class Hybrid(SegmentedStrategy):
     zero: int = field(
         default=0,
         metadata={
-            "help": "state that rows shard: 0 none, 1 optimizer state, 2 also gradients, 3 also parameters",
+            "help": "state that is sharded among rows: 0 none, 1 optimizer state, 2 also gradients, 3 also parameters",
             "tries": tried(*_LEVELS),
         },
     )

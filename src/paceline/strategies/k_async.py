@@ -1,6 +1,6 @@
 """K-asynchronous SGD: an update uses the first K workers' gradients, of any version; the other workers continue.
 
-When: Between sync and async: less stale than async.
+When: As a compromise between sync and async: gradients are less stale than with async.
 Cost: Between K E[X]/P and E[X_{K:P}] seconds per update; mean staleness (P - K)/K.
 Source: Dutta, Joshi, Ghosh, Dube, Nagpurkar, "Slow and Stale Gradients Can Win the Race", 2018.
 """

@@ -17,7 +17,7 @@ from paceline.strategies.shared.search_space import Tried, fractions
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KBatchAsync(ParameterServer):
-    """An update uses the next k mini-batches, however stale; no worker waits."""
+    """An update uses the next k mini-batches, even if they are stale; no worker waits."""
 
     k: int = field(
         default=1,

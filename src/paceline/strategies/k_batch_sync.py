@@ -1,7 +1,7 @@
 """K-batch-synchronous SGD: an update uses the first K mini-batches. A fast worker may compute several of them. The
 other computations are cancelled.
 
-When: Speeds vary from batch to batch, and gradients should not be stale.
+When: The speed of a worker varies from batch to batch, and gradients should not be stale.
 Cost: K E[X]/P seconds per update for exponential times. Staleness 0.
 Source: Dutta, Joshi, Ghosh, Dube, Nagpurkar, "Slow and Stale Gradients Can Win the Race", 2018.
 """

@@ -1,12 +1,12 @@
 """Model parallelism by layers: each rank holds consecutive layers, and one rank computes at a time.
 
-The batch passes forward from rank to rank, and its gradient passes backward the same way. Each rank stores only its own
-layers, but the others are idle while it computes. This is the textbook's basic model parallelism, and the reference for
-pipelines.
+The activations pass forward from rank to rank, and their gradients pass back in reverse order. Each rank stores
+only its own layers, but the others are idle while it computes. This is the textbook's basic model parallelism, and
+the reference for pipelines.
 
 When: A model is too large for one worker, or as the reference that shows what a pipeline gains.
-Cost, p equal stages: the compute time of one worker, plus 2 (p - 1) messages with the activations at the cuts or their
-gradients. A rank is idle for (p - 1)/p of the time.
+Cost, p equal stages: the compute time of one worker, plus 2 (p - 1) messages: at each cut the activations, and
+their gradients. A rank is idle for (p - 1)/p of the time.
 Source: Dean et al., "Large Scale Distributed Deep Networks", NeurIPS 2012.
 """
 

@@ -39,7 +39,8 @@ class LocalSGD(Strategy):
         default="parameters", metadata={"help": f"what is averaged: {' or '.join(AVERAGES)}"}
     )
     post_local: int = field(
-        default=0, metadata={"help": "number of first steps that average every gradient, like all-reduce"}
+        default=0,
+        metadata={"help": "number of steps at the beginning that average every gradient, like all-reduce"},
     )
     algorithm: str = field(
         default="auto", metadata={"help": f"how tensors are summed: {', '.join(ALGORITHMS)}"}
@@ -58,7 +59,9 @@ class LocalSGD(Strategy):
     async def worker(self, ctx: Context) -> None:
         algorithm = resolve_algorithm(ctx, self.algorithm)
 
-        async def average() -> None:
+        async def average(local_steps: int) -> None:
+            if local_steps % self.period:
+                return
             moments = ctx.model.moments if self.averages == "parameters+momentum" else ()
             for tensor in (ctx.model.parameters, *moments):
                 await all_reduce(ctx.net, tensor, algorithm, op="mean")
@@ -69,20 +72,23 @@ class LocalSGD(Strategy):
 async def take_local_steps(
     ctx: Context,
     period: int,
-    meet: Callable[[], Awaitable[None]],
+    exchange: Callable[[int], Awaitable[None]],
     algorithm: str,
     *,
     synchronous: int = 0,
 ) -> None:
-    """Run a worker: synchronous steps first, then local steps, with a call of `meet` after every `period` of them."""
+    """Run a worker: synchronous steps first, then local steps. After each of these, call `exchange` with their number.
+
+    All workers take the buffers of the first one after every `period` local steps.
+    """
     async for batch in ctx.batches():
         local_steps = batch.step + 1 - synchronous
         if local_steps <= 0:
             await _synchronous_step(ctx, batch, algorithm)
         else:
             await _local_step(ctx, batch)
+            await exchange(local_steps)
             if local_steps % period == 0:
-                await meet()
                 await follow_buffers(ctx)
         await ctx.log.observe(batch.step)
 

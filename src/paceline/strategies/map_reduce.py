@@ -1,5 +1,5 @@
-"""Gradient descent by map and reduce: a server broadcasts the parameters, each worker maps its slice of the batch to a
-gradient, and the server reduces the gradients to their sum and updates.
+"""Gradient descent by map and reduce: a server broadcasts the parameters, and each worker maps its slice of the
+batch to a gradient. The server reduces the gradients to their sum and updates the parameters.
 
 When: Few workers or small models; to measure the cost of a central server.
 Cost, n bytes and p workers: the server's port carries p n out and p n in. Communication takes 2 p n b + 2 a per step.

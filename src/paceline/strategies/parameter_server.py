@@ -1,15 +1,15 @@
 """The parameter server: workers push gradients and pull parameters; the server decides when an update happens.
 
-Every variant in the literature is a setting of a few decisions (`Policy`), and has its own file beside this one. With
-several servers each owns a shard of the parameters. The first server decides which gradients make up each update and
-sends that decision to the others, so that all shards are updated from the same gradients. Servers are separate nodes,
-or the first worker is also the server, or every worker is also the server of one shard.
+The variants in the literature differ in a few decisions (`Policy`). Each variant has its own file beside this one.
+With several servers each owns a shard of the parameters. The first server decides which gradients make up each
+update and sends that decision to the others, so that all shards are updated from the same gradients. Servers are
+separate nodes, or the first worker is also the server, or every worker is also the server of one shard.
 
 A worker's mini-batch is its slice of a global batch. An update with K gradients uses their mean, weighted by samples.
 So the learning rate needs no scaling by K, and `sync` equals `single`.
 
 Cost, n bytes, p workers, S servers: 2 p n / S bytes pass a server's port for every p gradients. If workers are also
-servers, (p - 1) / p of that: a rank's messages to itself pass no port.
+servers, this is multiplied by (p - 1) / p: a rank's messages to itself pass no port.
 Sources: Li et al., "Scaling Distributed Machine Learning with the Parameter Server", OSDI 2014; the variants: Dutta,
 Joshi, Ghosh, Dube, Nagpurkar, "Slow and Stale Gradients Can Win the Race", 2018.
 """
@@ -35,7 +35,7 @@ class ParameterServer(Strategy):
     """Workers push gradients to servers and pull parameters from them."""
 
     expendable: ClassVar[tuple[str, ...]] = ("worker",)
-    # At a checkpoint the first server fetches the others' shards, and every worker has pulled.
+    # At a checkpoint the first server has fetched the others' shards, and every worker has the newest parameters.
     replicates: ClassVar[tuple[str, ...]] = ("worker", "server", "serving_worker")
 
     servers: int = field(
@@ -50,7 +50,7 @@ class ParameterServer(Strategy):
         },
     )
     staleness_aware: bool = field(
-        default=False, metadata={"help": "divide a gradient by its staleness if that is above 1"}
+        default=False, metadata={"help": "divide a gradient by its staleness if the staleness is above 1"}
     )
 
     def __post_init__(self) -> None:
@@ -85,7 +85,10 @@ class ParameterServer(Strategy):
         await part(ctx, servers, policy, staleness_aware=self.staleness_aware).run()
 
     async def serving_worker(self, ctx: Context) -> None:
-        """Run a server and a worker. The worker has its own replica: the server's parameters change meanwhile."""
+        """Run a server and a worker.
+
+        The worker has its own replica, because the server's parameters change during a computation.
+        """
         working = ctx.start(self.worker(ctx.model.twin()))
         await self.server(ctx)
         await working

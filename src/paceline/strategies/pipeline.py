@@ -1,9 +1,10 @@
-"""Pipeline parallelism: the model is split into stages and the batch into micro-batches, so that stages compute at the
-same time.
+"""Pipeline parallelism: the model is split into stages and the batch into micro-batches. The stages compute
+different micro-batches at the same time.
 
 `order` selects the next pass of each rank. `gpipe` and `1f1b` take equally long, but `1f1b` stores fewer activations.
-`interleaved` gives each rank several chunks of the model. `zb-h1` and `zb-h2` delay the gradients of the weights to
-times when a rank would wait. BatchNorm normalises each micro-batch separately, and dropout draws a mask for each.
+`interleaved` gives each rank several chunks of the model. `zb-h1` and `zb-h2` delay the gradients of the weights
+until a rank would otherwise wait. BatchNorm normalises each micro-batch separately, and dropout draws a mask for
+each.
 
 When: A model is too large for one worker, or the network is too slow to sum all gradients.
 Cost, p equal stages, m micro-batches: (m + p - 1)/m of the time that p workers need without waiting. Chunks and split

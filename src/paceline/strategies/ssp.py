@@ -1,7 +1,8 @@
 """Stale synchronous parallel: asynchronous, but a worker may be at most `staleness` gradients ahead of the slowest.
 
 When: Temporary stragglers, with a bound on staleness.
-Cost: as `async` while no worker is blocked. A worker that is always slow determines the rate of all in the long run.
+Cost: as `async` while no worker is blocked. In the long run, a worker that is always slow limits the speed of all
+workers.
 Source: Ho et al., "More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server", NIPS 2013.
 """
 

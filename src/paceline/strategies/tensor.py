@@ -1,7 +1,8 @@
 """Tensor parallelism: each worker holds some columns of one weight matrix and the matching rows of the next.
 
-Two such layers need one all-reduce of their outputs in the forward pass, and one of the gradients of their inputs in
-the backward pass. Attention is split by heads. All workers of a group compute the same samples. The split is found
+Each pair of such layers needs one all-reduce of its outputs in the forward pass, and one of the gradients of its
+inputs in the backward pass. Attention is split by heads. All workers of a group compute the same samples. The split
+is found
 automatically: linear layers followed by linear layers, and nn.TransformerEncoderLayer.
 `Task(tensor_plan={"blocks.*.up": "column", "blocks.*.down": "row"})` sets it instead. If there are more workers than
 `size`, neighbouring ranks form groups, and each group computes a part of the batch, as in all-reduce. `sequence=true`

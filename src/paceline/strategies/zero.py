@@ -79,7 +79,7 @@ class Zero(Strategy):
 
     @property
     def holds_parts(self) -> bool:
-        """Whether workers hold parts. False in stage 1: each worker has all parameters and the whole gradient."""
+        """Whether workers hold parts of the model. False in stage 1: each worker has all parameters and gradients."""
         return self.stage > 1
 
     async def worker(self, ctx: Context) -> None:

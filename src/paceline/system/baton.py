@@ -1,7 +1,7 @@
 """A computation in its own thread that alternates with its caller: only one of the two runs at any time.
 
-A hook of a module or of autograd cannot await. It can park the thread of its computation instead: the caller then runs,
-awaits what it needs, and resumes the computation. Neither sees a change that the other makes at the same time.
+A hook of a module or of autograd cannot await. It can park the thread of its computation instead. The caller then
+runs, makes its awaits, and resumes the computation. The two never access data at the same time.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Baton(Generic[T]):
         self.processor_s = 0.0
         """Processor time of the computation's thread so far."""
         context = contextvars.copy_context()
-        # A daemon: a process that ends while it holds the baton must not wait for the computation.
+        # A daemon thread, because a process that ends while the computation is parked must not wait for it.
         self._thread = threading.Thread(target=context.run, args=(self._run,), name=name, daemon=True)
 
     def resume(self) -> T | None:
@@ -46,7 +46,7 @@ class Baton(Generic[T]):
 
     def park(self, value: T) -> None:
         """Pass control to the caller until it resumes. Call it in the computation, from any of its threads."""
-        if self._is_cancelled:  # the computation has caught the first of these
+        if self._is_cancelled:  # raised again if the computation has caught `Cancelled`
             raise Cancelled
         self._parked = value
         self._note_time()
@@ -91,6 +91,6 @@ class Baton(Generic[T]):
             self._back.release()
 
     def _note_time(self) -> None:
-        # Autograd runs the backward pass of a device in other threads. Their time is the device's.
+        # Autograd runs the backward pass of a device in other threads. Their time counts as time of the device.
         if threading.current_thread() is self._thread:
             self.processor_s = time.thread_time()

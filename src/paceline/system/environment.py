@@ -30,7 +30,7 @@ def _machine() -> dict[str, str]:
 
 
 def _version(package: str) -> str:
-    """Return the version from the package's metadata. Importing torch for it would take a second."""
+    """Return the version from the package's metadata. Importing torch to read its version would take a second."""
     try:
         return version(package)
     except PackageNotFoundError:
@@ -38,7 +38,10 @@ def _version(package: str) -> str:
 
 
 def _cores() -> int:
-    """Return the number of cores that this process may use. In a container it may be less than the machine has."""
+    """Return the number of cores that this process may use.
+
+    In a container they may be fewer than the cores of the machine.
+    """
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -77,7 +80,7 @@ def _machine_bytes() -> int | None:
 def _container_bytes() -> int | None:
     """Return the container's limit; None if there is none.
 
-    Its free part is unknown, because file caches count as used.
+    The free part is unknown, because file caches count as used memory.
     """
     try:
         limit = Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii").strip()

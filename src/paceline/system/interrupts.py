@@ -23,7 +23,7 @@ _Handler = Callable[[int, FrameType | None], Any]
 
 
 class Stop(Protocol):
-    """The request to end a run at its next step. The first signal makes it."""
+    """The request to end a run at its next step. The first signal makes this request."""
 
     signum: int
     """The signal that was received; 0 if none."""
@@ -79,7 +79,7 @@ def recorded() -> Iterator[None]:
 
 @contextlib.contextmanager
 def protected() -> Iterator[None]:
-    """Record SIGINT; deliver it at safe points only, even if it is sent repeatedly."""
+    """Record SIGINT. Deliver it at safe points only, even if it is sent repeatedly."""
     with recorded(), _protection(True):
         yield
 
@@ -98,7 +98,7 @@ def unprotected() -> Iterator[None]:
 
 @contextlib.contextmanager
 def terminated_as_interrupted() -> Iterator[None]:
-    """Treat SIGTERM as SIGINT in this block: for commands that show what they have when they end early."""
+    """Treat SIGTERM as SIGINT in this block: for commands that show partial results when they end early."""
     if not _in_main_thread():
         yield
         return
@@ -128,12 +128,12 @@ def stopping_first(stop: Stop) -> Iterator[bool]:
         state.stop = outer
         for signum, handler in before.items():
             signal.signal(signum, signal.SIG_DFL if handler is None else handler)
-        if state.previous is None:  # SIGINT is ignored outside of this block
+        if state.previous is None:  # the process ignored SIGINT before this block
             state.pending = False
 
 
 def _handle(signum: int, frame: FrameType | None) -> None:
-    """The handler of SIGINT during a run. It raises nothing, unless the signal is repeated in user code."""
+    """The handler of SIGINT during a run. It raises no exception, unless the signal is repeated in user code."""
     stop = state.stop
     if stop is not None and not stop.signum:
         stop.request(signum)
@@ -158,7 +158,8 @@ def _installed(previous: _Handler) -> Iterator[None]:
         with _answered_once():
             yield
     finally:
-        if signal.getsignal(signal.SIGINT) is _handle:  # else the user's code has installed another
+        # Otherwise the user's code has installed another handler.
+        if signal.getsignal(signal.SIGINT) is _handle:
             signal.signal(signal.SIGINT, previous)
         state.previous = outer
         is_pending, state.pending = state.pending, False
@@ -168,7 +169,8 @@ def _installed(previous: _Handler) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _answered_once() -> Iterator[None]:
-    """Discard further signals when a KeyboardInterrupt leaves this block: pressing Ctrl-C twice raises once."""
+    """Discard further signals when a KeyboardInterrupt leaves this block: pressing Ctrl-C twice raises one
+    exception."""
     try:
         yield
     except KeyboardInterrupt:

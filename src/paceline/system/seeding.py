@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 
 
 def rank_seed(seed: int, rank: int) -> int:
-    """Return the first seed of a rank. The seed of a step is this plus the step number."""
+    """Return the first seed of a rank. The seed of a step is this number plus the step number."""
     return (seed * 1_000_003 + rank) * 1_000_003 % 2**63
 
 
-# The CPU generators of torch and numpy use only the low 32 bits of a seed, so seeds must differ in those.
+# The CPU generators of torch and numpy use only the low 32 bits of a seed, so seeds must differ in these bits.
 _FETCHING, _STREAMING, _PARTS_APART = 1_640_531_527, 3_266_489_917, 2_654_435_769
 
 
@@ -33,7 +33,10 @@ def fetch_seed(number: int) -> int:
 
 
 def stream_seed(seed: int, batch: int) -> int:
-    """Return the seed for reading a batch of a stream. It is the same on all ranks, so all read the same stream."""
+    """Return the seed for reading a batch of a stream.
+
+    The seed is the same on all ranks, so that all ranks read the same stream.
+    """
     return (rank_seed(seed, 0) + _STREAMING + batch) % 2**63
 
 
@@ -142,8 +145,9 @@ def _device_in_use() -> dict[str, Any]:
 class RngLease:
     """The global generators, leased to one of several computations that alternate in one process.
 
-    A computation that takes the lease finds the generators as it left them. The state is copied only if another
-    computation has taken the lease in between, so a process with one computation copies nothing.
+    A computation that takes the lease gets the generators in the state in which it returned them. The state is
+    copied only if another computation has taken the lease in between, so a process with one computation copies
+    nothing.
     """
 
     _holder: RngLease | None = None

@@ -10,8 +10,8 @@
 
 If the task has no loss, the model must return one: as the attribute or the key `loss` of its output, or as the only
 scalar tensor of a tuple such as `(logits, loss)`. If the model's forward takes `labels`, the target is passed under
-that name, whatever its name in the data. Entries that forward does not take are dropped, unless they are tensors: an
-unexpected tensor is an error.
+that name, even if it has another name in the data. Entries that forward does not take are dropped, unless they are
+tensors: an unexpected tensor is an error.
 """
 
 from __future__ import annotations

@@ -118,7 +118,7 @@ def check_better(better: object, metric: object) -> None:
         "better",
         'must be "higher" or "lower"',
         better,
-        "it tells which values of the metric are better",
+        "it states which values of the metric are better",
     )
     aims = better is None or metric is not None
     require(aims, "metric", "must be given with better", metric, "add metric=… or drop better")

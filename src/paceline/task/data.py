@@ -35,7 +35,7 @@ def as_tensors(columns: tuple[Any, ...]) -> tuple[Any, ...]:
     import torch
 
     with warnings.catch_warnings():
-        # Nothing here writes to these arrays, so read-only memory does no harm.
+        # Paceline never writes to these arrays, so read-only memory is fine.
         warnings.filterwarnings("ignore", message=".*not writable.*")
         return tuple(part if isinstance(part, torch.Tensor) else torch.from_numpy(part) for part in columns)
 

@@ -50,7 +50,7 @@ def _import_file(path: Path) -> ModuleType:
 
     name = f"paceline_task_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}"
     spec = importlib.util.spec_from_file_location(name, path)
-    assert spec, "a .py file has a spec"
+    assert spec, "a .py file always has a spec"
     assert spec.loader, "and a loader"
     module = importlib.util.module_from_spec(spec)
     folder = str(path.parent)

@@ -1,4 +1,5 @@
-"""Checks of a task's loss on the model's outputs. Errors name the argument instead of passing on torch's message."""
+"""Checks of a task's loss on the model's outputs. Errors name the task's argument instead of showing torch's
+message."""
 
 from __future__ import annotations
 
@@ -20,7 +21,10 @@ _MEAN = "return the mean over the samples"
 
 
 def loss_of_outputs(loss: Callable[[Any, Any], Any], outputs: Any, target: Any) -> Tensor:
-    """Return the loss of arbitrary outputs. If the outputs are a tensor, errors of the loss are re-raised unchanged."""
+    """Return the loss of arbitrary outputs.
+
+    If the outputs are a tensor, errors of the loss are re-raised unchanged.
+    """
     try:
         value = loss(outputs, target)
     except PacelineError:
@@ -44,7 +48,7 @@ def checked_loss(value: Any) -> Tensor:
     bound = "must be a tensor of one element"
     if isinstance(value, tuple | list):
         raise ConfigurationError(
-            "loss", bound, _parts(value), "return one number, for example the sum of its parts"
+            "loss", bound, _parts(value), "return one number, such as the sum of several losses"
         )
     if not isinstance(value, Tensor):
         raise ConfigurationError("loss", bound, look_of(value), _MEAN)

@@ -25,7 +25,7 @@ _LOWER_WORDS = ("loss", "perplexity", "error", "rmse", "mse", "mae")
 """Parts of metric names for which lower is better by default."""
 _NEGATED = ("neg_", "minus_", *(f"negative_{word}" for word in (*_LOWER_WORDS, "mean", "root")))
 """Prefixes that reverse this rule, as in scikit-learn's neg_mean_squared_error, or in negative_loss.
-negative_log_likelihood is an exception: it is a loss."""
+negative_log_likelihood is an exception, because it is a loss."""
 
 
 # Named metrics
@@ -71,7 +71,7 @@ METRIC_NAMES = ("accuracy", "mae", "mse", "rmse", "loss", "perplexity")
 def better_of(metric: Any, said: str | None = None, called: str = "") -> Better:
     """Return whether higher or lower values are better: from the task, the metric object, or its name. Default: higher.
 
-    `said` is the task's own choice, None if it has none. `called` is the name that the task gives the metric.
+    `said` is the task's own choice, None if it has none. `called` is the name of the metric in the task.
     """
     if said is not None:
         return LOWER if said == LOWER else HIGHER

@@ -67,13 +67,15 @@ class Task:
     """A module, or several by name. Several are combined into one nn.ModuleDict."""
     data: Data | Callable[[], Data] | DataLoader[Any] = field(repr=False)
     loss: Callable[[Any, Any], Tensor] | None = None
-    """Function of outputs and targets that returns the mean over the samples. None if the model returns its `loss`."""
+    """Function of outputs and targets that returns the mean over the samples. None if the model returns its `loss`.
+    Function of outputs and targets that returns the mean over the samples. None if the model returns its `loss`."""
     step: Callable[[Any, Any], Any] | None = None
     """Function of the model and a batch that replaces the loss. It returns the loss, or a dictionary with `loss` and
     other values for the run's history. A generator yields ("name", loss) for one model after the other. See
     docs/loop.md."""
     turns: Sequence[str] = ()
-    """Name of the model that each yield of the step updates. If empty, the models in the order of their optimizers."""
+    """Name of the model that each yield of the step updates. If empty, the models in the order of their optimizers.
+    Name of the model that each yield of the step updates. If empty, the models in the order of their optimizers."""
     optimizer: MakeOptimizer | Mapping[str, MakeOptimizer]
     """Function of the trainable parameters, which also have the module's attributes (see `Parameters`). Or one per
     model."""
@@ -115,7 +117,8 @@ class Task:
     accumulate: int = 1
     """Number of micro-batches in which a worker computes its slice of a batch, to save memory."""
     ema: float | None = None
-    """Decay of an exponential moving average of the weights. The average is evaluated and stored in `run.ema_state`."""
+    """Decay of an exponential moving average of the weights. The average is evaluated and stored in
+    `run.ema_state`."""
     compile: bool = False
     """Whether to compile the model with torch.compile, on each rank, before the run begins. Needs a C++ compiler."""
     recompute: bool = False
@@ -192,9 +195,8 @@ class Task:
     def _with_one_optimizer(self, name: str, make: MakeOptimizer) -> Task:
         schedule = self.schedule.get(name) if isinstance(self.schedule, Mapping) else self.schedule
         every = self.schedule_every
-        if (
-            isinstance(every, int) and self.turns
-        ):  # counts the updates of all models; the copy counts only its own
+        # This number counts the updates of all models, but the copy counts only its own.
+        if isinstance(every, int) and self.turns:
             every = max(1, every * self.turns.count(name) // len(self.turns))
         one = copy.copy(self)  # `replace` would validate again, and some arguments need all optimizers
         for attribute, value in (
@@ -275,7 +277,7 @@ class Parameters(list[Any]):
         self._module = module
 
     def __getattr__(self, name: str) -> Any:
-        # Special methods that Python looks up (for copying, for example) come from the list.
+        # Special methods that Python looks up, such as the ones for copying, are inherited from the list.
         if name == "_module" or name.startswith("__"):
             raise AttributeError(name)
         return getattr(self._module, name)
@@ -289,7 +291,8 @@ def _build_data(argument: str, given: Any, fewest: int) -> Data:
         # A constant seed: a task's data is the same on every rank and in every run.
         with seeded(0), user_code(f"the {argument} could not be built"):
             given = factory()
-        if hasattr(type(given), "__next__"):  # such as a generator: call the factory for every pass
+        # An iterator, such as a generator: call the factory for every pass.
+        if hasattr(type(given), "__next__"):
             given = Repeated(factory)
         check_data(argument, given, fewest)
     # Tensors use the fast path, even if wrapped in a TensorDataset.

@@ -58,7 +58,8 @@ def check_weights_of_single(
 
 
 def check_batch_norm(spec: Spec, world: str, workers: int) -> None:
-    """Check that each worker normalises by its own slice, and that rank 0's running statistics are used, as in DDP."""
+    """Check that each worker normalises by its own slice, and that rank 0's running statistics are used, as in DDP.
+    Check that each worker normalises by its own slice, and that rank 0's running statistics are used, as in DDP."""
     task = batch_norm_task()
     slices = sum(role != "server" for role in parse(spec).roles(workers))
     weights, statistics = train_plainly(task, workers=slices)
@@ -157,7 +158,8 @@ def check_seconds_never_decrease(run: pl.Run) -> None:
 
 
 def check_samples_and_bytes_never_decrease(run: pl.Run) -> None:
-    """Check that counts never decrease, the first step has samples, and the ranks sent at least the recorded bytes."""
+    """Check that counts never decrease, that the first step has samples, and that ranks sent at least the recorded
+    bytes."""
     for name in ("samples", "bytes"):
         counts = [record[name] for record in run.history]
         assert counts == sorted(counts)

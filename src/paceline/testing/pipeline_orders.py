@@ -18,8 +18,8 @@ _BEFORE = {"B": "F", "W": "B"}
 
 
 Fault = Literal["range", "early", "twice", "never", "deadlock"]
-"""Kinds of faults: a micro-batch or chunk that is not there, an action before one that it needs, an action that is done
-twice or never, and ranks that wait for each other."""
+"""Kinds of faults: a micro-batch or chunk that does not exist, an action before another one that it needs, an
+action that is done twice or never, and ranks that wait for each other."""
 
 
 class OrderError(PacelineError):
@@ -81,7 +81,7 @@ def _check_waits(order: Order, chunks: int) -> None:
 
 
 def _raise_deadlock(order: Order, walk: Walk, rank: int) -> None:
-    """Follow the waits from rank to rank until a rank repeats: that is the cycle."""
+    """Return the cycle of waiting ranks: follow the waits from rank to rank until a rank repeats."""
     waits: dict[int, Action] = {}
     while rank not in waits:
         waits[rank] = order[rank][walk.reached[rank]]

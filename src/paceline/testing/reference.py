@@ -28,7 +28,7 @@ def train_plainly(
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Return the parameters and buffers of a plain PyTorch loop that averages the gradients of `workers` slices a step.
 
-    The slices pass the model in turn, each from the same buffers. The buffers after the first slice are used.
+    The slices are computed in turn, each with the same initial buffers. The buffers after the first slice are used.
     """
     model, data = task.build_model(seed), Samples.of(task, seed)
     optimizer = task.build_optimizer(model)

@@ -1,8 +1,8 @@
 """Spans as Chrome trace events, the JSON that Perfetto (https://ui.perfetto.dev) opens.
 
 A process is a rank, a thread is a track. Perfetto drops a slice that overlaps another on its track, even by a
-nanosecond. So overlapping spans are spread over further tracks, and times are multiples of 1/64 µs, which are exact in
-binary and in decimal: rounding in a reader cannot make two neighbours overlap. A flow (an arrow) joins the send and the
+nanosecond. So overlapping spans are on separate tracks. Times are multiples of 1/64 µs, which are exact in binary
+and in decimal, so rounding in a reader cannot make two neighbours overlap. A flow (an arrow) joins the send and the
 receive of each message.
 """
 
@@ -22,7 +22,7 @@ _LANES = {
     "send": (Kind.SEND,),
 }
 _FLOWS = {Kind.SEND: '"ph":"s"', Kind.RECEIVE: '"ph":"f","bp":"e"'}
-"""Start and end of a flow. `bp` binds its end to the slice that encloses it, not to the next one."""
+"""Start and end of a flow. `bp` binds the end of the flow to the enclosing slice, not to the next slice."""
 _TICKS_PER_US = 64
 _LABELS = [kind.label for kind in Kind]
 

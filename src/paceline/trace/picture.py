@@ -18,7 +18,7 @@ from paceline.trace.spans import COMPUTING, PASSES, Kind, SpanArray, Spans
 _WIDTH, _LEFT, _RIGHT, _TOP = 960, 110, 936, 74
 _LANE, _BAR, _STRIP = 46, 22, 5
 _MOST_RANKS, _MOST_SPANS = 64, 20_000
-_NARROWEST_DIGIT = 11.0  # of a number in a bar
+_NARROWEST_DIGIT = 11.0  # width of a number in a bar
 
 _COMPUTE, _SEND, _RECEIVE, _UPDATE, _CANCELLED = svg.COLOURS[0], svg.COLOURS[1], *svg.COLOURS[2:4], svg.MUTED
 _BACKWARD, _WEIGHTS = svg.COLOURS[6], svg.COLOURS[4]
@@ -125,7 +125,7 @@ def _lane(paper: _Paper, rank: int, words: str) -> Iterator[str]:
 
 
 def _bars(paper: _Paper, rank: int, array: SpanArray, numbers: str) -> Iterator[str]:
-    """Yield the bars of computation. Waits are drawn below the others, if both happen at once."""
+    """Yield the bars of computation. If a wait overlaps with another activity, the wait is drawn below."""
     order = (Kind.WAIT, Kind.SLEEP, Kind.EVALUATE, *COMPUTING, Kind.CANCELLED, Kind.UPDATE)
     for kind in order:
         for span in array[array["kind"] == kind]:
@@ -140,7 +140,7 @@ def _bars(paper: _Paper, rank: int, array: SpanArray, numbers: str) -> Iterator[
 
 
 def _strips(paper: _Paper, rank: int, array: SpanArray) -> Iterator[str]:
-    """Yield the strips of the ports: out above, in below."""
+    """Yield the strips of the ports: output above, input below."""
     for place, kind in enumerate((Kind.SEND, Kind.RECEIVE)):
         y = paper.y(rank) + _BAR + 1 + place * _STRIP
         for span in array[array["kind"] == kind]:
@@ -151,7 +151,7 @@ def _strips(paper: _Paper, rank: int, array: SpanArray) -> Iterator[str]:
 
 
 def _messages(paper: _Paper, arrays: dict[int, SpanArray]) -> Iterator[str]:
-    """Yield a line for each message, from leaving the out port to having passed the in port."""
+    """Yield a line for each message, from its end at the output port to its end at the input port."""
     received = {
         span["message"]: (rank, float(span["end_s"]))
         for rank, array in arrays.items()

@@ -216,4 +216,6 @@ def _check(array: SpanArray, rank: int) -> None:
     bad = ~((lasted_s >= 0) & (lasted_s < np.inf) & (array["kind"] < len(Kind)))
     if bad.any():
         bound = "must have a kind of Kind and finite times that do not run backwards"
-        raise ConfigurationError(argument, bound, array[bad][0].item(), "mend the world that recorded it")
+        raise ConfigurationError(
+            argument, bound, array[bad][0].item(), "correct the cluster implementation that recorded it"
+        )

@@ -15,7 +15,7 @@ from paceline.trace.waits import Straggler, find_waits
 PART_NAMES = ("compute", "communicate", "update", "idle", "cancelled", "evaluate", "sleep")
 """Parts of a rank's time. They sum to the run's seconds."""
 
-_ALWAYS_SHOWN = 4  # of PART_NAMES; the others are shown if any rank has some
+_ALWAYS_SHOWN = 4  # names that are always shown; other parts are shown if any rank has some
 _ROWS_SHOWN = 32
 # Report a straggler if it cost this share of the run and this many times the average rank's cost.
 _SIGNIFICANT_SHARE = 0.05
@@ -24,7 +24,7 @@ _SIGNIFICANT_EXCESS = 1.5
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankSummary:
-    """Time of one rank in a run. If spans overlap, an instant counts once: see `timeline.PARTS`."""
+    """Time of one rank in a run. If spans overlap, each moment counts once: see `timeline.PARTS`."""
 
     rank: int
     role: str

@@ -1,7 +1,7 @@
 """The time of one rank. Every instant counts once.
 
-Spans may overlap: two receives at a time, or a gradient that is computed while buckets of other ranks arrive. An
-instant counts for the first of `PARTS` that is active.
+Spans may overlap: two receives at a time, or a gradient that is computed while buckets of other ranks arrive. Each
+moment counts for the first of `PARTS` that is active.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def sweep(array: SpanArray, seconds: float) -> Timeline:
     edges, places = np.unique(np.concatenate([[0.0, seconds], starts, ends]), return_inverse=True)
     opens, closes = places[2 : 2 + len(array)], places[2 + len(array) :]
     parts = np.full(len(edges) - 1, NOTHING, dtype=np.intp)
-    for part in reversed(range(len(PARTS))):  # the first has priority, so it is written last
+    for part in reversed(range(len(PARTS))):  # the first part has priority, so it is written last
         mine = np.isin(array["kind"], PARTS[part])
         parts[_under_way(opens[mine], closes[mine], len(edges))] = part
     return Timeline(edges, parts)

@@ -53,7 +53,10 @@ class Trace:
 
     @property
     def has_causes(self) -> bool:
-        """Whether spans have message ids, so that the cause of each wait is known. False in traces of old versions."""
+        """Whether spans have message ids, so that the cause of each wait is known.
+
+        False in traces of old versions.
+        """
         waits = [each.of(Kind.WAIT)[["peer", "message"]] for each in self.spans]
         others = [array[array["peer"] != each.rank] for each, array in zip(self.spans, waits, strict=True)]
         return not any(map(len, others)) or any((array["message"] != NO_MESSAGE).any() for array in others)
@@ -67,7 +70,8 @@ class Trace:
         """Write Chrome trace events for Perfetto. Compressed if the name ends in .gz."""
         data = chrome_json(self.spans, self.seconds).encode()
         if Path(path).suffix == ".gz":
-            data = gzip.compress(data, mtime=0)  # with the time of day, equal traces would differ
+            # No time of day in the header, so that equal traces give equal files.
+            data = gzip.compress(data, mtime=0)
         write_file(path, data)
 
     def draw(self, path: str | os.PathLike[str], *, until_s: float | None = None, title: str = "") -> None:

@@ -1,7 +1,7 @@
 """Waits of ranks for each other, and the ranks that caused them.
 
 In a ring, a slow rank 3 makes rank 0 wait for it, rank 1 for rank 0, and rank 2 for rank 1, all equally long. Only rank
-3 is the cause. It is identified by the fact that it did not wait itself. So a rank is charged with the seconds that
+3 is the cause. It is the only rank that did not wait. So a rank is charged with the seconds that
 others waited for it while it did not wait. If two ranks wait for each other, the link is the cause.
 """
 
@@ -89,7 +89,7 @@ def _cut(starts: Floats, ends: Floats, begins: Floats, finishes: Floats) -> tupl
 
 
 def _disjoint(starts: Floats, ends: Floats) -> tuple[Floats, Floats]:
-    """Clip sorted spans, each to what no earlier span covers."""
+    """Clip each of the sorted spans to the part that no earlier span covers."""
     covered = np.concatenate([[-np.inf], np.maximum.accumulate(ends)[:-1]])
     starts = np.maximum(starts, covered)
     return starts, np.maximum(ends, starts)

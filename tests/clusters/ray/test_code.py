@@ -53,6 +53,23 @@ def test_a_module_travels_by_value_inside_the_block_alone(own_module):
     assert cloudpickle.dumps(own_module.loss) == before
 
 
+def test_a_module_with_two_names_is_registered_once(own_module, monkeypatch):
+    monkeypatch.setitem(sys.modules, "a_second_name", own_module)
+    with travelling_by_value(["a_second_name", "of_the_user.losses"]):
+        assert cloudpickle.list_registry_pickle_by_value() >= {"of_the_user.losses"}
+    assert "of_the_user.losses" not in cloudpickle.list_registry_pickle_by_value()
+
+
+def test_a_module_that_the_user_registered_stays_registered(own_module):
+    cloudpickle.register_pickle_by_value(own_module)
+    try:
+        with travelling_by_value(["of_the_user.losses"]):
+            pass
+        assert "of_the_user.losses" in cloudpickle.list_registry_pickle_by_value()
+    finally:
+        cloudpickle.unregister_pickle_by_value(own_module)
+
+
 @pytest.mark.slow
 @needs_ray
 @needs_namespaces

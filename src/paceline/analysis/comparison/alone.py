@@ -2,8 +2,8 @@
 
 On a cluster with `compute` (simulated or emulated) every gradient takes that time, for any number of samples. It is the
 time of one worker's slice. `single` computes the gradient of the whole batch, so its gradients take `workers` times as
-long. Without `compute` a simulation computes it from the measured time per sample, and real workers take the real
-time.
+long. Without `compute`, a simulation derives the time of a gradient from the measured time per sample, and real
+workers take the real time.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ class Contender:
     def take(
         self, runs: Sequence[Run], cluster: Cluster, *, seed: int, rounds: int, watch: Watcher | None
     ) -> None:
-        """Continue after these runs of an interrupted comparison. Refuse runs of another one."""
+        """Continue after these runs of an interrupted comparison. Refuse runs of a different comparison."""
         for number, run in enumerate(runs[:rounds], start=1):
             asked = {"cluster": str(cluster), "seed": seed + number - 1, "steps": self.words["steps"]}
             found = {"cluster": run.cluster, "seed": run.seed, "steps": run.steps}
@@ -104,5 +104,5 @@ class Contender:
         return bool(self.runs) or self.error is not None
 
     def entry(self) -> Entry:
-        """Return the result. If the strategy failed in some round, its earlier rounds do not count."""
+        """Return the result. If the strategy failed in any round, its earlier rounds do not count."""
         return Entry(name=self.name, runs=() if self.error else tuple(self.runs), error=self.error)

@@ -45,7 +45,7 @@ class Entry:
 
 
 def what_differs(entries: Sequence[Entry]) -> list[str]:
-    """Return how the entries differ in task and data. Empty if no difference is known."""
+    """Return the known differences of the entries in task and data."""
     return differences({entry.name: [run.fingerprint for run in entry.runs] for entry in entries})
 
 

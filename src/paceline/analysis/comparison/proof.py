@@ -49,7 +49,7 @@ class Proof:
     title: str
     predicted: Comparison
     measured: Comparison | None = None
-    """None if nothing has been run yet."""
+    """None if no strategy has been run on real workers yet."""
 
     def __post_init__(self) -> None:
         known = {entry.name for entry in self.predicted.entries}
@@ -62,7 +62,10 @@ class Proof:
 
     @property
     def rows(self) -> list[ProofRow]:
-        """One row per strategy, in the order of the predicted times. Strategies that miss the target are last."""
+        """One row per strategy, in the order of the predicted times.
+
+        Strategies that did not reach the target are last.
+        """
         ran = {row.name: row for row in self.measured.table} if self.measured is not None else {}
         table = sorted(self.predicted.table, key=lambda row: (row.time_s is None, row.time_s or 0.0))
         return [ProofRow(predicted=row, measured=ran.get(row.name)) for row in table]

@@ -35,7 +35,10 @@ class Seen:
 
     @property
     def never_communicated(self) -> bool:
-        """Whether several workers trained separate models: they reported their distance, and sent nothing."""
+        """Whether several workers trained separate models.
+
+        Such workers report their distance from the mean, and send nothing.
+        """
         spans = self.run.trace.spans
         are_separate = any("consensus" in record.extra for record in self.run.history)
         return (

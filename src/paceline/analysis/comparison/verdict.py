@@ -16,7 +16,7 @@ def order(table: Sequence[Row]) -> list[Row]:
 
 
 def within_spread(first: Row, second: Row) -> bool:
-    """Return whether the repeats of two rows overlap, so that their order may be chance."""
+    """Return whether the repeats of two rows overlap, so that their order may be random."""
     if first.spread is None or second.spread is None:
         return False
     return second.spread[0] <= first.spread[1]

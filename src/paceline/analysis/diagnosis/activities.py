@@ -2,7 +2,7 @@
 
 The wait and the receive of one message are one activity, which begins when the program asked for the message. The wait
 and the receive of one meeting (a barrier, or a collective recorded as a whole) are one activity, too. Cancelled
-computations are left out: nothing waited for their end, only for what cancelled them.
+computations are left out, because no activity waited for their end.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ for _kind, _what in {
 
 @dataclass(frozen=True, slots=True)
 class Activities:
-    """A column for each fact, a row for each activity; by rank, and within a rank by start."""
+    """Columns of facts, with one row for each activity. Rows are sorted by rank, then by start."""
 
     rank: Indices
     what: Indices
@@ -77,7 +77,7 @@ class Activities:
     peer: Indices
     nbytes: Indices
     waited: NDArray[np.bool_]
-    """Of a receipt: whether the message came after the program asked for it."""
+    """Of a receipt: whether the message arrived after the program requested it."""
     message: Indices
     """Id of the message or the meeting: see `paceline.trace.spans`."""
     servers: frozenset[int]
@@ -96,10 +96,10 @@ class Activities:
 def read_activities(spans: Sequence[Spans], until_s: float = np.inf) -> Activities:
     """Return the activities that began before `until_s`."""
     table = np.concatenate([np.empty(0, _ROW), *(_of_rank(each, until_s) for each in spans)])
-    # Members without a wait are first, so that a meeting comes before what its last member did at the same instant.
+    # Members without a wait are first, so that a meeting precedes activities of its last member at the same time.
     table = np.concatenate([_members_without_wait(table), table])
-    # Stable: activities that began at the same instant stay in the order of recording. So a send that was recorded
-    # before a receive of zero duration does not depend on that receive.
+    # A stable sort: activities that began at the same time stay in the order of recording. A send that was recorded
+    # before a receive of zero duration then does not depend on that receive.
     table = table[np.lexsort((table["start_s"], table["rank"]))]
     computing = {each.rank for each in spans if len(each.of(*COMPUTING, Kind.CANCELLED))}
     hosts = {each.rank: each.host for each in spans}
@@ -137,7 +137,10 @@ def _waits_of_receives(array: SpanArray) -> tuple[Indices, Indices]:
 
 
 def _members_without_wait(table: Table) -> Table:
-    """Return a row for each rank that came last to a barrier. It did not wait, so only the others name it."""
+    """Return a row for each rank that came last to a barrier.
+
+    It did not wait, so only the spans of other ranks have the id of the barrier.
+    """
     members = table[table["what"] == What.MEETING]
     here = set(zip(members["message"].tolist(), members["rank"].tolist(), strict=True))
     came_s: dict[tuple[int, int], float] = {}

@@ -95,7 +95,7 @@ def _cells(spans: Sequence[Spans], seconds: float) -> tuple[NDArray[np.float64],
     """Return moments of the run, and the seconds that each represents."""
     most = min(_MOST_CELLS, max(_FEWEST_CELLS, _MOST_STATES // len(spans)))
     if 2 * sum(len(each) for each in spans) > most:
-        # Not the middle of each interval: if all steps are equal, that would sample only a few phases of a step.
+        # Not the middle of each interval, because with equal steps this would sample only a few phases of a step.
         numbers = np.arange(most)
         return (numbers + (numbers + 0.5) * _GOLDEN % 1) * (seconds / most), np.full(most, seconds / most)
     times = [each.array[name] for each in spans for name in ("start_s", "end_s")]
@@ -105,7 +105,8 @@ def _cells(spans: Sequence[Spans], seconds: float) -> tuple[NDArray[np.float64],
 
 def _parts(array: SpanArray, seconds: float, moments: NDArray[np.float64]) -> NDArray[np.intp]:
     timeline = sweep(array, seconds)
-    # Of two edges that differ in the last bit only, the middle may be the later one: the end of the run.
+    # If two edges differ in the last bit only, the middle may be equal to the later edge, which may be the end of
+    # the run.
     place = np.searchsorted(timeline.edges, moments, side="right") - 1
     return timeline.parts[np.minimum(place, len(timeline.parts) - 1)]
 
@@ -113,9 +114,9 @@ def _parts(array: SpanArray, seconds: float, moments: NDArray[np.float64]) -> ND
 def _awaited(
     spans: Spans, moments: NDArray[np.float64], place: dict[int, int], sends: SpanArray
 ) -> NDArray[np.intp]:
-    """Return the rank awaited at each moment. If there are several, the wait that ends last.
-
-    The rank itself if unknown, or if its message has been sent: then it waits for no rank. `sends` are sorted by id.
+    """Return the rank awaited at each moment. If there are several waits, use the one that ends last.
+    A rank that waits for no rank is its own entry: the awaited rank is unknown, or the message has already been
+    sent. `sends` are sorted by id.
     """
     found = np.full(len(moments), place[spans.rank], dtype=np.intp)
     waits = spans.of(Kind.WAIT)
@@ -130,7 +131,10 @@ def _awaited(
 
 
 def _sent_s(waits: SpanArray, sends: SpanArray) -> NDArray[np.float64]:
-    """Return when the message of each wait was sent, at most its end; its end if it waited for no message."""
+    """Return the time at which the message of each wait was sent, at most the end of the wait.
+
+    The end if there is no message.
+    """
     if not len(sends):
         return np.asarray(waits["end_s"])
     nearest = sends[np.minimum(np.searchsorted(sends["message"], waits["message"]), len(sends) - 1)]

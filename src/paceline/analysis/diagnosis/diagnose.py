@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from paceline.runs.run import Run
 
 SLOW = 1.25
-"""A rank is slow if it takes at least this many times the others' median. Less may be chance."""
+"""A rank is slow if it takes at least this many times the others' median. A smaller factor may be random."""
 SLOW_LINK = 1.5
 """The same threshold for messages. Their times vary more."""
 _SHORTER = 0.98
@@ -96,7 +96,10 @@ class Diagnosis:
 
     @property
     def improves(self) -> bool:
-        """Whether a step would be shorter without the slowest rank. A replay is not exact to the last percent."""
+        """Whether a step would be shorter without the slowest rank.
+
+        The threshold allows for the error of a replay, about one percent.
+        """
         return self.step_without_s is not None and self.step_without_s < _SHORTER * self.step_s
 
     def cost(self, rank: int) -> float:

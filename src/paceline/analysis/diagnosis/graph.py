@@ -48,7 +48,7 @@ def _add_activities(graph: Graph, activities: Activities, messages: Messages) ->
             graph.computations.append((rank, begin))
         elif what != What.WORK:
             end = graph.add()
-            # A message that was there already costs only the time to take it.
+            # A message that has already arrived takes only the time to read it.
             graph.after(begin, end, row_work_s if what == What.RECEIPT and not waited[row] else 0.0)
         nodes.begin.append(begin)
         nodes.end.append(end)
@@ -56,7 +56,10 @@ def _add_activities(graph: Graph, activities: Activities, messages: Messages) ->
 
 
 def _resource(what: int, rank: int, servers: frozenset[int]) -> int:
-    """Return the port out, or a server's processor: its updates are one after another, in any order."""
+    """Return the output port, or the processor of a server.
+
+    A server makes its updates one after another, in any order.
+    """
     if what == What.SEND:
         return 3 * rank
     return 3 * rank + 1 if what == What.WORK and rank in servers else -1
@@ -82,7 +85,7 @@ def _gradients(activities: Activities, messages: Messages) -> frozenset[int]:
 def _join_programs(graph: Graph, nodes: Nodes, activities: Activities, gradients: frozenset[int]) -> None:
     bounds = [*np.flatnonzero(np.diff(activities.rank, prepend=-1)).tolist(), len(activities)]
     for first, last in itertools.pairwise(bounds):
-        # A server that never updates only gathers and hands out, of each worker in turn.
+        # A server that never updates only receives from the workers and sends to them, one after the other.
         updates = What.WORK in nodes.what[first:last]
         if updates and int(activities.rank[first]) in activities.servers:
             follow_messages(graph, nodes, range(first, last), gradients)
@@ -100,7 +103,7 @@ def _join_messages(graph: Graph, nodes: Nodes, activities: Activities, found: Me
         graph.arrivals[arrival] = nodes.begin[send], int(activities.rank[send])
         graph.after(nodes.begin[send], arrival, travel_s - carry_s, share=0.0)
         graph.after(arrival, nodes.end[receipt], late_s)
-        if not math.isnan(sending_s):  # the send could not end before its receiver began to take it
+        if not math.isnan(sending_s):  # the send could not end before its receiver began to read the message
             graph.after(nodes.begin[receipt], nodes.end[send], nodes.end_s[send] - nodes.start_s[receipt])
 
 

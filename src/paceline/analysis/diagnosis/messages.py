@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from paceline.analysis.diagnosis.activities import Activities, Floats, Indices, What
 
 _BLOCKED = 3.0
-"""A send that takes this many times the fastest of its size on its host has waited for its receiver."""
+"""Ratio to the fastest send of the same size on the same host. A send with a larger ratio has waited for its
+receiver."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ def match_messages(activities: Activities) -> Messages:
     ends = np.column_stack([activities.rank[send], activities.rank[receipt], sizes])
     _, kind = np.unique(ends, axis=0, return_inverse=True)
     waited = activities.waited[receipt]
-    # The clocks of two hosts may differ by a little.
+    # The clocks of two hosts may differ slightly.
     travelled_s = np.maximum(activities.end_s[receipt] - activities.start_s[send], 0.0)
     # If the receiver was not waiting for a message, its travel time is unknown.
     extra_s = (travelled_s - sending_s)[waited]

@@ -65,7 +65,8 @@ class Nodes:
     end: list[int] = field(default_factory=list)
 
     def handled_s(self, row: int) -> float:
-        """Return when a server handles an activity: a receipt at its end, anything else at its start."""
+        """Return the time at which a server handles an activity: the end of a receipt, the start of any other
+        activity."""
         return self.end_s[row] if self.what[row] == What.RECEIPT else self.start_s[row]
 
 

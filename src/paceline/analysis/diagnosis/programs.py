@@ -1,6 +1,6 @@
 """Dependencies among the activities of one rank: the order of its program.
 
-A worker's activity waits for all that the worker has ended before. A server handles messages in order of arrival: a
+A worker's activity waits for all earlier activities of that worker. A server handles messages in order of arrival: a
 receipt waits for its message only, an update for a number of gradients from any workers, and a send for the update or
 the gradient that it answers. With several servers the first decides which gradients make up an update, so there the
 gradients of the trace are used.
@@ -20,8 +20,8 @@ _JUST_THEN = 0.02
 def follow_in_order(graph: Graph, nodes: Nodes, rows: range) -> None:
     """Add the edges between the activities of a worker.
 
-    What begins during a computation follows what ended just then (the next step of a collective), or else the
-    computation itself, which had progressed so far (a bucket was ready).
+    An activity that begins during a computation follows an activity that ended just before (the next step of a
+    collective). If there is none, it follows a part of the computation (a bucket was ready).
     """
     ended = Ended(graph, nodes, rows)
     computation = -1
@@ -49,7 +49,7 @@ def follow_messages(graph: Graph, nodes: Nodes, rows: range, gradients: frozense
     """Add the edges between the activities of a server. `gradients` are the receipts that count for its updates."""
     ended = Ended(graph, nodes, rows)
     answers = _Answers(graph, nodes, gradients)
-    # In the order in which the server handles them: a receipt at its end, anything else at its start.
+    # In the order in which the server handles them: receipts by their end, all other activities by their start.
     for row in sorted(rows, key=lambda row: (nodes.handled_s(row), row)):
         if nodes.what[row] == What.RECEIPT:
             graph.after(ROOT, nodes.begin[row])
@@ -109,18 +109,18 @@ class _Answers:
             self._goes_on = True
             self._graph.after(self._nodes.end[gradient], self._nodes.begin[row], gap_s)
         elif late == 1 and self._goes_on and gradient == self._last:
-            # It happened to complete an update. Otherwise it would have been answered immediately.
+            # This gradient completed an update by chance. Otherwise it would have been answered immediately.
             update_s = self._graph.work_s[self.rounds.updates[-1]]
             self._graph.after(self._nodes.end[gradient], self._nodes.begin[row], gap_s + update_s)
         elif late == 1:
             self.rounds.replies[self._nodes.end[gradient]] = (self._nodes.begin[row], gap_s)
-        return late <= 1  # otherwise it was held back until a later update
+        return late <= 1  # otherwise the answer was delayed until a later update
 
 
 def _causes(nodes: Nodes, ended: Ended, place: int, *, whole_round: bool) -> Iterator[int]:
-    """Yield the causes of a server's next activity: the last arrival or work; for work, all since the last work.
-
-    Later sends count too, because a server may have waited for their end. Earlier sends do not.
+    """Yield the causes of a server's next activity. Work (such as an update) is caused by all activities since the
+    last work. Any other activity is caused by the last arrival or work, and by the sends after it, because the
+    server may have waited for their end.
     """
     found = False
     while place:

@@ -14,7 +14,8 @@ from paceline.analysis.diagnosis.nodes import Graph, Rounds
 from paceline.costs.transfers import Resource, arrival_order
 
 _TICKS_PER_S = 1e10
-"""Events within a tick are simultaneous and ordered by rank, so that rounding does not decide the order."""
+"""Events within a tick count as simultaneous and are ordered by rank, so that the order does not depend on
+rounding."""
 
 
 def computations_per_s(graph: Graph, pace: Mapping[int, float]) -> float:
@@ -115,7 +116,7 @@ class _Replay:
         if reply is not None:
             if place < len(rounds.updates):
                 self._answers.setdefault(rounds.updates[place], []).append(reply)
-            else:  # after the last update there is nothing to wait for
+            else:  # after the last update no rank waits
                 self._allow(reply[0], now_s)
         if place < len(rounds.gates) and server.come == rounds.until[place]:
             self._allow(rounds.gates[place], now_s)

@@ -15,7 +15,7 @@ from paceline.trace.spans import Spans
 _MOST_SPANS = 20_000
 """Maximum number of spans in a replay, which takes about 20 µs per span. A long run is cut to its beginning."""
 _FEWER = 0.8
-"""A rank that completes at most this fraction of the others' computations is not waited for."""
+"""Maximum fraction of the others' computations that a rank completes if no rank waits for it."""
 
 
 def step_ratio(spans: Sequence[Spans], rank: int, pace: float) -> float | None:

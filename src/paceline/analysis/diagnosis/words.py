@@ -26,7 +26,7 @@ _KINDS = {
 }
 _OLD_TRACE = "The step time without it is unknown: an older version recorded this trace, without message ids."
 _MUCH_BY_LINKS = 0.2
-"""Fraction of the idle time. Below it, message times vary by chance, and the slowest link means nothing."""
+"""Minimum fraction of the idle time that messages cause. Below it, differences between links may be random."""
 
 
 def sentences(diagnosis: Diagnosis) -> list[str]:
@@ -54,14 +54,16 @@ def _bubble(diagnosis: Diagnosis) -> list[str]:
         return []
     text = f"In a step the stages do not compute for {stages.bubble:.0%} of the time (the bubble)"
     if stages.microbatches == 1:
-        return [f"{text}: they take turns, one batch at a time; pipeline parts it into micro-batches."]
+        return [
+            f"{text}: they compute in turn, one batch at a time; pipeline splits the batch into micro-batches."
+        ]
     if stages.splits or _has_slow_rank(diagnosis):
         return [f"{text}."]
-    return [f"{text}: more micro-batches, or another order, make it smaller."]
+    return [f"{text}: it is smaller with more micro-batches or another order."]
 
 
 def _waiting_stages(diagnosis: Diagnosis) -> list[str]:
-    """Which stages wait, where some wait much longer than others."""
+    """Return which stages wait, if some wait much longer than others."""
     stages = diagnosis.stages
     if stages is None or stages.waits[stages.longest] - stages.waits[stages.shortest] < _UNEVEN:
         return []
@@ -85,11 +87,11 @@ def _memory(diagnosis: Diagnosis) -> list[str]:
     held = f"{format_bytes(peak.total_bytes)} at the peak{times}, {kinds(peak)}"
     if times:
         return [f"{_capital(diagnosis.who(peak.rank))} holds the most: {held}."]
-    return [f"No rank holds much more than the others: at most {held}."]
+    return [f"No rank holds much more memory than the others: at most {held}."]
 
 
 def kinds(peak: Peak) -> str:
-    """What of, in words: one kind if that is most of it, or else the two largest."""
+    """Describe the content of the peak: one kind if it is most of the memory, otherwise the two largest kinds."""
     shares = list(peak.shares.items())
     if shares[0][1] > _MOSTLY:
         return f"{shares[0][1]:.0%} of it {_KINDS[shares[0][0]]}"
@@ -137,7 +139,7 @@ def _blame(diagnosis: Diagnosis) -> list[str]:
         return []
     who = _capital(diagnosis.who(rank))
     return [
-        f"{who} causes {share:.0%} of the workers' idle time, though it computes as quickly as the others"
+        f"{who} causes {share:.0%} of the workers' idle time, although it computes as quickly as the others"
         f"{' in the median' if rank in diagnosis.varying else ''}{_varies(diagnosis, rank)}."
     ]
 
@@ -186,8 +188,8 @@ def _varies(diagnosis: Diagnosis, rank: int) -> str:
 
 def _why_unknown(slow: SlowRank) -> str:
     if slow.cancelled_share:
-        return "What a step would take without it, the trace cannot tell: cancelled computations have no known end."
-    return "What a step would take without it, the trace does not tell: it has too few computations."
+        return "The step time without it is unknown: cancelled computations have no known end."
+    return "The step time without it is unknown: the trace has too few computations."
 
 
 def _links(diagnosis: Diagnosis) -> list[str]:
@@ -195,4 +197,4 @@ def _links(diagnosis: Diagnosis) -> list[str]:
     if link is None or not link.is_slow or blame.links_s < _MUCH_BY_LINKS * blame.idle_s:
         return []
     who = diagnosis.who(link.rank)
-    return [f"Messages to and from {who} travel {link.factor:.1f} times as long as others of their size."]
+    return [f"Messages to and from {who} take {link.factor:.1f} times as long as others of their size."]

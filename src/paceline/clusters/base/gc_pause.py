@@ -9,7 +9,8 @@ from contextlib import contextmanager
 
 @contextmanager
 def gc_paused() -> Iterator[None]:
-    """Pause the collector for code that creates many small objects and few cycles. Collections would slow it down."""
+    """Pause the garbage collector for code that creates many small objects and few cycles, because collections slow
+    it down."""
     collecting = gc.isenabled()
     gc.disable()
     try:

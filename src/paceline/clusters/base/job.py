@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from paceline.clusters.base.outcome import Outcome
 
-_START_S = 60.0  # at least, to unpack a task
-_PREPARE_S = 1800.0  # to compile or trace a model
+_START_S = 60.0  # minimum timeout to unpack a task
+_PREPARE_S = 1800.0  # timeout to compile or trace a model
 
 Consult: TypeAlias = "Callable[[Record, dict[str, Tensor] | None], bool]"
 """Callback in the driver. Arguments: a record, and the model state if requested. Returns True to end the run."""
@@ -30,11 +30,11 @@ class Watch:
     """Events that a run's callbacks receive. The reporter waits for the callbacks each time."""
 
     steps: bool = False
-    """Every record."""
+    """Whether callbacks receive every record."""
     evaluations: bool = False
-    """Records with a metric."""
+    """Whether callbacks receive records with a metric."""
     state: bool = False
-    """The model state, together with those records."""
+    """Whether callbacks receive the model state with records that have a metric."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,7 +63,7 @@ class Job:
     """Number of ranks that compute gradients: all except pure servers."""
 
     def __post_init__(self) -> None:
-        # Counted once: every rank of a large simulation reads it several times.
+        # Counted once, because every rank of a large simulation reads the number several times.
         object.__setattr__(self, "workers", sum(role != "server" for role in self.roles))
 
     def start_s(self, deadline_s: float) -> float:
@@ -77,7 +77,8 @@ class Job:
 
     @property
     def reporter(self) -> int:
-        """Rank that stores the run's model and records: the first server, or the first worker if there is no server."""
+        """Rank that stores the run's model and records: the first server, or the first worker if there is no
+        server."""
         workers = self.workers
         return workers if workers < self.ranks else 0
 

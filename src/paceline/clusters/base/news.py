@@ -21,7 +21,7 @@ class Teller:
         self._told = {"updates": 0, "losses": 0, "logged": 0}
 
     def take(self) -> News:
-        """Return the entries that the run's history needs and that have not been sent yet."""
+        """Return the entries for the run's history that have not been sent yet."""
         # With independent updates, the update records contain everything else.
         names = ("updates",) if self._outcome.updates else ("losses", "logged")
         news: News = {}

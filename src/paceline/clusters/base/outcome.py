@@ -48,7 +48,7 @@ class Outcome:
     bytes_at: list[int] = field(default_factory=list)
     """Bytes sent by the end of each step. Only on ranks that run in lockstep with the run."""
     bytes_over_time: list[tuple[float, int]] = field(default_factory=list)
-    """Pairs of seconds and bytes sent by then. Only on ranks that run independently."""
+    """Pairs of a time in seconds and the bytes sent until that time. Only on ranks that run independently."""
     samples_per_epoch: int = 0
     """Samples in one pass over the training data. 0 if this rank never read the data."""
     test_samples: int = 0
@@ -173,7 +173,7 @@ def _noted_by_workers(outcomes: Sequence[Outcome], steps: int) -> Iterator[dict[
 def _logged_by_workers(outcomes: Sequence[Outcome], records: int) -> list[dict[str, float]]:
     """Return the values logged by the user's step for each record: the mean over the samples of all workers.
 
-    If workers run independently, one step of theirs covers several records. Its values are entered in the last one.
+    If workers run independently, one step of a worker covers several records. The last of these gets the values.
     """
     entries = [entry for outcome in outcomes for entry in outcome.logged]
     found: list[dict[str, list[tuple[float, int]]]] = [{} for _ in range(records)]
@@ -192,7 +192,7 @@ def _weighted_mean(values: Sequence[tuple[float, int]]) -> float:
 
 
 def bytes_by(outcomes: Sequence[Outcome], seconds: list[float]) -> list[int]:
-    """Return the bytes that all ranks had sent by each of the times in `seconds`."""
+    """Return the bytes that all ranks had sent, for each time in `seconds`."""
     sent = np.zeros(len(seconds), dtype=np.int64)
     when: list[float] = []
     totals: list[int] = []
@@ -219,7 +219,7 @@ def bytes_by(outcomes: Sequence[Outcome], seconds: list[float]) -> list[int]:
 def _merge_updates(outcomes: Sequence[Outcome], reporter: Outcome) -> list[dict[str, Any]]:
     """Merge the updates of all ranks into one history, numbered in order of time. Sample counts are accumulated."""
     updates = [update for outcome in outcomes for update in outcome.updates]
-    # Several updates may have the same virtual time. Then their own numbers give the order.
+    # Updates with the same virtual time are sorted by their numbers.
     updates.sort(key=lambda update: (update["seconds"], update["step"]))
     updates = _fill_gaps(updates, outcomes, reporter.counted)
     samples = 0.0
@@ -232,7 +232,8 @@ def _merge_updates(outcomes: Sequence[Outcome], reporter: Outcome) -> list[dict[
 
 
 def _fill_gaps(updates: list[dict[str, Any]], outcomes: Sequence[Outcome], last: int) -> list[dict[str, Any]]:
-    """Return the updates in order of time, with an entry for each update that a lost rank began but did not report."""
+    """Return the updates in order of time, with an entry for each update that a lost rank began but did not report.
+    Return the updates in order of time, with an entry for each update that a lost rank began but did not report."""
     lost = ", ".join(str(rank) for rank, _ in _losses(outcomes))
     known = {update["step"] for update in updates}
     missing = [number for number in range(1, last + 1) if number not in known] if lost else []
@@ -254,10 +255,10 @@ def _fill_gaps(updates: list[dict[str, Any]], outcomes: Sequence[Outcome], last:
 
 
 def _losses(outcomes: Sequence[Outcome]) -> list[tuple[int, int]]:
-    """Return each lost rank once, with the step in which it was first missed, ordered by step."""
+    """Return each lost rank once, ordered by the step in which another rank first detected the loss."""
     missed = [(rank, step) for o in outcomes for rank, step in o.lost if rank != o.rank]
     missed.sort(key=lambda entry: entry[1])
-    # The driver's own entry counts only if no rank missed it: such a rank died after its last message.
+    # The driver's own entry counts only if no rank detected the loss: the lost rank died after its last message.
     noted = [(rank, step) for o in outcomes for rank, step in o.lost if rank == o.rank]
     first: dict[int, int] = {}
     for rank, step in (*missed, *noted):

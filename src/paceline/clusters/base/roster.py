@@ -1,4 +1,4 @@
-"""Which ranks of a run have ended, and how. All drivers use it, independent of the transport."""
+"""Which ranks of a run have ended, and how. Used by all drivers, for any transport."""
 
 from __future__ import annotations
 
@@ -65,7 +65,10 @@ class Roster:
 
     @property
     def others_may_say_more(self) -> bool:
-        """Whether the first failure is a lost rank. Ranks that wait for it will then still report where they wait."""
+        """Whether the first failure is a lost rank.
+
+        Ranks that wait for the lost rank will then still report their waits.
+        """
         cause = next(iter(self.failures.values()))
         return isinstance(cause, PeerLost) and cause.rank not in self._losses
 
@@ -87,7 +90,8 @@ class Roster:
         others = [e for e in self.failures.values() if not isinstance(e, PeerLost)]
         if others:
             return others[0]
-        # A rank may notice a loss before the driver does. The cause is the dead rank, not the rank that missed it.
+        # A rank may notice a loss before the driver does. The cause is the dead rank, not the rank that detected
+        # the loss.
         losses = [(r, e) for r, e in self.failures.items() if isinstance(e, PeerLost)]
         dead = [(r, e) for r, e in losses if e.rank == r]
         rank, cause = dead[0] if dead else (rank, cause)

@@ -69,14 +69,17 @@ class Clock:
             return 1.0
         theirs_s = self.end.answer_s - self.start.answer_s
         gained_s = self.end.offset_s - self.start.offset_s
-        # A correction that is smaller than the error of the readings does not help.
+        # A correction that is smaller than the error of the readings is useless.
         if theirs_s <= 0 or abs(gained_s) <= self.start.residual_s + self.end.residual_s:
             return 1.0
         return 1.0 - gained_s / theirs_s
 
 
 def one_clock(spans: Spans, clock: Clock) -> Spans:
-    """Convert a rank's spans to the hub's clock. They count from the run's start, on which both clocks agree."""
+    """Convert a rank's spans to the hub's clock.
+
+    Times count from the run's start, which is the same moment on both clocks.
+    """
     if clock.rate == 1.0:
         return spans
     array = np.array(spans.array)
@@ -95,7 +98,7 @@ class ClockExchange:
         self._until_s = 0.0
 
     def asked(self, ranks: Sequence[int], *, at_end: bool) -> Iterator[int]:
-        """Yield the rank to ask next: each several times, one after the other, until the time is up."""
+        """Yield the next rank to query, several times for each rank, until the time limit."""
         self._at_end = at_end
         self._open = [0] * len(self._open)
         self._until_s = time.monotonic() + _LIMIT_S

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class HubDriver:
-    """Driver interface of a rank. The status board is this process's own copy. The client updates it."""
+    """Driver interface of a rank. The status board is a copy in this process, which the client updates."""
 
     def __init__(self, rank: int, workers: int, board: StatusBoard, client: HubClient) -> None:
         self.board = board

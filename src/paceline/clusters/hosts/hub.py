@@ -35,7 +35,7 @@ from paceline.system import interrupts, stopping
 
 _LISTEN_S = 0.1
 _GRACE_S = 1.0  # time for the ranks after a failure to report what they waited for, and to disconnect
-_SILENCE_S = 4 * BEAT_S  # a rank that is silent for this time is stopped or has ended
+_SILENCE_S = 4 * BEAT_S  # a rank that sends nothing for this time is stopped or has ended
 
 
 class Launcher(Protocol):
@@ -79,7 +79,7 @@ class Hub:
         self._requests = Requests(job, self._board, self._tell)
 
     def stop(self) -> None:
-        """Make `work` end soon in any state. Called from another thread."""
+        """Make `work` return soon, in any state. Called from another thread."""
         self._stopped.set()
 
     def give_up(self, error: Exception) -> None:
@@ -101,7 +101,8 @@ class Hub:
         *,
         share: bool = False,
     ) -> list[Outcome]:
-        """Run the job to its end. Raise the error that ended it early. The ranks' processes are starting.
+        """Run the job to its end. Raise the error that ended it early. The processes of the ranks may still be
+        starting.
 
         With `share`, every rank receives the outcomes of all ranks. Used if each rank is a process of the user.
         """
@@ -131,7 +132,8 @@ class Hub:
 
     def _go(self) -> None:
         for rank in range(self._job.ranks):
-            if self._board.status(rank) is Status.LOST:  # a rank that connected later has not received it yet
+            # A rank that connected later has not received this message yet.
+            if self._board.status(rank) is Status.LOST:
                 self._tell_status(rank, Status.LOST)
         start_s = time.monotonic()
         for rank, clock in enumerate(self._clocks.clocks):
@@ -219,7 +221,7 @@ class Hub:
     def _handle(self, rank: int, letter: Letter, sender: Sender) -> None:
         values = letter.values
         if self._board.status(rank) is Status.LOST and letter.word not in ("beat", "part"):
-            return  # the run continues without it, and ignores its updates and its errors
+            return  # the run continues without this rank, and ignores its updates and errors
         if letter.word == "beat":
             leaves, received_bytes = values.pop("leaves"), values.pop("hears")
             self._presence.note_beat(rank, leaves=leaves, received_bytes=received_bytes)

@@ -36,7 +36,7 @@ def patience_s(deadline_s: float) -> float:
 
 
 class HubClient:
-    """Hub client of one rank. `takers` are called in the thread for messages that the client does not handle itself."""
+    """Hub client of one rank. The thread calls `takers` for messages that the client does not handle."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class HubClient:
         self._go, self._parted, self._closing = threading.Event(), threading.Event(), threading.Event()
         self._heard_s = time.monotonic()
         self.cut = False
-        """Whether the hub has been silent for so long that it counts as lost."""
+        """Whether the hub counts as lost because it has been silent for too long."""
         self.takers: dict[str, Callable[[Letter], tuple[dict[str, Any], Sequence[Any]] | None]] = {}
         """Handlers by message word. The return value of a handler is sent back as the answer."""
         self._thread = threading.Thread(target=self._listen, name="hub-client", daemon=True)
@@ -111,7 +111,7 @@ class HubClient:
 
     def close(self) -> None:
         self._closing.set()
-        self._thread.join(self._deadline_s)  # it may be sending a message that the hub does not read
+        self._thread.join(self._deadline_s)  # the thread may be sending a message that the hub does not read
         self._asks.close()
 
     # In the thread
@@ -202,7 +202,7 @@ class _HubConnection:
         return self._connection.reader.offset
 
     def send(self, word: str, values: dict[str, Any] | None = None, blobs: Sequence[Any] = ()) -> None:
-        """Send a message. It is dropped if the hub has ended; the missing heartbeats show that."""
+        """Send a message. The message is dropped if the hub has ended, which missing heartbeats reveal."""
         connection = self._connection
         connection.post(word, values, blobs)
         until_s = time.monotonic() + self._deadline_s

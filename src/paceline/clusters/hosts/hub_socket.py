@@ -86,7 +86,7 @@ class HubSocket:
             self._watch_for(to, connection)
 
     def close(self, *, linger_s: float) -> None:
-        """Close all connections. Unsent data has `linger_s` seconds to leave."""
+        """Close all connections. Unsent data is sent for up to `linger_s` seconds."""
         self.acceptor.close()
         self._handover.close()
         self._send_rest(linger_s)
@@ -117,7 +117,7 @@ class HubSocket:
             self._senders[connection.stream.fileno()] = sender
             self.disconnected_s.pop(sender.rank, None)
             self._watch.register(connection.stream.fileno(), _READ)
-            self._unread.add(sender)  # data that came with the handshake is not reported again
+            self._unread.add(sender)  # the selector does not report data that arrived with the handshake
 
     def _read(self, sender: Sender) -> Iterator[Arrival]:
         connection = self._connections.get(sender)

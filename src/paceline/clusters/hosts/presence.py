@@ -23,7 +23,10 @@ class Presence:
         """For each rank: bytes of a message that it has received, and since when this number is unchanged."""
 
     def note_message(self, rank: int, *, asks: bool) -> None:
-        """Record that something arrived. With `asks` it came over the connection that also carries a rank's end."""
+        """Record that something arrived.
+
+        With `asks` it arrived over the request connection, which also carries a rank's end.
+        """
         self._heard_s[rank] = now_s = time.monotonic()
         if asks and rank in self._leaving_s:
             self._leaving_s[rank] = now_s
@@ -50,7 +53,7 @@ class Presence:
         return [rank for rank in self.connected - self._gone if self.silent_s(rank) < silent_s]
 
     def received_s(self, rank: int) -> float:
-        """Return when a rank last made progress in receiving a message."""
+        """Return the time at which a rank last made progress in receiving a message."""
         return self._received[rank][1]
 
     def lost(self, silent_s: float) -> Iterator[tuple[int, str]]:

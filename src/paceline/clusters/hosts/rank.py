@@ -52,7 +52,7 @@ OpenContext = Callable[..., ProcessContext]
 class RankProcess:
     """A process of a run, created before the run starts. It has a socket and its own keys.
 
-    With `open_context` the program runs beside the user's own code. The random generators are then left alone.
+    With `open_context` the program runs beside the user's own code. It then leaves the random generators unchanged.
     """
 
     def __init__(
@@ -102,7 +102,8 @@ class RankProcess:
         context: ProcessContext | None = None
         try:
             if job.task is not None:
-                # Torch imports it with the first optimizer, which takes seconds: do it before the run's clock starts.
+                # Torch imports this module with the first optimizer. That takes seconds, so import it before the
+                # run's clock starts.
                 importlib.import_module("torch._dynamo")
             if self._owns_generators:
                 seed_generators(job.seed, rank)

@@ -1,6 +1,6 @@
 """Row boards of workers on several hosts. Each worker stores its own row, and the hub collects the rows on request.
 
-This is measuring, not training: its bytes do not count for the run. But they use the same network.
+Collecting rows is measuring, not training: the bytes do not count for the run, but they use the same network.
 """
 
 from __future__ import annotations
@@ -37,7 +37,10 @@ class HubRowBoards:
         client.takers["row"] = self._give_row
 
     def find(self, name: str) -> HubRowBoard:
-        """Return the board of this name. Called by the program and by the client's thread; both get the same board."""
+        """Return the board of this name.
+
+        Called by the program and by the client's thread; both get the same board.
+        """
         found = self._boards.get(name)
         return found or self._boards.setdefault(
             name, HubRowBoard(name, self._rank, self._workers, self._client)

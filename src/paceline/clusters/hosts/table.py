@@ -27,7 +27,7 @@ class Whereabouts:
     """Location and software versions of a process."""
 
     host: str
-    """Host identity. Equal for processes that can share memory, and only for them."""
+    """Host identity. Equal if and only if two processes can share memory."""
     host_name: str
     pid: int
     versions: Mapping[str, str]
@@ -112,7 +112,7 @@ class Table:
         return {"hosts": hosts, "link": "encrypted TCP" if self.encrypt else "TCP, not encrypted"}
 
     def threads_of(self, rank: int, workers: int) -> int:
-        """Return a rank's share of its host's cores. Each core is divided among the workers that may use it.
+        """Return a rank's share of its host's cores. A core that several workers may use is divided among them.
 
         Servers mostly wait, and do not count.
         """

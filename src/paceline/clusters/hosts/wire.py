@@ -15,12 +15,12 @@ from paceline.links.tcp.streams import PlainStream
 
 LETTER_BYTES = 2**36
 """Maximum size of a message. The largest messages contain a rank's outcome with the model's weights. The limit allows
-eight billion weights in float64. With gradients and optimizer state, no host has memory for more."""
+eight billion weights in float64. No host has memory for a larger model with gradients and optimizer state."""
 
 _MAGIC = b"PLL2"
 _PREFIX = struct.Struct("<4sQQ")  # magic, bytes of the head, bytes of the whole message
 _READ_BYTES = 2**18
-_TURN_BYTES = 2**21  # read from one connection before the next one has its turn
+_TURN_BYTES = 2**21  # bytes to read from one connection before the next connection is served
 _NOTHING = memoryview(b"")
 
 
@@ -55,7 +55,7 @@ class LetterReader:
         while data:
             section = self._sections[-1]
             count = min(len(data), self._lengths[len(self._sections) - 1] - len(section))
-            section += data[:count]  # memory grows with the data received, not with the announced length
+            section += data[:count]  # memory grows with the received data, not with the announced length
             data = data[count:]
             self.offset += count
             if self._advance():

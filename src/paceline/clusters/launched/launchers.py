@@ -82,7 +82,7 @@ def first_node(nodes: str) -> str:
 
 
 def _port(environment: Mapping[str, str], launcher: str) -> int:
-    """Return the port of the rendezvous. Jobs on one host get different ports, as far as there are enough."""
+    """Return the port of the rendezvous. Jobs on one host get different ports, while there are enough ports."""
     if environment.get("MASTER_PORT"):
         return _number(environment, "MASTER_PORT", at_least=1, below=65536)
     if launcher == "mpirun":  # Open MPI's name of the job

@@ -128,7 +128,7 @@ def _listen(place: LaunchedProcess) -> socket.socket:
 
 
 def _deafen(listener: socket.socket) -> None:
-    """Drop new connections from now on. The store owns the socket, and would fail if the socket were closed.
+    """Drop new connections from now on. The socket cannot be closed, because the store owns it and would fail.
 
     The store accepts values from any process that can connect.
     """
@@ -146,6 +146,6 @@ def own_address(place: LaunchedProcess) -> str:
         remedy = "set MASTER_ADDR to a name that every host can resolve, or to an IP address"
         raise ConfigurationError("MASTER_ADDR", "must resolve", place.address, remedy) from None
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
-        probe.connect(target)  # sends nothing, but selects an interface
+        probe.connect(target)  # connecting a UDP socket sends nothing, but selects an interface
         address: str = probe.getsockname()[0]
     return address

@@ -1,7 +1,7 @@
 """A run of processes that were launched together. They meet at PyTorch's store, which has the address of the hub.
 
 The values in the store are public: addresses, public keys, versions. Without encryption the run's token is also in the
-store. So that mode is for trusted networks only.
+store. Use this mode in trusted networks only.
 """
 
 from __future__ import annotations
@@ -95,7 +95,10 @@ class LaunchedRun:
         return self._take_part(process, middle, table)
 
     def _keep_together(self, plan: CheckpointPlan) -> None:
-        """Make all ranks write to the same attempt and resume from the same checkpoint, as given by the first rank."""
+        """Make all ranks write to the same checkpoint folder and resume from the same checkpoint.
+
+        The first rank selects both.
+        """
         job, store = self._job, plan.store
         own = {"attempt": store.attempt, "first": job.generations.first, "resumed": str(plan.resumed or "")}
         first = self._meeting.from_first("checkpointing", lambda: own | {"refused": self._refusal(store)})
@@ -179,10 +182,10 @@ class _Middle:
             self._hub.close()
 
     def losses(self) -> Iterable[tuple[int, str]]:
-        return ()  # a launcher reports no losses; a rank that is silent for too long is lost
+        return ()  # a launcher reports no lost ranks; a rank that is silent for too long counts as lost
 
     def end(self, deadline_s: float) -> None:
-        """Stop the hub. A thread that makes no progress for `deadline_s` is left to end with the process."""
+        """Stop the hub. If the thread makes no progress for `deadline_s`, it ends with the process."""
         self._hub.stop()
         while self._thread.is_alive():
             self._thread.join(_JOIN_S)

@@ -16,7 +16,7 @@ OVERRUNS = "overruns"
 _log = logging.getLogger("paceline")
 
 _LEAST_SHARE = 0.01
-"""Smallest share of the computing time that is reported. A smaller share does not matter."""
+"""Smallest share of the computing time that is reported. A smaller share is negligible."""
 
 
 def note_emulation(words: str, outcomes: Sequence[Outcome], reporter: Outcome) -> None:

@@ -1,10 +1,10 @@
-"""Driver side of the fork server: a process that has imported torch and forks workers in milliseconds, not seconds.
+"""Driver side of the fork server: a process that has imported torch, so that it forks workers in milliseconds.
 
-The server lives as long as its driver, and its workers die with it. It never runs a torch operation itself, so there is
-no thread pool that a fork would break.
+The server lives as long as its driver, and its workers die with it. It never runs a torch operation, because a fork
+would break torch's thread pool.
 
-A server answers one request after the other. If its driver stops waiting for an answer (Ctrl-C, a stopped server), the
-two are out of sync. Then the server is killed, and the next run starts another one.
+A server answers one request after the other. If its driver stops waiting for an answer (Ctrl-C, a stopped server),
+the driver could mistake that answer for a later one. So the server is killed, and the next run starts another one.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from paceline.clusters.process.offspring import PR_SET_PDEATHSIG
 from paceline.errors import RunError
 from paceline.system import interrupts
 
-START_S = 300.0  # timeout to import torch: minutes, from a cold network file system
+START_S = 300.0  # timeout to import torch, which takes minutes from a cold network file system
 
 _POLL_S = 0.1  # how often a wait checks for an interrupt
 
@@ -59,7 +59,10 @@ class Ending:
     """Whether the server killed it because it did not end by itself."""
 
     def in_words(self, step: int, when: str) -> str:
-        """Return a description for users: it ended in this step or later. `when` is the time of its last message."""
+        """Return a description for users.
+
+        The worker ended in step `step` or later; `when` is the time of its last message.
+        """
         if self.was_killed:
             return (
                 f"it stopped sending in step {step} or later, {when}; its process was alive, and was killed"
@@ -196,7 +199,7 @@ class ForkServer:
         return self._owner == os.getpid() and self._is_in_step and self._process.poll() is None
 
     def _end_if_idle(self) -> None:
-        """End a retired server without workers. It may still have workers of a run in another thread."""
+        """End a retired server if it has no workers. A run in another thread may still use its workers."""
         if self in self._retired and not self._workers:
             self._retired.remove(self)
             self._end()
@@ -238,7 +241,7 @@ def _end_at_exit() -> None:
 def _forget_in_child() -> None:
     """Forget all servers: a forked child starts its own.
 
-    At the fork, a thread that does not exist in the child may have held the lock.
+    At the fork, another thread may have held the lock. That thread does not exist in the child.
     """
     servers = [*ForkServer._retired, ForkServer._current]
     ForkServer._current, ForkServer._lock = None, threading.Lock()

@@ -36,7 +36,7 @@ def serve(fd: int, driver: int) -> NoReturn:
 
     channel = Channel(socket.socket(fileno=fd), ANSWER_S)
     gc.collect()
-    gc.freeze()  # otherwise the children's collector would write to, and so copy, every page
+    gc.freeze()  # otherwise the garbage collector of a child would write to every page, and so copy it
     with contextlib.suppress(ChannelClosed):
         channel.send("ready")
         while os.getppid() == driver:
@@ -74,14 +74,14 @@ def _end_workers(pids: list[int], patience_s: float) -> list[tuple[int | None, b
     statuses: dict[int, int | None] = {}
     _reap(pids, statuses, patience_s)
     killed = [pid for pid in pids if pid not in statuses]
-    for pid in killed:  # its process id cannot be reused before it is reaped
+    for pid in killed:  # the process id is not reused before the process is reaped
         os.kill(pid, signal.SIGKILL)
     _reap(killed, statuses, DEATH_S)
     return [(statuses.get(pid), pid in killed and statuses.get(pid) == signal.SIGKILL) for pid in pids]
 
 
 def _reap(pids: list[int], statuses: dict[int, int | None], patience_s: float) -> None:
-    """Store the statuses of the processes that end in time."""
+    """Store the statuses of processes that end within the timeout."""
     until_s = time.monotonic() + patience_s
     while True:
         for pid in pids:

@@ -27,7 +27,8 @@ def enough_open_files(ranks: int) -> Iterator[None]:
 
 
 def _check(ranks: int) -> None:
-    # The limit applies to descriptor numbers. A descriptor above it, opened before it was lowered, takes no room.
+    # The limit applies to descriptor numbers. Descriptors above the limit, opened before it was lowered, do not
+    # count.
     taken = sum(int(fd) < _limit() for fd in os.listdir("/proc/self/fd"))
     needed = taken + _RUN_FILES + _RANK_FILES * ranks
     if needed > _limit():

@@ -2,7 +2,7 @@
 
 These are installed packages that the driver itself has imported: those named in the task, those imported by user
 modules that the task names, and the strategy's module. The user's own modules are excluded, because they may be edited
-between two runs. An import that starts threads makes a process that cannot be forked. The server is then replaced.
+between two runs. A process with threads cannot be forked. If an import starts threads, the server is replaced.
 """
 
 from __future__ import annotations
@@ -26,13 +26,14 @@ IDENTITY = "paceline.links.tcp.identity"
 """Module that creates keys for an encrypted run."""
 
 THREADS_VARIABLE = "OMP_NUM_THREADS"
-"""Set by the fork server for itself: thread pools are sized when numerical libraries are loaded."""
+"""The fork server sets this variable for itself, because numerical libraries size their thread pools when they are
+loaded."""
 
 _NAME = re.compile(rb"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
 _INSTALLED = ("site-packages", "dist-packages")
 _STANDARD = sysconfig.get_path("stdlib")
 _OWN = __name__.partition(".")[0] + "."
-_LOOKED_AT = 2**20  # bytes at either end of a pickle: the bytes between are samples
+_LOOKED_AT = 2**20  # bytes to search at both ends of a pickle; the bytes in between are samples
 
 
 def installed_modules(pickled: bytes | memoryview) -> list[str]:
@@ -64,7 +65,10 @@ def _mentioned_in(module: ModuleType) -> set[str]:
 
 
 def import_all(names: Iterable[str], path: list[str], environment: Mapping[str, str]) -> int:
-    """Import these modules as the driver would. Return the number of started threads. Failed imports are skipped."""
+    """Import these modules, with the driver's paths.
+
+    Return the number of started threads. Failed imports are skipped.
+    """
     sys.path[:] = path
     adopt_environment(environment)
     before = _threads()
@@ -75,7 +79,7 @@ def import_all(names: Iterable[str], path: list[str], environment: Mapping[str, 
             except BaseException:  # any error: this process does not need the module
                 continue
     gc.collect()
-    gc.freeze()  # otherwise the children's collector would write to, and so copy, every page
+    gc.freeze()  # otherwise the garbage collector of a child would write to every page, and so copy it
     return _threads() - before
 
 

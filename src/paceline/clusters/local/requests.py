@@ -45,7 +45,7 @@ class Requests:
     def close(self) -> None:
         """Close all descriptors, even if one fails to close, and drop all objects.
 
-        An error's traceback may hold this object, and each mapping also holds a descriptor.
+        The traceback of an error may keep this object alive, and each mapping keeps a descriptor open.
         """
         with contextlib.ExitStack() as stack:
             stack.callback(self._windows.clear)

@@ -36,6 +36,7 @@ from paceline.costs.slow_links import SlowLinks
 from paceline.costs.stragglers import Stragglers
 from paceline.costs.times import Times
 from paceline.errors import Cancelled, RunError
+from paceline.faults import Fault
 from paceline.links import fuzz
 from paceline.links.memory.lending import Lending
 from paceline.links.memory.shared import SharedMemory
@@ -67,6 +68,8 @@ class Assignment:
     threads: int
     device: str
     """Device name, the same for all ranks."""
+    faults: tuple[Fault, ...] = ()
+    """Faults to inject."""
     store_path: str = ""
     """File that all ranks can open, used as the store of torch.distributed."""
 
@@ -87,7 +90,7 @@ def main(channel: Channel) -> None:
         channel.send("ready", _address_of(endpoint))
         go = channel.receive().values
         if endpoint:
-            # A rank that was lost before it could listen has no address.
+            # A rank that was lost before it opened its socket has no address.
             endpoint.meet([PeerAddress.from_values(each) if each else None for each in go["addresses"]])
         context.begin(go["start_s"])
         result = drive(context.live())
@@ -148,8 +151,10 @@ def _prepare(channel: Channel, rank: int, payload_bytes: int, fds: list[int]) ->
         deadline_s=assignment.deadline_s,
         store_path=assignment.store_path,
         device=device_of(assignment.device, rank),
+        faults=[fault for fault in assignment.faults if fault.rank == rank],
     )
-    # The board's descriptor stays open for its lock. So does that of the rings, if emulated cards are in their memory.
+    # The board's descriptor stays open for its lock. The descriptor of the rings stays open too, if emulated cards
+    # are in their memory.
     for fd in (assignment_fd, *(() if wiring.shared else (rings_fd,))):
         os.close(fd)
     return context
@@ -173,14 +178,17 @@ def _address_of(endpoint: TcpEndpoint | None) -> dict[str, Any]:
 
 
 def _flush() -> None:
-    """Flush the output of the user's code. After its last message a worker may be killed at any time."""
+    """Flush the output of the user's code.
+
+    After its last message to the driver, a worker may be killed at any time.
+    """
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):  # closed: there is no reader
+        with contextlib.suppress(OSError, ValueError):  # the pipe is closed
             stream.flush()
 
 
 def _settle_in(values: dict[str, Any]) -> None:
-    """Use the driver's folder, path and environment: unpickling the task may import modules from there."""
+    """Use the driver's folder, path and environment, because unpickling the task may import modules from there."""
     sys.path[:] = values["path"]
     adopt_environment(values["environment"])
     os.chdir(values["folder"])
@@ -189,9 +197,10 @@ def _settle_in(values: dict[str, Any]) -> None:
 def keep_freed_memory() -> None:
     """Keep freed blocks of up to 32 MiB in the process, and up to 64 MiB at the end of the heap.
 
-    Every step frees and allocates the same memory again: activations, gradients, temporaries. The system clears and
-    maps the memory that it gets back, page by page. A step of a small transformer lost 2 to 4 % to that. glibc chooses
-    these limits by itself once a process has freed a block of 32 MiB. Other C libraries are left unchanged.
+    Every step frees and allocates the same memory again: activations, gradients, temporaries. Without these limits,
+    the system would clear and map this memory again, page by page. This takes 2 to 4 % of a step of a small
+    transformer. glibc sets these limits automatically when a process first frees a block of 32 MiB. Other C libraries
+    are left unchanged.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if mallopt is not None:

@@ -1,8 +1,8 @@
 """Find out which waits are for ranks that compute. A rank that computes is not late.
 
-The driver, or the hub of a run on several hosts, compares the processor time of all ranks at intervals. It publishes on
-the status board, for each waiting rank, in how many intervals a rank that it waits for has computed. Such waits have
-LIMIT deadlines instead of one.
+The driver, or the hub of a run on several hosts, compares the processor time of all ranks at intervals. For each
+waiting rank, it publishes on the status board the number of intervals in which an awaited rank has computed. Such
+waits have LIMIT deadlines instead of one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ LIMIT = 10
 """A wait for ranks that compute ends after this many deadlines without data."""
 
 _INTERVAL_S = 0.5  # less if the deadline is short
-# A rank that sleeps or waits uses some processor time too: it wakes to check the others, and sends heartbeats.
+# A rank that sleeps or waits also uses some processor time, to check the other ranks and to send heartbeats.
 _LEAST_SHARE = 0.01
 _SCHED_CLOCK = 2  # the kind of clock in a Linux clock id: time on the processor
 

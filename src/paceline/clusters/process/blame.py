@@ -25,7 +25,7 @@ class ProcessState(StrEnum):
     STOPPED = "is stopped by a signal"
     GONE = "has ended"
     SILENT = "gives no sign of life"
-    RUNNABLE = "has the processor, or waits for it"
+    RUNNABLE = "is running or ready to run"
     ASLEEP = "sleeps"
 
 
@@ -48,8 +48,8 @@ def life_of(pid: int) -> ProcessState:
 
 
 def explain(error: DeadlineError, board: StatusBoard, life: Callable[[int], ProcessState]) -> DeadlineError:
-    """Return the same error about the end of the chain: the rank at fault, its state, and the rank that waits for
-    it."""
+    """Return the same error for the end of the chain: the rank at fault, its state, and the rank that waits for it.
+    Return the same error for the end of the chain: the rank at fault, its state, and the rank that waits for it."""
     if not 0 <= error.rank < board.ranks:
         return error
     chain = _chain(error.rank, board, life)
@@ -83,7 +83,7 @@ def _chain(rank: int, board: StatusBoard, life: Callable[[int], ProcessState]) -
 
 
 def ranks_behind(rank: int, board: StatusBoard) -> set[int]:
-    """Return the running ranks that a rank waits for, directly or through others, and that wait for no rank."""
+    """Return the running ranks at the ends of all chains from a rank. They wait for no other rank."""
     seen, unseen = {rank}, list(_awaited_by(rank, board))
     while unseen:
         other = unseen.pop()
@@ -110,7 +110,7 @@ def _state_that_ends_it(
 ) -> ProcessState | None:
     """Return why a rank cannot make progress. None if it can, according to the system."""
     state = life(rank)
-    # A rank that has ended while it waited is another victim: it reached the same deadline a moment earlier.
+    # A rank that ended while it waited is not the cause: it reached the same deadline a moment earlier.
     is_victim = state is ProcessState.GONE and _waits(rank, board)
     return state if state in _CANNOT_GO_ON and not is_victim else None
 
@@ -128,7 +128,8 @@ def _waits(rank: int, board: StatusBoard) -> bool:
 
 
 def _innocence(rank: int, board: StatusBoard, life: Callable[[int], ProcessState]) -> tuple[int, int, float]:
-    """Return a sort key, smallest for the likeliest cause: dead or stopped ranks, then the longest without a wait."""
+    """Return a sort key, smallest for the most likely cause: dead or stopped ranks, then the rank with the longest
+    activity."""
     state = _state_that_ends_it(rank, board, life)
     order = len(_CANNOT_GO_ON) if state is None else _CANNOT_GO_ON.index(state)
     return order, int(_waits(rank, board)), board.activity(rank).since_s

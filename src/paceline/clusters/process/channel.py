@@ -29,7 +29,7 @@ class ChannelClosed(Exception):  # noqa: N818
 
 
 class ChannelStalled(ChannelClosed):
-    """The process at the other end exists, but does not read, or does not send the rest of a message."""
+    """The process at the other end exists, but does not read, or sends only a part of a message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,10 @@ class Channel:
     """One end of a launch channel."""
 
     def __init__(self, endpoint: socket.socket, patience_s: float | None = None) -> None:
-        """Create a channel. `patience_s` is the longest pause of the other end within a message. None for no limit."""
+        """Create a channel.
+
+        `patience_s` is the longest pause of the other end within a message. None for no limit.
+        """
         self.socket = endpoint
         endpoint.settimeout(patience_s)
         _open.add(self)
@@ -116,8 +119,8 @@ class Channel:
             raise ChannelStalled(f"{where}, for {self.socket.gettimeout():g} s") from error
 
 
-# A child that the user forks inherits these sockets. If it kept them open, the other end would not see this
-# process end.
+# A child that the user forks inherits these sockets. If the child kept them open, the other end could not detect
+# the end of this process.
 _open: weakref.WeakSet[Channel] = weakref.WeakSet()
 
 

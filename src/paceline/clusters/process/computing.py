@@ -68,7 +68,7 @@ class ComputeOperation(Operation[float]):
         if not self._started and not context.in_background and not context.computes_in_thread:
             self._start()
             if ComputeOperation._under_way is not None:
-                ComputeOperation._under_way.result()  # it may be cancelled but still running
+                ComputeOperation._under_way.result()  # the computation may be cancelled but still running
             self._run()
             return self.take()
         return (yield from super().__await__())
@@ -137,13 +137,15 @@ class ComputeOperation(Operation[float]):
             self._context.wake()
 
     def _dawdle(self, took_s: float, worked_s: float) -> None:
-        """Wait as long as the cluster's settings require. `worked_s` is the time of the processor or of the device."""
+        """Wait as long as the cluster's settings require.
+
+        `worked_s` is the time of the processor or of the device.
+        """
         left_s = self._context.duration.left_s(self._least_s, took_s, worked_s)
         until_s = clock.now() + left_s
         patient_until_s = time.monotonic() + left_s + self._context.deadline_s
-        while (
-            left_s > 0 and time.monotonic() < patient_until_s
-        ):  # a wait may end early, and the clock may stand
+        # A wait may end early, and the clock may be stopped.
+        while left_s > 0 and time.monotonic() < patient_until_s:
             if self._cancelled.wait(left_s):
                 raise Cancelled
             left_s = until_s - clock.now()

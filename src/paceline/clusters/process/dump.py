@@ -23,7 +23,8 @@ def begin(context: ProcessContext) -> None:
     Path(folder).mkdir(parents=True, exist_ok=True)
     file = Path(folder, f"rank-{context.rank}-{os.getpid()}.txt").open("a")  # noqa: SIM115 (for the rank's life)
     signal.signal(signal.SIGUSR1, lambda *_: _write(context, file))
-    # faulthandler writes the stacks in the signal itself, even if the interpreter cannot run the handler above.
+    # faulthandler writes the stacks inside the signal handler, even if the interpreter cannot run the Python
+    # handler above.
     faulthandler.register(signal.SIGUSR1, file=file, chain=True)
 
 

@@ -13,7 +13,7 @@ from paceline.clusters.base.news import News, write_news
 
 
 class Journal:
-    """Journal of one rank. The kernel holds its content, however the writer ends."""
+    """Journal of one rank. The kernel keeps its content even if the writer is killed."""
 
     def __init__(self, fd: int) -> None:
         self.fd = fd

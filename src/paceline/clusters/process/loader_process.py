@@ -53,7 +53,7 @@ class LoaderProcess:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
             time.sleep(0 if pid else 0.001)
         if not pid:
-            return "does not go on"
+            return "makes no progress"
         self.pid = 0
         if os.WIFSIGNALED(status):
             return f"was killed by {signal.Signals(os.WTERMSIG(status)).name}"
@@ -82,7 +82,7 @@ def _become_loader(rank: int, samples: Samples, endpoint: socket.socket) -> NoRe
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         if dies_with_parent(rank):
             torch.set_num_threads(1)  # the rank's threads do not exist in its child
-            gc.freeze()  # otherwise the collector would write to, and so copy, every page
+            gc.freeze()  # otherwise the garbage collector would write to every page, and so copy it
             _serve(samples, Channel(endpoint))
     except ChannelClosed:  # the rank has closed its end
         code = 0

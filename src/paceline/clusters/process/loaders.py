@@ -57,7 +57,10 @@ class Loaders:
         requests_of: Callable[[Batch], Iterable[tuple[Batch, int]]],
         deadline_s: float,
     ) -> None:
-        """Fork the loaders. `requests_of` returns the parts of a batch that `content` will need, each with its seed."""
+        """Fork the loaders.
+
+        `requests_of` returns the parts of a batch that `content` will need, each with its seed.
+        """
         self._samples = samples
         self._ready = count * prefetch
         """Number of batches to request in advance."""
@@ -124,7 +127,7 @@ class Loaders:
             raise self._death(loader, closed) from None
 
     def _has_room(self) -> bool:
-        """Return whether the number of pending answers that are no longer needed is small enough."""
+        """Return whether few enough pending answers are no longer needed."""
         if self._unwanted() > self._ready and self._reading.acquire(blocking=False):
             try:
                 for loader in self._loaders:

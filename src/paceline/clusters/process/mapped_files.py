@@ -96,7 +96,7 @@ def map_part(part: FilePart) -> memoryview:
             if os.fstat(file.fileno()).st_ino != part.inode:
                 raise OSError(errno.ESTALE, "another file was put in its place")
             mapped = mmap.mmap(file.fileno(), length, mmap.MAP_PRIVATE, rights, offset=start)
-    except (OSError, ValueError) as error:  # ValueError: the file has become shorter
+    except (OSError, ValueError) as error:  # ValueError if the file has become shorter
         raise RunError(
             f"{part.path}, from which the task's data is mapped, cannot be mapped: {error}"
         ) from None

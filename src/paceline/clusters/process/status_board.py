@@ -19,13 +19,11 @@ from paceline.runs.run import Progress
 
 _LINE_WORDS = CACHE_LINE // 8
 _STOP, _PROGRESS, _UPDATES, _CLOCK, _UPDATES_FROM, _ENDS, _ASKED = 0, 1, 6, 7, 9, 10, 14
-_METRICS = (8, 15)  # slots for the last two evaluations: a slow rank may read the older one
-_END_SLOTS = (
-    4  # slots for generation ends: the reporter may begin the next one before others end the last one
-)
+_METRICS = (8, 15)  # slots for the last two evaluations, because a slow rank may read the older one
+_END_SLOTS = 4  # slots for generation ends: a slow rank may still need the one before
 _HEAD_LINES = 2  # before the lines of the ranks
 # Line of a rank: the driver writes the first and the last word, the rank writes the rest. The driver of a local run
-# also writes the processor time: a rank that computes cannot.
+# also writes the processor time, because a rank cannot do so while it computes.
 _STATUS, _STEP, _COMPUTING_NS, _COMPUTATIONS, _DOING, _PROCESSOR_NS, _SINCE_NS, _AWAITED_WORK = range(8)
 _NOBODY, _SEVERAL = 0, 0xFFFF  # special values of the awaited rank, which is stored plus one
 _REPORT = struct.Struct("<qdqdd")  # step, loss, samples, seconds, metric
@@ -173,7 +171,7 @@ class StatusBoard:
         self._words[line + _COMPUTATIONS] += ended
 
     def slowest(self, workers: int) -> tuple[int | None, float]:
-        """Return the slowest worker, and its time divided by the others' time."""
+        """Return the slowest worker, and the ratio of its time to the median of the others."""
         lines = [_LINE_WORDS * (_HEAD_LINES + rank) for rank in range(workers)]
         return slowest(
             [self._words[n + _COMPUTING_NS] * 1e-9 for n in lines],

@@ -50,7 +50,8 @@ class Wiring:
     shared: SharedLinks | None = None
     """Cards and switch between emulated hosts. None if they are never a bottleneck."""
     is_strict: bool = False
-    """Whether no other path is allowed: a shortcut would avoid the emulated delay or the encryption."""
+    """Whether other paths, such as shared memory, are forbidden: they would avoid the emulated delay or the
+    encryption."""
     endpoint: TcpEndpoint | None = None
     """Sockets of this rank, over TCP. Messages may then arrive after their sender has ended."""
 
@@ -69,7 +70,7 @@ def over_emulated(
     hosts: Sequence[int],
     shared: SharedLinks | None,
 ) -> Wiring:
-    """Connect all ranks on this host as if they were on these hosts, with these links to the others."""
+    """Connect all ranks of this machine as if they were on several hosts with emulated links."""
     return Wiring(
         ways=RingWays(rank, len(links), rings, bells),
         hosts=hosts,

@@ -44,7 +44,7 @@ class Averaging:
     @property
     def _whole(self) -> Whole:
         whole: Whole | None = self._rank.model.replica.whole
-        assert whole is not None, "a reporter has the whole model"
+        assert whole is not None, "the reporter must have the whole model"
         return whole
 
     def follow(self, steps: int) -> None:

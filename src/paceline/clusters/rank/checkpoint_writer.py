@@ -79,7 +79,10 @@ class CheckpointWriter:
             self._writer.prepare(snapshot(self._rank, step, Notes()))
 
     def save(self, step: int, *, is_last: bool) -> None:
-        """Save the end of a generation. Skipped while the previous write is running; the last save waits for it."""
+        """Save the end of a generation.
+
+        The save is skipped while the previous write is running, except for the last save, which waits.
+        """
         rank, plan = self._rank, self._plan
         self._kept_s = time.monotonic()
         if is_last:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 LATE = 2**62
-"""Result for a rank that counts in a generation that the others have ended. It exceeds the steps of any run."""
+"""Count that a rank receives in a generation that other ranks have ended. It exceeds the steps of any run."""
 
 
 class UpdateCounter:

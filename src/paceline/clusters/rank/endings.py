@@ -12,7 +12,7 @@ _MARGIN = 8
 
 
 class Endings:
-    """Early end, on one rank. A step that is announced as the last one must not have been completed by any rank."""
+    """Early end, on one rank. When a step is announced as the last one, no rank may have completed it."""
 
     __slots__ = ("_has_announced", "_rank", "_stops", "observes")
 
@@ -27,7 +27,10 @@ class Endings:
         self._has_announced = False
 
     def after_step(self, step: int, *, ends: bool) -> None:
-        """Handle the end of a step on the reporter. `ends` is True if its record is a reason to end the run."""
+        """Handle the end of a step on the reporter.
+
+        `ends` is True if the record of the step requires the end of the run.
+        """
         if self.observes:
             self._stops = self._stops or ends
             return
@@ -53,11 +56,11 @@ class Endings:
     def before_own_update(self, number: int) -> None:
         """End the generation before an evaluation, if due. The other workers continue during the evaluation."""
         last = number + _MARGIN * len(self._rank.workers)
-        if last + 1 < self._rank.generation_end:  # otherwise other ranks may have ended this generation first
+        if last + 1 < self._rank.generation_end:  # otherwise another rank may end this generation first
             self._keep_after(last)
 
     def meets_at(self, step: int) -> bool:
-        """Return whether workers that run independently meet after this step, so that the reporter can end a
+        """Return whether independent workers wait for each other after this step, so that the reporter can end a
         generation."""
         rank = self._rank
         every = rank.job.generations.meet_every

@@ -81,7 +81,7 @@ class Groups:
         self._rank = rank
         self._hosts = hosts
         self._number_of = number_of
-        # Later generations count down from the last number: no lookup is needed.
+        # Later generations count down from the last number, so no lookup is needed.
         number = _MAX_GROUPS - generation if generation else 0
         self.everybody = Group(number, range(len(hosts)), rank, hosts, place=0)
         self._found: dict[Sequence[int], Group] = {self.everybody.members: self.everybody}
@@ -102,7 +102,7 @@ class Groups:
         place = self._number_of(members)
         # Negative: no rank has such a number.
         number = self._number_of((-self._generation, *members)) if self._generation else place
-        assert 0 < number < _MAX_GROUPS, "a run has not so many groups"
+        assert 0 < number < _MAX_GROUPS, "a run has fewer groups than this"
         hosts = tuple(self._hosts[member] for member in members)
         return Group(number, members, self._rank, hosts, place=place)
 

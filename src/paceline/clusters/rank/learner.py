@@ -146,7 +146,7 @@ class Learner(ABC, Generic[R]):
         self.replica.place(self._lent(self.parameters, parameters), self._lent(self.gradient, gradient))
 
     def _lent(self, present: Tensor, wanted: Tensor | Literal["lent"] | None) -> Tensor | None:
-        """Return the new memory of a tensor. None keeps the present memory. Most clusters have no memory to lend."""
+        """Return the new memory of a tensor. None keeps the current memory. Most clusters have no memory to lend."""
         return None if isinstance(wanted, str) else wanted
 
     @contextmanager
@@ -168,7 +168,7 @@ class Learner(ABC, Generic[R]):
         self._twins += 1
         if self._twins <= len(self._ctx.twins):  # continue with the twin of an earlier generation
             return cast(R, self._ctx.twins[self._twins - 1])
-        _ = self._ctx.rng  # one stream for both
+        _ = self._ctx.rng  # both use one random stream
         other = copy.copy(self._ctx)
         replica = self._replica_of_twin()
         replica.build()
@@ -183,7 +183,10 @@ class Learner(ABC, Generic[R]):
         return self.replica.twin()
 
     def note_loss(self, batch: Batch, loss: float | None) -> float:
-        """Record the loss of a batch; None if it was not computed. Raise an error if loss or gradient is not finite."""
+        """Record the loss of a batch; None if it was not computed.
+
+        Raise an error if loss or gradient is not finite.
+        """
         if loss is None:
             self._ctx.outcome.losses.append((batch.step, math.nan, batch.count))
             return math.nan

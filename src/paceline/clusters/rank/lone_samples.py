@@ -28,7 +28,7 @@ def warn_of_lone_samples(
 
 
 _WORDS = (
-    "the batch of step %d has %d samples for %s (batch_size is %d): a single sample makes BatchNorm fail, unless it "
-    "has several positions in each; choose a batch_size with which every batch, the last of an epoch too, has at "
-    "least %d, drop_last=True, or fewer workers"
+    "the batch of step %d has %d samples for %s (batch_size is %d): a single sample makes BatchNorm fail, unless each "
+    "sample has several positions; choose a batch_size with at least %d samples in every batch, including the last of "
+    "an epoch, or drop_last=True, or fewer workers"
 )

@@ -26,6 +26,7 @@ def _is_parted(job: Job, task: Task) -> bool:
         return True
     if hasattr(strategy, "microbatches"):
         return workers > 1 or strategy.microbatches not in (None, 1)
-    if getattr(strategy, "cuts_model", False):  # layers, tensor: each group of workers computes a whole batch
+    # Layers and tensor: each group of workers computes whole batches.
+    if getattr(strategy, "cuts_model", False):
         return workers > (getattr(strategy, "size", None) or workers)
     return workers > 1 and not hasattr(strategy, "partition")  # clients have batches of their own

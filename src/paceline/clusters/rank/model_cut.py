@@ -30,7 +30,8 @@ class ModelCut(ABC, Generic[R]):
         self._ctx = ctx
         self._learner = learner
         self._layers: dict[tuple[int, bool, Hooks], Layers | BlockLayers] = {}
-        """By size of the tensor group, whether it splits sequences, and whether hooks replace segments."""
+        """Cached by size of the tensor group, by whether it splits sequences, and by whether hooks replace
+        segments."""
         self._position = 0  # in the tensor group
         self._held: tuple[int, ...] | None = None
         self._cut: Cut | None = None
@@ -86,7 +87,8 @@ class ModelCut(ABC, Generic[R]):
         """Return the replica of these segments."""
         replica = self._learner.replica
         if sharding is not None and len(segments) == len(cut.segments) and cut.shares is None:
-            return replica.sharded(cut, sharding)  # it gathers the whole model by itself
+            # This replica gathers the whole model without a reporter's copy.
+            return replica.sharded(cut, sharding)
         keeps_whole = self._ctx.is_reporter
         if keeps_whole:  # other ranks only build their part
             replica.build()

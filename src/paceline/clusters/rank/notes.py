@@ -31,7 +31,7 @@ class Notes:
         groups = {
             "records": self._records.arrays(outcome.records),
             "updates": self._updates.arrays(outcome.updates),
-            # With independent updates, each update consumes the logged values, so the list does not only grow.
+            # With independent updates, each update removes logged values from the list, so it is saved as a whole.
             "logged": (Columns() if outcome.updates else self._logged).arrays(logged),
             "losses": self._losses.arrays(outcome.losses),
             "bytes_at": self._bytes_at.arrays([(each,) for each in outcome.bytes_at]),

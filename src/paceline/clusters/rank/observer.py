@@ -1,6 +1,7 @@
 """Observation of workers that have parameters of their own: their mean, and their distance from it.
 
-Workers write their parameters to memory that costs the run no time and no bytes: this is measuring, not training.
+Workers write their parameters to separate memory. This is measuring, not training: it costs the run no time and no
+bytes.
 """
 
 from __future__ import annotations

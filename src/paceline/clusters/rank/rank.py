@@ -18,6 +18,7 @@ from paceline.clusters.rank.logbook import Logbook
 from paceline.clusters.rank.lone_samples import warn_of_lone_samples
 from paceline.clusters.rank.services import ClusterServices
 from paceline.context import Batch, Context
+from paceline.faults import Fault
 from paceline.model.memory import Ledger
 from paceline.system import interrupts
 from paceline.trace import Kind, Recorder
@@ -71,6 +72,7 @@ class Rank(ClusterServices):
         "role",
         "servers",
         "step",
+        "step_faults",
         "stopped",
         "twins",
         "workers",
@@ -113,6 +115,8 @@ class Rank(ClusterServices):
         """Seconds of the run before this rank resumed from a checkpoint."""
         self.stopped = False
         """Whether the run has stopped before its end, to be resumed later."""
+        self.step_faults: dict[int, list[Fault]] = {}
+        """Faults to inject into this rank, by the rank's own step in which they occur."""
         self.restored_twins: list[Callable[[Any], None]] = []
         """Functions that restore each twin when it is created, if the run resumes from a checkpoint."""
 
@@ -174,10 +178,12 @@ class Rank(ClusterServices):
 
     async def rounds(self) -> AsyncIterator[int]:
         step, bytes_at = self.begun, self.outcome.bytes_at
-        bytes_at[:0] = [0] * (step - len(bytes_at))  # steps before this rank joined the run
+        bytes_at[:0] = [0] * (step - len(bytes_at))  # skip the steps before this rank joined the run
         while step < self.generation_end:
             self.step = step
             interrupts.safe_point()
+            if self.step_faults:
+                await self._meet_faults(step)
             yield step
             if self.log.sharing is not None:
                 await self.log.evaluate_together(step)
@@ -206,8 +212,15 @@ class Rank(ClusterServices):
         for batch in upcoming:
             self.step = batch.step
             interrupts.safe_point()
+            if self.step_faults:
+                await self._meet_faults(batch.step)
             yield batch
             outcome.bytes_over_time.append((self.now(), outcome.bytes_sent))
+
+    async def _meet_faults(self, step: int) -> None:
+        """Inject the faults of a step. They do not occur again if the step is repeated."""
+        for fault in self.step_faults.pop(step, ()):
+            await self.meet_fault(fault)
 
     @property
     def batch_of(self) -> Callable[[int, int], Batch]:
@@ -246,7 +259,7 @@ class Rank(ClusterServices):
         return int(record.get("samples", record["step"] * self.data.batches.batch_size))
 
     def close(self) -> None:
-        """Delete the parts. They refer to their rank, and only the garbage collector could free such a cycle."""
+        """Delete the parts. They refer to their rank, a cycle that only the garbage collector could free."""
         if self.checkpoint_writer is not None:
             self.checkpoint_writer.close()
             self.checkpoint_writer = None

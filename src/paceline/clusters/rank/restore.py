@@ -134,7 +134,7 @@ def _fill(
     """Restore the replica of a rank or a twin, the state of its strategy, and its progress."""
     learner = rank.model
     replica = learner.replica
-    replica.build()  # the values are loaded into its own memory
+    replica.build()  # the values are copied into the module's own memory
     load_module(replica.module, own, main)
     replica.updates.kept = SavedOptimizerState(
         replica.layout, [(shard.tensors, shard.facts["parts"][0]["optimizer"]) for shard in remembered]

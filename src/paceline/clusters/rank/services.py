@@ -12,6 +12,7 @@ from paceline.clusters.rank.data import TrainingData
 from paceline.clusters.rank.observer import Observer
 from paceline.clusters.rank.row_board import RowBoard
 from paceline.data.samples import Samples
+from paceline.faults import Fault
 
 
 class ClusterServices(ABC):
@@ -70,7 +71,7 @@ class ClusterServices(ABC):
     def announce(self, evaluation: int, metric: float) -> None:
         """Send the metric of an evaluation to every rank before this rank continues.
 
-        A rank may read it when the reporter has already announced the next one, but not the one after that.
+        A slow rank may read a metric after the next one is announced, but not after the one after next.
         """
 
     @abstractmethod
@@ -94,6 +95,10 @@ class ClusterServices(ABC):
 
     def open_row_board(self, name: str, like: Tensor) -> RowBoard:
         """Open a board with rows of the size and dtype of `like`, in clusters with shared evaluation."""
+        raise NotImplementedError
+
+    async def meet_fault(self, fault: Fault) -> None:
+        """Inject a fault into this rank now, in clusters with faults."""
         raise NotImplementedError
 
     @abstractmethod

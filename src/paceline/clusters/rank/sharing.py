@@ -1,8 +1,8 @@
 """Evaluations shared among the workers, if each worker holds the run's whole model after each step.
 
-Test batches are dealt to the workers in turn. Each worker publishes what its batches add to the metrics. The reporter
-combines these parts in the order of the batches. So a metric is bitwise equal to an evaluation by the reporter alone.
-This sends no messages: it is measuring, not training.
+Test batches are dealt to the workers in turn. Each worker publishes the contributions of its batches to the
+metrics. The reporter combines these parts in the order of the batches. So a metric is bitwise equal to an
+evaluation by the reporter alone. This sends no messages: it is measuring, not training.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 class SharedEvaluation:
     """Shared evaluation, on one worker.
 
-    No worker completes the next step without the reporter. So no worker overwrites its row before the reporter has read
-    it.
+    No worker completes the next step without the reporter. So no worker overwrites its row before the reporter has
+    read the row.
     """
 
     def __init__(self, rank: Rank, samples: Samples) -> None:
@@ -56,7 +56,7 @@ class SharedEvaluation:
         return replica
 
     def look(self) -> Tensor:
-        """Return what this worker's batches add to the metrics."""
+        """Return the contributions of this worker's batches to the metrics."""
         return self._replica.evaluate_parts(self._samples, self._own)
 
     async def evaluate(self) -> dict[str, float]:
@@ -76,7 +76,8 @@ class SharedEvaluation:
         rank, task = self._rank, self._replica.task
         start_s, workers = rank.now(), len(rank.workers)
         rows = self._parts_board.tensor.view(workers, -1, len(task.metrics()), 2)
-        in_order = rows.transpose(0, 1).flatten(0, 1)  # one batch of each worker, then the next one of each
+        # By batch, then by worker.
+        in_order = rows.transpose(0, 1).flatten(0, 1)
         found = put_together(task, in_order[: self._batches])
         rank.span(Kind.EVALUATE, start_s, rank.now())
         return found

@@ -6,7 +6,7 @@ import math
 import statistics
 from collections.abc import Sequence
 
-_SLOW = 1.25  # smaller factors may be chance
+_SLOW = 1.25  # smaller factors may be random
 
 
 def slowest(computing_s: Sequence[float], computations: Sequence[int]) -> tuple[int | None, float]:

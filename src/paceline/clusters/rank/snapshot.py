@@ -59,7 +59,7 @@ def _learner(learner: Learner[Any], *, lean: bool) -> tuple[dict[str, Tensor], d
     tensors = keep_module((replica.whole or replica).module, parameters=not lean)
     remembered, facts = keep_updates(replica.updates, replica.layout)
     everything = [0, replica.layout.length] if replica.holding.is_whole else None
-    if lean and any(each["shard"] == everything for each in facts):  # the reporter has the same
+    if lean and any(each["shard"] == everything for each in facts):  # the reporter has the same parameters
         remembered, facts = {}, []
     tensors |= remembered | {f"state/{name}": tensor for name, tensor in learner.states.items()}
     return tensors, {"optimizer": facts, "updates": learner.updates}

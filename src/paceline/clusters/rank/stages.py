@@ -52,7 +52,8 @@ class RankStages(ModelCut[R]):
         self._losses: list[tuple[int, float | None]] = []
         """Samples and loss of each micro-batch of the last segment."""
         self._passes: dict[tuple[str, int, int, int], Pass] = {}
-        """By direction, segment, and sample counts of the micro-batch and of the batch. Few combinations occur."""
+        """Cached by direction, segment, and sample counts of the micro-batch and of the batch. Few combinations
+        occur."""
 
     def hold(
         self,
@@ -158,7 +159,7 @@ class RankStages(ModelCut[R]):
     def timed_part(
         self, way: str, share: float, micro: int, run: Callable[[], T], processor_s: Callable[[], float]
     ) -> Awaitable[T]:
-        """Do a part of a pass through the whole model, in the time that this share of it takes in this cluster."""
+        """Do a part of a pass through the whole model. Its time is this share of the pass in this cluster."""
         batch = self._micros[micro]
         one = Pass(
             _WORKS[way],
@@ -229,7 +230,7 @@ class RankStages(ModelCut[R]):
         run: Callable[[], T],
         processor_s: Callable[[], float] = time.thread_time,
     ) -> Awaitable[T]:
-        """Do a pass, in the time that it takes in this cluster. `kind` is the kind of its span.
+        """Do a pass. Real clusters measure its time, and simulated ones set it. `kind` is the kind of the span.
 
         `processor_s` returns the processor time of the thread that computes.
         """

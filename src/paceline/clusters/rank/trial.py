@@ -1,7 +1,8 @@
 """Trial of the task before a run with checkpoints starts: is it still the task of the checkpoint?
 
-It sketches a few samples, and the losses of the untrained model for some of them. They reveal changes that no setting
-shows: other samples of the same shape, another function in `forward`, another loss of the same name.
+It sketches a few samples, and the losses of the untrained model for some of them. They reveal changes that are not
+visible in the task's settings: other samples of the same shape, another function in `forward`, another loss of the
+same name.
 
 The trial runs the user's code, which may have state and side effects. So it runs in a forked child process: its changes
 in memory end with the child. Anything that cannot be determined (an error, a timeout, random samples) is left out and
@@ -77,7 +78,7 @@ def compare_trials(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[st
     others = [name for name in there if name in here and not is_same(there[name], here[name])]
     if not differ and others:
         parts = ", ".join(f"part {name!r}" if name else "all of it" for name in others[:_NAMED])
-        differ = [f"data has other values now ({parts} of the samples that were compared)"]
+        differ = [f"the values of data have changed ({parts} of the compared samples differ)"]
     return differ or _other_losses(before, now)
 
 
@@ -87,7 +88,8 @@ def _other_losses(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str
         return []
     was, is_now = (", ".join(map(str, each["losses"])) for each in (before, now))
     return [
-        f"model, loss or step computes otherwise: losses of the untrained model were {was} and are {is_now} now"
+        f"the computation of model, loss or step has changed: losses of the untrained model were {was} "
+        f"and are {is_now} now"
     ]
 
 
@@ -110,7 +112,8 @@ def _become_child(parent: int, writing: int, job: Job, samples: Samples) -> None
 
 
 def _part_from_parent() -> None:
-    """Print nothing, use no missing thread, write no page in the garbage collector, and change no file offset."""
+    """Prepare the child: discard its output, replace threads lost in the fork, disable the garbage collector,
+    reopen files."""
     nowhere = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1, 2):
         os.dup2(nowhere, fd)
@@ -132,7 +135,7 @@ def _open_again(fd: int) -> None:
 
 
 def _facts(job: Job, samples: Samples) -> Iterator[dict[str, Any]]:
-    """Yield the facts one by one. If one fails or takes too long, the earlier ones count."""
+    """Yield the facts one by one. If a fact fails or takes too long, the earlier facts are used."""
     count = samples.count
     yield {"count": count}
     first, second = (sketch(samples.content(_batch(spread(count, _SAMPLES)), number)) for number in (1, 2))

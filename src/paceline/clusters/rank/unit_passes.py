@@ -1,4 +1,5 @@
-"""The passes of a batch, with a point to exchange units between them: by segments, or by the hooks of a whole model."""
+"""The passes of a batch, with a point to exchange units between them: by segments, or by the hooks of a whole
+model."""
 
 from __future__ import annotations
 
@@ -89,10 +90,11 @@ class SegmentPasses:
 
 
 class HookedPasses:
-    """Passes through the whole model. A pass parks at a hook if a unit is missing or a gradient is complete.
+    """Passes through the whole model. The computation pauses at a hook if a unit is missing or a gradient is
+    complete.
 
-    The seconds of a pass are divided among the units by their size. The time until the next event is that of the units
-    that the last event was the first to need; the rest is charged at the end of the micro-batch.
+    The seconds of a pass are divided among the units by their size. A unit's share is charged after the event that
+    first needs the unit. The rest is charged at the end of the micro-batch.
     """
 
     def __init__(
@@ -139,7 +141,7 @@ class HookedPasses:
         return event
 
     def _is_new(self, unit: int) -> bool:
-        """Return whether a unit is not charged yet, and charge it."""
+        """Mark a unit as charged. Return whether it was not charged before."""
         key = self._is_backward, unit
         if key in self._charged:
             return False

@@ -52,7 +52,7 @@ class RankActor:
         return table.whereabouts()
 
     def look(self, path: Sequence[str], folder: str, modules: Mapping[str, tuple[str, str]]) -> list[str]:
-        """Use the driver's folder and path, as far as they exist here.
+        """Use the driver's folder, and the entries of its path that exist here.
 
         `modules` maps each of the driver's modules to its relative file path and its hash. Return the modules that
         differ here.

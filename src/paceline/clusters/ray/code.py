@@ -11,6 +11,7 @@ import sysconfig
 from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 
 import cloudpickle
 
@@ -58,7 +59,7 @@ def _installed() -> tuple[str, ...]:
 @contextlib.contextmanager
 def travelling_by_value(names: Iterable[str]) -> Iterator[None]:
     """Pickle these modules by value in this block, so that their code is included."""
-    modules = [sys.modules[name] for name in names]
+    modules = _modules(names)
     for module in modules:
         cloudpickle.register_pickle_by_value(module)
     try:
@@ -66,3 +67,10 @@ def travelling_by_value(names: Iterable[str]) -> Iterator[None]:
     finally:
         for module in modules:
             cloudpickle.unregister_pickle_by_value(module)
+
+
+def _modules(names: Iterable[str]) -> list[ModuleType]:
+    """Return each module once, although `sys.modules` may hold it under several names, as requests.packages does."""
+    by_name = {module.__name__: module for module in map(sys.modules.__getitem__, names)}
+    already = cloudpickle.list_registry_pickle_by_value()
+    return [module for name, module in by_name.items() if name in sys.modules and name not in already]

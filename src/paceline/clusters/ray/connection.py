@@ -1,7 +1,8 @@
 """Connection to a Ray cluster: find, check and join one, or start a private one. Problems are reported immediately.
 
 Ray's own `init` retries for 20 seconds with a wrong token, and for minutes without a cluster. So the cluster is checked
-first, with functions outside Ray's public interface. If a release has changed them, `init` decides.
+first, with functions outside Ray's public interface. If a release of Ray has changed these functions, `init` checks
+the connection.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def import_ray() -> Any:
 def answered(call: Callable[[], _T], *, more_s: float = 0.0) -> _T:
     """Return or raise the result of a call to the cluster's head. Raise RunError if the head does not answer.
 
-    Some of Ray's calls have no timeout. Their thread is left behind.
+    Some of Ray's calls have no timeout. They run in a thread, which is abandoned after the timeout.
     """
     results: list[_T] = []
     errors: list[BaseException] = []
@@ -116,7 +117,8 @@ def _check_same(ray: Any, address: str | None) -> None:
 
 
 def _start(ray: Any, ranks: int, resources: Mapping[str, float], stack: contextlib.ExitStack) -> None:
-    """Start a Ray with room for all ranks, whatever this machine has: workers may share its cores."""
+    """Start a Ray with enough logical CPUs for all ranks, even if this machine has fewer: workers may share its
+    cores."""
     folder = tempfile.mkdtemp(prefix="paceline-ray-")
     stack.callback(shutil.rmtree, folder, ignore_errors=True)
     own = {name: amount * ranks for name, amount in resources.items() if name not in ("CPU", "GPU", "memory")}
@@ -215,7 +217,7 @@ def _introduce(address: str) -> None:
     raylet = importlib.import_module("ray._raylet")
     services = importlib.import_module("ray._private.services")
     with contextlib.suppress(ImportError, AttributeError), _quiet():
-        # As in `init`: use a token that is found, even if it was not requested.
+        # Like `init`, use a token that is found, even if it was not requested.
         setup = importlib.import_module("ray._private.authentication.authentication_token_setup")
         setup.maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
     nodes = {node.hex() for node in raylet.GcsClient(address=address).get_all_node_info(timeout=_ANSWER_S)}
@@ -262,4 +264,7 @@ def _default_token() -> bool:
 def _other_version(address: str, message: str) -> str:
     """Return an error text with Ray's message about the versions of the cluster and of this process."""
     lines = " ".join(line.strip() for line in message.splitlines() if line.strip())
-    return f"this process does not fit the Ray cluster at {address}: {lines}; install the cluster's versions here"
+    return (
+        f"the versions of this process differ from the Ray cluster at {address}: {lines}; "
+        "install the cluster's versions here"
+    )

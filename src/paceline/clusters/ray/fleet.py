@@ -109,7 +109,7 @@ class Fleet:
             remote = self._ray.remote(RankActor)
             for options in self._placement.options():
                 self._actors.append(remote.options(**options, max_restarts=0, max_task_retries=0).remote())
-            # Ray pickles the class when it starts the first actor: wait for that inside this block.
+            # Ray pickles the class when it starts the first actor, so wait for the start inside this block.
             answers = self._ask(range(self.ranks), "versions")
         _check(answers)
 
@@ -200,7 +200,7 @@ class Fleet:
 
     def _end_actors(self) -> None:
         for actor in self._actors:
-            with contextlib.suppress(Exception):  # a cluster that is gone has no actors
+            with contextlib.suppress(Exception):  # a cluster that has ended has no actors
                 self._ray.kill(actor, no_restart=True)
 
 

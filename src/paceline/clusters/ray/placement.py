@@ -12,7 +12,7 @@ from paceline.clusters.ray.connection import answered, import_ray
 from paceline.errors import ConfigurationError, RunError
 from paceline.system import interrupts
 
-_REMOVE_S = 2.0  # other jobs may take the freed resources
+_REMOVE_S = 2.0  # seconds to wait for freed resources, which other jobs may take
 _POLL_S = 1.0  # how often a wait checks for an interrupt; Ray counts whole seconds
 _OPTIONS = {"CPU": "num_cpus", "GPU": "num_gpus", "memory": "memory"}
 
@@ -99,7 +99,7 @@ class Placement:
 
     def _remove(self) -> None:
         """Remove the placement group. Ray also stops the actors in it."""
-        with contextlib.suppress(Exception):  # a cluster that is gone holds nothing
+        with contextlib.suppress(Exception):  # a cluster that has ended holds no resources
             answered(self._give_back, more_s=_REMOVE_S)
 
     def _give_back(self) -> None:
@@ -109,7 +109,7 @@ class Placement:
             time.sleep(0.02)
 
     def _is_free(self) -> bool:
-        """Return whether the resources are free again. A run that starts before would be placed unevenly."""
+        """Return whether the resources are free again. A run that starts before that would be placed unevenly."""
         ray = import_ray()
         if ray.util.placement_group_table(self._group).get("state") != "REMOVED":
             return False

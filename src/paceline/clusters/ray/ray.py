@@ -56,7 +56,8 @@ class Ray(Cluster):
     delay: Times | Mapping[int, Times] | None = None
     """Additional time of each computation: one distribution for all ranks, or one for each rank."""
     deadline_s: float = 60.0
-    """Seconds that a rank waits for another one, and the run for Ray's resources, before the run ends with an error."""
+    """Seconds before the run ends with an error, if a rank waits for another rank or the run waits for Ray's
+    resources."""
     ports: range | None = None
     """Ports on which ranks and driver may listen. None for any free port."""
     threads: int | None = None

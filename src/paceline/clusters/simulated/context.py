@@ -92,7 +92,7 @@ class World:
     """Number of barriers passed, and of collectives and stages timed as a whole."""
 
     def next_meeting(self) -> int:
-        """Return the id of a new meeting. The rings of a stage have this id and those below it, in order."""
+        """Return the id of a new meeting. The rings of a stage have consecutive ids that end with this one."""
         self.meetings += 1
         return meeting_id(self.meetings, 0)
 
@@ -160,7 +160,7 @@ class SimulatedContext(Rank):
         """Tensor without data that was sent last."""
         self.blank_nbytes = 0
         self.blank_received: Tensor | None = None
-        """Tensor without data that was received last, and that matched the tensor it was received into."""
+        """Tensor without data that was received last, if its shape matched the tensor that it was received into."""
         self.blank_landing: Tensor | None = None
         self.price = world.pricing.of_rank(rank, world.stragglers, self.delay_rng)
         """Cost of this rank's computations."""
@@ -192,7 +192,7 @@ class SimulatedContext(Rank):
 
     @property
     def generation_end(self) -> int:
-        # Read several times in each step: this saves a call if there is only one generation.
+        # Read several times in each step, so a call is saved if there is only one generation.
         return super().generation_end if self._has_generations else self.world.last_step
 
     @property

@@ -19,7 +19,7 @@ from paceline.costs.transfers import SharedLinks
 
 
 class LossyNetwork(Network):
-    """Network of a run with faults. It costs more time for each message."""
+    """Network of a run with faults. It needs more real time for each message."""
 
     def __init__(
         self,
@@ -37,6 +37,8 @@ class LossyNetwork(Network):
         """Messages that have not arrived yet, by sender."""
         self._tell: dict[int, Callable[[int], None]] = {}
         """For each lost rank: function to call when its last message to a rank has arrived."""
+        self.is_uneven = False
+        """Whether a rank may be paused or slowed down. Operations of groups are then not timed as a whole."""
 
     def post(self, packet: SendEvent) -> None:
         super().post(packet)
@@ -49,6 +51,8 @@ class LossyNetwork(Network):
         self._tell.clear()
 
     def can_isolate(self, members: Sequence[int]) -> bool:
+        if self.is_uneven:
+            return False
         return super().can_isolate(members) and self._tell.keys().isdisjoint(members)
 
     def fall_back(self, rank: int) -> None:
@@ -73,7 +77,8 @@ class LossyNetwork(Network):
             self.ports[packet.to].coming -= 1
 
     def _deliver(self, box: Mailbox, packet: SendEvent) -> None:
-        if packet.delivered_s > self.kernel.now:  # another message that arrived at the same time goes first
+        # Another message that arrived at the same time is served first.
+        if packet.delivered_s > self.kernel.now:
             self.kernel.at(packet.delivered_s, partial(self._deliver, box), packet)
             return
         carried = self._carried[packet.source]

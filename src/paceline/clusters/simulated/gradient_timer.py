@@ -1,7 +1,7 @@
 """Measured times of gradients and updates of the whole model on this machine, if no seconds are given.
 
-Each is measured on first use. A split model never uses gradients of the whole model, and their measurement would take
-longer than that of all its passes.
+Each is measured on first use. A split model never uses gradients of the whole model. Their measurement would take
+longer than the measurement of all its passes.
 """
 
 from __future__ import annotations

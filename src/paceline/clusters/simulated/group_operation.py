@@ -30,7 +30,7 @@ class GroupOperation:
     """The parts of all ranks."""
 
     gives_way: ClassVar[bool] = False
-    """Whether the operation falls back if one that does not give way needs its ports."""
+    """Whether this operation falls back if an operation that cannot fall back needs its ports."""
 
     def __init__(self, context: SimulatedContext, members: Sequence[int]) -> None:
         self.members = members
@@ -58,7 +58,7 @@ class GroupOperation:
         raise NotImplementedError
 
     def is_disturbed_by(self, packet: SendEvent) -> bool:
-        """Return whether a message that arrives now at a claimed input port makes the operation fall back."""
+        """Return whether the operation falls back because of a message that arrives now at a claimed input port."""
         raise NotImplementedError
 
     def receive(self, packet: SendEvent) -> None:
@@ -101,7 +101,8 @@ class GroupOperation:
         if own.claim is not None:
             return True
         if right.claims:
-            # Messages of one sender arrive in the order of their calls. Those of other senders may come in between.
+            # Messages of one sender arrive in the order of their calls. Messages of other senders may arrive in
+            # between.
             to = self.members[(position + 1) % len(self.members)]
             if any(each.left_of(to) != self.members[position] for each in right.claims):
                 return True
@@ -113,7 +114,7 @@ class GroupOperation:
     def _claim(self, part: GroupPart[Any], own: Ports, right: Ports) -> None:
         part.has_claimed = True
         self._last_number = part.number
-        own.sender.free_s = math.inf  # so that every message is noticed, at no cost for other messages
+        own.sender.free_s = math.inf  # so that every message is noticed without a check for each message
         own.claim = self
         right.claims.append(self)
         right.coming += 1
@@ -154,7 +155,7 @@ class GroupOperation:
             part.run_singly()
 
     def _connected(self) -> set[GroupOperation]:
-        """Return this operation, and those that claim the same ports, directly or through others."""
+        """Return this operation and all operations that claim the same ports, directly or through others."""
         found, new = set[GroupOperation](), {self}
         while new:
             found |= new
@@ -183,7 +184,7 @@ class GroupOperation:
             ports[rank] = ports[rank].copy(part.before)
             part.remove_records()
         recorded = {position: len(part.context.recorder.packed) for position, part in ended.items()}
-        # A part that collided needs ports of other operations, too. It is run when the replay has ended.
+        # The part that caused the collision also needs ports of other operations. It is run after the replay.
         repeated = [part for part in self.parts.values() if part.has_claimed]
         calls: list[Call] = [(part.joined_s, part.run_singly, None) for part in repeated]
 

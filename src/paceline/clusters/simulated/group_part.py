@@ -50,7 +50,7 @@ class GroupPart(Event[T]):
         self.process: Process[None] | None = None
         """Process that runs this part message by message. None unless the operation has fallen back."""
         self.recorded: tuple[int, int, int] | None = None
-        """Place of the recorded spans, bytes and messages of a part that has ended. None before."""
+        """Position of the recorded spans, bytes and messages of a part that has ended. None until then."""
 
     def join(self) -> None:
         """Join the operation. It is numbered now, not when created: parts are matched by the order of their start."""
@@ -91,7 +91,7 @@ class GroupPart(Event[T]):
         self.context.outcome.messages_sent -= messages
 
     def move_records(self, place: int) -> None:
-        """Move spans from `place` on to the place of the removed ones: before those of later activities."""
+        """Move spans from `place` on to the position of the removed spans, before the spans of later activities."""
         assert self.recorded is not None
         packed = self.context.recorder.packed
         packed[self.recorded[0]] = b"".join(packed[place:])
@@ -118,7 +118,7 @@ class GroupPart(Event[T]):
         if self.done:
             return
         if self.error is not None and self.waiter is None and self.context.program is not None:
-            self.context.program.interrupt(self.error)  # as an error of any background process
+            self.context.program.interrupt(self.error)  # like an error of any background process
         self.context.kernel.finish(self)
 
     def withdraw(self) -> None:

@@ -16,7 +16,7 @@ from paceline.errors import DeadlockError
 from paceline.system import interrupts
 
 _FRACTION = 2.0**-22
-"""Step of the sequence numbers of a replay. They lie between whole numbers: see `Kernel.replay`."""
+"""Difference of sequence numbers in a replay. These are between whole numbers: see `Kernel.replay`."""
 
 _Call: TypeAlias = tuple[float, float, Callable[[Any], None], Any]
 """A scheduled call: time, sequence number, function and argument."""
@@ -30,11 +30,11 @@ class Kernel:
     def __init__(self) -> None:
         self.now = 0.0
         self.unskippable = 0
-        """If above 0, time must not be skipped, such as while a process starts another one at the same time."""
+        """If above 0, time must not be skipped: for example, a process is starting another one at this time."""
         self.ready: deque[Waiter] = deque()
         self._heap: list[_Call] = []
         self._latest: _Call | None = None
-        """The call scheduled last. It is not in the heap, because often it is the next one."""
+        """The call scheduled last. It is stored outside of the heap, because it is often the next call."""
         self.next_number: Callable[[], float] = itertools.count().__next__
         """Returns the next sequence number. Calls at equal times are made in this order."""
         self._after_replay: list[Callable[[], None]] | None = None
@@ -47,7 +47,10 @@ class Kernel:
         self._latest = (time_s, self.next_number(), action, argument)
 
     def skip_to(self, time_s: float) -> bool:
-        """Advance the clock if no call is scheduled until then, so that the waiting process need not park."""
+        """Advance the clock to a time if no call is scheduled before it.
+
+        The waiting process then does not have to park.
+        """
         if self.ready or self.unskippable or interrupts.state.pending:
             return False
         heap, latest = self._heap, self._latest
@@ -75,8 +78,8 @@ class Kernel:
     ) -> None:
         """Make calls at past times, and everything that follows from them before now. The rest is scheduled.
 
-        Calls at the current time are made only while `has_ended` returns False. `number` is the sequence number of the
-        first call at its time: calls at equal times are made as if scheduled then.
+        Calls at the current time are made only as long as `has_ended` returns False. `number` is the sequence
+        number of the first call at its time: calls at equal times are made as if scheduled then.
 
         The calls must not depend on what else has happened since. Programs do not run: see `after_replay`.
         """
@@ -109,7 +112,10 @@ class Kernel:
             self._after_replay.append(action)
 
     def _run_next(self, time_s: float, *, is_strict: bool) -> bool:
-        """Make the next call, if it is before `time_s`, or at that time if not `is_strict`. Return whether it is."""
+        """Make the next call, if it is before `time_s`, or at that time if not `is_strict`.
+
+        Return whether a call was made.
+        """
         while self.ready:
             self.ready.popleft().resume()
         if self._latest is not None:

@@ -1,6 +1,6 @@
 """Mailbox of a simulated rank: messages that have arrived and are not yet received.
 
-Every message passes here, so there are few helper functions: a call costs as much as the work in it.
+This code runs for every message, so there are few helper functions: a function call costs as much as its work.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ class Mailbox:
         # Both store all other packets, in order of arrival: by tag, and by source and tag.
         self._by_tag: dict[int, OrderedDict[SendEvent, None]] = {}
         self._by_source: dict[tuple[int, int], deque[SendEvent]] = {}
-        # Several waiters are rare: a single one is stored here, not in the queues.
+        # Several waiters are rare, so a single waiter is stored here and not in the queues.
         self._alone: RecvEvent | None = None
         self._waiting: dict[tuple[int, int], deque[RecvEvent]] = {}
 
     def deliver(self, packet: SendEvent) -> None:
-        if packet.delivered_s > self._kernel.now:  # another message that arrived at the same time goes first
+        # Another message that arrived at the same time is delivered first.
+        if packet.delivered_s > self._kernel.now:
             self._kernel.at(packet.delivered_s, self.deliver, packet)
             return
         event = self._alone
@@ -118,7 +119,7 @@ class Mailbox:
         queue = self._by_source.get((source, tag))
         if queue is None:
             return None
-        packet = queue.popleft()  # the first of all is the first of its source
+        packet = queue.popleft()  # the first message of all sources is also the first of its own source
         del packets[packet]
         if not queue:
             del self._by_source[source, tag]

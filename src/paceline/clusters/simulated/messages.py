@@ -1,6 +1,7 @@
 """Messages of the simulation: send and receive.
 
-A simulation spends most of its time here, so there are few helper functions: a call costs as much as the work in it.
+A simulation spends most of its time here, so there are few helper functions: a function call costs as much as its
+work.
 """
 
 from __future__ import annotations
@@ -107,7 +108,7 @@ class SendEvent(Event[None]):
         self.message = NO_MESSAGE
         self._context.box.deliver(self)
 
-    # Its end is known from the start, so no call is scheduled for it unless a process waits.
+    # The end is known from the start, so a call is scheduled only if a process waits for the end.
 
     @property
     def done(self) -> bool:
@@ -123,7 +124,7 @@ class SendEvent(Event[None]):
             self.start()
         kernel = self._context.kernel
         if self.ends_s > kernel.now and not self._ended and not kernel.skip_to(self.ends_s):
-            if self.waiter is None:  # the first waiter schedules its end
+            if self.waiter is None:  # the first waiter schedules the end of the event
                 kernel.at(self.ends_s, kernel.finish, self)
             yield self
         if self.error is not None:
@@ -144,7 +145,7 @@ class RecvEvent(Event[Message]):
     __slots__ = ("_combine", "_context", "_into", "_positions", "began_s", "source", "tag")
 
     began_s: float
-    """When the mailbox was asked for the message."""
+    """Time at which the message was requested from the mailbox."""
 
     def __init__(
         self,

@@ -23,7 +23,7 @@ def build_model(job: Job) -> nn.Module:
     """Build the model of one rank."""
     assert job.task is not None
     model = job.task.model
-    # A copy takes less time than a factory.
+    # Copying a model takes less time than building one.
     return copied(model) if isinstance(model, nn.Module) else job.task.build_model(job.seed)
 
 

@@ -52,7 +52,7 @@ class SimulatedNet:
 
     def execute(self, collective: Collective, data: Tensor, *, combine: Combine) -> Awaitable[None]:
         if collective.algorithm == "native":
-            bound, remedy = "must not be native in a simulation", "torch.distributed keeps no virtual time"
+            bound, remedy = "must not be native in a simulation", "torch.distributed has no virtual time"
             raise ConfigurationError("algorithm", bound, "native", remedy)
         if suits(collective, data.numel()):
             return CollectivePart(self._context, self, collective, data, combine)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from paceline.clusters.simulated.group_operation import GroupOperation
 
 PortState: TypeAlias = tuple[float, float, float, SendEvent | list[SendEvent] | None]
-"""When the output port and the input port are free, when messages last arrived, and which."""
+"""Times at which output port and input port are free, time of the last arrivals, and these messages."""
 
 
 class Ports:
@@ -31,13 +31,13 @@ class Ports:
         self.deliver = deliver
         self.sender, self.receiver = Resource(), Resource()
         self.coming = 0
-        """Messages in flight to this rank with an unknown turn at the input port, plus claims of that port."""
+        """Messages in flight to this rank that have not been served by the input port, plus claims of that port."""
         self.instant_s = -1.0
         """When messages last arrived."""
         self.arrived: SendEvent | list[SendEvent] | None = None
         """Messages that arrived at that time, in order. Rarely more than one."""
         self.claim: GroupOperation | None = None
-        """Group operation that claims the output port. The port then appears to be occupied for ever."""
+        """Group operation that claims the output port. The port then appears to be occupied permanently."""
         self.claims: list[GroupOperation] = []
         """Group operations that claim the input port, in order of age."""
 
@@ -92,13 +92,16 @@ class Network:
         return self._slow.get((source, to) if source < to else (to, source), usual)
 
     def close(self) -> None:
-        """Drop the ports. They refer to this network: only the garbage collector could free such a cycle."""
+        """Drop the ports. They refer to this network, a cycle that only the garbage collector could free."""
         self.is_closed = True
         self.ports.clear()
         self.operations.clear()
 
     def can_isolate(self, members: Sequence[int]) -> bool:
-        """Return whether an operation of these ranks can be timed as a whole: if it shares no card with other ranks."""
+        """Return whether an operation of these ranks can be timed as a whole.
+
+        It must share no card with other ranks.
+        """
         return self._shared is None or len({self._hosts[rank] for rank in members}) == 1
 
     def post(self, packet: SendEvent) -> None:
@@ -119,7 +122,7 @@ class Network:
         if in_order and not into.coming:
             self._arrive(packet, into, start_s + latency_s)
         else:
-            # Input ports are occupied in order of arrival. This order is known only at the time of arrival.
+            # Input ports serve messages in order of arrival, which is known only at the time of arrival.
             packet.begins_s = begins_s = start_s + latency_s
             into.coming += 1
             self._at(begins_s, self._arrive_late, packet)
@@ -168,7 +171,7 @@ class Network:
         for operation in tuple(into.claims):
             if operation.is_disturbed_by(packet):
                 operation.fall_back()
-        into.coming -= 1  # not earlier: operations that fall back must leave this message its turn
+        into.coming -= 1  # not earlier, so that operations that fall back do not overtake this message
         if into.claims:
             into.claims[0].receive(packet)
         else:
@@ -191,7 +194,7 @@ class Network:
         """Order messages that arrive at the same time, independent of the order of the calls."""
         assert into.arrived is not None
         together = into.arrived if isinstance(into.arrived, list) else [into.arrived]
-        into.receiver.free_s = together[0].begins_s  # when the port was free for the first of them
+        into.receiver.free_s = together[0].begins_s  # when the port was free for the first of these messages
         into.arrived = together = sorted(
             [*together, packet], key=lambda each: arrival_order(into.instant_s, each.start_s, each.source)
         )

@@ -22,7 +22,8 @@ from paceline.system.seeding import rng_preserved
 
 _ROUNDS = 4
 _IN_FLIGHT = 3
-"""Micro-batches with activations in memory at the same time. With only one, they would stay in a core's cache."""
+"""Micro-batches with activations in memory at the same time. With only one micro-batch, activations would stay in
+the cache of a core."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -37,7 +38,8 @@ class PassTimer:
         self._known: dict[Any, dict[tuple[str, int], float]] = {}
 
     def seconds(self, cut: Cut, way: str, segment: int, batch: Batch) -> float:
-        """Return the seconds of a forward pass, or of a backward pass ("both", or its parts "inputs" and "weights")."""
+        """Return the seconds of a forward pass, or of a backward pass ("both", or its parts "inputs" and
+        "weights")."""
         known = self._known.setdefault((cut.bounds, batch.count), {})
         if (way, segment) not in known:
             with rng_preserved():

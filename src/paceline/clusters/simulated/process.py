@@ -98,12 +98,12 @@ class Process(Event[T]):
             self.error = error
             if self.name:
                 self.done = True
-                raise  # it ends the simulation; a process without a name passes its error to its parent
+                raise  # the error ends the simulation; a process without a name passes it to the parent
             if self.waiter is None and self.parent is not None:
                 self.parent.interrupt(error)
             self.kernel.finish(self)
         else:
-            if self._interruption is not None:  # by a process that it has just started
+            if self._interruption is not None:  # cancelled by a process that it has just started
                 self.kernel.ready.append(self)
                 return
             self.parked = event
@@ -130,11 +130,11 @@ class Process(Event[T]):
         self._coroutine.close()
 
     def __str__(self) -> str:
-        return str(self.parked) if self.parked is not None else "a program of its own"
+        return str(self.parked) if self.parked is not None else "a separate program"
 
 
 class AnyOf(Event[None]):
-    """Done when one of several events is. The first one finishes it; the others have no effect."""
+    """Done when one of several events is. The first finished event completes it. The others have no effect."""
 
     __slots__ = ("events", "kernel")
 

@@ -107,7 +107,7 @@ class StagePlan:
 
     @property
     def meets(self) -> bool:
-        """Whether there is any ring. Without one, each rank runs by itself."""
+        """Whether there is any ring. Without a ring, ranks do not depend on each other."""
         return self.messages > 0
 
     def seconds(self, price: Price) -> list[float]:
@@ -121,7 +121,10 @@ class StagePlan:
         return found
 
     def packed(self, times_s: Sequence[float], micro: int, step: int, meeting: int = NO_MESSAGE) -> bytes:
-        """Return the spans of a rank with consecutive steps and no waits. `meeting` is the id of the first ring."""
+        """Return the spans of a rank if its steps follow each other without waits.
+
+        `meeting` is the id of the first ring.
+        """
         spans = self.template.copy()
         spans["start_s"], spans["end_s"], spans["step"] = times_s[:-1], times_s[1:], step
         spans["peer"][self._pass_rows] = micro

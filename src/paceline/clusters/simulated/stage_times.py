@@ -19,7 +19,7 @@ from paceline.costs.transfers import Resource, arrival_order, idle_rounds_end_s
 
 
 class Diverged(Exception):  # noqa: N818 (the caller continues with a lane for each rank)
-    """Ranks that were together will diverge in the next step."""
+    """Ranks that had equal times so far will have different times in the next step."""
 
 
 @dataclass(slots=True)
@@ -116,7 +116,10 @@ def follow(steps: Sequence[Step], marks: list[Mark], lanes: Lanes, outside: Outs
 
 
 def _is_undisturbed(ring: Ring, before: Mark, lanes: Lanes, outside: Outside) -> bool:
-    """Return whether all ranks begin a ring together, with free ports and equal work. This is usual after a ring."""
+    """Return whether all ranks begin a ring together, with free ports and equal work.
+
+    This is the usual state after a ring.
+    """
     now_s = before.now_s[0]
     return (
         before.now_s.count(now_s) == len(before.now_s)
@@ -161,9 +164,9 @@ def _go_round(ring: Ring, before: Mark, lanes: Lanes, outside: Outside) -> Mark:
 
 
 def _goes_first(message: OutsideMessage, arrives_s: float, start_s: float, source: int | None) -> bool:
-    """Return whether an outside message comes before a message of the ring."""
+    """Return whether an outside message is served before a message of the ring."""
     if source is not None:
         return message.order < arrival_order(arrives_s, start_s, source)
     if (message.arrives_s, message.start_s) == (arrives_s, start_s):
-        raise Diverged  # the lower rank goes first, which may differ from rank to rank
+        raise Diverged  # the message of the lower rank is first, which may differ from rank to rank
     return (message.arrives_s, message.start_s) < (arrives_s, start_s)

@@ -154,7 +154,7 @@ class StageTiming(GroupOperation):
         if not self._marks:
             return packet.begins_s >= self.first_arrival_s((position - 1) % len(self.members))
         line = self._outside[position]
-        # With a message of the same instant, the order may have been decided already.
+        # If another message arrived at this time, the order may already be fixed.
         return bool(line and line[-1].delivered_s and line[-1].arrives_s == packet.begins_s)
 
     def receive(self, packet: SendEvent) -> None:

@@ -167,7 +167,7 @@ class WholeCollective(GroupOperation):
             return
         for part, inputs in zip(self._in_order(), self._inputs, strict=True):
             if part.recorded is not None:
-                part.data = inputs.clone()  # the rank may use its tensor for other purposes now
+                part.data = inputs.clone()  # from now on the rank may use its tensor for other purposes
             elif self.collective.goal != "all-gather":
                 part.data.copy_(inputs)
 

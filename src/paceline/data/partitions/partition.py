@@ -30,14 +30,17 @@ def iid(length: int, clients: int, seed: int) -> list[np.ndarray]:
 
 
 def dirichlet(targets: np.ndarray, clients: int, seed: int, *, alpha: float) -> list[np.ndarray]:
-    """Divide each label's samples with shares from a Dirichlet distribution. A smaller alpha is more uneven."""
+    """Divide the samples of each label among the clients.
+
+    The shares are from a Dirichlet distribution. A smaller alpha is more uneven.
+    """
     rng = np.random.default_rng(seed)
     labels = labels_of(targets)
     owner = np.empty(len(labels), dtype=np.int64)
     for label in np.unique(labels):
         members = rng.permutation(np.flatnonzero(labels == label))
         shares = rng.dirichlet(np.full(clients, alpha))
-        # The index at which each client's range of samples ends. Rounding moves it by less than one sample, and no
+        # The index at which each client's range of samples ends. Rounding moves an end by less than one sample. No
         # sample is lost.
         ends = np.rint(np.cumsum(shares)[:-1] * len(members)).astype(np.int64)
         owner[members] = np.searchsorted(ends, np.arange(len(members)), side="right")
@@ -101,7 +104,7 @@ class Partition:
         return self.kind + details.get(self.kind, "")
 
     def parts(self, targets: Sequence[Any] | np.ndarray, clients: int) -> tuple[np.ndarray, ...]:
-        """Return the sorted sample numbers of each client. `iid` uses only the number of the targets.
+        """Return the sorted sample numbers of each client. With `iid`, only the number of targets matters.
 
         No sample is in two parts. The named kinds assign every sample. A client without samples is an error unless
         `allow_empty`. The result for the same array is cached, so the clients of one process share it.
@@ -144,7 +147,7 @@ class _Same:
         return self.values is other.values or (isinstance(self.values, int) and self.values == other.values)
 
 
-@lru_cache(maxsize=1)  # a simulation calls it once for each client
+@lru_cache(maxsize=1)  # cached, because a simulation calls this once for each client
 def _parts(partition: Partition, targets: _Same, clients: int) -> tuple[np.ndarray, ...]:
     length = targets.values if isinstance(targets.values, int) else len(targets.values)
     parts = [np.sort(_sample_numbers(part)) for part in partition._draw(targets.values, clients)]

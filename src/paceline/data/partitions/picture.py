@@ -18,10 +18,10 @@ from paceline.errors import ConfigurationError
 from paceline.show import svg
 
 _LEFT, _RIGHT, _TOP, _MARGIN = 78, 820, 118, 40
-_HEIGHT = 640  # of all bars, unless they would be too thick or too thin
+_HEIGHT = 640  # height of all bars together, unless bars would be too thick or too thin
 _THINNEST, _THICKEST, _SMALLEST_LABELLED = 3.0, 26.0, 16.0
 _MOST_CLIENTS, _MOST_LABELS = 1_000, 32
-_STRIPES = ("", "stripes-down", "stripes-up", "dots")  # patterns over the colours when these repeat
+_STRIPES = ("", "stripes-down", "stripes-up", "dots")  # patterns over the colours when the colours repeat
 
 
 def check_drawable(clients: int, labels: int) -> None:
@@ -102,7 +102,7 @@ def _segment(
 
 
 def _label(words: str, x: float, y: float, room: float) -> Iterator[str]:
-    """Draw the label on a background of its own, because neither black nor white is readable on every colour."""
+    """Draw the label on its own background, because neither black nor white text is readable on every colour."""
     width = 7.5 * len(words) + 4
     if width <= room:
         box = f'x="{x - width / 2:.1f}" y="{y - 7:.1f}" width="{width:.1f}" height="14" rx="3"'

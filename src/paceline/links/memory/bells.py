@@ -17,7 +17,7 @@ _WORDS = CACHE_LINE // 8
 
 
 class Bells:
-    """The bells of all ranks of one host. A word is 1 while its rank listens, and 0 after the bell has been rung."""
+    """The bells of all ranks of one host. A word is 1 while its rank listens, and 0 after the bell has rung."""
 
     def __init__(self, memory: SharedMemory, offset: int, ranks: int) -> None:
         self._memory = memory
@@ -43,7 +43,8 @@ class Bells:
             self.ring(rank)
 
     def listen(self, rank: int) -> None:
-        """Enable wake-ups: from now on a ring ends the next `sleep` of this rank. Check for earlier news afterwards."""
+        """Enable wake-ups: from now on a ring ends the next `sleep` of this rank. Check for earlier news
+        afterwards."""
         self._words[_WORDS * rank] = 1
         with self.fence:
             pass
@@ -68,7 +69,7 @@ class Bells:
 
 
 class Watched(Protocol):
-    """A source of news that rings no bell."""
+    """A source of news, such as a socket, that does not ring a bell."""
 
     def fileno(self) -> int:
         """Return the descriptor. It is readable when there may be news."""
@@ -82,9 +83,9 @@ class Watched(Protocol):
 class SocketBells(Bells):
     """Bells for ranks that also wait for sockets. All ranks of the host must use this class.
 
-    A sleeping rank waits at its own datagram socket. A rank that rings its bell sends a byte to that socket. The name
-    of the socket is in no file system and ends with the process. Data from other processes only cause spurious
-    wake-ups.
+    A sleeping rank waits at its own datagram socket. A rank that rings its bell sends a byte to that socket. The
+    socket's name is abstract: it is in no file system, and is released when the process ends. Data from unrelated
+    processes only causes spurious wake-ups.
     """
 
     def __init__(self, memory: SharedMemory, offset: int, ranks: int, name: str) -> None:

@@ -12,7 +12,7 @@ import time
 
 # Little-endian machines only: the kernel compares the first four bytes of our 64-bit words.
 _NUMBERS = {"x86_64": 202, "aarch64": 98, "riscv64": 98, "ppc64le": 221}
-_WAIT, _WAKE = 0, 1  # not the PRIVATE forms: the word is shared between processes
+_WAIT, _WAKE = 0, 1  # without the PRIVATE flag, because the word is shared between processes
 _EVERYONE = 2**31 - 1
 
 

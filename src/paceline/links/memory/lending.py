@@ -12,14 +12,18 @@ from paceline.links.memory.shared import SharedMemory
 from paceline.links.sending import SendOperation
 
 LEAST_BYTES = 2**16
-"""Smaller messages go through the ring: two copies cost less than waiting until the receiver has read them."""
+"""Minimum size of a lent message. Smaller messages go through the ring, because two copies cost less than waiting
+for the reader."""
 
 
 class Lending:
     """Memory that one rank lends, and its mappings of memory that other ranks lend."""
 
     def __init__(self, rank: int, memory: Callable[[str, int], SharedMemory]) -> None:
-        """`memory` returns the memory of a name. All ranks of the host get the same one. The first call creates it."""
+        """`memory` returns the memory of a name.
+
+        All ranks of the host get the same memory. The first call creates it.
+        """
         self._rank = rank
         self._memory = memory
         self._own: list[SharedMemory] = []

@@ -1,8 +1,8 @@
 """A ring buffer in shared memory with one writer and one reader: the way from one rank to another on the same host.
 
-A message is a header and its payload, rounded up to a multiple of the header size, so that the end of the ring splits
-no header. The writer publishes a large payload block by block, so that the reader can combine the first blocks while
-the next are written. A payload in lent memory is not copied into the ring: the reader reads it in place.
+A message is a header and its payload, rounded up to a multiple of the header size. So no header is split at the end
+of the ring. The writer publishes a large payload block by block, so that the reader can combine the first blocks
+while the next are written. A payload in lent memory is not copied into the ring: the reader reads it in place.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from paceline.model.sums import combine_into
 RING_BYTES = 2**22  # measured: the best of 1 to 8 MiB, with two and four ranks on two cores
 PIECE_BYTES = 2**19
 CHANNEL_BYTES = 2 * CACHE_LINE + RING_BYTES
-# Two cache lines. The writer's: total bytes written; end of the lent message that it last revoked. The reader's: total
-# bytes read; end of the lent message that it last began to read.
+# Two cache lines. The writer's line has the total bytes written and the end of the lent message that it last
+# revoked. The reader's line has the total bytes read and the end of the lent message that it last began to read.
 _HEAD, _TAKEN_BACK = 0, 1
 _TAIL, _TAKEN = CACHE_LINE // 8, CACHE_LINE // 8 + 1
 _DATA = 2 * CACHE_LINE
@@ -79,8 +79,8 @@ class Writer(SendQueue):
                 pass
         if words[_TAKEN] == end and words[_TAIL] < end:
             return False
-        # Only the reader's byte count shows whether it has read the message. TAKEN does not: the reader may set it now,
-        # find the message revoked, and clear it again.
+        # Only the reader's byte count shows whether it has read the message. TAKEN does not, because the reader may
+        # set TAKEN now, find that the message is revoked, and clear TAKEN again.
         if words[_TAIL] < end:
             self._lent_end = 0
         return True
@@ -126,7 +126,8 @@ class Writer(SendQueue):
     def _place(self, operation: SendOperation) -> Place | None:
         """Return the location of a message in lent memory. None if it must go through the ring."""
         if self._lending is None or self._words[_TAIL] < self._words[_TAKEN_BACK]:
-            return None  # there is only one word to revoke: lend nothing until the reader is past the revoked message
+            # There is only one word for revoking. Lend nothing until the reader has passed the revoked message.
+            return None
         return self._lending.place(operation)
 
     def _is_read(self, operation: SendOperation) -> bool:
@@ -218,14 +219,17 @@ class Reader:
         return True
 
     def _take(self) -> bool:
-        """Claim the next lent message. Return False if it was revoked. The writer must not change a claimed message."""
+        """Claim the next lent message.
+
+        Return False if it was revoked. The writer must not change a claimed message.
+        """
         self._words[_TAKEN] = self._tail
         with self._bells.fence:
             pass
         if self._words[_TAKEN_BACK] != self._tail:
             return True
         self._words[_TAKEN] = 0
-        self._bells.ring(self._source)  # the writer may be waiting for this
+        self._bells.ring(self._source)  # the writer may be waiting for this change
         return False
 
     def _read_lent(self, operation: RecvOperation, header: Header) -> None:

@@ -1,4 +1,5 @@
-"""Anonymous memory that several processes map. It has no name, so no other process can open it, and it cannot leak.
+"""Anonymous memory that several processes map. It has no name, so no other process can open it, and it is always
+freed.
 
 All communication through memory uses the methods of `SharedMemory`. Tests can therefore try every order of accesses
 (tests/links/explorer.py runs the same code on a memory that switches processes at each access), and a real run can
@@ -33,10 +34,11 @@ def aligned(nbytes: int, to: int = CACHE_LINE) -> int:
 
 
 class SharedMemory:
-    """A mapped memory file. The kernel frees it when the last process that maps it has ended, in whatever way."""
+    """A mapped memory file. The kernel frees it when the last process that maps it has ended or was killed."""
 
     fence = threading.Lock()
-    """`with memory.fence: pass` is a full memory barrier, because acquiring a lock is one. It blocks no process."""
+    """`with memory.fence: pass` is a full memory barrier, because acquiring a lock implies one. No other process is
+    blocked."""
     move = staticmethod(ctypes.memmove)
     """Copy bytes. Arguments: target address, source address, count. The copy is not atomic."""
 
@@ -54,7 +56,7 @@ class SharedMemory:
         try:
             os.ftruncate(fd, max(nbytes, 1))
             return cls(fd, max(nbytes, 1))
-        except OSError:  # the mapping needs a second descriptor, and the limit may be reached
+        except OSError:  # the mapping needs a second descriptor, which may exceed the limit of open files
             os.close(fd)
             raise
 

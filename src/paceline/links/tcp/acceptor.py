@@ -123,7 +123,7 @@ class Acceptor:
             self._begin(socket, str(address[0]))
 
     def _begin(self, socket: sockets.socket, host: str) -> None:
-        """Start a handshake. This thread continues, whatever the client does."""
+        """Start a handshake. It never blocks this thread."""
         socket.settimeout(ACCEPT_S)
         attempt = Attempt(socket, host)
         try:

@@ -36,7 +36,7 @@ class Attempt:
 
 
 class Attempts:
-    """At most `most` attempts: the oldest is ended to make room for another."""
+    """At most `most` attempts. The oldest attempt is ended to make room for a new one."""
 
     def __init__(self, most: int) -> None:
         self._most = most

@@ -18,8 +18,8 @@ from paceline.links.tcp.streams import PlainStream, open_stream
 from paceline.links.tcp.way import TcpWay
 
 CONNECT_S = 3 * ACCEPT_S
-"""Timeout of an attempt to connect. It is longer than the timeout of the accepting side, so that this side never gives
-up a connection that the accepting side uses."""
+"""Timeout of an attempt to connect. It is longer than the timeout of the accepting side. So this side never closes
+a connection that the accepting side has begun to use."""
 _RETRY_S = 0.05
 _READ = select.EPOLLIN | select.EPOLLHUP | select.EPOLLERR | select.EPOLLRDHUP
 _EDGES = select.EPOLLIN | select.EPOLLOUT | select.EPOLLRDHUP | select.EPOLLET
@@ -87,7 +87,7 @@ class TcpEndpoint:
         return self._watch.fileno()
 
     def has_news(self) -> bool:
-        """Return whether anything has arrived, or can be sent again, since the last call."""
+        """Return whether data has arrived, or more can be sent, since the last call."""
         self.drain()
         has_news, self._has_news = self._has_news, False
         return has_news
@@ -107,7 +107,8 @@ class TcpEndpoint:
         return bool(events)
 
     def note_received(self) -> None:
-        self._has_news = True  # another program of this rank may have received what this one sleeps for
+        # Another program of this rank may already have received the message that this program waits for.
+        self._has_news = True
         self.heard_s = time.monotonic()
 
     def request(self, rank: int) -> None:
@@ -145,7 +146,8 @@ class TcpEndpoint:
     # In other threads
 
     def _welcome(self, peer: Peer, socket: sockets.socket) -> None:
-        """Use a connection of another rank, unless there is one or this rank's own has precedence."""
+        """Use a connection from another rank, unless a connection exists or this rank's own attempt has precedence.
+        Use a connection from another rank, unless a connection exists or this rank's own attempt has precedence."""
         is_open = self._reserve(peer)
         try:
             self.authenticator.answer(socket, is_open=is_open)
@@ -170,13 +172,13 @@ class TcpEndpoint:
         return is_wanted
 
     def _connect(self, rank: int, address: PeerAddress) -> None:
-        """Try until there is a connection, by this attempt or by the other rank."""
+        """Retry until there is a connection, made by this rank or by the other one."""
         peer = Peer(str(rank), Channel.DATA)
         while not self._is_closed.is_set() and rank not in self._connected:
             try:
                 socket = self._try(peer, address)
             except (OSError, FrameError):
-                socket = None  # the rank that waits for this has a deadline, and names the other rank
+                socket = None  # the waiting rank has a deadline, and its error names the other rank
             if socket is not None:
                 with self._lock:
                     self._connected.add(rank)

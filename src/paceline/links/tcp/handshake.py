@@ -11,8 +11,9 @@ exactly the one that it was given for that name. In TLS 1.3 a client detects onl
 was rejected; the challenge is that read. Without encryption the HMAC proves that the sender has the run's token. Nonces
 prevent replays. The two sides hash different labels, so that a message cannot be reflected.
 
-The accepting side does not have the certificate of a newcomer yet, so a newcomer connects without one. It must have the
-token, and the HMAC covers the fingerprints of both certificates. The newcomer's certificate follows its proof.
+The accepting side does not have the certificate of a newcomer yet, so a newcomer connects without a certificate. It
+must have the token, and the HMAC covers the fingerprints of both certificates. The newcomer's certificate follows
+its proof.
 
 The functions block. The caller sets a timeout on the socket.
 """
@@ -101,7 +102,7 @@ class Authenticator:
     # Accepting
 
     def wrap_accepted(self, socket: sockets.socket) -> sockets.socket:
-        """Return the socket to authenticate, without any traffic on it."""
+        """Return the socket to authenticate, wrapped in TLS if encrypted, without sending or receiving."""
         if self._identity is None:
             return socket
         newcomers = self.accepts_newcomers and bool(self._token)
@@ -122,7 +123,7 @@ class Authenticator:
         own_nonce = secrets.token_bytes(_NONCE_BYTES)
         own_name = self.name.encode().ljust(_NAME_BYTES, b"\0")
         said = hello + own_nonce + own_name + _fingerprint(self.certificate)
-        # A newcomer's certificate is not known yet: its proof covers it, the challenge cannot.
+        # A newcomer's certificate is not known yet, so only the newcomer's proof covers it, not the challenge.
         socket.sendall(
             _CHALLENGE.pack(_MAGIC_CHALLENGE, own_name, own_nonce, self._mac(b"accept", said, certificate))
         )

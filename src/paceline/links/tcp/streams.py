@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket as sockets
 import ssl
 
-_RECORD_BYTES = 2**14  # the most that one TLS record holds
+_RECORD_BYTES = 2**14  # maximum size of a TLS record
 
 
 class PlainStream:
@@ -27,7 +27,7 @@ class PlainStream:
         return self._socket.fileno()
 
     def write(self, header: memoryview, payload: memoryview) -> int:
-        """Send what fits of the header, then of the payload. Return the number of bytes sent."""
+        """Send as much as possible of the header, then of the payload. Return the number of bytes sent."""
         try:
             return self._send(header, payload)
         except BlockingIOError:
@@ -64,7 +64,7 @@ class PlainStream:
 
 
 class TlsStream(PlainStream):
-    """The same, encrypted. One thread at a time may use it."""
+    """An encrypted TCP connection. Only one thread at a time may use it."""
 
     __slots__ = ("_first",)
 
@@ -87,7 +87,7 @@ class TlsStream(PlainStream):
         return count
 
     def _receive(self, place: memoryview) -> int:
-        """Fill `place` as far as possible: one call of `recv_into` returns one record at most."""
+        """Fill `place` as far as possible, in several calls: one call of `recv_into` returns at most one record."""
         recv_into, size, received = self._socket.recv_into, len(place), 0
         try:
             while received < size and (count := recv_into(place[received:])):

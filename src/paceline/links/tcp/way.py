@@ -14,9 +14,9 @@ from paceline.links.sending import SendOperation, SendQueue
 from paceline.links.tcp.streams import PlainStream
 from paceline.model.sums import combine_into
 
-_MOST_BYTES = 2**40  # of one message; a header that announces more was not written by this program
+_MOST_BYTES = 2**40  # maximum size of a message; a header with a larger size is invalid
 _BUFFER_BYTES = 2**16  # headers and small payloads are received here, several with one call
-_SCRATCH_BYTES = 2**18  # combined at a time: it stays in the second-level cache
+_SCRATCH_BYTES = 2**18  # bytes combined at a time, which fit into the second-level cache
 _NOTHING = memoryview(b"")
 
 _memmove = ctypes.memmove
@@ -68,7 +68,7 @@ class TcpWay(SendQueue):
         self._header = memoryview(bytearray(HEADER_BYTES))
         self._unsent_header = _NOTHING
         self._buffer = _NOTHING
-        self._begin = self._end = 0  # range of bytes in the buffer that are not used yet
+        self._begin = self._end = 0  # range of unused bytes in the buffer
         self._scratch = _NOTHING
         self._part = b""  # the bytes of an element that has not arrived completely
         self.active: RecvOperation | None = None
@@ -87,7 +87,8 @@ class TcpWay(SendQueue):
 
     def _write(self, operation: SendOperation) -> bool:
         if operation.sent < 0:
-            operation.nbytes = self._pack(operation)  # first: it raises if the tensor cannot be sent
+            # First, because this raises an error if the tensor cannot be sent.
+            operation.nbytes = self._pack(operation)
         stream = self._writable()
         if stream is None:
             return False
@@ -104,7 +105,7 @@ class TcpWay(SendQueue):
         return True
 
     def _writable(self) -> PlainStream | None:
-        """Return the connection if it has room; ask for one if there is none."""
+        """Return the connection if it can send; request a connection if there is none."""
         if self._stream is None:
             self._endpoint.request(self._to)
         if self._stream is None or not self._stream.is_writable:
@@ -143,7 +144,7 @@ class TcpWay(SendQueue):
         return header
 
     def read(self, operation: RecvOperation) -> bool:
-        """Move what has arrived of the active message; return whether it is complete."""
+        """Move the received part of the active message. Return whether the message is complete."""
         assert operation.header is not None
         nbytes = operation.header.nbytes
         if operation.combine == "copy":
@@ -222,7 +223,7 @@ class TcpWay(SendQueue):
         return header
 
     def _refused(self, reason: str) -> FrameError:
-        """Close the connection: in a stream of bytes the next header cannot be found. Return the error."""
+        """Close the connection, because the next header cannot be found in the stream of bytes. Return the error."""
         assert self._stream is not None
         self._stream.close()
         return FrameError(f"rank {self._to} has sent a message that is refused: {reason}")

@@ -1,4 +1,5 @@
-"""Support for code that torch.export cannot trace by itself: dataclasses, and masks that torch's transformers read."""
+"""Support for code that torch.export cannot trace without help: dataclasses, and masks that torch's transformers
+read."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ def adapted(module: nn.Module, inputs: Any) -> Iterator[None]:
 def _is_causal(mask: Tensor | None, is_causal: bool | None = None, size: int | None = None) -> bool:
     """Return whether the caller declared the mask as causal.
 
-    torch's transformers compare the mask with a causal one. Attention with the mask gives the same result.
+    This replaces torch's function, which compares the values of the mask. Attention with the mask gives the same
+    result.
     """
     return is_causal is True
 

@@ -53,7 +53,10 @@ def copy_changed_state(graph_module: fx.GraphModule, state: Iterable[fx.Node]) -
 
 
 def roots_of(nodes: Iterable[fx.Node]) -> dict[fx.Node, frozenset[fx.Node]]:
-    """Return, for each operation, the values that own the memory of its output: itself, unless it is a view."""
+    """Return, for each operation, the values that own the memory of its output.
+
+    If it is not a view, it owns the memory.
+    """
     roots: dict[fx.Node, frozenset[fx.Node]] = {}
     for node in nodes:
         bases = [value for value in _aliased(node) if isinstance(value, fx.Node)]
@@ -81,7 +84,7 @@ def _aliased(node: fx.Node) -> list[Any]:
     """Return the inputs that share memory with the output of an operation."""
     if getattr(node.target, "__name__", "") == "getitem":
         return [node.args[0]]
-    if node.target is torch.ops.aten.reshape.default:  # its schema does not tell that it may be a view
+    if node.target is torch.ops.aten.reshape.default:  # may be a view, against its schema
         return [node.args[0]]
     return [*_arguments(node, is_write=False), *_arguments(node, is_write=True)]
 

@@ -59,7 +59,7 @@ def _calls_of_children(module: nn.Module, arguments: Arguments) -> dict[str, Arg
         with torch.no_grad():
             module(*arguments.args, **arguments.kwargs)
     except Exception:
-        pass  # the calls before the failure were noted
+        pass  # the hooks recorded the calls before the failure
     finally:
         for handle in handles:
             handle.remove()

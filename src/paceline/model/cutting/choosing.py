@@ -1,7 +1,8 @@
 """Choice of cuts: minimize the cost of the slowest segment, then the bytes that cross the cuts.
 
 The cost of a segment is its operations, plus `BYTE` operations for each byte that it receives or sends. Dynamic
-programming finds the cuts with the lowest maximum cost. Among equal choices, it takes the one with the fewest bytes.
+programming finds the cuts with the lowest maximum cost. Among equal choices, it selects the cuts with the fewest
+bytes.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ gigaflops.
 """
 
 _MOST_PLACES = 160
-"""Maximum number of candidate cuts. A model with more is divided into ranges, and the cheapest cut of each is
-considered.
+"""Maximum number of candidate cuts. A model with more candidates is divided into ranges, and the cheapest cut of
+each range is considered.
 """
 
 

@@ -18,12 +18,12 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
 MOVED = 20.0
-"""Operations per value written to memory: about what a core computes in that time."""
+"""Operations per value written to memory: about as many as a core computes in the time of the write."""
 
 _STAYS = ("_unsafe_view", "detach", "lift_fresh", "empty", "scalar_tensor")
 """Operations that access no memory, although torch does not class them as views."""
 _PICKS = ("embedding", "index", "index_select", "gather")
-"""Operations that read only as many table entries as they output."""
+"""Operations that read only the table entries that they output, such as an embedding."""
 
 
 class Count(NamedTuple):
@@ -33,7 +33,7 @@ class Count(NamedTuple):
     flops: float
     moved_bytes: float
     launches: int = 0
-    """Number of operations that a device is told to start. Independent of the number of samples."""
+    """Number of operations that the host starts on a device. Independent of the number of samples."""
 
     def times(self, share: float) -> Count:
         """Return the cost of a share of the computation: as many operations, each on a part of the values."""
@@ -57,7 +57,8 @@ def counted(work: Callable[[], Any]) -> tuple[Any, Count]:
 
 
 def attention_flops(query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any) -> int:
-    """Return the flops of attention over all pairs, whether causal or not. This is the convention of the literature."""
+    """Return the flops of attention over all pairs of tokens, also for causal attention, as is usual in the
+    literature."""
     pairs = query.numel() // query.shape[-1] * key.shape[-2]
     return 2 * pairs * (query.shape[-1] + value.shape[-1])
 

@@ -87,8 +87,8 @@ class Cut:
         return self.segments[number - 1].reductions if number else ()
 
     def shared(self, number: int, stays: Sequence[bool]) -> list[bool]:
-        """Return, for each input of a segment, whether its rank stores the value already. `stays` tells which outputs
-        the segment before stores. A value that was sent to another rank or reduced is a different tensor.
+        """Return, for each input of a segment, whether its rank already stores the value. `stays` lists the outputs
+        that the previous segment stores. A value that was sent to another rank or reduced is a different tensor.
         """
         if not number or self.segments[number - 1].stage != self.segments[number].stage:
             return []

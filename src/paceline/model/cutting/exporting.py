@@ -84,7 +84,7 @@ class Exported:
         return other
 
     def rename(self, module: nn.Module, prefix: str) -> None:
-        """Turn all state of the module into constants with their present values. Prefix their names."""
+        """Convert all state of the module into constants with the current values. Prefix their names."""
         values = {name: self.fetcher(module, node)() for node, name in self.state.items()}
         self.constants = {prefix + name: value for name, value in values.items()}
         self.state = {node: prefix + name for node, name in self.state.items()}
@@ -144,8 +144,8 @@ class Exported:
 def export(module: nn.Module, arguments: Arguments, samples: int, *, fixed: bool = False) -> Exported:
     """Trace a module for batches of any size. With `fixed`, all other sizes are constants.
 
-    Without `fixed`, other sizes may vary too, unless the model depends on them: for example, a view to a size computed
-    from the size of an image. Batches of other sizes are then refused (`Exported.check_sizes`).
+    Without `fixed`, other sizes may vary too, unless the model depends on them: for example, if it has a view to a
+    size computed from the size of an image. Batches of other sizes are then refused (`Exported.check_sizes`).
     """
     try:
         with without_caches(module):
@@ -199,10 +199,10 @@ def _by_name(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) 
 
 
 def program_of(module: nn.Module, args: Any, kwargs: Any, dynamic_shapes: Any) -> ExportedProgram:
-    """Run torch.export. Its errors are raised only, not printed too."""
+    """Run torch.export. Its errors are raised but not printed."""
     from torch._dynamo import config
 
-    # Torch caches shapes without limit, and the cache does not help the next model.
+    # Torch caches shapes without limit. The cache is useless for the next model, so it is cleared.
     settings = config.patch(fake_tensor_cache_enabled=False)
     with report_progress(module), _silence(), adapted(module, (args, kwargs)), settings:
         return torch.export.export(module, args, kwargs, dynamic_shapes=dynamic_shapes, strict=False)
@@ -260,7 +260,7 @@ def _is_tensor(node: fx.Node) -> bool:
 
 
 def computes(node: fx.Node) -> bool:
-    """Return whether an operation has a result that is used, and is not only a check."""
+    """Return whether the result of an operation is used. Checks have no such result."""
     if node.op in ("placeholder", "output"):
         return False
     return not (not node.users and any(word in str(node.target) for word in _CHECKS))

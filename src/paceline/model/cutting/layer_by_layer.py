@@ -1,7 +1,7 @@
 """Tracing of a shape-only Sequential layer by layer. Equal layers are traced once, and their operations are copied.
 
-Tracing a hundred equal blocks takes the time of one. All sizes except the batch size are constants. So every batch must
-have the shapes of the first one, as in simulations without mathematics.
+Tracing a hundred equal blocks takes the time of one. All sizes except the batch size are constants. So every batch
+must have the shapes of the first one. In simulations without mathematics this is the case.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ class _Joined:
 
 
 def _note(made: fx.Node, node: fx.Node, traced: _Layer, trial: Trial) -> None:
-    """Copy the trial results of an operation to its copy."""
+    """Copy the trial results of an operation to the copied operation."""
     trial.values[made], trial.counts[made] = traced.trial.values[node], traced.trial.counts[node]
 
 

@@ -16,7 +16,7 @@ _OWN = ("_parameters", "_buffers", "_modules")
 
 
 def layer_signature(layer: nn.Module) -> Hashable | None:
-    """Return a key that is equal for layers that compute the same function of different parameters.
+    """Return a key. Layers with equal keys compute the same function, of different parameters.
 
     None if the layer has an attribute that cannot be compared.
     """
@@ -28,7 +28,7 @@ def layer_signature(layer: nn.Module) -> Hashable | None:
                 continue
             if not _is_comparable(value):
                 return None
-            # By type too, for 1 equals True; empty collections by their type alone.
+            # Compare types too, because 1 equals True. Empty collections are compared by type only.
             found += [key, type(value), None if isinstance(value, dict | list | set) else value]
         for tensors in (module._parameters, module._buffers):
             found += [(key, shapes_of(tensor)) for key, tensor in tensors.items()]

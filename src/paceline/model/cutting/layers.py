@@ -1,4 +1,5 @@
-"""Cutting a model into segments. A trial run of the model finds its layers. Cuts are set by the user or found here."""
+"""Cutting a model into segments. A trial run of the model finds its layers. Cuts are set by the user or found here.
+Cutting a model into segments. A trial run of the model finds its layers. Cuts are set by the user or found here."""
 
 from __future__ import annotations
 
@@ -65,7 +66,10 @@ class Layers:
             bound = "must be elementwise if matrices are split"
             value = type(task.build_optimizer(module)).__name__
             raise ConfigurationError(
-                "optimizer", bound, value, "choose SGD, Adam or the like, or another strategy"
+                "optimizer",
+                bound,
+                value,
+                "choose an elementwise optimizer, such as SGD or Adam, or another strategy",
             )
         from paceline.model.tensor_parallel.planning import roles_of
         from paceline.model.tensor_parallel.sharded import Sharded
@@ -86,8 +90,8 @@ class Layers:
     def cut(self, stages: int, cuts: Sequence[str] = (), *, finer: int | None = 1) -> Cut:
         """Cut into `stages` stages of about equal seconds, or before the layers named in `cuts`.
 
-        Each stage is cut into `finer` segments, or one per layer if it has fewer layers. None for the segments that
-        need the least memory if each is recomputed.
+        Each stage is cut into `finer` segments, or one per layer if it has fewer layers. With None, the segments
+        are those that need the least memory with recomputation.
         """
         key = stages, tuple(cuts), finer
         if key not in self._made:  # a thousand simulated ranks use the same cut
@@ -144,7 +148,7 @@ class Layers:
             near = difflib.get_close_matches(name, names, n=1)
             remedy = f"did you mean {near[0]}?" if near else f"its layers are {', '.join(names[:12])}"
             raise ConfigurationError("cuts", "must name layers of the model", name, remedy)
-        obstacle = "nothing is before it" if found == 0 else parts[found - 1].obstacle
+        obstacle = "it is the first layer" if found == 0 else parts[found - 1].obstacle
         if obstacle:
             remedy = "cut elsewhere: see paceline cut"
             raise ConfigurationError("cuts", f"must be possible, but {obstacle}", name, remedy)
@@ -158,7 +162,7 @@ class Layers:
         for number, (a, b) in enumerate(pairwise(bounds)):
             own = parts[a:b]
             names = tuple(dict.fromkeys(name for part in own for name in part.parameters))
-            if number == 0:  # unused parameters: weight decay changes them, so one segment must hold them
+            if number == 0:  # unused parameters: weight decay changes them, so a segment must hold them
                 names += self._unused
             operations = sum(part.operations for part in own)
             first, last = self._names.between(a, b)

@@ -22,8 +22,8 @@ class Names:
         """Return the names of the first and the last layer of these parts.
 
         If all layers of a block are among the parts, return the name of the block ("blocks.3"). An operation directly
-        in a block, such as the addition of a residual, has the name of the block. If only some of the block is among
-        the parts, return the name of the adjacent layer instead.
+        in a block, such as the addition of a residual, has the name of the block. If only some operations of the
+        block are among the parts, return the name of the adjacent layer instead.
         """
         places = range(start, stop)
         return self._whole(places, start, stop), self._whole(places[::-1], start, stop)

@@ -15,7 +15,7 @@ _MOST_DIMENSIONS = 4
 
 
 class Arguments(NamedTuple):
-    """Arguments of a model. Every rank can load them, so they never cross a cut."""
+    """Arguments of a model. Every rank can load them, so they are never sent across a cut."""
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]

@@ -1,7 +1,8 @@
 """Cuts within a stage whose segments are recomputed: those that need the least memory.
 
-A stage stores the values at its cuts, and all activations of one segment while that segment is computed again. Few
-segments store few values but recompute much at once. For a transformer, the result is about one segment per block.
+A stage stores the values at its cuts, and all activations of one segment while that segment is computed again. With
+few segments, few values are stored, but many activations are recomputed at the same time. For a transformer, the
+result is about one segment per block.
 """
 
 from __future__ import annotations
@@ -26,14 +27,16 @@ def recomputed_places(parts: Sequence[Part]) -> list[int]:
 def _units(parts: Sequence[Part]) -> list[tuple[int, int]]:
     """Return the ranges of parts between which cuts are possible.
 
-    Only one value crosses such a cut. With several, gradients would be summed in another order, with other last bits.
+    Only one value crosses such a cut. With several values, gradients would be summed in another order, and the last
+    bits would differ.
     """
     fits = [not part.obstacle and len(part.crossing) == 1 for part in parts[:-1]]
     return list(pairwise([0, *(place + 1 for place, does in enumerate(fits) if does), len(parts)]))
 
 
 def _activations(parts: Sequence[Part]) -> float:
-    """Estimate the bytes that parts store for the backward pass: what they move, and the inputs of products."""
+    """Estimate the bytes that parts store for the backward pass: their moved bytes, and the inputs of matrix
+    products."""
     return sum(part.moved_bytes / 2 + part.crossing_bytes for part in parts)
 
 

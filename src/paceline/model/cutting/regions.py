@@ -66,7 +66,9 @@ def _function(
         with context():
             return inner(*args)
 
-    block.__name__ = block.__qualname__ = name  # torch.fx generates code that refers to it by this name
+    block.__name__ = block.__qualname__ = (
+        name  # torch.fx generates code that refers to the function by this name
+    )
     setattr(block, _CHANGED, _changed_arguments(inner))
     return block
 

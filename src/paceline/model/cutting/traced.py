@@ -1,7 +1,8 @@
 """Parts of a module that is not a Sequential: its operations, traced by torch.export for batches of any size.
 
-A value that is used after a cut crosses it, and may cross several cuts. The model's arguments do not cross: every rank
-can load them. Sizes that depend on the arguments do not cross either: they are computed again where they are needed.
+A value that is used after a cut crosses the cut. It may cross several cuts. The model's arguments do not cross:
+every rank can load them. Sizes that depend on the arguments do not cross either: they are computed again where they
+are needed.
 """
 
 from __future__ import annotations

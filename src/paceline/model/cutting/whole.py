@@ -19,8 +19,8 @@ from paceline.task.task import Task
 
 
 def count_model(task: Task, module: nn.Module, batch: Any) -> Count:
-    """Return the cost of a forward pass of one sample. `batch` is a small batch of the task's data. `module` is not
-    changed.
+    """Return the cost of a forward pass of one sample. `batch` is a small batch of the task's data. `module` is
+    unchanged.
     """
     if task.step is not None:
         remedy = "give the task a loss, or give compute=pl.times.… instead"

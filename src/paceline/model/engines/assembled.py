@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class AssembledModel:
-    """An engine with the whole model. Its parameters are allocated from `put` until the next batch."""
+    """An engine with the whole model. Its parameters have memory from the first `put` until the next batch."""
 
     def __init__(self, engine: TorchEngine) -> None:
         self.engine = engine
@@ -26,7 +26,10 @@ class AssembledModel:
         self._parameters.free()
 
     def put(self, cut: Cut, held: Sequence[int], parameters: Tensor, buffers: Sequence[Tensor]) -> None:
-        """Write the parameters and buffers of these segments, by name. `cut` is that of the rank that stores them."""
+        """Write the parameters and buffers of these segments, by name.
+
+        `cut` is the cut of the rank that stores them.
+        """
         names, layout = cut.parameters(held), self.engine.holding.layout
         views, at = layout.views(self._parameters.allocate()), 0
         for name, view in zip(layout.names, views, strict=True):

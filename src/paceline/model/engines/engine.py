@@ -1,4 +1,5 @@
-"""What a replica asks of its engine. `TorchEngine` computes, `ShapeEngine` tracks shapes, costs and memory only."""
+"""The interface between a replica and its engine. `TorchEngine` computes; `ShapeEngine` only tracks shapes, costs
+and memory."""
 
 from __future__ import annotations
 
@@ -44,7 +45,7 @@ class Shards(Protocol):
         ...
 
     def refresh(self, place: int) -> None:
-        """Update the module after the shards of the other ranks have arrived."""
+        """Update the module's copies after the shards of the other ranks have arrived."""
         ...
 
     def free(self, place: int) -> None:
@@ -69,7 +70,7 @@ class Shards(Protocol):
 
 
 class Optimization(Protocol):
-    """Updates of what a rank stores. See `Replica` for its methods."""
+    """Updates of the parameters that a rank stores. The methods are described in `Replica`."""
 
     @property
     def updates(self) -> Updates: ...
@@ -84,7 +85,7 @@ class Optimization(Protocol):
 
 
 class Inspection(Protocol):
-    """The whole model, for evaluation and for saving it. See `Replica` for its methods."""
+    """The whole model, for evaluation and saving. The methods are described in `Replica`."""
 
     def held_parameters(self) -> Tensor: ...
     def held_buffers(self) -> Sequence[Tensor]: ...
@@ -109,7 +110,7 @@ class StageTracker(Protocol):
 
 
 class Engine(Protocol):
-    """Computes a model as far as a rank holds it, or tracks what that costs. See `Replica` for its methods."""
+    """Computes the part of a model that a rank holds, or tracks its costs. The methods are described in `Replica`."""
 
     @property
     def task(self) -> Task: ...
@@ -133,7 +134,7 @@ class Engine(Protocol):
 
     @property
     def stage_tracker(self) -> StageTracker | None:
-        """None if the engine computes: reductions then need the values of other ranks."""
+        """None if the engine computes, because reductions then need the values of other ranks."""
         ...
 
     @property
@@ -174,7 +175,7 @@ class Engine(Protocol):
         keeps_whole: bool = False,
         sharding: Sharding | None = None,
     ) -> Engine:
-        """Return the engine of a rank that holds a part of this model. This engine must not be used any more."""
+        """Return the engine of a rank that holds a part of this model. The caller must stop using this engine."""
         ...
 
     # Gradients

@@ -30,7 +30,10 @@ class Inputs:
         return content if self._accelerator is None else self._accelerator.take(content)
 
     def seed_part(self, batch: Batch, part: int = 0) -> None:
-        """Seed the next pass. If several models are trained in turn, the turns of one global batch are equal."""
+        """Seed the next pass.
+
+        If several models are trained in turn, all turns of a global batch have the same seed.
+        """
         turn = batch.step // (len(self._settings.task.turns) or 1)
         self._seed_all(part_seed(self._seed, turn, part))
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class TorchInspection:
-    """The whole model, as far as a rank has it."""
+    """The whole model, on ranks that have it."""
 
     def __init__(self, engine: TorchEngine, cut: Cut | None, assembled: AssembledModel | None) -> None:
         """`assembled` is the whole model of a reporter that holds a part of it."""
@@ -65,7 +65,7 @@ class TorchInspection:
 
     @contextmanager
     def _bound(self, parameters: Tensor | None) -> Iterator[None]:
-        """Bind the parameters. Random numbers drawn meanwhile do not change those drawn later."""
+        """Bind the parameters. Random numbers drawn in this context do not affect later ones."""
         whole = self._whole
         with whole.store.bound(parameters), computing(whole.settings.autocast), drawing(), rng_preserved():
             yield

@@ -17,7 +17,10 @@ from paceline.model.stages.stripping import stripped
 
 
 class Narrowing:
-    """Module, holding and settings of a rank, narrowed step by step. No memory is allocated for parameters."""
+    """Module, holding and settings of a rank, reduced step by step to its part.
+
+    No memory is allocated for parameters.
+    """
 
     def __init__(self, settings: Settings, module: nn.Module, holding: Holding, updates: Updates) -> None:
         self.settings = settings
@@ -33,9 +36,8 @@ class Narrowing:
         self.settings = replace(self.settings, rank=worker)
         self.holding = self.holding.part(cut, segments)
         layout = Layout.of(self.module)
-        if (
-            layout.names != self.holding.layout.names
-        ):  # a layer with its own `__deepcopy__` keeps all parameters
+        # A layer with its own `__deepcopy__` keeps all parameters.
+        if layout.names != self.holding.layout.names:
             layout = replace(layout, within=self.holding.layout.within)
             self.holding = replace(self.holding, layout=layout)
 

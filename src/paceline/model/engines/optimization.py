@@ -17,7 +17,7 @@ from paceline.task.task import Task
 
 
 class TorchOptimization:
-    """The optimizers of a task, on what a rank stores."""
+    """The optimizers of a task, for the parameters that a rank stores."""
 
     def __init__(
         self,

@@ -25,7 +25,7 @@ from paceline.model.stages.stripping import buffers_of
 
 
 class Store(Protocol):
-    """Where the parameters and gradients of the segments are: see `FlatStore` and `ShardStore`."""
+    """Store of the segments' parameters and gradients: `FlatStore` or `ShardStore`."""
 
     @property
     def parameters(self) -> Tensor: ...

@@ -32,7 +32,7 @@ from paceline.task.task import Task
 class ShapeEngine:
     """Shapes and memory of one rank. Values that cross a cut have a size in bytes but no data.
 
-    A simulation has thousands of these. What ranks have in common is in `ShapeModel`.
+    A simulation has thousands of these. Data that is the same for all ranks is in `ShapeModel`.
     """
 
     not_finite: str | None = None
@@ -121,7 +121,7 @@ class ShapeEngine:
         return ShapeEngine(self._model)
 
     def layers(self, few: Callable[[], Any], tensor: int, sequence: bool, hooks: Hooks = "never") -> Layers:
-        # The order in which hooks would be called is unknown without data. So the model is always traced.
+        # The order in which hooks would be called is unknown without data. The model is therefore always traced.
         shapes = tree_map(lambda leaf: leaf.to("meta") if isinstance(leaf, Tensor) else leaf, few())
         return Layers.of(self.task, self.module, shapes, tensor=tensor, sequence=sequence)
 
@@ -221,7 +221,7 @@ class ShapeEngine:
         all_segments, size = self._cut.segments, self._cut.size
         first, last = all_segments[segments[0]], all_segments[segments[-1]]
         self._given[first.number, part] = given.tensors
-        if first.gradient_reductions:  # these gradients crossed the cut in both directions
+        if first.gradient_reductions:  # values and gradients have crossed the cut
             before = all_segments[first.number - 1]
             together = (*before.reductions, *first.gradient_reductions)
             self._given[first.number, part] = _crossing(

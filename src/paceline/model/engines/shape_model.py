@@ -24,7 +24,7 @@ from paceline.task.task import Task
 
 
 class HeldShapes(NamedTuple):
-    """What ranks with the same holding have in common."""
+    """Data shared by all ranks with the same holding."""
 
     holding: Holding
     parameters: Tensor
@@ -33,7 +33,7 @@ class HeldShapes(NamedTuple):
 
 
 class ShapeModel:
-    """A module on the meta device, so that a model of any size takes no memory. One serves all ranks."""
+    """A module on the meta device, so that a model of any size takes no memory. All ranks share it."""
 
     def __init__(self, task: Task, module: nn.Module) -> None:
         self.task = task
@@ -73,7 +73,7 @@ class ShapeModel:
         return _held(self.holding, self.parameters)
 
     def part(self, cut: Cut, segments: Sequence[int]) -> HeldShapes:
-        """Return what all ranks have in common that hold these segments."""
+        """Return the data shared by all ranks that hold these segments."""
         key = *_key(cut), tuple(segments)
         if key not in self._held:
             holding = self.holding.part(cut, segments)
@@ -95,7 +95,7 @@ class ShapeModel:
         return _held(holding, stored)
 
     def split(self, holding: Holding, parts: int) -> Sequence[slice]:
-        """Return a layout in slices. Thousands of ranks request the same."""
+        """Return a layout in slices. Cached, because thousands of ranks request equal slices."""
         key = id(holding.layout), parts
         if key not in self._splits:
             self._splits[key] = holding.split(parts, elementwise=self.works_elementwise)
@@ -112,7 +112,7 @@ class ShapeModel:
 
 
 def _key(cut: Cut) -> tuple[Hashable, ...]:
-    """Return what determines the parameters of a cut's segments. A prediction uses cuts for several tensor groups."""
+    """Return a cache key: the facts that determine the parameters of a cut's segments."""
     return cut.bounds, cut.position, 1 if cut.shares is None else cut.shares.size
 
 

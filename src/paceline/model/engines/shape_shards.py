@@ -59,7 +59,7 @@ class ShapeShards:
 
     def gradient_space(self, place: int) -> Tensor:
         space = self._spaces.get(place)
-        if space is None:  # created once: creating a tensor takes longer than the rest of an exchange
+        if space is None:  # created once, because creating a tensor takes longer than the rest of an exchange
             own = self._holding.units[place].own(self._holding.shard)
             length, dtype = own.stop - own.start, self._holding.layout.dtype
             space = self._spaces[place] = torch.empty(length, dtype=dtype, device="meta")

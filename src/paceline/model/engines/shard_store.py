@@ -104,7 +104,7 @@ class ShardStore:
         """
         place = bisect_right([unit.start for unit in self.units], part.start) - 1
         while not self._own_parts[place].start <= part.start < self._own_parts[place].stop:
-            place -= 1  # a unit without parameters starts at the same offset as the next one
+            place -= 1  # a unit without parameters has the same offset as the next unit
         shift = self._starts[place] - self._own_parts[place].start
         here = slice(part.start + shift, part.stop + shift)
         return self.parameters[here if self.frees_parameters else part], self.gradient[here]
@@ -174,7 +174,7 @@ class ShardStore:
 
     def end_batch(self) -> None:
         """Check that every unit was reduced. Each unit's gradient was checked for finite values before that."""
-        assert len(self._begun) == len(self.units), "every unit's gradient is summed in every batch"
+        assert len(self._begun) == len(self.units), "the gradient of every unit must be summed in every batch"
         self._in_batch = False  # gathers after this point are for evaluation or saving
 
     def unit_gradient(self, place: int, into: Tensor | None = None) -> Tensor:
@@ -251,7 +251,7 @@ class ShardStore:
     def check_updated(self, parameters: Tensor | None) -> None:
         """Raise an error if parameters are not finite. All units must be gathered."""
         for unit, whole in zip(self.units, self._wholes, strict=True):
-            assert whole.is_allocated, "the model is gathered before it is inspected"
+            assert whole.is_allocated, "the model must be gathered before it is inspected"
             check_updated(unit.layout, whole.flat)
 
 

@@ -42,8 +42,8 @@ from paceline.model.stages.resizable import ResizableBuffer
 class TorchEngine:
     """A module, its parameters and gradients, and the passes through it.
 
-    Memory is allocated on first use, for what the holding stores. So a rank that holds a part of a model never has all
-    of its parameters.
+    Memory is allocated on first use, only for the parameters in the holding. So a rank that holds a part of a model
+    never has memory for the whole model.
     """
 
     stage_tracker = None
@@ -60,7 +60,7 @@ class TorchEngine:
         values: Mapping[str, Tensor] | None = None,
         assembled: AssembledModel | None = None,
     ) -> None:
-        """`cut` is where the model is cut, if the engine computes it in segments.
+        """`cut` is the cut of the model, if the engine computes in segments.
 
         `optimized` is a module with all parameters of the model, if `module` has a part of them. Optimizers are built
         from it. `values` are the parameters by name, if they are not those of the module.
@@ -210,7 +210,7 @@ class TorchEngine:
 
     def place(self, parameters: Tensor | None, gradient: Tensor | None) -> None:
         if self.store.is_at(parameters, gradient):
-            return  # since an earlier generation
+            return  # parameters are still in memory of an earlier generation
         if self.optimization.updates.have_begun:
             raise RunError("a replica can be placed only before its first update")
         self.store.place(parameters, gradient)
@@ -229,7 +229,7 @@ class TorchEngine:
 
     @property
     def called(self) -> Any:
-        """What is called with a batch: the module, or its compiled form."""
+        """The function to call with a batch: the module, or its compiled form."""
         if not self.task.compile:
             return self.module
         if self._compiled is None:

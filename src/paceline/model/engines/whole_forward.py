@@ -35,7 +35,7 @@ class WholeForward:
         losses: LossWatch,
         account: Account,
     ) -> None:
-        """`called` returns what is called with a batch: the module, or its compiled form."""
+        """`called` returns the function to call with a batch: the module, or its compiled form."""
         task = settings.task
         self._task, self._autocast = task, settings.autocast
         self._module = module
@@ -69,7 +69,7 @@ class WholeForward:
     def loss(
         self, batch: Batch, samples: Source, share: float, part: int
     ) -> tuple[Tensor, Sequence[Tensor] | None]:
-        """Return the loss of a micro-batch, and the parameters that it trains. None for all parameters.
+        """Return the loss of a micro-batch, and the parameters that it trains: None for all parameters.
 
         `share` is the micro-batch's share of the rank's batch, and `part` is its number.
         """

@@ -1,7 +1,8 @@
 """The blocks of a module that is not cut: parameters are gathered and freed when a block is called.
 
-As users of FSDP2 wrap them: a block is a module of at most 1/n of the parameters. Larger modules are divided into their
-children. Neighbours that are small together form one segment. Parameters outside of all blocks form the first segment.
+Blocks are similar to those that users of FSDP2 wrap: a block is a module of at most 1/n of the parameters. Larger
+modules are divided into their children. Neighbours that are small together form one segment. Parameters outside of
+all blocks form the first segment.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class BlockLayers:
         return 1
 
     def cut(self, stages: int, cuts: Sequence[str] = (), *, finer: int | None = 1) -> Cut:
-        """Return the module in one stage of about `finer` segments, or of one if None."""
+        """Return the module as one stage of about `finer` segments. One segment if None."""
         if stages != 1 or cuts:
             raise ConfigurationError("stages", "must be 1 for a model that cannot be cut", stages)
         count = finer or 1
@@ -136,7 +137,7 @@ def _groups(module: nn.Module, count: int) -> list[list[str]]:
 def _blocks(module: nn.Module, name: str, most: float) -> Iterator[tuple[str, nn.Module]]:
     children = [(own, child) for own, child in module.named_children() if _size(child)]
     fits = _size(module) <= most or not children
-    is_called = type(module).forward is not nn.Module.forward  # a ModuleList, for example, is not
+    is_called = type(module).forward is not nn.Module.forward  # a ModuleList, for example, is never called
     if name and fits and is_called:
         yield name, module
         return

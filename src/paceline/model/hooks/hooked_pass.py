@@ -30,7 +30,10 @@ Trained = tuple[Tensor, Sequence[Tensor] | None]
 
 
 class HookedPass:
-    """Passes through a whole module. They park at an event when units must be exchanged: see `UnitEvent`."""
+    """Passes through a whole module.
+
+    The computation pauses at an event when units must be exchanged: see `UnitEvent`.
+    """
 
     def __init__(
         self,
@@ -41,7 +44,7 @@ class HookedPass:
         account: Account,
     ) -> None:
         """`blocks` are the names of the modules that announce their units when they are called."""
-        parameters = list(module.parameters())  # later, reading them announces their units
+        parameters = list(module.parameters())  # from then on, reading the parameters announces their units
         self._is_compiled = is_compiled(module)
         self._forward = forward
         self._store = store
@@ -110,7 +113,8 @@ class HookedPass:
         except RuntimeError as error:
             if not refuses_counting(error) or not self._frees or self._tracker.keeps_all:
                 raise
-        # Functions of torch.func cannot save tensors with hooks. So the units stay until the backward pass has ended.
+        # Functions of torch.func cannot save tensors with hooks. So units stay in memory until the end of the
+        # backward pass.
         self._tracker.keeps_all = True
         self._tracker.begin_again()
         self._forward.undo_buffers()
@@ -126,7 +130,7 @@ class HookedPass:
 
     @contextmanager
     def _counting(self, counted: Activations) -> Iterator[None]:
-        """Count activations in the hooks of saved tensors: only the innermost of such hooks are called."""
+        """Count activations in the existing hooks of saved tensors, because torch calls only the innermost hooks."""
         self._hooks.counted = counted
         try:
             yield
@@ -151,7 +155,7 @@ class HookedRun:
         self._micros = micros
         self._samples = samples
         self.losses: list[float] = []
-        """Loss of each micro-batch that is not empty, as far as they are computed."""
+        """Loss of each micro-batch computed so far, without empty ones."""
         self._rng = RngLease()
         self._grad_mode = torch.is_grad_enabled()
         device = torch.get_default_device()
@@ -169,7 +173,7 @@ class HookedRun:
         return self._baton.resume()
 
     def close(self) -> None:
-        """End the thread, also in the middle of the batch."""
+        """End the thread, even in the middle of the batch."""
         self._baton.close()
 
     def _compute(self) -> None:

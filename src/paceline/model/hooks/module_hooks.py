@@ -3,8 +3,8 @@
 - A block announces its units before its forward pass, and its end.
 - Reading a parameter of a module announces its unit. So a parameter may be used without a call of its module: a head
   tied to an embedding, a penalty on all weights.
-- Autograd announces a unit before a backward pass reads a tensor that it saved in the memory of the unit.
-- A parameter with a new gradient passes it on.
+- Autograd announces a unit before a backward pass reads a saved tensor in the memory of the unit.
+- A parameter with a new gradient passes the gradient to the store.
 """
 
 from __future__ import annotations
@@ -41,12 +41,13 @@ class ModuleHooks:
         self._storages = storages
         self._tracker = tracker
         self.counted: Activations | None = None
-        """Counter of the activations of the present forward pass. None if they are known."""
+        """Counter of the activations of the current forward pass. None if they are known."""
         if tracker.frees_parameters:
             self._watch_blocks(module, blocks)
             self._watch_parameters(module)
         trained = [parameter for parameter in module.parameters() if id(parameter) in places]
-        # Autograd holds these hooks out of reach of the garbage collector, so they must not refer to this object.
+        # The garbage collector cannot see that autograd references these hooks, so they must not refer to this
+        # object.
         taken = weakref.WeakMethod(take)
         for parameter in trained:
             parameter.register_post_accumulate_grad_hook(_passing_to(taken))  # type: ignore[no-untyped-call]
@@ -61,7 +62,7 @@ class ModuleHooks:
                 block.register_forward_pre_hook(self._entering(units), prepend=True)
                 block.register_forward_hook(self._leaving(units), always_call=True)
         for layer in module.modules():
-            if isinstance(layer, nn.RNNBase):  # it reads its parameters from a list of its own
+            if isinstance(layer, nn.RNNBase):  # this kind of module reads its parameters from its own list
                 layer.register_forward_pre_hook(self._using(self._units_of(layer.parameters())))
 
     def _units_of(self, parameters: Iterator[nn.Parameter]) -> frozenset[int]:
@@ -140,7 +141,7 @@ class ModuleHooks:
 
 
 class _WatchedParameters(dict[str, Any]):
-    """The parameters of one module. Reading one announces it. A copy is a plain dictionary."""
+    """The parameters of one module. Reading a parameter announces it. A copy is a plain dictionary."""
 
     def __init__(self, of: Mapping[str, Any], announce: Callable[[Collection[Any]], None]) -> None:
         super().__init__(of)

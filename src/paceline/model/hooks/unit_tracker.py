@@ -13,11 +13,11 @@ from paceline.errors import RunError
 Park = Callable[[UnitEvent], None]
 """Pass an event to the program, and wait until the program has handled it."""
 
-_NO_BACKWARD = -1  # the number of the graph task outside of a backward pass
+_NO_BACKWARD = -1  # the number that autograd returns outside of a backward pass
 
 
 class UnitTracker:
-    """Units in use by one rank. Hooks call it; it parks the computation if a unit must be gathered.
+    """Units in use by one rank. Hooks call it. It pauses the computation if a unit must be gathered.
 
     In a forward pass, a unit stays in use until the block that first used it returns. In a backward pass, it is in use
     by one operation of autograd.
@@ -35,16 +35,16 @@ class UnitTracker:
         self.keeps_all = False
         """Whether units stay from their first use to the end of the micro-batch."""
         self._expected = _in_order([place for place, size in enumerate(sizes) if size])
-        """Units that each event of the last micro-batch was the first to need. In the first one, the usual order."""
-        self._late: set[int] = (
-            set()
-        )  # units with gradients from a nested backward pass: complete at the end only
+        """For each event of the last micro-batch, the units that it was the first to need. In the first micro-
+        batch: the registration order."""
+        # Units with gradients from a nested backward pass: complete at the end only.
+        self._late: set[int] = set()
         self._reset()
 
     def _reset(self) -> None:
         self._frames: list[set[int]] = [set()]  # of the blocks being called, the outermost first
         self._retained: set[int] = set()
-        self._node: Any = None  # the operation of autograd that runs now
+        self._node: Any = None  # the autograd operation that is running
         self._of_node: set[int] = set()
         self._here: frozenset[int] = frozenset()
         self._seen: list[frozenset[int]] = []
@@ -106,18 +106,18 @@ class UnitTracker:
             self._frames.pop()
 
     def use(self, units: Collection[int]) -> None:
-        """Use units in a forward pass, until the present block returns."""
+        """Use units in a forward pass, until the current block returns."""
         if self._park is None or not self.frees_parameters:
             return
         if torch._C._current_graph_task_id() != _NO_BACKWARD:
-            # Recomputation in a backward pass: other operations of the block follow, and may not announce their use.
+            # In a recomputation within a backward pass, later operations of the block may not announce their use.
             self._retained.update(units)
         if self._frames:
             self._frames[-1].update(units)
         self._declare(units)
 
     def use_in_backward(self, units: Collection[int]) -> None:
-        """Use units in the present operation of a backward pass."""
+        """Use units in the current operation of a backward pass."""
         if self._park is None or not self.frees_parameters:
             return
         node = torch._C._current_autograd_node()
@@ -134,7 +134,7 @@ class UnitTracker:
                 "checkpoint with use_reentrant=True. Use torch.utils.checkpoint with use_reentrant=False"
             )
         if torch._C._current_graph_task_id() != self._outer_task:
-            self._late.add(unit)  # a nested backward pass: another may follow
+            self._late.add(unit)  # a nested backward pass, which another one may follow
         self._missing[unit] -= 1
         if self._missing[unit] or unit in self._late:
             return
@@ -167,7 +167,7 @@ class UnitTracker:
         return [self._numbers[place] for place in places]
 
     def _next_expected(self, new: frozenset[int]) -> frozenset[int]:
-        """Return the units that the next event will probably need. `new` are those of the present event."""
+        """Return the units that the next event will probably need. `new` are the units of the current event."""
         if not new:
             return frozenset()
         self._seen.append(new)
@@ -180,5 +180,5 @@ class UnitTracker:
 
 
 def _in_order(units: Sequence[int]) -> list[frozenset[int]]:
-    """Return the events of a model that calls its blocks in the order in which they are registered."""
+    """Return the expected events of a model that calls its blocks in the order of registration."""
     return [frozenset((unit,)) for unit in (*units, *reversed(units[:-1]))]

@@ -32,7 +32,8 @@ class ActivationMeter:
         undo: Callable[[], None],
         counting: Callable[[Activations], AbstractContextManager[None]] = Activations.counting,
     ) -> None:
-        """`state` returns parameters and buffers, which do not count. `undo` resets the buffers before a second try.
+        """`state` returns parameters and buffers, which do not count as activations. `undo` resets the buffers
+        before a second try.
 
         `counting` returns the context in which the tensors that autograd saves are counted.
         """
@@ -42,7 +43,7 @@ class ActivationMeter:
         self._undo = undo
         self._counting = counting
         self._kept: dict[int, int] = {}  # by number of samples
-        self._again: dict[int, int] = {}  # of the largest block that is recomputed
+        self._again: dict[int, int] = {}  # bytes of the largest recomputed block
 
     def forward(self, samples: int, run: Callable[[], T]) -> T:
         """Run a forward pass, and record the bytes that it stores."""

@@ -1,8 +1,8 @@
 """Memory of fused attention.
 
 Devices compute `scaled_dot_product_attention` as one operation. It stores its inputs, its output and one number per
-query, but no matrix of all pairs of tokens. On the meta device torch decomposes it, and would store that matrix. A
-model that computes the matrix itself stores it on every device, and its operations move it: memory and time agree.
+query, but no matrix of all pairs of tokens. On the meta device torch decomposes the operation, and would store that
+matrix. If a model computes the matrix itself, the matrix counts on every device, in memory and in time.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _ATTENTION = (scaled_dot_product_attention, torch.ops.aten.scaled_dot_product_at
 
 
 class FusedAttention(TorchFunctionMode):
-    """Context in which attention on the meta device stores what it stores as one operation."""
+    """Context in which attention on the meta device stores the same tensors as a fused operation."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func not in _ATTENTION:
@@ -45,7 +45,10 @@ class _Fused(torch.autograd.Function):
 
 
 def _output(query: Tensor, width: int) -> Tensor:
-    """Return memory for the output. Kernels store the heads of a token together: joining them copies nothing."""
+    """Return memory for the output.
+
+    Kernels store the heads of a token together, so joining the heads copies nothing.
+    """
     *batch, heads, length, _ = query.shape if query.ndim > 3 else (1, *query.shape)
     made = query.new_empty([*batch, length, heads, width]).transpose(-2, -3)
     return made if query.ndim > 3 else made[0]

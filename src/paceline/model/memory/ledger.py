@@ -43,7 +43,7 @@ class Ledger:
         self._now = [0] * len(KINDS)
         self._peak = list(self._now)
         self._earlier: Mapping[str, int] = {}  # the peak before the run was resumed from a checkpoint
-        self._optimizer_bytes = 0  # at its largest
+        self._optimizer_bytes = 0  # the largest size of the optimizer state
         # These two are without the optimizer state.
         self._total_bytes = 0
         self._peak_bytes = 0
@@ -65,13 +65,16 @@ class Ledger:
                 self._peak_bytes, self._peak = self._total_bytes, list(self._now)
 
     def touch(self, kind: Kind, nbytes: int) -> None:
-        """Add `nbytes` bytes and subtract them again: only the peak may change. Faster than two calls of `change`."""
+        """Add `nbytes` bytes and subtract them again, so that only the peak may change.
+
+        Faster than two calls of `change`.
+        """
         if self._total_bytes + nbytes > self._peak_bytes:
             self.change(kind, nbytes)
             self.change(kind, -nbytes)
 
     def begin(self) -> None:
-        """Reset the peak to the present total: memory before the training does not count."""
+        """Reset the peak to the current total, because memory before the training does not count."""
         with self._lock:
             self._peak_bytes, self._peak = self._total_bytes, list(self._now)
             self._optimizer_bytes = self._now[_OPTIMIZER]
@@ -123,7 +126,10 @@ class Account:
         return self._held[_PLACES[kind]]
 
     def touch(self, kind: Kind, nbytes: int) -> None:
-        """Add `nbytes` bytes and subtract them again: only the peak may change. Faster than two calls of `add`."""
+        """Add `nbytes` bytes and subtract them again, so that only the peak may change.
+
+        Faster than two calls of `add`.
+        """
         self._ledger.touch(kind, nbytes)
 
     def begin(self) -> None:

@@ -73,7 +73,7 @@ class FlatOptimizer:
         self._wants_sparse = isinstance(self.optimizer, SparseAdam)
         self._scheduler: Any = task.build_schedule(self.optimizer)
         self.waits_for_metric = waits_for_metric(self._scheduler)
-        # If the number of updates per epoch is unknown (a task is tried without a run), an epoch is one update.
+        # In a trial without a run, the number of updates per epoch is unknown. An epoch is then one update.
         self._every = task.schedule_every if isinstance(task.schedule_every, int) else 1
         self._updates = 0
         self.rate: float | None = None
@@ -132,7 +132,7 @@ class FlatOptimizer:
     def _make_sparse(self) -> None:
         """Convert the gradients to sparse tensors of the rows that are not zero.
 
-        A row of zeros counts as unused, even if gradients were added up to exactly zero.
+        A row of zeros counts as unused, even if it is a sum of gradients that is exactly zero.
         """
         for piece, gradient in self._gradients:
             piece.grad = gradient.to_sparse(1)
@@ -156,7 +156,7 @@ class FlatOptimizer:
         if self._scheduler is None:
             return
         with warnings.catch_warnings():
-            # Torch warns that its optimizer has made no updates. They were made elsewhere.
+            # Suppress torch's warning that the optimizer has made no updates: other ranks made them.
             warnings.filterwarnings("ignore", message="Detected call of `lr_scheduler.step")
             self._advance(updates)
 
@@ -184,7 +184,7 @@ def _move_to_flat(
 
     A group may become empty. It is not removed, since learning-rate schedules read groups by index.
 
-    Return the offset and the tensors of each run of adjacent elements.
+    Return the offset and the tensors of each range of adjacent elements.
     """
     named = dict(whole.named_parameters())
     number = {id(named[name]): i for i, name in enumerate(layout.names)}
@@ -269,7 +269,7 @@ def _state_here(state: dict[str, Any], layout: Layout, number: int) -> dict[str,
 def _carry_state(
     optimizer: torch.optim.Optimizer, blocks: Sequence[Tensor], states: list[dict[str, Any]], part: slice
 ) -> None:
-    """Move state that an optimizer creates when it is built (Adagrad does) to the flat tensors."""
+    """Move state that an optimizer creates in its constructor (such as Adagrad's) to the flat tensors."""
     piece = blocks[0]
     for key, first in states[0].items():
         if isinstance(first, Tensor) and first.dim() > 0:

@@ -1,8 +1,8 @@
 """The parameters of a whole model on a rank that stores a part of it, for optimizer factories.
 
 Every rank needs the parameter groups of the whole model. A factory may select parameters by position, name, size
-or attribute. So it is given every trainable parameter of the model, with its whole shape, on every rank. A parameter
-that the rank does not store takes no memory.
+or attribute. So on every rank the factory receives every trainable parameter of the model in its whole shape. A
+parameter that the rank does not store takes no memory.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ def whole_parameters(part: nn.Module, whole: Layout) -> nn.Module:
 
 def _placeholder(parameter: Tensor, shape: torch.Size) -> Tensor:
     if not parameter.is_meta:
-        # A split parameter. Some optimizers (Adagrad) create state when they are built, and a part of it is used.
+        # A split parameter. Some optimizers (Adagrad) create state in the constructor. Only a part of that state is
+        # used.
         return parameter.detach().new_zeros(()).expand(shape)
     # Fake, not meta: fused optimizers refuse the meta device.
     with FakeTensorMode():

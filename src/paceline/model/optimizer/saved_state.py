@@ -91,7 +91,7 @@ def _label(layout: Layout, number: int, a: int, b: int) -> str:
     within = layout.within.get(name)
     if within is not None:
         name += f"[{within.dim}@{'+'.join(f'{start}:{stop}' for start, stop in within.stretches)}]"
-    # A scalar parameter gets a range too. Otherwise its tensor would look like a count of steps.
+    # A scalar parameter gets a range too. Otherwise its tensor could be mistaken for a count of steps.
     whole = b - a == layout.offsets[number + 1] - offset and layout.shapes[number] != ()
     return name if whole else f"{name}[{a - offset}:{b - offset}]"
 
@@ -110,7 +110,7 @@ class _Values:
     once: Any = None
     """A number, or a tensor that is not elementwise."""
     whole: Tensor | None = None
-    """State of the whole matrix, if it was split when saved or is split now."""
+    """State of the whole matrix, if it was split when it was saved or is split now."""
     known: Tensor | None = None
     """Mask of the elements of `whole` that are known."""
 
@@ -127,7 +127,8 @@ class SavedOptimizerState:
     def __init__(
         self, layout: Layout, shards: Iterable[tuple[Mapping[str, Tensor], Sequence[Mapping[str, Any]]]]
     ) -> None:
-        """`shards` has, for each rank, its tensors by name (others are ignored), and the facts from `keep_updates`."""
+        """`shards` has, for each rank, its tensors by name (others are ignored), and the facts from `keep_updates`.
+        `shards` has, for each rank, its tensors by name (others are ignored), and the facts from `keep_updates`."""
         self._layout = layout
         self._numbers = {name: number for number, name in enumerate(layout.names)}
         self._values: dict[tuple[str, int], dict[str, _Values]] = {}
@@ -186,7 +187,7 @@ class SavedOptimizerState:
         return True
 
     def _take_parts(self) -> None:
-        """Take this layout's part of the state of whole matrices, as far as it is known."""
+        """Extract this layout's part of the known state of whole matrices."""
         for (_, number), by_key in self._values.items():
             offset, within = self._layout.offsets[number], self._layout.within.get(self._layout.names[number])
             for values in by_key.values():

@@ -41,7 +41,7 @@ class Updates:
 
         `whole` is a module with all parameters of the model. Optimizers are built from it, so that every rank has the
         same parameter groups. `layout` has the parameters that are stored on this rank. `own` has the slices of the
-        layout that are updated on this rank. None if all of the layout is.
+        layout that are updated on this rank. None if the whole layout is updated.
         """
         self._task = task
         self.whole = whole
@@ -98,7 +98,10 @@ class Updates:
             each.note_metric(metric)
 
     def shares(self, of: Sequence[Batch], step: int) -> Mapping[str, float] | None:
-        """Return the share of the samples of each model to update. Without batches, step `step` selects the model."""
+        """Return each model to update with its share of the samples.
+
+        Without batches, step `step` selects the model.
+        """
         turns = self._task.turns
         if not turns:
             return None

@@ -31,7 +31,7 @@ def _check(length: int, together: GroupReduction) -> None:
 
 
 def arrived(values: Sequence[Tensor], together: Iterable[GroupReduction]) -> list[Tensor]:
-    """Return exchanged values in the layout of the model."""
+    """Convert exchanged values to the layout of the model."""
     made = list(values)
     for each in together:
         if each.how in PARTS:

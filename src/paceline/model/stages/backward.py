@@ -37,7 +37,7 @@ def input_gradients(
         return [], Weights(weights, rest=lambda: gradients(outputs, given, weights))
     graph = _Graph(outputs, inputs, weights)
     stops = graph.stops()
-    # If several operations use a weight, autograd sums its gradients in the first call.
+    # If several operations use a weight, autograd has already summed its gradients in the first call.
     counts = Counter(number for stop in stops for number in stop.weights)
     early = sorted(number for number, count in counts.items() if count > 1)
     stops = [stop.without(early) for stop in stops]
@@ -90,7 +90,8 @@ class Weights:
 
 @dataclass(slots=True)
 class _Stop:
-    """An operation with weights that is on the path to the inputs, or an output that does not lead to the inputs."""
+    """A node where the second traversal starts: an operation with weights on the path to the inputs, or an output
+    without such a path."""
 
     node: Node
     weights: tuple[int, ...]
@@ -139,7 +140,7 @@ class _Graph:
         return list(stops.values())
 
     def _leaves_first(self) -> Iterator[Node]:
-        """Yield every node after the nodes that it leads to."""
+        """Yield every node, always after its successors."""
         seen: set[Any] = set()
         stack: list[tuple[Node, bool]] = [(root, False) for root in self._roots]
         while stack:

@@ -87,7 +87,7 @@ class PassBytes:
     made: int = 0
     """Further bytes that it stores for its backward pass."""
     kept: int = 0
-    """Bytes that it stores without recomputation. Some of its inputs may not be needed then."""
+    """Bytes that it stores without recomputation. Without recomputation, some inputs may not be stored."""
     stays: tuple[bool, ...] = ()
     """For each output: whether it is among the stored tensors. If the next segment is on the same rank, it does not
     count the output again.
@@ -136,8 +136,8 @@ class Passes:
         """Return the values for the next segment. The last segment (`loss_of` is given) returns the loss.
 
         `weight` is the weight of this micro-batch in the loss of the batch. `samples` is the number of its samples.
-        `content` is the batch content, if arguments or loss need it. `shared` marks the values from the cut before that
-        this rank stores anyway.
+        `content` is the batch content, if arguments or loss need it. `shared` marks the values from the previous
+        cut that this rank already stores.
         """
         given = _Given(arguments, crossing, loss_of, weight, samples, content, tuple(shared))
         around = self._around

@@ -33,6 +33,6 @@ class ResizableBuffer:
 
     def free(self) -> None:
         storage = self.flat.untyped_storage()
-        # Storage that user code has shared with numpy cannot be resized, so it stays allocated.
+        # Storage that user code shares with numpy cannot be resized, so it remains allocated.
         if not self.flat.is_meta and storage.resizable():
             storage.resize_(0)

@@ -1,7 +1,7 @@
 """The graph of one rank of a tensor group, with the operations at which ranks communicate.
 
 An operation `enter` is inserted where a value enters split layers. The split layers use its output, and its gradient is
-summed. A residual bypasses the split layers, so it is a different value, and its gradient is not summed. If ranks have
+summed. A residual connection bypasses the split layers and `enter`, so its gradient is not summed. If ranks have
 parts of a value on one side of a cut, the value before the cut and the value after it are different nodes.
 """
 
@@ -123,8 +123,8 @@ class Built:
         self._sequences[value, back] = self._arrived(value, leaving, 1)
 
     def _back(self, node: fx.Node, value: fx.Node) -> ReduceKind:
-        """Return the backward reduction. In split layers each rank has a partial sum of the gradient, in others all of
-        it.
+        """Return the backward reduction. In split layers each rank has a partial sum of the gradient. In other
+        layers each rank has the whole gradient.
         """
         return "scatter" if (node, value) in self._region.enters else "take"
 
@@ -189,7 +189,7 @@ class Built:
             self.joints[self._copies_entered[source]] = ENTERED
 
     def _pass_on(self, node: fx.Node, value: fx.Node) -> None:
-        """Add an identity operation. After an output's reduction, it provides the operation after the cut."""
+        """Add an identity operation, so that there is an operation after the cut when an output is reduced."""
         source = self._source(node, value)
         self._copies_entered[source] = self._call(enter, source, value, node, 1)
 

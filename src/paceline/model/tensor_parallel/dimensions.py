@@ -29,7 +29,7 @@ def _view(look: Follower, node: fx.Node) -> State:
     name = name_of(node)
     if name == "unflatten":
         place = found.dim - dim_of(node, 1, "dim", len(look.shape(value)))
-        if 0 <= place < len(argument(node, 2, "sizes")):  # otherwise another dimension is split
+        if 0 <= place < len(argument(node, 2, "sizes")):  # in all other cases another dimension is split
             look.resize(node, 2, place, found)
     elif name != "flatten":
         look.resize(node, 1, found.dim, found)

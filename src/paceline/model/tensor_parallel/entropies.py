@@ -75,7 +75,8 @@ def _log_softmax(look: Follower, node: fx.Node) -> State:
     shape, dim = look.shape(value), split.dim
     if dim_of(node, 1, "dim", len(shape)) != dim:
         return split
-    if argument(node, 2, "dtype") not in (None, False):  # for _log_softmax: whether the output is float32
+    # Argument of _log_softmax: whether the output is float32.
+    if argument(node, 2, "dtype") not in (None, False):
         raise NoRule("its output has another dtype")
     rest = [size for d, size in enumerate(shape) if d != dim]
     ones = [1 if d == dim else size for d, size in enumerate(shape)]

@@ -17,7 +17,10 @@ _NONE, _MEAN = 0, 1
 
 
 def highest(values: Tensor, dim: int) -> Tensor:
-    """Return the maximum of this rank's values along a dimension. It affects later results only by rounding."""
+    """Return the maximum of this rank's values along a dimension.
+
+    The maximum affects later results only by rounding.
+    """
     return _wide(values.detach()).amax(dim)
 
 

@@ -89,5 +89,5 @@ def first_of(look: Follower, node: fx.Node) -> tuple[fx.Node, Split]:
 
 Rule = Callable[[Follower, fx.Node], State]
 """Function of an operation with at least one split input. It returns the split of the output, or a list for several
-outputs. None if the output is whole. It tells the follower which inputs to narrow and which sizes to change.
+outputs. None if the output is whole. It requests narrowed inputs and changed sizes from the follower.
 """

@@ -85,7 +85,7 @@ class Region:
     enters: dict[tuple[fx.Node, fx.Node], None] = field(default_factory=dict)
     """(operation, input) with a whole input and a split output."""
     gathers: dict[tuple[fx.Node, fx.Node], None] = field(default_factory=dict)
-    """(operation, input) with a split input that is needed whole."""
+    """(operation, input) with a split input that the operation needs in whole."""
     at_once: dict[fx.Node, None] = field(default_factory=dict)
     """Operations with outputs that are gathered once for all users."""
     sums: dict[fx.Node, None] = field(default_factory=dict)

@@ -16,7 +16,7 @@ from paceline.model.tensor_parallel.spec import narrowed
 
 
 def enter(value: Tensor) -> Tensor:
-    """Return a view of the value. Its gradient is summed over the ranks (Megatron's f)."""
+    """Return a view of the value. The gradient of the view is summed over the ranks (Megatron's f)."""
     return value.view_as(value)
 
 

@@ -53,8 +53,8 @@ def _unchanged(look: Follower, node: fx.Node) -> State:
 
 
 def _along_another(place: int) -> Rule:
-    """Return the rule of operations such as softmax: values along one dimension depend on each other, so it must be
-    whole.
+    """Return the rule of operations such as softmax. Values along one dimension depend on each other, so this
+    dimension must be whole.
     """
 
     def rule(look: Follower, node: fx.Node) -> State:
@@ -121,7 +121,7 @@ def _product_of_two(look: Follower, node: fx.Node, a: Split, b: Split) -> State:
 
 
 def _take_batch(look: Follower, node: fx.Node, value: fx.Node, dims: int, split: Split, at: int) -> None:
-    """Take the other matrix whole; its part if the split is in a batch dimension."""
+    """Use the whole other matrix, or its part if the split is in a batch dimension."""
     look.take(node, value, split.moved(at + dims if at < -2 else -1 - dims))
 
 
@@ -142,7 +142,7 @@ def _attention(look: Follower, node: fx.Node) -> State:
 
 
 def _fit(query: Split, key: Split) -> bool:
-    """Return whether each rank has the keys of its queries. Queries that share a key stay together."""
+    """Return whether each rank has the keys of its queries. Queries that share a key are on the same rank."""
     if query == key:
         return True
     if query != replace(key, length=query.length, unit=query.unit) or query.length % key.units:

@@ -83,7 +83,10 @@ class _SequenceWalk(Walk):
 
     @property
     def mixed(self) -> set[str]:
-        """Parameters used on parts and on whole values. Their gradient would be neither a partial sum nor whole."""
+        """Parameters used on parts and on whole values.
+
+        Such a gradient would be neither a partial sum nor complete.
+        """
         return {name for name, uses in self._uses.items() if uses != set(self._facts.users(name))}
 
     def _nodes(self) -> Iterable[fx.Node]:

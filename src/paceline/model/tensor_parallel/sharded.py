@@ -80,7 +80,7 @@ class Sharded(Traced):
         return tuple(places)
 
     def _is_entered(self, node: fx.Node) -> bool:
-        """Return whether only the gradient of a value is reduced. One cut is enough for several such values."""
+        """Return whether only the gradient of a value is reduced. Several such values need only one cut."""
         return self._joints.get(node) == ENTERED
 
     def _check_cut(self, place: int) -> None:

@@ -14,8 +14,8 @@ from paceline.schedules.collectives.steps import chunk_bounds
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Split of a dimension. It consists of `blocks` blocks of `length` elements. A rank has the same range of whole
-    units in each block.
+    """Split of a dimension. The dimension consists of `blocks` blocks of `length` elements. A rank has the same
+    range of whole units in each block.
 
     A plain matrix has one block. Fused projections of queries, keys and values have three, and their units are heads.
     """

@@ -106,7 +106,8 @@ class _Joint:
         model, loss = (each.graph_module.graph.nodes for each in (self._old.exported, self._loss))
         own = [node for node in loss if node not in self._outputs]
         nodes = [*(node for node in model if node.op != "output"), *own]
-        for node in sorted(nodes, key=lambda node: node.op != "placeholder"):  # stable: else in order
+        # Stable: all others stay in order.
+        for node in sorted(nodes, key=lambda node: node.op != "placeholder"):
             self._copies[node] = self._graph.node_copy(node, self._input)
 
     def _input(self, node: fx.Node) -> fx.Node:

@@ -21,7 +21,7 @@ class Refine(Exception):  # noqa: N818  (no error: the walk is repeated with the
 
 
 def viewed(split: Split, before: Sequence[int], after: Sequence[int]) -> Split | None:
-    """Return the split after a view from one shape to another. None if it is not in a single dimension then.
+    """Return the split after a view from one shape to another. None if the split is then not in a single dimension.
 
     Raise `Refine` if whole units, such as heads, are needed.
     """

@@ -1,8 +1,7 @@
 """Common rounds for a whole group: each message gets one round that its sender and its receiver share.
 
-The rounds of two ranks that exchange a message are connected. Rounds that are connected, directly or through others,
-form one knot. A knot comes after every knot that contains an earlier round of one of its ranks, and as early as
-possible.
+The rounds of two ranks that exchange a message are connected. Rounds that are connected, directly or through
+others, form a group called a knot. Each knot gets the earliest round that follows all earlier rounds of its ranks.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ _Node = tuple[int, int]
 def waves(matches: Sequence[Match]) -> list[list[Match]]:
     """Group the messages into common rounds. Messages of one round keep their order.
 
-    Raise `ScheduleError` for schedules without common rounds: a knot would have to come before itself.
+    Raise `ScheduleError` for schedules without common rounds, in which a knot would have to precede itself.
     """
     knot = _knots(matches)
     order = _order(knot)
@@ -38,7 +37,7 @@ def _sender(message: Match) -> _Node:
 
 
 def _knots(matches: Sequence[Match]) -> dict[_Node, _Node]:
-    """Return the knot of each node. A knot is named after one of its nodes (disjoint sets, with path halving)."""
+    """Return the knot of each node. A knot is identified by one of its nodes (disjoint sets, with path halving)."""
     parent: dict[_Node, _Node] = {}
 
     def find(node: _Node) -> _Node:

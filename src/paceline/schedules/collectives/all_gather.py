@@ -2,7 +2,7 @@
 
 In each round a rank forwards the chunk that it received in the previous round.
 
-Cost, n bytes: (p - 1) a + n b (p - 1)/p, the least bytes possible.
+Cost, n bytes: (p - 1) a + n b (p - 1)/p, with the minimum number of bytes.
 Source: Thakur, Rabenseifner, Gropp 2005; Patarasuk and Yuan 2009.
 """
 

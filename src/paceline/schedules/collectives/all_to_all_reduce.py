@@ -34,7 +34,7 @@ def schedule(rank: int, size: int) -> Schedule:
     if size == 1:
         return Schedule(1, ())
     exchange: list[Step] = [Copy(_WHOLE, _slot(rank))]
-    # At distance d all ranks send to different ranks, so that no in port has two messages at a time.
+    # At distance d all ranks send to different ranks, so that no input port receives two messages at the same time.
     for distance in range(1, size):
         source = (rank - distance) % size
         exchange += [Send((rank + distance) % size, _WHOLE), Recv(source, _slot(source))]

@@ -1,6 +1,6 @@
 """Broadcast: every rank ends with the root's data.
 
-`tree` doubles the number of ranks that hold the data in each round. In `flat` the root sends to every rank itself.
+`tree` doubles the number of ranks that hold the data in each round. In `flat` the root sends directly to every rank.
 
 Cost, n bytes: tree ceil(lg p) (a + n b); flat a + (p - 1) n b, the root's out port being the bottleneck.
 Source: Thakur, Rabenseifner, Gropp, "Optimization of Collective Communication Operations in MPICH", 2005.
@@ -30,7 +30,8 @@ def tree(rank: int, size: int, root: int = 0) -> Schedule:
 
 
 def flat(rank: int, size: int, root: int = 0) -> Schedule:
-    """Flat broadcast: all sends are in one round, so that their latencies overlap and only the port serializes them."""
+    """Flat broadcast: all sends are in one round, so that their latencies overlap and only the port serializes
+    them."""
     check_group(rank, size, root)
     if rank != root:
         return Schedule(1, ((Recv(root, _WHOLE),),))

@@ -25,7 +25,7 @@ from paceline.schedules.collectives.steps import (
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """A goal of `COLLECTIVES` and an algorithm for it. Root and hosts are set if the algorithm takes them.
+    """A goal of `COLLECTIVES` and an algorithm for this goal. Root and hosts are set if the algorithm takes them.
 
     A schedule refers to chunks by number, so it is valid for chunks of any size: `bounds` may cut the data unevenly.
     """

@@ -65,7 +65,7 @@ class _Rounds:
     receiving: list[int]
     """Part in which each message is received."""
     awaited: list[int]
-    """Number of messages that each part has still to receive."""
+    """Number of messages that each part still has to receive."""
 
 
 def _rounds(messages: Messages, size: int) -> _Rounds:
@@ -96,7 +96,7 @@ def run_exact(
     for rank, part in enumerate(reached):
         if part < rounds.first[rank + 1]:
             place = Position(rank, part - rounds.first[rank], 0)
-            problem = "waits for ever: the schedules deadlock; validate() shows where"
+            problem = "never ends: the schedules deadlock; validate() shows where"
             raise ScheduleError(place, None, problem, "deadlock")
     out, into = ([each.free_s for each in resources] for resources in (senders, receivers))
     return np.array(finish, np.float64), np.array(out, np.float64), np.array(into, np.float64)
@@ -116,12 +116,13 @@ def _simulate(
     targets = messages.targets.tolist()
     end = [-math.inf] * len(sends)
     reached = [part - 1 for part in first[:-1]]
-    # At one instant wakes (0) come before arrivals (1), so that all sends of that instant have been issued.
+    # Among events at the same time, wakes (0) come before arrivals (1), so that all sends at that time have been
+    # issued.
     heap = [(time, 0, 0.0, rank, -1) for rank, time in enumerate(finish)]
     heapq.heapify(heap)
     while heap:
         now, is_arrival, _, rank, message = heapq.heappop(heap)
-        if is_arrival:  # the delivery is in the future, but its time is final
+        if is_arrival:  # the message is delivered later, but the time is already final
             rank, part = targets[message], receiving[message]
             delivered_s = receivers[rank].occupy(now, transfer_s[message]) + transfer_s[message]
             end[part] = max(end[part], delivered_s)

@@ -1,9 +1,9 @@
-"""All-reduce in two levels: inside each host over fast links, and between hosts over slow ones, once per byte.
+"""All-reduce in two levels: inside each host over fast links, and between hosts over slow links.
 
 G hosts of L ranks each: a ring reduce-scatter inside every host leaves shard i on local index i. The ranks of local
-index i all-reduce their shard around a ring over the hosts. A ring all-gather inside every host completes it. Hosts
-with unequal numbers of ranks do not form such a grid. There a tree inside the host reduces to its first rank, these
-leaders all-reduce around a ring, and a tree broadcasts the result inside the host.
+index i all-reduce their shard around a ring over the hosts. A ring all-gather inside every host completes it. If
+hosts have unequal numbers of ranks, a tree inside each host reduces to its first rank instead. These leaders
+all-reduce around a ring, and a tree broadcasts the result inside each host.
 
 Cost, n bytes: 2 n b_in (L - 1)/L + 2 (n/L) b_out (G - 1)/G + 2 (L - 1) a_in + 2 (G - 1) a_out.
 Source: Mikami et al., "Massively Distributed SGD: ImageNet/ResNet-50 Training in a Flash", 2018 (2D-torus

@@ -28,9 +28,10 @@ class Match(NamedTuple):
 
 
 Fault = Literal["unmatched", "peer", "deadlock", "chunks", "hazard", "unwritten", "sum", "order", "goal"]
-"""Kinds of faults: a message without its other end, a peer that cannot be, ranks that wait for each other, chunks that
-are not there or do not fit, two steps of a round that touch the same chunk, a read of what was never written, a sum of
-what must not be added, ranks that add in different orders, and data that is not what the goal demands."""
+"""Kinds of faults: a message without its other end, an invalid peer, ranks that wait for each other, chunks that do
+not exist or do not fit, two steps of a round that access the same chunk, a read of data that was never written,
+a sum of data that must not be added, ranks that add in different orders, and a result that differs from the
+goal."""
 
 
 class ScheduleError(PacelineError):

@@ -1,11 +1,10 @@
 """All-reduce of the whole vector around a ring, in two laps.
 
-The sum grows from rank 0 to rank p - 1, then goes round again as the result. Only one link is busy at a time. It exists
-for comparison with `ring`, which keeps all links busy.
+In the first lap the sum is built up from rank 0 to rank p - 1. In the second lap the result is passed on. Only one
+link is busy at a time. This algorithm exists for comparison with `ring`, which keeps all links busy.
 
 Cost, n bytes: 2 (p - 1) (a + n b); a rank sends at most 2n.
-Source: the textbook ring; what Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms", 2009,
-improve on.
+Source: the textbook ring, improved by Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms", 2009.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The schedule of a whole group as arrays, round by round, for the timer and the counter.
 
-A group plan has the messages of all ranks in one sequence of rounds. It does not describe what is combined with what:
-it is for time and traffic only. Rings of thousands of ranks are planned directly, because their per-rank schedules
-would have hundreds of millions of steps. Every other plan is made from per-rank schedules.
+A group plan has the messages of all ranks in one sequence of rounds. It does not describe how data is combined,
+because it is used for time and traffic only. Rings of thousands of ranks are planned directly, because their
+per-rank schedules would have hundreds of millions of steps. Every other plan is made from per-rank schedules.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Pairing:
-    """Senders and receivers of a round. Rounds with the same pairing share the object, so work on it is done once."""
+    """Senders and receivers of a round.
+
+    Rounds with the same pairing share one object, so that derived data is computed once.
+    """
 
     sources: Ints
     """Senders. The sends of one rank are in the order in which it issues them."""
@@ -70,7 +73,7 @@ def shifted_chunks(size: int, moves: Sequence[tuple[int, int]]) -> GroupPlan:
     """Return a plan with one round for each move (shift, offset): rank r sends chunk r + offset to r + shift."""
 
     def rounds() -> Iterator[GroupRound]:
-        # Twice around the ring: every rotation of the chunk numbers is then a view, without a copy.
+        # The chunk numbers, repeated twice. Every rotation of them is then a view of this array, without a copy.
         starts = np.tile(np.arange(size, dtype=np.int64), 2)
         stops = starts + 1
         for shift, offset in moves:
@@ -124,8 +127,8 @@ def side_by_side(plan: GroupPlan, members: Ints, *, width: int, offsets: Ints) -
 def plan_of_schedules(schedules: Sequence[Schedule]) -> GroupPlan:
     """Return the plan of per-rank schedules.
 
-    Two ranks may have the same exchange in rounds of different numbers. An empty round takes no time, so ranks are
-    delayed by empty rounds until every message is sent and received in the same round.
+    Two ranks may have the same exchange in rounds of different numbers. Empty rounds, which take no time, are
+    inserted until every message is sent and received in rounds of the same number.
     """
     matches = match(schedules)
     rounds = [_group_round(messages) for messages in waves(matches)]

@@ -4,8 +4,8 @@ Each round doubles the number of vectors that a rank has summed. Both partners c
 IEEE addition is commutative, so the bits are equal. If p is not a power of two, the ranks above the largest power first
 send their data to a lower rank, and receive the result at the end.
 
-Cost, n bytes, p = 2^k: lg p (a + n b); otherwise at least (2 + floor(lg p)) (a + n b), and more if a partner without a
-rank above it reaches an in port before the rank above does. For short messages.
+Cost, n bytes, p = 2^k: lg p (a + n b); otherwise at least (2 + floor(lg p)) (a + n b). It is more if messages wait
+for each other at an input port. For short messages.
 Source: Thakur, Rabenseifner, Gropp, "Optimization of Collective Communication Operations in MPICH", 2005.
 """
 

@@ -1,9 +1,9 @@
 """Reduce-scatter around a ring: rank r ends with the sum of chunk r over all ranks.
 
-Chunk c starts at rank c + 1. Each hop adds the data of one rank, until it is complete at rank c. So it is summed in the
-order c + 1, c + 2, …, c. The other chunks of a rank are undefined afterwards.
+Chunk c starts at rank c + 1. Each hop adds the data of one rank, until the sum is complete at rank c. So the order
+of the sum is c + 1, c + 2, …, c. The other chunks of a rank are undefined afterwards.
 
-Cost, n bytes: (p - 1) a + n b (p - 1)/p, the least bytes possible.
+Cost, n bytes: (p - 1) a + n b (p - 1)/p, with the minimum number of bytes.
 Source: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms", 2009.
 """
 

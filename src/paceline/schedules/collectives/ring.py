@@ -3,7 +3,7 @@
 Every link is busy in every round. Chunk c is summed once, in the order c + 1, c + 2, …, c, and then copied, so all
 ranks hold the same bits.
 
-Cost, n bytes: 2 (p - 1) a + 2 n b (p - 1)/p, the least bytes possible; 2 n (p - 1)/p sent by each rank.
+Cost, n bytes: 2 (p - 1) a + 2 n b (p - 1)/p, the minimum. Each rank sends 2 n (p - 1)/p bytes.
 Source: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009.
 """
 

@@ -1,11 +1,11 @@
 """The time at which each rank of a group ends a schedule.
 
-The link model is in `costs.transfers`. The simulated cluster uses the same code. A rank has one out port and one in
-port.
+The link model is in `costs.transfers`. The simulated cluster uses the same code. A rank has one output port and one
+input port.
 
-A Send is done when the out port has finished it; a Recv or Reduce when its message is delivered. Combining and copying
-take no time. The steps of a round are issued together, in their order. A rank's next round starts when all of them are
-done.
+A Send is done when the output port has finished it. A Recv or Reduce is done when its message is delivered.
+Combining and copying take no time. The steps of a round are issued together, in their order. A rank's next round
+starts when all of them are done.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from paceline.schedules.collectives.steps import Schedule
 from paceline.schedules.collectives.wavefront import OutOfOrder, run_wavefront
 
 _WIDE = 8
-"""Messages per round above which arrays are faster than single messages. Measured; affects speed only."""
+"""Minimum number of messages per round to time them as arrays, which is then faster. Affects only speed.
+Measured."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)

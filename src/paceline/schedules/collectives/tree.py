@@ -1,6 +1,6 @@
 """All-reduce over a binomial tree: reduce to the root, then broadcast the result down the same tree.
 
-Few messages in sequence, but each carries the whole vector: for short messages.
+It needs few messages in sequence, but each has the whole vector. So it is for short messages.
 
 Cost, n bytes: 2 ceil(lg p) (a + n b); the root sends n lg p.
 Source: Thakur, Rabenseifner, Gropp, "Optimization of Collective Communication Operations in MPICH", 2005.

@@ -1,8 +1,8 @@
 """Timing of a group plan round by round, all ranks at once, with a few array operations per round.
 
-This is exact if every in port handles its messages in the order of the rounds. If a message of a later round could
-overtake one of an earlier round, `OutOfOrder` is raised, and the caller must time message by message. Around a ring
-that cannot happen: each in port has one sender.
+This is exact if every input port handles its messages in the order of the rounds. If a message of a later round could
+overtake one of an earlier round, `OutOfOrder` is raised, and the caller must time message by message. This cannot
+happen around a ring, where each input port has one sender.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from paceline.schedules.collectives.plan import GroupPlan, Ints, Pairing
 
 
 class OutOfOrder(Exception):  # noqa: N818  (not an error: the caller uses another method)
-    """A message may reach an in port before one of an earlier round."""
+    """A message may reach an input port before a message of an earlier round."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -32,7 +32,7 @@ class _Links:
     turns_in: list[Ints]
     """The same for in ports, as indices into the messages sorted by target."""
     instant: bool
-    """Whether some message may take no time, if it is empty."""
+    """Whether some message may be empty and take no time."""
 
 
 class _Wavefront:
@@ -94,10 +94,11 @@ class _Wavefront:
         return start
 
     def _queue(self, links: _Links, arrival: Floats, start: Floats) -> Ints:
-        """Return the messages by target, and for each target in the order in which its in port handles them."""
+        """Return the messages sorted by target, and for each target in the order in which its input port handles
+        them."""
         if len(links.turns_in) == 1:
             return links.turns_in[0]
-        # An exchange that takes no time may have happened between two messages of the same instant.
+        # An exchange that takes no time may have occurred between two messages of the same time.
         if self.instant_seen:
             raise OutOfOrder
         return sort_arrivals(links.pairing.targets, arrival, start, links.pairing.sources)
@@ -121,8 +122,8 @@ def run_wavefront(
 ) -> tuple[Floats, Floats, Floats]:
     """Return the time at which each rank ends, and the times at which its ports are free.
 
-    Raise `OutOfOrder` if a message might overtake one of an earlier round. With `overtaking=False`, in ports follow the
-    order of the rounds instead, whatever arrives first.
+    Raise `OutOfOrder` if a message might overtake a message of an earlier round. With `overtaking=False`, input
+    ports serve messages in the order of the rounds instead, whatever their order of arrival.
     """
     front = _Wavefront(now, out_free, in_free, overtaking=overtaking)
     links: _Links | None = None

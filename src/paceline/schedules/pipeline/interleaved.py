@@ -1,8 +1,8 @@
 """Interleaved 1F1B: a rank has several chunks of the model, and a micro-batch passes through it once for each.
 
-A chunk is shorter than a stage, so a rank waits less at both ends. In return, each micro-batch is sent once more for
-each chunk. Micro-batches are in groups of about p. A group passes through a rank's first chunk, then its second, and so
-on.
+A chunk is shorter than a stage, so ranks wait less at the start and the end of a step. In return, each micro-batch
+is sent once for each chunk. Micro-batches are in groups of about p. A group passes through a rank's first chunk,
+then its second, and so on.
 
 Cost, p ranks, v chunks each: ratio of bubble to ideal time (p - 1)/(v m), if p divides m; v times the messages of 1F1B.
 Source: Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM", SC 2021
@@ -29,7 +29,8 @@ def actions(rank: int, stages: int, microbatches: int, chunks: int) -> Actions:
 
 
 def _groups(stages: int, microbatches: int) -> list[range]:
-    """Return the largest possible number of groups of at least p, nearly equal in size, larger ones first."""
+    """Return the sizes of the groups: as many groups of at least p as possible, nearly equal, the larger ones
+    first."""
     bounds = chunk_bounds(microbatches, max(1, microbatches // stages))
     return [range(a, b) for a, b in pairwise(bounds)]
 

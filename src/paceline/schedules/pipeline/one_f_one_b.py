@@ -1,6 +1,7 @@
-"""1F1B: a backward pass runs as soon as it can; then one forward and one backward pass alternate.
+"""1F1B: each backward pass runs as soon as possible. Then forward and backward passes alternate.
 
-It takes as long as GPipe, but a stage stores at most as many activations as there are stages from it to the end.
+It takes as long as GPipe, but a stage stores at most as many activations as there are stages from this stage to the
+last.
 
 Cost, p equal stages, m micro-batches: (m + p - 1)(F + B + W); min(m, p - i) activations at stage i, from 0.
 Source: Narayanan et al., "PipeDream", SOSP 2019 (arXiv 1806.03377), with one flush a batch (PipeDream-Flush,

@@ -1,4 +1,4 @@
-"""When each rank of a pipeline ends an order, with messages that take time.
+"""The time at which each rank of a pipeline ends an order, if messages take time.
 
 A rank starts an action when its previous action has ended and the message that it needs has been delivered. Sends are
 in the background. Messages between two ranks in one direction follow each other; see `costs.transfers` for the rule.
@@ -32,7 +32,7 @@ class StageCosts:
     """Backward pass for the inputs only, and for the weights only."""
     weights_s: Sequence[float]
     onward: Sequence[Message]
-    """Message from each stage to the next one. Gradients take the same."""
+    """Message from each stage to the next one. Gradients take the same time."""
 
     @property
     def by_phase(self) -> dict[Phase, Sequence[float]]:
@@ -45,7 +45,7 @@ class StageCosts:
 
 
 def pipeline_ends_s(order: Order, costs: StageCosts) -> list[float]:
-    """Return when each rank ends its last action."""
+    """Return the time at which each rank ends its last action."""
     ranks, last = len(order), len(costs.forward_s) - 1
     now, reached = [0.0] * ranks, [0] * ranks
     delivered: dict[tuple[bool, int, int], float] = {}
@@ -97,7 +97,7 @@ def _order(name: str, ranks: int, microbatches: int, chunks: int) -> Order:
 
 
 def steady_ends_s(name: str, microbatches: int, chunks: int, ranks: int, costs: StageCosts) -> list[float]:
-    """Return when each rank ends, for any number of micro-batches.
+    """Return the time at which each rank ends, for any number of micro-batches.
 
     Once two groups of `ranks` micro-batches in succession take the same time, all further groups do.
     """
@@ -122,9 +122,10 @@ class ActivationBytes:
     kept: float
     """Bytes stored from the forward pass until the weight gradients."""
     made: float = 0.0
-    """Bytes that the backward pass computes again. With split backward passes they are stored until the second part."""
+    """Bytes that the backward pass computes again. With split backward passes they are stored until the second
+    part."""
     rise: float = 0.0
-    """Most bytes of these at a time, if the backward pass is not split."""
+    """Maximum number of recomputed bytes in memory at a time, if the backward pass is not split."""
 
 
 def peak_activations(actions: Actions, stages: Sequence[ActivationBytes]) -> float:

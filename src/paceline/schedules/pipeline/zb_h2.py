@@ -1,4 +1,4 @@
-"""ZB-H2: twice as many initial forwards as ZB-H1, so that ranks hardly wait. It stores twice the activations.
+"""ZB-H2: twice as many initial forwards as ZB-H1, so that ranks rarely wait. It stores twice as many activations.
 
 Cost, p equal stages: m (F + B + W) + (p - 1)(F + B - 2W), if m is at least 2p - 1; 2p - 1 activations at every stage.
 Source: Qi et al., "Zero Bubble Pipeline Parallelism", ICLR 2024 (arXiv 2401.10241).

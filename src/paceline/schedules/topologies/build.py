@@ -81,7 +81,7 @@ def _build(spec: Any, peers: int | None, seed: int, weights: Any, allow_disconne
         graph = _graph(spec, peers, seed)
         _check_count(graph.peers, peers)
         rows, positions = _weighted(graph, weights), graph.positions
-    # Only edges with a weight: a matrix need not use all edges of its graph.
+    # Only edges with a weight, because a matrix may leave out edges of its graph.
     weighted = Graph(peers=rows[0].peers, steps=tuple(mixing.edges for mixing in rows))
     if not allow_disconnected:
         check_connected(weighted, _how_to_connect(name))

@@ -34,7 +34,7 @@ def check_settles(mixing: Mixing) -> None:
             "weights",
             "must converge: without weight on the diagonal, values may be swapped forever",
             f"a matrix that oscillates with period {period}",
-            f"give some peer a weight for its own value; {_ANYWAY}",
+            f"give at least one peer a weight for its own value; {_ANYWAY}",
         )
 
 

@@ -2,8 +2,10 @@
 
 ring                  the two adjacent peers; gap (4/3) sin^2(pi/n), n >= 4
 complete              all other peers; gap 1: one step averages exactly, as an all-reduce does
-exponential           the peers 1, 2, 4, … before it (directed), degree ceil(lg n); gap 2/(1 + ceil(lg n)) if n is even
-one-peer-exponential  one of these per step, in turn; lg n steps average exactly if n is a power of two, and nearly for
+exponential           the peers at distances 1, 2, 4, … before it (directed), degree ceil(lg n); gap 2/(1 + ceil(lg
+n)) if n is even
+one-peer-exponential  one of these distances per step, in turn; lg n steps average exactly if n is a power of two,
+and nearly for
                       any other n
 
 Sources: Assran, Loizou, Ballas, Rabbat, "Stochastic Gradient Push for Distributed Deep Learning", 2019; Ying, Yuan,

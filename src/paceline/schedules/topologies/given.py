@@ -1,8 +1,8 @@
 """Graphs supplied by the user: a networkx graph, or a text file of edges.
 
-A file has one edge per line: the numbers of two peers, from 0, separated by blanks. Anything after them, or after a #,
-is ignored. Edges in files are undirected. In a directed networkx graph, the edge (u, v) sends from u to v. An edge from
-a peer to itself only declares the peer.
+A file has one edge per line: the numbers of two peers, from 0, separated by blanks. Text after the numbers or after
+a # is ignored. Edges in files are undirected. In a directed networkx graph, the edge (u, v) sends from u to v. An
+edge from a peer to itself only declares the peer.
 """
 
 from __future__ import annotations

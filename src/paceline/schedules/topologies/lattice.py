@@ -5,8 +5,8 @@ grid       rows and columns; torus: the same with opposite sides connected
 hypercube  2^d peers, connected if their numbers differ in one bit; gap 2/(d + 1)
 
 By default a grid or torus has the number of rows that makes it closest to a square. The parameter `rows` overrides it.
-A prime number of peers is rejected, as it leaves one row. The torus of s x s peers has gap (4/5) sin^2(pi/s), s >= 4.
-If opposite sides are already adjacent (2 rows), they are connected once.
+A prime number of peers is rejected, because only one row would be possible. The torus of s x s peers has gap (4/5)
+sin^2(pi/s), s >= 4. If opposite sides are already adjacent (2 rows), they are connected once.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def hypercube(peers: int) -> Graph:
 def _numbered(name: str, peers: int, rows: int | None) -> Ints:
     """Return the peer numbers, in rows and columns."""
     if rows is not None and (rows < 1 or peers % rows):
-        remedy = "omit it for a shape close to a square"
+        remedy = "omit it for a nearly square shape"
         raise ConfigurationError(f"{name}:rows", f"must divide the peers, {peers}, evenly", rows, remedy)
     squarest = max(divisor for divisor in range(1, math.isqrt(peers) + 1) if peers % divisor == 0)
     if rows is None and squarest == 1 and peers > 3:

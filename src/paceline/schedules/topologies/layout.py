@@ -11,7 +11,9 @@ from paceline.schedules.topologies.circulant import circle
 from paceline.schedules.topologies.graph import Floats, Ints
 from paceline.schedules.topologies.topology import Topology
 
-_SPRING_PEERS = 400  # from 500 on, networkx needs scipy for a spring layout; we do not require scipy
+_SPRING_PEERS = (
+    400  # from 500 peers on, networkx needs scipy for a spring layout, and scipy is not a dependency
+)
 _LARGEST_RADIUS, _SMALLEST_RADIUS, _LARGEST_BEND = 17.0, 2.0, 64.0
 
 

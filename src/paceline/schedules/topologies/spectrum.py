@@ -7,9 +7,9 @@ asymptotic rate. (A user's matrix that is not normal may converge faster asympto
 the first periods, so the singular value is used.)
 
 If all peers are equivalent, a Fourier transform gives the spectrum. Other matrices are solved directly, or with
-thousands of peers by Lanczos iteration on their sparse rows. It needs no reorthogonalization: without it copies of
-eigenvalues appear, but they do not change the largest (Paige 1971). Source: Boyd, Ghosh, Prabhakar, Shah, "Randomized
-Gossip Algorithms", 2006.
+thousands of peers by Lanczos iteration on their sparse rows. The iteration needs no reorthogonalization. Without
+it, copies of eigenvalues appear, but the largest eigenvalue does not change (Paige 1971). Source: Boyd, Ghosh,
+Prabhakar, Shah, "Randomized Gossip Algorithms", 2006.
 """
 
 from __future__ import annotations
@@ -57,7 +57,10 @@ def steps_to_consensus(gap: float, factor: float = 1e-3, period: int = 1) -> flo
 
 
 def _circulant(weights: list[Floats]) -> float:
-    """Return rho of circulant matrices. They are normal; their eigenvalues are the first column's Fourier transform."""
+    """Return rho of circulant matrices.
+
+    They are normal; their eigenvalues are the first column's Fourier transform.
+    """
     moduli = np.prod([np.abs(np.fft.fft(step)) for step in weights], axis=0)
     return float(moduli[1:].max(initial=0))
 
@@ -82,7 +85,8 @@ def _by_iteration(topology: Topology) -> float:
         diagonal += [entry for entry, _ in more]
         beside += [entry for _, entry in more]
         norm = _norm(diagonal, beside)
-        rho = norm if symmetric else math.sqrt(norm)  # noise of 1e-16 becomes 1e-8 under the root
+        # The square root turns rounding noise of 1e-16 into 1e-8.
+        rho = norm if symmetric else math.sqrt(norm)
         if not more or abs(rho - before) <= 1e-6 * (1 - rho) + _ZERO_GAP / 10:
             return rho
         before = rho
@@ -99,7 +103,7 @@ def _is_symmetric(topology: Topology) -> bool:
 
 
 def _there_and_back(topology: Topology) -> Callable[[Floats], Floats]:
-    """Return the map by the product's transpose times the product. Its eigenvalues are the squared singular values."""
+    """Return a function that multiplies a vector by the product and then by its transpose."""
 
     def apply(values: Floats) -> Floats:
         for mixing in topology.rows:
@@ -121,7 +125,8 @@ def _lanczos(apply: Callable[[Floats], Floats], size: int) -> Iterator[tuple[flo
         image = apply(vector) - coupling * before
         own = float(vector @ image)
         image -= own * vector
-        image -= image.mean()  # last, because a rounding error in the mean would grow from step to step
+        # The last operation, because a rounding error in the mean would grow from step to step.
+        image -= image.mean()
         coupling = float(np.linalg.norm(image))
         yield own, coupling
         if coupling < 1e-12:
@@ -134,7 +139,7 @@ def _norm(diagonal: list[float], beside: list[float]) -> float:
     low, high = 0.0, 1.0
     squares = [0.0, *(entry * entry for entry in beside[:-1])]
     negated = [-entry for entry in diagonal]
-    for _ in range(54):  # enough halvings of 1 for the precision of a float
+    for _ in range(54):  # this number of halvings of 1 gives the precision of a float
         middle = (low + high) / 2
         if _is_below(diagonal, squares, middle) and _is_below(negated, squares, middle):
             high = middle
@@ -144,7 +149,10 @@ def _norm(diagonal: list[float], beside: list[float]) -> float:
 
 
 def _is_below(diagonal: list[float], squares: list[float], bound: float) -> bool:
-    """Return whether all eigenvalues are below `bound`. By Sylvester's law: if all pivots of T - bound are negative."""
+    """Return whether all eigenvalues are below `bound`.
+
+    By Sylvester's law this is so if all pivots of T - bound are negative.
+    """
     pivot = -1.0
     for entry, square in zip(diagonal, squares, strict=True):
         pivot = entry - bound - square / pivot

@@ -5,7 +5,7 @@ metropolis  Metropolis-Hastings: 1/(1 + the larger of the two degrees), and the 
             every peer must send to as many peers as it receives from; the weight is 1/(1 + the largest degree of all).
 uniform     1/(1 + degree) for itself and for each neighbour: doubly stochastic only if all degrees are equal.
 
-With both a peer keeps a share of its own value, so that values cannot oscillate.
+With both kinds a peer's own value has a weight above 0, so that values cannot oscillate.
 Source: Xiao and Boyd, "Fast linear iterations for distributed averaging", 2004.
 """
 

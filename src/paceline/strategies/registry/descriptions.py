@@ -16,7 +16,7 @@ IN_PIECES = ("layers", "pipeline", "tensor", "zero", "hybrid")
 FAMILIES: Mapping[str, tuple[str, ...]] = {
     "one worker": ("single",),
     "synchronous: same weights as one worker with the whole batch": SYNCHRONOUS,
-    "model-parallel or sharded: same weights as one worker, too": IN_PIECES,
+    "model-parallel or sharded: also the same weights as one worker": IN_PIECES,
     "parameter servers that do not wait for all workers": (
         "k-sync",
         "k-batch-sync",

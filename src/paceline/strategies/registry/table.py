@@ -90,9 +90,9 @@ ENTRY_POINTS = "paceline.strategies"
 def register(name: str, strategy_class: type[Any]) -> None:
     """Register a strategy in this process: `register("mine", Mine)` enables `pl.train(task, "mine:k=2")`.
 
-    The class must be a dataclass with a method `roles`. Its fields are the strategy's parameters. Registering the same
-    class again is allowed, for notebook cells that run twice. An installed package needs no call if it has an entry
-    point of the group `paceline.strategies`. A registered name has priority over an entry point.
+    The class must be a dataclass with a method `roles`. Its fields are the strategy's parameters. Registering the
+    same class again is allowed, because a notebook cell may run twice. An installed package needs no call if it has
+    an entry point of the group `paceline.strategies`. A registered name has priority over an entry point.
     """
     _add("name", name, "strategy_class", strategy_class)
 

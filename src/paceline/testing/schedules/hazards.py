@@ -18,7 +18,8 @@ class _Access(NamedTuple):
 
 
 def check_hazards(schedules: Sequence[Schedule]) -> None:
-    """Raise `ScheduleError` if in a round one step writes chunks that another, or the same, also reads or writes."""
+    """Raise `ScheduleError` if a step writes chunks that this or another step of the same round also reads or
+    writes."""
     for rank, schedule in enumerate(schedules):
         for number, steps in enumerate(schedule.rounds):
             _check_round(rank, number, steps, schedule)
@@ -31,7 +32,7 @@ def _check_round(rank: int, number: int, steps: Round, schedule: Schedule) -> No
             _check_exists(Position(rank, number, index), step, chunks, schedule)
             if chunks.start < chunks.stop:
                 accesses.append(_Access(chunks.buffer.value, chunks.start, chunks.stop, writes, index))
-    # Sorted by start, an access can only overlap with the one that has the largest end so far.
+    # Accesses are sorted by start, so it is enough to compare each with the access that has the largest end so far.
     reads: _Access | None = None
     writes_: _Access | None = None
     for access in sorted(accesses):

@@ -2,7 +2,7 @@
 
 A send waits for its receiver here (nothing is buffered). This is the strictest case: a schedule that completes here
 completes on any cluster. Four errors are found: a message without a sender or receiver, or with two different sizes; a
-round with a data race; a deadlock; and a result that differs from the goal, or that two ranks sum in different orders.
+round with a data race; a deadlock; and a result that differs from the goal, or that ranks sum in different orders.
 """
 
 from __future__ import annotations
@@ -110,7 +110,10 @@ class _Run:
                 self._raise_deadlock(rank)
 
     def _enter_next_round(self, rank: int) -> list[int]:
-        """Execute the possible steps of this rank's next round. Return the ranks that completed their round by this."""
+        """Execute the possible steps of this rank's next round.
+
+        Return the ranks that completed their round in this way.
+        """
         self.round[rank] += 1
         self.heard_before[rank] = self.heard[rank]
         if self.round[rank] == len(self.schedules[rank].rounds):
@@ -125,7 +128,10 @@ class _Run:
         return sorted(ended) if self.unfinished[rank] else [*sorted(ended), rank]
 
     def _try_to_meet(self, place: Position) -> int | None:
-        """Transfer the message of this step if the other end has reached it too. Return the other rank, else None."""
+        """Transfer the message of this step if the other rank has reached the message too.
+
+        Return that rank; None if it has not.
+        """
         other = self.other_end[place]
         if self.round[other.rank] != other.round:
             return None
@@ -173,7 +179,7 @@ class _Run:
         return known.add(own, other)
 
     def _raise_deadlock(self, rank: int) -> None:
-        """Follow the waits from rank to rank until a rank repeats: that is the cycle."""
+        """Return the cycle of waiting ranks: follow the waits from rank to rank until a rank repeats."""
         waits: dict[int, Position] = {}
         while rank not in waits:
             waits[rank] = Position(rank, self.round[rank], min(self.unfinished[rank]))

@@ -30,7 +30,7 @@ class LocalWork:
 
 
 class Client:
-    """One client. Between rounds it stores only its data and its number of local steps."""
+    """One client. Between rounds it stores only its data and the count of its local steps."""
 
     def __init__(self, ctx: Context, work: LocalWork, partition: Partition) -> None:
         self._ctx = ctx

@@ -1,18 +1,18 @@
 """A peer of AD-PSGD: it averages with one random neighbour after another while it computes gradients.
 
-An exchange is one offer and one answer. Peer i sends its parameters, a. Peer j has parameters b when the offer arrives.
-It moves by (a - b)/2 and answers with b. When the answer arrives, peer i moves by (b - a)/2. The two changes are
-opposite. So the sum over all peers stays the same, even if gradients or other exchanges changed i and j in between.
-There are no locks, and j answers immediately whatever it is doing. So peers cannot deadlock on any graph, odd rings
-included. The paper instead needs two kinds of peers, which exist on bipartite graphs only.
+An exchange is one offer and one answer. Peer i sends its parameters, a. Peer j has parameters b when the offer
+arrives. Peer j adds (a - b)/2 to its parameters and answers with b. When the answer arrives, peer i adds (b - a)/2.
+The two changes are opposite. So the sum over all peers stays the same, even if gradients or other exchanges changed
+i and j in between. There are no locks, and j answers immediately, even while it computes. So peers cannot deadlock on
+any graph, odd rings included. The paper instead needs two kinds of peers, which exist on bipartite graphs only.
 
 Two offers may cross: one from i to j and one from j to i. If both were answered, the two peers would swap their
-parameters instead of averaging them, and might repeat that in every step. So each takes the other's offer as the answer
-to its own: i moves by (b - a)/2 and j by (a - b)/2. Messages between two peers arrive in order, so both detect the
-crossing: an answer sent before an offer arrives before it.
+parameters instead of averaging them, and might repeat that in every step. So each peer treats the other's offer as
+the answer to its own: i adds (b - a)/2 and j adds (a - b)/2. Messages between two peers arrive in order, so both
+detect the crossing: if the other peer had answered before its own offer, the answer would have arrived first.
 
-A gradient is computed on a copy of the peer's parameters. The optimizer's step on that copy is added to the parameters
-that the peer has by then. A peer that has finished answers offers until all its neighbours have sent FAREWELL.
+A gradient is computed on a copy of the peer's parameters. The change of that copy by the optimizer is then added to
+the peer's current parameters. A peer that has finished answers offers until all its neighbours have sent FAREWELL.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _OFFER, _ANSWER, _FAREWELL = 1, 2, 3
 
 @dataclass(frozen=True, slots=True)
 class _Offer:
-    """An offer without an answer yet."""
+    """An offer that has not been answered yet."""
 
     to: int
     held: Tensor
@@ -154,7 +154,10 @@ class Pairwise:
     # Ending
 
     async def _part(self) -> None:
-        """Answer offers until no neighbour can make another. All updates are done, so late peers are left behind."""
+        """Answer offers until no neighbour can make another.
+
+        All updates are done, so the run ends without late peers.
+        """
         ctx = self._ctx
         neighbours = tuple(self._neighbours)
         for peer in neighbours:
@@ -170,8 +173,8 @@ class Pairwise:
             except PeerLost as loss:
                 self._go_on_without(peer, loss)
             except DeadlineError as late:
-                # It may be late because it waits for another peer, the culprit. Leave the culprit behind if it is a
-                # neighbour; otherwise one of its own neighbours does that.
+                # The late peer may itself wait for another peer. Drop that other peer if it is a neighbour;
+                # otherwise one of its own neighbours drops it.
                 culprit = peer if late.culprit is None else late.culprit
                 if culprit in self._neighbours:
                     self._go_on_without(culprit, late)

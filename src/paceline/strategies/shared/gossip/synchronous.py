@@ -1,7 +1,7 @@
 """A peer of D-PSGD: in every step it averages with all its neighbours of that step.
 
-The average is summed in the order of ranks. So its bits do not depend on the backend, on the order in which messages
-arrive, or on overlap.
+The average is summed in the order of ranks. Its bits therefore do not depend on the backend, on the order of arrival
+of messages, or on overlap.
 """
 
 from __future__ import annotations
@@ -85,14 +85,16 @@ class Synchronous:
         await self._combine(batch.step, *self._exchange(batch.step))
 
     def _gradient_of(self, batch: Batch) -> Awaitable[float]:
-        """Compute the gradient of a slice, weighted so that the mean over peers is the gradient of the whole batch."""
+        """Compute the gradient of a slice, weighted so that the mean over peers is the gradient of the whole batch.
+        Compute the gradient of a slice, weighted so that the mean over peers is the gradient of the whole batch."""
         return self._ctx.model.compute(batch, weight=batch.weight * len(self._ctx.workers))
 
     def _neighbourhood(self, step: int) -> _Neighbourhood:
         place = step % self._topology.period
         if place not in self._neighbourhoods:
             rank, peers = self._ctx.rank, len(self._ctx.workers)
-            # Each peer starts with the next higher rank, so that they do not all send to the same one at once.
+            # Each peer starts with the next higher rank, so that the peers do not all send to the same rank at the
+            # same time.
             targets = sorted(self._topology.sends_to(rank, step), key=lambda peer: (peer - rank) % peers)
             self._neighbourhoods[place] = _Neighbourhood(
                 self._topology.row(rank, step), self._topology.neighbours(rank, step), tuple(targets)
@@ -142,7 +144,10 @@ class Synchronous:
             return None
 
     def _weigh(self, step: int, here: dict[int, Tensor]) -> list[tuple[Tensor, float]]:
-        """Return the received parameters with their weights. Weights of missing peers are added to this peer's own."""
+        """Return the received parameters with their weights.
+
+        Weights of missing peers are added to this peer's own.
+        """
         row = self._neighbourhood(step).row
         missing = sum(weight for peer, weight in row if peer not in here)
         return [

@@ -1,7 +1,7 @@
 """The data axis of a mesh: ranks that hold the same segments and compute different samples.
 
-Each of them holds all state of its segments, or a shard of the optimizer state (ZeRO stage 1), or also shards of the
-gradients and parameters (stages 2 and 3).
+Each of them holds all state of its segments. With ZeRO, each holds only a shard of the optimizer state (stage 1), and
+also of the gradients (stage 2) and of the parameters (stage 3).
 """
 
 from __future__ import annotations
@@ -69,7 +69,8 @@ class SharedUpdates:
         self.shared_by = net
         self._shards = ctx.model.shards(net.size)
         self.own = self._shards[net.rank]
-        # The memory stays the same. The call declares that other ranks write to it, so that a moving average sees all.
+        # The memory stays the same. The call declares that other ranks write to it. A moving average then includes
+        # all shards.
         ctx.model.place(parameters=ctx.model.parameters)
 
     async def sum(self) -> None:
@@ -81,7 +82,8 @@ class SharedUpdates:
 
 
 class ShardedMeshUpdate:
-    """ZeRO stages 2 and 3: each rank holds a shard of every segment. Gradients are summed during the backward pass."""
+    """ZeRO stages 2 and 3: each rank holds a shard of every segment. Gradients are summed during the backward pass.
+    ZeRO stages 2 and 3: each rank holds a shard of every segment. Gradients are summed during the backward pass."""
 
     def __init__(self, ctx: Context, net: Net, exchange: Exchange) -> None:
         self._model = ctx.model

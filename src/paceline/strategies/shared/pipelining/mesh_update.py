@@ -37,7 +37,7 @@ class MeshUpdate:
         """Find the parameters to reduce.
 
         `tensor` is the tensor group that sums the gradients of parameters used on sequence shards. None if they are
-        summed already.
+        already summed.
         """
         self._data = data
         self._tensor = tensor
@@ -100,7 +100,7 @@ class MeshUpdate:
         await self._data.apply(self._norm)
 
     async def _norm(self) -> float:
-        """Return the global gradient norm. Each rank adds its own part, and each parameter counts once."""
+        """Return the global gradient norm. Each rank contributes its own part, and each parameter counts once."""
         own = self._data.own
         square = square_of(self._model.gradient[own])
         for name in self._foreign:

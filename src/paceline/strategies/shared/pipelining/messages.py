@@ -16,7 +16,7 @@ def outputs_out(
 ) -> Iterator[Awaitable[None]]:
     """Yield the sends of a stage's outputs to the rank of the next stage."""
     tensors = [*crossing.tensors, *([] if crossing.chance is None else [crossing.chance])]
-    assert len(tensors) < 2**6, "a cut so wide is never chosen"
+    assert len(tensors) < 2**6, "a cut with that many tensors is never chosen"
     wanted = sum(is_wanted << number for number, is_wanted in enumerate(crossing.wanted))
     header = (float(len(crossing.tensors)), float(wanted), float(crossing.chance is not None))
     for number, tensor in enumerate(tensors):

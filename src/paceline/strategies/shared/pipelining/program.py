@@ -26,7 +26,8 @@ class Plan:
     """How a model and its batches are divided among ranks."""
 
     stages: int | None = None
-    """Number of stages. None for one per worker, or per layer if the model has fewer; some workers then hold none."""
+    """Number of stages. None for one per worker, or one per layer if there are fewer layers than workers. Some
+    workers then hold no stage."""
     data: int = 1
     tensor: int = 1
     sequence: bool = False
@@ -92,7 +93,9 @@ class _Rank:
         held = held_segments(segments, self._net.size)
         self._segments, data = self._hold(held[self._net.rank])
         self._stage = Stage(ctx, self._net, plan.chunks, self._segments)
-        once = self._tensor if plan.zero < 2 else None  # with ZeRO 2 and 3 they are summed by segment
+        once = (
+            self._tensor if plan.zero < 2 else None
+        )  # with ZeRO stages 2 and 3 gradients are summed by segment
         self._update = MeshUpdate(ctx, row, self._net, segments, held, data, once)
 
     def _hold(self, own: Sequence[int]) -> tuple[Segments, DataAxis]:
@@ -166,7 +169,7 @@ def _whole(batch: Batch) -> Batch:
 
 
 def _part(whole: Batch, number: int, parts: int) -> Batch:
-    """Return slice `number` of `parts` nearly equal slices of the global batch, as workers have them."""
+    """Return slice `number` of `parts` nearly equal slices of the global batch, like the slices of workers."""
     size, longer = divmod(whole.total, parts)
     start = number * size + min(number, longer)
     return Batch(whole.step, start, size + (number < longer), whole.total, whole.whole, whole.update)

@@ -51,7 +51,7 @@ class Stage:
         """Compute the gradient of a batch for the segments of this rank, in the given order.
 
         `widest` is the sample count of the largest batch among ranks that share segments. These ranks make the same
-        passes together, including those of micro-batches that are empty here.
+        passes together, including passes of micro-batches that are empty on this rank.
         """
         with self._stages.batch(batch, microbatches, widest=widest) as micros:
             for action in ORDERS[order](self._net.rank, self._net.size, len(micros), self._chunks):

@@ -37,7 +37,8 @@ class ZeroStage(Segments):
         self._wanted: dict[tuple[int, int], tuple[bool, ...]] = {}
         """Which inputs of a segment need a gradient, by segment and micro-batch."""
         self._partial: dict[int, list[str]] = {}
-        """Parameters with gradients that the tensor group sums before the data axis does, by their first segment.
+        """Parameters with gradients that are summed over the tensor group first, then over the data axis. By first
+        segment.
 
         The gradient of the first segment is exchanged last, when all other segments have added to it.
         """

@@ -13,7 +13,7 @@ PARAMETERS = 2  # a server's shard, to a worker: version, and whether to continu
 ORDER = 3  # the gradients of an update, from the first server to the others
 SHARD = 4  # another server's shard, to the first server, when the run inspects the model
 BUFFER = 5  # the first worker's BatchNorm statistics and the like, to the first server
-RECEIPT = 6  # without content, from the first server to a worker: it has read the worker's gradient
+RECEIPT = 6  # empty message from the first server to a worker: the server has read the worker's gradient
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,7 +27,8 @@ class Policy:
     waits: bool = True
     """Whether a worker that has pushed waits for the update before it continues."""
     slack: int | None = None
-    """How many gradients a worker may be ahead of the slowest when it starts another; None if unlimited."""
+    """Number of gradients that a worker may be ahead of the slowest worker when it starts the next; None if
+    unlimited."""
     keeps: bool = True
     """Whether a worker keeps the parameters in memory while it waits for the next ones."""
 
@@ -40,7 +41,7 @@ class Policy:
         """Return whether the first server confirms each gradient.
 
         A worker that neither waits for parameters nor for a receipt could push gradients faster than a link carries
-        them. They would all be outdated when they arrive, and updates would take longer and longer.
+        them. All gradients would then be outdated when they arrive, and the time between updates would grow.
         """
         return self.cancels and not self.waits
 

@@ -43,7 +43,7 @@ class Server:
         number, shards = servers.index(ctx.rank), ctx.model.shards(len(servers))
         self.shard = shards[number]
         ctx.model.place(parameters="lent")
-        # Created once: in a simulation, creating a view takes longer than most of an update.
+        # Created once: in a simulation, creating a view takes most of the time of an update.
         self._parameters = cut(ctx.model.parameters, shards)[number]
         self._gradient = cut(ctx.model.gradient, shards)[number]
         self._length = self.shard.stop - self.shard.start
@@ -53,7 +53,7 @@ class Server:
         self._adds_up = policy.takes_all(len(ctx.workers))
         # Each gradient is one update, so it can be received straight into the gradient buffer.
         self._sums_nothing = policy.k == 1 and ctx.rank == servers[0]
-        # The buffer then already contains the mean of the update.
+        # The gradient buffer then already contains the mean gradient of the update.
         self._weighs = not self._adds_up and (staleness_aware or not self._sums_nothing)
         self._spare: list[Tensor] = []  # memory of gradients that have been summed, for reuse
         self._farewells: set[int] = set()
@@ -81,7 +81,7 @@ class Server:
         return Push(source, step, version, loss, gradient, batch)  # type: ignore[arg-type]
 
     def next_message(self, count: int = 0) -> Awaitable[Message]:
-        """Receive the next push. `count` gradients of the same update have arrived already."""
+        """Receive the next push. `count` gradients of the same update have already arrived."""
         if not self._adds_up:
             return self.net.recv(ANY, self._landing(), tag=PUSH)
         combine: Combine = "sum" if count else "copy"
@@ -105,15 +105,19 @@ class Server:
         return gradient_norm(self.net.split(self.servers), self._gradient)
 
     def hand_out(self, workers: Sequence[int], version: int, *, ends: bool = False) -> None:
-        """Start sending the shard to workers, without waiting. The next update copies what is not sent by then."""
+        """Start sending the shard to workers, without waiting.
+
+        The next update first copies parameters that are not sent yet.
+        """
         start, send, shard, header = self.ctx.start, self.net.send, self._parameters, (version, not ends)
         for worker in workers:
             start(send(worker, shard, tag=PARAMETERS, header=header))
 
     async def wait_for_farewells(self, workers: Sequence[int]) -> None:
-        """Receive farewells from all workers, and drop what they pushed before they received STOP.
+        """Receive farewells from all workers, and drop gradients that they pushed before they received STOP.
 
-        All updates are done. A worker that sends no farewell in time is left behind, so that the model is not lost.
+        All updates are done. The run ends without a worker that sends no farewell in time, so that the model is not
+        lost.
         """
         while not self._farewells.issuperset(workers):
             try:
@@ -138,7 +142,7 @@ class Server:
         return self._spare.pop() if self._spare else spare_like(self._gradient)
 
     def _weighted(self, pushes: Sequence[Push]) -> Iterator[tuple[Tensor, float]]:
-        """Yield each gradient with its weight. A generator, so that simulations without values skip the work."""
+        """Yield each gradient with its weight. This is a generator, so simulations without values skip the work."""
         samples = max(1, sum(push.batch.count for push in pushes))
         for push in pushes:
             yield push.gradient, self._damping(push) * push.batch.count / samples
@@ -200,7 +204,9 @@ class Coordinator(Server):
                 continue
             self._gradients[push.worker] += 1
             if policy.cancels and push.version < self.version:
-                self.discard(push)  # it was pushed before its worker received the update that cancelled it
+                self.discard(
+                    push
+                )  # the worker pushed this gradient before it received the update that cancels it
                 continue
             pushes.append(push)
             if not policy.waits and not policy.cancels and len(pushes) < policy.k:

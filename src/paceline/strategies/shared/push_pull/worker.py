@@ -46,7 +46,7 @@ class Worker:
             await self._ctx.net.send(server, self._ctx.model.gradient[:0], tag=PUSH)
 
     async def _compute_and_pull(self) -> None:
-        # Nothing is computed when parameters arrive, so they can be overwritten in place.
+        # This worker computes nothing while parameters arrive, so they can be overwritten in place.
         ctx, keeps = self._ctx, self._policy.keeps
         places = self._doors(cut(ctx.model.parameters, self._shards))
         async for batch in ctx.batches(endless=True):
@@ -90,7 +90,8 @@ class Worker:
                 news = self._listen(doors)
 
     async def _push_unless(self, news: Handle[Message], batch: Batch, loss: float) -> None:
-        """Push a gradient once the first server has read the last one, unless new parameters arrive before that."""
+        """Push a gradient as soon as the first server has read the previous one, unless new parameters arrive
+        first."""
         if self._receipt is not None:
             await self._ctx.first([news, self._receipt])
             if news.done:

@@ -1,7 +1,7 @@
 """Which units ranks exchange next. A collective needs all ranks, in the same order.
 
-Ranks whose control flow depends on the data may need different units, or the same ones in another order. How they agree
-depends on what an exchange waits for.
+Ranks whose control flow depends on the data may need different units, or the same ones in another order. Ranks agree
+in one of several ways, depending on which ranks an exchange waits for.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class Agreement(Protocol):
     """Agreement of ranks on their next exchanges."""
 
     async def on(self, completed: Sequence[int], wanted: Sequence[int], *, ends: bool) -> Exchanges:
-        """Propose units to reduce-scatter and to gather. Return what is exchanged now.
+        """Propose units to reduce-scatter and to gather. Return the next exchanges of all ranks.
 
-        A completed unit is proposed once. It may be exchanged later. With `ends`, this rank has computed its
+        Propose each completed unit once. Its exchange may be delayed. `ends` means that this rank has computed its
         micro-batch.
         """
         ...
@@ -42,7 +42,8 @@ class InStep:
 
 
 class InOrder:
-    """For shared memory: a gather waits for no other rank. Gradients are reduced in one order, the last unit first."""
+    """For shared memory: a gather waits for no other rank. Gradients are reduced in one order, the last unit first.
+    For shared memory: a gather waits for no other rank. Gradients are reduced in one order, the last unit first."""
 
     def __init__(self, units: Sequence[int]) -> None:
         self._order = list(reversed(units))
@@ -62,7 +63,7 @@ class InOrder:
 
 
 class ByVote:
-    """For messages: ranks sum their votes. All take part in a gather that one of them needs.
+    """For messages: ranks sum their votes. All ranks take part in a gather that any rank needs.
 
     A gradient is reduced when it is complete on all ranks. Source: Sergeev, Del Balso, "Horovod: fast and easy
     distributed deep learning in TensorFlow", 2018.

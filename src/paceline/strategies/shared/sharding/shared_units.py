@@ -1,4 +1,4 @@
-"""A model sharded among all ranks, in units: a rank has the parameters of a unit only while it computes with them."""
+"""A model sharded among all ranks, in units: a rank has all parameters of a unit only during its computation."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from paceline.strategies.shared.sharding.agreement import agreement_on
 from paceline.strategies.shared.sharding.exchange import Exchange
 
 _FEW = 5
-"""With fewer segments, a third unit in memory would be a large part of the model.
-
-Backward passes then do not overlap with exchanges.
+"""Minimum number of segments for exchanges that overlap with backward passes. With fewer segments, a third unit in
+memory would be a large part of the model.
 """
 
 
@@ -19,8 +18,8 @@ class SharedUnits:
     """Computes batches, and exchanges units between two computations and beside them.
 
     During a computation, the gradient of the previous one is reduced, and then the parameters of the next one are
-    gathered. These two run one after the other, so that a rank has three units in memory at a time, gradients and
-    parameters together, and not four.
+    gathered. These two exchanges run one after the other, so that a rank has at most three units (gradients or
+    parameters) in memory at a time.
     """
 
     def __init__(
@@ -51,13 +50,13 @@ class SharedUnits:
                 self._free_all_but([*event.needed, *event.following])
                 await self._end_beside()
                 if event.is_last:
-                    self._free_all_but(())  # what was prefetched in vain
+                    self._free_all_but(())  # free units that were prefetched but not used
                     await self._finish(event)
                 else:
                     await self._prepare(event)
 
     async def _prepare(self, event: UnitEvent) -> None:
-        """Gather what the next computation needs, and start the exchanges that overlap with it."""
+        """Gather the units of the next computation, and start the exchanges that overlap with it."""
         completed, following = event.completed, event.following
         if self._is_tight and event.is_backward:
             await self._exchange_in_turn(completed, ())
@@ -93,7 +92,7 @@ class SharedUnits:
         for unit in exchanges.gathered:
             stays = unit in self._here or unit in wanted
             await self._gather(unit)
-            if not stays:  # another rank needs it
+            if not stays:  # another rank needs this unit
                 self._free(unit)
         return exchanges.are_last
 

@@ -32,8 +32,8 @@ async def share_by_messages(ctx: Context) -> None:
     """Train with messages: the owner of a shard reduces its gradient, updates it and sends it to all ranks."""
     net, model = ctx.net, ctx.model
     shards = model.shards(net.size)
-    # The memory stays the same. The call declares that other ranks write to it, so that a moving average sees all of
-    # it.
+    # The memory stays the same. The call declares that other ranks write to it. A moving average then includes all
+    # shards.
     model.place(parameters=model.parameters)
     async for batch in ctx.batches():
         await follow_buffers(ctx)
