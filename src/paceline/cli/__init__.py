@@ -12,6 +12,7 @@ from paceline.cli import (
     export,
     new,
     partition,
+    plan,
     report,
     run,
     runs,
@@ -35,6 +36,7 @@ app.command("check")(check.check)
 app.command("train", cls=CommandWithRay)(train.train)
 app.command("run", context_settings={"allow_interspersed_args": False})(run.run)
 app.command("compare", cls=CommandWithRay)(compare.compare)
+app.command("plan")(plan.plan)
 app.command("report")(report.report)
 app.command("runs")(runs.runs)
 app.command("export")(export.export)

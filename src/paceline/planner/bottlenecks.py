@@ -57,13 +57,13 @@ def bottlenecks(
 def _without(task: Task, entry: Entry, cluster: PlannedCluster) -> Iterator[tuple[str, float]]:
     """Yield each resource, and the seconds of a batch without its limit."""
     given = dataclasses.replace(task, recompute=entry.recompute)
-    batch = entry.batch_seconds / entry.prediction.step_seconds * entry.prediction.batch_size
+    steps = entry.batch_seconds / entry.prediction.step_seconds
     for name, changed in _unlimited(cluster.simulated, entry.workers):
         try:
             found = estimated(given, parse(entry.strategy), changed)
         except PacelineError:
             continue
-        yield name, batch / found.samples_per_second
+        yield name, steps * found.step_seconds
 
 
 def _unlimited(cluster: Simulated, workers: int) -> Iterator[tuple[str, Simulated]]:

@@ -62,7 +62,7 @@ class Entry:
             workers=choice.workers,
             recompute=choice.recompute,
             prediction=prediction,
-            batch_seconds=estimator.batch_seconds(prediction),
+            batch_seconds=estimator.batch_seconds(choice, prediction),
             hosts=hosts,
             price_per_second=None if price is None else price * hosts / 3600,
         )

@@ -20,9 +20,9 @@ from paceline.strategies.shared.pipelining.program import SegmentedStrategy
 from paceline.task.task import Task
 from paceline.training import roles_of, train
 
-_ROUNDS = 80
+_ROUNDS = 40
 """Global batches in an event simulation. A multiple of the periods that are tried."""
-_ROUNDS_OF_STAGES = 8
+_ROUNDS_OF_STAGES = 4
 _MOST_SIMULATED = 64
 """Ranks of an event simulation."""
 
@@ -49,13 +49,9 @@ class Estimator:
             again: dataclasses.replace(task, recompute=again) for again in (False, True)
         }
 
-    def batch_seconds(self, prediction: Prediction) -> float:
+    def batch_seconds(self, choice: Choice, prediction: Prediction) -> float:
         """Return the seconds in which as many samples are processed as in one batch of the task."""
-        return self._batch_size / prediction.samples_per_second
-
-    @property
-    def _batch_size(self) -> int:
-        return facts_of(self._tasks[False]).batches.batch_size
+        return prediction.step_seconds / batches_per_update(parse(choice.strategy), choice.workers)
 
     def prediction(self, choice: Choice) -> Prediction | PacelineError:
         """Return the prediction, or the reason that there is none."""
@@ -74,6 +70,11 @@ class Estimator:
         if self._memory_bytes is not None:
             found = dataclasses.replace(found, device_bytes=self._memory_bytes)
         return found
+
+
+def batches_per_update(strategy: Strategy, workers: int) -> float:
+    """Return the global batches in an update."""
+    return strategy.batches_per_update(workers) if isinstance(strategy, PartialBatches) else 1.0
 
 
 def estimated(task: Task, strategy: Strategy, cluster: Simulated) -> Prediction:
@@ -95,11 +96,9 @@ def simulated(task: Task, strategy: Strategy, cluster: Simulated) -> Prediction:
         raise ConfigurationError("workers", bound, len(roles), "use fewer workers")
     is_cut = isinstance(strategy, SegmentedStrategy)
     rounds = _ROUNDS_OF_STAGES if is_cut or cluster.measures else _ROUNDS
-    workers = sum(role != "server" for role in roles)
-    share = strategy.batches_per_update(workers) if isinstance(strategy, PartialBatches) else 1.0
+    share = batches_per_update(strategy, sum(role != "server" for role in roles))
     without_target = dataclasses.replace(task, target=None, metric=None, test=None)
     run = train(without_target, strategy, cluster, steps=math.ceil(rounds / share))
-    samples = run.history[-1].samples / run.steps if run.history else 0
     summary = run.trace.summary()
     shares = {part: summary.share(part) for part in ("compute", "communicate", "update")}
     idle = max(0.0, 1 - sum(shares.values()))
@@ -117,6 +116,6 @@ def simulated(task: Task, strategy: Strategy, cluster: Simulated) -> Prediction:
         ),
         memory_bytes=max((rank.get("total", 0) for rank in run.memory), default=0),
         device_bytes=None if device is None or isinstance(device, str) else device.memory_bytes,
-        batch_size=max(1, round(samples)) if samples else facts.batches.batch_size,
+        batch_size=facts.batches.batch_size,
         tokens_per_sample=facts.tokens_per_sample,
     )

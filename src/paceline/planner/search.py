@@ -17,13 +17,17 @@ from paceline.planner.entry import Entry
 from paceline.planner.estimate import Choice, Estimator
 from paceline.planner.sizing import PlannedCluster
 from paceline.strategies import describe, parse
-from paceline.strategies.registry.search_space import Scope, neighbours, starts, unsuited
+from paceline.strategies.registry.search_space import Scope, allows, neighbours, starts, unsuited
 
-MOST = 600
+MOST = 400
 """Predictions of a plan."""
-_BEAM = 2
-_TURNS = 4
-_LEADERS = 4
+_BEAM = 1
+_TURNS = 3
+_HOPELESS = 1.15
+"""A start with this many times the best value so far is not changed further."""
+_HOPELESS_BYTES = 3.0
+"""The same for a start that needs this many times the memory."""
+_LEADERS = 3
 """Strategies whose best configuration is tried with fewer workers."""
 
 
@@ -115,12 +119,26 @@ class Search:
         return [*fitting[:_BEAM], *others[: _BEAM if len(fitting) < _BEAM else 1]]
 
     def _improve(self, start: Entry) -> None:
+        if self._is_hopeless(start):
+            return
         best = start
         for _ in range(_TURNS):
             better = min(self._around(best), key=self._order, default=best)
             if self._order(better) >= self._order(best):
                 return
             best = better
+
+    def _is_hopeless(self, start: Entry) -> bool:
+        """Return whether changes of one parameter at a time will hardly make an entry the best."""
+        if not start.prediction.fits:
+            limit = start.prediction.device_bytes or 0
+            return start.misses_bytes > (_HOPELESS_BYTES - 1) * limit
+        return self.key(start) > _HOPELESS * self._least(start.equals_single)
+
+    def _least(self, equals_single: bool) -> float:
+        """Return the smallest key so far of entries that can be compared with each other."""
+        known = (each for each in self.found.values() if each.equals_single == equals_single)
+        return min((self.key(each) for each in known if each.prediction.fits), default=float("inf"))
 
     def _around(self, entry: Entry) -> list[Entry]:
         """Predict all configurations that differ in one parameter."""
@@ -163,16 +181,9 @@ class Search:
     def _scale_down(self, best: Entry, workers: int) -> None:
         scope = self._scope(workers)
         strategy = parse(best.strategy)
-        tried = [strategy, *neighbours(strategy, scope)]
-        entries = []
-        for each in self._within(tried, workers):
-            try:
-                each.roles(workers)
-            except ConfigurationError:
-                continue
-            found = self._entry(each, workers, best.recompute)
-            if isinstance(found, Entry):
-                entries.append(found)
+        tried = [strategy] if allows(strategy, workers) else neighbours(strategy, scope)
+        found = [self._entry(each, workers, best.recompute) for each in self._within(tried, workers)]
+        entries = [each for each in found if isinstance(each, Entry)]
         if entries:
             self._improve(min(entries, key=self._order))
 

@@ -32,7 +32,7 @@ def starts(name: str, scope: Scope) -> list[Strategy]:
             changed = (
                 _replaced(each, field, value) for each in found for value in tried.leading(scope, each)
             )
-            found = [each for each in changed if each is not None and _allows(each, scope.workers)] or found
+            found = [each for each in changed if each is not None and allows(each, scope.workers)] or found
     return found
 
 
@@ -41,7 +41,7 @@ def neighbours(strategy: Strategy, scope: Scope) -> Iterator[Strategy]:
     for field, tried in _declared(type(strategy)):
         for value in tried.values(scope, strategy):
             changed = _replaced(strategy, field, value)
-            if changed is not None and changed != strategy and _allows(changed, scope.workers):
+            if changed is not None and changed != strategy and allows(changed, scope.workers):
                 yield changed
 
 
@@ -61,7 +61,8 @@ def _replaced(strategy: Any, field: str, value: object) -> Strategy | None:
     return changed
 
 
-def _allows(strategy: Strategy, workers: int) -> bool:
+def allows(strategy: Strategy, workers: int) -> bool:
+    """Return whether the strategy supports this number of workers."""
     try:
         strategy.roles(workers)
     except ConfigurationError:
