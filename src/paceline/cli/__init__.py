@@ -6,6 +6,7 @@ import typer
 
 from paceline.cli import (
     bench,
+    calibrate,
     check,
     compare,
     cut,
@@ -40,6 +41,7 @@ app.command("plan")(plan.plan)
 app.command("report")(report.report)
 app.command("runs")(runs.runs)
 app.command("export")(export.export)
+app.command("calibrate")(calibrate.calibrate)
 app.command("strategies")(strategies.strategies)
 app.command("bench")(bench.bench)
 app.command("topology")(topology.topology)

@@ -157,7 +157,7 @@ def _planned(
     with _shown(quiet) as show:
         found = pl.plan(task, _cluster(cluster, hosts), progress=show, **words)
         if check:
-            found.check(progress=None if show is None else lambda name: show(name))
+            found.check(progress=show)
     return found
 
 

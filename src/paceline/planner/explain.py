@@ -96,6 +96,8 @@ def _not_tried(plan: Plan) -> str:
         text += f"; {plan.skipped} slower ones were not simulated to the target"
     if plan.was_cut:
         text += "; the search ended at its limit"
+    if plan.cluster.note:
+        text += f"; {plan.cluster.note}"
     return f"{text}."
 
 

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import math
 import os
 from collections.abc import Callable, Sequence
 
 from paceline.clusters.base.checks import check_progress
 from paceline.clusters.base.job import Cluster
+from paceline.clusters.local.local import Local
+from paceline.costs.calibration import Calibration
 from paceline.costs.description import ClusterDescription
 from paceline.costs.units import check_positive, parse_bytes
 from paceline.data.batches import GlobalBatches
 from paceline.data.samples import Samples
 from paceline.errors import ConfigurationError, UnknownNameError
+from paceline.planner.calibrate import calibrate
 from paceline.planner.entry import Entry
 from paceline.planner.estimate import Estimator
 from paceline.planner.nothing_fits import nothing_fits
@@ -25,6 +29,9 @@ from paceline.run_length import DEFAULT_EPOCHS
 from paceline.strategies import STRATEGIES, find
 from paceline.task.task import Task
 
+_log = logging.getLogger("paceline")
+
+_CALIBRATION_S = 20.0
 GOALS = ("time to target", "step", "cost", "memory")
 
 
@@ -40,6 +47,7 @@ def plan(
     epochs: float = DEFAULT_EPOCHS,
     seed: int = 0,
     most: int = MOST,
+    calibration: Calibration | None = None,
     progress: Watch | None = None,
 ) -> Plan:
     """Find the strategy, its parameters and the number of workers that suit a task on a cluster best.
@@ -55,13 +63,18 @@ def plan(
     - `price_per_hour`: price of a host. None for that of the description.
     - `epochs`: passes over the data after which a simulation gives up the target.
     - `most`: largest number of predictions.
+    - `calibration`: the costs of this machine (`pl.calibrate`), for `pl.Local`. None to calibrate it first, which takes
+      20 seconds.
 
     Every configuration is predicted (`pl.predict`), or simulated briefly where that is not possible. Configurations
     that do not fit into memory are left out of the ranking. Without a time to the target, only strategies with the
     steps of `single` are ranked: others use their samples less well, and by how much is not known.
     """
-    where = _checked_cluster(cluster, price_per_hour)
-    chosen = _checked_goal(task, goal, where)
+    chosen = _checked_goal(task, goal)
+    where = _checked_cluster(task, cluster, price_per_hour, calibration, progress)
+    if chosen == "cost" and where.price_per_hour is None:
+        remedy = "write it into the description of the cluster, or give price_per_hour=32.77"
+        raise ConfigurationError("price_per_hour", 'must be given with goal="cost"', None, remedy)
     limit = None if memory is None else _memory_limit(memory, where)
     if not isinstance(most, int) or most < 1:
         raise ConfigurationError("most", "must be a whole number of at least 1", most)
@@ -105,15 +118,32 @@ def plan(
     )
 
 
-def _checked_cluster(cluster: object, price_per_hour: float | None) -> PlannedCluster:
-    where = PlannedCluster.of(cluster)
+def _checked_cluster(
+    task: Task,
+    cluster: object,
+    price_per_hour: float | None,
+    calibration: Calibration | None,
+    progress: Watch | None,
+) -> PlannedCluster:
+    def calibrated(local: Local) -> Calibration:
+        if calibration is not None:
+            return calibration
+        _log.warning("this machine is calibrated first, for about %d s; see pl.calibrate", _CALIBRATION_S)
+
+        def tell(name: str) -> None:
+            if progress is not None:
+                progress(SearchProgress(0, MOST, f"calibrating: {name}"))
+
+        return calibrate(local, task, seconds=_CALIBRATION_S, progress=tell)
+
+    where = PlannedCluster.of(cluster, calibrated)
     if price_per_hour is None:
         return where
     check_positive(price_per_hour, "price_per_hour", "write 32.77, the price of one host")
     return dataclasses.replace(where, price_per_hour=price_per_hour)
 
 
-def _checked_goal(task: object, goal: str | None, cluster: PlannedCluster) -> str:
+def _checked_goal(task: object, goal: str | None) -> str:
     if not isinstance(task, Task):
         raise ConfigurationError("task", "must be a pl.Task", task, "see pl.load_task for tasks in files")
     if goal is None:
@@ -122,9 +152,6 @@ def _checked_goal(task: object, goal: str | None, cluster: PlannedCluster) -> st
         raise UnknownNameError("goal", str(goal), GOALS)
     if goal == "time to target":
         check_target(task)
-    if goal == "cost" and cluster.price_per_hour is None:
-        remedy = "write it into the description of the cluster, or give price_per_hour=32.77"
-        raise ConfigurationError("price_per_hour", 'must be given with goal="cost"', None, remedy)
     return goal
 
 

@@ -5,19 +5,17 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from paceline.clusters.base.job import Cluster
 from paceline.clusters.local.local import TCP, Local
-from paceline.clusters.simulated.simulated import Simulated, measuring_once
+from paceline.clusters.simulated.simulated import SHARED_MEMORY, Simulated, measuring_once
+from paceline.costs.calibration import Calibration
 from paceline.costs.description import ClusterDescription
 from paceline.costs.description_files import load_cluster
-from paceline.costs.link import Link
 from paceline.errors import ConfigurationError
-
-_LOOPBACK = Link("20Gbps", "40us")
-"""Assumed for TCP on one machine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,10 +26,15 @@ class PlannedCluster:
     simulated: Simulated
     price_per_hour: float | None = None
     """Price of one host. None if unknown."""
+    note: str = ""
+    """How this machine was calibrated. Empty if it was not needed."""
 
     @classmethod
-    def of(cls, given: object) -> PlannedCluster:
-        """Return the cluster of a plan, given a cluster, a description or its name."""
+    def of(cls, given: object, calibrated: Callable[[Local], Calibration]) -> PlannedCluster:
+        """Return the cluster of a plan, given a cluster, a description or its name.
+
+        `calibrated` returns the calibration of this machine. It is called for local workers without given times.
+        """
         if isinstance(given, str | os.PathLike):
             given = load_cluster(given)
         if isinstance(given, ClusterDescription):
@@ -46,7 +49,7 @@ class PlannedCluster:
             simulated = dataclasses.replace(given, math="real" if given.measures else "none")
             return cls(given=given, simulated=_measured_once(simulated))
         if isinstance(given, Local):
-            return cls(given=given, simulated=_measured_once(_as_simulated(given)))
+            return _local(given, calibrated)
         remedy = 'give pl.Simulated(…), pl.Local(…), pl.load_cluster(…) or a name such as "dgx-a100"'
         raise ConfigurationError("cluster", "must be a cluster that can be simulated", given, remedy)
 
@@ -59,11 +62,6 @@ class PlannedCluster:
         """Number of ranks on the fullest host."""
         return max(Counter(self.simulated.fabric.place(self.workers, self.workers)).values())
 
-    @property
-    def is_measured_here(self) -> bool:
-        """Whether the seconds of gradients are those of this machine."""
-        return self.simulated.measures
-
     def resized(self, workers: int) -> Simulated:
         """Return the simulation with the first `workers` ranks."""
         return resized(self.simulated, workers)
@@ -71,6 +69,15 @@ class PlannedCluster:
     def hosts(self, workers: int) -> int:
         """Return the number of hosts that the first `workers` ranks use."""
         return self.resized(workers).fabric.count
+
+
+def _local(given: Local, calibrated: Callable[[Local], Calibration]) -> PlannedCluster:
+    if given.compute is not None:
+        return PlannedCluster(given=given, simulated=_as_simulated(given))
+    here = calibrated(given)
+    words: dict[str, Any] = {"calibration": here, "math": "none"}
+    simulated = dataclasses.replace(_as_simulated(given), **words)
+    return PlannedCluster(given=given, simulated=simulated, note=here.name)
 
 
 def _measured_once(cluster: Simulated) -> Simulated:
@@ -95,12 +102,12 @@ def _as_simulated(cluster: Local) -> Simulated:
             "order",
         )
     }
-    words["link"] = _LOOPBACK if cluster.link == TCP else cluster.link
     if cluster.hosts is not None:
         words |= {"hosts": cluster.hosts, "inside": cluster.inside}
     if cluster.compute is not None:
-        return Simulated(math="none", **words)
-    return Simulated(math="real", **words)
+        link = SHARED_MEMORY if cluster.link == TCP else cluster.link
+        return Simulated(math="none", link=link, **words)
+    return Simulated(link=cluster.link, **words)
 
 
 def resized(cluster: Simulated, workers: int) -> Simulated:

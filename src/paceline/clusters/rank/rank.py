@@ -201,8 +201,10 @@ class Rank(ClusterServices):
         first = self.drawn if endless else self.begun
         upcoming = data.ahead(map(partial(data.batch_of, rank), itertools.count(first)))
         if rank == self.workers[0] and self.begun == self.job.generations.first:
-            replica, workers = self.model.replica, len(self.workers)
-            parts = replica.task.accumulate
+            replica = self.model.replica
+            parts, workers = replica.task.accumulate, len(self.workers)
+            if replica.task.sync_batch_norm:
+                workers = 1  # the whole batch has statistics, however small the slices are
             warn_of_lone_samples(replica.module, data, workers=workers, parts=parts, steps=self.last_step)
         if not endless:
             async for _ in self.rounds():
