@@ -6,7 +6,8 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from paceline.clusters.simulated.simulated import SHARED_MEMORY, Simulated
+from paceline.clusters.simulated.simulated import Simulated
+from paceline.costs.calibration import SHARED_MEMORY
 from paceline.costs.link import Link
 from paceline.errors import PacelineError
 from paceline.planner.entry import Entry

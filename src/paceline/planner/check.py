@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from paceline.clusters.local.local import Local
-from paceline.clusters.simulated.simulated import SHARED_MEMORY
+from paceline.costs.calibration import SHARED_MEMORY
 from paceline.costs.description import ClusterDescription
 from paceline.costs.times import Constant
 from paceline.costs.units import format_seconds

@@ -6,7 +6,7 @@ import dataclasses
 import logging
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from paceline.clusters.base.checks import check_progress
 from paceline.clusters.base.job import Cluster
@@ -95,7 +95,7 @@ def plan(
         most=most,
     )
     search.run(_counts(where, workers))
-    entries = list(search.found.values())
+    entries = _distinct(search.found.values())
     fitting = [entry for entry in entries if entry.prediction.fits]
     if not fitting:
         raise nothing_fits(entries, search.refused)
@@ -216,6 +216,15 @@ def _key(goal: str) -> Key:
     if goal == "cost":
         return lambda entry: entry.batch_seconds * (entry.price_per_second or 0.0)
     return lambda entry: entry.batch_seconds
+
+
+def _distinct(entries: Iterable[Entry]) -> list[Entry]:
+    """Return the entries without those that differ in a parameter that has no effect: the shortest spec remains."""
+    found: dict[tuple[object, ...], Entry] = {}
+    for entry in sorted(entries, key=lambda each: len(each.strategy)):
+        figures = float(f"{entry.batch_seconds:.6g}"), entry.prediction.memory_bytes
+        found.setdefault((entry.family, entry.workers, entry.recompute, *figures), entry)
+    return list(found.values())
 
 
 def _ranked(entries: Sequence[Entry], goal: str, *, aims: bool) -> list[Entry]:

@@ -17,7 +17,8 @@ from paceline.planner.entry import Entry
 from paceline.planner.estimate import Choice, Estimator
 from paceline.planner.sizing import PlannedCluster
 from paceline.strategies import describe, parse
-from paceline.strategies.registry.search_space import Scope, allows, neighbours, starts, unsuited
+from paceline.strategies.registry.search_space import allows, neighbours, starts, unsuited
+from paceline.strategies.shared.search_space import Scope
 
 MOST = 400
 """Predictions of a plan."""

@@ -11,8 +11,9 @@ from typing import Any
 
 from paceline.clusters.base.job import Cluster
 from paceline.clusters.local.local import TCP, Local
-from paceline.clusters.simulated.simulated import SHARED_MEMORY, Simulated, measuring_once
-from paceline.costs.calibration import Calibration
+from paceline.clusters.simulated.measured_once import measuring_once
+from paceline.clusters.simulated.simulated import Simulated
+from paceline.costs.calibration import SHARED_MEMORY, Calibration
 from paceline.costs.description import ClusterDescription
 from paceline.costs.description_files import load_cluster
 from paceline.errors import ConfigurationError
