@@ -74,7 +74,7 @@ class Entry:
 
     @property
     def equals_single(self) -> bool:
-        """Whether the weights after each step are those of one worker with the whole batch."""
+        """Whether each step gives the weights of one worker with the whole batch."""
         return equals_single(self.family)
 
     @property
@@ -92,7 +92,7 @@ class Entry:
         return self.price_per_second * seconds
 
     def applied(self, task: Task, cluster: Cluster | None) -> tuple[Task, str, Cluster]:
-        """Return the task, the strategy and the cluster with which `pl.train` runs this entry."""
+        """Return the task, the strategy and the cluster for a run of this entry."""
         if self.recompute != bool(task.recompute):
             task = dataclasses.replace(task, recompute=self.recompute)
         return task, self.strategy, with_workers(cluster, self.workers)

@@ -39,7 +39,7 @@ class Estimator:
     """Predictions for one task on one cluster. Each is made once."""
 
     def __init__(self, task: Task, cluster: PlannedCluster, memory_bytes: int | None) -> None:
-        """`memory_bytes` replaces the memory of a device. None to use that of the device."""
+        """`memory_bytes` replaces the memory of a device. None for the device's own limit."""
         self.task = task
         self.cluster = cluster
         self.count = 0

@@ -87,7 +87,7 @@ class Plan:
         return summary(self)
 
     def value(self, entry: Entry) -> float:
-        """Return the figure by which entries are ranked."""
+        """Return the figure that entries are ranked by."""
         if self.goal == "memory":
             return entry.prediction.memory_bytes
         if self.goal == "cost" and entry.cost is not None:

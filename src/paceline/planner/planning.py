@@ -60,7 +60,7 @@ def plan(
     - `strategies`: names of the strategies to try. None for all.
     - `workers`: the number of workers, or the smallest and the largest. None to try several.
     - `memory`: limit for each rank, such as "60GB". None for the memory of the device.
-    - `price_per_hour`: price of a host. None for that of the description.
+    - `price_per_hour`: price of a host. None for the price in the description.
     - `epochs`: passes over the data after which a simulation gives up the target.
     - `most`: largest number of predictions.
     - `calibration`: the costs of this machine (`pl.calibrate`), for `pl.Local`. None to calibrate it first, which takes

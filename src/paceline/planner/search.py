@@ -29,7 +29,7 @@ _HOPELESS = 1.15
 _HOPELESS_BYTES = 3.0
 """The same for a start that needs this many times the memory."""
 _LEADERS = 3
-"""Strategies whose best configuration is tried with fewer workers."""
+"""Number of strategies that are tried with fewer workers."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -114,7 +114,7 @@ def _as_simulated(cluster: Local) -> Simulated:
 def resized(cluster: Simulated, workers: int) -> Simulated:
     """Return the cluster with its first `workers` ranks.
 
-    Given times of gradients are those of slices of the batch. With fewer workers the slices are larger.
+    Given times are for a gradient of one slice of the batch. With fewer workers the slices are larger.
     """
     if workers == cluster.workers:
         return cluster

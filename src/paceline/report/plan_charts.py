@@ -87,7 +87,7 @@ def _pareto(points: Sequence[_Point]) -> list[_Point]:
 
 
 def speed_up(plan: Plan) -> str:
-    """Return the speed-up of the best entry with each number of workers, and the number from which more do not pay."""
+    """Return the speed-up of the best entry with each number of workers, and the point where more do not pay."""
     best: dict[int, Entry] = {}
     for entry in plan.ranked:
         known = best.get(entry.workers)

@@ -31,7 +31,7 @@ class Scope:
 
 
 Values = Callable[[Scope, Any], Iterable[object]]
-"""Return the values for a scope and a strategy, of which one field will be replaced. A mapping replaces several fields
+"""Return the values for a scope and a strategy, whose field will be replaced. A mapping replaces several fields
 at once."""
 
 
@@ -41,7 +41,7 @@ class Tried:
 
     values: Values
     leading: Values | None = None
-    """The values that are combined with those of other leading fields. None if this field is not leading."""
+    """The values that are combined with other leading fields. None if this field is not leading."""
 
 
 def tried(*values: object, leads: bool = False) -> Tried:
