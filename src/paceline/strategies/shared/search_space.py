@@ -31,7 +31,7 @@ class Scope:
 
 
 Values = Callable[[Scope, Any], Iterable[object]]
-"""Return the values for a scope and a strategy, whose field will be replaced. A mapping replaces several fields
+"""Return the values of one field, for a scope and a strategy. A mapping replaces several fields
 at once."""
 
 
