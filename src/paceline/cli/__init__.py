@@ -20,6 +20,7 @@ from paceline.cli import (
     strategies,
     topology,
     train,
+    what_if,
 )
 from paceline.cli.options import Version
 from paceline.cli.ray import CommandWithRay
@@ -40,6 +41,7 @@ app.command("compare", cls=CommandWithRay)(compare.compare)
 app.command("plan")(plan.plan)
 app.command("report")(report.report)
 app.command("runs")(runs.runs)
+app.command("what-if")(what_if.what_if)
 app.command("export")(export.export)
 app.command("calibrate")(calibrate.calibrate)
 app.command("strategies")(strategies.strategies)
