@@ -19,5 +19,5 @@ def test_the_best_entries_are_run_and_compared():
 
 def test_more_processes_than_this_machine_can_run_are_refused():
     plan = pl.plan(mlp(), cluster(40), strategies=["map-reduce"], workers=40)
-    with refused("workers", 40):
+    with refused("workers", 41):
         plan.check()

@@ -125,21 +125,20 @@ def _scatter(
     points: Sequence[_Point],
     line: Sequence[_Point],
     words: str,
-    across: object,
+    across: Form,
     x_title: str,
-    up: object = None,
+    up: Form = format_seconds,
 ) -> str:
-    form_x, form_y = across, up
     x, y = _axis([p.x for p in points], _LEFT, _RIGHT), _axis([p.y for p in points], _BOTTOM, _TOP)
     path = "L".join(f"{x(p.x):.1f} {y(p.y):.1f}" for p in line)
     parts = [f'<path class="frontier" d="M{path}"/>']
     for p in sorted(points, key=lambda each: each.kind == "best"):
-        tip = escape(f"{p.name}: {form_x(p.x)}, {form_y(p.y)}")
+        tip = escape(f"{p.name}: {across(p.x)}, {up(p.y)}")
         radius = 6 if p.kind == "best" else 3.5
         parts.append(
             f'<circle class="{p.kind}" cx="{x(p.x):.1f}" cy="{y(p.y):.1f}" r="{radius}"><title>{tip}</title></circle>'
         )
-    parts += _ticks([p.x for p in points], [p.y for p in points], x, y, form_x, form_y, x_title)
+    parts += _ticks([p.x for p in points], [p.y for p in points], x, y, across, up, x_title)
     return (
         f'<svg class="plot" role="img" aria-label="{escape(words)}" viewBox="0 0 {_WIDTH} {_HEIGHT}">'
         f"{''.join(parts)}</svg>"
