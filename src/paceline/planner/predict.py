@@ -24,6 +24,7 @@ from paceline.strategies.registry.table import describe, parse
 from paceline.strategies.shared.pipelining.program import Plan, SegmentedStrategy
 from paceline.strategies.single import Single
 from paceline.strategies.zero import Zero
+from paceline.task.checks import check_priced
 from paceline.task.task import Task
 
 SUPPORTED = ("single", "all-reduce", "zero:stage=1", "pipeline", "tensor", "hybrid with zero=0 or 1")
@@ -49,6 +50,7 @@ def predict(task: Task, strategy: str | Strategy, cluster: Cluster) -> Predictio
 def predicted_parts(task: Task, strategy: str | Strategy, cluster: Cluster) -> tuple[list[MeshStep], Parts]:
     """Predict the seconds only. Return the steps with the larger and smaller micro-batches, and the parts."""
     chosen = parse(strategy)
+    check_priced(task)
     simulated, device = _checked(cluster)
     chosen.roles(simulated.workers)
     steps = _steps(facts_of(task), chosen, simulated, device)
