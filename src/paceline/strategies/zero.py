@@ -26,7 +26,7 @@ from paceline.strategies.shared.sharding.shared_units import SharedUnits
 from paceline.strategies.shared.sharding.updates import share_by_memory, share_by_messages
 
 _STAGES = (1, 2, 3)
-_SEGMENTS = 8
+SEGMENTS = 8
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,7 +42,7 @@ class Zero(Strategy):
     segments: int | None = field(
         default=None,
         metadata={
-            "help": f"number of segments to gather and free; default: {_SEGMENTS}, or the number of layers"
+            "help": f"number of segments to gather and free; default: {SEGMENTS}, or the number of layers"
         },
     )
     hooks: bool = field(
@@ -103,4 +103,4 @@ class Zero(Strategy):
 
     def _cut(self, ctx: Context) -> Sequence[Segment]:
         hooks: Hooks = "always" if self.hooks else "fallback"
-        return ctx.model.stages.cut(1, finer=self.segments or _SEGMENTS, hooks=hooks)
+        return ctx.model.stages.cut(1, finer=self.segments or SEGMENTS, hooks=hooks)
