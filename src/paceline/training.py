@@ -30,7 +30,7 @@ from paceline.context import Strategy
 from paceline.costs.units import check_positive
 from paceline.errors import ConfigurationError
 from paceline.files.distributed_checkpoint import read_distributed_checkpoint
-from paceline.model.autocast import in_force, suspended
+from paceline.model.autocast import of_precision, suspended
 from paceline.model.compiling import is_compiled
 from paceline.model.hooks.batch_norm import check_strategy_and_model
 from paceline.model.portable import portable
@@ -40,6 +40,7 @@ from paceline.runs.run import Progress, Run
 from paceline.strategies import describe, parse, spell
 from paceline.system import interrupts
 from paceline.system.forked import limit_threads_after_fork
+from paceline.task.checks import check_priced
 from paceline.task.task import Task
 
 _log = logging.getLogger("paceline")
@@ -145,7 +146,7 @@ def train(
         steps=count,
         evaluate_every=_check_evaluate_every(task, evaluate_every, count),
         stop_at_target=stop_at_target,
-        autocast=in_force(),
+        autocast=of_precision(task.precision, module),
         compiles=task.compile or is_compiled(module),
         watch=Watch(
             steps=watchers.want_steps, evaluations=watchers.want_evaluations, state=watchers.want_state
@@ -278,6 +279,7 @@ def _device(cluster: Cluster) -> contextlib.AbstractContextManager[object]:
 def _check_has_data(task: Task, module: nn.Module, cluster: Cluster) -> None:
     """Raise if a model without data (on the meta device) or a master copy is to be trained with real math."""
     if cluster.math == "none":
+        check_priced(task)
         return
     if task.master_dtype is not None:
         remedy = "omit it: optimizers then update the parameters"
