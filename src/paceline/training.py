@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import nn
@@ -49,10 +49,19 @@ EVALUATIONS = 20
 _MUCH = 0.1
 
 
+@runtime_checkable
+class Planned(Protocol):
+    """A configuration of `pl.plan`: a strategy for a number of workers."""
+
+    def applied(self, task: Task, cluster: Cluster | None) -> tuple[Task, str, Cluster]:
+        """Return the task, the strategy and the cluster to train with."""
+        ...
+
+
 @interrupts.recorded()
 def train(
     task: Task,
-    strategy: str | Strategy = "all-reduce",
+    strategy: str | Strategy | Planned = "all-reduce",
     cluster: Cluster | None = None,
     *,
     steps: int | None = None,
@@ -70,6 +79,8 @@ def train(
     max_seconds: float | None = None,
 ) -> Run:
     """Train a task's model with a strategy on a cluster.
+
+    With an entry of `pl.plan` as `strategy`, the run uses the first workers of the cluster, as many as planned.
 
     The run lasts `steps` updates, or `epochs` passes over the data (10 if neither is given), and at least one update.
     Passes are counted in samples, because an update of some strategies uses a part of a batch, or several passes. The
@@ -91,6 +102,8 @@ def train(
     """
     if not isinstance(task, Task):
         raise ConfigurationError("task", "must be a pl.Task", task, "see pl.load_task for tasks in files")
+    if isinstance(strategy, Planned):
+        task, strategy, cluster = strategy.applied(task, cluster)
     limit_s = _limit_s(max_seconds, checkpoint)
     limit_threads_after_fork()
     chosen = parse(strategy)
