@@ -23,6 +23,7 @@ from paceline.planner.sharded import ShardedStep
 from paceline.strategies.registry.table import parse
 from paceline.strategies.shared.pipelining.program import Plan, SegmentedStrategy
 from paceline.strategies.zero import SEGMENTS, Zero
+from paceline.task.checks import check_priced
 from paceline.task.task import Task
 
 
@@ -31,6 +32,7 @@ def predict(task: Task, strategy: str | Strategy, cluster: Cluster) -> Predictio
 
     Facts of the task are counted once, in the first prediction.
     """
+    check_priced(task)
     chosen, simulated = parse(strategy), _checked(cluster)
     simulated.stragglers.check(len(chosen.roles(simulated.workers)))
     facts = facts_of(task)
