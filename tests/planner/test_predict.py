@@ -132,6 +132,14 @@ def test_a_shared_card_makes_messages_between_hosts_slower():
     assert shared > own
 
 
+def test_a_codec_makes_messages_shorter():
+    plain, coded = (
+        pl.predict(task(), f"all-reduce:codec={codec}", cluster(2, 2)).step_seconds
+        for codec in ("none", "int4")
+    )
+    assert coded < plain
+
+
 def test_a_cluster_that_is_not_simulated_is_refused():
     with refused("cluster"):
         pl.predict(task(), "single", pl.Local(workers=2))

@@ -36,11 +36,10 @@ def predict(task: Task, strategy: str | Strategy, cluster: Cluster) -> Predictio
     chosen, simulated = parse(strategy), _checked(cluster)
     simulated.stragglers.check(len(chosen.roles(simulated.workers)))
     facts = facts_of(task)
-    parts, memory_bytes = (
-        replicas_parts(facts, chosen, simulated)
-        or mesh_parts(facts, chosen, simulated)
-        or simulated_parts(facts, chosen, simulated)
-    )
+    encodes = getattr(chosen, "codec", "none") != "none"  # the formulas do not count encoded bytes
+    formulas = () if encodes else (replicas_parts, mesh_parts)
+    counted = (formula(facts, chosen, simulated) for formula in formulas)
+    parts, memory_bytes = next(filter(None, counted), None) or simulated_parts(facts, chosen, simulated)
     device = simulated.device
     return Prediction(
         step_seconds=parts.total,
