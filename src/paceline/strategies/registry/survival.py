@@ -61,6 +61,7 @@ def check_elastic(task: Task, strategy: Strategy, min_workers: int | None, check
         "ema": task.ema,
         "loaders": task.loaders or None,
         "sync_batch_norm": task.sync_batch_norm or None,
+        "precision": None if task.precision == "fp32" else task.precision,
     }
     for argument, value in excluded.items():
         if value is not None:

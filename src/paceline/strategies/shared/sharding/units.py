@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
-from paceline.context import ShardedUnit
+
+class Unit(Protocol):
+    """A sharded unit: its number, and the segments that use its parameters."""
+
+    @property
+    def number(self) -> int: ...
+    @property
+    def users(self) -> Sequence[int]: ...
 
 
-def used_by(units: Sequence[ShardedUnit]) -> dict[int, list[int]]:
+def used_by(units: Sequence[Unit]) -> dict[int, list[int]]:
     """Return the units that contain the parameters of each segment."""
     found: dict[int, list[int]] = {}
     for unit in units:
@@ -16,7 +24,7 @@ def used_by(units: Sequence[ShardedUnit]) -> dict[int, list[int]]:
     return found
 
 
-def completed_by(units: Sequence[ShardedUnit]) -> dict[int, list[int]]:
+def completed_by(units: Sequence[Unit]) -> dict[int, list[int]]:
     """Return the units with a complete gradient after the backward pass of each segment."""
     found: dict[int, list[int]] = {}
     for unit in units:
