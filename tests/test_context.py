@@ -26,10 +26,10 @@ MOST = {
     Shards: 6,
     Net: 10,
     Window: 3,
-    Log: 8,
+    Log: 7,
     Handle: 2,
 }
-MOST_IN_ALL = 66
+MOST_IN_ALL = 65
 
 CLUSTERS = {
     "shared memory": lambda workers: pl.Local(workers=workers, threads=1),

@@ -139,7 +139,7 @@ class OwnDuration:
             if number > ctx.log.steps:
                 break
             numbers.append(number)
-            ctx.log.show(torch.full_like(ctx.model.parameters, float(number)))
+            await ctx.log.observe(parameters=torch.full_like(ctx.model.parameters, float(number)))
             ctx.log.record(number, loss=loss, samples=batch.count, force=number % 5 == 0)
         return numbers
 

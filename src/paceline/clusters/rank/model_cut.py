@@ -109,7 +109,7 @@ class ModelCut(ABC, Generic[R]):
         start_s = self._ctx.now()
         made = work()
         if self._ctx.now() > start_s:
-            self._ctx.log._leave_out(start_s)
+            self._ctx.log.evaluations.leave_out(start_s)
         return made
 
     def _of_cut(self) -> Cut:
