@@ -31,6 +31,7 @@ from paceline.errors import ConfigurationError
 from paceline.files.distributed_checkpoint import read_distributed_checkpoint
 from paceline.model.autocast import in_force, suspended
 from paceline.model.compiling import is_compiled
+from paceline.model.hooks.batch_norm import check_strategy_and_model
 from paceline.model.portable import portable
 from paceline.run_length import count_updates
 from paceline.runs.run import Progress, Run
@@ -114,6 +115,8 @@ def train(
         module = task.build_model(seed)
     interrupts.safe_point()
     _check_has_data(task, module, where)
+    if task.sync_batch_norm:
+        check_strategy_and_model(chosen, describe(chosen), module, len(roles) - roles.count("server"))
     if weights is not None:
         module.load_state_dict(read_distributed_checkpoint(weights, module.state_dict()))
     job = Job(

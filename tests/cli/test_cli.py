@@ -124,6 +124,8 @@ def test_help_names_every_command():
         (("--simulate", "--bandwidth", "wide"), has("bandwidth", "wide")),
         (("--simulate", "--compute", "quick"), has("--compute")),
         (("--slow", "3"), has("slow")),
+        (("--fault", "kill:rank=9,at=1s"), has("faults", "9")),
+        (("--fault", "explode:rank=1"), has("fault", "explode")),
         (("--delay", "often"), has("delay", "often")),
         (("--workers", "0"), has("workers")),
         (("--workers", "-2"), has("workers")),
@@ -209,6 +211,13 @@ def test_a_slow_rank_is_told_after_the_run(small):
     result = invoke("train", small, "--workers", "4", *words)
     assert "Rank 1 is the slowest to compute: 40 ms a gradient, 4.0 times" in result.stdout
     assert "a step would take" in result.stdout
+
+
+def test_a_fault_of_the_command_line_ends_a_run_that_needs_the_rank(small):
+    words = ["--simulate", "--compute", "constant:seconds=10ms", "--fault", "kill:rank=1,at=55ms"]
+    result = invoke("train", small, "--workers", "4", "--steps", "20", *words)
+    assert result.exit_code == 1
+    assert has("rank 1", "step 5") == result.stderr
 
 
 def test_local_workers_take_times_and_links_of_machines_that_are_not_there(small):

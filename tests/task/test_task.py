@@ -16,7 +16,8 @@ from torch.utils.data import Dataset, TensorDataset
 import paceline
 from paceline.errors import TaskError
 from paceline.task.metrics import accuracy
-from paceline.task.task import Parameters, Task
+from paceline.task.parameters import Parameters
+from paceline.task.task import Task
 
 PACKAGE = Path(paceline.__file__).parent
 

@@ -36,6 +36,7 @@ class ClusterOptions:
     hosts: int | None = None
     slow_link: Sequence[str] = ()
     math: str | None = None
+    fault: Sequence[str] = ()
     emulates: bool = False
     """Whether the command can emulate machines and links with local workers."""
 
@@ -102,6 +103,7 @@ class ClusterOptions:
             "--latency": self.latency,
             "--slow-link": self.slow_link or None,
             "--compute": self.compute,
+            "--fault": self.fault or None,
         }
         for option, value in excluded.items():
             if value is not None:
@@ -112,6 +114,7 @@ class ClusterOptions:
         """Return the cluster."""
         import paceline as pl
         from paceline.costs.stragglers import parse_delays, parse_slow
+        from paceline.faults import parse as parse_fault
 
         slow = parse_slow(",".join(self.slow)) if self.slow else {}
         options = self._described_options() | ({} if self.simulate else self._real_options())
@@ -120,6 +123,8 @@ class ClusterOptions:
         options |= {"slow": slow} if slow or self.cluster_name is None else {}
         delay = parse_delays(self.delay)
         options |= {"delay": delay} if delay is not None else {}
+        if self.fault:
+            options["faults"] = [parse_fault(text) for text in self.fault]
         if self.threads is not None:
             options["threads"] = self.threads
         if self.device is not None:

@@ -54,6 +54,14 @@ Delay = Annotated[
         help="Delay of each gradient: exp:mean=50ms, or 2=exp:mean=50ms for rank 2. May be repeated.",
     ),
 ]
+Fault = Annotated[
+    list[str] | None,
+    Option(
+        metavar="FAULT",
+        help="Fault to inject: kill:rank=2,at=3s, pause:rank=1,step=40,seconds=5, "
+        "slow:rank=3,factor=4,at=2s,seconds=10 or random:mean=10min,seed=1. May be repeated.",
+    ),
+]
 Deadline = Annotated[
     str | None, Option(metavar="TIME", help="Timeout of a rank that waits for another, such as 60s.")
 ]

@@ -126,6 +126,14 @@ class Strategy(Protocol):
     A local run imports the modules for tracing once for all ranks.
     """
 
+    def syncs_batch_norm(self, workers: int) -> bool:
+        """Return whether BatchNorm can use the statistics of whole batches: see `Task.sync_batch_norm`.
+
+        In every step either all workers call `ctx.model.compute`, `gradients` or `Shards.passes` once, at the same
+        time, for the slices of one global batch and from equal parameters. Or a worker computes the whole batch.
+        """
+        return False
+
     def roles(self, workers: int) -> Sequence[str]:
         """Return the role of each rank.
 

@@ -41,7 +41,7 @@ class LoopLearner(ProcessLearner):
     def _replica_of_twin(self) -> Replica:
         return self._loop_context.loop.own_replica(self._ctx.job, self._ctx.rank)
 
-    def compute(  # type: ignore[override]
+    def compute(
         self, batch: Batch, *, weight: float = 1.0, accumulate: bool = False
     ) -> Coroutine[Any, Any, float]:
         return self._take(batch, weight, accumulate)

@@ -49,6 +49,9 @@ class AllReduce(Strategy):
         if self.algorithm not in ALGORITHMS:
             raise UnknownNameError("algorithm", self.algorithm, ALGORITHMS)
 
+    def syncs_batch_norm(self, workers: int) -> bool:
+        return True
+
     async def worker(self, ctx: Context) -> None:
         algorithm = resolve_algorithm(ctx, self.algorithm)
         if algorithm == "shared":

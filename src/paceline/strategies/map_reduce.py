@@ -25,6 +25,9 @@ class MapReduce(Strategy):
     def roles(self, workers: int) -> Sequence[str]:
         return (*("worker",) * workers, "server")
 
+    def syncs_batch_norm(self, workers: int) -> bool:
+        return True
+
     async def server(self, ctx: Context) -> None:
         async for _ in ctx.rounds():
             await self._broadcast(ctx)

@@ -71,6 +71,9 @@ class ParameterServer(Strategy):
     def batches_per_update(self, workers: int) -> float:
         return self.policy(workers).k / workers
 
+    def syncs_batch_norm(self, workers: int) -> bool:
+        return self.policy(workers).takes_all(workers)
+
     async def worker(self, ctx: Context) -> None:
         await Worker(ctx, self._servers(ctx), self.policy(len(ctx.workers))).run()
 

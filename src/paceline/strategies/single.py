@@ -25,6 +25,9 @@ class Single(Strategy):
     def roles(self, workers: int) -> Sequence[str]:
         return ("worker",)
 
+    def syncs_batch_norm(self, workers: int) -> bool:
+        return True
+
     async def worker(self, ctx: Context) -> None:
         async for batch in ctx.batches():
             await ctx.model.compute(batch)

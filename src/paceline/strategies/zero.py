@@ -73,6 +73,9 @@ class Zero(Strategy):
         """Whether workers hold parts of the model. False in stage 1: each worker has all parameters and gradients."""
         return self.stage > 1
 
+    def syncs_batch_norm(self, workers: int) -> bool:
+        return self.microbatches in (None, 1)
+
     async def worker(self, ctx: Context) -> None:
         if self.stage > 1:
             await self._share_segments(ctx)

@@ -60,6 +60,7 @@ def settings(task: Task, module: nn.Module) -> dict[str, str]:
         "drop_last": str(task.drop_last),
         "ema": NONE if task.ema is None else f"{task.ema:g}",
         "step": name_of(task.step) or NONE,
+        "sync_batch_norm": str(task.sync_batch_norm),
         "turns": ", ".join(task.turns) or NONE,
     }
 

@@ -207,6 +207,14 @@ def check_memory_options(recompute: object, master_dtype: object, *, compiles: b
     )
 
 
+def check_sync_batch_norm(syncs: object, accumulate: int) -> None:
+    require(isinstance(syncs, bool), "sync_batch_norm", "must be True or False", syncs, "or omit it")
+    bound = (
+        "must be 1 with sync_batch_norm: the whole batch has statistics only if it is computed in one pass"
+    )
+    require(not syncs or accumulate == 1, "accumulate", bound, accumulate, "omit one of the two")
+
+
 def _check_master_dtype(dtype: object) -> None:
     wide = dtype is None or getattr(dtype, "is_floating_point", False)
     bound = "must be a floating-point dtype of torch"

@@ -36,11 +36,13 @@ from paceline.task.loops import (
     check_models,
     check_optimizers,
     check_step,
+    check_sync_batch_norm,
     copied,
     model_names,
     turns_of,
 )
 from paceline.task.metrics import METRIC_NAMES, Better, Metric, better_of, reaches
+from paceline.task.parameters import Parameters
 
 if TYPE_CHECKING:
     from torch import Tensor, dtype, nn
@@ -124,6 +126,9 @@ class Task:
     recompute: bool = False
     """Whether to recompute activations in the backward pass, segment by segment (activation checkpointing). This takes
     less memory and more time, and gives the same bits. See docs/memory.md."""
+    sync_batch_norm: bool = False
+    """Whether BatchNorm uses the statistics of the whole batch, and not those of each worker's slice. Synchronous
+    data-parallel strategies then give the weights of `single`. See docs/models.md."""
     master_dtype: dtype | None = None
     """Dtype of a master copy of the parameters, only in simulations without computation. None for no copy."""
     tensor_plan: Mapping[str, str] | None = None
@@ -152,6 +157,7 @@ class Task:
             schedule_every=self.schedule_every,
         )
         check_memory_options(self.recompute, self.master_dtype, compiles=self.compile)
+        check_sync_batch_norm(self.sync_batch_norm, self.accumulate)
         check_metric(self.metric, self.test, self.target, METRIC_NAMES)
         check_better(self.better, self.metric)
         check_tensor_plan(self.tensor_plan)
@@ -262,25 +268,6 @@ class Task:
     def reaches_target(self, metric: float | None) -> bool:
         """Return whether the metric is as good as the target. False if the task has no target."""
         return reaches(metric, self.target, self.better_way)
-
-
-class Parameters(list[Any]):
-    """A list of a module's trainable parameters that also has the module's attributes.
-
-    So one argument works for `lambda params: SGD(params, lr=1)` and `lambda m: SGD(m.head.parameters(), lr=1)`.
-    """
-
-    __slots__ = ("_module",)
-
-    def __init__(self, module: nn.Module) -> None:
-        super().__init__(parameter for parameter in module.parameters() if parameter.requires_grad)
-        self._module = module
-
-    def __getattr__(self, name: str) -> Any:
-        # Special methods that Python looks up, such as the ones for copying, are inherited from the list.
-        if name == "_module" or name.startswith("__"):
-            raise AttributeError(name)
-        return getattr(self._module, name)
 
 
 def _build_data(argument: str, given: Any, fewest: int) -> Data:

@@ -3,14 +3,14 @@
 import pytest
 import torch
 from refusals import has, raised, refused
-from tasks import simulated
+from tasks import a_task, simulated
 
 import paceline as pl
 from paceline.clusters.base.job import Job
 from paceline.collectives import all_reduce
 from paceline.context import ANY, Strategy
 from paceline.errors import DeadlockError, PeerLost
-from paceline.faults import Kill
+from paceline.faults import Kill, Pause, Slow
 from paceline.trace import Kind
 
 LINK = pl.Link("8bps", "1s")  # a byte a second
@@ -427,3 +427,68 @@ def test_a_strategy_that_uses_fewer_ranks_is_spared_the_faults_of_the_others():
 
 def test_the_cluster_says_its_faults():
     assert str(simulated(2, faults=[Kill(1, at="5ms")])).endswith("rank 1 killed at 5 ms")
+
+
+# Ranks that are paused or slow
+
+
+def test_a_paused_rank_does_nothing_until_the_pause_ends():
+    async def program(ctx):
+        for _ in range(4):
+            await ctx.sleep(1)
+        return ctx.now()
+
+    assert results(program, Pause(1, at=2.5, seconds=10)) == [4, 13.5]
+
+
+def test_a_pause_in_a_step_begins_with_the_step():
+    async def program(ctx):
+        async for _ in ctx.rounds():
+            await ctx.sleep(1)
+        return ctx.now()
+
+    assert results(program, Pause(1, step=2, seconds=10), steps=4) == [4, 14]
+
+
+def test_messages_of_a_paused_rank_that_are_under_way_arrive():
+    async def program(ctx):
+        if ctx.rank == 1:
+            await ctx.net.send(0, FIVE)  # at the port for 5 s
+            return None
+        await ctx.net.recv(1)
+        return ctx.now()
+
+    assert results(program, Pause(1, at=1, seconds=100)) == [6, None]
+
+
+@pytest.mark.parametrize(
+    ("fault", "seconds"),
+    [
+        (Slow(1, factor=3, at=0.25, seconds=0.5), 1.0 + 0.5 * 2 / 3),
+        (Slow(1, factor=4, step=0, seconds=99), 4.0),
+        (Pause(1, at=0.25, seconds=2), 3.0),
+    ],
+)
+def test_a_gradient_takes_longer_on_a_slow_or_paused_rank(fault, seconds):
+    compute = pl.times.Constant(0.1)
+    cluster = pl.Simulated(workers=2, compute=compute, link=pl.Link.ideal(), faults=[fault])
+    assert pl.train(a_task(), "all-reduce", cluster, steps=10).seconds == pytest.approx(seconds)
+
+
+def test_the_same_faults_give_the_same_trace_byte_for_byte(tmp_path):
+    faults = [Slow(1, factor=3, step=1, seconds=0.2), Pause(0, at=0.05, seconds=0.3)]
+    compute = pl.times.Exponential(0.01)
+    runs = [
+        pl.train(a_task(), "k-sync:k=2", simulated(3, compute=compute, faults=each), steps=8)
+        for each in (faults, faults, ())
+    ]
+    runs[0].trace.save(tmp_path / "a.json")
+    runs[1].trace.save(tmp_path / "b.json")
+    assert (tmp_path / "a.json").read_bytes() == (tmp_path / "b.json").read_bytes()
+    assert (runs[0].parameters == runs[1].parameters).all()
+    assert runs[0].seconds > runs[2].seconds
+
+
+def test_a_step_that_the_run_does_not_have_is_refused():
+    with refused("faults", 10, bound=has(10)):
+        pl.train(a_task(), "all-reduce", simulated(2, faults=[Kill(1, step=10)]), steps=10)

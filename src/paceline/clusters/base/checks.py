@@ -10,7 +10,7 @@ from paceline.clusters.base.job import Cluster
 from paceline.costs.stragglers import Stragglers
 from paceline.costs.times import Times
 from paceline.errors import ConfigurationError
-from paceline.faults import Kill
+from paceline.faults import KINDS, Fault, Random
 
 MAX_THREADS = 1024
 
@@ -55,17 +55,22 @@ def check_compute(compute: object) -> None:
 
 
 def check_faults(faults: object) -> None:
-    if not isinstance(faults, Sequence) or not all(isinstance(fault, Kill) for fault in faults):
-        remedy = "write faults=(pl.faults.Kill(1, step=3),)"
+    if not isinstance(faults, Sequence) or not all(isinstance(fault, KINDS) for fault in faults):
+        remedy = "write faults=[pl.faults.Kill(1, step=3)]"
         raise ConfigurationError("faults", "must be a sequence of pl.faults", faults, remedy)
 
 
-def check_faulty_ranks(faults: Sequence[Kill], ranks: int) -> None:
-    """Raise an error for ranks that a run of `ranks` ranks does not have."""
+def check_faults_fit(faults: Sequence[Fault | Random], ranks: int, steps: int) -> None:
+    """Raise an error for ranks or steps that a run of `ranks` ranks and `steps` steps does not have."""
     for fault in faults:
+        if isinstance(fault, Random):
+            continue
         if fault.rank >= ranks:
             remedy = f"this run has {ranks} rank{'s' if ranks > 1 else ''}"
             raise ConfigurationError("faults", f"must name ranks 0 to {ranks - 1}", fault.rank, remedy)
+        if fault.step is not None and fault.step >= steps > 0:
+            remedy = f"steps of this run are numbered 0 to {steps - 1}"
+            raise ConfigurationError("faults", f"must name steps below {steps}", fault.step, remedy)
 
 
 def check_threads(threads: object) -> None:

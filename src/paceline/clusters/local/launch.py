@@ -17,6 +17,7 @@ from typing import Any
 from paceline.clusters.base.job import Consult
 from paceline.clusters.base.outcome import Outcome
 from paceline.clusters.base.roster import Roster
+from paceline.clusters.local.fault_injector import FaultInjector
 from paceline.clusters.local.forkserver import ForkServer
 from paceline.clusters.local.open_files import enough_open_files
 from paceline.clusters.local.preloading import IDENTITY, TRACER, installed_modules
@@ -58,6 +59,7 @@ class Processes:
         self._channels: dict[int, Channel] = {}
         self._pids: dict[int, int] = {}
         self._requests = Requests()
+        self._faults = FaultInjector(assignment.faults, self._pids.get)
 
     def __enter__(self) -> Processes:
         with contextlib.ExitStack() as stack:
@@ -130,7 +132,7 @@ class Processes:
         self._give_time()
         self._go()
         while not self._roster.all_done:
-            self._listen(_PROGRESS_S)
+            self._listen(max(0.0, min(_PROGRESS_S, self._faults.send_due())))
             if self._roster.failures:
                 self._end_in_failure()
             self._look_at_work()
@@ -182,9 +184,10 @@ class Processes:
 
     def _go(self) -> None:
         addresses = [self._addresses.get(rank) for rank in range(self._job.ranks)]
-        values = {"start_s": time.monotonic(), "addresses": addresses}
+        values: dict[str, Any] = {"start_s": time.monotonic(), "addresses": addresses}
         for rank in self._channels:
             self._send(rank, "go", values)
+        self._faults.begin(values["start_s"])
 
     # Messages
 
@@ -223,6 +226,9 @@ class Processes:
         elif letter.word in REQUESTS:
             values, fds = self._requests.answer(rank, letter)
             self._send(rank, letter.word, values, fds=fds)
+        elif letter.word == "pause":
+            self._faults.pause(rank, letter.values["seconds"])
+            self._send(rank, "pause")
         elif letter.word == "record":
             self._show_record(rank, letter)
         elif letter.word == "done":

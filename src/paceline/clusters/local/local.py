@@ -11,6 +11,8 @@ from paceline.clusters.base.checks import (
     check_compute,
     check_deadline,
     check_device_word,
+    check_faults,
+    check_faults_fit,
     check_flag,
     check_real_stragglers,
     check_threads,
@@ -29,6 +31,7 @@ from paceline.costs.slow_links import words as slow_links_in_words
 from paceline.costs.stragglers import Stragglers
 from paceline.costs.times import Times
 from paceline.errors import ConfigurationError, UnknownNameError
+from paceline.faults import Fault, Random, faults_of_ranks
 from paceline.runs.run import Progress
 
 if TYPE_CHECKING:
@@ -78,6 +81,8 @@ class Local(Cluster):
     device: str = "cpu"
     """Compute device: "cpu"; an accelerator by its torch name, such as "cuda"; "gpu" for any accelerator; or "auto" for
     an accelerator if there is one, else the CPU. Ranks are assigned to the devices of this machine in turn."""
+    faults: Sequence[Fault | Random] = ()
+    """Faults and their times. They are real signals."""
 
     def __post_init__(self) -> None:
         check_workers(self.workers, at_most=MAX_RANKS - 1)
@@ -95,6 +100,8 @@ class Local(Cluster):
         else:
             self.stragglers.check(self.workers)
         check_device_word(self.device)
+        check_faults(self.faults)
+        object.__setattr__(self, "faults", tuple(self.faults))
 
     @classmethod
     def of(cls, described: ClusterDescription, *, workers: int | None = None, **changes: Any) -> Local:
@@ -149,6 +156,7 @@ class Local(Cluster):
 
         slow = slow_links(self.slow_links, self.link)
         check_ranks(slow, max(job.ranks, self.workers))
+        check_faults_fit(self.faults, max(job.ranks, self.workers), job.steps)
         assignment = Assignment(
             job=job,
             stragglers=self.stragglers,
@@ -159,6 +167,7 @@ class Local(Cluster):
             deadline_s=self.deadline_s,
             threads=self.threads or share_of_cores(job.workers),
             device=self.device,
+            faults=tuple(faults_of_ranks(self.faults, job.ranks)),
         )
         with Processes(assignment) as processes:
             outcomes = processes.work(progress, consult)
@@ -190,6 +199,7 @@ class Local(Cluster):
             words.append("over encrypted TCP" if self.encrypt else "over TCP")
         words += self.stragglers.words()
         words += [*thread_words(self.threads), *device_words(self.device)]
+        words += [str(fault) for fault in self.faults]
         return ", ".join(words)
 
 

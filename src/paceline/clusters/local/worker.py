@@ -36,6 +36,7 @@ from paceline.costs.slow_links import SlowLinks
 from paceline.costs.stragglers import Stragglers
 from paceline.costs.times import Times
 from paceline.errors import Cancelled, RunError
+from paceline.faults import Fault
 from paceline.links import fuzz
 from paceline.links.memory.lending import Lending
 from paceline.links.memory.shared import SharedMemory
@@ -67,6 +68,8 @@ class Assignment:
     threads: int
     device: str
     """Device name, the same for all ranks."""
+    faults: tuple[Fault, ...] = ()
+    """Faults to inject."""
     store_path: str = ""
     """File that all ranks can open, used as the store of torch.distributed."""
 
@@ -148,6 +151,7 @@ def _prepare(channel: Channel, rank: int, payload_bytes: int, fds: list[int]) ->
         deadline_s=assignment.deadline_s,
         store_path=assignment.store_path,
         device=device_of(assignment.device, rank),
+        faults=[fault for fault in assignment.faults if fault.rank == rank],
     )
     # The board's descriptor stays open for its lock. The descriptor of the rings stays open too, if emulated cards
     # are in their memory.

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from paceline.clusters.process.gradient_duration import pad_to_duration
 from paceline.context import Batch
 from paceline.errors import Cancelled
 from paceline.links import clock
@@ -18,6 +19,8 @@ from paceline.trace import Kind
 if TYPE_CHECKING:
     from paceline.clusters.process.context import ProcessContext
     from paceline.clusters.process.learner import ProcessLearner
+
+T = TypeVar("T")
 
 
 class ComputeOperation(Operation[float]):
@@ -178,3 +181,23 @@ class BucketOperation(Operation[None]):
 
     def __str__(self) -> str:
         return "compute"
+
+
+class ProcessParts:
+    """The real seconds of one gradient, spent in parts. It satisfies `GradientParts`."""
+
+    def __init__(self, context: ProcessContext, batch: Batch) -> None:
+        self._context = context
+        self._batch = batch
+        self._least_s: float | None = None  # drawn when the gradient begins
+
+    async def part(self, share: float, run: Callable[[], T], processor_s: Callable[[], float]) -> T:
+        context, duration = self._context, self._context.duration
+        if self._least_s is None:
+            self._least_s = duration.begin(self._batch.count)
+        start_s, began_s, processor_start_s = context.now(), clock.now(), processor_s()
+        made = run()
+        took_s, worked_s = clock.now() - began_s, processor_s() - processor_start_s
+        pad_to_duration(duration.left_s(share * self._least_s, took_s, worked_s), context.deadline_s)
+        context.span(Kind.COMPUTE, start_s, context.now())
+        return made

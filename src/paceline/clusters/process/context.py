@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import inspect
 import math
+import os
+import signal
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from functools import cached_property
 from typing import Any, TypeVar, cast
@@ -18,8 +20,8 @@ from paceline.clusters.base.outcome import Outcome
 from paceline.clusters.process.awaited_work import LIMIT
 from paceline.clusters.process.computing import ComputeOperation
 from paceline.clusters.process.data import LoadedData, open_data
-from paceline.clusters.process.driver import Driver
-from paceline.clusters.process.gradient_duration import duration_of
+from paceline.clusters.process.driver import Driver, LocalDriver
+from paceline.clusters.process.gradient_duration import SlowedDuration, duration_of
 from paceline.clusters.process.learner import ProcessLearner
 from paceline.clusters.process.native import NativeGroups
 from paceline.clusters.process.net import ProcessNet
@@ -37,9 +39,11 @@ from paceline.clusters.rank.row_board import RowBoard
 from paceline.clusters.rank.sharing import SharedEvaluation
 from paceline.context import Context, Handle
 from paceline.costs.prices import Price
+from paceline.costs.slowdowns import Slowdowns
 from paceline.costs.stragglers import Stragglers
 from paceline.costs.times import Times
 from paceline.data.samples import Samples
+from paceline.faults import Fault, Kill, Slow
 from paceline.links import clock
 from paceline.links.emulated import EmulatedPort
 from paceline.links.operation import Activity, Operation
@@ -78,6 +82,7 @@ class ProcessContext(Rank):
         deadline_s: float,
         store_path: str = "",
         device: torch.device = CPU,
+        faults: Sequence[Fault] = (),
     ) -> None:
         super().__init__(job, rank)
         self._teller = Teller(self.outcome) if job.can_lose(rank) else None
@@ -93,6 +98,8 @@ class ProcessContext(Rank):
         if self._emulates:
             clock.use(self.board.clock)
         self.duration = duration_of(rank, stragglers, compute, self.delay_rng, self.outcome)
+        self._slowdowns = Slowdowns()
+        self._schedule_faults(faults)
         self.deadline_s = deadline_s
         self.native = NativeGroups(store_path, job.ranks, LIMIT * deadline_s)
         self._start_s = math.inf  # before the run's clock starts, `now` is minus infinity: no time passes
@@ -160,6 +167,27 @@ class ProcessContext(Rank):
 
     def now(self) -> float:
         return clock.now() - self._start_s
+
+    # Faults
+
+    def _schedule_faults(self, faults: Sequence[Fault]) -> None:
+        if any(isinstance(fault, Slow) for fault in faults):
+            self.duration = SlowedDuration(self.duration, self._slowdowns, self.now)
+        for fault in faults:
+            if fault.step is not None:
+                self.step_faults.setdefault(fault.step, []).append(fault)
+            elif isinstance(fault, Slow):  # the driver sends the signals of the others
+                assert fault.at_s is not None
+                self._slowdowns.add(fault.at_s, fault.seconds_s, fault.factor)
+
+    async def meet_fault(self, fault: Fault) -> None:
+        if isinstance(fault, Kill):
+            os.kill(os.getpid(), signal.SIGKILL)
+        elif isinstance(fault, Slow):
+            self._slowdowns.add(self.now(), fault.seconds_s, fault.factor)
+        else:
+            assert isinstance(self.driver, LocalDriver)
+            self.driver.pause(fault.seconds_s)
 
     # The run
 

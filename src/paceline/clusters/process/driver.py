@@ -117,6 +117,11 @@ class LocalDriver:
     def give_up_on(self, rank: int) -> None:
         self._channel.send("lost", {"rank": rank})
 
+    def pause(self, seconds: float) -> None:
+        """Ask the driver to stop this process for some seconds."""
+        self._channel.send("pause", {"seconds": seconds})
+        self._channel.receive()
+
     def number_of(self, group: tuple[int, ...]) -> int:
         self._channel.send("group", {"members": list(group)})
         return int(self._channel.receive().values["number"])

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
 
 from paceline.clusters.base.outcome import Outcome
 from paceline.costs.prices import Given, Pass, Price, Work
+from paceline.costs.slowdowns import Slowdowns
 from paceline.costs.stragglers import Stragglers
 from paceline.costs.times import Times
 from paceline.links import clock
@@ -98,6 +100,30 @@ class DrawnDuration:
             self._outcome.overruns += 1
             self._outcome.overrun_s -= left_s
         return left_s
+
+
+class SlowedDuration:
+    """A duration that is longer in the slowdowns of a rank."""
+
+    __slots__ = ("_inner", "_now", "_slowdowns", "price")
+
+    shows_buckets = False
+
+    def __init__(self, inner: GradientDuration, slowdowns: Slowdowns, now: Callable[[], float]) -> None:
+        self._inner = inner
+        self._slowdowns = slowdowns
+        self._now = now
+        self.price = inner.price
+
+    def begin(self, samples: int) -> float:
+        return self._inner.begin(samples)
+
+    def begin_pass(self, one: Pass) -> float:
+        return self._inner.begin_pass(one)
+
+    def left_s(self, least_s: float, took_s: float, worked_s: float) -> float:
+        work_s = took_s + max(0.0, self._inner.left_s(least_s, took_s, worked_s))
+        return self._slowdowns.elapsed_s(self._now() - took_s, work_s) - took_s
 
 
 def pad_to_duration(left_s: float, deadline_s: float) -> None:

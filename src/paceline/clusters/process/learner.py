@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Literal
 
 from torch import Tensor
 
-from paceline.clusters.process.computing import BucketOperation, ComputeOperation
+from paceline.clusters.process.computing import BucketOperation, ComputeOperation, ProcessParts
 from paceline.clusters.process.stages import ProcessStages
 from paceline.clusters.rank.learner import Learner
+from paceline.clusters.rank.statistics import compute_with_exchanges
 from paceline.context import BUCKET_BYTES, Batch
 from paceline.costs.prices import ready_shares
 from paceline.links.sending import SendOperation
@@ -24,7 +25,10 @@ class ProcessLearner(Learner["ProcessContext"]):
 
     __slots__ = ()
 
-    def compute(self, batch: Batch, *, weight: float = 1.0, accumulate: bool = False) -> ComputeOperation:
+    def compute(self, batch: Batch, *, weight: float = 1.0, accumulate: bool = False) -> Awaitable[float]:
+        if self.statistics is not None:
+            parts = ProcessParts(self._ctx, batch)
+            return compute_with_exchanges(self, batch, parts, weight=weight, accumulate=accumulate)
         return ComputeOperation(self._ctx, self, batch, weight, accumulate=accumulate)
 
     async def gradients(
@@ -32,9 +36,8 @@ class ProcessLearner(Learner["ProcessContext"]):
     ) -> AsyncIterator[Tensor]:
         replica = self.replica
         replica.set_bucket_bytes(bucket_bytes)
-        computation = self.compute(batch, weight=weight)
-        order = replica.buckets.order()
-        if len(order) > 1:
+        computation, order = self.compute(batch, weight=weight), replica.buckets.order()
+        if isinstance(computation, ComputeOperation) and len(order) > 1:
             self._ctx.start(computation)  # in a thread, so that backward overlaps with the transfers
             for number, share in zip(order, ready_shares(replica.buckets.shares()), strict=True):
                 await BucketOperation(computation, number, share)
@@ -42,7 +45,8 @@ class ProcessLearner(Learner["ProcessContext"]):
             await computation
         else:
             await computation
-            yield replica.bucket(0)
+            for number in order:
+                yield replica.bucket(number)
 
     async def apply(
         self,

@@ -12,6 +12,7 @@ from typing import Any, Generic, Literal, TypeVar, cast
 from torch import Tensor
 
 from paceline.clusters.rank.rank import Rank
+from paceline.clusters.rank.statistics import StatisticsExchange
 from paceline.context import Batch, Stages
 from paceline.errors import ConfigurationError, GradientNotFiniteError, LossNotFiniteError
 from paceline.model.memory import Account
@@ -32,6 +33,7 @@ class Learner(ABC, Generic[R]):
         "_replica",
         "_stages",
         "_states_account",
+        "_statistics",
         "_twins",
         "resumed_metric",
         "states",
@@ -56,6 +58,7 @@ class Learner(ABC, Generic[R]):
         self._twins = 0  # twins that the program has requested in this generation
         self._stages: Stages | None = None
         self._states_account: Account | None = None
+        self._statistics: StatisticsExchange | None = None
         if replica is not None:
             few = lambda: ctx.data.few()  # noqa: E731, PLW0108 (the data are created on first use)
             replica.attach(ctx.ledger, few)
@@ -72,9 +75,18 @@ class Learner(ABC, Generic[R]):
     def hold(self, replica: Replica) -> None:
         """Use a replica from now on. It may hold only a part of the model."""
         self._replica = replica
+        self._statistics = None
 
     def begin_generation(self) -> None:
         self._twins = 0
+        self._statistics = None
+
+    @property
+    def statistics(self) -> StatisticsExchange | None:
+        """BatchNorm statistics that workers share; None if each normalises by its own slice."""
+        if self._statistics is None and self.replica.task.sync_batch_norm:
+            self._statistics = StatisticsExchange(self._ctx, self.replica)
+        return self._statistics
 
     @property
     def replica(self) -> Replica:

@@ -18,6 +18,7 @@ from paceline.clusters.rank.logbook import Logbook
 from paceline.clusters.rank.lone_samples import warn_of_lone_samples
 from paceline.clusters.rank.services import ClusterServices
 from paceline.context import Batch, Context
+from paceline.faults import Fault
 from paceline.model.memory import Ledger
 from paceline.system import interrupts
 from paceline.trace import Kind, Recorder
@@ -71,6 +72,7 @@ class Rank(ClusterServices):
         "role",
         "servers",
         "step",
+        "step_faults",
         "stopped",
         "twins",
         "workers",
@@ -113,6 +115,8 @@ class Rank(ClusterServices):
         """Seconds of the run before this rank resumed from a checkpoint."""
         self.stopped = False
         """Whether the run has stopped before its end, to be resumed later."""
+        self.step_faults: dict[int, list[Fault]] = {}
+        """Faults to inject into this rank, by the rank's own step in which they occur."""
         self.restored_twins: list[Callable[[Any], None]] = []
         """Functions that restore each twin when it is created, if the run resumes from a checkpoint."""
 
@@ -178,6 +182,8 @@ class Rank(ClusterServices):
         while step < self.generation_end:
             self.step = step
             interrupts.safe_point()
+            if self.step_faults:
+                await self._meet_faults(step)
             yield step
             if self.log.evaluations.sharing is not None:
                 await self.log.evaluations.share(step)
@@ -195,8 +201,10 @@ class Rank(ClusterServices):
         first = self.drawn if endless else self.begun
         upcoming = data.ahead(map(partial(data.batch_of, rank), itertools.count(first)))
         if rank == self.workers[0] and self.begun == self.job.generations.first:
-            replica, workers = self.model.replica, len(self.workers)
-            parts = replica.task.accumulate
+            replica = self.model.replica
+            parts, workers = replica.task.accumulate, len(self.workers)
+            if replica.task.sync_batch_norm:
+                workers = 1  # the whole batch has statistics, however small the slices are
             warn_of_lone_samples(replica.module, data, workers=workers, parts=parts, steps=self.last_step)
         if not endless:
             async for _ in self.rounds():
@@ -206,8 +214,15 @@ class Rank(ClusterServices):
         for batch in upcoming:
             self.step = batch.step
             interrupts.safe_point()
+            if self.step_faults:
+                await self._meet_faults(batch.step)
             yield batch
             outcome.bytes_over_time.append((self.now(), outcome.bytes_sent))
+
+    async def _meet_faults(self, step: int) -> None:
+        """Inject the faults of a step. They do not occur again if the step is repeated."""
+        for fault in self.step_faults.pop(step, ()):
+            await self.meet_fault(fault)
 
     @property
     def batch_of(self) -> Callable[[int, int], Batch]:

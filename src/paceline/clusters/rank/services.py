@@ -12,6 +12,7 @@ from paceline.clusters.rank.data import TrainingData
 from paceline.clusters.rank.observer import Observer
 from paceline.clusters.rank.row_board import RowBoard
 from paceline.data.samples import Samples
+from paceline.faults import Fault
 
 
 class ClusterServices(ABC):
@@ -94,6 +95,10 @@ class ClusterServices(ABC):
 
     def open_row_board(self, name: str, like: Tensor) -> RowBoard:
         """Open a board with rows of the size and dtype of `like`, in clusters with shared evaluation."""
+        raise NotImplementedError
+
+    async def meet_fault(self, fault: Fault) -> None:
+        """Inject a fault into this rank now, in clusters with faults."""
         raise NotImplementedError
 
     @abstractmethod

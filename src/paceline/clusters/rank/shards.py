@@ -43,7 +43,14 @@ class RankShards:
             if hooked is None:
                 yield SegmentPasses(self._stages, self.units, micros, frees_parameters=frees)
                 return
-            with hooked_passes(self._stages, self.units, micros, hooked, frees_parameters=frees) as events:
+            with hooked_passes(
+                self._stages,
+                self.units,
+                micros,
+                hooked,
+                frees_parameters=frees,
+                statistics=self._ctx.model.statistics,
+            ) as events:
                 yield events
 
     @property

@@ -4,13 +4,16 @@ model."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import Tensor
 
+from paceline.clusters.rank.statistics import StatisticsExchange
 from paceline.context import Batch, BoundaryValues, ShardedUnit, UnitEvent
-from paceline.model.hooks.hooked_pass import HookedPass, HookedRun
+from paceline.model.hooks.batch_norm import StatisticsEvent
+from paceline.model.hooks.hooked_pass import HookedPass, PassEvent
+from paceline.model.hooks.pass_thread import PassThread
 
 if TYPE_CHECKING:
     from paceline.clusters.rank.stages import RankStages
@@ -102,9 +105,10 @@ class HookedPasses:
         stages: RankStages[Any],
         units: Sequence[ShardedUnit],
         micros: Sequence[Batch],
-        run: HookedRun,
+        run: PassThread[PassEvent],
         *,
         frees_parameters: bool,
+        statistics: StatisticsExchange | None = None,
     ) -> None:
         lengths = {unit.number: unit.parts[-1].stop for unit in units}
         total = sum(lengths.values()) or 1
@@ -112,6 +116,7 @@ class HookedPasses:
         self._shares: Mapping[int, float] = {number: each / total for number, each in lengths.items()}
         self._micros = micros
         self._run = run
+        self._statistics = statistics
         self._frees = frees_parameters
         self._micro = 0
         self._begin_micro()
@@ -131,6 +136,10 @@ class HookedPasses:
             assert ended is None, "a batch ends with its last micro-batch"
             raise StopAsyncIteration
         event = await self._compute(self._is_backward, self._next, self._run.advance)
+        while isinstance(event, StatisticsEvent):
+            assert self._statistics is not None
+            await self._statistics.complete(event)
+            event = await self._compute(self._is_backward, 0.0, self._run.advance)
         assert event is not None, "every micro-batch ends with an event"
         if event.is_last:
             await self._end_micro()
@@ -149,8 +158,8 @@ class HookedPasses:
         return True
 
     async def _compute(
-        self, is_backward: bool, share: float, run: Callable[[], UnitEvent | None]
-    ) -> UnitEvent | None:
+        self, is_backward: bool, share: float, run: Callable[[], PassEvent | None]
+    ) -> PassEvent | None:
         micro = self._micros[self._micro]
         self._left[is_backward] -= share
         way = "both" if is_backward else "forward"
@@ -180,10 +189,11 @@ def hooked_passes(
     hooked: HookedPass,
     *,
     frees_parameters: bool,
+    statistics: StatisticsExchange | None = None,
 ) -> Iterator[HookedPasses]:
     """Return a context that ends the thread of the passes, also after an error."""
-    run = hooked.begin(micros, stages.source)
-    try:
-        yield HookedPasses(stages, units, micros, run, frees_parameters=frees_parameters)
-    finally:
-        run.close()
+    layers = None if statistics is None else statistics.layers
+    with closing(hooked.begin(micros, stages.source, layers)) as run:
+        yield HookedPasses(
+            stages, units, micros, run, frees_parameters=frees_parameters, statistics=statistics
+        )

@@ -121,3 +121,23 @@ class PassEvent(Event[T]):
 
     def __str__(self) -> str:
         return "compute"
+
+
+class SimulatedParts:
+    """The seconds of one gradient in virtual time, spent in parts. It satisfies `GradientParts`."""
+
+    def __init__(self, context: SimulatedContext, batch: Batch) -> None:
+        self._context = context
+        self._batch = batch
+        self._seconds: float | None = None  # drawn when the gradient begins
+
+    async def part(self, share: float, run: Callable[[], T], _processor_s: Callable[[], float]) -> T:
+        context = self._context
+        if self._seconds is None:
+            self._seconds = context.price.seconds(_GRADIENT, 0, self._batch.count)
+        start_s, seconds = context.kernel.now, share * self._seconds
+        made = run()
+        if seconds:
+            await Timer(context, seconds)
+            context.note_computing(_COMPUTE, start_s)
+        return made

@@ -9,7 +9,8 @@ comes after the last message of the lost rank.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
+import math
+from collections.abc import Coroutine, Sequence
 from typing import Any, NoReturn, TypeVar
 
 from paceline.clusters.base.job import Job
@@ -17,14 +18,16 @@ from paceline.clusters.base.news import Teller, enter_news
 from paceline.clusters.base.outcome import Outcome
 from paceline.clusters.rank.observer import Observer
 from paceline.clusters.simulated.context import SimulatedContext, World
+from paceline.clusters.simulated.events import Timer
 from paceline.clusters.simulated.faulty_network import LossyNetwork
 from paceline.clusters.simulated.group_part import GroupPart
 from paceline.clusters.simulated.messages import RecvEvent
 from paceline.clusters.simulated.process import AnyOf, Event, Process
 from paceline.clusters.simulated.window import BarrierEvent
-from paceline.context import ANY, Batch
+from paceline.context import ANY
+from paceline.costs.slowdowns import Slowdowns, SlowedPrice
 from paceline.errors import PeerLost
-from paceline.faults import Kill
+from paceline.faults import Fault, Kill, Pause, Slow
 from paceline.model.replica import Replica
 
 T = TypeVar("T")
@@ -33,26 +36,31 @@ T = TypeVar("T")
 class FaultInjector:
     """Lost ranks of a run, and the notification of the others."""
 
-    def __init__(self, world: World, job: Job, faults: Sequence[Kill]) -> None:
+    def __init__(self, world: World, job: Job, faults: Sequence[Fault]) -> None:
         assert isinstance(world.network, LossyNetwork)
         self._world = world
         self._kernel = world.kernel
         self._network = world.network
         self._job = job
-        self._faults = [fault for fault in faults if fault.rank < job.ranks]
+        self._faults = faults
+        self._network.is_uneven = not all(isinstance(fault, Kill) for fault in faults)
         self._contexts: list[FaultyContext] = []
         self._reasons: dict[int, str] = {}
         """Reason of the loss, by rank."""
 
     def contexts(self, replicas: Sequence[tuple[int, Replica | None]]) -> list[FaultyContext]:
-        """Return the ranks of the run. They die at their set times."""
+        """Return the ranks of the run. Faults occur at their set times."""
         self._contexts = [FaultyContext(self, self._world, self._job, *each) for each in replicas]
         for fault in self._faults:
-            if fault.at_s is not None:
+            context = self._contexts[fault.rank]
+            if fault.step is not None:
+                context.step_faults.setdefault(fault.step, []).append(fault)
+            elif isinstance(fault, Kill):
+                assert fault.at_s is not None
                 self._kernel.at(fault.at_s, self._strike, fault.rank)
             else:
-                assert fault.step is not None
-                self._contexts[fault.rank].fatal_steps.add(fault.step)
+                assert fault.at_s is not None
+                context.slow_down(fault.at_s, fault)
         return self._contexts
 
     def forget_contexts(self) -> None:
@@ -97,6 +105,10 @@ class FaultInjector:
             self.kill(rank)
 
 
+def _nothing(_: None) -> None:
+    pass
+
+
 def _end_the_run(loss: PeerLost) -> NoReturn:
     raise loss
 
@@ -104,7 +116,7 @@ def _end_the_run(loss: PeerLost) -> NoReturn:
 class FaultyContext(SimulatedContext):
     """A rank in a run with faults. It may die."""
 
-    __slots__ = ("_heard", "_known", "_losses", "_teller", "_told", "fatal_steps", "processes")
+    __slots__ = ("_heard", "_known", "_losses", "_teller", "_told", "processes", "slowdowns")
 
     def __init__(
         self, losses: FaultInjector, world: World, job: Job, rank: int, replica: Replica | None
@@ -116,29 +128,27 @@ class FaultyContext(SimulatedContext):
         """Lost ranks that will send no more messages."""
         self._known: set[int] = set()
         """Lost ranks that the program has been notified of, or continues without."""
-        self.fatal_steps: set[int] = set()
+        self.slowdowns = Slowdowns()
         self.processes: list[MortalProcess[Any]] = []
         """The program, and the background programs that it started."""
 
     # Death of this rank
 
-    async def rounds(self) -> AsyncIterator[int]:
-        async for step in super().rounds():
-            await self._live_to(step)
-            yield step
-
-    async def batches(
-        self, own: Iterator[Batch] | None = None, *, endless: bool = False
-    ) -> AsyncIterator[Batch]:
-        async for batch in super().batches(own, endless=endless):
-            if endless:
-                await self._live_to(batch.step)
-            yield batch
-
-    async def _live_to(self, step: int) -> None:
-        if step in self.fatal_steps:
+    async def meet_fault(self, fault: Fault) -> None:
+        if isinstance(fault, Kill):
             self._losses.kill(self.rank)
             await Event[None]()  # never done
+        else:
+            self.slow_down(self.now(), fault)
+            await Timer(self, 0.0)  # a paused program resumes at the end of the pause
+
+    def slow_down(self, at_s: float, fault: Pause | Slow) -> None:
+        """Pause this rank from a time on, or slow down its computations."""
+        if not self.slowdowns:
+            self.price = SlowedPrice(self.price, self.slowdowns, self.now)
+        self.slowdowns.add(at_s, fault.seconds_s, fault.factor if isinstance(fault, Slow) else math.inf)
+        if at_s > self.now():
+            self.kernel.at(at_s, _nothing, None)  # so that no operation skips over the time
 
     def finish(self) -> Outcome:
         if self.is_lost(self.rank):  # records that it had not sent are lost with it
@@ -252,10 +262,19 @@ class MortalProcess(Process[T]):
         self.ended_s = 0.0
 
     def resume(self) -> None:
-        if not self.done:
+        if self.done:
+            return
+        resumes_s = self._context.slowdowns.resumes_s(self.kernel.now)
+        if resumes_s > self.kernel.now:  # paused
+            self.kernel.at(resumes_s, MortalProcess._resume_later, self)
+        else:
             super().resume()
             self.ended_s = self.kernel.now
             self._context.check_all()
+
+    def _resume_later(self) -> None:
+        if not self.done:
+            self.kernel.ready.append(self)
 
     def stop(self) -> None:
         """Stop the program for good, without notifying its waiters."""

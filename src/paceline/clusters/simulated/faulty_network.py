@@ -37,6 +37,8 @@ class LossyNetwork(Network):
         """Messages that have not arrived yet, by sender."""
         self._tell: dict[int, Callable[[int], None]] = {}
         """For each lost rank: function to call when its last message to a rank has arrived."""
+        self.is_uneven = False
+        """Whether a rank may be paused or slowed down. Operations of groups are then not timed as a whole."""
 
     def post(self, packet: SendEvent) -> None:
         super().post(packet)
@@ -49,6 +51,8 @@ class LossyNetwork(Network):
         self._tell.clear()
 
     def can_isolate(self, members: Sequence[int]) -> bool:
+        if self.is_uneven:
+            return False
         return super().can_isolate(members) and self._tell.keys().isdisjoint(members)
 
     def fall_back(self, rank: int) -> None:

@@ -67,10 +67,12 @@ class GradientTimer:
     @cached_property
     def _line(self) -> tuple[float, float]:
         """Fixed seconds and seconds per sample, fitted to one worker's slice and a batch of another size."""
-        own = self._batches.slice(0, 0, self._workers)
-        other = self._batches.slice(0, 0, 1 if self._workers > 1 else 2)
         with rng_preserved():
             replica = self._make()
+            # A slice of one sample has no statistics of its own, but needs none if workers share them.
+            workers = 1 if replica.task.sync_batch_norm else self._workers
+            own = self._batches.slice(0, 0, workers)
+            other = self._batches.slice(0, 0, 1 if workers > 1 else 2)
             seconds = []
             for batch in (own, other):
                 interrupts.safe_point()

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from paceline.clusters.rank.learner import Learner
-from paceline.clusters.simulated.events import ComputeEvent, Timer
+from paceline.clusters.rank.statistics import compute_with_exchanges
+from paceline.clusters.simulated.events import ComputeEvent, SimulatedParts, Timer
 from paceline.clusters.simulated.stages import SimulatedStages
 from paceline.context import BUCKET_BYTES, Batch
 from paceline.costs.prices import Work, ready_shares
@@ -26,7 +27,10 @@ class SimulatedLearner(Learner["SimulatedContext"]):
 
     __slots__ = ()
 
-    def compute(self, batch: Batch, *, weight: float = 1.0, accumulate: bool = False) -> ComputeEvent:
+    def compute(self, batch: Batch, *, weight: float = 1.0, accumulate: bool = False) -> Awaitable[float]:
+        if self.statistics is not None:
+            parts = SimulatedParts(self._ctx, batch)
+            return compute_with_exchanges(self, batch, parts, weight=weight, accumulate=accumulate)
         return ComputeEvent(self._ctx, batch, weight, accumulate=accumulate)
 
     async def gradients(
@@ -35,6 +39,11 @@ class SimulatedLearner(Learner["SimulatedContext"]):
         ctx, replica = self._ctx, self.replica
         replica.set_bucket_bytes(bucket_bytes)
         buckets = replica.buckets
+        if self.statistics is not None:
+            await self.compute(batch, weight=weight)
+            for number in buckets.order():
+                yield replica.bucket(number)
+            return
         computation = ComputeEvent(ctx, batch, weight)
         ctx.start(computation)
         start_s = ctx.now()

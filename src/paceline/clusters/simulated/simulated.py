@@ -10,7 +10,7 @@ from typing import Any
 from paceline.clusters.base.checks import (
     check_compute,
     check_faults,
-    check_faulty_ranks,
+    check_faults_fit,
     check_threads,
     check_workers,
     share_of_cores,
@@ -45,7 +45,7 @@ from paceline.costs.times import Times
 from paceline.data.batches import GlobalBatches
 from paceline.data.samples import Samples
 from paceline.errors import Cancelled, ConfigurationError, UnknownNameError
-from paceline.faults import Kill
+from paceline.faults import Fault, Random, faults_of_ranks
 from paceline.runs.run import Progress
 from paceline.system.seeding import seeded
 
@@ -79,7 +79,7 @@ class Simulated(Cluster):
     this latency. With one host and no `inside`, `link` connects all ranks, and windows cost nothing."""
     threads: int | None = None
     """Compute threads of each rank. They can change the last bits of sums. None to use the default of `pl.Local`."""
-    faults: Sequence[Kill] = ()
+    faults: Sequence[Fault | Random] = ()
     """Faults and their times."""
     device: Device | str | None = None
     """Compute device of each rank: one of `pl.devices`, or its name. Its speed gives the time of counted
@@ -177,7 +177,7 @@ class Simulated(Cluster):
         consult: Consult | None = None,
     ) -> list[Outcome]:
         # A strategy that uses fewer ranks ignores faults of the others.
-        check_faulty_ranks(self.faults, max(job.ranks, self.workers))
+        check_faults_fit(self.faults, max(job.ranks, self.workers), job.steps)
         check_ranks(slow_links(self.slow_links, self.link), max(job.ranks, self.workers))
         request_trial(job, job.workers - 1)
         threads = self.threads or share_of_cores(job.workers)  # as many threads as the real run would use
@@ -268,7 +268,8 @@ class Simulated(Cluster):
     def _contexts(self, job: Job, world: World) -> Sequence[SimulatedContext]:
         replicas = replicas_of(job, computes=self.math == "real")
         if self.faults:
-            return FaultInjector(world, job, self.faults).contexts(replicas)
+            faults = faults_of_ranks(self.faults, job.ranks)
+            return FaultInjector(world, job, faults).contexts(replicas)
         return [SimulatedContext(world, job, rank, replica) for rank, replica in replicas]
 
     def __str__(self) -> str:

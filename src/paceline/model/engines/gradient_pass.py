@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 
 from torch import nn
@@ -23,10 +24,19 @@ class GradientPass:
     """Passes through a whole module. Gradients are written to the flat gradient of its store."""
 
     def __init__(
-        self, accumulate: int, module: nn.Module, forward: WholeForward, store: FlatStore, account: Account
+        self,
+        accumulate: int,
+        module: nn.Module,
+        forward: WholeForward,
+        store: FlatStore,
+        account: Account,
+        *,
+        parks: bool = False,
     ) -> None:
-        """`accumulate` is the number of micro-batches of a batch."""
+        """`accumulate` is the number of micro-batches of a batch. With `parks`, a pass alternates with the program."""
         self._accumulate = accumulate
+        # Ranks of a simulation are in one process: a parked pass must not hold the lock.
+        self._drawing = nullcontext if parks else drawing
         self._forward = forward
         self._store = store
         self._meter = ActivationMeter(
@@ -52,7 +62,7 @@ class GradientPass:
         gradient = self._store.flat_gradient
         gradient.begin(on_bucket, checkpoint, accumulate=accumulate)
         try:
-            with drawing():
+            with self._drawing():
                 loss = self._compute_parts(batch, samples, weight) if batch.count else 0.0
         except BaseException:
             gradient.abandon()

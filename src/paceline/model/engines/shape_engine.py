@@ -14,6 +14,7 @@ from paceline.context import BackwardPart, Batch, Hooks
 from paceline.context.boundary import BoundaryValues
 from paceline.context.segment import GroupReduction
 from paceline.data.samples import Source
+from paceline.errors import ConfigurationError
 from paceline.model.buckets import Buckets
 from paceline.model.cutting.cut import Cut
 from paceline.model.cutting.layers import Layers
@@ -122,6 +123,9 @@ class ShapeEngine:
 
     def layers(self, few: Callable[[], Any], tensor: int, sequence: bool, hooks: Hooks = "never") -> Layers:
         # The order in which hooks would be called is unknown without data. The model is therefore always traced.
+        if self.task.sync_batch_norm and hooks != "never":
+            bound = 'must not be given with math="none" where workers gather and free parameters'
+            raise ConfigurationError("sync_batch_norm", bound, True, 'use math="real", or zero:stage=1')
         shapes = tree_map(lambda leaf: leaf.to("meta") if isinstance(leaf, Tensor) else leaf, few())
         return Layers.of(self.task, self.module, shapes, tensor=tensor, sequence=sequence)
 

@@ -36,7 +36,9 @@ class TorchPasses:
     @cached_property
     def gradient(self) -> GradientPass:
         engine = self._engine
-        return GradientPass(engine.task.accumulate, engine.module, self.whole, engine.flat, engine.account)
+        parts = self.whole, engine.flat, engine.account
+        parks = engine.task.sync_batch_norm
+        return GradientPass(engine.task.accumulate, engine.module, *parts, parks=parks)
 
     @cached_property
     def hooked(self) -> HookedPass | None:

@@ -68,7 +68,8 @@ def layers_or_blocks(
     task: Task, module: nn.Module, few: Callable[[], Any], tensor: int, sequence: bool, hooks: Hooks
 ) -> Layers | BlockLayers:
     """Return the layers of a module as `Layers.of` finds them, or its blocks. `hooks` is as in `Stages.cut`."""
-    if hooks == "always":
+    # BatchNorm layers share statistics in the middle of a pass, which hooks can interrupt anywhere.
+    if hooks == "always" or (hooks == "fallback" and task.sync_batch_norm):
         return BlockLayers(module)
     try:
         return Layers.of(task, module, few(), tensor=tensor, sequence=sequence)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
-import torch
 from torch import Tensor, nn
 
 from paceline.context import Batch
@@ -16,16 +15,17 @@ from paceline.data.samples import Source
 from paceline.model.activations import Activations, refuses_counting
 from paceline.model.compiling import is_compiled
 from paceline.model.engines.whole_forward import WholeForward
+from paceline.model.hooks.batch_norm import SharedStatistics, StatisticsEvent, filled
 from paceline.model.hooks.module_hooks import ModuleHooks
+from paceline.model.hooks.pass_thread import PassThread
 from paceline.model.hooks.unit_tracker import UnitTracker
 from paceline.model.memory import Account
 from paceline.model.memory.computed import ActivationMeter
-from paceline.system.baton import Baton
-from paceline.system.seeding import RngLease
 
 if TYPE_CHECKING:
     from paceline.model.engines.shard_store import ShardStore
 
+PassEvent = UnitEvent | StatisticsEvent
 Trained = tuple[Tensor, Sequence[Tensor] | None]
 
 
@@ -69,26 +69,36 @@ class HookedPass:
     def logged(self) -> dict[str, float]:
         return self._forward.logged
 
-    def begin(self, micros: Sequence[Batch], samples: Source) -> HookedRun:
-        """Begin the passes of a batch, given in micro-batches. Some may be empty."""
+    def begin(
+        self, micros: Sequence[Batch], samples: Source, statistics: SharedStatistics | None = None
+    ) -> PassThread[PassEvent]:
+        """Begin the passes of a batch, given in micro-batches. Some may be empty.
+
+        Workers share `statistics` in these passes, if given. An empty slice then takes part with a weight of 0.
+        """
         self._forward.begin()
-        return HookedRun(self, micros, samples)
+        return PassThread(partial(self._compute_all, micros, samples, statistics), eager=self._is_compiled)
 
-    def running_eagerly(self) -> AbstractContextManager[object]:
-        """Return a context in which a compiled module is not compiled: its hooks would be compiled with it."""
-        # The import of the compiler takes seconds.
-        return torch.compiler.set_stance("force_eager") if self._is_compiled else nullcontext()
-
-    def compute(
-        self, micros: Sequence[Batch], samples: Source, park: Callable[[UnitEvent], None]
+    def _compute_all(
+        self,
+        micros: Sequence[Batch],
+        samples: Source,
+        statistics: SharedStatistics | None,
+        park: Callable[[PassEvent], None],
     ) -> Iterator[float]:
         """Compute the gradients of all micro-batches. Yield the loss of each that is not empty."""
         count = sum(micro.count for micro in micros)
         try:
             for number, micro in enumerate(micros):
                 self._tracker.begin(park)
+                share = micro.count / (count or 1)
+                if statistics is not None:
+                    with statistics.sharing(park, micro.weight):
+                        loss = self._compute(filled(micro), samples, share, number)
+                elif micro.count:
+                    loss = self._compute(micro, samples, share, number)
                 if micro.count:
-                    yield self._compute(micro, samples, micro.count / count, number)
+                    yield loss
                 self._tracker.end()
         finally:
             self._tracker.abandon()
@@ -145,47 +155,3 @@ class HookedPass:
             gradient = gradient * self._weight if gradient.is_sparse else gradient.mul_(self._weight)
         self._store.take([parameter], [gradient])
         self._tracker.take_gradient(self._store.places[id(parameter)])
-
-
-class HookedRun:
-    """The passes of one batch, in a thread that alternates with the program."""
-
-    def __init__(self, of: HookedPass, micros: Sequence[Batch], samples: Source) -> None:
-        self._of = of
-        self._micros = micros
-        self._samples = samples
-        self.losses: list[float] = []
-        """Loss of each micro-batch computed so far, without empty ones."""
-        self._rng = RngLease()
-        self._grad_mode = torch.is_grad_enabled()
-        device = torch.get_default_device()
-        # A device as a context makes every call of torch slower.
-        self._device_mode = nullcontext() if device.type == "cpu" else device
-        self._baton: Baton[UnitEvent] = Baton(self._compute, name="hooks")
-
-    @property
-    def processor_s(self) -> float:
-        """Processor time of the computation so far."""
-        return self._baton.processor_s
-
-    def advance(self) -> UnitEvent | None:
-        """Compute until the next event. Return None at the end of the batch."""
-        return self._baton.resume()
-
-    def close(self) -> None:
-        """End the thread, even in the middle of the batch."""
-        self._baton.close()
-
-    def _compute(self) -> None:
-        # These settings belong to a thread.
-        with torch.set_grad_enabled(self._grad_mode), self._device_mode, self._of.running_eagerly():
-            self._rng.take()
-            try:
-                for loss in self._of.compute(self._micros, self._samples, self._park):
-                    self.losses.append(loss)
-            finally:
-                self._rng.end()
-
-    def _park(self, event: UnitEvent) -> None:
-        self._baton.park(event)
-        self._rng.take()

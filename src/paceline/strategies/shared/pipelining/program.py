@@ -52,6 +52,10 @@ class SegmentedStrategy(Strategy):
     def plan(self, workers: int) -> Plan:
         raise NotImplementedError
 
+    def syncs_batch_norm(self, workers: int) -> bool:
+        plan = self.plan(workers)
+        return plan.data == 1 and plan.microbatches == 1
+
     def prepare(self, ctx: Context) -> None:
         _cut(ctx, self.plan(ctx.net.size))
 

@@ -1,0 +1,57 @@
+"""Faults of a local run at their times: the driver sends the signals."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import signal
+import time
+from collections.abc import Callable, Sequence
+
+from paceline.faults import Fault, Kill, Pause
+
+
+class FaultInjector:
+    """Kills, stops and continues the processes of ranks. A slow rank slows down itself, in its own process."""
+
+    def __init__(self, faults: Sequence[Fault], pid_of: Callable[[int], int | None]) -> None:
+        """`pid_of` returns the process of a rank. None if the rank has ended."""
+        self._faults = faults
+        self._pid_of = pid_of
+        self._due: list[tuple[float, int, signal.Signals]] = []
+        """Signals to send: time on the monotonic clock, rank, signal."""
+
+    def begin(self, start_s: float) -> None:
+        """Set the start of the run on the monotonic clock."""
+        for fault in self._faults:
+            if fault.at_s is None:
+                continue
+            if isinstance(fault, Kill):
+                self._add(start_s + fault.at_s, fault.rank, signal.SIGKILL)
+            elif isinstance(fault, Pause):
+                self._add(start_s + fault.at_s, fault.rank, signal.SIGSTOP)
+                self._add(start_s + fault.at_s + fault.seconds_s, fault.rank, signal.SIGCONT)
+
+    def pause(self, rank: int, seconds: float) -> None:
+        """Stop a rank now, for some seconds."""
+        self._send(rank, signal.SIGSTOP)
+        self._add(time.monotonic() + seconds, rank, signal.SIGCONT)
+
+    def send_due(self) -> float:
+        """Send the signals that are due. Return the seconds until the next one."""
+        now_s = time.monotonic()
+        while self._due and self._due[0][0] <= now_s:
+            _, rank, number = self._due.pop(0)
+            self._send(rank, number)
+        return self._due[0][0] - now_s if self._due else math.inf
+
+    def _add(self, due_s: float, rank: int, number: signal.Signals) -> None:
+        self._due.append((due_s, rank, number))
+        self._due.sort(key=lambda each: each[0])
+
+    def _send(self, rank: int, number: signal.Signals) -> None:
+        pid = self._pid_of(rank)
+        if pid is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
