@@ -8,8 +8,7 @@ from processes import PATIENCE_S
 from paceline.links.memory.bells import Bells
 from paceline.links.memory.ring_ways import RingWays
 from paceline.links.memory.shared import SharedMemory
-from paceline.links.mixed import MixedWays
-from paceline.links.port import Port
+from paceline.links.port import MixedWays, Port
 from paceline.links.tcp import TcpEndpoint, TcpWays
 
 
