@@ -1,4 +1,4 @@
-"""What tests of pl.Ray ask of the hosts and of the processes on them."""
+"""Helpers of the tests of pl.Ray: hosts, and the processes on them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from processes import marked
 import paceline as pl
 
 PATIENCE_S = 300.0
-"""How long a busy machine may take to start Ray's processes. Nothing is measured by it."""
+"""Timeout for the start of Ray's processes on a busy machine. Nothing is measured with it."""
 
 needs_ray = pytest.mark.skipif(
     importlib.util.find_spec("ray") is None, reason="ray is not installed: pip install 'paceline[ray]'"
@@ -32,7 +32,7 @@ def on_ray(address="auto", **options):
 
 
 def run_of(run):
-    """What a test asks of a run, without the trace and the model."""
+    """The results of a run that tests use, without trace and model."""
     return {
         "parameters": run.parameters,
         "history": run.history,
@@ -44,7 +44,7 @@ def run_of(run):
 
 
 def leftovers():
-    """The living actors and placement groups of the cluster, as one who joins it sees them."""
+    """Return the living actors and placement groups of the cluster."""
     import ray
 
     ray.init(address="auto", logging_level="ERROR", log_to_driver=False)

@@ -1,4 +1,4 @@
-"""What a rank tells its driver, bit by bit."""
+"""Incremental news of a rank to its driver."""
 
 from paceline.clusters.base.news import Teller, enter_news, read_news, write_news
 from paceline.clusters.base.outcome import Outcome

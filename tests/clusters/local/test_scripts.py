@@ -1,4 +1,4 @@
-"""Scripts as users write them, run as users run them: in a process of their own, and ended as users end them."""
+"""Scripts as users write, run and interrupt them, each in a separate process."""
 
 import os
 import signal
@@ -58,7 +58,7 @@ class Script:
         )
 
     def read_until(self, word):
-        """What it writes, up to the line that has this word."""
+        """Return the output up to the line with this word."""
         text = ""
         while word not in text:
             line = self.process.stdout.readline()
@@ -67,7 +67,7 @@ class Script:
         return text
 
     def ends(self):
-        """What it wrote to its two outputs."""
+        """Return the text of stdout and stderr."""
         return self.process.communicate(timeout=PATIENCE_S)
 
     def assert_nothing_is_left(self):

@@ -1,4 +1,4 @@
-"""Updates that ranks make at their own pace are counted generation by generation."""
+"""Updates of ranks that run independently are counted per generation."""
 
 from paceline.clusters.rank.counter import LATE, UpdateCounter
 

@@ -1,4 +1,5 @@
-"""Evaluations that workers share: the bits of one that looks at everything alone, and each test sample seen once."""
+"""Evaluations that workers share: they equal an evaluation by one worker bit for bit, and use each test sample
+once."""
 
 import os
 import signal
@@ -119,7 +120,7 @@ def test_an_evaluation_shared_by_more_workers_than_test_batches_is_the_same():
     assert_same_as_alone(task, CLUSTERS["shared-memory-3"])
 
 
-# Who looks at what
+# Division of the test batches
 
 
 @pytest.mark.parametrize("cluster", CLUSTERS.values(), ids=CLUSTERS)
@@ -180,7 +181,7 @@ def test_emulated_machines_do_not_wait_for_each_other_to_evaluate(tmp_path):
     assert test.by_process() == [dict.fromkeys(range(50), 3)]
 
 
-# What goes on around it
+# Interaction with the run
 
 
 def test_it_is_off_the_clock_and_every_worker_says_so():

@@ -1,4 +1,4 @@
-"""Group operations that other messages or faults disturb fall back alone, and give what single messages give."""
+"""A group operation that is disturbed by messages or faults falls back alone, with the results of single messages."""
 
 import numpy as np
 import pytest
