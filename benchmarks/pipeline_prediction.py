@@ -21,9 +21,9 @@ import paceline as pl
 from benchmarks.pipeline import MICRO_BATCHES, STAGES, task
 from benchmarks.result import Goal, Result, Row, compare
 from benchmarks.rounds import rounds
-from paceline.bench.fit import fit_link
 from paceline.collectives import barrier
 from paceline.context import Context
+from paceline.costs.fit import fit_link
 
 ORDERS = {"gpipe": 1, "1f1b": 1, "interleaved": 2, "zb-h1": 1}
 """Number of chunks of each order."""

@@ -19,11 +19,14 @@ from typing import Any
 from soak.cases import make_case
 from soak.dump import dump
 from soak.processes import marked, read
+from tests.harness.watchdog import count_runnable, pace
 
 LIMIT_S = 120.0
-"""Time limits of a case and of the start of a driver. Each wait inside a case has a shorter limit."""
+"""Time limits of a case and of the start of a driver. Each wait inside a case has a shorter limit. On an overloaded
+machine the limits are extended like those of tests."""
 _RAY_LIMIT_S = 300.0
 _END_S = 30.0
+_TICK_S = 0.5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -133,11 +136,15 @@ class Driver:
             self._is_ready = True
 
     def _read(self, limit_s: float) -> dict[str, Any]:
-        until_s = time.monotonic() + limit_s
+        left_s = limit_s
         while b"\n" not in self._rest:
-            ready, _, _ = select.select([self._answers], [], [], max(0.0, until_s - time.monotonic()))
+            began_s = time.monotonic()
+            ready, _, _ = select.select([self._answers], [], [], min(left_s, _TICK_S))
             if not ready:
-                raise TimeoutError
+                left_s -= (time.monotonic() - began_s) * pace(count_runnable(), os.cpu_count() or 1)
+                if left_s <= 0:
+                    raise TimeoutError
+                continue
             part = os.read(self._answers, 65536)
             if not part:
                 raise EOFError

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from paceline.clusters.ray.ray import Ray
     from paceline.clusters.simulated.simulated import Simulated
     from paceline.costs import Link, devices, times
+    from paceline.costs.calibration import Calibration
     from paceline.costs.description import ClusterDescription
     from paceline.costs.description_files import load_cluster
     from paceline.errors import PacelineError
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
         shard,
         workers,
     )
+    from paceline.planner.calibrate import calibrate
     from paceline.planner.predict import predict
     from paceline.planner.prediction import Prediction
     from paceline.programs import run_program
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
 __version__ = "0.2.0"
 __all__ = [
     "STOP",
+    "Calibration",
     "ClusterDescription",
     "Comparison",
     "Launched",
@@ -60,6 +63,7 @@ __all__ = [
     "Simulated",
     "StopTraining",
     "Task",
+    "calibrate",
     "callbacks",
     "collectives",
     "compare",
@@ -88,6 +92,7 @@ __all__ = [
 
 _HOMES = {
     "STOP": "paceline.callbacks.calling",
+    "Calibration": "paceline.costs.calibration",
     "ClusterDescription": "paceline.costs.description",
     "Comparison": "paceline.analysis.comparison.comparison",
     "Launched": "paceline.clusters.launched.launched",
@@ -101,6 +106,7 @@ _HOMES = {
     "Simulated": "paceline.clusters.simulated.simulated",
     "StopTraining": "paceline.callbacks.calling",
     "Task": "paceline.task.task",
+    "calibrate": "paceline.planner.calibrate",
     "compare": "paceline.analysis.comparison.compare",
     "devices": "paceline.costs",
     "finish": "paceline.loop.prepare",

@@ -21,7 +21,7 @@ def test_a_message_takes_its_latency_and_its_bytes() -> None:
 def test_a_link_keeps_what_was_written() -> None:
     link = Link("10Gbps", "50us")
     assert (link.bandwidth, link.latency) == ("10Gbps", "50us")
-    assert repr(link) == "Link(bandwidth='10Gbps', latency='50us')"
+    assert repr(link) == "Link(bandwidth='10Gbps', latency='50us', message=0.0)"
     assert str(link) == "10 Gbit/s, 50 µs"
 
 
@@ -59,3 +59,11 @@ def test_a_link_cannot_change_and_can_travel() -> None:
     with pytest.raises(FrozenInstanceError):
         link.latency = 0  # type: ignore[misc]
     assert pickle.loads(pickle.dumps(link)) == link == copy.deepcopy(link)
+
+
+def test_each_message_may_cost_time_besides_its_bytes():
+    link = Link("1GB/s", "10us", message="5us")
+    assert link.carry_s(1000) == pytest.approx(6e-6)
+    assert link.seconds(1000) == pytest.approx(16e-6)
+    assert link != Link("1GB/s", "10us")
+    assert "5 µs a message" in str(link)

@@ -22,12 +22,12 @@ SLOWEST = 0.1  # no test gets more than ten times its limit
 DEATH_S = 5.0
 
 
-def pace(runnable, cores):
+def pace(runnable: int, cores: int) -> float:
     """Seconds of a test's limit that pass in one second, on a machine with `runnable` threads."""
     return min(1.0, max(SLOWEST, LOAD * cores / max(runnable, 1)))
 
 
-def count_runnable():
+def count_runnable() -> int:
     return int(Path("/proc/loadavg").read_text().split()[3].partition("/")[0])
 
 

@@ -13,11 +13,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from paceline.bench.fit import fit_link, largest_error
 from paceline.bench.program import PING_PONG, Program
 from paceline.bench.report import Fit, Report, Row, make_row
 from paceline.bench.spec import Spec
 from paceline.clusters.local.local import Local
+from paceline.costs.fit import fit_link, largest_error
 from paceline.costs.units import format_bytes
 from paceline.programs import run_program
 

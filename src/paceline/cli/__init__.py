@@ -6,6 +6,7 @@ import typer
 
 from paceline.cli import (
     bench,
+    calibrate,
     check,
     compare,
     cut,
@@ -38,6 +39,7 @@ app.command("compare", cls=CommandWithRay)(compare.compare)
 app.command("report")(report.report)
 app.command("runs")(runs.runs)
 app.command("export")(export.export)
+app.command("calibrate")(calibrate.calibrate)
 app.command("strategies")(strategies.strategies)
 app.command("bench")(bench.bench)
 app.command("topology")(topology.topology)

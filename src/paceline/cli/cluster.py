@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline.errors import ConfigurationError
@@ -36,6 +37,7 @@ class ClusterOptions:
     hosts: int | None = None
     slow_link: Sequence[str] = ()
     math: str | None = None
+    calibration: Path | None = None
     fault: Sequence[str] = ()
     emulates: bool = False
     """Whether the command can emulate machines and links with local workers."""
@@ -53,6 +55,8 @@ class ClusterOptions:
         if self.math is not None and not self.simulate:
             remedy = "add --simulate or omit it: real workers always compute"
             raise ConfigurationError("--math", "needs --simulate", self.math, remedy)
+        if self.calibration is not None:
+            self._check_calibration(self.calibration)
         if self.deadline is not None and self.simulate:
             remedy = "omit it: simulated workers that never stop waiting are reported as a deadlock"
             raise ConfigurationError("--deadline", "is for real workers", self.deadline, remedy)
@@ -86,7 +90,17 @@ class ClusterOptions:
                 remedy = "omit one of the two: a description has its own links"
                 raise ConfigurationError("--cluster", f"excludes {option}", name, remedy)
 
+    def _check_calibration(self, path: Path) -> None:
+        if not self.simulate:
+            remedy = "add --simulate or omit it: real workers take their own time"
+            raise ConfigurationError("--calibration", "needs --simulate", str(path), remedy)
+        if self.cluster_name is not None:
+            remedy = "omit one of the two: a description has its own machines"
+            raise ConfigurationError("--calibration", "excludes --cluster", str(path), remedy)
+
     def _check_link(self, link: str) -> None:
+        if self.simulate and self.calibration is not None:
+            return
         if self.simulate:
             remedy = "omit it: --bandwidth and --latency describe simulated links"
             raise ConfigurationError("--link", "is for real workers", link, remedy)
@@ -157,6 +171,11 @@ class ClusterOptions:
         given = {"bandwidth": self.bandwidth, "latency": self.latency}
         link = {name: value for name, value in given.items() if value is not None}
         options: dict[str, Any] = {"link": Link(**link)} if link else {}
+        if self.calibration is not None:
+            from paceline.costs.calibration import Calibration
+
+            options["calibration"] = Calibration.load(self.calibration)
+            options |= {"link": self.link} if self.link is not None else {}
         if self.slow_link:
             options["slow_links"] = parse_slow_links(self.slow_link)
         if self.math is not None:

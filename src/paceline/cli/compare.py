@@ -55,6 +55,7 @@ def compare(
     compute: options.Compute = None,
     cluster: options.Cluster = None,
     hosts: options.Hosts = None,
+    calibration: options.Calibration = None,
     out: options.OutWithPage = None,
     resume: options.ResumeComparison = False,
     tensorboard: options.TensorBoard = None,
@@ -85,6 +86,7 @@ def compare(
             compute=compute,
             cluster_name=cluster,
             hosts=hosts,
+            calibration=calibration,
             emulates=True,
         )
         named = _split(strategies)

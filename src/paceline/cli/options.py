@@ -155,6 +155,16 @@ Hosts = Annotated[
     int | None, Option(help="Number of hosts of --cluster.", rich_help_panel=_MACHINES, show_default=False)
 ]
 
+Calibration = Annotated[
+    Path | None,
+    Option(
+        metavar="FILE",
+        help="Measured costs of a machine, from `paceline calibrate`, for --simulate.",
+        rich_help_panel=_MACHINES,
+        show_default=False,
+    ),
+]
+
 Strategies = Annotated[
     str,
     Option(

@@ -47,6 +47,7 @@ def train(
     compute: options.Compute = None,
     cluster: options.Cluster = None,
     hosts: options.Hosts = None,
+    calibration: options.Calibration = None,
     checkpoint: options.Checkpoint = None,
     checkpoint_every: options.CheckpointEvery = None,
     resume: options.Resume = False,
@@ -82,6 +83,7 @@ def train(
             compute=compute,
             cluster_name=cluster,
             hosts=hosts,
+            calibration=calibration,
             emulates=True,
         )
         options_of_train = {

@@ -31,7 +31,7 @@ def slow_links(given: object, link: object) -> SlowLinks:
                 "slow_links", f"must name ranks {pair[0]} and {pair[1]} once", given, _REMEDY
             )
         assert isinstance(link, Link)
-        made[pair] = value if isinstance(value, Link) else Link(value, link.latency)
+        made[pair] = value if isinstance(value, Link) else Link(value, link.latency, link.message)
     return made
 
 

@@ -113,7 +113,7 @@ class EmulatedPort(Port):
 
     def carry_s(self, message: Header | SendOperation, other: int) -> float:
         """Seconds that a message to or from another rank occupies a port."""
-        return message.nbytes * self._links[other].seconds_per_byte
+        return self._links[other].carry_s(message.nbytes)
 
     def _match(self, source: int, header: Header, waiter: Waiter) -> RecvOperation:
         """No message is delivered before its time, because a receive from any rank may still get an earlier

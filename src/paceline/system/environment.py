@@ -62,6 +62,16 @@ def _command() -> str:
     return shlex.join(["python", *words])
 
 
+@functools.cache
+def machine() -> dict[str, str]:
+    """Return the identity of this machine: processor, cores, memory (in GiB), and versions."""
+    facts = _machine()
+    total = _memory_line("MemTotal")
+    memory = {} if total is None else {"memory": f"{total / 2**30:.1f} GiB"}
+    kept = ("processor", "cores", "paceline", "python", "torch")
+    return {name: facts[name] for name in kept} | memory
+
+
 def available_bytes() -> int | None:
     """Return the memory available without swapping, limited by the container's maximum. None if unknown."""
     known = [size for size in (_machine_bytes(), _container_bytes()) if size is not None]
@@ -69,11 +79,16 @@ def available_bytes() -> int | None:
 
 
 def _machine_bytes() -> int | None:
+    return _memory_line("MemAvailable")
+
+
+def _memory_line(name: str) -> int | None:
+    """Return the bytes that /proc/meminfo has under a name. None if unknown."""
     try:
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
     except OSError:
         return None
-    found = [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
+    found = [int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:")]
     return found[0] if found else None
 
 

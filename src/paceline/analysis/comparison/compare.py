@@ -18,7 +18,7 @@ from paceline.analysis.comparison.saved import SavedComparison
 from paceline.clusters.base.checks import check_cluster, check_evaluate_every, check_flag, check_progress
 from paceline.clusters.base.job import Cluster
 from paceline.clusters.local.local import Local
-from paceline.clusters.simulated.simulated import measuring_once
+from paceline.clusters.simulated.measured_once import measuring_once
 from paceline.context import Strategy
 from paceline.errors import ConfigurationError, UnknownNameError
 from paceline.run_length import check_length, count_updates, count_whole_batches

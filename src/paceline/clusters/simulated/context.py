@@ -13,11 +13,12 @@ from torch import Tensor
 from paceline.clusters.base.job import Consult, Job
 from paceline.clusters.base.outcome import Outcome
 from paceline.clusters.rank.counter import UpdateCounter
-from paceline.clusters.rank.data import TrainingData
 from paceline.clusters.rank.groups import GroupNumbers, Groups
 from paceline.clusters.rank.observer import Observer
 from paceline.clusters.rank.rank import Rank
 from paceline.clusters.rank.slow_ranks import slowest
+from paceline.clusters.simulated.cores import Cores
+from paceline.clusters.simulated.data import SharedData
 from paceline.clusters.simulated.events import Timer
 from paceline.clusters.simulated.group_operation import GroupOperation
 from paceline.clusters.simulated.kernel import Kernel
@@ -28,11 +29,10 @@ from paceline.clusters.simulated.pass_timer import PassTimer
 from paceline.clusters.simulated.process import AnyOf, Event, Process
 from paceline.clusters.simulated.stage_plan import StagePlan
 from paceline.clusters.simulated.window import SimulatedWindow
-from paceline.context import Batch, Handle, Hooks
+from paceline.context import Handle, Hooks
 from paceline.costs.link import Link
 from paceline.costs.prices import Pricing
 from paceline.costs.stragglers import Stragglers
-from paceline.data.batches import GlobalBatches
 from paceline.data.samples import Samples
 from paceline.model.cutting.layers import Layers
 from paceline.model.hooks.blocks import BlockLayers
@@ -96,25 +96,13 @@ class World:
         self.meetings += 1
         return meeting_id(self.meetings, 0)
 
+    cores: Cores | None = None
+    """Cores that the ranks share. None if each rank has its own."""
     pass_timer: PassTimer | None = None
     """Measured times of passes through segments on this machine. None if the times are not measured."""
     layers: dict[tuple[int, bool, Hooks], Layers | BlockLayers] = field(default_factory=dict)
     """Layers of a split model, by the size of a tensor group, whether it splits sequences, and whether hooks replace
     segments. Computed once for all ranks."""
-
-
-class SharedData(TrainingData):
-    """Training data, shared by all ranks. A server requests the same batch as a worker: it is created once."""
-
-    def __init__(self, samples: Samples, batches: GlobalBatches, workers: int, turns: int = 1) -> None:
-        super().__init__(samples, batches, workers, turns)
-        self._last: dict[int, Batch] = {}
-
-    def batch_of(self, worker: int, step: int) -> Batch:
-        batch = self._last.get(worker)
-        if batch is None or batch.step != step:
-            batch = self._last[worker] = self._slice(step, worker, self._workers)
-        return batch
 
 
 class SimulatedContext(Rank):

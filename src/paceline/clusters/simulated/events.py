@@ -44,6 +44,47 @@ class Timer(Event[None]):
         return "sleep"
 
 
+class WorkTimer(Timer):
+    """Done after some virtual seconds of work. Takes longer while other ranks use the same cores."""
+
+    __slots__ = ()
+
+    def start(self) -> None:
+        cores = self._context.world.cores
+        if cores is None:
+            super().start()
+        else:
+            cores.begin(self, self._seconds, self._ring)
+
+    def __str__(self) -> str:
+        return "compute"
+
+
+class ProgressEvent(Event[None]):
+    """Done when a computation has done some seconds of its work."""
+
+    __slots__ = ("_computation", "_context", "_seconds")
+
+    def __init__(self, context: SimulatedContext, computation: ComputeEvent, seconds: float) -> None:
+        super().__init__()
+        self._context = context
+        self._computation = computation
+        self._seconds = seconds
+        self.result = None
+
+    def start(self) -> None:
+        cores = self._context.world.cores
+        assert cores is not None
+        cores.mark(self._computation, self._seconds, self._reach)
+
+    def _reach(self, _: object) -> None:
+        if not self.done:
+            self._context.kernel.finish(self)
+
+    def __str__(self) -> str:
+        return "compute"
+
+
 class ComputeEvent(Event[float]):
     """A gradient and its loss. The mathematics is done immediately; its time passes on the virtual clock."""
 
@@ -68,7 +109,19 @@ class ComputeEvent(Event[float]):
             batch, context.data.source, weight=self._weight, accumulate=self._accumulates
         )
         self.result = learner.note_loss(batch, loss)
-        kernel.at(start_s + seconds, ComputeEvent._end, self)
+        cores = context.world.cores
+        if cores is None:
+            kernel.at(start_s + seconds, ComputeEvent._end, self)
+        else:
+            cores.begin(self, seconds, ComputeEvent._end)
+
+    def reach(self, share: float) -> Event[None] | None:
+        """Return an event that is done when a share of the gradient's time has passed. None if it has."""
+        context = self._context
+        if context.world.cores is not None:
+            return ProgressEvent(context, self, share * self.seconds)
+        wait_s = self._start_s + share * self.seconds - context.kernel.now
+        return Timer(context, wait_s) if wait_s > 0 else None
 
     def _end(self) -> None:
         if not self.done:
@@ -77,6 +130,8 @@ class ComputeEvent(Event[float]):
             context.kernel.finish(self)
 
     def withdraw(self) -> None:
+        if self._context.world.cores is not None:
+            self._context.world.cores.drop(self)
         self._context.model.replica.undo_buffers()
         self._context.note_computing(_CANCELLED, self._start_s)
 
@@ -106,7 +161,9 @@ class PassEvent(Event[T]):
         self._start_s = kernel.now
         seconds = context.price.pass_seconds(self._one)
         self.result = self._run()
-        if seconds:
+        if seconds and context.world.cores is not None:
+            context.world.cores.begin(self, seconds, PassEvent._end)
+        elif seconds:
             kernel.at(self._start_s + seconds, PassEvent._end, self)
         else:
             self._end()
@@ -138,6 +195,6 @@ class SimulatedParts:
         start_s, seconds = context.kernel.now, share * self._seconds
         made = run()
         if seconds:
-            await Timer(context, seconds)
+            await WorkTimer(context, seconds)
             context.note_computing(_COMPUTE, start_s)
         return made

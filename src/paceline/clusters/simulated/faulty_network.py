@@ -29,8 +29,10 @@ class LossyNetwork(Network):
         inside: Link,
         slow: SlowLinks | None = None,
         shared: SharedLinks | None = None,
+        *,
+        half_duplex: bool = False,
     ) -> None:
-        super().__init__(kernel, hosts, link, inside, slow, shared)
+        super().__init__(kernel, hosts, link, inside, slow, shared, half_duplex=half_duplex)
         for ports, box in zip(self.ports, self.boxes, strict=True):
             ports.deliver = partial(self._deliver, box)
         self._carried: list[set[SendEvent]] = [set() for _ in self.boxes]

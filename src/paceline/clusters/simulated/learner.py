@@ -9,7 +9,7 @@ from torch import Tensor
 
 from paceline.clusters.rank.learner import Learner
 from paceline.clusters.rank.statistics import compute_with_exchanges
-from paceline.clusters.simulated.events import ComputeEvent, SimulatedParts, Timer
+from paceline.clusters.simulated.events import ComputeEvent, SimulatedParts, WorkTimer
 from paceline.clusters.simulated.stages import SimulatedStages
 from paceline.context import BUCKET_BYTES, Batch
 from paceline.costs.prices import Work, ready_shares
@@ -46,13 +46,10 @@ class SimulatedLearner(Learner["SimulatedContext"]):
             return
         computation = ComputeEvent(ctx, batch, weight)
         ctx.start(computation)
-        start_s = ctx.now()
         for number, ready in zip(buckets.order(), ready_shares(buckets.shares()), strict=True):
-            wait_s = start_s + ready * computation.seconds - ctx.now()
-            if number and wait_s > 0:
-                await Timer(ctx, wait_s)
-            elif not number:
-                await computation
+            waits = computation.reach(ready) if number else computation
+            if waits is not None:
+                await waits
             yield replica.bucket(number)
 
     async def apply(
@@ -71,7 +68,7 @@ class SimulatedLearner(Learner["SimulatedContext"]):
         self.replica.apply(shard, norm_value, advance=advance, of=of, step=ctx.step)
         update_s = self._update_s(shard) if ctx.price.charges_updates else 0.0
         if update_s:
-            await Timer(ctx, update_s)
+            await WorkTimer(ctx, update_s)
         ctx.record_packed(pack_span(_UPDATE, start_s, ctx.kernel.now, -1, 0, ctx.step, NO_MESSAGE))
 
     def _update_s(self, shard: slice | None) -> float:

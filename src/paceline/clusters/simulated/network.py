@@ -27,9 +27,11 @@ class Ports:
 
     __slots__ = ("arrived", "claim", "claims", "coming", "deliver", "instant_s", "receiver", "sender")
 
-    def __init__(self, deliver: Callable[[SendEvent], None]) -> None:
+    def __init__(self, deliver: Callable[[SendEvent], None], *, half_duplex: bool = False) -> None:
+        """With `half_duplex` both ports are one: a processor that moves all bytes itself."""
         self.deliver = deliver
-        self.sender, self.receiver = Resource(), Resource()
+        self.sender = Resource()
+        self.receiver = self.sender if half_duplex else Resource()
         self.coming = 0
         """Messages in flight to this rank that have not been served by the input port, plus claims of that port."""
         self.instant_s = -1.0
@@ -63,16 +65,20 @@ class Network:
         inside: Link,
         slow: SlowLinks | None = None,
         shared: SharedLinks | None = None,
+        *,
+        half_duplex: bool = False,
     ) -> None:
         """`link` connects hosts, or all ranks if there is one host. `slow` has the pairs with another link.
 
-        `shared` are the cards and the switch between hosts. None if they are never a bottleneck.
+        `shared` are the cards and the switch between hosts. None if they are never a bottleneck. With `half_duplex` a
+        rank cannot send and receive at the same time.
         """
         self.kernel = kernel
         self._at = kernel.at
         ranks = len(hosts)
         self.boxes = [Mailbox(kernel) for _ in range(ranks)]
-        self.ports = [Ports(box.deliver) for box in self.boxes]
+        self._half_duplex = half_duplex
+        self.ports = [Ports(box.deliver, half_duplex=half_duplex) for box in self.boxes]
         self.operations: set[GroupOperation] = set()
         """Group operations that are timed as a whole and have not ended."""
         self.is_closed = False
@@ -82,6 +88,9 @@ class Network:
         self._inside = (near.latency_s, near.seconds_per_byte)
         self._slow = {pair: (each.latency_s, each.seconds_per_byte) for pair, each in (slow or {}).items()}
         self._shared = shared
+        links = {link, near, *(slow or {}).values()}
+        self._has_message_costs = any(each.message_s for each in links)
+        self._links = (link, near, slow or {})
         self.uniform = self._inside == self._between and not self._slow and shared is None
 
     def cost(self, source: int, to: int) -> tuple[float, float]:
@@ -90,6 +99,12 @@ class Network:
             return self._between
         usual = self._between if self._hosts[source] != self._hosts[to] else self._inside
         return self._slow.get((source, to) if source < to else (to, source), usual)
+
+    def _message_s(self, source: int, to: int) -> float:
+        """Return the seconds that each message between two ranks occupies its ports, besides the time of its bytes."""
+        link, near, slow = self._links
+        usual = link if self._hosts[source] != self._hosts[to] else near
+        return slow.get((source, to) if source < to else (to, source), usual).message_s
 
     def close(self) -> None:
         """Drop the ports. They refer to this network, a cycle that only the garbage collector could free."""
@@ -100,15 +115,21 @@ class Network:
     def can_isolate(self, members: Sequence[int]) -> bool:
         """Return whether an operation of these ranks can be timed as a whole.
 
-        It must share no card with other ranks.
+        It must share no card with other ranks, single messages must have no cost besides that of their bytes, and the
+        ports of a rank must be independent.
         """
+        if self._has_message_costs or self._half_duplex:
+            return False
         return self._shared is None or len({self._hosts[rank] for rank in members}) == 1
 
     def post(self, packet: SendEvent) -> None:
         """Send a message."""
         now_s, in_order = self.kernel.now, self.uniform
         latency_s, per_byte_s = self._between if in_order else self.cost(packet.source, packet.to)
-        packet.carry_s = carry_s = packet.nbytes * per_byte_s
+        carry_s = packet.nbytes * per_byte_s
+        if self._has_message_costs:
+            carry_s += self._message_s(packet.source, packet.to)
+        packet.carry_s = carry_s
         out, into = self.ports[packet.source], self.ports[packet.to]
         packet.start_s = start_s = out.sender.occupy(now_s, carry_s)
         if start_s != now_s:
@@ -178,7 +199,7 @@ class Network:
             self._arrive(packet, into, packet.begins_s)
 
     def _arrive(self, packet: SendEvent, into: Ports, begins_s: float) -> None:
-        if begins_s == into.instant_s:
+        if begins_s == into.instant_s and not self._half_duplex:
             self._arrive_together(packet, into)
             return
         into.instant_s = begins_s

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,7 +12,6 @@ from paceline.clusters.base.checks import (
     check_faults_fit,
     check_threads,
     check_workers,
-    share_of_cores,
     thread_words,
 )
 from paceline.clusters.base.gc_pause import gc_paused
@@ -23,7 +21,18 @@ from paceline.clusters.base.threads import computing_threads
 from paceline.clusters.rank.checkpoint_writer import prepare_all
 from paceline.clusters.rank.failures import failure_of, with_holds
 from paceline.clusters.rank.loss_trial import request_trial
-from paceline.clusters.simulated.context import SharedData, SimulatedContext, World
+from paceline.clusters.simulated.calibrated import (
+    calibrated_costs,
+    calibrated_link,
+    knows_gradients,
+    link_words,
+    settled_link,
+    shared_cores,
+    threads_of,
+    window_link,
+)
+from paceline.clusters.simulated.context import SimulatedContext, World
+from paceline.clusters.simulated.data import shared_data
 from paceline.clusters.simulated.fault_injector import FaultInjector
 from paceline.clusters.simulated.faulty_network import LossyNetwork
 from paceline.clusters.simulated.gradient_timer import GradientTimer, MeasuredTimes
@@ -33,6 +42,7 @@ from paceline.clusters.simulated.network import Network
 from paceline.clusters.simulated.pass_timer import PassTimer
 from paceline.clusters.simulated.process import Process
 from paceline.costs import Link
+from paceline.costs.calibration import SHARED_MEMORY, Calibration
 from paceline.costs.description import ClusterDescription
 from paceline.costs.devices import Device, device_of
 from paceline.costs.fabric import Fabric, check_hosts
@@ -50,7 +60,6 @@ from paceline.runs.run import Progress
 from paceline.system.seeding import seeded
 
 MATHS = ("real", "none")
-SHARED_MEMORY = "shared-memory"
 MAX_WORKERS = 1_000_000
 _KEPT = 64
 """Number of buffered batches of a stream. Workers in virtual time share it, and may be some steps apart."""
@@ -63,9 +72,9 @@ class Simulated(Cluster):
     workers: int = 4
     compute: Times | None = None
     """Seconds of one gradient of any size. None to measure the task's gradients here, by their number of samples."""
-    link: Link | str = field(default_factory=lambda: Link("10Gbps", "50us"))
-    """Link between hosts, or between all ranks if there is one host. "shared-memory": shared memory as in
-    `pl.Local`."""
+    link: Link | str = "auto"
+    """Link between hosts, or between all ranks if there is one host. "shared-memory": shared memory as in `pl.Local`.
+    "tcp": TCP on one machine, with `calibration`. "auto": 10 Gbit/s and 50 µs, or shared memory with `calibration`."""
     math: str = "real"
     slow: Mapping[int, float] = field(default_factory=dict)
     delay: Times | Mapping[int, Times] | None = None
@@ -93,6 +102,9 @@ class Simulated(Cluster):
     order: str = "block"
     """Order of the ranks on the hosts: "block" fills one host after the other, "cyclic" deals ranks out in turn."""
 
+    calibration: Calibration | None = field(default=None, repr=False)
+    """Measured costs of a machine: its links, the task's gradients, ranks that share cores. See `pl.calibrate`."""
+
     measured: MeasuredTimes | None = field(default=None, repr=False, compare=False)
     """Measured times that several runs share. None to measure in each run."""
 
@@ -103,17 +115,16 @@ class Simulated(Cluster):
             raise UnknownNameError("math", str(self.math), MATHS)
         check_compute(self.compute)
         self._settle_device()
-        if self.compute is None and self.device is None and self.math == "none":
+        object.__setattr__(self, "link", settled_link(self))
+        if self.compute is None and self.device is None and self.math == "none" and not knows_gradients(self):
             remedy = "write compute=pl.times.Constant(0.01), say, or device=pl.devices.A100"
             raise ConfigurationError("compute", 'must be given with math="none"', None, remedy)
         remedy = 'write pl.Link("10Gbps", "50us")'
-        if not isinstance(self.link, Link) and self.link != SHARED_MEMORY:
-            raise ConfigurationError("link", 'must be a pl.Link or "shared-memory"', self.link, remedy)
         if self.inside is not None and not isinstance(self.inside, Link):
             raise ConfigurationError("inside", "must be a pl.Link", self.inside, remedy)
         object.__setattr__(self, "hosts", check_hosts(self.hosts, self.workers))
-        if self.link == SHARED_MEMORY and self.hosts != 1:
-            raise ConfigurationError("hosts", 'must be 1 with link="shared-memory"', self.hosts)
+        if isinstance(self.link, str) and self.hosts != 1:
+            raise ConfigurationError("hosts", f'must be 1 with link="{self.link}"', self.hosts)
         self.fabric  # noqa: B018 (it raises an error for values that contradict each other)
         slow_links(self.slow_links, self.link)
         self.stragglers.check(self.workers)
@@ -145,15 +156,16 @@ class Simulated(Cluster):
 
     @property
     def measures(self) -> bool:
-        """Whether the seconds of gradients are measured on this machine."""
-        return self.compute is None and self.device is None
+        """Whether the seconds of gradients are measured on this machine when a run begins."""
+        return self.compute is None and self.device is None and not knows_gradients(self)
 
     @property
     def between(self) -> Link:
         """Link between ranks that are not on one host; with one host, between all ranks."""
-        if isinstance(self.link, Link) and (self.hosts != 1 or self.inside is None):
+        found = calibrated_link(self)
+        if found is None and isinstance(self.link, Link) and (self.hosts != 1 or self.inside is None):
             return self.link
-        return self.memory
+        return self.memory if found is None else found
 
     @property
     def fabric(self) -> Fabric:
@@ -180,7 +192,7 @@ class Simulated(Cluster):
         check_faults_fit(self.faults, max(job.ranks, self.workers), job.steps)
         check_ranks(slow_links(self.slow_links, self.link), max(job.ranks, self.workers))
         request_trial(job, job.workers - 1)
-        threads = self.threads or share_of_cores(job.workers)  # as many threads as the real run would use
+        threads = threads_of(self, job.workers)
         # The ranks compute in the caller's process, and must not change the state of its random generators.
         with computing_threads(threads), gc_paused(), seeded(job.seed):
             return self._run(job, progress, consult)
@@ -233,19 +245,21 @@ class Simulated(Cluster):
                 self.memory,
                 slow_links(self.slow_links, self.link),
                 fabric.shared(hosts),
+                half_duplex=calibrated_link(self) is not None,
             ),
             hosts=hosts,
-            memory=Link.ideal() if self.hosts == 1 and self.between is self.link else self.memory,
+            memory=window_link(self),
             shares_memory=self.link == SHARED_MEMORY,
             pricing=self._pricing(job, samples, batches),
             stragglers=self.stragglers,
-            data=_shared_data(job, samples, batches),
+            data=shared_data(job, samples, batches),
             samples=samples if real else None,
             test_samples=Samples.of_test(task) if task and real else None,
             last_step=job.steps,
             progress=progress,
             computing_s=[0.0] * job.ranks,
             computations=[0] * job.ranks,
+            cores=shared_cores(self, kernel, job.workers),
         )
         if self.measures and self.measured is None and world.data is not None:
             world.pass_timer = PassTimer(lambda: whole_replica(job), world.data.source)
@@ -258,9 +272,11 @@ class Simulated(Cluster):
             return Measured(0.0, 0.0)
         if self.device is not None:
             return counted_prices(device_of(self.device), job, samples, batches)
+        if (known := calibrated_costs(self, job)) is not None:
+            return known
         if self.measured is None:
             return GradientTimer(lambda: whole_replica(job), samples, batches, job.workers)
-        threads = self.threads or share_of_cores(self.workers)
+        threads = threads_of(self, self.workers)
         timer = GradientTimer(lambda: whole_replica(job), samples, batches, self.workers)
         with computing_threads(threads):
             return self.measured.of(timer)
@@ -273,9 +289,10 @@ class Simulated(Cluster):
         return [SimulatedContext(world, job, rank, replica) for rank, replica in replicas]
 
     def __str__(self) -> str:
-        link = f"shared memory {self.memory}" if self.link == SHARED_MEMORY else f"link {self.between}"
-        words = [f"{self.workers} simulated workers", link]
+        words = [f"{self.workers} simulated workers", link_words(self)]
         compute = f"compute {self.compute}" if self.compute else "compute as measured here"
+        if self.calibration is not None and self.compute is None:
+            compute = self.calibration.name
         words.append(compute if self.device is None else f"each {self.device}")
         words += self.fabric.words
         words += slow_links_in_words(slow_links(self.slow_links, self.link))
@@ -283,20 +300,3 @@ class Simulated(Cluster):
         words += thread_words(self.threads)
         words += [str(fault) for fault in self.faults]
         return ", ".join(words)
-
-
-def measuring_once(cluster: Cluster) -> Cluster:
-    """Return the same cluster. Its runs of one task use the times that the first one measures.
-
-    Passes through segments are then priced as shares of the measured gradient, so that all strategies compute at the
-    same speed.
-    """
-    if not isinstance(cluster, Simulated) or not cluster.measures:
-        return cluster
-    return dataclasses.replace(cluster, measured=MeasuredTimes())
-
-
-def _shared_data(job: Job, samples: Samples | None, batches: GlobalBatches | None) -> SharedData | None:
-    if job.task is None or samples is None or batches is None:
-        return None
-    return SharedData(samples, batches, job.workers, len(job.task.turns) or 1)

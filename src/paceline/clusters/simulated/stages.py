@@ -89,6 +89,8 @@ class SimulatedStages(RankStages["SimulatedContext"]):
 
     def _tracker(self, segments: Sequence[int], net: Net) -> StageTracker | None:
         """Return the tracker of whole stages. None if passes are simulated one by one: values, or few ranks."""
+        if self._ctx.world.cores is not None:  # passes slow each other down, so they are simulated one by one
+            return None
         many = self._ctx.net.size >= whole_collective.MANY
         suits = many and not net.shares_memory if net.size > 1 else len(segments) > 1
         return self._part().engine.stage_tracker if suits else None

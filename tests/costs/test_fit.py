@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from refusals import has, refused
 
-from paceline.bench.fit import fit_link, largest_error
+from paceline.costs.fit import fit_link, largest_error
 from paceline.costs.link import Link
 
 SIZES = [4096 * 4**k for k in range(8)]

@@ -1,4 +1,4 @@
-"""Fit of a link to measured times: the latency and the bandwidth with the smallest error."""
+"""Fits to measured times: a line, and a link with its latency and bandwidth."""
 
 from __future__ import annotations
 
@@ -9,6 +9,12 @@ from paceline.costs.link import Link
 from paceline.errors import ConfigurationError
 
 _REMEDY = "time messages of at least two sizes"
+
+
+def fit_line(amounts: npt.ArrayLike, seconds: npt.ArrayLike) -> tuple[float, float]:
+    """Return fixed seconds and seconds per unit: the line with the smallest relative error. None is negative."""
+    found, times = np.asarray(amounts, np.float64), np.asarray(seconds, np.float64)
+    return _solve(found, times) if len(np.unique(found)) > 1 else (0.0, float(np.mean(times / found)))
 
 
 def fit_link(nbytes: npt.ArrayLike, seconds: npt.ArrayLike) -> Link:

@@ -1,0 +1,51 @@
+"""Rounds of measurements on the ranks of a program, until a time limit. Each round measures everything once.
+
+Other processes disturb single rounds. So all quantities are measured in turn, and the lower quartile of the rounds
+counts: it is near the median on a quiet machine, and near the minimum on a busy one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from paceline.collectives import broadcast
+from paceline.context import Context
+
+LEAST_ROUNDS = 3
+MOST_ROUNDS = 40
+
+Times = dict[str, list[float]]
+"""Seconds of each round, by the name of what was measured."""
+
+
+def usual_s(seconds: Sequence[float]) -> float:
+    """Return the lower quartile."""
+    return sorted(seconds)[(len(seconds) - 1) // 4]
+
+
+@dataclass(slots=True)
+class Rounds:
+    """Rounds until a time limit. All ranks do the same number of rounds: rank 0 decides."""
+
+    ctx: Context
+    limit_s: float
+    on_round: Callable[[], object] = lambda: None
+    taken: Times = field(default_factory=dict)
+
+    async def __aiter__(self) -> AsyncIterator[int]:
+        started_s = self.ctx.now()
+        for number in range(MOST_ROUNDS):
+            late = self.ctx.now() - started_s > self.limit_s
+            goes_on = torch.tensor([float(number < LEAST_ROUNDS or not late)])
+            await broadcast(self.ctx.net, goes_on, root=0)
+            if not goes_on.item():
+                return
+            if self.ctx.rank == 0:
+                self.on_round()
+            yield number
+
+    def note(self, name: str, seconds: float) -> None:
+        self.taken.setdefault(name, []).append(seconds)
