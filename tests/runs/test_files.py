@@ -1,4 +1,4 @@
-"""Saved runs that were damaged, or made to do harm: each is read, or refused by one error that names the file."""
+"""Damaged or malicious saved runs: each is read, or refused with one error that names the file."""
 
 import hashlib
 import io
@@ -34,7 +34,7 @@ def distance(outputs, targets):
 
 @pytest.fixture(scope="module")
 def whole_files(tmp_path_factory):
-    """The files of a run that has something of everything, without checksums: whatever they say is looked at."""
+    """Files of a run with all kinds of content and without checksums, so that their content must be validated."""
     task = a_task(test=samples(6), metric=distance, target=-10.0)
     folder = tmp_path_factory.mktemp("whole")
     pl.train(task, "k-async:k=2", simulated(3), steps=3).save(folder)

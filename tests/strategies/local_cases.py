@@ -1,4 +1,4 @@
-"""What the tests of strategies with local steps share: the same algorithms as loops of plain PyTorch."""
+"""Helpers for tests of strategies with local steps: the same algorithms as plain PyTorch loops."""
 
 import copy
 import itertools
@@ -96,7 +96,7 @@ def train_one_client(task, model, numbers_of_samples, steps, *, rate=1.0, proxim
 
 
 def mean_difference(task, model, parts, steps, **options):
-    """What a round of federated averaging moves the model by."""
+    """Return the change of the model in a round of federated averaging."""
     total = sum(len(part) for part in parts)
     moved = torch.zeros_like(flat(model))
     for part in parts:

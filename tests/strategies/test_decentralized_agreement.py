@@ -1,4 +1,4 @@
-"""What the theory of mixing says of the peers' agreement, and what D-PSGD finds by it."""
+"""Consensus of the peers as predicted by theory, and convergence of D-PSGD."""
 
 import networkx as nx
 import numpy as np
@@ -19,7 +19,7 @@ def only_at_first(optimizer):
 
 
 def averaging(**changes):
-    """A task of pure averaging, from where the first step has thrown each peer."""
+    """A task of pure averaging, which starts from the different parameters after the first step."""
     return a_task(**({"schedule": only_at_first, "data": samples(64), "batch_size": 64} | changes))
 
 

@@ -24,7 +24,7 @@ STRATEGIES = [
 
 
 def check_replays(strategy, link, tolerance_s=1e-9):
-    """Every computation begins when it did."""
+    """Every computation begins at its recorded time."""
     task = make_task("batch-not-divisible", "momentum")
     run = pl.train(task, strategy, simulated(4, math="none", slow={3: 4.0}, link=link), steps=24)
     graph = build_graph(read_activities(run.trace.spans))

@@ -47,7 +47,7 @@ class Lars(torch.optim.Optimizer):
 
 
 class SgdOfTheUser(torch.optim.SGD):
-    """What an optimizer's subclass does to its elements is not known."""
+    """A subclass of an optimizer may not be elementwise."""
 
 
 def a_model():

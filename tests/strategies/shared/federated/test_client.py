@@ -1,4 +1,4 @@
-"""What a client does in a round: local steps on data of its own, from the round's model, with nothing kept."""
+"""A client in a round: local steps on its own data from the round's model, without state between rounds."""
 
 import numpy as np
 import pytest

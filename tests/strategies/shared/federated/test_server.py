@@ -1,4 +1,4 @@
-"""What the server does in a round: whom it samples, whose answers count, and what it says about it."""
+"""The server in a round: sampled clients, counted answers, and records."""
 
 import logging
 import math
