@@ -14,7 +14,7 @@ def is_alive(pid):
 
 
 def children(pid):
-    """The processes whose parent is `pid`, zombies included."""
+    """The child processes of `pid`, including zombies."""
     return [other for other in _all() if _field(other, "PPid") == str(pid)]
 
 
@@ -53,7 +53,7 @@ def wait_until(holds, what):
 
 
 def has_signs(file, timeout_s):
-    """Whether a file can be read within a time. `select` knows no file whose number is above 1,023."""
+    """Whether a file can be read within a time. `select` does not support descriptors above 1,023."""
     poll = select.poll()
     poll.register(file, select.POLLIN)
     return bool(poll.poll(1000 * timeout_s))

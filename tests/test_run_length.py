@@ -21,7 +21,7 @@ def count(task, spec, workers=4, **length):
     )
 
 
-# What an update takes
+# Samples of an update
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_slices_without_samples_are_counted_too():
     assert run.history[-1].samples == pytest.approx(72, abs=2)
 
 
-# What is not asked
+# Unused properties
 
 
 def test_steps_are_counted_without_a_look_at_the_data():

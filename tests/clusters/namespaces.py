@@ -53,7 +53,7 @@ class Host:
     name: str
     address: str
     mark: str = ""
-    """What the environment of its Ray node's processes contains."""
+    """Environment variables of the processes of its Ray node."""
     inside: int = 0
     """A process in it, as this machine counts it."""
     enter: Sequence[str] = ()
@@ -83,7 +83,7 @@ class Host:
 
 @dataclass(slots=True)
 class Hosts:
-    """Machines with a Ray cluster on them, whose token is in `env`."""
+    """Machines with a Ray cluster. Its token is in `env`."""
 
     hosts: list[Host]
     env: dict[str, str]
@@ -235,7 +235,7 @@ def several_hosts(
 
 
 def _new_folder() -> Path:
-    """Named after this process. Those of processes that are gone are removed."""
+    """Named after this process. Namespaces of processes that have ended are removed."""
     for old in Path(tempfile.gettempdir()).glob("pl-hosts-*-*"):
         if not Path("/proc", old.name.split("-")[2]).exists():
             shutil.rmtree(old, ignore_errors=True)
@@ -303,7 +303,7 @@ def _start_ray(hosts: Sequence[Host], env: Mapping[str, str], cpus: int) -> None
 
 
 def _start_node(host: Host, words: Sequence[str], env: Mapping[str, str]) -> None:
-    """Ray gives its own processes 30 s to start, which a very busy machine may need more of."""
+    """Ray gives its own processes 30 s to start. A very busy machine may need more time."""
     for left in reversed(range(_STARTS)):
         try:
             host.run(*words, env=env, timeout_s=_START_S)

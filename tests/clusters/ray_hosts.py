@@ -20,14 +20,17 @@ needs_ray = pytest.mark.skipif(
     importlib.util.find_spec("ray") is None, reason="ray is not installed: pip install 'paceline[ray]'"
 )
 on_the_hosts = pytest.mark.xdist_group("ray")
-"""For modules whose tests share the hosts: they run in one process, which starts them once."""
+"""Mark for modules with tests that share the hosts: the tests run in one process, which starts the hosts once."""
 needs_namespaces = pytest.mark.skipif(
     bool(can_make_hosts()), reason=f"network namespaces cannot be made here: {can_make_hosts()}"
 )
 
 
 def on_ray(address="auto", **options):
-    """A cluster that waits for a busy machine, whose bits are those of a simulation with as many threads."""
+    """A cluster with long timeouts for a busy machine.
+
+    It gives the bits of a simulation with the same number of threads.
+    """
     return pl.Ray(address, **({"deadline_s": PATIENCE_S, "threads": 1} | options))
 
 

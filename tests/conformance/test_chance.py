@@ -72,7 +72,7 @@ def test_every_evaluation_draws_the_same_test_samples(kind):
 
 
 class Dawdling(nn.Module):
-    """Between the seed of a gradient and what is drawn for it there is time for an evaluation to begin."""
+    """There is time for an evaluation to begin between the seed of a gradient and its random draws."""
 
     def forward(self, inputs):
         if self.training:

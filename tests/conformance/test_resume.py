@@ -20,7 +20,7 @@ STOP, STEPS = 4, 7
 
 
 def go_on(folder, task, first, then, *, until=STOP, steps=STEPS, **options):
-    """A run that ends early and a run that resumes from there, each as strategy and cluster."""
+    """Pairs of a run that ends early and a run that resumes it. Each is given by strategy and cluster."""
     given = {"checkpoint": folder, "checkpoint_every": 2, "evaluate_every": 2, **options}
     pl.train(task, *first, steps=until, **given)
     return pl.train(task, *then, steps=steps, resume="must", **given)

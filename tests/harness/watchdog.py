@@ -86,7 +86,10 @@ def end_tree(root):
 
 
 def stacks(pid, *, shows_itself):
-    """End a process; return what it wrote to its stderr then. `shows_itself`: its stderr is the terminal's."""
+    """End a process.
+
+    Return the text that it wrote to its stderr at the end. `shows_itself`: its stderr is the terminal's.
+    """
     fd = None if shows_itself else tap(pid)
     try:
         send(pid, signal.SIGABRT)

@@ -1,4 +1,4 @@
-"""Models whose parameters are not all of one dtype."""
+"""Models with parameters of several dtypes."""
 
 import dataclasses
 
@@ -37,7 +37,7 @@ class Mixed(nn.Module):
 
 
 class Complex(nn.Module):
-    """Complex numbers inside; `before` says how many real ones lie before them."""
+    """A model with complex numbers after `before` real ones in the layout."""
 
     def __init__(self, before):
         super().__init__()

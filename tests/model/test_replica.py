@@ -260,7 +260,7 @@ def test_evaluation_sees_all_samples_in_order_in_evaluation_mode():
 
 
 def frozen_norm():
-    """Fine-tuning as many do it: the statistics of a trained layer are kept, by leaving it in evaluation mode."""
+    """Common fine-tuning: a trained layer stays in evaluation mode, so that its statistics do not change."""
     model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)).double()
     model[1].eval()
     return model

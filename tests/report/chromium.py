@@ -58,7 +58,7 @@ class Chromium:
         self.events = []
 
     def call(self, method, session=None, **parameters):
-        """Call a method and wait for its result. Events that come meanwhile are kept."""
+        """Call a method and wait for its result. Events that arrive meanwhile are stored."""
         self._number += 1
         message = {"id": self._number, "method": method, "params": parameters}
         if session:

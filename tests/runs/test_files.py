@@ -259,7 +259,7 @@ def test_a_file_in_the_place_of_another_is_refused(saved):
         (saved / name).write_bytes(keep)
 
 
-# What is no file
+# Paths that are not files
 
 
 def as_a_socket(path):
@@ -345,7 +345,7 @@ JSON = st.recursive(
 
 
 def places(value, path=()):
-    """Where each value of a JSON document lies."""
+    """Yield the path of each value in a JSON document."""
     inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     return [path, *(place for key, each in inner for place in places(each, (*path, key)))]
 

@@ -326,7 +326,7 @@ def test_a_run_is_replaced_and_other_files_stay(run, tmp_path):
 
 
 def test_a_loaded_run_can_be_saved_where_it_came_from(run, tmp_path):
-    """Its model may still lie in the file that is replaced."""
+    """Its model may still be mapped from the file that is replaced."""
     run.save(tmp_path)
     loaded = pl.Run.load(tmp_path)
     loaded.save(tmp_path)

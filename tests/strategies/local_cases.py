@@ -80,7 +80,7 @@ class PlainWorkers:
 
 
 def train_one_client(task, model, numbers_of_samples, steps, *, rate=1.0, proximal=0.0):
-    """A fresh optimizer, and so many steps on all of the client's samples. Returns the client's model."""
+    """Train a client with a fresh optimizer for some steps on all of its samples. Return its model."""
     client = copy.deepcopy(model)
     before = flat(model)
     optimizer = task.build_optimizer(client)

@@ -72,7 +72,7 @@ def lengths_s(spans):
 
 
 class Counter(nn.Module):
-    """A parameter for each sample, whose value tells how often that sample was used."""
+    """A parameter for each sample. Its value is the number of uses of that sample."""
 
     def __init__(self, samples):
         super().__init__()
@@ -109,7 +109,7 @@ class Ledger:
     SAMPLES_A_GRADIENT = 2
 
     def __init__(self, spec, cluster, *, k, steps, seed=0, gradients_a_worker=150):
-        """`gradients_a_worker`: as many as any worker may come to compute."""
+        """`gradients_a_worker`: maximum number of gradients that a worker computes."""
         self.gradients_a_worker = gradients_a_worker
         self.shape = (gradients_a_worker, cluster.workers, self.SAMPLES_A_GRADIENT)
         self.batch_size = cluster.workers * self.SAMPLES_A_GRADIENT
@@ -155,7 +155,7 @@ class Wrapped:
 
 
 def keeping_receipts(ctx, receipts):
-    """A context whose net keeps what its rank asked to receive."""
+    """A context with a net that records the receives of its rank."""
 
     def recv(source, into=None, **options):
         receipt = ctx.net.recv(source, into, **options)

@@ -39,7 +39,7 @@ def last_consensus(run):
 
 
 class Riser(nn.Module):
-    """Three parameters, of which each update adds one half to each, whatever they are and whatever the batch."""
+    """Three parameters. Each update adds one half to each of them, for any values and any batch."""
 
     def __init__(self):
         super().__init__()

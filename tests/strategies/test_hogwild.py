@@ -131,7 +131,7 @@ def test_a_seed_sets_the_course_of_a_simulation(tmp_path):
 
 def test_the_schedule_goes_by_the_updates_of_all():
     def rates(optimizer):
-        # The rate is nought from the 20th update on.
+        # The learning rate is zero from the 20th update on.
         return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: float(step < 20))
 
     short, long = (
@@ -194,7 +194,7 @@ def test_more_workers_than_samples_in_a_batch_are_refused(world):
 
 @pytest.fixture(scope="module")
 def example():
-    """The example as a module whose functions travel to workers by value."""
+    """The example as a module with functions that are pickled by value."""
     spec = importlib.util.spec_from_file_location("sparse_logistic_regression", EXAMPLE)
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module

@@ -64,7 +64,7 @@ def test_a_model_with_residuals_and_tied_weights_gives_the_weights_of_single(ord
     check_weights(gpt_task(optimizer=adam, **UPDATES), order, 3)
 
 
-# Not with Adam: the gradients of its keys' biases are zero but for rounding, and Adam takes whole steps by them.
+# Not with Adam: the gradients of the keys' biases are only rounding errors, but Adam takes full steps with them.
 @pytest.mark.slow
 @pytest.mark.parametrize("order", one_of_five(ORDERS))
 def test_torchs_own_transformer_gives_the_weights_of_single(order):

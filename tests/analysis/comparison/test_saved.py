@@ -49,7 +49,7 @@ def test_runs_on_other_numbers_of_workers_are_kept_apart(runs, tmp_path):
         runs[name].save(tmp_path / name)
     loaded = load_entries(tmp_path / name for name in ("sync", "wide", "single", "alone"))
     assert [each.name for each in loaded] == ["sync, 4 workers", "sync, 6 workers", "single"]
-    assert len(loaded[2].runs) == 2  # one worker, whatever the cluster's size
+    assert len(loaded[2].runs) == 2  # one worker, on a cluster of any size
 
 
 def test_runs_on_other_clusters_of_the_same_size_say_which(runs, tmp_path):

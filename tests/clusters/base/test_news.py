@@ -16,7 +16,7 @@ def test_each_entry_is_told_once():
 
 
 def test_what_was_written_before_the_first_news_is_told_too():
-    """By a rank that goes on from a checkpoint."""
+    """From a rank that resumes from a checkpoint."""
     outcome, told = Outcome(rank=1, updates=[{"step": 1}]), Outcome(rank=1)
     teller = Teller(outcome)
     outcome.updates.append({"step": 3})

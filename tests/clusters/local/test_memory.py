@@ -1,8 +1,8 @@
 """The ledger, compared with the memory of the processes of a run.
 
 A layer measures the memory of its process whenever it is computed. The peak is between forward and backward pass.
-What Python, torch and the links take besides is that of a run of a small model. A process has also mapped the model
-as it came with the task, as far as it has looked at it, which the ledger leaves out: see docs/memory.md.
+The memory of Python, torch and the links is measured with a small model and subtracted. A process has also mapped
+the model as it came with the task, as far as it has looked at it, which the ledger leaves out: see docs/memory.md.
 """
 
 import os
@@ -119,6 +119,6 @@ def test_a_rank_of_zero_begins_with_its_shards_and_not_with_the_whole_model(tmp_
     large, small = peaks_at_the_start(tmp_path / "large", 1024), peaks_at_the_start(tmp_path / "small", 16)
     assert len(large) == len(small) == RANKS
     model_bytes = 4 * LAYERS * 1024**2
-    # Of each: what it read of the model as it came, its parameters and where others see them, its gradient, segments.
-    # With the whole model and its gradient it was three times the model.
+    # For each rank: the pages read from the initial model, its parameters and their window, its gradient, and
+    # segments. With the whole model and its gradient it was three times the model.
     assert max(large) - min(small) < 1.9 * model_bytes, (large, small)

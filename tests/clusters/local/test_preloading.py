@@ -1,4 +1,4 @@
-"""What the fork server imports for its workers."""
+"""Modules that the fork server imports for its workers."""
 
 import os
 import sys

@@ -41,7 +41,7 @@ pl.train(task, "all-reduce", pl.Local(workers=2), steps=10**7)
 
 
 class Script:
-    """The script in a process group of its own, whose processes can be found by a mark in their environment."""
+    """The script in a separate process group. Its processes are found by a mark in their environment."""
 
     def __init__(self, folder):
         path = folder / "script.py"

@@ -30,7 +30,7 @@ def test_a_message_that_stops_half_way_is_named_though_its_receiver_has_other_th
 
     async def program(ctx):
         if ctx.rank == 1:
-            ctx.net.send(0, LARGE).poll()  # as much as fits into the ring, and no more
+            ctx.net.send(0, LARGE).poll()  # exactly as much as fits into the ring
             time.sleep(3600)
         arriving = ctx.start(ctx.net.recv(1))
         while not arriving.done:

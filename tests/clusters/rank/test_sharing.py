@@ -30,7 +30,7 @@ CLUSTERS = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Alone(AllReduce):
-    """All-reduce whose reporter evaluates alone."""
+    """All-reduce in which the reporter evaluates alone."""
 
     in_step: ClassVar[bool] = False
 
@@ -246,7 +246,7 @@ def test_a_run_that_is_kept_and_goes_on_shares_them_too(tmp_path):
 def test_a_rank_that_dies_in_an_evaluation_ends_the_run_with_its_name(link, tmp_path):
     class Deadly(Noted):
         def __getitem__(self, number):
-            if number == 8:  # in the second batch, which is the second worker's
+            if number == 8:  # in the second batch, which the second worker evaluates
                 os.kill(os.getpid(), signal.SIGKILL)
             return super().__getitem__(number)
 

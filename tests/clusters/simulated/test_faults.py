@@ -39,7 +39,7 @@ def results(function, *faults, **changes):
 
 
 async def lost_in(awaitable):
-    """The rank whose loss a wait ends with."""
+    """Return the lost rank in the error that ends a wait."""
     try:
         await awaitable
     except PeerLost as loss:

@@ -1,4 +1,5 @@
-"""A group operation that is disturbed by messages or faults falls back alone, with the results of single messages."""
+"""If messages or faults disturb a group operation, only this one falls back. The results are those of single
+messages."""
 
 import numpy as np
 import pytest

@@ -135,7 +135,7 @@ def test_no_wake_up_is_lost_between_two_processes(count):
     assert turns[0] == count
 
 
-# Bells whose sleepers watch sockets as well
+# Bells with sleepers that also watch sockets
 
 
 class Mailbox:
@@ -209,7 +209,7 @@ def test_a_ring_wakes_once(bells, memory, name):
     for _ in range(10):
         other.ring(0)
     sleeper.join(LOST_S)
-    doze(bells, 0, 1e-3)  # takes what is left of the ringing
+    doze(bells, 0, 1e-3)  # reads the remaining bytes of the rings
     began_s = time.monotonic()
     doze(bells, 0, 0.05)
     assert time.monotonic() - began_s >= 0.05

@@ -23,7 +23,7 @@ LARGE = 3 * RING_BYTES
 
 
 class LendingEnds(Ends):
-    """Ends whose ranks can lend."""
+    """Ends of ranks that can lend memory."""
 
     def open(self, ranks):
         made = {}

@@ -1,4 +1,4 @@
-"""A replica that keeps a part of each segment."""
+"""A replica that stores a part of each segment."""
 
 import pytest
 import torch

@@ -262,7 +262,7 @@ def test_what_is_kept_of_blocks_is_by_whole_parameters_and_fits_blocks_again(nam
 
 
 class Bag(nn.Module):
-    """Rows of a table, of which a batch touches some."""
+    """A table of which each batch uses only some rows."""
 
     def __init__(self):
         super().__init__()
