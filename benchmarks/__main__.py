@@ -30,6 +30,7 @@ BENCHMARKS = {
     "loading": "a step with samples that take 5 ms each and 2 loaders, and 3 workers on a mapped file of 2 GB",
     "pipeline": "one step of a pipeline of 2 stages, against torch.distributed.pipelining on Gloo",
     "pipeline_prediction": "predicted seconds of a pipeline step on this machine, against measured ones",
+    "plan": "24 configurations on this machine, predicted before they are measured; the regret of the choice",
     "tensor": "one step with matrices split among 2 workers, against DTensor on Gloo and no communication",
     "zero": "one step of zero in stages 2 and 3, against FSDP2 on Gloo and against no communication",
     "checkpoints": "seconds to save and load 1 GiB, against torch.save, torch.load and torch.distributed.checkpoint",

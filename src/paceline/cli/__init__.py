@@ -19,6 +19,7 @@ from paceline.cli import (
     strategies,
     topology,
     train,
+    what_if,
 )
 from paceline.cli.options import Version
 from paceline.cli.ray import CommandWithRay
@@ -38,6 +39,7 @@ app.command("run", context_settings={"allow_interspersed_args": False})(run.run)
 app.command("compare", cls=CommandWithRay)(compare.compare)
 app.command("report")(report.report)
 app.command("runs")(runs.runs)
+app.command("what-if")(what_if.what_if)
 app.command("export")(export.export)
 app.command("calibrate")(calibrate.calibrate)
 app.command("strategies")(strategies.strategies)

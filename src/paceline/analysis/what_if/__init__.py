@@ -1,0 +1,1 @@
+"""What if a run had been another one: without its slow rank, with faster links, more workers, another strategy."""
