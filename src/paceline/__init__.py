@@ -9,7 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from paceline import callbacks, collectives, faults, models
+    from paceline import callbacks, collectives, faults, models, optim
     from paceline.analysis.comparison.compare import compare
     from paceline.analysis.comparison.comparison import Comparison
     from paceline.analysis.comparison.proof import Proof
@@ -76,6 +76,7 @@ __all__ = [
     "load_task",
     "log",
     "models",
+    "optim",
     "predict",
     "prepare",
     "print",
@@ -131,7 +132,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("callbacks", "collectives", "faults", "models"):
+    if name in ("callbacks", "collectives", "faults", "models", "optim"):
         return importlib.import_module(f"paceline.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'paceline' has no attribute {name!r}")

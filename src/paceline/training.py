@@ -8,7 +8,8 @@ import logging
 import math
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ from paceline.model.autocast import in_force, suspended
 from paceline.model.compiling import is_compiled
 from paceline.model.hooks.batch_norm import check_strategy_and_model
 from paceline.model.portable import portable
+from paceline.optim.schedules import in_steps
 from paceline.run_length import count_updates
 from paceline.runs.run import Progress, Run
 from paceline.strategies import describe, parse, spell
@@ -107,9 +109,9 @@ def train(
     watchers = Callbacks(callbacks)
     roles = roles_of(chosen, where)
     count = count_updates(task, chosen, roles, steps=steps, epochs=epochs, seed=seed)
-    every = task.schedule_every
-    if every == "epoch":
-        every = count_updates(task, chosen, roles, steps=None, epochs=1, seed=seed)
+    in_epoch = partial(count_updates, task, chosen, roles, steps=None, epochs=1, seed=seed)
+    every = in_epoch() if task.schedule_every == "epoch" else task.schedule_every
+    schedule = _schedule_in_steps(task, in_epoch, every)
     interrupts.safe_point()  # the task's data and model are user code, which may take long
     with _device(where):
         module = task.build_model(seed)
@@ -124,7 +126,9 @@ def train(
         roles=roles,
         seed=seed,
         name=spell(strategy) if isinstance(strategy, str) else describe(chosen),
-        task=dataclasses.replace(task, model=portable(task.model, module), schedule_every=every),
+        task=dataclasses.replace(
+            task, model=portable(task.model, module), schedule=schedule, schedule_every=every
+        ),
         steps=count,
         evaluate_every=_check_evaluate_every(task, evaluate_every, count),
         stop_at_target=stop_at_target,
@@ -142,6 +146,19 @@ def train(
     if epochs is not None and not stop_at_target and not watchers:
         _compare_length(run, epochs)
     return run
+
+
+def _schedule_in_steps(task: Task, in_epoch: Callable[[], int], every: str | int) -> Any:
+    """Return the task's schedules, with lengths in steps. An epoch has `in_epoch()` updates of all models."""
+    if not isinstance(task.schedule, Mapping):
+        return in_steps(task.schedule, lambda: in_epoch() / (every if isinstance(every, int) else 1))
+
+    def steps_of(name: str) -> float:
+        if isinstance(every, int):
+            return in_epoch() / every
+        return in_epoch() * (task.turns.count(name) / len(task.turns) if task.turns else 1)
+
+    return {name: in_steps(each, partial(steps_of, name)) for name, each in task.schedule.items()}
 
 
 def _with_checkpoints(job: Job, options: CheckpointOptions, cluster: Cluster, module: nn.Module) -> Job:

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from paceline.context.batch import Batch
+from paceline.context.net import Net
 from paceline.context.stages import Stages
 
 if TYPE_CHECKING:
@@ -75,6 +76,7 @@ class Model(Protocol):
         norm: Callable[[], Awaitable[float]] | None = None,
         advance: bool = True,
         of: Sequence[Batch] = (),
+        split: Sequence[Net] = (),
     ) -> Awaitable[None]:
         """Take one optimizer step with `gradient`, on all parameters or on one shard of them.
 
@@ -82,6 +84,8 @@ class Model(Protocol):
         With `advance=False` the learning-rate schedule does not advance: for local steps, which are not steps of the
         run. `of` is the batches that the mean gradient was computed from. If several models are trained in turn, it
         selects the model. Pass `of` on ranks that compute no gradients and do not update once per step of the run.
+        `split` is the groups whose ranks update different parts of the same parameters. If the optimizer needs norms of
+        whole layers (LARS, LAMB), these ranks sum them first.
         """
         ...
 

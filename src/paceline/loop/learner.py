@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 from torch import Tensor
 
 from paceline.clusters.process.learner import ProcessLearner
-from paceline.context import BUCKET_BYTES, Batch
+from paceline.context import BUCKET_BYTES, Batch, Net
 from paceline.errors import GradientNotFiniteError
 from paceline.loop.engine import LoopEngine
 from paceline.loop.facts_table import FACTS, FactsTable
@@ -78,6 +78,7 @@ class LoopLearner(ProcessLearner):
         norm: Callable[[], Awaitable[float]] | None = None,
         advance: bool = True,
         of: Sequence[Batch] = (),
+        split: Sequence[Net] = (),
     ) -> None:
         context = self._loop_context
         facts = context.delivery.facts if self.table is None else self.table.of_update(of)

@@ -252,16 +252,32 @@ class Replica:
         advance: bool = True,
         of: Sequence[Batch] = (),
         step: int = 0,
+        squares: Tensor | None = None,
     ) -> None:
         """Take one step of the task's optimizer on a shard of the parameters, or on all of them.
 
         `of` is the batches of the gradient; by default the last one that was computed here. If none was, the models to
-        update are those of step number `step` of the run.
+        update are those of step number `step` of the run. `squares` is the sum of all ranks' `layer_squares`.
         """
-        engine = self.engine
-        if not of and engine.computed is not None:
-            of = (engine.computed,)
-        engine.optimization.update(shard, norm, advance=advance, of=of, step=step)
+        of = self._batches(of)
+        optimization = self.engine.optimization
+        optimization.update(shard, norm, advance=advance, of=of, step=step, squares=squares)
+
+    def _batches(self, of: Sequence[Batch]) -> Sequence[Batch]:
+        computed = self.engine.computed
+        return of if of or computed is None else (computed,)
+
+    def layer_squares(
+        self, shard: slice | None, norm: float | None, *, of: Sequence[Batch], step: int
+    ) -> Tensor | None:
+        """Begin an update. Return squared norms of this rank's parts of layers, which ranks sum before `apply`.
+
+        None if no optimizer needs norms of whole layers.
+        """
+        optimization = self.engine.optimization
+        if not optimization.updates.need_norms:
+            return None
+        return optimization.layer_squares(shard, norm, of=self._batches(of), step=step)
 
     def advance_schedule(self, updates: int) -> None:
         """Advance the learning-rate schedule by other ranks' updates."""

@@ -11,7 +11,7 @@ from paceline.clusters.process.computing import BucketOperation, ComputeOperatio
 from paceline.clusters.process.stages import ProcessStages
 from paceline.clusters.rank.learner import Learner
 from paceline.clusters.rank.statistics import compute_with_exchanges
-from paceline.context import BUCKET_BYTES, Batch
+from paceline.context import BUCKET_BYTES, Batch, Net
 from paceline.costs.prices import ready_shares
 from paceline.links.sending import SendOperation
 from paceline.trace import Kind
@@ -55,14 +55,16 @@ class ProcessLearner(Learner["ProcessContext"]):
         norm: Callable[[], Awaitable[float]] | None = None,
         advance: bool = True,
         of: Sequence[Batch] = (),
+        split: Sequence[Net] = (),
     ) -> None:
         norm_value = await norm() if norm is not None and self._clips else None
         if self._lends_parameters:
             await self._detach_sends()
+        squares = await self._layer_squares(shard, norm_value, of, split) if split else None
         start_s = self._ctx.now()
         if self._looks:
             self._look_before_update(shard)
-        self.replica.apply(shard, norm_value, advance=advance, of=of, step=self._ctx.step)
+        self.replica.apply(shard, norm_value, advance=advance, of=of, step=self._ctx.step, squares=squares)
         self._ctx.span(Kind.UPDATE, start_s, self._ctx.now())
 
     async def _detach_sends(self) -> None:

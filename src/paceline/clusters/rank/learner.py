@@ -13,7 +13,8 @@ from torch import Tensor
 
 from paceline.clusters.rank.rank import Rank
 from paceline.clusters.rank.statistics import StatisticsExchange
-from paceline.context import Batch, Stages
+from paceline.collectives import all_reduce
+from paceline.context import Batch, Net, Stages
 from paceline.errors import ConfigurationError, GradientNotFiniteError, LossNotFiniteError
 from paceline.model.memory import Account
 from paceline.model.replica import Replica
@@ -143,6 +144,17 @@ class Learner(ABC, Generic[R]):
         if parted and ctx.is_reporter and replica.task.ema is not None and not self._is_shared:
             bound = "must not be given where each server has a part of the parameters only"
             raise ConfigurationError("ema", bound, replica.task.ema, "use one server, or another strategy")
+
+    async def _layer_squares(
+        self, shard: slice | None, norm: float | None, of: Sequence[Batch], split: Sequence[Net]
+    ) -> Tensor | None:
+        """Return the squared norms of whole layers, summed over ranks. None if no optimizer needs them."""
+        squares = self.replica.layer_squares(shard, norm, of=of, step=self._ctx.step)
+        if squares is not None and squares.numel():
+            flat = squares.view(-1)
+            for net in split:
+                await all_reduce(net, flat, "ring")
+        return squares
 
     def shards(self, parts: int) -> Sequence[slice]:
         return self.replica.shards(parts)

@@ -11,7 +11,7 @@ from paceline.clusters.rank.learner import Learner
 from paceline.clusters.rank.statistics import compute_with_exchanges
 from paceline.clusters.simulated.events import ComputeEvent, SimulatedParts, WorkTimer
 from paceline.clusters.simulated.stages import SimulatedStages
-from paceline.context import BUCKET_BYTES, Batch
+from paceline.context import BUCKET_BYTES, Batch, Net
 from paceline.costs.prices import Work, ready_shares
 from paceline.trace import Kind
 from paceline.trace.spans import NO_MESSAGE, pack_span
@@ -59,13 +59,15 @@ class SimulatedLearner(Learner["SimulatedContext"]):
         norm: Callable[[], Awaitable[float]] | None = None,
         advance: bool = True,
         of: Sequence[Batch] = (),
+        split: Sequence[Net] = (),
     ) -> None:
         ctx = self._ctx
         norm_value = await norm() if norm is not None and self._clips else None
+        squares = await self._layer_squares(shard, norm_value, of, split) if split else None
         start_s = ctx.kernel.now
         if self._looks:
             self._look_before_update(shard)
-        self.replica.apply(shard, norm_value, advance=advance, of=of, step=ctx.step)
+        self.replica.apply(shard, norm_value, advance=advance, of=of, step=ctx.step, squares=squares)
         update_s = self._update_s(shard) if ctx.price.charges_updates else 0.0
         if update_s:
             await WorkTimer(ctx, update_s)

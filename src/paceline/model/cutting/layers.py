@@ -21,7 +21,7 @@ from paceline.model.cutting.cut import Cut
 from paceline.model.cutting.naming import Names
 from paceline.model.cutting.parts import Arguments, Part, Parts
 from paceline.model.cutting.recomputed import recomputed_places
-from paceline.model.optimizer.updates import all_work_elementwise
+from paceline.model.optimizer.flat import works_on_parts
 from paceline.model.tensor_parallel.spec import Shares
 from paceline.task.calls import arguments_of
 from paceline.task.task import Task
@@ -62,15 +62,12 @@ class Layers:
         arguments = Arguments(*arguments_of(task, module, batch))
         if tensor == 1:
             return cls(module, _parts(module, arguments, samples_in(arguments)))
-        if not all_work_elementwise(task, module):
-            bound = "must be elementwise if matrices are split"
-            value = type(task.build_optimizer(module)).__name__
-            raise ConfigurationError(
-                "optimizer",
-                bound,
-                value,
-                "choose an elementwise optimizer, such as SGD or Adam, or another strategy",
-            )
+        for each in task.by_optimizer().values():
+            optimizer = each.build_optimizer(module)
+            if not works_on_parts(optimizer):
+                bound = "must be elementwise, or LARS or LAMB, if matrices are split"
+                remedy = "choose SGD, Adam or the like, or another strategy"
+                raise ConfigurationError("optimizer", bound, type(optimizer).__name__, remedy)
         from paceline.model.tensor_parallel.planning import roles_of
         from paceline.model.tensor_parallel.sharded import Sharded
         from paceline.model.tensor_parallel.traced_loss import with_loss

@@ -75,8 +75,18 @@ class Optimization(Protocol):
     @property
     def updates(self) -> Updates: ...
 
+    def layer_squares(
+        self, shard: slice | None, norm: float | None, *, of: Sequence[Batch], step: int
+    ) -> Tensor: ...
     def update(
-        self, shard: slice | None, norm: float | None, *, advance: bool, of: Sequence[Batch], step: int
+        self,
+        shard: slice | None,
+        norm: float | None,
+        *,
+        advance: bool,
+        of: Sequence[Batch],
+        step: int,
+        squares: Tensor | None = None,
     ) -> None: ...
     def advance_schedule(self, updates: int) -> None: ...
     def reset(self) -> None: ...

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor, nn
 
 from paceline.context import Batch
@@ -12,7 +13,7 @@ from paceline.model.holding import Holding
 from paceline.model.memory import Account
 from paceline.model.memory.computed import OptimizerMeter
 from paceline.model.optimizer.flat import Memory
-from paceline.model.optimizer.updates import Updates
+from paceline.model.optimizer.updates import Updates, rows_of
 from paceline.task.task import Task
 
 
@@ -37,14 +38,34 @@ class TorchOptimization:
         own = None if own is None else [each for each in own if each.start < each.stop]
         self.updates = Updates(task, optimized, holding.layout, memory, own)
 
+    def layer_squares(
+        self, shard: slice | None, norm: float | None, *, of: Sequence[Batch], step: int
+    ) -> Tensor:
+        holding, layout = self._holding, self._holding.layout
+        updates, rows = self.updates, rows_of(self.updates.whole)
+        if not holding.own_length:
+            return torch.zeros(len(rows), 2, dtype=holding.reduction_dtype)
+        squares = updates.of(shard).begin_layers(norm, updates.shares(of, step))
+        if holding.position:  # the first rank of the tensor group counts what is not split
+            squares[[rows[name] for name in layout.names if name not in layout.within]] = 0
+        return squares
+
     def update(
-        self, shard: slice | None, norm: float | None, *, advance: bool, of: Sequence[Batch], step: int
+        self,
+        shard: slice | None,
+        norm: float | None,
+        *,
+        advance: bool,
+        of: Sequence[Batch],
+        step: int,
+        squares: Tensor | None = None,
     ) -> None:
         if self._holding.segments is not None and not self._holding.layout.length:
             return  # a stage without trainable parameters
         if self._accelerator is not None:
             self._accelerator.begin()
-        self.updates.of(shard).step(norm, advance=advance, shares=self.updates.shares(of, step))
+        shares = self.updates.shares(of, step)
+        self.updates.of(shard).step(norm, advance=advance, shares=shares, squares=squares)
         self._meter.note_update(self.updates, len(self._task.turns))
         if self._accelerator is not None:
             self._accelerator.end()

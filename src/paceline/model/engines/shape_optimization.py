@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
 from paceline.context import Batch
@@ -32,8 +33,21 @@ class ShapeOptimization:
     def updates(self) -> Updates:
         return self._model.updates
 
+    def layer_squares(
+        self, shard: slice | None, norm: float | None, *, of: Sequence[Batch], step: int
+    ) -> Tensor:
+        whole = self._model.holding
+        return torch.empty(len(whole.layout.names), 2, dtype=whole.reduction_dtype, device="meta")
+
     def update(
-        self, shard: slice | None, norm: float | None, *, advance: bool, of: Sequence[Batch], step: int
+        self,
+        shard: slice | None,
+        norm: float | None,
+        *,
+        advance: bool,
+        of: Sequence[Batch],
+        step: int,
+        squares: Tensor | None = None,
     ) -> None:
         if shard is self._booked:  # most ranks update the same shard every time
             return

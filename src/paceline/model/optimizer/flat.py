@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.optim import SparseAdam
 
 from paceline.model.layout import Layout, flatten
+from paceline.optim.layerwise import LayerwiseOptimizer
 from paceline.task.checks import waits_for_metric
 from paceline.task.task import Task
 
@@ -42,6 +43,11 @@ _ELEMENTWISE = {
 
 def works_elementwise(optimizer: torch.optim.Optimizer) -> bool:
     return type(optimizer) in _ELEMENTWISE
+
+
+def works_on_parts(optimizer: torch.optim.Optimizer) -> bool:
+    """Return whether ranks can update parts of a parameter: independently, or after they have summed norms."""
+    return works_elementwise(optimizer) or isinstance(optimizer, LayerwiseOptimizer)
 
 
 def clip(gradient: Sequence[Tensor], bound: float, norm: float | None = None) -> None:
@@ -114,10 +120,22 @@ class FlatOptimizer:
             for group, rate in zip(self.optimizer.param_groups, facts["rates"], strict=True):
                 group["lr"] = rate
 
-    def step(self, *, advance: bool = True) -> None:
-        """Update the parameters. With `advance`, advance the learning-rate schedule by one update."""
+    def begin_layers(self) -> Iterator[tuple[int, Tensor]]:
+        """Begin an update of a layerwise optimizer. Yield the offset of each parameter, and its two squared norms."""
+        if isinstance(self.optimizer, LayerwiseOptimizer):
+            offsets = {id(block): start for start, (block, *_) in self._runs}
+            for parameter, squares in self.optimizer.begin():
+                yield offsets[id(parameter)], squares
+
+    def step(self, *, advance: bool = True, squares: Sequence[Tensor] | None = None) -> None:
+        """Update the parameters. With `advance`, advance the learning-rate schedule by one update.
+
+        `squares` ends an update that `begin_layers` began. They are in the same order.
+        """
         if self._wants_sparse:
             self._make_sparse()
+        if squares is not None and isinstance(self.optimizer, LayerwiseOptimizer):
+            self.optimizer.reduced = squares
         self.optimizer.step()
         if self._scheduler is not None:
             self.rate = float(self.optimizer.param_groups[0]["lr"])

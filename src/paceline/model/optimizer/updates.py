@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Protocol
 
 from torch import Tensor, nn
@@ -10,12 +12,19 @@ from torch import Tensor, nn
 from paceline.context import Batch
 from paceline.model.layout import Layout
 from paceline.model.optimizer.flat import FlatOptimizer, Memory, clip, works_elementwise
+from paceline.optim.layerwise import LayerwiseOptimizer
 from paceline.task.task import Task
 
 
 def all_work_elementwise(task: Task, module: nn.Module) -> bool:
     """Return whether all optimizers are elementwise, so that shards may split a parameter."""
     return all(works_elementwise(each.build_optimizer(module)) for each in task.by_optimizer().values())
+
+
+def rows_of(whole: nn.Module) -> dict[str, int]:
+    """Return the number of each trainable parameter of the whole model. Ranks of a tensor group hold some of them."""
+    named = (name for name, each in whole.named_parameters() if each.requires_grad)
+    return {name: row for row, name in enumerate(named)}
 
 
 class SavedState(Protocol):
@@ -56,6 +65,12 @@ class Updates:
     def work_elementwise(self) -> bool:
         """Whether all optimizers are elementwise, so that shards may split a parameter."""
         return all_work_elementwise(self._task, self.whole)
+
+    @cached_property
+    def need_norms(self) -> bool:
+        """Whether an optimizer needs norms of whole layers. Ranks with parts of a layer must sum them."""
+        made = (each.build_optimizer(self.whole) for each in self._task.by_optimizer().values())
+        return any(isinstance(each, LayerwiseOptimizer) for each in made)
 
     @property
     def have_begun(self) -> bool:
@@ -127,6 +142,9 @@ class FlatOptimizers:
         shards: Sequence[slice],
     ) -> None:
         self._gradient = [memory(shard)[1] for shard in shards]
+        self._layout = layout
+        self._rows = rows_of(whole)
+        self._begun: dict[str, list[int]] = {}  # rows of the parameters in an update that has begun
         self._clip_norm = task.clip_norm
         self._turns = task.turns
         self.elsewhere = 0
@@ -137,21 +155,53 @@ class FlatOptimizers:
         }
 
     def step(
-        self, norm: float | None = None, *, advance: bool = True, shares: Mapping[str, float] | None = None
+        self,
+        norm: float | None = None,
+        *,
+        advance: bool = True,
+        shares: Mapping[str, float] | None = None,
+        squares: Tensor | None = None,
     ) -> None:
         """Clip the gradient if the task has `clip_norm`, and update.
 
         `shares` has the models to update and their shares of the gradient's samples, if models take turns. The gradient
-        of a turn is a mean over its own samples. Other models and their optimizer state are not changed.
+        of a turn is a mean over its own samples. Other models and their optimizer state are not changed. `squares` ends
+        an update that `begin_layers` began.
         """
+        if squares is None:
+            self._prepare_gradient(norm, shares)
+        for name, each in self.by_name.items():
+            if shares is None or name in shares:
+                rows = None if squares is None else [squares[row] for row in self._begun.get(name, ())]
+                each.step(advance=advance, squares=rows)
+
+    def _prepare_gradient(self, norm: float | None, shares: Mapping[str, float] | None) -> None:
         if self._clip_norm is not None:
             clip(self._gradient, self._clip_norm, norm)
         for name, share in (shares or {}).items():
             if share != 1.0:
                 self.by_name[name].scale_gradient(1.0 / share)
-        for name, each in self.by_name.items():
-            if shares is None or name in shares:
-                each.step(advance=advance)
+
+    def begin_layers(self, norm: float | None, shares: Mapping[str, float] | None) -> Tensor:
+        """Begin an update of layerwise optimizers. Return two squared norms for each parameter of the whole model.
+
+        They cover the parts on this rank. They are zero for parameters that these optimizers do not update.
+        """
+        self._prepare_gradient(norm, shares)
+        found = {
+            name: {self._row(start): squares for start, squares in each.begin_layers()}
+            for name, each in self.by_name.items()
+            if shares is None or name in shares
+        }
+        matrix = self._gradient[0].new_zeros(len(self._rows), 2)
+        self._begun = {name: list(rows) for name, rows in found.items()}
+        for rows in found.values():
+            for row, squares in rows.items():
+                matrix[row] = squares
+        return matrix
+
+    def _row(self, start: int) -> int:
+        return self._rows[self._layout.names[bisect_right(self._layout.offsets, start) - 1]]
 
     def advance_schedule(self, updates: int) -> None:
         """Advance the learning-rate schedules by updates that were made on other ranks. Each model counts its own

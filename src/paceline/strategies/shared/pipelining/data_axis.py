@@ -6,7 +6,7 @@ also of the gradients (stage 2) and of the parameters (stage 3).
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 from paceline.collectives import all_gather, all_reduce, choose_algorithm, reduce_scatter
@@ -31,8 +31,11 @@ class DataAxis(Protocol):
         """Sum the gradients over these ranks."""
         ...
 
-    async def apply(self, norm: Callable[[], Awaitable[float]]) -> None:
-        """Update the parameters, so that every rank has the new ones. `norm` returns the global gradient norm."""
+    async def apply(self, norm: Callable[[], Awaitable[float]], split: Sequence[Net]) -> None:
+        """Update the parameters, so that every rank has the new ones.
+
+        `norm` and `split` are as in `ctx.model.apply`.
+        """
         ...
 
 
@@ -57,8 +60,8 @@ class Copies:
         if self._net.size > 1 and self._model.gradient.numel():
             await all_reduce(self._net, self._model.gradient, self._algorithm)
 
-    async def apply(self, norm: Callable[[], Awaitable[float]]) -> None:
-        await self._model.apply(norm=norm)
+    async def apply(self, norm: Callable[[], Awaitable[float]], split: Sequence[Net]) -> None:
+        await self._model.apply(norm=norm, split=split)
 
 
 class SharedUpdates:
@@ -76,8 +79,8 @@ class SharedUpdates:
     async def sum(self) -> None:
         await reduce_scatter(self.shared_by, self._model.gradient, parts=self._shards)
 
-    async def apply(self, norm: Callable[[], Awaitable[float]]) -> None:
-        await self._model.apply(self.own, norm=norm)
+    async def apply(self, norm: Callable[[], Awaitable[float]], split: Sequence[Net]) -> None:
+        await self._model.apply(self.own, norm=norm, split=split)
         await all_gather(self.shared_by, self._model.parameters, parts=self._shards)
 
 
@@ -97,6 +100,6 @@ class ShardedMeshUpdate:
     async def sum(self) -> None:
         pass
 
-    async def apply(self, norm: Callable[[], Awaitable[float]]) -> None:
-        await self._model.apply(norm=norm)
+    async def apply(self, norm: Callable[[], Awaitable[float]], split: Sequence[Net]) -> None:
+        await self._model.apply(norm=norm, split=split)
         await self._exchange.updated()

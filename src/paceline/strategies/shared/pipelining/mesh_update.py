@@ -32,15 +32,18 @@ class MeshUpdate:
         segments: Sequence[Segment],
         held: Sequence[Sequence[int]],
         data: DataAxis,
-        tensor: Net | None = None,
+        tensor: Net,
+        *,
+        sums_partial: bool,
     ) -> None:
         """Find the parameters to reduce.
 
-        `tensor` is the tensor group that sums the gradients of parameters used on sequence shards. None if they are
-        already summed.
+        With `sums_partial`, the tensor group sums the gradients of parameters used on sequence shards. Otherwise they
+        are summed already.
         """
         self._data = data
         self._tensor = tensor
+        self._split = _groups_with_parts(tensor, data.shared_by)
         self._model = ctx.model
         self._row = row
         self._net = net
@@ -52,7 +55,7 @@ class MeshUpdate:
         self._foreign = [name for name, ranks in self._tied.items() if ranks[0] != net.rank]
         """Parameters that another rank counts in the norm."""
         names = dict.fromkeys(name for number in held[net.rank] for name in segments[number].partial)
-        self._partial = [name for name in names if self._trains(name)]
+        self._partial = [name for name in names if sums_partial and self._trains(name)]
         if row.rank % self._size:
             self._foreign += [name for name in self._find_whole() if name not in self._foreign]
 
@@ -91,13 +94,13 @@ class MeshUpdate:
     async def update(self) -> None:
         """Update the whole model once with the gradients of all ranks."""
         model = self._model
-        if self._tensor is not None and self._partial:
+        if self._partial:
             places = [self._place_of(name) for name in self._partial]
             await sum_together(self._tensor, [model.gradient[place] for place in places])
         for name, ranks in self._tied.items():
             await all_reduce(self._net.split(ranks), model.gradient[self._place_of(name)], "ring")
         await self._data.sum()
-        await self._data.apply(self._norm)
+        await self._data.apply(self._norm, self._split)
 
     async def _norm(self) -> float:
         """Return the global gradient norm. Each rank contributes its own part, and each parameter counts once."""
@@ -113,6 +116,13 @@ class MeshUpdate:
     def collect(self, step: int) -> Awaitable[None]:
         """Collect the whole model on the first rank of the row, if the run inspects it after this step."""
         return self._model.stages.collect(step, self._row, self._held)
+
+
+def _groups_with_parts(tensor: Net, sharing: Net | None) -> Sequence[Net]:
+    """Return the groups of ranks that update parts of the same parameters. Empty if parameters are not split."""
+    if tensor.size == 1:
+        return ()
+    return (tensor,) if sharing is None else (tensor, sharing)
 
 
 def _common(one: slice, other: slice) -> slice:

@@ -97,10 +97,10 @@ class _Rank:
         held = held_segments(segments, self._net.size)
         self._segments, data = self._hold(held[self._net.rank])
         self._stage = Stage(ctx, self._net, plan.chunks, self._segments)
-        once = (
-            self._tensor if plan.zero < 2 else None
-        )  # with ZeRO stages 2 and 3 gradients are summed by segment
-        self._update = MeshUpdate(ctx, row, self._net, segments, held, data, once)
+        # With ZeRO 2 and 3 partial gradients are summed by segment.
+        self._update = MeshUpdate(
+            ctx, row, self._net, segments, held, data, self._tensor, sums_partial=plan.zero < 2
+        )
 
     def _hold(self, own: Sequence[int]) -> tuple[Segments, DataAxis]:
         ctx, group, zero = self._ctx, self._group, self._plan.zero
