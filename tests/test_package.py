@@ -26,9 +26,9 @@ def test_every_public_name_resolves_and_says_what_it_is(name):
 
 def test_all_is_complete():
     promised = {"Link", "Local", "PacelineError", "Run", "Simulated", "Task", "load_task", "times", "train"}
-    promised |= {"Comparison", "compare", "faults", "register", "STOP", "StopTraining", "callbacks"}
+    promised |= {"Comparison", "compare", "faults", "register", "STOP", "StopTraining", "callbacks", "codecs"}
     assert promised <= set(paceline.__all__)
-    assert set(paceline.__all__) - {"callbacks", "collectives", "faults", "models", "optim"} == set(
+    assert set(paceline.__all__) - {"callbacks", "codecs", "collectives", "faults", "models", "optim"} == set(
         paceline._HOMES
     )
 

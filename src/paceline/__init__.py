@@ -9,7 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from paceline import callbacks, collectives, faults, models, optim
+    from paceline import callbacks, codecs, collectives, faults, models, optim
     from paceline.analysis.comparison.compare import compare
     from paceline.analysis.comparison.comparison import Comparison
     from paceline.analysis.comparison.proof import Proof
@@ -65,6 +65,7 @@ __all__ = [
     "Task",
     "calibrate",
     "callbacks",
+    "codecs",
     "collectives",
     "compare",
     "devices",
@@ -132,7 +133,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("callbacks", "collectives", "faults", "models", "optim"):
+    if name in ("callbacks", "codecs", "collectives", "faults", "models", "optim"):
         return importlib.import_module(f"paceline.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'paceline' has no attribute {name!r}")

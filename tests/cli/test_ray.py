@@ -66,3 +66,15 @@ def test_a_task_is_trained_on_a_cluster_from_the_command_line(hosts):
     figures = json.loads(printed)
     assert figures["cluster"] == "2 workers on Ray (auto), not encrypted"
     assert figures["steps"] == 3
+
+
+def test_words_after_the_script_belong_to_the_script(monkeypatch, tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text("")
+    given = []
+    monkeypatch.setattr("paceline.cli.run._run", lambda *words: given.append(words) or 0)
+    done = CliRunner().invoke(app, ["run", "--ray", str(script), "--ray", "mine", "--link", "thin"])
+    assert done.exit_code == 0, done.output
+    command, workers, settings, ray = given[0]
+    assert command == [str(script), "--ray", "mine", "--link", "thin"]
+    assert (workers, settings.link, ray) == (4, "shared-memory", "")

@@ -121,3 +121,22 @@ def test_residuals_are_the_largest_relative_errors_of_the_fits():
 
 def test_the_text_has_the_figures():
     assert has("tcp", "100 µs", "8 Gbit/s", "4 at once 2.00") == str(calibration())
+
+
+@pytest.mark.parametrize(
+    ("samples", "seconds"), [(1, 0.01), (5, 0.03), (10, 0.055), (55, 0.145), (200, 0.435)]
+)
+def test_gradients_between_two_measured_sizes_are_on_the_line_through_them(samples, seconds):
+    """Seconds that are not a line: 0.005 s a sample up to 10 samples, then 0.002 s."""
+    measured = {"samples": (1, 10, 100), "seconds": (0.01, 0.055, 0.235), "fixed_s": 9.0, "per_sample_s": 9.0}
+    costs = dataclasses.replace(calibration().compute[0], **measured)
+    fixed_s, per_sample_s = costs.line_near(samples)
+    assert fixed_s + per_sample_s * samples == pytest.approx(seconds)
+
+
+def test_without_a_usable_line_between_two_sizes_the_fitted_one_counts():
+    falling = {"samples": (1, 10), "seconds": (0.5, 0.4), "fixed_s": 0.4, "per_sample_s": 0.001}
+    costs = dataclasses.replace(calibration().compute[0], **falling)
+    assert costs.line_near(5) == (0.4, 0.001)
+    single = dataclasses.replace(costs, samples=(4,), seconds=(0.5,))
+    assert single.line_near(5) == (0.4, 0.001)

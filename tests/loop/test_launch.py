@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from clusters.ray_hosts import needs_ray
 from loop.launching import free_port
 from loop.scripts import weights, write_script
 from processes import PATIENCE_S, wait_until
@@ -64,6 +65,7 @@ def alone(script, tmp_path_factory):
 
 def launchers():
     yield "paceline", [*PACELINE, "--workers", "2", "--strategy", "sync"]
+    yield "tcp", [*PACELINE, "--workers", "2", "--link", "tcp"]
     torchrun = str(Path(sys.executable).with_name("torchrun"))
     yield "torchrun", [torchrun, "--nproc-per-node", "2", "--master-port", str(free_port())]
     if shutil.which("mpirun"):
@@ -75,6 +77,30 @@ def test_every_launcher_gives_the_weights_of_the_script_alone(words, script, alo
     done = run([*words, str(script)], tmp_path)
     assert done.returncode == 0, done.stderr
     torch.testing.assert_close(weights(tmp_path), alone, rtol=0, atol=1e-12)
+
+
+@needs_ray
+def test_ray_gives_the_weights_of_the_script_alone(script, alone, tmp_path):
+    done = run([*PACELINE, "--workers", "2", "--strategy", "sync", "--ray", str(script)], tmp_path)
+    assert done.returncode == 0, done.stderr
+    torch.testing.assert_close(weights(tmp_path), alone, rtol=0, atol=1e-12)
+
+
+@needs_ray
+def test_ray_shows_a_failed_rank(script, tmp_path):
+    done = run([*PACELINE, "--workers", "2", "--ray", str(script), "raise"], tmp_path)
+    assert done.returncode == 1
+    assert "LookupError: a broken sample" in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "fact"),
+    [(["--link", "udp"], "shared-memory"), (["--workers", "0"], "1"), (["--ray", "nonsense"], "address")],
+)
+def test_options_that_cannot_be_right_are_refused(words, fact, script, tmp_path):
+    done = run([*PACELINE, *words, str(script)], tmp_path)
+    assert done.returncode == 2
+    assert fact in done.stderr
 
 
 def test_the_run_is_saved_with_trace_and_report(script, tmp_path):

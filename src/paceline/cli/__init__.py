@@ -22,7 +22,7 @@ from paceline.cli import (
     what_if,
 )
 from paceline.cli.options import Version
-from paceline.cli.ray import CommandWithRay
+from paceline.cli.ray import CommandWithRay, ScriptCommandWithRay
 
 __all__ = ["app", "main"]
 
@@ -35,7 +35,7 @@ app = typer.Typer(
 app.command("new")(new.new)
 app.command("check")(check.check)
 app.command("train", cls=CommandWithRay)(train.train)
-app.command("run", context_settings={"allow_interspersed_args": False})(run.run)
+app.command("run", cls=ScriptCommandWithRay, context_settings={"allow_interspersed_args": False})(run.run)
 app.command("compare", cls=CommandWithRay)(compare.compare)
 app.command("report")(report.report)
 app.command("runs")(runs.runs)

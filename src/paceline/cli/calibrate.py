@@ -28,7 +28,7 @@ File = Annotated[
     ),
 ]
 Out = Annotated[Path | None, Option(metavar="FILE", help="Write the calibration to this file, as JSON.")]
-Seconds = Annotated[float, Option(help="Time limit. Each quantity is measured three times at least.")]
+Seconds = Annotated[float, Option(help="Time limit. Each quantity is usually measured three times at least.")]
 
 
 def calibrate(

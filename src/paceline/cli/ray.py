@@ -35,3 +35,11 @@ def _joined(words: Sequence[str]) -> Iterator[str]:
 
 def _is_address(word: str) -> bool:
     return not word.startswith("-") and not word.partition(".py")[1]
+
+
+class ScriptCommandWithRay(CommandWithRay):
+    """A command that runs a script. Words after the script's name are arguments of the script."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        script = next((place for place, word in enumerate(args) if word.endswith(".py")), len(args))
+        return TyperCommand.parse_args(self, ctx, [*_joined(args[:script]), *args[script:]])

@@ -38,6 +38,11 @@ class Model(Protocol):
         ...
 
     @property
+    def shapes(self) -> Sequence[Sequence[int]]:
+        """Shape of each parameter, in the order of `parameters`."""
+        ...
+
+    @property
     def gradient(self) -> Tensor:
         """All gradients, one flat tensor of the same layout."""
         ...

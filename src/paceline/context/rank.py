@@ -98,12 +98,14 @@ class Strategy(Protocol):
     A wait for such a rank raises `PeerLost`. The death of any other rank ends the run.
     """
 
-    replicates: ClassVar[Sequence[str]] = ()
-    """Roles that checkpoints need not save, because the reporter holds all of their model state.
+    @property
+    def replicates(self) -> Sequence[str]:
+        """Roles that checkpoints need not save, because the reporter holds all of their model state.
 
-    Their parameters are not saved. If all roles are listed, a run can resume with a different set of ranks. Optimizer
-    state shards do not count: the rank that owns a shard saves it.
-    """
+        Their parameters are not saved. If all roles are listed, a run can resume with a different set of ranks.
+        Optimizer state shards do not count: the rank that owns a shard saves it.
+        """
+        return ()
 
     @property
     def holds_parts(self) -> bool:

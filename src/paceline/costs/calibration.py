@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -89,6 +90,25 @@ class ComputeCosts:
         """Largest relative error of the fitted line. 0 without a task."""
         pairs = zip(self.samples, self.seconds, strict=True)
         return max((abs((self.fixed_s + self.per_sample_s * n) / s - 1) for n, s in pairs), default=0.0)
+
+    def line_near(self, samples: float) -> tuple[float, float]:
+        """Return fixed seconds and seconds per sample of gradients of about this size.
+
+        It is the line through the two measured points around it: small and large gradients differ in their efficiency.
+        """
+        points = list(zip(self.samples, self.seconds, strict=True))
+        if len(points) < 2:
+            return self.fixed_s, self.per_sample_s
+        place = min(max(1, bisect_left(self.samples, samples)), len(points) - 1)
+        (one, one_s), (other, other_s) = points[place - 1 : place + 1]
+        per_sample_s = (other_s - one_s) / (other - one)
+        fixed_s = one_s - per_sample_s * one
+        # Times that fall with the samples, or a line through negative seconds, are noise.
+        return (
+            (fixed_s, per_sample_s)
+            if per_sample_s > 0 and fixed_s >= 0
+            else (self.fixed_s, self.per_sample_s)
+        )
 
     def factor(self, at_once: int) -> float:
         """Return the slowdown of ranks that compute at the same time. Ranks beyond those measured share evenly."""
@@ -269,8 +289,8 @@ def _compute(fields: Fields) -> ComputeCosts:
         seconds=tuple(fields.get("seconds", list_of(_rate))),
         **{name: fields.get(name, seconds) for name in ("fixed_s", "per_sample_s", "update_s")},
     )
-    if len(made.samples) != len(made.seconds):
-        raise ValueError("compute must have one time for each number of samples")
+    if len(made.samples) != len(made.seconds) or sorted({*made.samples}) != list(made.samples):
+        raise ValueError("compute must have one time for each number of samples, in order")
     return made
 
 

@@ -19,9 +19,9 @@ from paceline.loop.settings import LoopSettings
 
 INTERRUPTED = 130
 _POLL_S = 0.05
-_GRACE_S = 15.0  # timeout for the other processes to end after one has failed
+GRACE_S = 15.0  # timeout for the other processes to end after one has failed
 _INTERRUPT_S = 5.0  # timeout for processes to end after Ctrl-C
-_LINES = 200
+LINES = 200
 
 
 class ScriptProcesses:
@@ -39,7 +39,7 @@ class ScriptProcesses:
             "WORLD_SIZE": str(ranks),
             "LOCAL_WORLD_SIZE": str(ranks),
             "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(_free_port()),
+            "MASTER_PORT": str(free_port()),
         }
         self._processes: list[subprocess.Popen[str]] = []
         self._lines: list[deque[str]] = []
@@ -70,10 +70,10 @@ class ScriptProcesses:
             preexec_fn=lambda: None if dies_with_parent(parent) else os._exit(1),  # noqa: PLW1509
         )
         self._processes.append(process)
-        lines: deque[str] = deque(maxlen=_LINES)
+        lines: deque[str] = deque(maxlen=LINES)
         self._lines.append(lines)
         if process.stdout is not None:
-            reader = threading.Thread(target=_read, args=(process.stdout, lines), daemon=True)
+            reader = threading.Thread(target=read_lines, args=(process.stdout, lines), daemon=True)
             reader.start()
             self._readers.append(reader)
 
@@ -87,10 +87,9 @@ class ScriptProcesses:
             return INTERRUPTED
         if failed is None:
             return 0
-        self._wait_until(time.monotonic() + _GRACE_S)
+        self._wait_until(time.monotonic() + GRACE_S)
         self._show(failed)
-        code = self._processes[failed].returncode
-        return code if code > 0 else 128 - code
+        return exit_code(self._processes[failed].returncode)
 
     def _wait_for_first_failure(self) -> int | None:
         """Return the rank of the first process that has failed. None if all have ended well."""
@@ -126,12 +125,17 @@ class ScriptProcesses:
             process.wait()
 
 
-def _read(stream: IO[str], lines: deque[str]) -> None:
+def exit_code(code: int) -> int:
+    """Return the exit code of a shell for a process that failed: 128 and the number of the signal that ended it."""
+    return code if code > 0 else 128 - code
+
+
+def read_lines(stream: IO[str], lines: deque[str]) -> None:
     with contextlib.suppress(ValueError, OSError):  # the pipe has been closed
         lines.extend(stream)
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

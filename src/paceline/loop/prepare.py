@@ -76,6 +76,7 @@ def _open(
         slow=parse_slow(settings.slow) if settings.slow else {},
         delay=parse_delays(settings.delay),
         deadline_s=settings.deadline_s,
+        link=settings.link,
         threads=settings.threads,
     )
     return Loop(
@@ -97,7 +98,9 @@ def check_strategy(strategy: Strategy) -> None:
         bound = "must give each worker the whole model: a loop computes whole gradients"
         raise ConfigurationError("strategy", bound, describe(strategy), remedy)
     if hasattr(strategy, "partition"):
-        bound = "must use the batches of the loader: this one divides the data among its clients itself"
+        bound = (
+            "must leave the steps to the loop: rounds of this one select clients and set the steps of each"
+        )
         raise ConfigurationError("strategy", bound, describe(strategy), remedy)
 
 

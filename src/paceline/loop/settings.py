@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
 VARIABLE = "PACELINE_RUN"
-DEADLINE_S = 1800.0
-"""Seconds that a rank waits for another one. A user's loop may evaluate or compile between two steps."""
+DEADLINE_S = 120.0
+"""Seconds that a rank waits for another one that makes no progress. It waits 10 times as long for one that computes: a
+user's loop may evaluate or compile between two steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +23,8 @@ class LoopSettings:
     """Slow ranks, such as "1=2,3=4": see `parse_slow`."""
     delay: tuple[str, ...] = ()
     deadline_s: float = DEADLINE_S
+    link: str = "shared-memory"
+    """Link between ranks of one host: shared-memory or tcp."""
     threads: int | None = None
     seed: int = 0
     out: str | None = None

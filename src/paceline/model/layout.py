@@ -75,6 +75,14 @@ class Layout:
         return self.offsets[-1]
 
     @property
+    def real_shapes(self) -> list[tuple[int, ...]]:
+        """Shapes in the flat tensors: a complex number is a pair of numbers."""
+        return [
+            (*shape, 2) if dtype.is_complex else tuple(shape)
+            for shape, dtype in zip(self.shapes, self.dtypes, strict=True)
+        ]
+
+    @property
     def nbytes(self) -> int:
         return self.length * self.dtype.itemsize
 

@@ -21,6 +21,7 @@ from paceline.task.fingerprint import fingerprint
 from paceline.task.task import Task
 
 _SHARES = {"start": 0.02, "links": 0.3, "compute": 0.68}
+_DEADLINE_S = 1800.0
 _FEW = 8
 """All numbers of ranks up to this one are measured, then only powers of two and the largest."""
 
@@ -40,7 +41,7 @@ def calibrate(
 
     `cluster` gives the number of ranks and their threads. Both shared memory and TCP are measured. Without a task, only
     links and the slowdown of ranks are measured, with a small model. Measurements are repeated until `seconds` have
-    passed, but three times at least. `progress` receives the name of each measurement when it begins.
+    passed, and usually three times at least. `progress` receives the name of each measurement when it begins.
 
     Predictions use it: `pl.Simulated(workers=4, calibration=…)`.
     """
@@ -123,7 +124,15 @@ def _compute(
         counts = sorted({1, *workers_of})
         watch(f"computations of {_words(counts)} ranks with {threads} thread{'s' * (threads > 1)}")
         program = ComputeProgram(task=task, counts=counts, limit_s=limit_s / len(by_threads))
-        local = replace(cluster, workers=counts[-1], threads=threads, link=SHARED_MEMORY, encrypt=False)
+        local = replace(
+            cluster,
+            workers=counts[-1],
+            threads=threads,
+            link=SHARED_MEMORY,
+            encrypt=False,
+            # Ranks wait while others compute gradients, which may take minutes.
+            deadline_s=max(cluster.deadline_s, _DEADLINE_S),
+        )
         costs, copied = costs_of(threads, counts, run_program(program, local).results, cores)
         made.append(costs)
     return tuple(made), copied

@@ -12,6 +12,7 @@ Minibatch SGD", 2017; the sharded update is Rajbhandari et al., "ZeRO", 2020, st
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -20,9 +21,11 @@ from paceline.collectives import (
     all_reduce,
     choose_algorithm,
 )
-from paceline.context import BUCKET_BYTES, Context, Strategy
+from paceline.collectives.coded import coded
+from paceline.context import BUCKET_BYTES, Context, Net, Strategy
 from paceline.errors import ConfigurationError, UnknownNameError
 from paceline.strategies.shared.buffers import follow_buffers
+from paceline.strategies.shared.codec import algorithm_for, codec_field, keeps_residuals, set_codec
 from paceline.strategies.shared.sharding.updates import share_by_memory
 
 
@@ -30,7 +33,6 @@ from paceline.strategies.shared.sharding.updates import share_by_memory
 class AllReduce(Strategy):
     """All workers average their gradients, then all apply the same update."""
 
-    replicates: ClassVar[tuple[str, ...]] = ("worker",)
     in_step: ClassVar[bool] = True
 
     algorithm: str = field(
@@ -43,34 +45,43 @@ class AllReduce(Strategy):
         metadata={"help": "size of a bucket in MiB; buckets are summed while the backward pass continues"},
     )
 
+    codec: str = codec_field("gradients")
+
     def __post_init__(self) -> None:
         if not 0 < self.bucket_mb < float("inf"):
             raise ConfigurationError("bucket_mb", "must be above 0", self.bucket_mb, "25 is the default")
         if self.algorithm not in ALGORITHMS:
             raise UnknownNameError("algorithm", self.algorithm, ALGORITHMS)
+        set_codec(self, self.algorithm)
+
+    @property
+    def replicates(self) -> Sequence[str]:
+        return () if keeps_residuals(self.codec) else ("worker",)
 
     def syncs_batch_norm(self, workers: int) -> bool:
         return True
 
     async def worker(self, ctx: Context) -> None:
-        algorithm = resolve_algorithm(ctx, self.algorithm)
+        net = coded(ctx, self.codec)
+        algorithm = resolve_algorithm(ctx, self.algorithm, self.codec)
         if algorithm == "shared":
             await share_by_memory(ctx)
         else:
-            await self._pass_messages(ctx, algorithm)
+            await self._pass_messages(ctx, net, algorithm)
 
-    async def _pass_messages(self, ctx: Context, algorithm: str) -> None:
+    async def _pass_messages(self, ctx: Context, net: Net, algorithm: str) -> None:
         bucket_bytes = int(self.bucket_mb * 2**20)
         async for batch in ctx.batches():
             await follow_buffers(ctx)
             async for bucket in ctx.model.gradients(batch, weight=batch.weight, bucket_bytes=bucket_bytes):
-                await all_reduce(ctx.net, bucket, algorithm)
+                await all_reduce(net, bucket, algorithm)
             await ctx.model.apply()
 
 
-def resolve_algorithm(ctx: Context, algorithm: str) -> str:
+def resolve_algorithm(ctx: Context, algorithm: str, codec: str = "none") -> str:
     """Return the algorithm for this run: `algorithm`, or the chosen one if it is "auto"."""
     if algorithm != "auto":
         return algorithm
     gradient = ctx.model.gradient
-    return choose_algorithm(ctx.net, gradient.numel() * gradient.itemsize, for_run=True)
+    chosen = choose_algorithm(ctx.net, gradient.numel() * gradient.itemsize, for_run=True)
+    return algorithm_for(codec, chosen)

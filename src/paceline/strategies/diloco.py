@@ -22,10 +22,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from paceline.collectives import ALGORITHMS, all_reduce
+from paceline.collectives.coded import coded
 from paceline.context import Context, Handle, Strategy
 from paceline.errors import ConfigurationError, UnknownNameError
 from paceline.strategies.all_reduce import resolve_algorithm
 from paceline.strategies.local_sgd import check_period, take_local_steps
+from paceline.strategies.shared.codec import codec_field, set_codec
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -48,6 +50,7 @@ class DiLoCo(Strategy):
     algorithm: str = field(
         default="auto", metadata={"help": f"how tensors are summed: {', '.join(ALGORITHMS)}"}
     )
+    codec: str = codec_field("the differences")
 
     def __post_init__(self) -> None:
         check_period(self.period)
@@ -64,25 +67,24 @@ class DiLoCo(Strategy):
             )
         if self.algorithm not in ALGORITHMS:
             raise UnknownNameError("algorithm", self.algorithm, ALGORITHMS)
+        set_codec(self, self.algorithm)
 
     async def worker(self, ctx: Context) -> None:
-        algorithm = resolve_algorithm(ctx, self.algorithm)
-        outer = _OuterSteps(ctx, self, algorithm)
-        await take_local_steps(ctx, self.period, outer.exchange, algorithm)
+        outer = _OuterSteps(ctx, self)
+        await take_local_steps(ctx, self.period, outer.exchange)
         await outer.drain()
 
 
 class _OuterSteps:
     """The outer optimizer of one worker, and the exchanges of its fragments."""
 
-    def __init__(self, ctx: Context, settings: DiLoCo, algorithm: str) -> None:
+    def __init__(self, ctx: Context, settings: DiLoCo) -> None:
         parameters = ctx.model.parameters
         if settings.fragments > parameters.numel():
             bound = f"must be at most {parameters.numel()}, the number of parameters"
             raise ConfigurationError("fragments", bound, settings.fragments)
         self._ctx = ctx
         self._settings = settings
-        self._algorithm = algorithm
         self._outer = ctx.model.state("outer_parameters", like=parameters, initial=parameters)
         self._momentum = ctx.model.state("outer_momentum", like=parameters)
         # With a delay, a checkpoint may be written between a fragment's turn and its outer step.
@@ -91,6 +93,8 @@ class _OuterSteps:
             if settings.delay
             else parameters.new_empty(parameters.shape)
         )
+        self._net = coded(ctx, settings.codec, of=self._differences)
+        self._algorithm = resolve_algorithm(ctx, settings.algorithm, settings.codec)
         self._fragments = ctx.model.shards(settings.fragments)
         self._under_way: dict[int, Handle[None]] = {}
 
@@ -101,7 +105,7 @@ class _OuterSteps:
                 await self.drain()  # one exchange at a time: fragments of one size share a window
                 difference = self._differences[fragment]
                 difference.copy_(self._outer[fragment]).sub_(self._ctx.model.parameters[fragment])
-                mean = all_reduce(self._ctx.net, difference, self._algorithm, op="mean")
+                mean = all_reduce(self._net, difference, self._algorithm, op="mean")
                 self._under_way[number] = self._ctx.start(mean)
         for number, fragment in enumerate(self._fragments):
             if self._has_turn(number, local_steps - self._settings.delay):

@@ -19,9 +19,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
+from paceline.collectives.coded import coded
 from paceline.context import Context, Model, Strategy
 from paceline.data.partitions import KINDS, Partition, PartitionFunction
 from paceline.errors import ConfigurationError
+from paceline.strategies.shared.codec import codec_field, keeps_residuals, set_codec
 from paceline.strategies.shared.federated.client import Client, LocalWork, drops_out
 from paceline.strategies.shared.federated.messages import Update
 from paceline.strategies.shared.federated.server import FederatedServer, sample_clients
@@ -38,7 +40,6 @@ class FedAvg(Strategy):
     """Clients train the server's model on their own data; the server averages."""
 
     expendable: ClassVar[tuple[str, ...]] = ("worker",)
-    replicates: ClassVar[tuple[str, ...]] = ("worker", "server")
 
     fraction: float = field(default=1.0, metadata={"help": "fraction of the clients sampled in a round (C)"})
     epochs: int = field(default=1, metadata={"help": "passes over a client's own data in a round (E)"})
@@ -69,7 +70,10 @@ class FedAvg(Strategy):
         default=1.0, metadata={"help": "factor of the mean difference in the server's update"}
     )
 
+    codec: str = codec_field("the clients' differences")
+
     def __post_init__(self) -> None:
+        set_codec(self)
         if not 0 < self.fraction <= 1:
             raise ConfigurationError("fraction", "must be above 0 and at most 1", self.fraction, "1 is all")
         _check_whole("epochs", self.epochs, at_least=1)
@@ -82,6 +86,10 @@ class FedAvg(Strategy):
             bound = "must be finite and above 0"
             raise ConfigurationError("server_lr", bound, self.server_lr, "1 is plain averaging")
         self.make_partition()
+
+    @property
+    def replicates(self) -> Sequence[str]:
+        return () if keeps_residuals(self.codec) else ("worker", "server")
 
     def make_partition(self) -> Partition:
         return Partition(
@@ -116,10 +124,10 @@ class FedAvg(Strategy):
 
     async def worker(self, ctx: Context) -> None:
         work = LocalWork(epochs=self.epochs, batch=self.batch, dropout=self.dropout, adjust=self.adjust)
-        await Client(ctx, work, self.make_partition()).run()
+        await Client(ctx, work, self.make_partition(), coded(ctx, self.codec)).run()
 
     async def server(self, ctx: Context) -> None:
-        await FederatedServer(ctx, self.fraction, self.server_update(ctx.model)).run()
+        await FederatedServer(ctx, self.fraction, self.server_update(ctx.model), coded(ctx, self.codec)).run()
 
     # Hooks for variants
 

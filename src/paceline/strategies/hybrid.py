@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from paceline.collectives import ALGORITHMS
 from paceline.errors import ConfigurationError, UnknownNameError
 from paceline.schedules.pipeline import check_order
+from paceline.strategies.shared.codec import codec_field, keeps_residuals, set_codec
 from paceline.strategies.shared.pipelining.program import Plan, SegmentedStrategy, names_in
 
 _LEVELS = (0, 1, 2, 3)
@@ -67,6 +68,7 @@ class Hybrid(SegmentedStrategy):
     algorithm: str = field(
         default="auto", metadata={"help": f"how rows sum gradients: {', '.join(ALGORITHMS)}"}
     )
+    codec: str = codec_field("gradients between rows")
 
     def __post_init__(self) -> None:
         check_order(
@@ -80,6 +82,16 @@ class Hybrid(SegmentedStrategy):
             raise ConfigurationError("zero", "must be 0, 1, 2 or 3", self.zero, "0 shards nothing")
         if self.algorithm not in ALGORITHMS:
             raise UnknownNameError("algorithm", self.algorithm, ALGORITHMS)
+        set_codec(self, self.algorithm)
+        if self.codec != "none" and (self.zero or self.tensor > 1):
+            bound = (
+                "must be none with zero or tensor: ranks of one stage would round what they share differently"
+            )
+            raise ConfigurationError("codec", bound, self.codec, "use zero=0,tensor=1")
+
+    @property
+    def replicates(self) -> Sequence[str]:
+        return () if keeps_residuals(self.codec) else ("worker",)
 
     def roles(self, workers: int) -> Sequence[str]:
         row = self.pipeline * self.tensor
@@ -102,4 +114,5 @@ class Hybrid(SegmentedStrategy):
             cuts=names_in(self.cuts),
             zero=self.zero,
             algorithm=self.algorithm,
+            codec=self.codec,
         )

@@ -18,10 +18,12 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from paceline.collectives import ALGORITHMS, all_reduce
-from paceline.context import Batch, Context, Strategy
+from paceline.collectives.coded import coded
+from paceline.context import Batch, Context, Net, Strategy
 from paceline.errors import ConfigurationError, UnknownNameError
 from paceline.strategies.all_reduce import resolve_algorithm
 from paceline.strategies.shared.buffers import follow_buffers
+from paceline.strategies.shared.codec import codec_field, set_codec
 
 AVERAGES = ("parameters", "parameters+momentum")
 
@@ -41,6 +43,7 @@ class LocalSGD(Strategy):
     algorithm: str = field(
         default="auto", metadata={"help": f"how tensors are summed: {', '.join(ALGORITHMS)}"}
     )
+    codec: str = codec_field("the differences since the last average")
 
     def __post_init__(self) -> None:
         check_period(self.period)
@@ -51,25 +54,60 @@ class LocalSGD(Strategy):
             raise ConfigurationError("post_local", bound, self.post_local, "0 is local from the start")
         if self.algorithm not in ALGORITHMS:
             raise UnknownNameError("algorithm", self.algorithm, ALGORITHMS)
+        set_codec(self, self.algorithm)
+        if self.codec != "none":
+            self._check_codec()
+
+    def _check_codec(self) -> None:
+        """Refuse what has no common value that the workers could send differences to."""
+        if self.averages != AVERAGES[0]:
+            bound = "must be parameters with a codec, which encodes their differences since the last average"
+            raise ConfigurationError("averages", bound, self.averages, "use codec=none")
+        if self.post_local:
+            remedy = "use codec=none, or all-reduce with a codec"
+            raise ConfigurationError("post_local", "must be 0 with a codec", self.post_local, remedy)
 
     async def worker(self, ctx: Context) -> None:
-        algorithm = resolve_algorithm(ctx, self.algorithm)
+        net = coded(ctx, self.codec)
+        algorithm = resolve_algorithm(ctx, self.algorithm, self.codec)
+        if self.codec != "none":
+            differences = _Differences(ctx, net, algorithm)
 
         async def average(local_steps: int) -> None:
             if local_steps % self.period:
                 return
+            if self.codec != "none":
+                await differences.average()
+                return
             moments = ctx.model.moments if self.averages == "parameters+momentum" else ()
             for tensor in (ctx.model.parameters, *moments):
-                await all_reduce(ctx.net, tensor, algorithm, op="mean")
+                await all_reduce(net, tensor, algorithm, op="mean")
 
         await take_local_steps(ctx, self.period, average, algorithm, synchronous=self.post_local)
+
+
+class _Differences:
+    """Averages the parameters of all workers. Each sends its difference from the last average."""
+
+    def __init__(self, ctx: Context, net: Net, algorithm: str) -> None:
+        self._model = ctx.model
+        self._net = net
+        self._algorithm = algorithm
+        self._last = ctx.model.state("average", like=ctx.model.parameters, initial=ctx.model.parameters)
+
+    async def average(self) -> None:
+        parameters = self._model.parameters
+        difference = self._model.gradient  # the next local step computes it anew
+        difference.copy_(parameters).sub_(self._last)
+        await all_reduce(self._net, difference, self._algorithm, op="mean")
+        parameters.copy_(self._last.add_(difference))
 
 
 async def take_local_steps(
     ctx: Context,
     period: int,
     exchange: Callable[[int], Awaitable[None]],
-    algorithm: str,
+    algorithm: str = "auto",
     *,
     synchronous: int = 0,
 ) -> None:

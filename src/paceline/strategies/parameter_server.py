@@ -20,8 +20,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from paceline.context import Context, Strategy
+from paceline.collectives.coded import coded
+from paceline.context import Context, Net, Strategy
 from paceline.errors import ConfigurationError, UnknownNameError
+from paceline.strategies.shared.codec import codec_field, keeps_residuals, set_codec
 from paceline.strategies.shared.push_pull.policy import Policy
 from paceline.strategies.shared.push_pull.server import Coordinator, Follower
 from paceline.strategies.shared.push_pull.worker import Worker
@@ -35,7 +37,7 @@ class ParameterServer(Strategy):
 
     expendable: ClassVar[tuple[str, ...]] = ("worker",)
     # At a checkpoint the first server has fetched the others' shards, and every worker has the newest parameters.
-    replicates: ClassVar[tuple[str, ...]] = ("worker", "server", "serving_worker")
+    _replicates: ClassVar[tuple[str, ...]] = ("worker", "server", "serving_worker")
 
     servers: int = field(default=1, metadata={"help": "server nodes, each with a shard of the parameters"})
     placement: str = field(
@@ -47,8 +49,15 @@ class ParameterServer(Strategy):
     staleness_aware: bool = field(
         default=False, metadata={"help": "divide a gradient by its staleness if the staleness is above 1"}
     )
+    codec: str = codec_field("pushed gradients")
+    pull_codec: str = codec_field("pulled parameters")
 
     def __post_init__(self) -> None:
+        set_codec(self)
+        set_codec(self, name="pull_codec")
+        if keeps_residuals(self.pull_codec):
+            bound = "must be a codec of messages (bf16, fp16, int8 or int4): parameters leave no residual to add later"
+            raise ConfigurationError("pull_codec", bound, self.pull_codec, "use it for gradients: codec=")
         if not isinstance(self.servers, int) or not 1 <= self.servers <= 64:
             raise ConfigurationError("servers", "must be a whole number from 1 to 64", self.servers)
         if self.placement not in PLACEMENTS:
@@ -57,12 +66,24 @@ class ParameterServer(Strategy):
             remedy = f"omit servers: with placement={self.placement} the workers are the servers"
             raise ConfigurationError("servers", "must be 1 if workers are servers", self.servers, remedy)
 
+    @property
+    def replicates(self) -> Sequence[str]:
+        return () if keeps_residuals(self.codec) else self._replicates
+
     def policy(self, workers: int) -> Policy:
         """Return the decisions of this variant for a number of workers."""
         raise NotImplementedError
 
     def roles(self, workers: int) -> Sequence[str]:
-        self.policy(workers).check(workers)
+        policy = self.policy(workers)
+        policy.check(workers)
+        if policy.cancels and keeps_residuals(self.codec):
+            bound = (
+                "must be a codec of messages where servers discard gradients: what they carry would be lost"
+            )
+            raise ConfigurationError(
+                "codec", bound, self.codec, "use bf16, fp16, int8 or int4, or another strategy"
+            )
         if self.placement == "servers":
             return (*("worker",) * workers, *("server",) * self.servers)
         serving = workers if self.placement == "all" else 1
@@ -75,12 +96,18 @@ class ParameterServer(Strategy):
         return self.policy(workers).takes_all(workers)
 
     async def worker(self, ctx: Context) -> None:
-        await Worker(ctx, self._servers(ctx), self.policy(len(ctx.workers))).run()
+        pushes, pulls = self._nets(ctx)
+        await Worker(ctx, self._servers(ctx), self.policy(len(ctx.workers)), pushes, pulls).run()
 
     async def server(self, ctx: Context) -> None:
         servers, policy = self._servers(ctx), self.policy(len(ctx.workers))
         part = Coordinator if ctx.rank == servers[0] else Follower
-        await part(ctx, servers, policy, staleness_aware=self.staleness_aware).run()
+        pushes, pulls = self._nets(ctx)
+        await part(ctx, servers, policy, pushes, pulls, staleness_aware=self.staleness_aware).run()
+
+    def _nets(self, ctx: Context) -> tuple[Net, Net]:
+        """Return the net that carries gradients, and the one that carries parameters."""
+        return coded(ctx, self.codec), coded(ctx, self.pull_codec)
 
     async def serving_worker(self, ctx: Context) -> None:
         """Run a server and a worker.

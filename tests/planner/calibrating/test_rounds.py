@@ -31,3 +31,15 @@ def test_no_round_begins_after_the_time_limit():
         program, pl.Simulated(workers=2, link=pl.Link.ideal(), compute=pl.times.Constant(1))
     )
     assert results.results == [5, 5]
+
+
+def test_rounds_that_take_long_are_not_repeated_three_times():
+    async def program(ctx):
+        count = 0
+        async for _ in Rounds(ctx, limit_s=1.0):
+            await ctx.sleep(60.0)
+            count += 1
+        return count
+
+    cluster = pl.Simulated(workers=2, link=pl.Link.ideal(), compute=pl.times.Constant(1))
+    assert pl.run_program(program, cluster).results == [1, 1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from paceline.analysis.comparison.compression import about_codecs
 from paceline.analysis.comparison.entry import YARDSTICK, Entry, what_differs
 from paceline.analysis.comparison.pieces import about_bubbles, about_memory
 from paceline.analysis.comparison.reason import Seen, reason
@@ -107,7 +108,7 @@ def _nearest(table: Sequence[Row]) -> str:
 
 
 def _details(looked: Sequence[Seen]) -> list[str]:
-    return [*_slow_rank(looked), *about_bubbles(looked), *about_memory(looked)]
+    return [*_slow_rank(looked), *about_codecs(looked), *about_bubbles(looked), *about_memory(looked)]
 
 
 def _slow_rank(looked: Sequence[Seen]) -> list[str]:

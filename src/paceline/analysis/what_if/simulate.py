@@ -57,7 +57,7 @@ class WhatIf:
         words = f"{', '.join(self.changes)}: {format_seconds(self.step_s)} a step instead of "
         words += f"{format_seconds(self.recorded_s)} ({self.ratio - 1:+.0%})"
         if self.residual is None:
-            return f"{words}; the trace was replayed"
+            return f"{words}; the trace was replayed, as if all ranks had equal work"
         words += f"; the simulation of the run itself is off by {self.residual:+.0%}"
         return words + (", so expect an error of this size" if abs(self.residual) > _FAR_OFF else "")
 

@@ -43,6 +43,8 @@ class Assignment:
     """Compute threads of each rank. None for its share of the host's cores."""
     device: str
     """Device name, the same for all ranks. Each host resolves it for itself."""
+    only_tcp: bool = False
+    """Whether ranks of one host communicate over TCP too, as if each had a host of its own."""
 
 
 OpenContext = Callable[..., ProcessContext]
@@ -133,9 +135,10 @@ class RankProcess:
         driver.board.bells = bells
         lending = Lending(rank, driver.memory)
         near = RingWays(rank, job.ranks, driver.memory("rings", RingWays.nbytes(job.ranks)), bells, lending)
+        hosts = range(job.ranks) if assignment.only_tcp else table.hosts
         wiring = Wiring(
-            ways=MixedWays(near, TcpWays(endpoint), table.hosts, rank),
-            hosts=table.hosts,
+            ways=MixedWays(near, TcpWays(endpoint), hosts, rank),
+            hosts=hosts,
             words="encrypted TCP" if table.encrypt else "TCP",
             lending=lending,
             is_strict=True,

@@ -20,7 +20,10 @@ from paceline.clusters.base.outcome import Outcome
 from paceline.clusters.launched.launchers import LaunchedProcess, read_place
 from paceline.costs.stragglers import Stragglers
 from paceline.costs.times import Times
+from paceline.errors import UnknownNameError
 from paceline.runs.run import Progress
+
+LINKS = ("shared-memory", "tcp")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +34,8 @@ class Launched(Cluster):
     the same arguments, and gets the same run.
     """
 
+    link: str = "shared-memory"
+    """Link between ranks of one host: shared-memory or tcp. Ranks of different hosts always use TCP."""
     encrypt: bool | None = None
     """Whether messages between hosts are encrypted. None to encrypt if there are several hosts."""
     slow: Mapping[int, float] = field(default_factory=dict)
@@ -51,6 +56,8 @@ class Launched(Cluster):
         check_flag("encrypt", self.encrypt, optional=True)
         check_threads(self.threads)
         check_device_word(self.device)
+        if self.link not in LINKS:
+            raise UnknownNameError("link", str(self.link), LINKS)
         check_real_stragglers(self.stragglers, self.place.ranks)
 
     @property
@@ -87,4 +94,6 @@ class Launched(Cluster):
     def __str__(self) -> str:
         place = self.place
         words = [f"{place.ranks} processes launched by {place.launcher}", *thread_words(self.threads)]
+        if self.link != LINKS[0]:
+            words.append(f"connected by {self.link}")
         return ", ".join([*words, *device_words(self.device)])

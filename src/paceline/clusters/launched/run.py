@@ -141,6 +141,7 @@ class LaunchedRun:
             deadline_s=cluster.deadline_s,
             threads=cluster.threads,
             device=cluster.device,
+            only_tcp=cluster.link == "tcp",
         )
         try:
             parting = process.work(assignment, table)

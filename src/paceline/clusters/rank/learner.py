@@ -106,6 +106,10 @@ class Learner(ABC, Generic[R]):
         return self.replica.parameters
 
     @property
+    def shapes(self) -> Sequence[Sequence[int]]:
+        return self.replica.layout.real_shapes
+
+    @property
     def gradient(self) -> Tensor:
         return self.replica.gradient
 

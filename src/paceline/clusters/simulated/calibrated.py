@@ -104,7 +104,9 @@ def calibrated_costs(cluster: Simulated, job: Job) -> Measured | None:
         return None
     if _is_of_task(calibration, job):
         costs = calibration.compute_of(job.workers, cluster.threads)
-        return Measured(costs.fixed_s, costs.per_sample_s, costs.update_s, costs.update_bytes)
+        assert job.task is not None
+        line = costs.line_near(job.task.batch_size / job.workers)
+        return Measured(*line, costs.update_s, costs.update_bytes)
     remedy = "calibrate with this task: paceline calibrate mine.py"
     if not calibration.is_of_this_machine:
         bound = "must have this task's gradients, because it is of another machine"

@@ -16,6 +16,8 @@ from paceline.context import Context
 
 LEAST_ROUNDS = 3
 MOST_ROUNDS = 40
+_PATIENCE_S = 10.0
+"""Duration of fewer than `LEAST_ROUNDS` rounds after which no other begins, if three times the limit is shorter."""
 
 Times = dict[str, list[float]]
 """Seconds of each round, by the name of what was measured."""
@@ -38,8 +40,9 @@ class Rounds:
     async def __aiter__(self) -> AsyncIterator[int]:
         started_s = self.ctx.now()
         for number in range(MOST_ROUNDS):
-            late = self.ctx.now() - started_s > self.limit_s
-            goes_on = torch.tensor([float(number < LEAST_ROUNDS or not late)])
+            taken_s = self.ctx.now() - started_s
+            has_few = number < LEAST_ROUNDS and taken_s <= max(_PATIENCE_S, LEAST_ROUNDS * self.limit_s)
+            goes_on = torch.tensor([float(number == 0 or has_few or taken_s <= self.limit_s)])
             await broadcast(self.ctx.net, goes_on, root=0)
             if not goes_on.item():
                 return

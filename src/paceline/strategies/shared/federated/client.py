@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from paceline.context import Batch, Context
+from paceline.context import Batch, Context, Net
 from paceline.data.partitions import Partition
 from paceline.strategies.shared.counts import Counts
 from paceline.strategies.shared.federated.messages import ANSWER, MODEL, Adjust
@@ -32,8 +32,10 @@ class LocalWork:
 class Client:
     """One client. Between rounds it stores only its data and the count of its local steps."""
 
-    def __init__(self, ctx: Context, work: LocalWork, partition: Partition) -> None:
+    def __init__(self, ctx: Context, work: LocalWork, partition: Partition, answers: Net) -> None:
+        """Create a client. It sends its differences on the net `answers`."""
         self._ctx = ctx
+        self._answers = answers
         self._work = work
         self._own = partition.parts(ctx.targets, len(ctx.workers))[ctx.rank]
         size = ctx.batch_of(ctx.rank, 0).total if work.batch is None else work.batch
@@ -58,7 +60,8 @@ class Client:
         ctx.model.advance_schedule(step, restart=True)  # the learning rate is constant within a round
         loss = await self._train(model)
         samples = self._work.epochs * len(self._own)
-        await ctx.net.send(ctx.servers[0], ctx.model.parameters - model, tag=ANSWER, header=(samples, loss))
+        difference = ctx.model.gradient.copy_(ctx.model.parameters).sub_(model)
+        await self._answers.send(ctx.servers[0], difference, tag=ANSWER, header=(samples, loss))
         for buffer in ctx.model.buffers:
             await ctx.net.send(ctx.servers[0], buffer, tag=ANSWER)
 

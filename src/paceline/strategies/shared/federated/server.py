@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from paceline.context import Context
+from paceline.context import Context, Net
 from paceline.errors import PeerLost
 from paceline.strategies.shared.counts import Counts
 from paceline.strategies.shared.federated.messages import ANSWER, MODEL, Update
@@ -22,8 +22,10 @@ _log = logging.getLogger("paceline")
 class FederatedServer:
     """The program of the server, which holds the model."""
 
-    def __init__(self, ctx: Context, fraction: float, update: Update) -> None:
+    def __init__(self, ctx: Context, fraction: float, update: Update, answers: Net) -> None:
+        """Create the server. It receives the differences on the net `answers`."""
         self._ctx = ctx
+        self._answers = answers
         self._fraction = fraction
         self._update = update
         self._alive = list(ctx.workers)
@@ -59,7 +61,7 @@ class FederatedServer:
         if client not in self._alive:
             return
         try:
-            difference = await self._ctx.net.recv(client, tag=ANSWER)
+            difference = await self._answers.recv(client, tag=ANSWER)
             if not difference.tensor.numel():
                 return  # the client has dropped out
             buffers = [(await self._ctx.net.recv(client, tag=ANSWER)).tensor for _ in self._ctx.model.buffers]

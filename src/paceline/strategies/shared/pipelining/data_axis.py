@@ -10,12 +10,19 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 from paceline.collectives import all_gather, all_reduce, choose_algorithm, reduce_scatter
+from paceline.collectives.coded import coded
 from paceline.context import Context, Net
+from paceline.strategies.shared.codec import algorithm_for
 from paceline.strategies.shared.sharding.exchange import Exchange
 
 
 class DataAxis(Protocol):
     """The update by ranks that hold the same segments."""
+
+    @property
+    def codec(self) -> str:
+        """Encoding of the gradients that these ranks sum."""
+        ...
 
     @property
     def shared_by(self) -> Net | None:
@@ -44,12 +51,14 @@ class Copies:
 
     shared_by = None
 
-    def __init__(self, ctx: Context, net: Net, algorithm: str) -> None:
+    def __init__(self, ctx: Context, net: Net, algorithm: str, codec: str = "none") -> None:
         self._model = ctx.model
-        self._net = net
+        self.codec = codec
+        self._net = coded(ctx, codec, net)
         if algorithm == "auto":
             gradient = ctx.model.gradient
-            algorithm = choose_algorithm(net, gradient.numel() * gradient.itemsize, for_run=True)
+            chosen = choose_algorithm(net, gradient.numel() * gradient.itemsize, for_run=True)
+            algorithm = algorithm_for(codec, chosen)
         self._algorithm = algorithm
 
     @property
@@ -66,6 +75,8 @@ class Copies:
 
 class SharedUpdates:
     """ZeRO stage 1: each rank sums and updates one shard, and sends it to the others."""
+
+    codec = "none"
 
     def __init__(self, ctx: Context, net: Net) -> None:
         self._model = ctx.model
@@ -87,6 +98,8 @@ class SharedUpdates:
 class ShardedMeshUpdate:
     """ZeRO stages 2 and 3: each rank holds a shard of every segment. Gradients are summed during the backward pass.
     ZeRO stages 2 and 3: each rank holds a shard of every segment. Gradients are summed during the backward pass."""
+
+    codec = "none"
 
     def __init__(self, ctx: Context, net: Net, exchange: Exchange) -> None:
         self._model = ctx.model

@@ -13,6 +13,7 @@ from paceline.collectives import all_reduce, norm_of_squares
 from paceline.collectives.group_reductions import sum_together
 from paceline.collectives.tensors import square_of
 from paceline.context import Context, Net, Segment
+from paceline.errors import ConfigurationError
 from paceline.strategies.shared.pipelining.data_axis import DataAxis
 
 
@@ -52,6 +53,10 @@ class MeshUpdate:
         self._size = row.size // net.size
         self._tied = self._find_tied()
         """Tied parameters trained by this rank, with the pipeline ranks that hold them."""
+        if self._tied and data.codec != "none":
+            bound = "must be none if stages share a parameter, which each would round differently"
+            remedy = f"cut the model so that one stage holds {next(iter(self._tied))}"
+            raise ConfigurationError("codec", bound, data.codec, remedy)
         self._foreign = [name for name, ranks in self._tied.items() if ranks[0] != net.rank]
         """Parameters that another rank counts in the norm."""
         names = dict.fromkeys(name for number in held[net.rank] for name in segments[number].partial)

@@ -40,14 +40,19 @@ class Plan:
     zero: int = 0
     algorithm: str = "auto"
     """All-reduce algorithm for gradients along the data axis."""
+    codec: str = "none"
+    """Encoding of gradients along the data axis."""
 
 
 class SegmentedStrategy(Strategy):
     """A strategy in which workers hold parts of the model, as its plan defines."""
 
-    replicates: ClassVar[tuple[str, ...]] = ("worker",)
     cuts_model: ClassVar[bool] = True
     holds_parts: ClassVar[bool] = True
+
+    @property
+    def replicates(self) -> Sequence[str]:
+        return ("worker",)
 
     def plan(self, workers: int) -> Plan:
         raise NotImplementedError
@@ -111,7 +116,7 @@ class _Rank:
         segments = Segments(stages, self._cut, tensor)
         if zero == 1 and group.size > 1:
             return segments, SharedUpdates(ctx, group)
-        return segments, Copies(ctx, group, self._plan.algorithm)
+        return segments, Copies(ctx, group, self._plan.algorithm, self._plan.codec)
 
     def _share(self, own: Sequence[int], *, frees_parameters: bool) -> tuple[Segments, DataAxis]:
         ctx, group, tensor = self._ctx, self._group, self._tensor

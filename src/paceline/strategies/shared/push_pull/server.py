@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from paceline.collectives import gradient_norm
 from paceline.collectives.tensors import cut, spare_like, weigh
-from paceline.context import ANY, Combine, Context, Message
+from paceline.context import ANY, Combine, Context, Message, Net
 from paceline.errors import ConfigurationError, DeadlineError, MismatchError, PeerLost
 from paceline.strategies.shared.counts import Counts
 from paceline.strategies.shared.push_pull.order import Order
@@ -31,13 +31,22 @@ class Server:
     """The common part of all servers: a shard, its updates, and sending it to workers."""
 
     def __init__(
-        self, ctx: Context, servers: Sequence[int], policy: Policy, *, staleness_aware: bool = False
+        self,
+        ctx: Context,
+        servers: Sequence[int],
+        policy: Policy,
+        pushes: Net,
+        pulls: Net,
+        *,
+        staleness_aware: bool = False,
     ) -> None:
+        """Create a server. Workers push gradients on one net and pull parameters on the other."""
         if len(servers) > ctx.model.parameters.numel():
             bound = f"must be at most {ctx.model.parameters.numel()}, the number of parameters"
             raise ConfigurationError("servers", bound, len(servers))
         self.ctx = ctx
         self.net, self.model = ctx.net, ctx.model
+        self.pushes, self.pulls = pushes, pulls
         self.servers = servers
         self.policy = policy
         number, shards = servers.index(ctx.rank), ctx.model.shards(len(servers))
@@ -83,9 +92,9 @@ class Server:
     def next_message(self, count: int = 0) -> Awaitable[Message]:
         """Receive the next push. `count` gradients of the same update have already arrived."""
         if not self._adds_up:
-            return self.net.recv(ANY, self._landing(), tag=PUSH)
+            return self.pushes.recv(ANY, self._landing(), tag=PUSH)
         combine: Combine = "sum" if count else "copy"
-        return self.net.recv(self.ctx.workers[count], self._gradient, combine=combine, tag=PUSH)
+        return self.pushes.recv(self.ctx.workers[count], self._gradient, combine=combine, tag=PUSH)
 
     def discard(self, push: Push) -> None:
         """Reuse the memory of a gradient. New memory costs more than a copy: the system clears it page by page."""
@@ -121,7 +130,7 @@ class Server:
         """
         while not self._farewells.issuperset(workers):
             try:
-                self.read(await self.net.recv(ANY, tag=PUSH))
+                self.read(await self.pushes.recv(ANY, tag=PUSH))
             except PeerLost as loss:
                 self._leave_behind([loss.rank])
             except DeadlineError:
@@ -155,9 +164,16 @@ class Coordinator(Server):
     """The first server: collects gradients and decides on updates."""
 
     def __init__(
-        self, ctx: Context, servers: Sequence[int], policy: Policy, *, staleness_aware: bool = False
+        self,
+        ctx: Context,
+        servers: Sequence[int],
+        policy: Policy,
+        pushes: Net,
+        pulls: Net,
+        *,
+        staleness_aware: bool = False,
     ) -> None:
-        super().__init__(ctx, servers, policy, staleness_aware=staleness_aware)
+        super().__init__(ctx, servers, policy, pushes, pulls, staleness_aware=staleness_aware)
         self._samples = Counts(ctx, "samples")
         self._alive = set(ctx.workers)
         self._done = Counts(ctx, "gradients", len(ctx.workers))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 from paceline.collectives.tensors import cut, overwrite
-from paceline.context import Batch, Context, Handle, Message
+from paceline.context import Batch, Context, Handle, Message, Net
 from paceline.strategies.shared.push_pull.policy import BUFFER, PARAMETERS, PUSH, RECEIPT, Policy
 
 if TYPE_CHECKING:
@@ -19,9 +19,11 @@ Door: TypeAlias = "tuple[int, Tensor | None]"
 class Worker:
     """The program of one worker."""
 
-    def __init__(self, ctx: Context, servers: Sequence[int], policy: Policy) -> None:
+    def __init__(self, ctx: Context, servers: Sequence[int], policy: Policy, pushes: Net, pulls: Net) -> None:
+        """Create a worker. It pushes gradients on one net and pulls parameters on the other."""
         self._ctx = ctx
         self._servers = servers
+        self._pushes, self._pulls = pushes, pulls
         self._policy = policy
         self._version = ctx.model.version
         self._adds_up = policy.takes_all(len(ctx.workers))
@@ -104,7 +106,8 @@ class Worker:
     async def _push(self, batch: Batch, loss: float) -> None:
         ctx, header = self._ctx, (batch.step, self._version, loss)
         under_way = [
-            ctx.start(ctx.net.send(server, part, tag=PUSH, header=header)) for server, part in self._routes
+            ctx.start(self._pushes.send(server, part, tag=PUSH, header=header))
+            for server, part in self._routes
         ]
         for buffer in self._buffers:
             await ctx.net.send(self._servers[0], buffer, tag=BUFFER)
@@ -115,8 +118,8 @@ class Worker:
         return list(zip(self._servers, places, strict=True))
 
     def _listen(self, doors: Sequence[Door]) -> list[Handle[Message]]:
-        ctx = self._ctx
-        return [ctx.start(ctx.net.recv(server, place, tag=PARAMETERS)) for server, place in doors]
+        start, recv = self._ctx.start, self._pulls.recv
+        return [start(recv(server, place, tag=PARAMETERS)) for server, place in doors]
 
     async def _adopt(self, news: Sequence[Handle[Message]]) -> bool:
         """Wait for every server's shard. Return whether to continue."""

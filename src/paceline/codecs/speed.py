@@ -1,0 +1,59 @@
+"""How long codecs take on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+from paceline.codecs.codec import MessageCodec
+from paceline.codecs.powersgd import PowerSGD
+from paceline.codecs.spelling import codec_of
+from paceline.costs.measured import median_s
+
+_SIDE = 1024  # of the matrix that PowerSGD is measured on
+_PASSES = 2
+"""Decodings of each message: the receiver needs the values, and the sender keeps the same ones."""
+
+
+class Speed(NamedTuple):
+    """Seconds and bytes for one float32 number."""
+
+    encode_s: float
+    decode_s: float
+    code_bytes: float
+
+    def seconds(self, code_bytes: float, codec: str, ranks: int) -> float:
+        """Return the seconds in which a rank encodes and decodes, if it sends `code_bytes` bytes of codes.
+
+        A codec of messages encodes and decodes what it sends. The others encode a gradient once: with PowerSGD a ring
+        sends 2 (p - 1)/p of its factors; with the rest a rank sends p - 1 codes, and decodes those of all ranks.
+        """
+        made, numbers = codec_of(codec), code_bytes / self.code_bytes
+        if isinstance(made, MessageCodec):
+            return numbers * (self.encode_s + _PASSES * self.decode_s)
+        if isinstance(made, PowerSGD):
+            return numbers * ranks / (2 * max(1, ranks - 1)) * (self.encode_s + _PASSES * self.decode_s)
+        return numbers / max(1, ranks - 1) * (self.encode_s + (1 + ranks) * self.decode_s)
+
+
+@lru_cache(maxsize=32)
+def speed_of(codec: str, numbers: int = _SIDE * _SIDE) -> Speed:
+    """Measure a codec on `numbers` random float32 numbers, in one thread of this process's setting."""
+    import torch
+
+    made = codec_of(codec)
+    assert made is not None, "the codec is not none"
+    values = torch.randn(numbers, generator=torch.Generator().manual_seed(0))
+    if isinstance(made, MessageCodec):
+        codes = made.encode(values)
+        encode_s = median_s(lambda: made.encode(values))
+        decode_s = median_s(lambda: made.decode(codes, values.dtype))
+    else:
+        shapes: Sequence[Sequence[int]] = [(numbers // _SIDE, _SIDE), (numbers % _SIDE,)]
+        memory = torch.zeros(made.memory_length(shapes))
+        codes = made.encode(values, shapes, memory)
+        encode_s = median_s(lambda: made.encode(values, shapes, memory))
+        into = torch.empty_like(values)
+        decode_s = median_s(lambda: made.decode(codes, into, shapes))
+    return Speed(encode_s / numbers, decode_s / numbers, codes.nbytes / numbers)
