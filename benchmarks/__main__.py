@@ -33,6 +33,7 @@ BENCHMARKS = {
     "plan": "24 configurations on this machine, predicted before they are measured; the regret of the choice",
     "tensor": "one step with matrices split among 2 workers, against DTensor on Gloo and no communication",
     "zero": "one step of zero in stages 2 and 3, against FSDP2 on Gloo and against no communication",
+    "codecs": "GB/s of each codec, and a step over a link of 100 Mbit/s with and without them",
     "checkpoints": "seconds to save and load 1 GiB, against torch.save, torch.load and torch.distributed.checkpoint",
     "evaluation": "an evaluation shared by 2 workers, against one by the first worker only",
     "resume": "a step with a checkpoint, against one without; seconds until a resumed run makes its first step",

@@ -20,7 +20,6 @@ import numpy as np
 import torch
 
 import paceline as pl
-from paceline.planner.predict import predicted_parts
 from paceline.task.task import Task
 
 _DATA = Path(__file__).parent / "data"
@@ -127,7 +126,7 @@ def task_of(hidden: int, heads: int, layers: int, sequence: int, batch: int) -> 
 
 def predicted_s(row: Row, cluster: Callable[[int], pl.Simulated]) -> float:
     task = task_of(row.hidden, row.heads, row.layers, row.sequence, row.batch)
-    return predicted_parts(task, row.strategy, cluster(row.devices))[1].total
+    return pl.predict(task, row.strategy, cluster(row.devices)).step_seconds
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
         workers,
     )
     from paceline.planner.calibrate import calibrate
+    from paceline.planner.plan import Plan
+    from paceline.planner.planning import plan
     from paceline.planner.predict import predict
     from paceline.planner.prediction import Prediction
     from paceline.programs import run_program
@@ -56,6 +58,7 @@ __all__ = [
     "Link",
     "Local",
     "PacelineError",
+    "Plan",
     "Prediction",
     "Proof",
     "Ray",
@@ -78,6 +81,7 @@ __all__ = [
     "log",
     "models",
     "optim",
+    "plan",
     "predict",
     "prepare",
     "print",
@@ -101,6 +105,7 @@ _HOMES = {
     "Link": "paceline.costs",
     "Local": "paceline.clusters.local.local",
     "PacelineError": "paceline.errors",
+    "Plan": "paceline.planner.plan",
     "Prediction": "paceline.planner.prediction",
     "Proof": "paceline.analysis.comparison.proof",
     "Ray": "paceline.clusters.ray.ray",
@@ -117,6 +122,7 @@ _HOMES = {
     "load_cluster": "paceline.costs.description_files",
     "load_task": "paceline.task.files",
     "log": "paceline.loop.prepare",
+    "plan": "paceline.planner.planning",
     "predict": "paceline.planner.predict",
     "prepare": "paceline.loop.prepare",
     "print": "paceline.loop.prepare",

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import nn
@@ -30,7 +30,7 @@ from paceline.context import Strategy
 from paceline.costs.units import check_positive
 from paceline.errors import ConfigurationError
 from paceline.files.distributed_checkpoint import read_distributed_checkpoint
-from paceline.model.autocast import in_force, suspended
+from paceline.model.autocast import of_precision, suspended
 from paceline.model.compiling import is_compiled
 from paceline.model.hooks.batch_norm import check_strategy_and_model
 from paceline.model.portable import portable
@@ -40,6 +40,7 @@ from paceline.runs.run import Progress, Run
 from paceline.strategies import describe, parse, spell
 from paceline.system import interrupts
 from paceline.system.forked import limit_threads_after_fork
+from paceline.task.checks import check_priced
 from paceline.task.task import Task
 
 _log = logging.getLogger("paceline")
@@ -48,10 +49,19 @@ EVALUATIONS = 20
 _MUCH = 0.1
 
 
+@runtime_checkable
+class Planned(Protocol):
+    """A configuration of `pl.plan`: a strategy for a number of workers."""
+
+    def applied(self, task: Task, cluster: Cluster | None) -> tuple[Task, str, Cluster]:
+        """Return the task, the strategy and the cluster to train with."""
+        ...
+
+
 @interrupts.recorded()
 def train(
     task: Task,
-    strategy: str | Strategy = "all-reduce",
+    strategy: str | Strategy | Planned = "all-reduce",
     cluster: Cluster | None = None,
     *,
     steps: int | None = None,
@@ -69,6 +79,8 @@ def train(
     max_seconds: float | None = None,
 ) -> Run:
     """Train a task's model with a strategy on a cluster.
+
+    With an entry of `pl.plan` as `strategy`, the run uses the first workers of the cluster, as many as planned.
 
     The run lasts `steps` updates, or `epochs` passes over the data (10 if neither is given), and at least one update.
     Passes are counted in samples, because an update of some strategies uses a part of a batch, or several passes. The
@@ -90,6 +102,8 @@ def train(
     """
     if not isinstance(task, Task):
         raise ConfigurationError("task", "must be a pl.Task", task, "see pl.load_task for tasks in files")
+    if isinstance(strategy, Planned):
+        task, strategy, cluster = strategy.applied(task, cluster)
     limit_s = _limit_s(max_seconds, checkpoint)
     limit_threads_after_fork()
     chosen = parse(strategy)
@@ -132,7 +146,7 @@ def train(
         steps=count,
         evaluate_every=_check_evaluate_every(task, evaluate_every, count),
         stop_at_target=stop_at_target,
-        autocast=in_force(),
+        autocast=of_precision(task.precision, module),
         compiles=task.compile or is_compiled(module),
         watch=Watch(
             steps=watchers.want_steps, evaluations=watchers.want_evaluations, state=watchers.want_state
@@ -268,6 +282,7 @@ def _device(cluster: Cluster) -> contextlib.AbstractContextManager[object]:
 def _check_has_data(task: Task, module: nn.Module, cluster: Cluster) -> None:
     """Raise if a model without data (on the meta device) or a master copy is to be trained with real math."""
     if cluster.math == "none":
+        check_priced(task)
         return
     if task.master_dtype is not None:
         remedy = "omit it: optimizers then update the parameters"

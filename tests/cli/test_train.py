@@ -48,3 +48,13 @@ def test_resume_needs_a_folder(words):
     result = invoke(*words[:-2], "--resume")
     assert result.exit_code == 2
     assert "resume needs checkpoint" in result.stderr
+
+
+def test_a_precision_replaces_that_of_the_task(words):
+    losses = {}
+    for precision in ("fp32", "bf16"):
+        run = invoke(*words[:-2], "--precision", precision, "--steps", "1")
+        assert run.exit_code == 0, run.stderr
+        losses[precision] = json.loads(run.stdout)["loss"]
+    assert losses["fp32"] != losses["bf16"]
+    assert invoke(*words[:-2], "--precision", "fp8", "--steps", "1").exit_code == 2

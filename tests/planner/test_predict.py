@@ -24,11 +24,13 @@ CASES = [
     (1, 1, "single"),
     (8, 1, "all-reduce"),
     (8, 1, "zero:stage=1"),
+    (8, 1, "zero:stage=2"),
     (4, 1, "pipeline:microbatches=8"),
     (16, 2, "hybrid:pipeline=4,tensor=2,microbatches=8"),
 ]
 MORE = [
     (16, 2, "all-reduce"),
+    (8, 1, "all-reduce:bucket_mb=4,algorithm=halving-doubling"),
     (8, 1, "tensor:size=4"),
     (16, 2, "hybrid:pipeline=2,tensor=4,microbatches=16,zero=1"),
     (16, 2, "hybrid:pipeline=4,tensor=4,microbatches=32,order=interleaved,chunks=2"),
@@ -49,6 +51,38 @@ def test_a_prediction_equals_the_event_simulation(workers, hosts, strategy):
     assert found.step_seconds == pytest.approx(run.step_seconds, rel=0.01)
     assert found.memory_bytes == pytest.approx(max(rank["total"] for rank in run.memory), rel=0.02)
     assert found.parts.total == pytest.approx(found.step_seconds)
+
+
+STEADY = [(4, 1, "zero:stage=3"), (4, 1, "local-sgd:period=4"), (4, 1, "diloco:period=4")]
+MORE_STEADY = [
+    (8, 2, "zero:stage=3"),
+    (8, 1, "zero:stage=3,segments=3"),
+    (8, 1, "zero:stage=3,microbatches=2"),
+    (8, 2, "local-sgd:period=4,averages=parameters+momentum"),
+    (8, 2, "hybrid:pipeline=2,zero=2,microbatches=4"),
+    (8, 1, "hybrid:pipeline=2,tensor=2,zero=3,microbatches=4"),
+]
+
+
+@pytest.mark.parametrize(
+    ("workers", "hosts", "strategy"),
+    [*STEADY, *(pytest.param(*case, marks=pytest.mark.slow) for case in MORE_STEADY)],
+)
+def test_a_prediction_is_of_a_step_in_the_steady_state(workers, hosts, strategy):
+    """The last step of a run gathers the model, and a period ends every 4 steps."""
+    found = pl.predict(task(), strategy, cluster(workers, hosts))
+    short, long = (pl.train(task(), strategy, cluster(workers, hosts), steps=n) for n in (4, 8))
+    assert found.step_seconds == pytest.approx((long.seconds - short.seconds) / 4, rel=0.01)
+    assert found.memory_bytes == pytest.approx(max(rank["total"] for rank in long.memory), rel=0.05)
+    assert found.parts.total == pytest.approx(found.step_seconds)
+
+
+@pytest.mark.parametrize("strategy", ["single", "all-reduce"])
+def test_memory_with_recomputation_is_that_of_the_simulation(strategy):
+    again, here = task(recompute="full"), cluster(1 if strategy == "single" else 4)
+    found = pl.predict(again, strategy, here)
+    run = pl.train(again, strategy, here, steps=1)
+    assert found.memory_bytes == pytest.approx(max(rank["total"] for rank in run.memory), rel=0.01)
 
 
 @pytest.mark.slow
@@ -98,14 +132,24 @@ def test_a_shared_card_makes_messages_between_hosts_slower():
     assert shared > own
 
 
-@pytest.mark.parametrize("strategy", ["async", "zero:stage=3", "hybrid:data=2,zero=2"])
-def test_a_strategy_that_is_not_predicted_is_refused(strategy):
-    with refused("strategy"):
-        pl.predict(task(), strategy, cluster(2))
+def test_a_codec_makes_messages_shorter():
+    plain, coded = (
+        pl.predict(task(), f"all-reduce:codec={codec}", cluster(2, 2)).step_seconds
+        for codec in ("none", "int4")
+    )
+    assert coded < plain
 
 
-def test_a_cluster_without_a_device_is_refused():
+def test_a_cluster_that_is_not_simulated_is_refused():
     with refused("cluster"):
         pl.predict(task(), "single", pl.Local(workers=2))
+
+
+def test_a_model_of_shapes_cannot_be_measured():
     with refused("cluster"):
-        pl.predict(task(), "all-reduce", cluster(2, slow={1: 2.0}))
+        pl.predict(task(), "all-reduce", pl.Simulated(workers=2))
+
+
+def test_faults_are_refused():
+    with refused("faults"):
+        pl.predict(task(), "async", cluster(2, faults=[pl.faults.Kill(1, at=1.0)]))

@@ -13,6 +13,7 @@ from paceline.cli import (
     export,
     new,
     partition,
+    plan,
     report,
     run,
     runs,
@@ -37,6 +38,7 @@ app.command("check")(check.check)
 app.command("train", cls=CommandWithRay)(train.train)
 app.command("run", cls=ScriptCommandWithRay, context_settings={"allow_interspersed_args": False})(run.run)
 app.command("compare", cls=CommandWithRay)(compare.compare)
+app.command("plan")(plan.plan)
 app.command("report")(report.report)
 app.command("runs")(runs.runs)
 app.command("what-if")(what_if.what_if)

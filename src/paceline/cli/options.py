@@ -65,6 +65,12 @@ Fault = Annotated[
 Deadline = Annotated[
     str | None, Option(metavar="TIME", help="Timeout of a rank that waits for another, such as 60s.")
 ]
+Precision = Annotated[
+    str | None,
+    Option(
+        help="Precision of matrix products: fp32 or bf16. The default is the precision of the task, usually fp32."
+    ),
+]
 Threads = Annotated[
     int | None,
     Option(help="Compute threads of each rank. Default: the cores of its host divided by its workers."),

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from rich.progress import TaskID
 
     from paceline.analysis.comparison.contender import Stage
+    from paceline.planner.search import SearchProgress
     from paceline.runs.run import Progress, Run
 
 SECONDS_BETWEEN_LINES = 2.0
@@ -155,3 +156,37 @@ def _figures(progress: Progress) -> str:
         slowness = f" ({progress.slowness:.1f}x)" if math.isfinite(progress.slowness) else ""
         figures.append(f"rank {progress.slow_rank} is slow{slowness}")
     return "  ".join(figures)
+
+
+ShowSearch = Callable[["SearchProgress | str"], None]
+
+
+@contextmanager
+def shown_search(*, quiet: bool) -> Iterator[ShowSearch | None]:
+    """Yield the progress function for `plan`: one line on a terminal, else a line every two seconds."""
+    if quiet:
+        yield None
+    elif not sys.stderr.isatty():
+        yield _lines_of_search()
+    else:
+        with shown_name("planning:", quiet=False) as show:
+            yield lambda progress: show(_searched(progress))
+
+
+def _lines_of_search() -> ShowSearch:
+    last_s = -math.inf
+
+    def show(progress: SearchProgress | str) -> None:
+        nonlocal last_s
+        now_s = time.monotonic()
+        if now_s - last_s >= SECONDS_BETWEEN_LINES:
+            last_s = now_s
+            _print(_searched(progress))
+
+    return show
+
+
+def _searched(progress: SearchProgress | str) -> str:
+    if isinstance(progress, str):
+        return f"running {progress}"
+    return f"configuration {progress.tried + 1}  {progress.name}"

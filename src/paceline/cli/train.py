@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from contextlib import ExitStack
 from pathlib import Path
@@ -20,6 +21,7 @@ from paceline.system import interrupts
 
 if TYPE_CHECKING:
     from paceline.runs.run import Progress, Run
+    from paceline.task.task import Task
 
 
 def train(
@@ -29,6 +31,7 @@ def train(
     steps: options.Steps = None,
     epochs: options.Epochs = None,
     seed: options.Seed = 0,
+    precision: options.Precision = None,
     stop_at_target: options.StopAtTarget = False,
     slow: options.Slow = None,
     delay: options.Delay = None,
@@ -96,10 +99,15 @@ def train(
             "resume": resume if from_dcp is None else from_dcp,
             "max_seconds": max_seconds,
         }
-        run = _trained(file, strategy, words, quiet, board, options_of_train)
+        run = _trained(file, strategy, words, quiet, board, precision, options_of_train)
         if out is not None:
             _save(run, out)
         typer.echo(json.dumps(_figures(run)) if as_json else result_text(run))
+
+
+def with_precision(task: Task, precision: str | None) -> Task:
+    """Return the task with another precision. None to keep its own."""
+    return task if precision is None else dataclasses.replace(task, precision=precision)
 
 
 def check_length(steps: int | None, epochs: int | None) -> None:
@@ -115,13 +123,14 @@ def _trained(
     words: ClusterOptions,
     quiet: bool,
     board: Board | None,
+    precision: str | None,
     options_of_train: dict[str, Any],
 ) -> Run:
     import paceline as pl
 
     cluster = words.cluster()
     with exit_codes(failure=REFUSED):
-        task = pl.load_task(file)
+        task = with_precision(pl.load_task(file), precision)
     with ExitStack() as stack:
         shown = stack.enter_context(shown_progress(quiet=quiet))
         page = None if board is None else stack.enter_context(board.page(strategy))

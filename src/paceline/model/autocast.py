@@ -11,6 +11,9 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from dataclasses import dataclass
 
 import torch
+from torch import nn
+
+from paceline.errors import ConfigurationError
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +36,27 @@ def in_force() -> tuple[Autocast, ...]:
     cache = torch.is_autocast_cache_enabled()
     enabled = (device for device in devices if torch.is_autocast_enabled(device))
     return tuple(Autocast(device, torch.get_autocast_dtype(device), cache) for device in enabled)
+
+
+def of_precision(precision: str, module: nn.Module) -> tuple[Autocast, ...]:
+    """Return the settings for a task's precision, on the processor and on the accelerator.
+
+    With "fp32" they are the caller's.
+    """
+    callers = in_force()
+    if precision == "fp32":
+        return callers
+    if callers:
+        remedy = "remove torch.autocast, or omit precision"
+        raise ConfigurationError("precision", "must not be given under torch.autocast", precision, remedy)
+    dtypes = {each.dtype for each in module.parameters() if each.requires_grad}
+    if dtypes - {torch.float32}:
+        names = ", ".join(sorted(map(str, dtypes)))
+        remedy = "give a model in float32: the master copy of its parameters"
+        raise ConfigurationError("precision", f"must be fp32 for a model of {names}", precision, remedy)
+    accelerator = torch.accelerator.current_accelerator()
+    devices = ["cpu", *([accelerator.type] if accelerator is not None else [])]
+    return tuple(Autocast(device, torch.bfloat16, cache=True) for device in devices)
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import groupby
+from itertools import count, groupby
 from typing import Any
 
 from torch import nn
@@ -21,18 +21,38 @@ from paceline.model.cutting.layer_signature import layer_signature
 from paceline.model.cutting.parts import Part
 from paceline.model.tensor_parallel.spec import Shares
 
-_FEW = 3
+FEW = 3
+"""Number of layers that remain of a run."""
 
 
-def shortened(module: nn.Module) -> nn.Module:
-    """Return a short model with the same layers; the module itself if it has no long run of equal layers."""
+def shortened(module: nn.Module, *, longer: int | None = None) -> nn.Module:
+    """Return a short model with the same layers; the module itself if it is no chain.
+
+    The run number `longer` of `long_runs` keeps one more layer than the others.
+    """
+    return _shortened(module, count(), longer)
+
+
+def _shortened(module: nn.Module, numbers: Iterator[int], longer: int | None) -> nn.Module:
     if not is_chain(module):
         return module
     kept = OrderedDict[str, nn.Module]()
     for run in _runs(module):
-        for name, layer in run[:_FEW]:
-            kept[name] = shortened(layer)
+        is_longer = len(run) > FEW and next(numbers) == longer
+        for name, layer in run[: FEW + is_longer]:
+            kept[name] = _shortened(layer, numbers, longer)
     return nn.Sequential(kept)
+
+
+def long_runs(module: nn.Module) -> list[int]:
+    """Return the lengths of the runs that `shortened` shortens, in order. Layers that are chains count as they are."""
+    found = []
+    for run in _runs(module) if is_chain(module) else ():
+        if len(run) > FEW:
+            found.append(len(run))
+        for _, layer in run[:FEW]:
+            found += long_runs(layer)
+    return found
 
 
 def _runs(module: nn.Module) -> Iterator[list[tuple[str, nn.Module]]]:
@@ -59,9 +79,9 @@ def stand_ins(module: nn.Module) -> list[tuple[str, str]]:
 
 def _stand_in(number: int, length: int) -> int:
     """Return the number of the layer that stands for a layer of a run."""
-    if length <= _FEW or number == 0:
+    if length <= FEW or number == 0:
         return number
-    return _FEW - 1 if number == length - 1 else 1
+    return FEW - 1 if number == length - 1 else 1
 
 
 class Expanded:

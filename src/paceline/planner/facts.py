@@ -5,6 +5,7 @@ Models with equal layers, and tasks that differ in their batch size only, share 
 
 from __future__ import annotations
 
+import copy
 from collections import OrderedDict
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
@@ -13,18 +14,21 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
+from paceline.clusters.simulated.gradient_timer import MeasuredTimes
+from paceline.costs.counted import Operations
 from paceline.data.batches import GlobalBatches
 from paceline.data.samples import Samples
 from paceline.errors import ConfigurationError
+from paceline.model.cutting.chain import is_chain
 from paceline.model.cutting.cut import Cut
 from paceline.model.cutting.layer_signature import layer_signature, shapes_of
 from paceline.model.cutting.layers import Layers, few_samples
-from paceline.model.cutting.whole import without_data
+from paceline.model.cutting.whole import count_model, without_data
 from paceline.model.engines.shape_model import ShapeModel
 from paceline.model.memory.shape_segments import segment_bytes
 from paceline.model.memory.shapes import resized, tried
 from paceline.model.stages.passes import PassBytes
-from paceline.planner.collapsed import Expanded, chain_names, shortened
+from paceline.planner.collapsed import FEW, Expanded, chain_names, long_runs, shortened
 from paceline.task.task import Task
 
 _KEPT_TASKS = 256
@@ -54,10 +58,11 @@ class TaskFacts:
 
     def __init__(self, task: Task) -> None:
         self.task = task
-        module = task.model
-        if not isinstance(module, nn.Module):
-            module = task.build_model(0)
-        self.module = module if all(each.is_meta for each in module.parameters()) else module.to("meta")
+        self.is_shapes_only = is_on_meta(task.model)
+        """Whether the model has no data, so that it cannot be computed."""
+        module: Any = task.model if self.is_shapes_only else task.build_model(0).to("meta")
+        self.module: nn.Module = module
+        self.measured = MeasuredTimes()
         self.samples = Samples.of(task, 0)
         self.batches = GlobalBatches.of(task, self.samples, 0)
         self._layers: dict[tuple[int, bool], tuple[Layers, Sequence[Stored]]] = {}
@@ -69,7 +74,31 @@ class TaskFacts:
 
     @cached_property
     def shapes(self) -> ShapeModel:
-        return ShapeModel(self.task, self.module)
+        shapes = ShapeModel(self.task, self.module)
+        shapes.memory.activations_of = lambda samples: round(self.activation_bytes(samples))
+        return shapes
+
+    @cached_property
+    def task_of_shapes(self) -> Task:
+        """The task with its model on the meta device, without what simulations of a few steps do not need."""
+        one = copy.copy(self.task)  # `replace` would check everything again
+        changes = {"model": self.module, "schedule": None, "schedule_every": 1, "test": None, "metric": None}
+        for name, value in changes.items():
+            object.__setattr__(one, name, value)
+        return one
+
+    @cached_property
+    def operations(self) -> Operations:
+        """Operations of a forward pass of one sample through the whole model."""
+        if is_chain(self.module):
+            parts = self.layers(1, sequence=False)[0].model.parts
+            return Operations(
+                sum(part.flops for part in parts),
+                sum(part.moved_bytes for part in parts),
+                sum(part.launches for part in parts),
+            )
+        count = count_model(self.task, self.module, self.few)
+        return Operations(count.flops, count.moved_bytes, count.launches)
 
     @cached_property
     def tokens_per_sample(self) -> int | None:
@@ -77,6 +106,31 @@ class TaskFacts:
         first = self.few[0] if isinstance(self.few, tuple | list) else self.few
         is_text = getattr(first, "ndim", 0) == 2 and not first.is_floating_point()
         return int(first.shape[1]) if is_text else None
+
+    def activation_bytes(self, samples: int) -> float:
+        """Return the activations of a pass of the whole model with a number of samples."""
+        base, slope = self._activations
+        return base + slope * samples
+
+    @cached_property
+    def _activations(self) -> tuple[float, float]:
+        """Bytes without samples, and bytes of each sample. They are a + b x layers in each run of equal layers."""
+        one, two = (self._whole_activations(samples) for samples in (1, 2))
+        return _line(one, two)
+
+    def _whole_activations(self, samples: int) -> float:
+        few = shortened(self.module)
+        found = self._passed_bytes(few, samples)
+        if few is self.module:
+            return found
+        base = found
+        for number, length in enumerate(long_runs(self.module)):
+            one_more = self._passed_bytes(shortened(self.module, longer=number), samples)
+            found += (length - FEW) * (one_more - base)
+        return found
+
+    def _passed_bytes(self, module: nn.Module, samples: int) -> float:
+        return ShapeModel(self.task, module).memory.activations(samples, lambda: self.few)
 
     def layers(self, tensor: int, *, sequence: bool) -> tuple[Layers, Sequence[Stored]]:
         """Return the model in parts for one rank of a tensor group, and the activations of each part."""
@@ -157,6 +211,11 @@ def facts_of(task: Task) -> TaskFacts:
     return _tasks[id(task)]
 
 
+def is_on_meta(model: Any) -> bool:
+    """Return whether a model is a module of shapes only."""
+    return isinstance(model, nn.Module) and all(each.is_meta for each in model.parameters())
+
+
 def _measured(shapes: ShapeModel, cut: Cut, content: Any) -> list[PassBytes] | None:
     found: list[PassBytes] | None = tried(lambda: segment_bytes(shapes, cut, content))
     return found
@@ -176,14 +235,3 @@ def _layer_starts(layers: Layers, module: nn.Module) -> list[int]:
 
 def _line(one: float, two: float) -> tuple[float, float]:
     return 2 * one - two, two - one
-
-
-def stage_bounds(cut: Cut) -> list[tuple[int, int]]:
-    """Return the first part of each stage, and the part after its last one."""
-    found: list[tuple[int, int]] = []
-    for segment, (a, b) in zip(cut.segments, zip(cut.bounds, cut.bounds[1:], strict=False), strict=True):
-        if segment.stage == len(found):
-            found.append((a, b))
-        else:
-            found[-1] = found[-1][0], b
-    return found

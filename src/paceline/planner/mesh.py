@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import NamedTuple
 
 from paceline.clusters.simulated.stage_plan import rings_of
@@ -13,12 +14,12 @@ from paceline.costs.counted import Operations, update_seconds, work_seconds
 from paceline.costs.devices import Device
 from paceline.costs.prices import Work
 from paceline.model.cutting.cut import Cut
-from paceline.planner.facts import Stored, TaskFacts, stage_bounds
+from paceline.model.holding import Holding, Sharding
+from paceline.planner.facts import Stored, TaskFacts
 from paceline.planner.places import Places
 from paceline.planner.prediction import Parts
-from paceline.schedules.pipeline import ORDERS
-from paceline.schedules.pipeline.timing import ActivationBytes, StageCosts, peak_activations, steady_ends_s
-from paceline.strategies.shared.pipelining.program import Plan
+from paceline.schedules.pipeline.timing import StageCosts, steady_ends_s
+from paceline.strategies.shared.pipelining.program import FINER, Plan
 
 
 class PassCost(NamedTuple):
@@ -30,6 +31,14 @@ class PassCost(NamedTuple):
     @property
     def total_s(self) -> float:
         return self.compute_s + self.communicate_s
+
+
+class SegmentBytes(NamedTuple):
+    """Activation bytes of a segment: see `facts.Stored`."""
+
+    kept: float
+    given: float
+    made: float
 
 
 @dataclass(frozen=True)
@@ -51,7 +60,7 @@ class MeshStep:
         return microbatches_of(self.plan, self.places, row_samples(self.facts, self.plan))
 
     @cached_property
-    def _stages(self) -> list[list[Segment]]:
+    def stages(self) -> list[list[Segment]]:
         stages: list[list[Segment]] = [[] for _ in range(self.cut.segments[-1].stage + 1)]
         for segment in self.cut.segments:
             stages[segment.stage].append(segment)
@@ -66,20 +75,41 @@ class MeshStep:
     def _pass(self, work: Work, stage: int) -> PassCost:
         """Return the cost of a pass through a stage."""
         compute_s = communicate_s = 0.0
-        for segment in self._stages[stage]:
+        for segment in self.stages[stage]:
             costs = segment.flops, segment.moved_bytes, segment.launches, segment.values_out
-            key = work, *costs, segment.reductions, segment.gradient_reductions
+            exchange_s = self._exchange_s(work, segment)
+            key = work, *costs, segment.reductions, segment.gradient_reductions, exchange_s
             found = self._known.get(key)
             if found is None:
-                found = self._known[key] = self._segment_pass(work, segment)
+                found = self.segment_pass(work, segment)
+                found = self._known[key] = found._replace(communicate_s=found.communicate_s + exchange_s)
             compute_s, communicate_s = compute_s + found.compute_s, communicate_s + found.communicate_s
         return PassCost(compute_s, communicate_s)
 
-    def _segment_pass(self, work: Work, segment: Segment) -> PassCost:
+    def segment_pass(self, work: Work, segment: Segment) -> PassCost:
         forward = Operations(segment.flops, segment.moved_bytes, segment.launches).times(self.samples)
         again = self.facts.task.recompute and work in (Work.BACKWARD, Work.INPUTS)
         compute_s = work_seconds(self.device, work, forward, recomputes=again)
         return PassCost(compute_s, self._rings_s(work, segment))
+
+    @cached_property
+    def _units_s(self) -> tuple[list[float], list[float]]:
+        """Seconds in which rows gather the parameters of each segment, and reduce the gradients that it completes."""
+        gather_s, scatter_s = [0.0] * len(self.cut.segments), [0.0] * len(self.cut.segments)
+        places, groups = self.places, self.places.data_groups()
+        for rank in range(places.stages if self.plan.zero > 1 else 0):
+            members, holding = places.data_members(rank), self.holding(rank)
+            for unit in holding.units:
+                seconds = places.ring_s(members, unit.length * holding.layout.dtype.itemsize, 1, groups)
+                scatter_s[unit.group.users[0]] += seconds
+                for segment in unit.group.users if self.plan.zero == 3 else ():
+                    gather_s[segment] += seconds
+        return gather_s, scatter_s
+
+    def _exchange_s(self, work: Work, segment: Segment) -> float:
+        """Return the seconds of the exchanges of ZeRO stages 2 and 3 in a pass. Nothing overlaps with them."""
+        gather_s, scatter_s = (each[segment.number] for each in self._units_s)
+        return gather_s + (scatter_s if work in (Work.BACKWARD, Work.WEIGHTS) else 0.0)
 
     def _rings_s(self, work: Work, segment: Segment) -> float:
         if self.places.tensor == 1 or work is Work.WEIGHTS:
@@ -106,7 +136,7 @@ class MeshStep:
     @cached_property
     def _passes(self) -> dict[Work, list[PassCost]]:
         works = (Work.FORWARD, Work.BACKWARD, Work.INPUTS, Work.WEIGHTS)
-        return {work: [self._pass(work, stage) for stage in range(len(self._stages))] for work in works}
+        return {work: [self._pass(work, stage) for stage in range(len(self.stages))] for work in works}
 
     def parts(self) -> Parts:
         """Return the parts of the seconds of a step."""
@@ -117,7 +147,7 @@ class MeshStep:
             seconds[Work.BACKWARD],
             seconds[Work.INPUTS],
             seconds[Work.WEIGHTS],
-            [self._onward(stage) for stage in range(len(self._stages))],
+            [self._onward(stage) for stage in range(len(self.stages))],
         )
         ends_s = steady_ends_s(self.plan.order, self.microbatches, chunks, ranks, costs)
         sums_s, updates_s = zip(*(self._update(rank) for rank in range(ranks)), strict=True)
@@ -142,21 +172,27 @@ class MeshStep:
         )
 
     def _onward(self, stage: int) -> tuple[float, float]:
-        if stage + 1 == len(self._stages) or self.places.stages == 1:
+        if stage + 1 == len(self.stages) or self.places.stages == 1:
             return 0.0, 0.0
-        last = self._stages[stage][-1]
+        last = self.stages[stage][-1]
         _, lengths = rings_of(last.values_out, last.reductions, self.places.tensor)
         return self.places.between_stages(stage % self.places.stages, sum(lengths) * self.samples)
 
     def _held(self, rank: int) -> list[int]:
-        stages = range(rank, len(self._stages), self.places.stages)
-        return [segment.number for stage in stages for segment in self._stages[stage]]
+        stages = range(rank, len(self.stages), self.places.stages)
+        return [segment.number for stage in stages for segment in self.stages[stage]]
 
     def _update(self, rank: int) -> tuple[float, float]:
         """Return the seconds in which a rank sums its gradients, and in which it updates its parameters."""
-        holding = self.facts.shapes.part(self.cut, self._held(rank)).holding
+        holding = self.holding(rank)
         itemsize, places, data = holding.layout.dtype.itemsize, self.places, self.plan.data
         sum_s = self._tied_s(rank)
+        if self.plan.zero > 1:
+            members, groups = places.data_members(rank), places.data_groups()
+            if self.plan.zero == 2:
+                nbytes = (unit.length * itemsize for unit in holding.units)
+                sum_s += sum(places.ring_s(members, each, 1, groups) for each in nbytes)
+            return sum_s, update_seconds(self.device, holding.own_length * itemsize)
         if self.plan.zero == 1 and data > 1:
             members, groups = places.data_members(rank), places.data_groups()
             sum_s += places.ring_s(members, holding.gradient_bytes, 1, groups)
@@ -177,43 +213,23 @@ class MeshStep:
             seconds += self.places.ring_s(holders, count * shape.itemsize, 2, self.places.tensor)
         return seconds
 
-    # Memory
+    def holding(self, rank: int) -> Holding:
+        shapes, held = self.facts.shapes, self._held(rank)
+        if self.plan.zero < 2:
+            return shapes.part(self.cut, held).holding
+        return shapes.sharded(self.cut, held, Sharding(self.plan.data, 0, self.plan.zero == 3)).holding
 
-    def memory_bytes(self) -> int:
-        """Return the bytes of the rank that needs the most."""
-        return max(self._rank_bytes(rank) for rank in range(self.places.stages))
-
-    def _rank_bytes(self, rank: int) -> int:
-        shapes = self.facts.shapes
-        holding = shapes.part(self.cut, self._held(rank)).holding
-        shards = holding.split(self.plan.data, elementwise=True) if self.plan.zero == 1 else None
-        optimizer = holding.optimizer_bytes(
-            shapes.holding.layout, shapes.memory.optimizer_state(), shards[0] if shards else None
-        )
-        return round(
-            holding.parameter_bytes + holding.gradient_bytes + optimizer + self._activation_bytes(rank)
-        )
-
-    def _activation_bytes(self, rank: int) -> float:
-        bounds, ranks = stage_bounds(self.cut), self.places.stages
-        micro = min(self.microbatches, 4 * ranks)  # more do not change the peak, except in GPipe
-        micro = self.microbatches if self.plan.order == "gpipe" else micro
-        actions = ORDERS[self.plan.order](rank, ranks, micro, self.plan.chunks)
-        stages = range(rank, len(bounds), ranks)
-        return peak_activations(actions, [self._stage_bytes(stage, bounds[stage]) for stage in stages])
-
-    def _stage_bytes(self, stage: int, bounds: tuple[int, int]) -> ActivationBytes:
-        own = self.stored[slice(*bounds)]
-        if not self.facts.task.recompute:
-            return ActivationBytes(sum(_at(each.kept, self.samples) for each in own))
-        made = [
-            sum(
-                _at(each.made, self.samples)
-                for each in self.stored[slice(*self.cut.bounds[s.number : s.number + 2])]
+    @cached_property
+    def segment_activations(self) -> list[SegmentBytes]:
+        """Activations of a micro-batch in each segment."""
+        found = []
+        for a, b in pairwise(self.cut.bounds):
+            own = self.stored[a:b]
+            sums = (
+                sum(_at(getattr(each, name), self.samples) for each in own) for name in SegmentBytes._fields
             )
-            for s in self._stages[stage]
-        ]
-        return ActivationBytes(sum(_at(each.given, self.samples) for each in own), sum(made), max(made))
+            found.append(SegmentBytes(*sums))
+        return found
 
 
 def _at(line: tuple[float, float], samples: float) -> float:
@@ -230,12 +246,19 @@ def microbatches_of(plan: Plan, places: Places, samples: int) -> int:
     return max(1, min(plan.microbatches or 4 * places.stages, samples))
 
 
-def mesh_steps(facts: TaskFacts, plan: Plan, places: Places, device: Device) -> list[tuple[MeshStep, float]]:
+def mesh_steps(
+    facts: TaskFacts, plan: Plan, places: Places, device: Device, *, finer: int | None = None
+) -> list[tuple[MeshStep, float]]:
     """Cut the model as the strategy does. Return its step with the larger and with the smaller micro-batches, and the
     share of each: the samples of a row may not be a multiple of the micro-batches.
+
+    `finer` is the number of segments of a stage. None for the default of a mesh.
     """
     layers, stored = facts.layers(plan.tensor, sequence=plan.sequence and plan.tensor > 1)
-    finer = None if facts.task.recompute and plan.tensor == 1 else 1
+    if finer is None and plan.zero > 1:
+        finer = FINER
+    elif finer is None and not (facts.task.recompute and plan.tensor == 1):
+        finer = 1
     cut = layers.cut(places.stages * plan.chunks, plan.cuts, finer=finer)
     samples = row_samples(facts, plan)
     micro = microbatches_of(plan, places, samples)

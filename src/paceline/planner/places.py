@@ -109,7 +109,7 @@ class Places:
             return 0.0
         hosts = [self.host(rank) for rank in members]
         if algorithm == "auto":
-            algorithm = _chosen(hosts, round(nbytes))
+            algorithm = chosen_algorithm(hosts, round(nbytes))
         if algorithm == "ring":
             return self.ring_s(members, nbytes, 2, self.data_groups())
         senders = self.per_host if algorithm == "hierarchical" else self.data_groups()
@@ -119,7 +119,8 @@ class Places:
         return _scheduled_s(algorithm, tuple(hosts), round(nbytes), near, far)
 
 
-def _chosen(hosts: Sequence[int], nbytes: int) -> str:
+def chosen_algorithm(hosts: Sequence[int], nbytes: int) -> str:
+    """Return the algorithm that `auto` selects for a run with ranks on these hosts."""
     if 1 < len(set(hosts)) < len(hosts):
         return "hierarchical"
     return "ring" if len(hosts) <= _RING_RANKS else choose_schedule(len(hosts), nbytes)

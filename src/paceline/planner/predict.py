@@ -6,105 +6,93 @@ simulations do. It does not simulate every rank: the rows of a mesh do the same,
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from paceline.clusters.base.job import Cluster
 from paceline.clusters.simulated.simulated import Simulated
 from paceline.context import Strategy
 from paceline.costs.devices import Device
-from paceline.costs.prices import ready_shares
 from paceline.errors import ConfigurationError
-from paceline.model.buckets import Buckets
+from paceline.planner.events import simulated_parts
 from paceline.planner.facts import TaskFacts, facts_of
-from paceline.planner.mesh import MeshStep, mesh_steps
+from paceline.planner.mesh import mesh_steps
+from paceline.planner.mesh_memory import MeshMemory
 from paceline.planner.places import Places
 from paceline.planner.prediction import Parts, Prediction
-from paceline.strategies.all_reduce import AllReduce
-from paceline.strategies.registry.table import describe, parse
+from paceline.planner.prices import needs_simulation
+from paceline.planner.replicas import replicas_parts
+from paceline.planner.sharded import ShardedStep
+from paceline.strategies.registry.table import parse
 from paceline.strategies.shared.pipelining.program import Plan, SegmentedStrategy
-from paceline.strategies.single import Single
-from paceline.strategies.zero import Zero
+from paceline.strategies.zero import SEGMENTS, Zero
+from paceline.task.checks import check_priced
 from paceline.task.task import Task
-
-SUPPORTED = ("single", "all-reduce", "zero:stage=1", "pipeline", "tensor", "hybrid with zero=0 or 1")
 
 
 def predict(task: Task, strategy: str | Strategy, cluster: Cluster) -> Prediction:
-    """Predict the seconds and the memory of a step of `strategy` on a `pl.Simulated` cluster with a device.
+    """Predict the seconds and the memory of a step of `strategy` on a `pl.Simulated` cluster.
 
     Facts of the task are counted once, in the first prediction.
     """
-    steps, parts = predicted_parts(task, strategy, cluster)
-    facts, device = steps[0].facts, steps[0].device
+    check_priced(task)
+    chosen, simulated = parse(strategy), _checked(cluster)
+    simulated.stragglers.check(len(chosen.roles(simulated.workers)))
+    facts = facts_of(task)
+    encodes = getattr(chosen, "codec", "none") != "none"  # the formulas do not count encoded bytes
+    formulas = () if encodes else (replicas_parts, mesh_parts)
+    counted = (formula(facts, chosen, simulated) for formula in formulas)
+    parts, memory_bytes = next(filter(None, counted), None) or simulated_parts(facts, chosen, simulated)
+    device = simulated.device
     return Prediction(
         step_seconds=parts.total,
         parts=parts,
-        memory_bytes=steps[0].memory_bytes(),
-        device_bytes=device.memory_bytes,
+        memory_bytes=memory_bytes,
+        device_bytes=device.memory_bytes if isinstance(device, Device) else None,
         batch_size=facts.batches.batch_size,
         tokens_per_sample=facts.tokens_per_sample,
     )
 
 
-def predicted_parts(task: Task, strategy: str | Strategy, cluster: Cluster) -> tuple[list[MeshStep], Parts]:
-    """Predict the seconds only. Return the steps with the larger and smaller micro-batches, and the parts."""
-    chosen = parse(strategy)
-    simulated, device = _checked(cluster)
-    chosen.roles(simulated.workers)
-    steps = _steps(facts_of(task), chosen, simulated, device)
-    parts = Parts.mean([(_parts(step, chosen), share) for step, share in steps])
-    return [step for step, _ in steps], parts
-
-
-def _checked(cluster: object) -> tuple[Simulated, Device]:
-    if not isinstance(cluster, Simulated) or not isinstance(cluster.device, Device):
+def _checked(cluster: object) -> Simulated:
+    if not isinstance(cluster, Simulated):
         remedy = "write pl.Simulated(workers=8, device=pl.devices.A100, …)"
-        raise ConfigurationError("cluster", "must be a pl.Simulated with a device", cluster, remedy)
-    if cluster.slow or cluster.delay is not None or cluster.faults:
-        bound = "must be one of equal devices without faults"
-        raise ConfigurationError("cluster", bound, cluster, "simulate stragglers and faults with pl.train")
-    return cluster, cluster.device
+        raise ConfigurationError("cluster", "must be a pl.Simulated", cluster, remedy)
+    if cluster.faults:
+        remedy = "simulate faults with pl.train"
+        raise ConfigurationError("faults", "must be left out of a prediction", cluster.faults, remedy)
+    return cluster
 
 
-def _steps(
-    facts: TaskFacts, strategy: Strategy, cluster: Simulated, device: Device
-) -> list[tuple[MeshStep, float]]:
-    plan = _plan_of(strategy, cluster.workers)
-    stages = plan.stages
-    if stages is None:
-        layers, _ = facts.layers(plan.tensor, sequence=False)
-        stages = min(cluster.workers, max(1, layers.most // plan.chunks))
-    return mesh_steps(facts, plan, Places(cluster, plan.data, stages, plan.tensor), device)
+def mesh_parts(facts: TaskFacts, strategy: Strategy, cluster: Simulated) -> tuple[Parts, int] | None:
+    """Return the parts of a step of a mesh, and the peak memory. None if it must be simulated.
+
+    The samples of a row may not be a multiple of the micro-batches. Then the means of larger and smaller ones count.
+    """
+    plan = _plan_of(facts, strategy, cluster.workers)
+    if plan is None or not isinstance(cluster.device, Device) or needs_simulation(cluster):
+        return None
+    if cluster.slow or cluster.delay is not None:
+        return None
+    places = Places(cluster, plan.data, _stages(facts, plan, cluster.workers), plan.tensor)
+    if isinstance(strategy, Zero):
+        steps = mesh_steps(facts, plan, places, cluster.device, finer=strategy.segments or SEGMENTS)
+        sharded = [(ShardedStep(step, strategy.stage == 3), share) for step, share in steps]
+        return Parts.mean([(each.parts(), share) for each, share in sharded]), sharded[0][0].memory_bytes()
+    steps = mesh_steps(facts, plan, places, cluster.device)
+    return Parts.mean([(step.parts(), share) for step, share in steps]), MeshMemory(
+        steps[0][0]
+    ).largest_bytes()
 
 
-def _plan_of(strategy: Strategy, workers: int) -> Plan:
+def _stages(facts: TaskFacts, plan: Plan, workers: int) -> int:
+    if plan.stages is not None:
+        return plan.stages
+    layers, _ = facts.layers(plan.tensor, sequence=False)
+    return min(workers, max(1, layers.most // plan.chunks))
+
+
+def _plan_of(facts: TaskFacts, strategy: Strategy, workers: int) -> Plan | None:
     if isinstance(strategy, SegmentedStrategy):
-        plan = strategy.plan(workers)
-        if plan.zero < 2:
-            return plan
-    if isinstance(strategy, Single):
-        return Plan(stages=1, microbatches=1, order="gpipe")
-    if isinstance(strategy, AllReduce):
-        return Plan(stages=1, data=workers, microbatches=1, order="gpipe", algorithm=strategy.algorithm)
-    if isinstance(strategy, Zero) and strategy.stage == 1:
-        return Plan(stages=1, data=workers, microbatches=1, order="gpipe", zero=1)
-    remedy = f"predicted are {', '.join(SUPPORTED)}; simulate others with pl.train"
-    raise ConfigurationError("strategy", "must be one that can be predicted", describe(strategy), remedy)
-
-
-def _parts(step: MeshStep, strategy: Strategy) -> Parts:
-    parts = step.parts()
-    return _overlapped(step, parts, strategy) if isinstance(strategy, AllReduce) else parts
-
-
-def _overlapped(step: MeshStep, parts: Parts, strategy: AllReduce) -> Parts:
-    """Return the step in which gradients are summed bucket by bucket, during the backward pass."""
-    layout = step.facts.shapes.holding.layout
-    buckets = Buckets(layout, int(strategy.bucket_mb * 2**20))
-    end_s = 0.0
-    for number, ready in zip(buckets.order(), ready_shares(buckets.shares()), strict=True):
-        place = buckets.place(number)
-        nbytes = (place.stop - place.start) * layout.dtype.itemsize
-        end_s = max(end_s, ready * parts.compute) + step.places.sum_s(0, nbytes, strategy.algorithm)
-    exposed_s = max(end_s, parts.compute) - parts.compute
-    return replace(parts, communicate=exposed_s, wait=0.0, bubble=0.0)
+        return strategy.plan(workers)
+    if isinstance(strategy, Zero) and not strategy.hooks:
+        microbatches = strategy.microbatches or facts.task.accumulate
+        return Plan(stages=1, data=workers, microbatches=microbatches, order="gpipe")
+    return None

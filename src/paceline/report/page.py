@@ -34,7 +34,11 @@ def write_page(
     story: Sequence[str | Proof] = (),
 ) -> None:
     """Write the page. `command` reproduces the runs. If None, the page shows the command of each run."""
-    text = page(entries, title=title, command=command, story=story)
+    write_text(path, page(entries, title=title, command=command, story=story))
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Write the text of a page. Raise an error if the path cannot be written."""
     try:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         write_file(path, text.encode())

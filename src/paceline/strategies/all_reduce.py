@@ -26,6 +26,7 @@ from paceline.context import BUCKET_BYTES, Context, Net, Strategy
 from paceline.errors import ConfigurationError, UnknownNameError
 from paceline.strategies.shared.buffers import follow_buffers
 from paceline.strategies.shared.codec import algorithm_for, codec_field, keeps_residuals, set_codec
+from paceline.strategies.shared.search_space import tried
 from paceline.strategies.shared.sharding.updates import share_by_memory
 
 
@@ -37,12 +38,18 @@ class AllReduce(Strategy):
 
     algorithm: str = field(
         default="auto",
-        metadata={"help": f"how gradients are summed: {', '.join(ALGORITHMS)}"},
+        metadata={
+            "help": f"how gradients are summed: {', '.join(ALGORITHMS)}",
+            "tries": tried("ring", "tree", "halving-doubling", "hierarchical"),
+        },
     )
 
     bucket_mb: float = field(
         default=BUCKET_BYTES / 2**20,
-        metadata={"help": "size of a bucket in MiB; buckets are summed while the backward pass continues"},
+        metadata={
+            "help": "size of a bucket in MiB; buckets are summed while the backward pass continues",
+            "tries": tried(1, 5, 25, 100, 1000),
+        },
     )
 
     codec: str = codec_field("gradients")

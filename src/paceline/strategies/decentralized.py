@@ -41,6 +41,7 @@ from paceline.errors import ConfigurationError, UnknownNameError
 from paceline.schedules.topologies import FAMILIES, Topology, build_topology
 from paceline.strategies.shared.gossip.pairwise import Pairwise
 from paceline.strategies.shared.gossip.synchronous import ORDERS, Synchronous
+from paceline.strategies.shared.search_space import tried
 
 MODES = ("sync", "async")
 _DEFAULT_WEIGHTS = "metropolis"
@@ -56,7 +57,8 @@ class Decentralized(Strategy):
         default="ring",
         metadata={
             "help": f"graph of the peers: {', '.join(FAMILIES)}; parameters follow as in random-regular:degree=4; "
-            "or a file of edges or weights; in Python also a networkx graph or a matrix"
+            "or a file of edges or weights; in Python also a networkx graph or a matrix",
+            "tries": tried("ring", "exponential", "one-peer-exponential", "complete", leads=True),
         },
     )
     weights: Any = field(
@@ -65,7 +67,10 @@ class Decentralized(Strategy):
     )
     mode: str = field(
         default="sync",
-        metadata={"help": "sync: all peers average in every step; async: pairs of peers average at any time"},
+        metadata={
+            "help": "sync: all peers average in every step; async: pairs of peers average at any time",
+            "tries": tried(*MODES, leads=True),
+        },
     )
     order: str = field(
         default=ORDERS[0], metadata={"help": f"averaging and updating in sync mode: {' or '.join(ORDERS)}"}

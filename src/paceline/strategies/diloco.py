@@ -28,6 +28,7 @@ from paceline.errors import ConfigurationError, UnknownNameError
 from paceline.strategies.all_reduce import resolve_algorithm
 from paceline.strategies.local_sgd import check_period, take_local_steps
 from paceline.strategies.shared.codec import codec_field, set_codec
+from paceline.strategies.shared.search_space import tried
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -37,7 +38,10 @@ if TYPE_CHECKING:
 class DiLoCo(Strategy):
     """Workers take many local steps, then one outer Nesterov step together."""
 
-    period: int = field(default=50, metadata={"help": "local steps between two outer steps (H)"})
+    period: int = field(
+        default=50,
+        metadata={"help": "local steps between two outer steps (H)", "tries": tried(10, 50, leads=True)},
+    )
     outer_lr: float = field(default=0.7, metadata={"help": "learning rate of the outer steps"})
     outer_momentum: float = field(default=0.9, metadata={"help": "Nesterov momentum of the outer steps"})
     fragments: int = field(

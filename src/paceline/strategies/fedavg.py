@@ -27,6 +27,7 @@ from paceline.strategies.shared.codec import codec_field, keeps_residuals, set_c
 from paceline.strategies.shared.federated.client import Client, LocalWork, drops_out
 from paceline.strategies.shared.federated.messages import Update
 from paceline.strategies.shared.federated.server import FederatedServer, sample_clients
+from paceline.strategies.shared.search_space import Scope
 
 if TYPE_CHECKING:
     import numpy as np
@@ -102,6 +103,10 @@ class FedAvg(Strategy):
 
     def roles(self, workers: int) -> Sequence[str]:
         return (*("worker",) * workers, "server")
+
+    @staticmethod
+    def unsuited(scope: Scope) -> str:
+        return "its clients keep their own data"
 
     def samples_by_round(
         self, samples: Samples, clients: int, rng_of: Callable[[int], np.random.Generator]

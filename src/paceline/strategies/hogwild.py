@@ -25,6 +25,7 @@ from dataclasses import dataclass
 
 from paceline.context import Batch, Context, Strategy
 from paceline.errors import ConfigurationError
+from paceline.strategies.shared.search_space import Scope
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,6 +34,10 @@ class Hogwild(Strategy):
 
     def batches_per_update(self, workers: int) -> float:
         return 1 / workers
+
+    @staticmethod
+    def unsuited(scope: Scope) -> str:
+        return "" if scope.shares_memory else "it needs shared memory"
 
     async def worker(self, ctx: Context) -> None:
         _check(ctx)

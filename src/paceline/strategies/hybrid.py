@@ -23,6 +23,15 @@ from paceline.errors import ConfigurationError, UnknownNameError
 from paceline.schedules.pipeline import check_order
 from paceline.strategies.shared.codec import codec_field, keeps_residuals, set_codec
 from paceline.strategies.shared.pipelining.program import Plan, SegmentedStrategy, names_in
+from paceline.strategies.shared.search_space import (
+    ORDERS,
+    Tried,
+    microbatch_counts,
+    smallest_microbatches,
+    stage_counts,
+    tensor_sizes,
+    tried,
+)
 
 _LEVELS = (0, 1, 2, 3)
 
@@ -35,26 +44,41 @@ class Hybrid(SegmentedStrategy):
         default=None,
         metadata={"help": "number of data-parallel rows; default: workers / (pipeline x tensor)"},
     )
-    pipeline: int = field(default=1, metadata={"help": "number of pipeline stages in a row"})
+    pipeline: int = field(
+        default=1,
+        metadata={"help": "number of pipeline stages in a row", "tries": Tried(stage_counts, stage_counts)},
+    )
     tensor: int = field(
-        default=1, metadata={"help": "number of workers that the matrices of a stage are split among"}
+        default=1,
+        metadata={
+            "help": "number of workers that the matrices of a stage are split among",
+            "tries": Tried(tensor_sizes, tensor_sizes),
+        },
     )
     sequence: bool = field(
         default=False,
-        metadata={"help": "also split norms and dropout between split layers, along the sequence"},
+        metadata={
+            "help": "also split norms and dropout between split layers, along the sequence",
+            "tries": tried(False, True),
+        },
     )
     zero: int = field(
         default=0,
         metadata={
-            "help": "state that is sharded among rows: 0 none, 1 optimizer state, 2 also gradients, 3 also parameters"
+            "help": "state that is sharded among rows: 0 none, 1 optimizer state, 2 also gradients, 3 also parameters",
+            "tries": tried(*_LEVELS),
         },
     )
     microbatches: int | None = field(
         default=None,
-        metadata={"help": "number of micro-batches of a row's batch; default: four per stage"},
+        metadata={
+            "help": "number of micro-batches of a row's batch; default: four per stage",
+            "tries": Tried(microbatch_counts, smallest_microbatches),
+        },
     )
     order: str = field(
-        default="1f1b", metadata={"help": "order of the passes: gpipe, 1f1b, interleaved, zb-h1 or zb-h2"}
+        default="1f1b",
+        metadata={"help": "order of the passes: gpipe, 1f1b, interleaved, zb-h1 or zb-h2", "tries": ORDERS},
     )
     chunks: int = field(
         default=1, metadata={"help": "number of chunks of the model per worker, with order=interleaved"}

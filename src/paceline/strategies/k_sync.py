@@ -11,13 +11,16 @@ from dataclasses import dataclass, field
 
 from paceline.strategies.parameter_server import ParameterServer
 from paceline.strategies.shared.push_pull.policy import Policy
+from paceline.strategies.shared.search_space import Tried, fractions
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KSync(ParameterServer):
     """An update uses the first k workers' gradients and cancels the others."""
 
-    k: int = field(default=1, metadata={"help": "number of workers in an update"})
+    k: int = field(
+        default=1, metadata={"help": "number of workers in an update", "tries": Tried(fractions, fractions)}
+    )
 
     def policy(self, workers: int) -> Policy:
         return Policy(k=self.k, cancels=True)

@@ -24,6 +24,7 @@ from paceline.errors import ConfigurationError, UnknownNameError
 from paceline.strategies.all_reduce import resolve_algorithm
 from paceline.strategies.shared.buffers import follow_buffers
 from paceline.strategies.shared.codec import codec_field, set_codec
+from paceline.strategies.shared.search_space import tried
 
 AVERAGES = ("parameters", "parameters+momentum")
 
@@ -32,7 +33,10 @@ AVERAGES = ("parameters", "parameters+momentum")
 class LocalSGD(Strategy):
     """Workers take several local steps, then average their parameters."""
 
-    period: int = field(default=8, metadata={"help": "local steps between two averages (H)"})
+    period: int = field(
+        default=8,
+        metadata={"help": "local steps between two averages (H)", "tries": tried(2, 4, 8, 16, leads=True)},
+    )
     averages: str = field(
         default="parameters", metadata={"help": f"what is averaged: {' or '.join(AVERAGES)}"}
     )

@@ -27,6 +27,7 @@ from paceline.strategies.shared.codec import codec_field, keeps_residuals, set_c
 from paceline.strategies.shared.push_pull.policy import Policy
 from paceline.strategies.shared.push_pull.server import Coordinator, Follower
 from paceline.strategies.shared.push_pull.worker import Worker
+from paceline.strategies.shared.search_space import Tried, server_counts, tried
 
 PLACEMENTS = ("servers", "worker", "all")
 
@@ -39,11 +40,15 @@ class ParameterServer(Strategy):
     # At a checkpoint the first server has fetched the others' shards, and every worker has the newest parameters.
     _replicates: ClassVar[tuple[str, ...]] = ("worker", "server", "serving_worker")
 
-    servers: int = field(default=1, metadata={"help": "server nodes, each with a shard of the parameters"})
+    servers: int = field(
+        default=1,
+        metadata={"help": "server nodes, each with a shard of the parameters", "tries": Tried(server_counts)},
+    )
     placement: str = field(
         default="servers",
         metadata={
-            "help": "where servers run: servers (separate nodes), worker (the first worker), all (each worker)"
+            "help": "where servers run: servers (separate nodes), worker (the first worker), all (each worker)",
+            "tries": tried({"placement": "all", "servers": 1}, {"placement": "worker", "servers": 1}),
         },
     )
     staleness_aware: bool = field(

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from paceline.errors import ConfigurationError
 from paceline.schedules.pipeline import check_order
 from paceline.strategies.shared.pipelining.program import Plan, SegmentedStrategy, names_in
+from paceline.strategies.shared.search_space import ORDERS, Tried, microbatch_counts
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,10 +36,14 @@ class Pipeline(SegmentedStrategy):
     )
     microbatches: int | None = field(
         default=None,
-        metadata={"help": "number of micro-batches of a batch; default: four per stage"},
+        metadata={
+            "help": "number of micro-batches of a batch; default: four per stage",
+            "tries": Tried(microbatch_counts),
+        },
     )
     order: str = field(
-        default="1f1b", metadata={"help": "order of the passes: gpipe, 1f1b, interleaved, zb-h1 or zb-h2"}
+        default="1f1b",
+        metadata={"help": "order of the passes: gpipe, 1f1b, interleaved, zb-h1 or zb-h2", "tries": ORDERS},
     )
     chunks: int = field(
         default=1,

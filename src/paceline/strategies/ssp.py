@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from paceline.strategies.parameter_server import ParameterServer
 from paceline.strategies.shared.push_pull.policy import Policy
+from paceline.strategies.shared.search_space import tried
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -19,7 +20,11 @@ class StaleSynchronous(ParameterServer):
     """Asynchronous, but no worker gets too far ahead of the slowest."""
 
     staleness: int = field(
-        default=3, metadata={"help": "gradients that a worker may be ahead of the slowest"}
+        default=3,
+        metadata={
+            "help": "gradients that a worker may be ahead of the slowest",
+            "tries": tried(1, 3, 10, leads=True),
+        },
     )
 
     def policy(self, workers: int) -> Policy:

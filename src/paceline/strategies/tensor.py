@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 
 from paceline.errors import ConfigurationError
 from paceline.strategies.shared.pipelining.program import Plan, SegmentedStrategy
+from paceline.strategies.shared.search_space import Tried, tensor_sizes, tried
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,11 +32,17 @@ class Tensor(SegmentedStrategy):
 
     size: int | None = field(
         default=None,
-        metadata={"help": "number of workers that each matrix is split among; default: all"},
+        metadata={
+            "help": "number of workers that each matrix is split among; default: all",
+            "tries": Tried(tensor_sizes, tensor_sizes),
+        },
     )
     sequence: bool = field(
         default=False,
-        metadata={"help": "also split norms and dropout between split layers, along the sequence"},
+        metadata={
+            "help": "also split norms and dropout between split layers, along the sequence",
+            "tries": tried(False, True),
+        },
     )
 
     def __post_init__(self) -> None:

@@ -21,12 +21,13 @@ from paceline.collectives import gradient_norm
 from paceline.context import Context, Hooks, Segment, Strategy
 from paceline.errors import ConfigurationError
 from paceline.strategies.shared.buffers import follow_buffers
+from paceline.strategies.shared.search_space import tried
 from paceline.strategies.shared.sharding.exchange import exchange_on
 from paceline.strategies.shared.sharding.shared_units import SharedUnits
 from paceline.strategies.shared.sharding.updates import share_by_memory, share_by_messages
 
 _STAGES = (1, 2, 3)
-_SEGMENTS = 8
+SEGMENTS = 8
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,12 +38,17 @@ class Zero(Strategy):
     cuts_model: ClassVar[bool] = True
 
     stage: int = field(
-        default=3, metadata={"help": "1 shards optimizer state, 2 also gradients, 3 also parameters"}
+        default=3,
+        metadata={
+            "help": "1 shards optimizer state, 2 also gradients, 3 also parameters",
+            "tries": tried(*_STAGES, leads=True),
+        },
     )
     segments: int | None = field(
         default=None,
         metadata={
-            "help": f"number of segments to gather and free; default: {_SEGMENTS}, or the number of layers"
+            "help": f"number of segments to gather and free; default: {SEGMENTS}, or the number of layers",
+            "tries": tried(4, 16, 32),
         },
     )
     hooks: bool = field(
@@ -51,7 +57,10 @@ class Zero(Strategy):
     )
     microbatches: int | None = field(
         default=None,
-        metadata={"help": "number of micro-batches of a worker's slice; default: the task's accumulate"},
+        metadata={
+            "help": "number of micro-batches of a worker's slice; default: the task's accumulate",
+            "tries": tried(2, 4, 8),
+        },
     )
 
     def __post_init__(self) -> None:
@@ -103,4 +112,4 @@ class Zero(Strategy):
 
     def _cut(self, ctx: Context) -> Sequence[Segment]:
         hooks: Hooks = "always" if self.hooks else "fallback"
-        return ctx.model.stages.cut(1, finer=self.segments or _SEGMENTS, hooks=hooks)
+        return ctx.model.stages.cut(1, finer=self.segments or SEGMENTS, hooks=hooks)

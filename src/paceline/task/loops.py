@@ -12,7 +12,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from paceline.errors import ConfigurationError
+from paceline.errors import ConfigurationError, UnknownNameError
 from paceline.task.checks import check_model, require
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ Maker: TypeAlias = "Callable[[Any], Any]"
 Module = TypeVar("Module", bound="nn.Module")
 
 _EVERY = ("step", "epoch")
+PRECISIONS = ("fp32", "bf16")
 
 
 # Several models
@@ -213,6 +214,11 @@ def check_sync_batch_norm(syncs: object, accumulate: int) -> None:
         "must be 1 with sync_batch_norm: the whole batch has statistics only if it is computed in one pass"
     )
     require(not syncs or accumulate == 1, "accumulate", bound, accumulate, "omit one of the two")
+
+
+def check_precision(precision: object) -> None:
+    if precision not in PRECISIONS:
+        raise UnknownNameError("precision", str(precision), PRECISIONS)
 
 
 def _check_master_dtype(dtype: object) -> None:

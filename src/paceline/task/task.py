@@ -35,6 +35,7 @@ from paceline.task.loops import (
     check_memory_options,
     check_models,
     check_optimizers,
+    check_precision,
     check_step,
     check_sync_batch_norm,
     copied,
@@ -123,6 +124,9 @@ class Task:
     `run.ema_state`."""
     compile: bool = False
     """Whether to compile the model with torch.compile, on each rank, before the run begins. Needs a C++ compiler."""
+    precision: str = "fp32"
+    """Precision of matrix products and convolutions: "fp32", or "bf16". With "bf16" the parameters, their gradients
+    and the optimizer state remain in float32. See docs/precision.md."""
     recompute: bool = False
     """Whether to recompute activations in the backward pass, segment by segment (activation checkpointing). This takes
     less memory and more time, and gives the same bits. See docs/memory.md."""
@@ -158,6 +162,7 @@ class Task:
         )
         check_memory_options(self.recompute, self.master_dtype, compiles=self.compile)
         check_sync_batch_norm(self.sync_batch_norm, self.accumulate)
+        check_precision(self.precision)
         check_metric(self.metric, self.test, self.target, METRIC_NAMES)
         check_better(self.better, self.metric)
         check_tensor_plan(self.tensor_plan)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
@@ -10,6 +11,7 @@ from torch import nn
 from paceline.clusters.base.job import Job
 from paceline.costs.counted import Counted, Operations
 from paceline.costs.devices import Device
+from paceline.costs.prices import Pricing
 from paceline.data.batches import GlobalBatches
 from paceline.data.samples import Samples
 from paceline.model.cutting.layers import few_samples
@@ -17,6 +19,14 @@ from paceline.model.cutting.whole import count_model, without_data
 from paceline.model.engines.shape_model import ShapeModel
 from paceline.model.replica import Replica
 from paceline.task.loops import copied
+
+
+@dataclass(frozen=True, eq=False)
+class KnownModel:
+    """Shapes and prices of a model that several runs share. These runs compute nothing."""
+
+    shapes: ShapeModel
+    pricing: Pricing
 
 
 def build_model(job: Job) -> nn.Module:
@@ -35,7 +45,9 @@ def whole_replica(job: Job, rank: int = 0) -> Replica:
     return replica
 
 
-def replicas_of(job: Job, *, computes: bool) -> list[tuple[int, Replica | None]]:
+def replicas_of(
+    job: Job, *, computes: bool, known: KnownModel | None = None
+) -> list[tuple[int, Replica | None]]:
     """Return the model of each rank. With `computes` False they have shapes only, and share one model."""
     task = job.task
     if task is None:
@@ -43,7 +55,7 @@ def replicas_of(job: Job, *, computes: bool) -> list[tuple[int, Replica | None]]
     if computes:
         return [(rank, whole_replica(job, rank)) for rank in range(job.ranks)]
     module: Any = task.model
-    shapes = ShapeModel(task, module.to("meta"))
+    shapes = ShapeModel(task, module.to("meta")) if known is None else known.shapes
     return [(rank, Replica.of_shapes(shapes)) for rank in range(job.ranks)]
 
 

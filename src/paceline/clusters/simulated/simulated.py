@@ -37,7 +37,7 @@ from paceline.clusters.simulated.fault_injector import FaultInjector
 from paceline.clusters.simulated.faulty_network import LossyNetwork
 from paceline.clusters.simulated.gradient_timer import GradientTimer, MeasuredTimes
 from paceline.clusters.simulated.kernel import Kernel
-from paceline.clusters.simulated.models import counted_prices, replicas_of, whole_replica
+from paceline.clusters.simulated.models import KnownModel, counted_prices, replicas_of, whole_replica
 from paceline.clusters.simulated.network import Network
 from paceline.clusters.simulated.pass_timer import PassTimer
 from paceline.clusters.simulated.process import Process
@@ -94,11 +94,9 @@ class Simulated(Cluster):
     """Compute device of each rank: one of `pl.devices`, or its name. Its speed gives the time of counted
     operations."""
     card: str | float | None = None
-    """Bandwidth of the network card of a host, such as "800Gbps". The ranks of the host share it for messages to other
-    hosts. None if cards are never a bottleneck."""
+    """Bandwidth of a host's network card, such as "800Gbps", for messages to other hosts. None if it is unlimited."""
     oversubscription: float = 1.0
-    """Bandwidth of all hosts together, divided by that of the switch between them. With 2.0, messages take twice as
-    long if all hosts send."""
+    """Bandwidth of all hosts divided by the switch's bandwidth: 2.0 takes twice as long if all hosts send."""
     order: str = "block"
     """Order of the ranks on the hosts: "block" fills one host after the other, "cyclic" deals ranks out in turn."""
 
@@ -107,6 +105,8 @@ class Simulated(Cluster):
 
     measured: MeasuredTimes | None = field(default=None, repr=False, compare=False)
     """Measured times that several runs share. None to measure in each run."""
+    known: KnownModel | None = field(default=None, repr=False, compare=False)
+    """Shapes and prices that several runs share. They compute nothing. None to derive them in each run."""
 
     def __post_init__(self) -> None:
         check_workers(self.workers, at_most=MAX_WORKERS)
@@ -233,7 +233,7 @@ class Simulated(Cluster):
         kernel = Kernel()
         fabric = self.fabric
         hosts = fabric.place(job.ranks, job.workers)
-        task, real = job.task, self.math == "real"
+        task, real = job.task, self._computes
         samples = Samples.of(task, job.seed, kept=_KEPT) if task else None
         batches = GlobalBatches.of(task, samples, job.seed) if task and samples else None
         world = World(
@@ -261,11 +261,17 @@ class Simulated(Cluster):
             computations=[0] * job.ranks,
             cores=shared_cores(self, kernel, job.workers),
         )
-        if self.measures and self.measured is None and world.data is not None:
+        if self._computes and self.measures and self.measured is None and world.data is not None:
             world.pass_timer = PassTimer(lambda: whole_replica(job), world.data.source)
         return world
 
+    @property
+    def _computes(self) -> bool:
+        return self.math == "real" and self.known is None
+
     def _pricing(self, job: Job, samples: Samples | None, batches: GlobalBatches | None) -> Pricing:
+        if self.known is not None:
+            return self.known.pricing
         if self.compute is not None:
             return Given(self.compute)
         if samples is None or batches is None:
@@ -282,7 +288,7 @@ class Simulated(Cluster):
             return self.measured.of(timer)
 
     def _contexts(self, job: Job, world: World) -> Sequence[SimulatedContext]:
-        replicas = replicas_of(job, computes=self.math == "real")
+        replicas = replicas_of(job, computes=self._computes, known=self.known)
         if self.faults:
             faults = faults_of_ranks(self.faults, job.ranks)
             return FaultInjector(world, job, faults).contexts(replicas)

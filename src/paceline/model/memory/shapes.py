@@ -34,6 +34,8 @@ class ShapeMemory:
     def __init__(self, model: ShapeModel) -> None:
         self._model = model
         self._activations: dict[int, int] = {}
+        self.activations_of: Callable[[int], int] | None = None
+        """Returns the activation bytes for a number of samples, if they are known. None to run a forward pass."""
         self._state: list[StateRange] | None = None
         self.of_segments: dict[Any, Any] = {}
         """Figures of the model's segments, if it is cut: see `SegmentActivations`."""
@@ -42,6 +44,8 @@ class ShapeMemory:
     def activations(self, samples: int, few: Callable[[], Any]) -> int:
         """Return the activation bytes of a forward pass. `few` returns a few samples. Only their shapes are used."""
         found = self._activations.get(samples)
+        if found is None and self.activations_of is not None:
+            found = self._activations[samples] = self.activations_of(samples)
         if found is None:
             found = self._activations[samples] = tried(lambda: self._count(few(), samples)) or 0
         return found

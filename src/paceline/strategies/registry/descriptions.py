@@ -39,6 +39,11 @@ def family_of(name: str) -> str:
     return next((family for family, names in FAMILIES.items() if name in names), OTHERS)
 
 
+def equals_single(name: str) -> bool:
+    """Return whether a strategy gives the weights of `single` after each step."""
+    return name in ("single", *SYNCHRONOUS, *IN_PIECES)
+
+
 @dataclass(frozen=True, slots=True)
 class Description:
     """A module docstring, split into its sections."""

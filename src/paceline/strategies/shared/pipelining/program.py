@@ -18,7 +18,7 @@ from paceline.strategies.shared.pipelining.zero_stage import ZeroStage
 from paceline.strategies.shared.sharding.exchange import exchange_on
 
 _NEWS = 2**30  # a message tag that no other message uses
-_FINER = 4  # segments per stage if parameters are gathered and freed by segment
+FINER = 4  # segments per stage if parameters are gathered and freed by segment
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,7 +82,7 @@ def _cut(ctx: Context, plan: Plan) -> Sequence[Segment]:
         plan.cuts,
         chunks=plan.chunks,
         fewer=plan.stages is None,
-        finer=_FINER if plan.zero > 1 else 1,
+        finer=FINER if plan.zero > 1 else 1,
         tensor=plan.tensor,
         sequence=plan.sequence and plan.tensor > 1,
     )

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from paceline.collectives.group_reductions import reduce_values, sum_together
-from paceline.context import BackwardPart, BoundaryValues, Net, Segment, ShardedUnit, Shards, Stages
+from paceline.context import BackwardPart, BoundaryValues, Net, Segment, Shards, Stages
 from paceline.strategies.shared.pipelining.segments import Segments
 from paceline.strategies.shared.sharding.exchange import Exchange
+from paceline.strategies.shared.sharding.units import completed_by, used_by
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -32,7 +33,7 @@ class ZeroStage(Segments):
         self._shards = shards
         self._exchange = exchange
         self._frees = frees_parameters
-        self._used, self._completed = _used_by(shards.units), _completed_by(shards.units)
+        self._used, self._completed = used_by(shards.units), completed_by(shards.units)
         self._wanted: dict[tuple[int, int], tuple[bool, ...]] = {}
         """Which inputs of a segment need a gradient, by segment and micro-batch."""
         self._partial: dict[int, list[str]] = {}
@@ -100,20 +101,3 @@ class ZeroStage(Segments):
             await sum_together(self._tensor, self._shards.gradients_of(self._partial[segment]))
         for unit in self._completed.get(segment, ()):
             await self._exchange.scatter(unit)
-
-
-def _used_by(units: Sequence[ShardedUnit]) -> dict[int, list[int]]:
-    """Return the units that contain the parameters of each segment."""
-    found: dict[int, list[int]] = {}
-    for unit in units:
-        for segment in unit.users:
-            found.setdefault(segment, []).append(unit.number)
-    return found
-
-
-def _completed_by(units: Sequence[ShardedUnit]) -> dict[int, list[int]]:
-    """Return the units with a complete gradient after the backward pass of each segment."""
-    found: dict[int, list[int]] = {}
-    for unit in units:
-        found.setdefault(unit.users[0], []).append(unit.number)
-    return found
