@@ -132,7 +132,7 @@ class Rank(ClusterServices):
         """Run the program for each generation until the end of the run. Return the result of the last generation."""
         await self.catch_up()
         if self._is_over:
-            await self.log.look_again()
+            await self.log.evaluations.look_again()
             return None
         while True:
             result = await cast(Awaitable[Any], self.job.program(self.rank)(cast(Context, self)))
@@ -185,8 +185,8 @@ class Rank(ClusterServices):
             if self.step_faults:
                 await self._meet_faults(step)
             yield step
-            if self.log.sharing is not None:
-                await self.log.evaluate_together(step)
+            if self.log.evaluations.sharing is not None:
+                await self.log.evaluations.share(step)
             self.log.finish_step(step)
             step += 1
 
