@@ -5,7 +5,7 @@ Saving is measured as the time that training waits. Ours and `async_save` copy t
 tensors. The files are in the system's cache, as after a crash of the training process. Ours has a SHA-256 of every byte
 and checks it when loading; the others have none.
 
-`async_save` uses a stager that reuses the memory of its copy for the next checkpoint, as ours does.
+Like ours, `async_save` uses a stager that reuses the memory of its copy for the next checkpoint.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 The first follows Ray's documentation ("Parameter Server" in the examples of Ray Core, docs.ray.io), with one flat
 parameter as the model: weights are sent as a state dict, gradients as NumPy arrays, which are stacked and averaged (the
-documentation sums them), and torch's optimizer takes the step. The second is leaner than usual code: all data are NumPy
-arrays, for which Ray makes one copy less, and they are updated in place.
+documentation sums them), and torch's optimizer takes the step. The second has less overhead than usual code. All
+data are NumPy arrays, which Ray copies once less, and they are updated in place.
 """
 
 from __future__ import annotations

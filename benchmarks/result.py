@@ -65,7 +65,7 @@ class Result:
     goals: list[Goal]
     notes: list[str] = field(default_factory=list)
     unmeasured: list[str] = field(default_factory=list)
-    """What could not be measured here, and what it needs."""
+    """Measurements that are not possible here, and their requirements."""
 
     @property
     def met(self) -> bool:

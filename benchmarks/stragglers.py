@@ -36,7 +36,7 @@ def _measure_rate(rate: float, result: Result) -> None:
     rows = {name: Row(what=f"{name}, rate {rate:g}", rounds=times) for name, times in _reached(runs).items()}
     result.rows += rows.values()
     result.notes += [
-        f"{name}, rate {rate:g}: not at the target within {EPOCHS} epochs in some round"
+        f"{name}, rate {rate:g}: did not reach the target within {EPOCHS} epochs in every round"
         for name in STRATEGIES
         if name not in rows
     ]

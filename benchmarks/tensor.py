@@ -1,8 +1,8 @@
 """Time of a step with matrices split among 2 workers: ours against DTensor on Gloo, and without communication.
 
-Both use the same transformer, with attention written so that DTensor can split it, and split the same columns, rows and
-heads; plain SGD, one thread per worker. Without communication each worker has a model with half the heads and half the
-columns, and sums nothing.
+Both use the same transformer, plain SGD and one thread per worker. Attention is written so that DTensor can split
+it. Both split the same columns, rows and heads. Without communication each worker has a model with half the heads
+and half the columns, and sums nothing.
 """
 
 from __future__ import annotations

@@ -71,7 +71,10 @@ class Rows:
 
 
 def make_rows(samples: int = 20_000, features: int = 47_000, nonzeros: int = 75, seed: int = 0) -> Rows:
-    """Return rows of length 1 with features by a power law, and labels by a hidden weight vector, with some errors."""
+    """Return rows of length 1 and labels.
+
+    Features follow a power law. Labels follow a hidden weight vector, with errors.
+    """
     chance = np.random.default_rng(seed)
     frequency = 1.0 / (np.arange(features) + 50.0)  # like words, without the most common ones
     drawn = np.searchsorted(

@@ -38,7 +38,10 @@ class Transformer(nn.Module):
 
 
 def sums(count: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Return random letters, and as the target at each position the sum of the first letter and the current one."""
+    """Return random letters and targets.
+
+    The target at each position is the sum of the first and the current letter.
+    """
     generator = torch.Generator().manual_seed(seed)
     codes = torch.randint(0, LETTERS, (count, LENGTH), generator=generator)
     return codes, (codes + codes[:, :1]) % LETTERS

@@ -191,7 +191,10 @@ def _with_stragglers(rng: random.Random, case: Case) -> Case:
 
 
 def _with_fault(rng: random.Random, case: Case) -> Case:
-    """Add a fault. Such a run lasts at least a second, so that the fault hits it. Federated rounds are long anyway."""
+    """Add a fault.
+
+    Such a run lasts at least a second, so that the fault hits it. Federated rounds are long anyway.
+    """
     kind = rng.choice(["kill"] * 5 + ["pause"] * 5 + ["stop"])
     since = rng.choice(["launch", "running", "running"])
     seconds = {"kill": 0.0, "pause": rng.choice([0.02, 0.2, 1.0]), "stop": 0.0}[kind]
@@ -199,7 +202,7 @@ def _with_fault(rng: random.Random, case: Case) -> Case:
     fault = Fault(kind=kind, rank=rank, since=since, after_s=round(rng.random() * 0.8, 3), seconds=seconds)
     alone = len(case.roles) == 1
     if kind == "stop":
-        # Processes have a minute to start, whatever the deadline. No rank waits for a single rank.
+        # Processes have a minute to start, independent of the deadline. No rank waits for a single rank.
         fault = dataclasses.replace(fault, since="running", seconds=2.0 if alone else 40.0)
     steps = rng.randint(60, 100) if case.hidden <= 20_000 and case.word not in FEDERATED else 20
     deadline_s, busy = (5.0, 0) if kind == "stop" else (60.0, case.busy)

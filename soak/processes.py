@@ -59,7 +59,7 @@ def ranks_of(pid: int) -> list[Process]:
 
 
 def marked(mark: str) -> list[Process]:
-    """Return the living processes with this mark in their environment, whatever their current parents are."""
+    """Return the living processes with this mark in their environment, with any current parent."""
     return [process for process in _all() if process.is_alive and mark in read(process.pid, "environ")]
 
 

@@ -1,4 +1,4 @@
-"""A batch through the segments of a model one by one, forward and backward, in one process."""
+"""Computes a batch segment by segment, forward and backward, in one process."""
 
 from functools import cache
 
@@ -19,7 +19,7 @@ def first_batch(task, step=0):
 
 @cache
 def layers_of(task):
-    """Tracing takes its time, so a task is traced once."""
+    """Tracing is slow, so each task is traced once."""
     return Layers.of(task, task.build_model(0), few_samples(*first_batch(task)))
 
 
@@ -28,7 +28,7 @@ def cut_of(task, stages, cuts=(), finer=1):
 
 
 def compute_whole(task, step=0):
-    """Loss, gradients by name and buffers of the whole model."""
+    """Return loss, gradients by name and buffers of the whole model."""
     samples, batch = first_batch(task, step)
     replica = Replica.of(task, task.build_model(0))
     loss = replica.compute(batch, samples)
@@ -36,7 +36,10 @@ def compute_whole(task, step=0):
 
 
 def compute_by_hand(task, segments, *, microbatches=1, parted=False, step=0):
-    """The same, segment by segment; with each backward in its two parts, the weights last of all, if `parted`."""
+    """Return the same, computed segment by segment.
+
+    With `parted`, backward passes are in two parts, the weights last.
+    """
     samples, batch = first_batch(task, step)
     cut = cut_of(task, segments)
     part = Replica.of(task, task.build_model(0)).part(cut, range(segments))

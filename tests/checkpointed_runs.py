@@ -1,4 +1,4 @@
-"""A run in a process of its own that is kept, and that a test can kill: the script, and who watches it."""
+"""A run with checkpoints in a separate process that a test can kill: the script, and a class that watches it."""
 
 import os
 import signal
@@ -75,7 +75,7 @@ class CheckpointedRun:
         return self._process.poll() is not None
 
     def wait_for_checkpoint(self, after=0):
-        """Until there is a checkpoint of a later step than this, or the run has ended."""
+        """Wait until there is a checkpoint of a later step than this, or the run has ended."""
         wait_until(lambda: self.newest > after or self.has_ended, f"a checkpoint after step {after}")
 
     def ranks(self):
@@ -98,7 +98,7 @@ class CheckpointedRun:
         self._process.send_signal(signum)
 
     def end(self):
-        """Wait for the end; its code, and what it said."""
+        """Wait for the end. Return the exit code and the output."""
         _, said = self._process.communicate(timeout=PATIENCE_S)
         return self._process.returncode, said
 

@@ -1,4 +1,4 @@
-"""Runs with chosen figures, for tests of what is made of them."""
+"""Runs with chosen figures, for tests of tables and summaries."""
 
 import dataclasses
 
@@ -14,7 +14,7 @@ def run_of(strategy, workers=4, steps=10, **cluster):
 
 
 def with_figures(run, *, strategy=None, metrics=(), target=None, step_s=1.0, samples=8, **changes):
-    """The run with one record for each metric, `step_s` seconds and `samples` samples apart."""
+    """Return a run with one record for each metric, `step_s` seconds and `samples` samples apart."""
     history = [
         Record(step=n, seconds=n * step_s, loss=1.0 / n, metric=metric, samples=n * samples, bytes=100 * n)
         for n, metric in enumerate(metrics, start=1)

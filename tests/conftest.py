@@ -19,7 +19,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 pytest.register_assert_rewrite("paceline.testing.checks", "refusals")  # a check that fails shows its values
 
-hypothesis.settings.register_profile("paceline", deadline=None)  # a busy machine is slow: that proves nothing
+# Slow examples are not errors, because a busy machine is slow.
+hypothesis.settings.register_profile("paceline", deadline=None)
 hypothesis.settings.load_profile("paceline")
 
 
@@ -44,19 +45,19 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(scope="session", autouse=True)
 def ctrl_c_is_heard():
-    """Where a script starts the tests in the background, it has them ignore Ctrl-C, and all that they start."""
+    """If a script starts the tests in the background, they and their child processes ignore Ctrl-C. Undo that."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
 def file_descriptors():
-    """How many files this process has open: a function, so that a test may look again."""
+    """A function that returns the number of files that this process has open."""
     return lambda: len(os.listdir("/proc/self/fd"))
 
 
 @pytest.fixture
 def on_a_quick_disk(monkeypatch):
-    """In simulations every checkpoint is done before the next is due: their steps are quicker than any disk."""
+    """In simulations, finish each checkpoint before the next one is due. Their steps are faster than any disk."""
     from paceline.checkpoints import BackgroundWriter
 
     def submit(self, *args):
@@ -82,14 +83,15 @@ def small_disk(tmp_path):
 
 @pytest.fixture(scope="session")
 def hosts():
-    """Two hosts with a Ray cluster on them, and one host without Ray: for all tests, since starting them takes long."""
+    """Two hosts with a Ray cluster on them, and one host without Ray: for all tests, since starting them takes
+    long."""
     with _hosts(bare=1) as made:
         yield made
 
 
 @pytest.fixture
 def own_hosts():
-    """Two hosts that a test may ruin."""
+    """Two hosts that a test may break."""
     with _hosts(quick_to_miss=True) as made:
         yield made
 

@@ -1,4 +1,4 @@
-"""Losses of a task, and strategies, that kill or stop ranks by a real signal."""
+"""Loss functions and strategies that kill or stop ranks by a real signal."""
 
 import dataclasses
 import os
@@ -27,7 +27,7 @@ SAMPLES, BATCH = 60, 20
 
 
 def deadly_once(flag):
-    """A loss that kills the first process that comes to its eighth batch."""
+    """A loss that kills the first process that reaches its eighth batch."""
     calls = 0
 
     def loss(output, target):
@@ -51,9 +51,9 @@ def numbered_samples():
 
 
 def deadly(deaths, workers):
-    """A loss that kills each of some ranks in a step of its own: {rank: step}.
+    """A loss that kills some ranks, each in its own step: {rank: step}.
 
-    A rank is known by the samples that it alone sees in that step.
+    A rank is identified by its samples in that step.
     """
     batches = GlobalBatches(SAMPLES, BATCH, seed=0)
     fatal = {(step, int(batches.slice(step, rank, workers).indices[0])) for rank, step in deaths.items()}
@@ -70,9 +70,9 @@ def deadly(deaths, workers):
 
 
 def awaiting_loss(spec, rank, step):
-    """A strategy whose workers wait, before their next batch but one after a step, until a rank is lost.
+    """A strategy in which workers, two batches after a step, wait until a rank is lost.
 
-    On a busy machine they could otherwise end the run before that rank has come to the step in which it dies.
+    On a busy machine they could otherwise end the run before the rank reaches the step in which it dies.
     """
     strategy = parse(spec)
 
@@ -113,8 +113,8 @@ def _batches_until_lost(ctx, rank, step):
 def struck(spec, rank, step, number, flag):
     """A strategy that sends a signal to one of its ranks, a worker or a server, when the rank begins a step.
 
-    Workers wait before their next batch but one after that step until the file `flag` tells of the signal.
-    Otherwise quick workers could end an asynchronous run before that rank has come to the step.
+    Two batches after that step, workers wait until the file `flag` confirms the signal. Otherwise quick workers
+    could end an asynchronous run before the rank reaches the step.
     """
     strategy = parse(spec)
 

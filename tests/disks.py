@@ -1,4 +1,4 @@
-"""Disks that are full, for tests of what is left then."""
+"""Full disks, for tests of the files that remain."""
 
 import resource
 from contextlib import contextmanager
@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def files_of_at_most(limit):
-    """As a full disk does: a write that makes a file longer than this fails."""
+    """Simulate a full disk: a write that makes a file longer than this fails."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
     try:

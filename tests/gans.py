@@ -56,7 +56,10 @@ def a_gan(**changes):
 
 
 def alternate(task, batches, seed=0):
-    """The model after so many global batches, by a plain loop: first d is updated, then g, which sees the new d."""
+    """Return the model after some global batches of a plain loop.
+
+    It updates d first, then g, which uses the new d.
+    """
     model = task.build_model(seed)
     optimizers = {name: make(model[name].parameters()) for name, make in task.optimizer.items()}
     order = GlobalBatches(SAMPLES, BATCH, seed)

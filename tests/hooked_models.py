@@ -13,7 +13,7 @@ __all__ = ["ROUNDED", "TASKS", "Looking", "Routed", "linears", "task_of", "tree"
 
 
 class Routed(nn.Module):
-    """An expert for each kind of sample: ranks with other samples call other experts."""
+    """An expert for each kind of sample. Ranks with different samples call different experts."""
 
     def __init__(self, experts=4):
         super().__init__()
@@ -50,7 +50,7 @@ class Branching(nn.Module):
 
 
 class Looking(nn.Module):
-    """Refuses to be traced, and then calls its blocks."""
+    """A model that cannot be traced."""
 
     def __init__(self, *blocks):
         super().__init__()

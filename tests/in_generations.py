@@ -1,4 +1,4 @@
-"""A cluster whose runs are parted into generations: programs end every few steps, and begin again."""
+"""A cluster that divides runs into generations: programs end every few steps and start again."""
 
 import dataclasses
 
@@ -9,7 +9,7 @@ __all__ = ["InGenerations", "course"]
 
 
 class InGenerations(Cluster):
-    """Another cluster, with a generation every so many steps."""
+    """Another cluster, with a new generation after a number of steps."""
 
     def __init__(self, cluster, every):
         self._cluster, self._every = cluster, every
@@ -27,6 +27,6 @@ class InGenerations(Cluster):
 
 
 def course(run):
-    """What a run came to, but for the time that it took; servers send their shards at the end of a generation too."""
+    """Return the results of a run without its times. Servers also send their shards at the end of a generation."""
     history = [(r.step, r.loss, r.metric, r.samples, r.extra) for r in run.history]
     return {"history": history, "staleness": run.staleness, "lost": run.lost, "metrics": run.peer_metrics}

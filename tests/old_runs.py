@@ -1,4 +1,4 @@
-"""Saved runs as they were before they had checksums: what is in their files has to be looked at all the more."""
+"""Saved runs of older formats without checksums. The content of their files must be checked with more care."""
 
 import json
 

@@ -1,4 +1,5 @@
-"""Programs that make operations in one order and await them in another: only the second may count, in every world."""
+"""Programs that create operations in one order and await them in another. Only the second order counts, in every
+world."""
 
 import torch
 
@@ -6,7 +7,7 @@ from paceline.schedules.collectives.collective import Collective
 
 
 async def receives_in_the_other_order(ctx):
-    """The first rank sends 1 and 2 to each other; what each of those got by the receive that it awaited first."""
+    """The first rank sends 1 and 2 to each other rank, which returns the value that it awaited first."""
     if ctx.rank == 0:
         for to in range(1, ctx.net.size):
             for number in (1.0, 2.0):
@@ -17,7 +18,10 @@ async def receives_in_the_other_order(ctx):
 
 
 async def makes_rings_in_its_own_order(ctx):
-    """The first rank makes two rings, the others make them the other way round; all await them in one order."""
+    """The first rank creates two rings, and the others create them in the opposite order.
+
+    All await them in the same order.
+    """
     ring = Collective("all-reduce", "ring", ctx.net.size)
     ones, tens = torch.tensor([1.0]), torch.tensor([10.0])
     if ctx.rank == 0:

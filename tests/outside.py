@@ -1,8 +1,8 @@
-"""Packages that are not of this tree, as `pip install` leaves them."""
+"""Packages outside of this tree, as installed by `pip install`."""
 
 
 def install(folder, entry_points, package="sample", **modules):
-    """Write a package to a folder: its modules, and what says that it is installed."""
+    """Write a package to a folder: its modules, and the metadata of an installed package."""
     info = folder / f"{package}-1.0.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")

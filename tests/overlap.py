@@ -1,4 +1,4 @@
-"""A strategy whose message must go on while its sender computes."""
+"""A strategy with a message that must make progress while its sender computes."""
 
 import torch
 from tasks import numbers
@@ -7,7 +7,7 @@ from paceline.errors import Cancelled
 
 
 class SendsAsItComputes:
-    """Rank 0 computes until rank 1 has its message: for ever, if the message does not go on meanwhile."""
+    """Rank 0 computes until rank 1 has its message. It never ends if the message makes no progress meanwhile."""
 
     def __init__(self, count):
         self.count = count

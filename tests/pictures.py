@@ -1,4 +1,4 @@
-"""What an SVG shows: words, marks by colour, and values as places on a scale. Not how it is written."""
+"""The content of an SVG: words, marks by colour, and values as positions on a scale. The markup does not matter."""
 
 import math
 import re
@@ -40,7 +40,7 @@ def points_of(path):
 
 
 def is_scale(values, places, *, within=0.1):
-    """Whether the places are the values on a linear scale, within `within` of the unit of the places."""
+    """Return whether the positions are the values on a linear scale, with a tolerance of `within`."""
     low, high = (
         min(range(len(values)), key=values.__getitem__),
         max(range(len(values)), key=values.__getitem__),
@@ -55,6 +55,6 @@ def is_scale(values, places, *, within=0.1):
 
 
 def content_of(root):
-    """Words in their order, and how many marks there are of each kind and colour."""
+    """Return the words in order, and the number of marks of each kind and colour."""
     colours = Counter((each.tag, each.get("fill"), each.get("stroke")) for each in root.iter())
     return [root.find(f"{SVG}title").text, *texts(root)], colours

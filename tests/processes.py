@@ -1,4 +1,4 @@
-"""What runs on this machine, as /proc tells it."""
+"""The processes of this machine, from /proc."""
 
 import os
 import select
@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 PATIENCE_S = 120.0
-"""How long anything may take on a busy machine before a test calls it a hang. Nothing is measured by it."""
+"""Seconds after which a test treats an operation as hanging, even on a busy machine. Nothing is measured with it."""
 
 
 def is_alive(pid):
@@ -14,7 +14,7 @@ def is_alive(pid):
 
 
 def children(pid):
-    """The processes whose parent is `pid`, zombies included."""
+    """The child processes of `pid`, including zombies."""
     return [other for other in _all() if _field(other, "PPid") == str(pid)]
 
 
@@ -29,7 +29,7 @@ def workers():
 
 
 def marked(mark):
-    """The living processes whose environment began with this mark somewhere in it."""
+    """The living processes with this mark in their initial environment."""
     return [pid for pid in _all() if mark.encode() in _read(pid, "environ") and is_alive(pid)]
 
 
@@ -45,7 +45,7 @@ def opened(pid):
 
 
 def wait_until(holds, what):
-    """Poll until something holds; fail with `what` if it never does."""
+    """Poll until a condition is true. Fail with the message `what` if it never is."""
     until_s = time.monotonic() + PATIENCE_S
     while not holds():
         assert time.monotonic() < until_s, f"waited {PATIENCE_S:g} s until {what}"
@@ -53,7 +53,7 @@ def wait_until(holds, what):
 
 
 def has_signs(file, timeout_s):
-    """Whether a file can be read within a time. `select` knows no file whose number is above 1,023."""
+    """Whether a file can be read within a time. `select` does not support descriptors above 1,023."""
     poll = select.poll()
     poll.register(file, select.POLLIN)
     return bool(poll.poll(1000 * timeout_s))

@@ -18,7 +18,8 @@ _ANY = object()
 
 
 class has:  # noqa: N801  (reads as a verb: reason=has("SIGKILL"))
-    """Equal to a value whose text contains all of these facts (names, numbers, paths), each as a whole word."""
+    """Equal to any value with a text that contains all of these facts (names, numbers, paths), each as a whole
+    word."""
 
     def __init__(self, *facts):
         self.facts = [str(fact) for fact in facts]

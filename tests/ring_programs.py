@@ -55,7 +55,7 @@ def _collective(ctx, number, action):
 
 
 async def run_script(ctx, actions):
-    """Perform the actions. Return when each ended, and its value."""
+    """Perform the actions. Return the time at which each ended, and its value."""
     seen, handles = [], []
     for number, action in enumerate(actions):
         if action[0] == "pause" and action[1] == ctx.rank:

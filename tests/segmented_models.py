@@ -10,7 +10,7 @@ __all__ = ["KINDS", "gpt_task", "task_of"]
 
 
 class Residual(nn.Module):
-    """Two convolutions and a way around them."""
+    """Two convolutions and a residual connection around them."""
 
     def __init__(self, channels):
         super().__init__()
@@ -43,7 +43,7 @@ class SmallResNet(nn.Module):
 
 
 class Block(nn.Module):
-    """A layer of a transformer: causal attention and a perceptron, each with a way around it."""
+    """A layer of a transformer: causal attention and an MLP, each with a residual connection."""
 
     def __init__(self, width, heads, dropout):
         super().__init__()

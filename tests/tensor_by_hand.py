@@ -26,7 +26,7 @@ def replicas_of(task, cut):
 
 
 def joined(tensors, how):
-    """What each rank has after all have talked."""
+    """Return the value of each rank after the reduction."""
     size = len(tensors)
     if how == "gather":
         return [torch.cat(tensors) for _ in tensors]
@@ -37,7 +37,7 @@ def joined(tensors, how):
 
 
 def join(values, together):
-    """The values of each rank, after the ranks have made one of some of them."""
+    """Return the values of each rank after the reductions of some of them."""
     made = [list(each) for each in values]
     for each in together:
         for rank, value in enumerate(joined([row[each.place] for row in made], each.how)):
@@ -46,7 +46,7 @@ def join(values, together):
 
 
 def compute_in_parts(task, size, stages=1, *, sequence=False):
-    """Loss, and the gradients of each rank by name."""
+    """Return the loss, and the gradients of each rank by name."""
     samples, batch = first_batch(task)
     cut = cut_in(task, size, stages, sequence=sequence)
     ranks = replicas_of(task, cut)

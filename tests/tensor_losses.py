@@ -1,4 +1,4 @@
-"""For each rule of the tensor planner that is of a loss: small losses of a layer whose columns are classes."""
+"""Small losses of a layer with classes as columns, for each loss rule of the tensor planner."""
 
 import torch
 from tensor_operations import LENGTH
@@ -55,4 +55,4 @@ LOSSES = {
         ),
     ],
 }
-"""By the names of the rules: losses of a layer whose columns are classes, and of targets."""
+"""Losses by the names of their rules. They are functions of a layer with classes as columns, and of targets."""

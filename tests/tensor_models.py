@@ -1,4 +1,4 @@
-"""Small models of the kinds that are split among ranks: attention written in several ways, gates, lone heads."""
+"""Small models of the kinds that are split among ranks: several forms of attention, gates, a head alone."""
 
 import torch
 from segmented_models import token_loss
@@ -13,7 +13,7 @@ WIDTH, HEADS = 8, 4
 
 
 class Separate(nn.Module):
-    """Queries, keys and values by layers of their own, and attention by hand, with a mask and dropout."""
+    """Separate layers for queries, keys and values, and attention written by hand, with a mask and dropout."""
 
     def __init__(self, dropout=0.0):
         super().__init__()
@@ -50,7 +50,7 @@ class Interleaved(nn.Module):
 
 
 class InThree(nn.Module):
-    """One projection, viewed as three of so many heads."""
+    """One projection, viewed as three tensors of heads."""
 
     def __init__(self):
         super().__init__()
@@ -65,7 +65,7 @@ class InThree(nn.Module):
 
 
 class Gated(nn.Module):
-    """A gate and its values, each by a layer of its own, as language models have them."""
+    """Separate layers for a gate and its values, as in language models."""
 
     def __init__(self, dropout=0.2):
         super().__init__()
@@ -80,7 +80,7 @@ class Gated(nn.Module):
 
 
 class Fused(nn.Module):
-    """The two by one layer."""
+    """Gate and values from one layer."""
 
     def __init__(self):
         super().__init__()
@@ -91,7 +91,7 @@ class Fused(nn.Module):
 
 
 class Parallel(nn.Module):
-    """Attention and perceptron beside each other, of one normalised input."""
+    """Attention and MLP in parallel, with the same normalised input."""
 
     def __init__(self):
         super().__init__()
@@ -105,7 +105,7 @@ class Parallel(nn.Module):
 
 
 class Sliced(nn.Module):
-    """Parts of a fused projection by their places."""
+    """Parts of a fused projection, selected by position."""
 
     def __init__(self):
         super().__init__()
@@ -131,7 +131,7 @@ class Untransposed(nn.Module):
 
 
 class GPT2Like(nn.Module):
-    """Queries, keys and values of one untransposed layer, and a perceptron of two."""
+    """Queries, keys and values from one untransposed layer, and an MLP of two such layers."""
 
     def __init__(self):
         super().__init__()
@@ -159,7 +159,7 @@ MODELS = {
 
 
 def model_task(kind, length=5, **changes):
-    """Two such layers, one after the other."""
+    """Two of these blocks in sequence."""
 
     def model():
         return nn.Sequential(

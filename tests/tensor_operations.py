@@ -1,8 +1,8 @@
 """For each rule of the tensor planner: small functions that use its operation between two split layers.
 
 A function is given `y`, the output of a layer that is split by columns (batch, LENGTH, columns), the whole value `x`
-that this layer was given (batch, LENGTH, WIDTH), and a whole buffer of one number for each column. What it gives goes
-to a layer that is split by rows.
+that this layer was given (batch, LENGTH, WIDTH), and a whole buffer of one number for each column. The result is
+the input of a layer that is split by rows.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ __all__ = ["CASES", "LENGTH", "REFUSED", "WIDTH", "Case"]
 
 WIDTH, LENGTH = 8, 6
 COLUMNS = 14
-"""Not divisible by 3: of three ranks one has less."""
+"""Not divisible by 3, so that one of three ranks has a smaller part."""
 HEADS, HEAD = 6, 2
 
 aten = torch.ops.aten
@@ -28,7 +28,7 @@ class Case:
     columns: int = COLUMNS
     rows: int = COLUMNS
     gives_whole: bool = False
-    """Whether ranks sum what the operation gives, so that it is whole again."""
+    """Whether ranks sum the results of the operation to get the whole value."""
 
 
 def pointwise(function):
@@ -36,12 +36,12 @@ def pointwise(function):
 
 
 def positive(function):
-    """Of numbers for which a root or a logarithm is smooth."""
+    """Return numbers for which a root or a logarithm is smooth."""
     return [Case(apply=lambda y, x, of: function(y * y + 1.0))]
 
 
 def of_two(function):
-    """With itself, with a number, with a whole value that is broadcast, and with one that each rank takes a part of."""
+    """Combine a value with itself, with a number, with a broadcast whole value, and with a value that ranks split."""
     return [
         Case(apply=lambda y, x, of: function(y, y * y + 2.0)),
         Case(apply=lambda y, x, of: function(y, torch.sum(x * x, -1, keepdim=True) + 1.0)),
@@ -71,7 +71,7 @@ def joined_heads(y):
 
 
 def attention(masked, **options):
-    """`masked` gives the mask for a whole value."""
+    """`masked` returns the mask for a whole value."""
 
     def apply(y, x, of):
         query, key, value = (by_heads(each) for each in y.chunk(3, dim=-1))
@@ -309,7 +309,7 @@ OTHERS = {
 }
 
 CASES = {**DIMENSIONS, **POINTWISE, **UNCHANGED, **OTHERS}
-"""By the names of the rules, apart from those of losses."""
+"""Functions by the names of their rules, without loss rules."""
 
 REFUSED = {
     "softmax": Case(apply=lambda y, x, of: y.softmax(dim=-1)),
@@ -323,4 +323,4 @@ REFUSED = {
     "add": Case(apply=lambda y, x, of: y + y.transpose(1, 2), columns=LENGTH, rows=LENGTH),
     "cumsum": Case(apply=lambda y, x, of: y.cumsum(1)),
 }
-"""By the name of the operation: functions that cannot be computed on parts of the columns."""
+"""Functions that cannot be computed on parts of the columns, by the name of the operation."""

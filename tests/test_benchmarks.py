@@ -1,4 +1,4 @@
-"""The benchmarks by name. What they measure is for a quiet machine, and not tested."""
+"""The benchmarks by name. Their measurements need a quiet machine and are not tested."""
 
 from __future__ import annotations
 

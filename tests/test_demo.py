@@ -1,4 +1,4 @@
-"""What `make demo` is made of. The demo itself takes a minute."""
+"""The parts of `make demo`. The demo itself takes a minute."""
 
 import importlib.util
 import sys
@@ -22,7 +22,7 @@ def demo():
 
 
 def found(**seconds_to_target):
-    """A comparison of these strategies: None is one that does not get there."""
+    """Return a comparison of these strategies. None stands for a strategy that does not reach the target."""
     runs = {name.replace("_", "-"): seconds for name, seconds in seconds_to_target.items()}
     return pl.Comparison(
         entries=tuple(
@@ -47,7 +47,7 @@ def test_the_same_machines_are_simulated_and_emulated(demo):
     for machines in (4, 16):
         given = demo.described(machines, batch_size=64)
         assert pl.Simulated(**given).compute == pl.Local(**given).compute
-        # Whatever their number, all of them together compute a batch in the same time.
+        # For any number of machines, all of them together compute a batch in the same time.
         assert given["compute"].mean_s * machines == pytest.approx(64 * demo.SAMPLE_MS * 1e-3)
 
 

@@ -1,4 +1,4 @@
-"""Pages that scripts make are what they make of the tree as it is; links lead somewhere."""
+"""Generated pages are up to date with the tree, and links have targets."""
 
 import importlib
 import importlib.util
@@ -83,7 +83,7 @@ def test_the_page_finds_damage_without_paceline(tmp_path, monkeypatch, name):
 
 
 def commands(start):
-    """What follows these words in the commands of all pages."""
+    """Return the text after these words in the commands of all pages."""
     found = re.compile(rf"`{re.escape(start)}( [^`]*)?`")
     return sorted({tuple(words.split()) for page in PAGES for words in found.findall(page.read_text())})
 

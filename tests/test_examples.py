@@ -1,4 +1,4 @@
-"""The examples that train with a step of their own do so."""
+"""Examples with a custom training step learn."""
 
 import importlib.util
 import math

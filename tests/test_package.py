@@ -14,7 +14,7 @@ def modules_after(statement):
 
 
 def test_the_public_names_are_sorted():
-    # Constants come first: so ruff sorts them, and so do most people.
+    # Constants are first, as ruff sorts them.
     assert paceline.__all__ == sorted(paceline.__all__, key=lambda name: (not name.isupper(), name))
 
 

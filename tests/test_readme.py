@@ -1,4 +1,4 @@
-"""README: short, its commands and code work as they stand there, and the Chinese one says the same."""
+"""README is short, its commands and code work unchanged, and the Chinese version has the same content."""
 
 import contextlib
 import importlib
@@ -29,7 +29,7 @@ def without_fences(text):
 
 
 def code(text):
-    """Blocks of code, fenced and indented, and what is between marks."""
+    """Return the blocks of code (fenced and indented), and the text between marks."""
     fenced = re.findall(r"^```.*?^```$", text, re.MULTILINE | re.DOTALL)
     indented = re.findall(r"(?:^    .*\n)+", without_fences(text), re.MULTILINE)
     marked = re.findall(r"<!-- (\w+): begin -->\n(.*?)<!-- \1: end -->", text, re.DOTALL)
@@ -37,7 +37,7 @@ def code(text):
 
 
 def typed(text):
-    """The commands of `paceline` in a text, each as its words."""
+    """Return the commands of `paceline` in a text, each as a list of words."""
     joined = text.replace("\\\n", " ")
     lines = re.findall(r"^(?:    )?(paceline \S.*)$", joined, re.MULTILINE)
     inline = re.findall(r"`(paceline [^`]*)`", joined)
@@ -78,7 +78,7 @@ def test_its_code_runs_and_says_what_the_text_says():
         for block in code(ENGLISH)["fenced"]:
             exec(block.removeprefix("```python\n").removesuffix("```"), names)
     told = re.search(r"([\d.]+), ([\d.]+) and ([\d.]+) ms a step", ENGLISH).groups()
-    # The simulations print a line each; the run that is printed before them has its own seconds.
+    # Each simulation prints a line. The run that is printed before them has its own seconds.
     assert tuple(re.findall(r"([\d.]+) ms a step, loss", said.getvalue())) == told
 
 

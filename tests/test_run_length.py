@@ -21,7 +21,7 @@ def count(task, spec, workers=4, **length):
     )
 
 
-# What an update takes
+# Samples of an update
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def count(task, spec, workers=4, **length):
     ],
 )
 def test_an_update_takes_the_samples_that_its_strategy_gives_it(spec, updates):
-    """Of 24 samples in batches of 8, by 4 workers."""
+    """24 samples in batches of 8, for 4 workers."""
     assert count(a_task(), spec, epochs=2) == updates
 
 
@@ -80,7 +80,7 @@ def test_where_chance_decides_whose_samples_are_taken_the_count_is_about_right(s
 
 
 def test_clients_are_drawn_as_the_run_draws_them():
-    """Two of six clients a round, of which some have a hundred times as many samples as others."""
+    """Two of six clients per round. Some clients have a hundred times as many samples as others."""
     labels = torch.arange(450) % 3
     task = a_task(
         data=(samples(450)[0], labels), batch_size=15, loss=lambda outputs, _: outputs.square().mean()
@@ -100,12 +100,12 @@ def test_a_run_has_at_least_one_update():
 
 
 def test_slices_without_samples_are_counted_too():
-    """Two of four workers have nothing to learn from, and their updates take nothing."""
+    """Two of four workers have no samples, and their updates use none."""
     run = pl.train(a_task(data=samples(24), batch_size=2), "async", simulated(4), epochs=3)
     assert run.history[-1].samples == pytest.approx(72, abs=2)
 
 
-# What is not asked
+# Unused properties
 
 
 def test_steps_are_counted_without_a_look_at_the_data():

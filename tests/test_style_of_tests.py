@@ -1,4 +1,5 @@
-"""Tests check errors by type and fields (see `refusals`), so that a message can be reworded without touching a test."""
+"""Tests check errors by type and fields (see `refusals`), so that a message can be reworded without touching a
+test."""
 
 import ast
 from pathlib import Path
@@ -8,7 +9,7 @@ import pytest
 TESTS = Path(__file__).parent
 FILES = sorted(str(path.relative_to(TESTS)) for path in TESTS.rglob("*.py"))
 MOST_WORDS = 4
-"""Words of a fact: a name, a path, a number with its unit, or a short text of the test's own. More is a sentence."""
+"""Maximum number of words in a fact: a name, a path, a number with its unit, or a short text. More is a sentence."""
 
 
 def texts_in(node):
@@ -24,7 +25,7 @@ def name_of(call):
 
 
 def sentences_in(source):
-    """Wordings that the calls in this source compare an error or a warning with."""
+    """Return the texts with which calls in this source compare an error or a warning."""
     for call in ast.walk(ast.parse(source)):
         if not isinstance(call, ast.Call):
             continue

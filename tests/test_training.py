@@ -19,7 +19,7 @@ def count_evaluations(run):
 
 
 def growing():
-    """A metric that grows by one a step: the model's output is its number of steps."""
+    """A metric that grows by one per step: the output of the model is its number of steps."""
     return {
         "model": lambda: nn.Linear(4, 1, bias=False).double(),
         "data": (torch.full((24, 4), 0.25, dtype=torch.float64), torch.zeros(24, 1, dtype=torch.float64)),
@@ -93,7 +93,7 @@ def test_time_spent_on_evaluation_does_not_count(world):
     assert run.seconds <= run.trace.seconds - evaluated
 
 
-# What is left as it was
+# What remains unchanged
 
 
 @pytest.mark.parametrize("world", WORLDS)

@@ -1,4 +1,4 @@
-"""The package that people install: built, put into an environment of its own, and used from there."""
+"""The installable package: it is built, installed into a separate environment, and used there."""
 
 import shutil
 import subprocess
@@ -47,7 +47,7 @@ def wheel(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory, wheel):
-    """An environment with this wheel. What it depends on is borrowed from the environment of the tests."""
+    """An environment with this wheel. Dependencies are those of the tests' environment."""
     folder = tmp_path_factory.mktemp("environment")
     venv.create(folder, with_pip=False)
     python = folder / "bin" / "python"

@@ -1,4 +1,4 @@
-"""Spans written by hand, for tests of what reads them."""
+"""Spans written by hand, for tests of code that reads spans."""
 
 import numpy as np
 

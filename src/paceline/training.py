@@ -93,12 +93,12 @@ def train(
     default), and at its end. The last `keep` checkpoints are retained, and the best with `keep_best`. With `resume` the
     run resumes from the newest checkpoint if there is one ("must": it is an error if there is none; "newest-good": skip
     damaged ones). With a path as `resume`, a folder of torch.distributed.checkpoint, the run begins with the weights in
-    it, unless `checkpoint` has newer ones. The optimizer begins anew.
+    it, unless `checkpoint` has newer ones. The optimizer starts with new state.
 
     With `max_seconds` and `checkpoint`, the run ends at the first step after this time, counted from this call, with a
     last checkpoint. The returned run then has fewer steps, and `resume` continues it: for jobs with a time limit.
 
-    Ctrl-C ends the run at the next safe point, within a moment, and with `checkpoint` after a last checkpoint. It does
+    Ctrl-C ends the run at the next safe point, and with `checkpoint` after a last checkpoint. It does
     not interrupt the task's own code in this process (model factory, data, callbacks). Press Ctrl-C again to do so.
     """
     if not isinstance(task, Task):
@@ -246,7 +246,10 @@ def _watched_run(
 
 
 def roles_of(strategy: Strategy, cluster: Cluster) -> tuple[str, ...]:
-    """Return the role of each rank. If the number of processes is fixed, use as many workers as fit beside servers."""
+    """Return the role of each rank.
+
+    If the number of processes is fixed, use as many workers as fit beside servers.
+    """
     processes = cluster.ranks
     if processes is None:
         return tuple(strategy.roles(cluster.workers))

@@ -1,4 +1,4 @@
-"""Waiting for the last rank, told apart from the sum that follows."""
+"""Waiting for the last rank, separated from the sum that follows."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,5 @@
-"""DistributedDataParallel as a baseline: weights of `single`, the same slowness, the same record, the same failures."""
+"""DistributedDataParallel as a baseline: weights of `single`, the same slowness, the same record, the same
+failures."""
 
 import gc
 import os
@@ -31,7 +32,7 @@ def a_normalised_task():
 
 
 def seconds_of(run, kind):
-    """What each rank spent on spans of one kind."""
+    """Return the seconds of each rank in spans of one kind."""
     spans = [each.of(kind) for each in run.trace.spans]
     return np.array([(each["end_s"] - each["start_s"]).sum() for each in spans])
 

@@ -97,11 +97,11 @@ def test_one_worker_can_be_benched_and_has_no_link():
     assert {row.busbw_bytes_per_s for row in report.rows} == {0.0}
 
 
-# What the ranks bring back
+# Results of the ranks
 
 
 def brought(*times, mistakes=()):
-    """One rank's letter home: of one size and one case."""
+    """The result of one rank, with one size and one case."""
     return {"sizes": [{"ring": [list(pair) for pair in times]}], "mistakes": list(mistakes)}
 
 

@@ -11,7 +11,7 @@ LINK = pl.Link("1Gbps", "50us")
 SIZES = (4 * 2**10, 512 * 2**10, 64 * 2**20)
 A, B = LINK.latency_s, LINK.seconds_per_byte
 
-# TRUTH.md: n bytes, p ranks. Non-powers of two only where the formula holds for them.
+# TRUTH.md: n bytes, p ranks. Numbers that are not powers of two are used only if the formula holds for them.
 FORMULAS = {
     "reduce-broadcast": lambda n, p: 2 * (p - 1) * n * B + 2 * A,
     "tree": lambda n, p: 2 * math.log2(p) * (A + n * B),
@@ -55,7 +55,8 @@ def test_bus_bandwidth_of_a_large_ring_is_the_links():
 
 @pytest.mark.parametrize("algorithm", ["auto", *FORMULAS, "hierarchical"])
 def test_the_simulated_cluster_takes_as_long_message_by_message(algorithm):
-    # A power of two: otherwise messages meet at a port at one instant, and the two may not agree which is first.
+    # A power of two. Otherwise messages arrive at a port at the same time, and the two methods may order them
+    # differently.
     rows = predicted("all-reduce", 8, algorithms=(algorithm,), end_bytes=SIZES[1]).rows
 
     async def program(ctx):

@@ -12,7 +12,7 @@ MACHINE = {"cores": 2, "load": 0.5, "torch": "2.9"}
 
 
 def report(times_s, **changes):
-    """Seconds of ring and tree at each size."""
+    """Seconds of ring and tree for each size."""
     pairs = zip(SPEC.lengths, times_s, strict=True)
     rows = [
         make_row(SPEC, n, name, [s])

@@ -1,4 +1,4 @@
-"""Callbacks see every record in order, in every world, and may end the run."""
+"""Callbacks receive every record in order, in every world, and may end the run."""
 
 import math
 import time
@@ -24,7 +24,7 @@ def a_watched_task(**changes):
 
 
 class Watching:
-    """Notes all that it is called with; stops from a step on."""
+    """A callback that records all its calls, and stops the run from a step on."""
 
     def __init__(self, stop_at=None, how=lambda: pl.STOP):
         self.steps, self.records, self.evaluated, self.ended = [], [], [], []
@@ -56,7 +56,7 @@ def raising():
     raise pl.StopTraining
 
 
-# What they see
+# Received records
 
 
 @pytest.mark.parametrize("world", WORLDS)
@@ -127,7 +127,7 @@ def stopped(spec, cluster):
 
 @pytest.mark.parametrize("spec", SPECS)
 def test_every_strategy_can_be_stopped(spec):
-    # Where workers take steps of their own, they end where they next meet: at an evaluation.
+    # Workers with local steps end at their next synchronization: at an evaluation.
     assert 5 <= stopped(spec, simulated(3)) <= 12
 
 
@@ -143,7 +143,7 @@ def test_workers_with_steps_of_their_own_end_when_they_next_meet():
     assert stopped("all-reduce", simulated(2)) == 6
 
 
-# What is wrong
+# Errors
 
 
 @pytest.mark.parametrize("world", WORLDS)

@@ -78,7 +78,7 @@ def test_they_need_a_metric(callback):
 
 
 def rising_and_falling(outputs, targets):
-    """Best when the mean of the outputs is 0.3: it goes through that."""
+    """A metric that is best when the mean of the outputs is 0.3, which the run passes."""
     return -abs(float(outputs.mean()) - 0.3)
 
 
@@ -100,7 +100,7 @@ def test_a_run_ends_early_and_keeps_its_best_model(world):
     )
     metrics = [record.metric for record in run.history]
     best = max(range(len(metrics)), key=metrics.__getitem__)
-    assert run.steps == best + 1 + 2 + 1 < 60  # two without a gain, and one more
+    assert run.steps == best + 1 + 2 + 1 < 60  # two evaluations without an improvement, and one more
     assert run.best_metric == metrics[best]
     again = pl.train(task, "all-reduce", simulated(2), steps=best + 1)
     assert all(torch.equal(run.best_state[name], tensor) for name, tensor in again.state.items())

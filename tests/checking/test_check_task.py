@@ -73,7 +73,7 @@ def test_a_model_too_large_for_copies_is_not_tried(monkeypatch):
 
 
 def test_a_model_that_cannot_be_copied_is_checked_as_any_other():
-    """Torch's older weight_norm keeps a tensor that was computed."""
+    """Torch's older weight_norm stores a computed tensor, which cannot be copied."""
 
     def model():
         with warnings.catch_warnings():

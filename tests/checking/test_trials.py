@@ -81,7 +81,7 @@ def test_what_there_is_no_time_for_is_named():
 
 
 def test_the_cheapest_strategies_are_tried_first_and_the_time_of_the_others_is_estimated(monkeypatch):
-    """On a clock on which each trial takes a second."""
+    """With a clock on which each trial takes a second."""
     clock = iter(range(1000))
     monkeypatch.setattr("paceline.checking.trials.train", lambda *_, **__: None)
     monkeypatch.setattr("paceline.checking.trials.time.monotonic", lambda: next(clock))

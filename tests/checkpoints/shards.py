@@ -1,4 +1,4 @@
-"""Shards of an imagined run, for tests of how they are kept."""
+"""Shards of a fictitious run, for tests of checkpoints."""
 
 import torch
 

@@ -67,7 +67,7 @@ def test_memory_that_was_prepared_is_used(store):
 
 
 class SlowStore(Store):
-    """Begins to write when it is told to."""
+    """A writer that begins to write on request."""
 
     go = threading.Event()
 

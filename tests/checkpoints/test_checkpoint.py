@@ -1,4 +1,4 @@
-"""Damage of any kind is found, and the file is named."""
+"""Any damage is detected, and the error names the file."""
 
 import json
 import os
@@ -28,7 +28,7 @@ def put(whole, folder, name, content):
 
 
 def is_refused(folder, name):
-    """By looking at everything, and by reading the file."""
+    """Verify all files, or read one file."""
     looks = [lambda: Checkpoint.open(folder).verify()]
     if name.startswith("rank"):
         looks.append(lambda: Checkpoint.open(folder).shard(int(name[5:10])))
@@ -86,7 +86,7 @@ def flipped(content, bit):
 
 
 def refused_with_a_bit_flipped(folder, name, bit):
-    """In place, and flipped back afterwards: to write a file anew takes longer."""
+    """Change a bit in place and restore it afterwards, because writing a new file takes longer."""
     with open(folder / name, "r+b", buffering=0) as file:
         byte = os.pread(file.fileno(), 1, bit // 8)
         os.pwrite(file.fileno(), bytes([byte[0] ^ 1 << bit % 8]), bit // 8)
@@ -131,7 +131,7 @@ def test_sizes_alone_are_looked_at_where_time_is_short(whole, tmp_path):
         found.verify_sizes()
 
 
-# Manifests that were sealed, but say something else
+# Manifests with valid checksums and wrong content
 
 
 def with_values(whole, folder, **changes):

@@ -1,4 +1,4 @@
-"""Where the generations of a run end."""
+"""The ends of a run's generations."""
 
 import pytest
 

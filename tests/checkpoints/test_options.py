@@ -1,4 +1,4 @@
-"""What is asked about checkpoints is checked at once, and says what to do."""
+"""Checkpoint options are validated immediately, and errors name the remedy."""
 
 import dataclasses
 import logging
@@ -91,7 +91,7 @@ def a_perceptron(activation):
 
 
 class Functional(torch.nn.Module):
-    """A model whose activation no module shows."""
+    """A model with an activation that is not a module."""
 
     def __init__(self, activation):
         super().__init__()
@@ -184,7 +184,7 @@ def test_worker_processes_refuse_another_task_before_the_training(what, spec, tm
 
 
 class Drawn(torch.utils.data.Dataset):
-    """Samples with noise from a generator of their own: other values each time, the same targets."""
+    """Samples with noise from their own generator: different values each time, but the same targets."""
 
     def __init__(self, offset=0.0):
         self.generator = torch.Generator()
@@ -218,7 +218,7 @@ def test_a_model_that_begins_at_random_weights_goes_on(tmp_path):
 
 
 def make_older(checkpoint):
-    """Write the checkpoint as versions did that wrote fewer facts."""
+    """Write the checkpoint like an older version, with fewer facts."""
     first = checkpoint.shard(0)
     written = write_shard(checkpoint.folder, dataclasses.replace(first, facts=without(first.facts, "trial")))
     new = (
@@ -368,7 +368,7 @@ def test_a_rank_whose_parameters_the_reporter_has_writes_none(tmp_path):
 
 
 class Removes:
-    """A callback that takes the folder away after a step."""
+    """A callback that removes the folder after a step."""
 
     def __init__(self, folder):
         self._folder = folder

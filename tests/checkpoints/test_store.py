@@ -26,7 +26,7 @@ def names_in(folder):
     return sorted(os.listdir(folder))
 
 
-# What is kept
+# Preserved checkpoints
 
 
 def test_what_every_rank_wrote_is_read_back(store):
@@ -165,7 +165,7 @@ def test_a_rank_that_sees_another_folder_is_told(store, tmp_path):
         elsewhere.check_shared()
 
 
-# Where nothing can be written
+# Folders that are not writable
 
 
 @pytest.fixture
@@ -211,13 +211,16 @@ def test_a_folder_that_vanished_is_an_error_and_is_not_made_again(store):
     assert not store.folder.exists()
 
 
-# What was killed
+# Killed writers
 
 _CHANGES = frozenset({"open", "os.mkdir", "os.rename", "os.rmdir", "os.remove", "shutil.rmtree"})
 
 
 def save_and_die(store, moment):
-    """Save in a child that ends, as if killed, before change number `moment` of the disk. Tell whether it did."""
+    """Save in a child that ends, as if killed, before change number `moment` of the disk.
+
+    Return whether it ended there.
+    """
     child = os.fork()
     if not child:
         left = iter(range(moment))
@@ -250,7 +253,7 @@ def test_whoever_is_killed_at_any_moment_leaves_whole_checkpoints_alone(tmp_path
         again.end()
         assert names_in(store.folder) == [f"step-{step:08}" for step in (newest.step, 4)]
         moment += 1
-    # Once new, always new; and both happen, or nothing was tried.
+    # After the first new result, all later ones are new. Both old and new results must occur.
     assert seen == sorted(seen)
     assert set(seen) == {2, 3}
 

@@ -251,7 +251,7 @@ def test_a_real_run_takes_links_and_emulates_them(small):
     words = ["--bandwidth", "1Gbps", "--latency", "10ms", "--steps", "3", "--json"]
     result = invoke("train", small, "--workers", "2", *words)
     assert result.exit_code == 0, result.stderr
-    assert json.loads(result.stdout)["step_seconds"] >= 0.020  # two messages, one after another
+    assert json.loads(result.stdout)["step_seconds"] >= 0.020  # two messages in sequence
 
 
 @pytest.mark.parametrize("world", [(), ("--simulate",)])
@@ -427,7 +427,7 @@ WIDE = {**os.environ, "COLUMNS": "120", "TERM": "xterm"}
 
 
 def read_all(descriptor):
-    """What a program writes to its terminal until it ends."""
+    """Return the output of a program on its terminal until its end."""
     parts, end_s = [], time.monotonic() + PATIENCE_S
     while time.monotonic() < end_s:
         try:

@@ -15,7 +15,7 @@ INSTALLED = importlib.util.find_spec("tensorboard") is not None
 
 
 class Notes:
-    """Writes down what a SummaryWriter is asked to write."""
+    """A SummaryWriter that records its calls."""
 
     def __init__(self):
         self.scalars = []

@@ -1,4 +1,4 @@
-"""`paceline train --checkpoint`: a run that goes on by the same words."""
+"""`paceline train --checkpoint`: the same command resumes a run."""
 
 import json
 import sys

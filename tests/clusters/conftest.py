@@ -7,7 +7,7 @@ import paceline as pl
 
 @pytest.fixture(autouse=True)
 def no_worker_is_left():
-    """However a run ends, its processes are gone, and reaped, when it has ended."""
+    """When a run has ended, in whatever way, its processes have ended and are reaped."""
     yield
     assert workers() == []
 

@@ -38,7 +38,7 @@ _SETTINGS = {
     "RAY_enable_metrics_collection": "0",
 }
 _QUICK_TO_MISS = {
-    # A lost host is noticed after some seconds, not after 30. A busy machine may take a moment to answer.
+    # A lost host is detected after some seconds, not after 30. A busy machine may take a moment to answer.
     "RAY_health_check_initial_delay_ms": "1000",
     "RAY_health_check_period_ms": "500",
     "RAY_health_check_timeout_ms": "1500",
@@ -53,15 +53,15 @@ class Host:
     name: str
     address: str
     mark: str = ""
-    """What the environment of its Ray node's processes contains."""
+    """Environment variables of the processes of its Ray node."""
     inside: int = 0
     """A process in it, as this machine counts it."""
     enter: Sequence[str] = ()
-    """The words before a command that is to run in it."""
+    """The prefix of a command that runs in this host."""
     keeper: subprocess.Popen[bytes] | None = None
 
     def run(self, *command: str, env: Mapping[str, str] | None = None, timeout_s: float = 60.0) -> str:
-        """What a command prints that runs there."""
+        """Run a command in this host. Return its output."""
         done = subprocess.run(
             [*self.enter, *command],
             env={**os.environ, **(env or {})},
@@ -75,7 +75,7 @@ class Host:
         return done.stdout
 
     def end(self) -> None:
-        """As if its plug were pulled."""
+        """Disconnect this host, as if its power failed."""
         if self.keeper is not None:
             self.keeper.kill()
             self.keeper.wait()
@@ -83,7 +83,7 @@ class Host:
 
 @dataclass(slots=True)
 class Hosts:
-    """Machines with a Ray cluster on them, whose token is in `env`."""
+    """Machines with a Ray cluster. Its token is in `env`."""
 
     hosts: list[Host]
     env: dict[str, str]
@@ -91,7 +91,7 @@ class Hosts:
     """Whether they are namespaces. If not, all are this machine."""
     address: str = ""
     folder: Path = Path()
-    """A folder whose files each host has for itself."""
+    """A folder with separate files on each host."""
     bare: list[Host] = field(default_factory=list)
     """Hosts on the same network that have no Ray node."""
     drivers: list[Driver] = field(default_factory=list)
@@ -111,7 +111,7 @@ class Driver:
         self.process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
 
     def call(self, function: Callable[..., Any], *args: Any) -> Any:
-        """What the function returns there, or raises."""
+        """Call a function in that process. Return its result, or raise its error."""
         self.start(function, *args)
         return self.result()
 
@@ -176,7 +176,7 @@ while len(head := sys.stdin.buffer.read(8)) == 8:
 
 @functools.cache
 def can_make_hosts() -> str:
-    """Why namespaces cannot be made here, or nothing."""
+    """Return the reason why namespaces cannot be created here. Empty if they can."""
     for tool in ("ip", "tc", "unshare", "nsenter"):
         if shutil.which(tool) is None:
             return f"there is no {tool}"
@@ -235,7 +235,7 @@ def several_hosts(
 
 
 def _new_folder() -> Path:
-    """Named after this process. Those of processes that are gone are removed."""
+    """Named after this process. Namespaces of processes that have ended are removed."""
     for old in Path(tempfile.gettempdir()).glob("pl-hosts-*-*"):
         if not Path("/proc", old.name.split("-")[2]).exists():
             shutil.rmtree(old, ignore_errors=True)
@@ -243,7 +243,7 @@ def _new_folder() -> Path:
 
 
 def _keep(name: str, address: str, folder: Path, stack: contextlib.ExitStack, clock_s: int = 0) -> Host:
-    """A host with nothing in it but the process that keeps it. Its monotonic clock is so far ahead."""
+    """A host with only the process that keeps it alive. Its monotonic clock is ahead by the given seconds."""
     # Its name in its own list of hosts: Ray asks for the address of the host's name.
     settle = (
         f"mount -t tmpfs tmpfs /dev/shm; mount -t tmpfs tmpfs {folder}; hostname {name}; ip link set lo up; "
@@ -303,7 +303,7 @@ def _start_ray(hosts: Sequence[Host], env: Mapping[str, str], cpus: int) -> None
 
 
 def _start_node(host: Host, words: Sequence[str], env: Mapping[str, str]) -> None:
-    """Ray gives its own processes 30 s to start, which a very busy machine may need more of."""
+    """Ray gives its own processes 30 s to start. A very busy machine may need more time."""
     for left in reversed(range(_STARTS)):
         try:
             host.run(*words, env=env, timeout_s=_START_S)
@@ -322,7 +322,7 @@ def _end(made: Hosts) -> None:
 
 @contextlib.contextmanager
 def one_machine(count: int = 2, *, cpus: int = 4) -> Iterator[Hosts]:
-    """Where namespaces cannot be made: Ray's own cluster utility, several nodes on this machine."""
+    """Substitute if namespaces cannot be created: Ray's cluster utility, with several nodes on this machine."""
     token = secrets.token_hex(16)
     env = {**_SETTINGS, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token}
     script = _CLUSTER.format(count=count, cpus=cpus, store=_OBJECT_STORE_BYTES)

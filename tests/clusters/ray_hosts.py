@@ -1,4 +1,4 @@
-"""What tests of pl.Ray ask of the hosts and of the processes on them."""
+"""Helpers of the tests of pl.Ray: hosts, and the processes on them."""
 
 from __future__ import annotations
 
@@ -14,25 +14,28 @@ from processes import marked
 import paceline as pl
 
 PATIENCE_S = 300.0
-"""How long a busy machine may take to start Ray's processes. Nothing is measured by it."""
+"""Timeout for the start of Ray's processes on a busy machine. Nothing is measured with it."""
 
 needs_ray = pytest.mark.skipif(
     importlib.util.find_spec("ray") is None, reason="ray is not installed: pip install 'paceline[ray]'"
 )
 on_the_hosts = pytest.mark.xdist_group("ray")
-"""For modules whose tests share the hosts: they run in one process, which starts them once."""
+"""Mark for modules with tests that share the hosts: the tests run in one process, which starts the hosts once."""
 needs_namespaces = pytest.mark.skipif(
     bool(can_make_hosts()), reason=f"network namespaces cannot be made here: {can_make_hosts()}"
 )
 
 
 def on_ray(address="auto", **options):
-    """A cluster that waits for a busy machine, whose bits are those of a simulation with as many threads."""
+    """A cluster with long timeouts for a busy machine.
+
+    It gives the bits of a simulation with the same number of threads.
+    """
     return pl.Ray(address, **({"deadline_s": PATIENCE_S, "threads": 1} | options))
 
 
 def run_of(run):
-    """What a test asks of a run, without the trace and the model."""
+    """The results of a run that tests use, without trace and model."""
     return {
         "parameters": run.parameters,
         "history": run.history,
@@ -44,7 +47,7 @@ def run_of(run):
 
 
 def leftovers():
-    """The living actors and placement groups of the cluster, as one who joins it sees them."""
+    """Return the living actors and placement groups of the cluster."""
     import ray
 
     ray.init(address="auto", logging_level="ERROR", log_to_driver=False)

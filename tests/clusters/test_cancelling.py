@@ -1,4 +1,4 @@
-"""Cancelled operations, in every world alike."""
+"""Cancelled operations, in every world."""
 
 import pytest
 import torch

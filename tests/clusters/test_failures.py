@@ -1,4 +1,4 @@
-"""Bad luck, for real: processes that raise, die, stop or are interrupted. Nothing hangs and nothing is left."""
+"""Real failures: processes that raise errors, die, are stopped or interrupted. Nothing hangs and nothing is left."""
 
 import gc
 import itertools
@@ -42,7 +42,7 @@ def place_of(index, workers):
 
 
 def unlucky_task(happens, **changes):
-    """A task in which something happens to whoever computes the loss of one certain sample."""
+    """A task with a fault on the rank that computes the loss of a certain sample."""
 
     def loss(outputs, numbers_and_targets):
         if (numbers_and_targets[:, 0] == UNLUCKY).any():
@@ -294,7 +294,7 @@ def test_an_interrupt_at_any_moment_does_no_harm_to_the_next_run(delay_s):
     assert pl.train(a_task(), "all-reduce", pl.Local(workers=2), steps=1).steps == 1
 
 
-# What is left
+# What remains
 
 
 def test_runs_leave_no_descriptor_and_no_mapping_behind(file_descriptors):

@@ -1,4 +1,4 @@
-"""Started operations and coroutines, in every world alike."""
+"""Started operations and coroutines, in every world."""
 
 import torch
 
@@ -20,7 +20,7 @@ def test_a_started_coroutine_goes_on_while_its_rank_waits_for_others(run_on):
             await ctx.net.send(1, message.tensor, tag=2)
             return None
         handle = ctx.start(relay(ctx))
-        answer = await ctx.net.recv(2, tag=2)  # comes only if the relay goes on meanwhile
+        answer = await ctx.net.recv(2, tag=2)  # arrives only if the relay continues meanwhile
         return [answer.tensor.item(), await handle, handle.done]
 
     assert run_on(3, program)[1] == [42, "relayed", True]

@@ -1,4 +1,4 @@
-"""Who a rank is, and what its program returns, in every world alike."""
+"""The identity of a rank and the result of its program, in every world."""
 
 import torch
 from refusals import refused

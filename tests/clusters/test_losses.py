@@ -1,4 +1,5 @@
-"""A wait for any rank, when all the others are lost: another program of its own rank may still send, in every world."""
+"""A receive from any rank when all others are lost: another program of the same rank may still send, in every
+world."""
 
 import os
 import signal
@@ -26,7 +27,7 @@ WORLDS = ["shared-memory", "tcp", "simulated"]
 
 
 def result(function, world, workers=2):
-    """What a program of rank 0 returns, when rank 1 dies at once; others sleep."""
+    """Return the result of a program of rank 0, if rank 1 dies immediately and the others sleep."""
     real = world != "simulated"
 
     async def program(ctx):
@@ -104,7 +105,7 @@ def test_in_the_background_it_is_told_where_the_foreground_waits_for_it(world):
 
 
 def test_a_rank_that_hears_only_itself_may_compute_for_longer_than_the_deadline():
-    """The others are lost, and the program knows it: nobody is late."""
+    """The others are lost, and the program has been notified, so no rank is late."""
 
     async def program(ctx):
         async def answer():

@@ -1,4 +1,4 @@
-"""Messages between ranks, in every world alike."""
+"""Messages between ranks, in every world."""
 
 import pytest
 import torch
@@ -67,7 +67,7 @@ def test_what_arrives_is_combined_with_what_is_there(run_on, combine):
 def test_any_receives_the_message_that_came_first(run_on):
     async def program(ctx):
         if ctx.rank == 1:
-            await ctx.net.recv(0, tag=1)  # until that of rank 2 has come
+            await ctx.net.recv(0, tag=1)  # until the message of rank 2 has arrived
         if ctx.rank:
             await ctx.net.send(0, torch.tensor([ctx.rank]))
             return None

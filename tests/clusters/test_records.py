@@ -1,4 +1,4 @@
-"""What a run records of its ranks, in every world alike."""
+"""Records of the ranks of a run, in every world."""
 
 import pytest
 import torch

@@ -22,7 +22,7 @@ def lengths_s(spans):
 
 
 def a_heavy_task():
-    """A gradient of a few milliseconds, so that what is measured is not noise."""
+    """A gradient of a few milliseconds, so that measurements are not noise."""
     return a_task(
         model=lambda: nn.Sequential(nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 2)).double(),
         data=(numbers(256, 256), numbers(256, 2, seed=1)),
@@ -39,7 +39,7 @@ def a_heavy_task():
     ],
 )
 def test_a_slow_rank_computes_longer_in_processes(spec):
-    # So slow that it shows on a busy machine, too, where the quick one waits for a core.
+    # So slow that it is visible even on a busy machine, where the quick worker waits for a core.
     run = pl.train(a_heavy_task(), spec, pl.Local(workers=2, slow={1: 100.0}), steps=STEPS)
     quick, slow = compute_s(run)
     assert slow > 1.5 * quick
@@ -91,9 +91,8 @@ def test_chance_delays_are_another_on_every_rank_and_the_same_for_the_same_seed(
 
 
 def test_who_slept_at_a_barrier_blames_the_rank_that_came_last():
-    cluster = pl.Local(
-        workers=4, delay={2: pl.times.Constant(0.5)}
-    )  # longer than a busy machine delays the others
+    # Longer than a busy machine delays the others.
+    cluster = pl.Local(workers=4, delay={2: pl.times.Constant(0.5)})
     run = pl.train(a_task(), "all-reduce:algorithm=shared", cluster, steps=3)
     waits = np.concatenate([run.trace.spans[rank].of(Kind.WAIT) for rank in (0, 1, 3)])
     waited_s = np.bincount(waits["peer"], weights=lengths_s(waits), minlength=4)

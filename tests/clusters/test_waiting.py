@@ -1,4 +1,4 @@
-"""Waiting for the first of several operations, and for time, in every world alike."""
+"""Waiting for the first of several operations, and for time, in every world."""
 
 import torch
 
@@ -6,7 +6,7 @@ import torch
 def test_first_gives_the_one_that_is_done_first(run_on):
     async def program(ctx):
         if ctx.rank == 1:
-            await ctx.net.recv(0, tag=1)  # until that of rank 2 has come
+            await ctx.net.recv(0, tag=1)  # until the message of rank 2 has arrived
         if ctx.rank:
             await ctx.net.send(0, torch.tensor([ctx.rank]))
             return None
@@ -84,7 +84,7 @@ def test_a_coroutine_that_sleeps_is_woken_while_its_rank_waits_for_a_message(run
             await ctx.net.send(1, torch.empty(0))
 
         ctx.start(naps_often())
-        await ctx.net.recv(1)  # comes only if the coroutine is woken meanwhile
+        await ctx.net.recv(1)  # arrives only if the coroutine is woken meanwhile
         return "woken"
 
     assert run_on(2, program)[0] == "woken"

@@ -1,4 +1,4 @@
-"""Memory that ranks share, in every world alike."""
+"""Shared memory of ranks, in every world."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""What the ranks of a tensor group make of a value together."""
+"""Reductions of a value over the ranks of a tensor group."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Nets along the axes of a mesh: their messages and collectives never meet those of another."""
+"""Nets along the axes of a mesh. Messages and collectives of different nets are independent."""
 
 import math
 
@@ -28,7 +28,7 @@ def coordinates(rank, axes):
 
 
 def along(rank, axis, axes):
-    """The ranks that differ from one along an axis alone."""
+    """Return the ranks that differ from one rank along one axis only."""
     own = coordinates(rank, axes)
     others = {name: place for name, place in own.items() if name != axis}
     return [
@@ -39,7 +39,7 @@ def along(rank, axis, axes):
 
 
 async def sums_along(ctx, axes):
-    """All axes at once: the sum of the ranks along each, how many they are, and the first of them."""
+    """For all axes at the same time: the sum of the ranks along the axis, their number, and the first rank."""
     mesh, found = Mesh(ctx.net, **axes), []
     nets = [mesh[axis] for axis in axes]
     tensors = [torch.tensor([float(ctx.rank), 1.0]) for _ in nets]

@@ -1,4 +1,4 @@
-"""Every pattern, on every number of ranks, in every world, gives what its definition says."""
+"""Every pattern, on every number of ranks, in every world, gives the result of its definition."""
 
 import math
 
@@ -241,7 +241,7 @@ def test_the_gradients_norm_is_summed_from_the_shards(shards):
     assert math.isnan(blank.history[0]["norm"])
 
 
-# What is refused
+# Refusals
 
 
 @pytest.mark.parametrize("world", WORLDS)

@@ -1,4 +1,5 @@
-"""What every strategy is tried with: its variants, and the tasks. A strategy of the table is in the suite by itself."""
+"""The cases of the conformance suite: variants of strategies, and tasks. Strategies of the table are included
+automatically."""
 
 import pytest
 
@@ -68,20 +69,19 @@ VARIANTS = {
     "hybrid": ["hybrid:zero=1,microbatches=2"],
     "fedavg": ["fedavg", "fedavg:epochs=2,batch=3,fraction=0.5,dropout=0.2"],
 }
-"""Where a strategy's name alone does not say which way it takes."""
+"""Variants of strategies in which a parameter selects another code path."""
 
 ASYNCHRONOUS = frozenset({"k-sync", "k-batch-sync", "async", "k-async", "k-batch-async", "ssp", "hogwild"})
-"""Strategies whose weights depend on which worker is quicker: left out where those of `single` are asked for."""
+"""Strategies with weights that depend on which worker is quicker. Tests of the weights of `single` leave them out."""
 
 LOCAL = frozenset({"decentralized", "local-sgd", "diloco", "fedavg", "fedprox", "fedavgm", "fedadam"})
-"""Strategies whose workers each have weights of their own for a while: not those of `single`, but the same in every
-world, whoever is quicker."""
+"""Strategies in which each worker temporarily has its own weights. They differ from `single`, but are equal in
+every world."""
 
 IN_PIECES = frozenset({"layers", "pipeline", "tensor", "zero", "hybrid"})
-"""Strategies that compute the model in segments (`zero` does not in stage 1 and with hooks). They give the weights of
-`single`, too; but
-a training step of the user's own cannot be cut, BatchNorm sees micro-batches, and a model that looks at its data
-cannot be traced."""
+"""Strategies that compute the model in segments (`zero` does not in stage 1 and with hooks). They also give the
+weights of `single`. But a custom training step cannot be cut, BatchNorm normalises micro-batches, and a model
+with control flow that depends on data cannot be traced."""
 
 SPECS = [spec for name in STRATEGIES for spec in VARIANTS.get(name, [name])]
 SYNCHRONOUS = [spec for spec in SPECS if spec.partition(":")[0] not in ASYNCHRONOUS | LOCAL | {"single"}]
@@ -93,21 +93,21 @@ CUT = [
 ]
 """Strategies that compute the model in segments."""
 WHOLE = [spec for spec in SYNCHRONOUS if spec not in CUT]
-"""Synchronous strategies whose workers each compute the whole model."""
+"""Synchronous strategies in which each worker computes the whole model."""
 STEPPED = [spec for spec in SYNCHRONOUS if spec not in CUT or spec.startswith("zero")]
-"""Synchronous strategies that run a training step of the user's own."""
+"""Synchronous strategies that run a custom training step."""
 REPRODUCIBLE = SYNCHRONOUS + [
     spec for spec in SPECS if spec.partition(":")[0] in LOCAL and "mode=async" not in spec
 ]
-"""Strategies whose weights depend on nothing but the task and the seed."""
+"""Strategies with weights that depend only on the task and the seed."""
 UNCUT = [spec for spec in REPRODUCIBLE if spec not in CUT]
-"""Of these, those whose workers each compute the whole model."""
+"""The reproducible strategies in which each worker computes the whole model."""
 
 MESHES = [("hybrid:pipeline=2,zero=2,microbatches=3", 4), ("hybrid:pipeline=2,zero=3,microbatches=2", 6)]
-"""Meshes that are no mesh of just any number of workers: each with its own."""
+"""Mesh strategies that need a certain number of workers, with this number."""
 
 SHARING_MEMORY = ("all-reduce:algorithm=shared", "hogwild")
-"""What only ranks of one host can do."""
+"""Strategies for ranks of one host only."""
 PASSING_MESSAGES = [spec for spec in SPECS if spec not in SHARING_MEMORY]
 
 PARTING_SEQUENCES = [
@@ -118,7 +118,7 @@ PARTING_SEQUENCES = [
     "hybrid:tensor=2,sequence=true,zero=2,microbatches=2",
     "hybrid:tensor=2,sequence=true,zero=3,microbatches=2",
 ]
-"""Variants for models that have sequences, which those of the suite have not: see `test_sequences.py`."""
+"""Variants for models of sequences. The models of the suite have no sequences: see `test_sequences.py`."""
 
 LINEAR = [
     "local-sgd:period=1",
@@ -130,9 +130,9 @@ LINEAR = [
 
 
 def one_in(few, cases):
-    """Cases, tuples, of which `make test` takes one in so many, and `make test-all` the others.
+    """Mark all cases except one in `few` as slow: `make test` runs the unmarked cases, `make test-all` the others.
 
-    If `few` and the length of an axis have no common divisor, then those taken have each value of that axis.
+    If `few` and the length of an axis have no common divisor, the unmarked cases have every value of that axis.
     """
     return [
         pytest.param(*case, marks=[pytest.mark.slow] if n % few else [], id="-".join(map(str, case)))

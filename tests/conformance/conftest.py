@@ -1,4 +1,4 @@
-"""Of the strategies that compute models in segments, `make test` tries one variant each, `make test-all` the others."""
+"""`make test` tests one variant of each strategy with models in segments, and `make test-all` the others."""
 
 import pytest
 from conformance.cases import IN_PIECES, VARIANTS

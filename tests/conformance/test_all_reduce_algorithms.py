@@ -32,7 +32,7 @@ def test_native_gives_the_weights_of_single_in_processes(workers):
     assert_equals_single(train("all-reduce:algorithm=native", pl.Local(workers=workers)))
 
 
-# `make test` has every algorithm, on three workers or on four.
+# `make test` tests every algorithm, on three or on four workers.
 IN_PROCESSES = [
     (algorithm, workers) for algorithm, few in in_turn(zip(SCHEDULES), [3, 4]) for workers in (few, 7 - few)
 ]

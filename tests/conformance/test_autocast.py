@@ -1,4 +1,4 @@
-"""`torch.autocast` around `pl.train` is that of every rank, in every world."""
+"""`torch.autocast` around `pl.train` applies to every rank, in every world."""
 
 import pytest
 import torch
@@ -33,7 +33,7 @@ def trained(world, spec="single", task=None, workers=2, **changes):
 
 
 def trained_plainly():
-    """The loop that a script has."""
+    """The equivalent plain PyTorch loop."""
     module = the_task().build_model(0)
     stepper = optimizer(module.parameters())
     batches = GlobalBatches(24, 8, 0)
@@ -71,7 +71,7 @@ def test_processes_and_simulation_give_the_same_bits(spec):
 
 
 def test_computing_threads_have_it_too():
-    """With several buckets, backward goes on in a thread while the first of them travel."""
+    """With several buckets, backward continues in a thread while the first buckets are sent."""
     threads = trained("local", "all-reduce:bucket_mb=0.0001")
     assert torch.equal(threads.parameters, trained("simulated", "all-reduce").parameters)
 
@@ -87,7 +87,7 @@ def test_evaluation_is_under_it(world):
 
 
 def test_updates_are_not():
-    """An optimizer that multiplies matrices does so in the parameters' own precision."""
+    """An optimizer that multiplies matrices uses the precision of the parameters."""
 
     class Multiplying(torch.optim.SGD):
         def step(self, closure=None):

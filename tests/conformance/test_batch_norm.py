@@ -45,7 +45,7 @@ def test_slices_make_a_difference_to_batch_norm():
 
 @pytest.mark.parametrize("world", WORLDS)
 def test_a_cancelled_batch_leaves_no_trace_in_the_statistics(world):
-    # The first worker is now the quickest, now so slow that it is cancelled.
+    # The first worker is the quickest in some steps, and so slow in others that it is cancelled.
     late = {0: pl.times.Trace([0.0, 30.0]), 1: pl.times.Constant(0.1), 2: pl.times.Constant(0.1)}
     cluster = replace(WORLDS[world](3), delay=late)
     run = pl.train(batch_norm_task(), "k-sync:k=2", cluster, steps=6)

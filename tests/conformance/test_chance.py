@@ -1,4 +1,4 @@
-"""What a dataset draws is the same in every world: set by seed, rank and step."""
+"""Random numbers of a dataset are the same in every world: they depend on seed, rank and step."""
 
 import random
 import time
@@ -15,7 +15,7 @@ from paceline.system.seeding import rng_preserved, seed_all
 
 
 class Noisy(Dataset):
-    """Samples that are changed a little whenever they are fetched."""
+    """Samples with random noise at each fetch."""
 
     def __init__(self, *kinds):
         self.inputs, self.targets = samples()
@@ -61,7 +61,7 @@ def test_the_callers_chance_is_left_as_it_was():
 
 @pytest.mark.parametrize("kind", ["python", "numpy", "torch"])
 def test_every_evaluation_draws_the_same_test_samples(kind):
-    """Of a model that does not learn: only other samples could change its metric."""
+    """A model that does not learn: only different samples could change its metric."""
     still = {
         "optimizer": lambda params: torch.optim.SGD(params, lr=0.0),
         "metric": "mse",
@@ -72,7 +72,7 @@ def test_every_evaluation_draws_the_same_test_samples(kind):
 
 
 class Dawdling(nn.Module):
-    """Between the seed of a gradient and what is drawn for it there is time for an evaluation to begin."""
+    """There is time for an evaluation to begin between the seed of a gradient and its random draws."""
 
     def forward(self, inputs):
         if self.training:
@@ -81,7 +81,7 @@ class Dawdling(nn.Module):
 
 
 def dawdling_metric(outputs, targets):
-    time.sleep(0.06)  # so that a gradient is drawn for in the middle of the evaluation, if nobody waits
+    time.sleep(0.06)  # so that a gradient draws in the middle of the evaluation, if there is no lock
     return outputs.mean().item()
 
 

@@ -1,4 +1,4 @@
-"""Two simulations with one seed take the same course; another seed takes another."""
+"""Two simulations with the same seed are identical. Another seed gives a different run."""
 
 import pytest
 import torch
@@ -21,7 +21,7 @@ def test_another_seed_gives_another_trace_and_other_weights(spec, tmp_path):
     check_another_seed_gives_another_course(spec, tmp_path)
 
 
-# Of all of them test_same_bits.py says that each run in processes gives the bits of a simulation.
+# test_same_bits.py shows that a run in processes gives the bits of a simulation.
 @pytest.mark.parametrize("spec", REPRODUCIBLE[::8])
 def test_the_same_seed_gives_the_same_bits_in_processes(spec):
     first, second = (

@@ -1,4 +1,4 @@
-"""Every strategy on a device whose tensors refuse to mix with the processor's, and whose memory it cannot touch.
+"""Every strategy on a device with memory that the CPU cannot access. Its tensors cannot be mixed with CPU tensors.
 
 The device has two units, which the ranks share; its kernels are the processor's. So weights have the same bits.
 """
@@ -17,7 +17,7 @@ from paceline.testing.worlds import simulated
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("device")]
 
 HURRIED = [spec for spec in SPECS if spec not in ("single", *REPRODUCIBLE)]
-"""Whose weights depend on which worker is quicker."""
+"""Strategies with weights that depend on which worker is quicker."""
 
 
 def device(workers, **changes):
@@ -25,7 +25,7 @@ def device(workers, **changes):
 
 
 def weights(spec, workers, task, **changes):
-    """On the device, and in a simulation, which is on the processor."""
+    """Return a run on the device, and a simulation, which uses the CPU."""
     clusters = (device(workers, **changes), simulated(workers))
     return [pl.train(task, spec, cluster, steps=STEPS).parameters for cluster in clusters]
 
@@ -36,7 +36,7 @@ def test_a_device_gives_the_bits_of_the_processor(on_device, spec):
     assert torch.equal(ours, theirs)
 
 
-# A worker of k-batch-sync goes on with the next batch until it hears of the update: how many it takes is chance.
+# A worker of k-batch-sync continues with more batches until the update arrives, so their number is random.
 @pytest.mark.parametrize("spec", [spec for spec in HURRIED if spec != "k-batch-sync"])
 def test_one_worker_on_a_device_gives_the_bits_of_one_on_the_processor(on_device, spec):
     ours, theirs = on_device(weights, spec, 1, make_task(optimizer="momentum"))
@@ -79,7 +79,7 @@ def test_native_all_reduce_runs_on_a_device_that_torch_distributed_does_not_know
 
 
 class Judged(nn.Module):
-    """Takes a dictionary, and returns its own loss; what it makes itself is made on its device."""
+    """A model that takes a dictionary and returns its own loss. It creates tensors on its device."""
 
     def __init__(self):
         super().__init__()
@@ -137,7 +137,7 @@ def test_models_that_take_turns_run_on_a_device(on_device, spec):
 
 
 class Errors(nn.Module):
-    """A metric with tensors of its own, as torchmetrics has them: they must be where the outputs are."""
+    """A metric with its own tensors, as in torchmetrics: they must be on the device of the outputs."""
 
     def __init__(self):
         super().__init__()
@@ -153,7 +153,8 @@ class Errors(nn.Module):
 
 
 def watched(cluster):
-    """What callbacks and metrics see of a run with a moving average, in parts, by a step of the user's own."""
+    """Return the values that callbacks and metrics get in a run with a moving average, micro-batches and a custom
+    step."""
     task = make_task(
         optimizer="momentum",
         loss=None,
@@ -238,7 +239,7 @@ def on_ray():
 
 
 def test_ranks_for_whom_ray_has_a_gpu_compute_on_the_accelerator(on_device):
-    """The package of the device is imported by the module that the model is of: Ray's processes have no entry point."""
+    """The module of the model imports the device's package, because Ray's processes have no entry point for it."""
     pytest.importorskip("ray")
     cluster, ours, theirs = on_device(on_ray)
     assert cluster == "2 workers on a private Ray, 1 thread a rank, on gpu"

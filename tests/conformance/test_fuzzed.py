@@ -1,4 +1,4 @@
-"""Every strategy in processes that sleep at random wherever the order of things can matter."""
+"""Every strategy in processes that sleep at random wherever the order of operations can matter."""
 
 import pytest
 import torch
@@ -16,7 +16,7 @@ STEPS = 4
 
 
 def wide_task():
-    """A model whose messages are read where they lie, with gradients so small that stale ones do no harm."""
+    """A model with messages that are read in place, and with small gradients, so that stale ones are harmless."""
     task = odd_task(
         torch.float64,
         model=lambda: nn.Sequential(nn.Linear(13, 700), nn.ReLU(), nn.Linear(700, 3)).double(),

@@ -1,4 +1,4 @@
-"""A run whose programs end and begin again on the way is the run that it would have been."""
+"""A run with programs that end and start again gives the same results as an uninterrupted run."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""What the history of every run says, whatever the strategy and the world."""
+"""Properties of the history of every run, for any strategy and world."""
 
 import dataclasses
 import itertools
@@ -25,7 +25,7 @@ def runs(specs):
 
 
 def _marks(spec, world, is_left):
-    """One strategy of three in processes: the rest is left to `make test-all`."""
+    """One strategy of three in processes. `make test-all` runs the others."""
     slow = [pytest.mark.slow] if world == "local" and is_left else []
     return [pytest.mark.xdist_group(f"{spec} {world}"), *slow]
 
@@ -76,7 +76,7 @@ AT_THEIR_OWN_PACE = ["k-batch-sync", "k-async:k=2", "k-batch-async:k=3", "ssp", 
 
 
 def in_both_worlds(specs):
-    """All in simulation, and the last two in processes too: the server's arithmetic is the same in both."""
+    """All variants in simulation, and the last two also in processes. The server's arithmetic is the same in both."""
     return [*itertools.product(specs, ["simulated"]), *itertools.product(specs[-2:], ["local"])]
 
 

@@ -1,4 +1,4 @@
-"""Whatever is killed and whenever, a run that is kept can go on, and ends as if nothing had happened."""
+"""After any process is killed at any time, a run with checkpoints can resume, and ends as if undisturbed."""
 
 import os
 import random
@@ -15,11 +15,11 @@ from paceline.errors import PeerLost
 
 WHOM = ("the driver", "a rank", "everything")
 SEEDS = int(os.environ.get("PACELINE_KILL_SEEDS", "1"))
-"""Each is twenty kills, five in each of four tests: ten seeds are tried when the format of checkpoints has changed."""
+"""Each seed is twenty kills, five in each of four tests. Use ten seeds if the format of checkpoints has changed."""
 
 
 def check_goes_on(folder, whom, moments, seed):
-    """Kill a run at random moments, again and again; then let it come to its end."""
+    """Kill a run repeatedly at random moments. Then let it run to its end."""
     chance, newest = random.Random(seed), 0
     for _ in range(moments):
         with CheckpointedRun(folder) as run:

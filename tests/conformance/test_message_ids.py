@@ -47,7 +47,7 @@ def check_ids(run):
 
 
 def check_meetings(run):
-    """Every rank is at most once in a meeting, and no rank leaves it before the last one has come."""
+    """Every rank is in a meeting at most once, and no rank leaves the meeting before the last rank has arrived."""
     for spans in _meetings(run).values():
         by_rank = {rank: [span for other, span in spans if other == rank] for rank, _ in spans}
         kinds = [Counter(span["kind"] for span in found) for found in by_rank.values()]

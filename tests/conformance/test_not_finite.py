@@ -1,4 +1,4 @@
-"""A gradient that is not finite is applied nowhere: its rank, step and parameter are named, whatever the strategy."""
+"""No rank applies a gradient that is not finite. In every strategy the error names rank, step and parameter."""
 
 import pytest
 import torch
@@ -19,7 +19,7 @@ INPUTS = torch.cat([torch.arange(float(SAMPLES))[:, None], numbers(SAMPLES, 3)],
 
 
 class Spoil(torch.autograd.Function):
-    """Leaves values as they are and spoils the gradient of a batch that has the unlucky sample."""
+    """A layer that does not change values, but spoils the gradient of a batch with a certain sample."""
 
     @staticmethod
     def forward(ctx, values, unlucky, by):
@@ -43,7 +43,7 @@ class Spoiling(nn.Module):
 
 
 def refuse(optimizer, *_):
-    """Before each update, wherever it is made."""
+    """A check before each update, on any rank."""
     pieces = [piece for group in optimizer.param_groups for piece in group["params"]]
     assert all(piece.grad.isfinite().all() for piece in pieces), "applied"
 
@@ -60,7 +60,7 @@ def spoilt_task(by=float("nan"), **changes):
 
 
 def samples_of(spec, rank, step):
-    """What a rank computes with in a step: a client has samples of its own, and one device has them all."""
+    """The samples of a rank in a step. A client has its own samples, and a single device has all."""
     strategy = parse(spec)
     if hasattr(strategy, "make_partition"):
         return strategy.make_partition().parts(range(SAMPLES), WORKERS)[rank]

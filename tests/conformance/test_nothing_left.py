@@ -1,4 +1,4 @@
-"""A simulation computes in the driver's own process: when its run is gone, so are the models of its ranks."""
+"""A simulation computes in the driver's process. When the run is deleted, the models of its ranks are freed."""
 
 import gc
 
@@ -10,7 +10,7 @@ import paceline as pl
 
 
 class OfStrategy(nn.Sequential):
-    """A model that knows which strategy it was trained by; so do its copies."""
+    """A model that stores the name of the strategy that trains it. Its copies do too."""
 
     def __init__(self, spec):
         super().__init__(*perceptron())

@@ -1,4 +1,4 @@
-"""Every strategy runs over TCP as it does everywhere else."""
+"""Every strategy gives the same results over TCP."""
 
 import pytest
 import torch
@@ -40,7 +40,7 @@ def test_a_strategy_runs_over_encrypted_tcp(spec):
     "spec", one_in(3, zip(["all-reduce:algorithm=ring", "map-reduce", "sync:servers=2", "async"]))
 )
 def test_a_large_model_runs_over_tcp(spec):
-    """Its messages do not fit into a way's buffer."""
+    """A model with messages that do not fit into the buffer of a connection."""
     task = a_wide_task()
     assert sum(parameter.nbytes for parameter in task.build_model(0).parameters()) / 3 > 2**18
     run = pl.train(task, spec, pl.Local(workers=3, link="tcp", threads=1), steps=STEPS)

@@ -1,4 +1,5 @@
-"""Parameter groups are those of the whole model in every strategy, however the optimizer's factory selects them."""
+"""Every strategy uses the parameter groups of the whole model, for any way in which the optimizer's factory selects
+them."""
 
 import itertools
 
@@ -60,7 +61,10 @@ def two_rates(params):
 
 
 def three_kinds(params):
-    """Groups with other options, one group of a single parameter: most parts of the model have none of it."""
+    """Groups with different options.
+
+    One group has a single parameter, which most parts of the model do not contain.
+    """
     params = list(params)
     groups = [
         {"params": params[::2], "weight_decay": 0.1},
@@ -71,7 +75,7 @@ def three_kinds(params):
 
 
 def by_size(params):
-    """A split matrix is smaller than this, a whole one is not."""
+    """A split matrix is smaller than this. A whole matrix is not."""
     large = [p for p in params if p.numel() >= 16]
     small = [p for p in params if p.numel() < 16]
     return Adam([{"params": large, "lr": 0.01}, {"params": small, "lr": 0.001}])
@@ -112,7 +116,7 @@ PAIRS = [
     *itertools.product(COMMON, SPLIT),
     *((next(others), strategy) for strategy in SPLIT + WHOLE for _ in range(2)),
 ]
-"""All factories would take minutes with all strategies: the rarer ones are taken in turn."""
+"""All factories with all strategies would take minutes, so the rarer factories are used in turn."""
 MODELS = {"perceptron": perceptron, "mixed": Mixed}
 
 

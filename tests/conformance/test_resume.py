@@ -1,4 +1,4 @@
-"""A run that was kept and goes on is the run that it would have been."""
+"""A resumed run gives the results of an uninterrupted run."""
 
 import itertools
 import shutil
@@ -20,14 +20,14 @@ STOP, STEPS = 4, 7
 
 
 def go_on(folder, task, first, then, *, until=STOP, steps=STEPS, **options):
-    """A run that ends early, and one that goes on from there: each a spec and a cluster."""
+    """Pairs of a run that ends early and a run that resumes it. Each is given by strategy and cluster."""
     given = {"checkpoint": folder, "checkpoint_every": 2, "evaluate_every": 2, **options}
     pl.train(task, *first, steps=until, **given)
     return pl.train(task, *then, steps=steps, resume="must", **given)
 
 
 def go_on_from_the_middle(folder, task, spec, cluster):
-    """A run, and what it would be if it had been killed after step STOP."""
+    """Return a run, and a run that was killed after step STOP and resumed."""
     given = {"steps": STEPS, "checkpoint": folder, "checkpoint_every": 2, "keep": 9}
     plain = pl.train(task, spec, cluster, **given)
     for step in range(STOP + 1, STEPS + 1):

@@ -17,7 +17,7 @@ DTYPES = [torch.float32, torch.float64]
 ON_TWO_AND_THREE = list(itertools.product(["single", *REPRODUCIBLE], [2, 3]))
 
 
-# Each strategy has both dtypes, and each number of workers has now the one, now the other.
+# Each strategy is tested with both dtypes, which alternate between numbers of workers.
 @pytest.mark.parametrize(
     ("spec", "workers", "dtype"), one_in(5, in_turn(ON_TWO_AND_THREE, [*DTYPES, *reversed(DTYPES)]))
 )
@@ -26,7 +26,7 @@ def test_processes_and_simulation_give_the_same_bits(spec, workers, dtype):
 
 
 class Lars(torch.optim.Optimizer):
-    """Needs whole layers, so that shards are no equal chunks."""
+    """An optimizer that needs whole layers, so that shards are not equal chunks."""
 
     def __init__(self, params):
         super().__init__(params, {})
@@ -52,7 +52,8 @@ class Lars(torch.optim.Optimizer):
     ),
 )
 def test_shards_that_are_no_equal_chunks_are_summed_in_one_order(spec, optimizer):
-    workers = 6 if "tensor" in spec else 3  # three that sum each shard: of two there is one order
+    # Three workers, because with two there is only one order of summation.
+    workers = 6 if "tensor" in spec else 3
     check_both_worlds_give_the_same_bits(spec, workers, odd_task(torch.float32, optimizer=optimizer))
 
 

@@ -1,4 +1,4 @@
-"""Strategies that part sequences give the weights of `single`, as all others do: with models that have sequences."""
+"""Strategies that split sequences give the weights of `single`, tested with models of sequences."""
 
 import itertools
 
@@ -40,7 +40,7 @@ def test_any_size_gives_the_weights_of_single(optimizer, size, plan):
     check(task, "tensor:sequence=true", size, steps=5)
 
 
-# Not with Adam: the gradients of its keys' biases are zero but for rounding, and Adam takes whole steps by them.
+# Not with Adam: the gradients of the keys' biases are only rounding errors, but Adam takes full steps with them.
 @pytest.mark.slow
 @pytest.mark.parametrize("norm_first", [False, True])
 def test_torchs_own_transformer_does_so_on_four_workers_dropout_included(norm_first):

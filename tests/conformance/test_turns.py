@@ -1,4 +1,4 @@
-"""Models that are trained in turn (a GAN), under every strategy."""
+"""Models that are trained in turn (a GAN), with every strategy."""
 
 import itertools
 

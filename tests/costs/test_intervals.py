@@ -6,13 +6,13 @@ from paceline.costs.intervals import daly_s, young_s
 
 
 def expected_s(interval_s, checkpoint_s, failures_every_s):
-    """Seconds that a second of work takes, checkpoints and work done twice included: Daly's equation 20."""
+    """Return the seconds for a second of work, including checkpoints and repeated work: Daly's equation 20."""
     between = math.expm1((interval_s + checkpoint_s) / failures_every_s)
     return failures_every_s * between / interval_s
 
 
 def best_by_trial_s(checkpoint_s, failures_every_s):
-    """By golden section: the expected time has one minimum."""
+    """Minimize by golden section. The expected time has one minimum."""
     low, high, golden = 1e-6, 20 * failures_every_s, (math.sqrt(5) - 1) / 2
     for _ in range(200):
         left, right = high - golden * (high - low), low + golden * (high - low)

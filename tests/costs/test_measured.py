@@ -34,7 +34,7 @@ def test_a_pass_that_was_measured_takes_what_it_took():
     [
         ((2, 10), (1.0, 3.0), (0.5, 0.25)),
         ((10, 2), (3.0, 1.0), (0.5, 0.25)),
-        ((4, 8), (1.0, 0.5), (1.0, 0.0)),  # more samples in less time: chance
+        ((4, 8), (1.0, 0.5), (1.0, 0.0)),  # more samples in less time, by chance
         ((4, 8), (1.0, 9.0), (0.0, 0.25)),  # nothing fixed is left
         ((0, 4), (0.5, 2.5), (0.5, 0.5)),
         ((3, 3), (1.0, 1.0), (1.0, 0.0)),

@@ -1,4 +1,4 @@
-"""How long a computation takes on a rank that is slow, or stopped, for a while."""
+"""The time of a computation on a rank that is slow or stopped for a while."""
 
 import math
 

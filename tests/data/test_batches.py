@@ -48,7 +48,7 @@ def test_the_order_is_set_by_the_seed():
 
 
 def test_steps_may_be_asked_for_in_any_order():
-    steps = [0, 9, 3, 30, 1, 15, 0, 60, 9]  # of many epochs, more than are kept
+    steps = [0, 9, 3, 30, 1, 15, 0, 60, 9]  # of more epochs than are cached
     batches = GlobalBatches(10, 4, seed=0)
     fresh = [GlobalBatches(10, 4, seed=0).indices(step).tolist() for step in steps]
     assert [batches.indices(step).tolist() for step in steps] == fresh

@@ -69,7 +69,7 @@ def test_an_error_of_the_dataset_is_its_own_with_the_samples_number():
 
 
 class Ragged(Dataset):
-    """The last sample is longer than the others; or it is not there."""
+    """Samples of which the last one is longer than the others, or missing."""
 
     def __init__(self, *, broken=False):
         self.broken = broken

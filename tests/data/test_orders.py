@@ -32,7 +32,7 @@ def test_a_part_of_an_order_is_that_part_of_the_whole(length, bounds):
 
 
 def test_a_computed_order_is_spread_as_chance_would_spread_it():
-    """Of a random permutation, each cell of position and number has about as many entries as any other."""
+    """In a random permutation, all cells of position and number have about equally many entries."""
     length, cells = 1_000_003, 16
     numbers = Computed(length, seed=5).numbers(0, 0, length)
     table = np.histogram2d(np.arange(length), numbers, bins=cells)[0]

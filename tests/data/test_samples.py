@@ -59,7 +59,7 @@ def batch_of(*numbers):
 
 
 class Rows(Dataset):
-    """Lists of different lengths, asked for several at a time."""
+    """Lists of different lengths, fetched several at a time."""
 
     def __len__(self):
         return 9
@@ -98,7 +98,7 @@ def test_a_collate_function_that_fails_names_the_sample():
 
 
 class Noise(Dataset):
-    """Draws its samples from every generator there is."""
+    """A dataset that draws its samples from every generator."""
 
     def __len__(self):
         return 5

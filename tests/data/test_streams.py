@@ -6,7 +6,7 @@ from paceline.data.streams import Stream
 
 
 class Numbers:
-    """A stream of so many numbers a pass. It counts what was read."""
+    """A stream of `length` numbers per pass. It counts the numbers read."""
 
     def __init__(self, length=10):
         self.length = length

@@ -42,7 +42,7 @@ def test_a_regular_file_is_read(tmp_path):
 
 def test_a_file_that_is_too_large_is_not_read(tmp_path):
     (tmp_path / "file").write_bytes(b"words")
-    os.truncate(tmp_path / "file", 2**40)  # takes no room on the disk
+    os.truncate(tmp_path / "file", 2**40)  # needs no space on the disk
     with raised(DamagedError, file="file", reason=has("1,000", "1,099,511,627,776")):
         read(tmp_path, most_bytes=1000)
 
@@ -54,7 +54,7 @@ def as_a_link(path):
 
 def as_a_socket(path):
     with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(os.path.relpath(path))  # the name of a socket is short
+        listener.bind(os.path.relpath(path))  # the name of a socket must be short
 
 
 @pytest.mark.parametrize(

@@ -27,12 +27,12 @@ def writer(files):
 
 
 def all_of(folder):
-    """Every file, hidden ones too."""
+    """Return every file, including hidden ones."""
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def as_read(folder):
-    """What a reader finds by the names that were saved."""
+    """Return the content that a reader finds under the saved names."""
     found = {}
     for name in NEW:
         *inner, last = name.split("/")
@@ -155,7 +155,10 @@ _CHANGES = frozenset({"open", "os.mkdir", "os.rename", "os.rmdir", "os.remove", 
 
 
 def save_and_die(folder, moment):
-    """Save in a child that ends, as if killed, before change number `moment` of the disk. Tell whether it did."""
+    """Save in a child that ends, as if killed, before change number `moment` of the disk.
+
+    Return whether it ended there.
+    """
     child = os.fork()
     if not child:
         left = iter(range(moment))
@@ -184,12 +187,12 @@ def test_whoever_is_killed_at_any_moment_leaves_the_old_files_or_the_new_ones(tm
         write_folder(folder, writer(NEW | {"a": b"newest"}))
         assert all_of(folder) == NEW | {"a": b"newest"}
         moment += 1
-    # Once new, always new; and both happen, or nothing was tried.
+    # After the first new result, all later ones are new. Both old and new results must occur.
     assert seen == sorted(seen, reverse=True)
     assert len(set(seen)) == 2
 
 
-# A disk that is really full
+# A real full disk
 
 
 @pytest.mark.parametrize("inside", [".", "run"])

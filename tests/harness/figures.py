@@ -1,4 +1,4 @@
-"""Record what every strategy gives in every world, and compare two recordings: a refactoring must change nothing.
+"""Record the results of every strategy in every world, and compare two recordings: a refactoring must change nothing.
 
     python tests/harness/figures.py record before.json     # in the tree before
     python tests/harness/figures.py record after.json      # in the tree after

@@ -41,7 +41,7 @@ class TimeLimits:
             self._write("end")
 
     def _write(self, line):
-        if os.getpid() == self._owner:  # not in a child that a test forks
+        if os.getpid() == self._owner:  # not for a child process that a test forks
             os.write(self._fd, line.replace("\n", " ").encode() + b"\n")
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -69,9 +69,8 @@ def limit_of(item):
 
 
 def register(config):
-    """Add the limits, unless this process leaves the tests to others, or a debugger waits for its user."""
-    leaves_tests_to_others = (
-        config.getoption("dist", "no") != "no"
-    )  # pytest-xdist: "no" in the processes it starts
+    """Add the limits, unless this process only distributes the tests, or a debugger is active."""
+    # Pytest-xdist: "no" in the processes it starts.
+    leaves_tests_to_others = config.getoption("dist", "no") != "no"
     if not leaves_tests_to_others and not config.getoption("usepdb"):
         config.pluginmanager.register(TimeLimits(), "time-limits")

@@ -29,7 +29,7 @@ class CrashSafeScheduling(LoadGroupScheduling):
         return crashed
 
     def _assign_work_unit(self, node):
-        with contextlib.suppress(OSError):  # it has crashed too: `remove_node` will be called for it
+        with contextlib.suppress(OSError):  # the process has crashed too: `remove_node` will be called for it
             super()._assign_work_unit(node)
 
     def _reschedule(self, node):

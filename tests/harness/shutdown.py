@@ -1,4 +1,4 @@
-"""The tests of how networks and processes end. `make test-long` repeats them under load.
+"""The tests of the shutdown of networks and processes. `make test-long` repeats them under load.
 
 They are listed here, not marked in their files, so that one place shows all of them.
 """
@@ -19,7 +19,7 @@ PLACES = {
     "tests/links/tcp/test_hostile.py": "flood|without_end",
     "tests/system/test_interrupts.py": "interrupt_before|callback_of_the_driver",
 }
-"""How the name of a test's file begins, and a pattern that is in the name of the test."""
+"""Pairs of the beginning of a test file's path and a pattern in the test's name."""
 
 
 def is_of_shutdown(nodeid):
@@ -38,7 +38,7 @@ def mark_shutdown_tests(items):
 
 
 def repeat_shutdown_test(metafunc):
-    """Have a test of shutdown run as often as `--times` demands: once for each value of a parameter."""
+    """Run a shutdown test `--times` times: once for each value of a parameter."""
     times = metafunc.config.getoption("times")
     if times > 1 and is_of_shutdown(metafunc.definition.nodeid):
         metafunc.fixturenames.append("repetition")

@@ -1,4 +1,4 @@
-"""A test that hangs or crashes fails, its processes show where they were, and the other tests run."""
+"""A test that hangs or crashes fails, the stacks of its processes are printed, and the other tests run."""
 
 import os
 import re
@@ -93,7 +93,7 @@ def test_crashes_with_another(number):
 
 @pytest.fixture
 def run_tests(tmp_path):
-    """Run test files in a pytest of their own; return its exit code and output."""
+    """Run test files in a separate pytest. Return its exit code and output."""
 
     def run(files, *options, limit_s=60):
         for name, text in {"conftest.py": CONFTEST, "pytest.ini": "[pytest]\n", **files}.items():
@@ -128,7 +128,7 @@ def passing(*groups):
 @pytest.mark.timeout(300)
 def test_a_test_that_hangs_fails_with_the_stacks_of_its_processes_and_the_others_run(run_tests):
     files = {"test_hanging.py": HANGING, **passing("a", "b")}
-    # Long enough for a child to start on a busy machine: its stack is to show where it sleeps.
+    # Long enough for a child to start on a busy machine, so that its stack shows the sleep.
     code, output = run_tests(files, "-n2", "--dist=loadgroup", limit_s=20)
     assert code == 1, output
     assert failed_in(output) == {"test_hangs_in_python", "test_hangs_in_c", "test_hangs_with_a_child"}

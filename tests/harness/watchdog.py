@@ -32,7 +32,7 @@ def count_runnable() -> int:
 
 
 class Watchdog:
-    """Counts the time of the test that runs. A tick counts once, however late this process wakes up."""
+    """Counts the time of the test that runs. A tick counts once, even if this process wakes up late."""
 
     def __init__(self, pid, fd):
         self._pid = pid
@@ -78,7 +78,7 @@ def end_tree(root):
     pids = [*descendants(root), root]
     for pid in pids:
         send(pid, signal.SIGSTOP)
-    # A process that reads from its child's stderr would take the stacks, if it is not stopped before they are written.
+    # Stop processes first. Otherwise a process that reads its child's stderr would consume the stacks.
     wait_until(lambda: not any(is_running(pid) and not is_stopped(pid) for pid in pids), DEATH_S)
     for pid in pids:
         say(f"--- process {pid}: {words_of(pid)}")
@@ -86,7 +86,10 @@ def end_tree(root):
 
 
 def stacks(pid, *, shows_itself):
-    """End a process; return what it wrote to its stderr then. `shows_itself`: its stderr is the terminal's."""
+    """End a process.
+
+    Return the text that it wrote to its stderr at the end. `shows_itself`: its stderr is the terminal's.
+    """
     fd = None if shows_itself else tap(pid)
     try:
         send(pid, signal.SIGABRT)
@@ -100,7 +103,7 @@ def stacks(pid, *, shows_itself):
 
 
 def tap(pid):
-    """Open what a process has as its stderr, to read what it will write. None if it is neither a pipe nor a file."""
+    """Open the stderr of a process for reading. None if it is neither a pipe nor a file."""
     with contextlib.suppress(OSError):
         path = f"/proc/{pid}/fd/2"
         mode = os.stat(path).st_mode
@@ -134,7 +137,7 @@ def numbers():
 
 
 def stat_fields(pid):
-    """From the state on; empty if there is no such process."""
+    """Return the fields of /proc/PID/stat from the state on. Empty if there is no such process."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -177,7 +180,7 @@ def say(text):
 
 def main():
     pid, fd = int(sys.argv[1]), int(sys.argv[2])
-    if os.fork():  # so that it is no child of the test process: tests count those
+    if os.fork():  # so that it is not a child of the test process, because tests count children
         os._exit(0)
     os.setsid()  # Ctrl-C in the terminal ends the tests, and this process after them
     Watchdog(pid, fd).run()

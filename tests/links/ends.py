@@ -8,20 +8,19 @@ from processes import PATIENCE_S
 from paceline.links.memory.bells import Bells
 from paceline.links.memory.ring_ways import RingWays
 from paceline.links.memory.shared import SharedMemory
-from paceline.links.mixed import MixedWays
-from paceline.links.port import Port
+from paceline.links.port import MixedWays, Port
 from paceline.links.tcp import TcpEndpoint, TcpWays
 
 
 def shared(name, nbytes):
-    """Memory whose file is closed: what it is mapped by stays, in reference cycles, until Python collects those."""
+    """Memory with a closed file. Its mappings stay in reference cycles until Python collects these."""
     memory = SharedMemory.create(name, nbytes)
     memory.close_fd()
     return memory
 
 
 class Waiter:
-    """Polls every operation of its process until one is done: what a rank's context does, without the sleep."""
+    """Polls every operation of its process until one is done, like a rank's context but without sleeping."""
 
     in_background = False
 
@@ -43,7 +42,7 @@ class Waiter:
 
 
 class Ends:
-    """The ports of several ranks over one memory, and what each of them noted."""
+    """The ports of several ranks over one memory, and the records of each."""
 
     def __init__(self, ranks=2):
         self.memory = shared("test-rings", RingWays.nbytes(ranks))
@@ -57,22 +56,22 @@ class Ends:
         ]
 
     def open(self, ranks):
-        """What the ways need besides memory."""
+        """Additional arguments of the ways."""
 
     def close(self):
-        """Leave nothing behind."""
+        """Close everything."""
 
     def ways(self, rank, ranks):
         return RingWays(rank, ranks, self.memory, self.bells)
 
     def send(self, source, to, tensor, tag=0, numbers=()):
-        """Begin to send; the operation goes on whenever another one of this object is awaited."""
+        """Begin to send. The operation makes progress whenever another operation of this object is awaited."""
         operation = self.ports[source].send(self.waiter, to, tensor, tag, numbers)
         operation.poll()
         return self.waiter.start(operation)
 
     def post(self, rank, source, into=None, combine="copy", tag=0):
-        """Ask for a message, as who awaits it does first."""
+        """Post a receive, which is the first part of awaiting it."""
         operation = self.ports[rank].recv(self.waiter, source, into, combine, tag)
         operation.begin()
         return operation
@@ -86,7 +85,7 @@ class Ends:
         return operation.take()
 
     def settle(self):
-        """Until everything that was sent has come as far as it comes by itself."""
+        """Wait until all sent data has arrived, as far as it does without a receive."""
 
     def poll_until(self, is_so, what):
         until_s = time.monotonic() + PATIENCE_S
@@ -97,7 +96,7 @@ class Ends:
 
 
 class TcpEnds(Ends):
-    """The same over the loopback interface."""
+    """The ends over the loopback interface."""
 
     encrypt = False
 
@@ -117,9 +116,9 @@ class TcpEnds(Ends):
         return TcpWays(self.endpoints[rank])
 
     def settle(self):
-        """As far as a network can be said to have settled: nothing has come for a while.
+        """Wait until nothing has arrived for a while.
 
-        The first to come may take longer: on a busy machine a connection is not made at once.
+        The first data may take longer, because a busy machine does not connect immediately.
         """
         until_s = time.monotonic() + 2.0
         while time.monotonic() < until_s:
@@ -136,7 +135,7 @@ class EncryptedEnds(TcpEnds):
 
 
 class MixedEnds(TcpEnds):
-    """The last rank is on a host of its own, the others share one."""
+    """The last rank is on a separate host. The others share a host."""
 
     def ways(self, rank, ranks):
         near, far = Ends.ways(self, rank, ranks), super().ways(rank, ranks)

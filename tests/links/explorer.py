@@ -1,14 +1,15 @@
-"""Runs several processes' use of shared memory in one process, in every order that matters.
+"""Runs the shared-memory accesses of several processes in one process, in every relevant order.
 
-A process of a scenario is a function. It runs in a thread, but only one thread ever runs, and it hands over to another
-only where it touches the memory: each read, each write, each fence is a point at which the order may change. An order
-is found by depth-first search over what to do at each point, with a bound on how often a process that could go on is
-made to stop (preemptions; Musuvathi and Qadeer, "Iterative Context Bounding", 2007: most races need one or two).
+A process of a scenario is a function. It runs in a thread. Only one thread runs at a time, and control changes only
+at accesses to the memory: each read, each write and each fence is a point at which the order may change. Orders are
+found by depth-first search over the choices at each point, with a bound on the number of preemptions: how often a
+process is stopped although it could continue ( Musuvathi and Qadeer, "Iterative Context Bounding", 2007: most races
+need one or two).
 
-Orders that have come to the same state, by the same or more preemptions, go on alike: only the first does go on.
+If several orders reach the same state, only the first is continued, unless another one had fewer preemptions.
 
-Processors delay writes: with `delayed` what a process writes becomes visible to the others only at its next fence, or
-when it stops to wait. With neither fences nor delays a processor may do anything in between.
+Processors delay writes: with `delayed` a write becomes visible to other processes only at the next fence, or when
+the writer waits. Real processors may also do anything between these two extremes.
 """
 
 import queue
@@ -32,12 +33,12 @@ class _Abandoned(BaseException):
 
 
 class _Known(BaseException):
-    """This order has come to a state from which another one has gone on already."""
+    """Raised if another order has already continued from this state."""
 
 
 @dataclass
 class _Choice:
-    """A point of an order: how many ways there were to go on, which was taken, and what each costs."""
+    """A point of an order: the number of choices, the one that was taken, and the cost of each."""
 
     options: int
     taken: int
@@ -51,12 +52,12 @@ class _Process:
     turn: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
     ended: bool = False
     waits_for: object = None
-    pending: list = field(default_factory=list)  # writes that others do not see yet
-    history: int = 0  # of what it has done and seen, which is all that what it does next depends on
+    pending: list = field(default_factory=list)  # writes that are not visible to others yet
+    history: int = 0  # hash of its accesses and results, which determine its next access
 
 
 class Order:
-    """One run of a scenario's processes, by a list of choices that is followed and then gone on with."""
+    """One run of a scenario's processes. It follows a list of choices and then makes its own."""
 
     def __init__(self, choices=(), choose=None, *, delayed=False, known=None):
         self._given = list(choices)
@@ -73,14 +74,17 @@ class Order:
         self.log = []
 
     def memory(self, nbytes):
-        """Memory whose every use is a point of this order."""
+        """Memory in which every access is a point of this order."""
         memory = ExploredMemory.blank(nbytes)
         memory.order = self
         self._memories.append(memory)
         return memory
 
     def run(self, **functions):
-        """Run the processes to their ends, or raise what ended one of them, or who waits for ever."""
+        """Run the processes to their ends.
+
+        Raise the error of a process, or an error that names processes that wait forever.
+        """
         self._processes = [_Process(name, function) for name, function in functions.items()]
         ends = [_threads.run(self._live, process) for process in self._processes]
         self._hand_over()
@@ -111,8 +115,8 @@ class Order:
     # The points
 
     def point(self, what):
-        """The running process is about to do something that others may notice, or notice what others did."""
-        if self._current is None:  # the scenario is being set up, or looked at in the end
+        """Called before the running process makes an access that depends on or affects other processes."""
+        if self._current is None:  # the scenario is being set up or checked
             return
         self.log.append((self._current.name, what))
         self._note(what)
@@ -122,7 +126,7 @@ class Order:
         self._current.history = hash((self._current.history, what))
 
     def wait(self, is_over):
-        """The running process waits until somebody makes this true."""
+        """The running process waits until another process makes this condition true."""
         current = self._current
         self._show(current)
         current.waits_for = is_over
@@ -136,7 +140,7 @@ class Order:
         process.waits_for = None
 
     def _hand_over(self, current=None):
-        """Let one of those go on that can; the running one if nothing says otherwise."""
+        """Continue one of the processes that can run; by default the running one."""
         others = [p for p in self._processes if p is not current and self._can_go_on(p)]
         options = ([current] if current else []) + others
         if not options:
@@ -177,7 +181,7 @@ class Order:
     def _look_for_known(self):
         if self._known is None:
             return
-        # What is pending is in the history.
+        # Pending writes are part of the history.
         processes = [(p.history, p.ended, p.waits_for is None, len(p.pending)) for p in self._processes]
         contents = [bytes(memory.view) for memory in self._memories]
         state = hash((self._current.name if self._current else "", *processes, *contents))
@@ -198,7 +202,7 @@ class Order:
 
     def write(self, words, at, value):
         if self._current is not None and self._delayed:
-            self._note(("write", at, value))  # nobody sees it yet: no point
+            self._note(("write", at, value))  # not visible to others yet, so not a point
             self._current.pending.append((words, at, value))
         else:
             self.point(("write", at, value))
@@ -217,13 +221,13 @@ class Order:
 
 
 class _Threads:
-    """Threads that are used again: to start one takes longer than most orders."""
+    """Threads that are reused, because starting one takes longer than most orders."""
 
     def __init__(self):
         self._idle = []
 
     def run(self, function, argument):
-        """Call a function in another thread; the semaphore that is released when it returns."""
+        """Call a function in another thread. Return the semaphore that is released at its end."""
         work, end = self._idle.pop() if self._idle else self._start()
         work.put((function, argument))
         return end
@@ -245,7 +249,7 @@ _threads = _Threads()
 
 
 class _Words:
-    """Words each of which is a point."""
+    """Words in which each access is a point."""
 
     def __init__(self, order, words):
         self._order, self._words = order, words
@@ -271,10 +275,10 @@ class _Fence:
 
 
 class ExploredMemory(SharedMemory):
-    """Memory of one process that behaves as memory of several."""
+    """Memory of one process that behaves like memory shared by several."""
 
     order: Order
-    _spare: ClassVar[dict] = {}  # by size: to map memory takes longer than to clear it
+    _spare: ClassVar[dict] = {}  # reused by size, because mapping memory takes longer than clearing it
 
     @classmethod
     def blank(cls, nbytes):
@@ -299,7 +303,7 @@ class ExploredMemory(SharedMemory):
         return _Words(self.order, super().words(offset, count))
 
     def move(self, to, source, nbytes):
-        """In two halves: a copy is not made in one piece."""
+        """Copy in two halves, because a copy is not atomic."""
         half = nbytes // 2
         self.order.point(("move", nbytes))
         SharedMemory.move(to, source, half)
@@ -307,9 +311,9 @@ class ExploredMemory(SharedMemory):
         SharedMemory.move(to + half, source + half, nbytes - half)
 
     def wait(self, offset, value, timeout_s):
-        """Without the time limit: who is woken by nothing else sleeps for ever, and is found out."""
+        """Ignore the timeout: a process that is never woken sleeps forever, and the explorer reports it."""
         words = SharedMemory.words(self, offset, 1)
-        self.order.fence()  # to call the system is one
+        self.order.fence()  # a system call is a fence
         if words[0] == value:
             woken = self.sleepers.setdefault(offset, [])
             ticket = [False]
@@ -323,11 +327,11 @@ class ExploredMemory(SharedMemory):
 
 
 def every_order(scenario, *, preemptions, delayed=False):
-    """Run a scenario in all orders with up to so many preemptions; how many there were.
+    """Run a scenario in all orders with up to this number of preemptions. Return the number of orders.
 
-    `scenario(order)` sets up memory of the order's, runs its processes by `order.run`, and checks what has become.
+    `scenario(order)` creates memory of the order, runs its processes by `order.run`, and checks the result.
     """
-    count, pending, known = 0, [()], {}  # known: states, and the preemptions that led there
+    count, pending, known = 0, [()], {}  # known states, with the preemptions that led there
     while pending:
         given = pending.pop()
         order = Order(given, delayed=delayed, known=known)
@@ -344,18 +348,19 @@ def every_order(scenario, *, preemptions, delayed=False):
 
 
 def _branches(choices, begun, preemptions):
-    """The orders that part from this one after the choices that were given, at each point in each other way."""
+    """Return the orders that differ from this one after the given choices: one for each other choice at each point.
+    Return the orders that differ from this one after the given choices: one for each other choice at each point."""
     taken = [choice.taken for choice in choices]
     spent = sum(not choice.is_free and choice.taken != 0 for choice in choices[:begun])
     for at, choice in enumerate(choices[begun:], begun):
-        # After `begun` the first option was taken throughout, which stops nobody.
+        # After `begun` the first option was always taken, which is not a preemption.
         if choice.is_free or spent < preemptions:
             for option in range(1, choice.options):
                 yield (*taken[:at], option)
 
 
 def random_orders(scenario, chance, count, *, delayed=False):
-    """Run a scenario in so many orders in which a process is stopped now and then, however often."""
+    """Run a scenario in this number of random orders, with any number of preemptions."""
     for _ in range(count):
         share = chance.choice([0.03, 0.1, 0.3, 0.6])
 

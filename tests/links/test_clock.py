@@ -8,7 +8,7 @@ from paceline.links.clock import StoppableClock
 
 
 class Host:
-    """A host's clock that goes on by a nanosecond each time one looks at it."""
+    """A host's clock that advances by a nanosecond at each reading."""
 
     def __init__(self, now_ns=1000):
         self.now_ns = now_ns

@@ -19,7 +19,7 @@ LATENCY_S, PER_BYTE_S = 0.5, 0.001
 
 
 class Clock:
-    """Stands still until it is told to go on."""
+    """A clock that advances only on request."""
 
     now_s = 100.0
 
@@ -28,7 +28,7 @@ class Clock:
 
 
 class EmulatedEnds(Ends):
-    """Ports of a slow network, on a clock that goes from one due time to the next."""
+    """Ports of a slow network, with a clock that jumps from one due time to the next."""
 
     def __init__(self, clock, ranks=2, latency_s=LATENCY_S, seconds_per_byte=PER_BYTE_S, links=None):
         super().__init__(ranks)
@@ -45,7 +45,7 @@ class EmulatedEnds(Ends):
         return self.clock.now_s - self.began_s
 
     def done_at(self, *operations):
-        """The second at which each operation is done, if all are polled when they want to be."""
+        """Return the time at which each operation is done, if all are polled at their due times."""
         ends_s = {}
         while True:
             for operation in operations:
@@ -161,13 +161,13 @@ def test_random_traffic_takes_as_long_as_in_the_simulation(clock, seed):
     )
 
 
-# Who gets what
+# Delivery
 
 
 def test_any_receives_what_arrives_first_though_another_was_sent_before(clock):
     ends = EmulatedEnds(clock, ranks=4)
     ends.send(1, 2, of_bytes(5000))
-    ends.send(1, 0, of_bytes(10, value=1))  # waits for its port out
+    ends.send(1, 0, of_bytes(10, value=1))  # waits for its output port
     asked = ends.post(0, ANY)
     asked.poll()
     clock.now_s += 1
@@ -287,7 +287,7 @@ def test_a_send_that_is_cancelled_before_it_began_takes_no_time(ends):
     assert len(ends.sent) == 0
 
 
-# What is noted
+# Records
 
 
 def test_the_times_noted_are_those_of_the_ports(clock):

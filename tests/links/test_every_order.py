@@ -1,4 +1,4 @@
-"""What ranks of one host do to the memory that they share, in every order: nothing is lost, torn or slept over."""
+"""Accesses of ranks to shared memory, in every order: no message is lost or torn, and no wake-up is missed."""
 
 import math
 import random
@@ -21,7 +21,7 @@ PREEMPTIONS = [2, pytest.param(3, marks=pytest.mark.slow)]
 
 @pytest.fixture(autouse=True)
 def small_rings(monkeypatch):
-    """A ring that three messages fill, and memory worth lending of a few bytes."""
+    """A ring that three messages fill. Lent messages may have a few bytes only."""
     monkeypatch.setattr(rings, "RING_BYTES", 512)
     monkeypatch.setattr(rings, "PIECE_BYTES", 128)
     monkeypatch.setattr(rings, "CHANNEL_BYTES", 2 * CACHE_LINE + 512)
@@ -30,14 +30,14 @@ def small_rings(monkeypatch):
 
 
 def explore(scenario, preemptions):
-    """In all orders with few preemptions, with writes that show at once and late; then in random ones."""
+    """Run in all orders with few preemptions, with immediate and delayed writes, then in random orders."""
     for delayed in (False, True):
         every_order(scenario, preemptions=preemptions, delayed=delayed)
         random_orders(scenario, random.Random(0), RANDOM_ORDERS, delayed=delayed)
 
 
 class Rank:
-    """A rank that waits as a context does: listen, look, sleep."""
+    """A rank that waits like a context: listen, check, sleep."""
 
     in_background = False
 
@@ -74,7 +74,7 @@ class Rank:
 
 
 class Host:
-    """Ranks that share memory which is explored."""
+    """Ranks that share explored memory."""
 
     def __init__(self, order, ranks=2):
         self.ranks = ranks
@@ -124,7 +124,7 @@ def test_two_who_ring_at_once_wake_the_sleeper_for_both(preemptions):
 
 
 def test_a_bell_without_its_fence_is_slept_over():
-    """The explorer finds what it is there to find: here two processes that miss each other."""
+    """The explorer detects errors: here two processes that miss each other's writes."""
 
     def scenario(order):
         words = order.memory(128).words(0, 16)
@@ -142,7 +142,7 @@ def test_a_bell_without_its_fence_is_slept_over():
 
         order.run(ringer=ringer, sleeper=sleeper)
 
-    every_order(scenario, preemptions=2)  # where writes show at once it is sound
+    every_order(scenario, preemptions=2)  # it is correct if writes are visible immediately
     with pytest.raises(DeadlockError):
         every_order(scenario, preemptions=2, delayed=True)
 

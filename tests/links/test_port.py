@@ -1,4 +1,4 @@
-"""What a port does, whatever its ways."""
+"""Ports, with any kind of ways."""
 
 import pytest
 import torch
@@ -41,7 +41,7 @@ def pattern(count, dtype=torch.uint8, seed=0):
 
 @pytest.fixture(params=LINKS)
 def of_ranks(request):
-    """Makes ends of so many ranks."""
+    """Returns a function that creates the ends of a number of ranks."""
     made = []
 
     def make(ranks):
@@ -75,7 +75,7 @@ def test_every_dtype_is_combined_as_torch_does(ends, combine, early):
         own, other = pattern(300_001, dtype), pattern(300_001, dtype, seed=1)
         expected = COMBINES[combine](own, other)
         ends.send(0, 1, other, tag=1)
-        if early:  # by the time that it is asked for, it has been put aside
+        if early:  # it has been stored before it is requested
             ends.send(0, 1, torch.empty(0), tag=2)
             ends.recv(1, 0, tag=2)
         message = ends.recv(1, 0, own, combine, tag=1)
@@ -156,7 +156,7 @@ def test_a_message_that_comes_early_is_kept_until_it_is_asked_for(ends):
 def test_a_kept_message_comes_before_a_later_one_of_the_same_tag(ends):
     ends.send(0, 1, torch.tensor([1.0]), tag=5)
     ends.send(0, 1, torch.empty(0), tag=6)
-    ends.recv(1, 0, tag=6)  # puts the first aside
+    ends.recv(1, 0, tag=6)  # stores the first message
     asked = ends.post(1, 0, tag=5)
     ends.send(0, 1, torch.tensor([2.0]), tag=5)
     ends.send(0, 1, torch.empty(0), tag=6)
@@ -171,7 +171,7 @@ def test_a_message_asked_for_while_it_is_being_put_aside_is_handed_over(ends):
     ends.send(0, 1, torch.empty(0), tag=6)
     ends.settle()
     other = ends.post(1, 0, tag=6)
-    other.poll()  # half of the large one is now put aside
+    other.poll()  # half of the large message is stored now
     asked, next_one = ends.post(1, 0, tag=5), ends.post(1, 0, tag=5)
     ends.finish(other)
     assert torch.equal(ends.finish(asked).tensor, large)
@@ -228,7 +228,7 @@ def test_ranks_of_one_host_and_of_others_can_all_reach_each_other(of_ranks):
     assert found == [[10 * source + to for to in range(4)] for source in range(4)]
 
 
-# Bad luck
+# Failures
 
 
 @pytest.mark.parametrize("count", [10, LARGE // 8])  # floats: below and above what there is room for

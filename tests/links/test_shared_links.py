@@ -16,7 +16,7 @@ def fabric(**words):
 
 
 def two_views(**words):
-    """What two processes have of the same memory."""
+    """The objects of two processes over the same memory."""
     made = fabric(**words)
     memory = SharedMemory.create("test", 128 + nbytes_of(made))
     return [shared_links(made, HOSTS, each) for each in (memory, SharedMemory.attach(memory.fd))]

@@ -32,5 +32,5 @@ def test_it_returns_when_the_time_is_over_and_no_sooner(pipes, timeout_s):
 
 def test_what_can_be_read_before_the_wait_ends_it(pipes):
     os.write(pipes[0][1], b"x")
-    for _ in range(2):  # and again, as long as nobody reads it
+    for _ in range(2):  # and again, until it is read
         assert Watch([pipes[0][0]]).wait(1e6) == [True]

@@ -1,4 +1,4 @@
-"""A script with an ordinary loop. Its arguments switch on what scripts do."""
+"""A script with an ordinary loop. Its arguments enable features."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def test_it_holds_in_a_thread_that_did_not_have_it():
 
 
 def test_parameters_are_cast_anew_after_an_update():
-    """Torch keeps what it has cast until the outermost autocast ends, here until after the second pass."""
+    """Torch caches casts until the end of the outermost autocast, here until after the second pass."""
     layer = nn.Linear(1, 1, bias=False)
     found = []
     with torch.autocast("cpu", torch.bfloat16), suspended():

@@ -1,4 +1,4 @@
-"""Models whose parameters are not all of one dtype."""
+"""Models with parameters of several dtypes."""
 
 import dataclasses
 
@@ -37,7 +37,7 @@ class Mixed(nn.Module):
 
 
 class Complex(nn.Module):
-    """Complex numbers inside; `before` says how many real ones lie before them."""
+    """A model with complex numbers after `before` real ones in the layout."""
 
     def __init__(self, before):
         super().__init__()
@@ -54,7 +54,7 @@ def a_task(model, optimizer="adam", dtype=torch.float32):
 
 
 def train_with_masters(task):
-    """Plain PyTorch: a wide copy of every parameter is what is learned; the model is rounded from it in each step."""
+    """A plain PyTorch loop that trains a wide copy of every parameter. The model is rounded from it in each step."""
     model, samples = task.build_model(0), Samples(task.build_data())
     masters = [nn.Parameter(p.detach().float()) for p in model.parameters()]
     optimizer = task.optimizer(masters)

@@ -5,7 +5,7 @@ from paceline.model.buffers import FlatBuffers
 
 
 class Counting(nn.Module):
-    """Replaces its buffers instead of changing them, as much of users' code does."""
+    """A module that replaces its buffers instead of changing them in place, like many user modules."""
 
     def __init__(self):
         super().__init__()

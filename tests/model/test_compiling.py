@@ -63,7 +63,7 @@ def test_warming_up_leaves_no_trace(tmp_path, monkeypatch):
 
 
 def libraries_in(folder):
-    """What torch has compiled to a folder, by the compiler's runs."""
+    """Return the files that torch has compiled to a folder, by run of the compiler."""
     return sorted(file.name for file in folder.rglob("*.so"))
 
 
@@ -144,7 +144,10 @@ def test_tasks_of_every_kind_learn_compiled_what_they_learn_without(kind):
 @pytest.mark.slow
 @needs_a_compiler
 def test_nothing_is_compiled_once_the_run_has_begun(tmp_path, monkeypatch):
-    """A computation in a thread is watched, so that it can be cancelled: that must not change what is compiled."""
+    """A computation in a thread has hooks, so that it can be cancelled.
+
+    The hooks must not change the compiled code.
+    """
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     task = make_task(compile=True, test=samples(12), metric=CountCompilations)
     run = pl.train(

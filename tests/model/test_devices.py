@@ -176,7 +176,7 @@ def test_a_replica_waits_for_its_devices_events_and_knows_what_a_gradient_took_t
     assert set(brought_back) == {"cpu"}
 
 
-# What the stand-in is good for
+# Properties of the stand-in
 
 
 @with_a_device

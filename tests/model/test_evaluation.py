@@ -111,7 +111,7 @@ def test_a_metric_of_several_numbers_is_refused(value):
 
 
 def in_parts(model, hands, **changes):
-    """The metrics, put together of what several looked at: each at its own batches, in any order."""
+    """Return the metrics, merged from the contributions of several ranks. Each evaluates its batches in any order."""
     task = a_task(**({"test": TEST, "model": model, "loss": nn.functional.cross_entropy} | changes))
     found = {}
     for numbers_ in hands:

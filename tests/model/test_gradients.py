@@ -11,7 +11,7 @@ def two_layers():
 
 
 def prepared(module, **options):
-    """A gradient that holds what must not be seen, and the module's loss of a fixed input."""
+    """Return a gradient with content that must not be used, and the module's loss for a fixed input."""
     trainable = list(module.parameters())
     layout = Layout.of(module)
     gradient = FlatGradient(module, trainable, layout, **options)

@@ -1,4 +1,4 @@
-"""What a rank stores of a model, and how many bytes that takes."""
+"""The part of a model that a rank stores, and its bytes."""
 
 import pytest
 import torch

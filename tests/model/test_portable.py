@@ -28,7 +28,7 @@ def with_spectral_norm():
 
 
 def with_hooked_weight_norm():
-    """As torch had it before parametrizations: such a module cannot even be copied."""
+    """Torch's method before parametrizations. Such a module cannot even be copied."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)
         return nn.Sequential(weight_norm(nn.Linear(4, 5).double()), nn.Tanh(), nn.Linear(5, 2).double())
@@ -111,7 +111,7 @@ def test_every_rank_has_the_drivers_model_though_its_factory_gives_another_each_
 
     task = make_task(model=factory)
     task = dataclasses.replace(task, optimizer=lambda params: torch.optim.SGD(params, lr=0.0))
-    # On a ring of four, one exchange would not make peers alike that were not so before.
+    # On a ring of four, one exchange does not make unequal peers equal.
     run = pl.train(task, "decentralized:consensus_every=1", pl.Local(workers=4, threads=1), steps=1)
     assert run.history[0].extra["consensus"] < 1e-12
 

@@ -209,7 +209,7 @@ def dropout():
 
 
 class Drawing(nn.Module):
-    """It draws from numpy's random numbers or from Python's, as some models skip layers by chance."""
+    """A model that draws random numbers from numpy or Python, like models that skip layers at random."""
 
     def __init__(self, draw):
         super().__init__()
@@ -260,7 +260,7 @@ def test_evaluation_sees_all_samples_in_order_in_evaluation_mode():
 
 
 def frozen_norm():
-    """Fine-tuning as many do it: the statistics of a trained layer are kept, by leaving it in evaluation mode."""
+    """Common fine-tuning: a trained layer stays in evaluation mode, so that its statistics do not change."""
     model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)).double()
     model[1].eval()
     return model
@@ -318,13 +318,19 @@ def test_an_evaluation_draws_the_same_each_time_and_nothing_is_missed_afterwards
 
 
 class Meeting:
-    """A gradient and an evaluation in two threads, the first of which draws in the middle of the second, if it can."""
+    """A gradient and an evaluation in two threads.
+
+    Without a lock the gradient draws in the middle of the evaluation.
+    """
 
     def __init__(self):
         self.computes, self.looks, self.has_drawn = threading.Event(), threading.Event(), threading.Event()
 
     def model(self):
-        """Dropout; when it learns, it waits for the evaluation to begin: in vain, if that waits for the gradient."""
+        """Dropout that waits for the start of the evaluation during training.
+
+        With a lock the evaluation waits for the gradient.
+        """
 
         def forward(layer, inputs):
             if layer.training:

@@ -70,7 +70,7 @@ def history_of(losses, *, metric=None, **extra):
 
 
 def many_spans(total, ranks=4, seed=0):
-    """A run of spans by chance, which compress as badly as any."""
+    """A run of random spans, which are hard to compress."""
     rng = np.random.default_rng(seed)
     count = total // ranks
     spans = []

@@ -58,7 +58,7 @@ class Chromium:
         self.events = []
 
     def call(self, method, session=None, **parameters):
-        """Call a method and wait for its result. Events that come meanwhile are kept."""
+        """Call a method and wait for its result. Events that arrive meanwhile are stored."""
         self._number += 1
         message = {"id": self._number, "method": method, "params": parameters}
         if session:
@@ -96,7 +96,7 @@ class Chromium:
 
 
 class Page:
-    """One tab: what it says on its console, what it asks of the network, and what is on it."""
+    """One tab: its console messages, its network requests and its content."""
 
     def __init__(self, browser, path, width, height, dark):
         self._browser = browser
@@ -123,7 +123,7 @@ class Page:
         return self._browser.call(method, session=self._session, **parameters)
 
     def value(self, expression):
-        """What an expression of JavaScript comes to."""
+        """Return the value of a JavaScript expression."""
         found = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         if "exceptionDetails" in found:
             raise RuntimeError(found["exceptionDetails"])
@@ -137,7 +137,7 @@ class Page:
             time.sleep(0.01)
 
     def settle(self):
-        """Wait until what was asked for is drawn: two frames later."""
+        """Wait for two frames, until requested changes are drawn."""
         self.value("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done(1))))")
 
     def complaints(self):
@@ -195,7 +195,7 @@ class Page:
         self.settle()
 
     def picture(self, path, *, whole=True):
-        """Save what the page looks like, as PNG."""
+        """Save a screenshot of the page as PNG."""
         data = self.call("Page.captureScreenshot", captureBeyondViewport=whole)["data"]
         path.write_bytes(base64.b64decode(data))
 

@@ -1,4 +1,4 @@
-"""The page in a real browser: it draws, it answers to wheel, pointer and keys, and it keeps to itself."""
+"""The page in a real browser: it is drawn, reacts to wheel, pointer and keys, and makes no requests."""
 
 import math
 
@@ -31,7 +31,7 @@ def tooltip(page):
 
 
 def view(page):
-    """From where to where the timeline shows the run, in per cent of it."""
+    """Return the shown range of the timeline, in per cent of the run."""
     left, width = page.value(
         "(() => { const { left, width } = document.querySelector('.strip div').style;"
         "return [left, width].map(text => Number(/([\\d.e-]+)%/.exec(text)[1])); })()"
@@ -59,7 +59,7 @@ def canvas_colours(page, selector="canvas.lanes"):
 
 
 def is_a_span_of(run, heading, rows):
-    """Whether the trace has a span of which the box tells."""
+    """Return whether the trace has the span that the box describes."""
     rank, _, what = heading.partition(": ")
     kind = Kind[what.split()[0].upper()]
     array = run.trace.spans[int(rank.removeprefix("rank "))].of(kind)
@@ -80,7 +80,7 @@ def seconds_of(text):
     return float(number) * {"s": 1.0, "ms": 1e-3, "µs": 1e-6, "ns": 1e-9}[unit]
 
 
-# It draws and keeps to itself
+# Drawing, without requests
 
 
 @pytest.mark.parametrize("dark", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["light", "dark"])
@@ -240,7 +240,7 @@ def test_spans_that_are_left_out_are_told_of(open_page, long_page_file):
     assert "the first" in texts(page, "#timeline .note")[0]
 
 
-# It answers
+# Interaction
 
 
 def test_the_axis_of_the_curves_can_be_chosen(page):
@@ -391,7 +391,7 @@ def test_the_page_can_be_printed(open_page, page_file):
     assert page.value("document.documentElement.scrollWidth") == 720
 
 
-# What it begins with
+# Introduction
 
 
 def test_a_story_fits_every_screen_and_its_bars_are_drawn(open_page, tmp_path):
@@ -427,7 +427,7 @@ def test_a_story_fits_every_screen_and_its_bars_are_drawn(open_page, tmp_path):
         assert page.complaints() == []
 
 
-# It is inert
+# Malicious content
 
 
 def test_hostile_names_are_inert(open_page, tmp_path):

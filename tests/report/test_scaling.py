@@ -5,7 +5,7 @@ from paceline.report.scaling import scaling, worker_count
 
 
 def timed(strategy, workers, seconds, servers=0):
-    """800 samples in so many seconds."""
+    """800 samples in this number of seconds."""
     roles = ["worker"] * workers + ["server"] * servers
     run = handmade(ranks=workers + servers, roles=roles, seconds=seconds, history=history_of([1.0] * 100))
     run.strategy = strategy

@@ -1,4 +1,4 @@
-"""Saved runs that were damaged, or made to do harm: each is read, or refused by one error that names the file."""
+"""Damaged or malicious saved runs: each is read, or refused with one error that names the file."""
 
 import hashlib
 import io
@@ -34,7 +34,7 @@ def distance(outputs, targets):
 
 @pytest.fixture(scope="module")
 def whole_files(tmp_path_factory):
-    """The files of a run that has something of everything, without checksums: whatever they say is looked at."""
+    """Files of a run with all kinds of content and without checksums, so that their content must be validated."""
     task = a_task(test=samples(6), metric=distance, target=-10.0)
     folder = tmp_path_factory.mktemp("whole")
     pl.train(task, "k-async:k=2", simulated(3), steps=3).save(folder)
@@ -259,7 +259,7 @@ def test_a_file_in_the_place_of_another_is_refused(saved):
         (saved / name).write_bytes(keep)
 
 
-# What is no file
+# Paths that are not files
 
 
 def as_a_socket(path):
@@ -345,7 +345,7 @@ JSON = st.recursive(
 
 
 def places(value, path=()):
-    """Where each value of a JSON document lies."""
+    """Yield the path of each value in a JSON document."""
     inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     return [path, *(place for key, each in inner for place in places(each, (*path, key)))]
 

@@ -50,7 +50,7 @@ def history_of(*metrics, losses=(1.0,), **changes):
     )
 
 
-# What a run says
+# Texts of a run
 
 
 def test_a_record_is_readable_as_a_mapping():
@@ -135,7 +135,7 @@ def test_figures_that_are_not_numbers_are_left_empty():
     json.dumps(figures, allow_nan=False)
 
 
-# What is kept on disk
+# Files on disk
 
 
 def test_what_is_saved_can_be_loaded(run, tmp_path):
@@ -326,7 +326,7 @@ def test_a_run_is_replaced_and_other_files_stay(run, tmp_path):
 
 
 def test_a_loaded_run_can_be_saved_where_it_came_from(run, tmp_path):
-    """Its model may still lie in the file that is replaced."""
+    """Its model may still be mapped from the file that is replaced."""
     run.save(tmp_path)
     loaded = pl.Run.load(tmp_path)
     loaded.save(tmp_path)

@@ -1,4 +1,4 @@
-"""Each check tells of a result that is wrong, and says nothing of one that is right."""
+"""Each check reports wrong results and accepts correct ones."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""What is kept of a process that hangs shows where it is, and does not end it."""
+"""The dump of a hanging process shows its position and does not end the process."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""What a run leaves behind is told, once."""
+"""Each leftover of a run is reported once."""
 
 import os
 import subprocess
@@ -15,7 +15,7 @@ for cluster in ("memory", "ray"):
 
 
 def told(program):
-    """What a process of its own says: this one has descriptors and children that come and go."""
+    """Return the report of a separate process, because the descriptors and children of this one change."""
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM + program],
         capture_output=True,

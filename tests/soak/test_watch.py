@@ -1,4 +1,4 @@
-"""A driver process that hangs or dies is told of, with evidence, and nothing of it is left."""
+"""A driver process that hangs or dies is reported with its data, and leaves nothing behind."""
 
 import os
 import signal

@@ -18,7 +18,7 @@ def reason_not_to_build():
 def build(folder):
     """The library, made in a folder."""
     library = folder / "libstandin.so"
-    # No optimisation: half the time to build, and what is tested does not depend on it.
+    # No optimisation, because it doubles the build time and the tests do not depend on it.
     options = ["-std=c++20", "-O0", "-fPIC", "-shared", f"-I{_torch() / 'include'}", f"-L{_torch() / 'lib'}"]
     command = ["g++", *options, str(SOURCE), "-o", str(library), "-ltorch_cpu", "-lc10"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -21,7 +21,7 @@ def synchronized():
 
 
 def _register():
-    # The processor's mse_loss resizes what it is given to write to, and says so.
+    # The CPU's mse_loss resizes its output tensor, and warns about it.
     warnings.filterwarnings("ignore", message="An output with one or more elements was resized")
     torch.ops.load_library(os.environ[LIBRARY])
     torch.utils.rename_privateuse1_backend(NAME)

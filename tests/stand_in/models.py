@@ -1,4 +1,4 @@
-"""A model in a module that imports its device's package: whoever unpickles the model has the device."""
+"""A model in a module that imports its device's package, so that unpickling the model registers the device."""
 
 from torch import nn
 

@@ -1,4 +1,4 @@
-"""What the tests of strategies with local steps share: the same algorithms as loops of plain PyTorch."""
+"""Helpers for tests of strategies with local steps: the same algorithms as plain PyTorch loops."""
 
 import copy
 import itertools
@@ -80,7 +80,7 @@ class PlainWorkers:
 
 
 def train_one_client(task, model, numbers_of_samples, steps, *, rate=1.0, proximal=0.0):
-    """A fresh optimizer, and so many steps on all of the client's samples. Returns the client's model."""
+    """Train a client with a fresh optimizer for some steps on all of its samples. Return its model."""
     client = copy.deepcopy(model)
     before = flat(model)
     optimizer = task.build_optimizer(client)
@@ -96,7 +96,7 @@ def train_one_client(task, model, numbers_of_samples, steps, *, rate=1.0, proxim
 
 
 def mean_difference(task, model, parts, steps, **options):
-    """What a round of federated averaging moves the model by."""
+    """Return the change of the model in a round of federated averaging."""
     total = sum(len(part) for part in parts)
     moved = torch.zeros_like(flat(model))
     for part in parts:

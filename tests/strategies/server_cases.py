@@ -1,4 +1,4 @@
-"""What the tests of the parameter-server family share: runs without mathematics, and a task that counts gradients."""
+"""Helpers for tests of parameter servers: runs without mathematics, and a task that counts gradients."""
 
 import dataclasses
 from functools import cache
@@ -25,7 +25,7 @@ VARIANTS = (
     "k-batch-async:k=2",
     "ssp:staleness=1",
 )
-"""Every variant, as it may run on three workers or more."""
+"""Every variant, with parameters for three workers or more."""
 
 
 def free(workers, times=EXPONENTIAL, **changes):
@@ -72,7 +72,7 @@ def lengths_s(spans):
 
 
 class Counter(nn.Module):
-    """A parameter for each sample, whose value tells how often that sample was used."""
+    """A parameter for each sample. Its value is the number of uses of that sample."""
 
     def __init__(self, samples):
         super().__init__()
@@ -101,15 +101,15 @@ class Level(nn.Module):
 
 
 class Ledger:
-    """A run, and which gradients it applied: read from the weights of a model that counts.
+    """Return a run and the gradients that it applied, read from the weights of a counting model.
 
-    No sample comes twice in a run, so each belongs to one gradient: that of a worker and a step.
+    No sample is used twice in a run, so each belongs to the gradient of one worker and step.
     """
 
     SAMPLES_A_GRADIENT = 2
 
     def __init__(self, spec, cluster, *, k, steps, seed=0, gradients_a_worker=150):
-        """`gradients_a_worker`: as many as any worker may come to compute."""
+        """`gradients_a_worker`: maximum number of gradients that a worker computes."""
         self.gradients_a_worker = gradients_a_worker
         self.shape = (gradients_a_worker, cluster.workers, self.SAMPLES_A_GRADIENT)
         self.batch_size = cluster.workers * self.SAMPLES_A_GRADIENT
@@ -126,7 +126,7 @@ class Ledger:
 
     @property
     def applied(self):
-        """How often each gradient was applied, by step and worker. Each counts a k-th of its update."""
+        """Return how often each gradient was applied, by step and worker. Each counts as a k-th of its update."""
         assert max(self.computed) <= self.gradients_a_worker, (
             "some samples came twice: the ledger is too short"
         )
@@ -155,7 +155,7 @@ class Wrapped:
 
 
 def keeping_receipts(ctx, receipts):
-    """A context whose net keeps what its rank asked to receive."""
+    """A context with a net that records the receives of its rank."""
 
     def recv(source, into=None, **options):
         receipt = ctx.net.recv(source, into, **options)
@@ -166,7 +166,7 @@ def keeping_receipts(ctx, receipts):
 
 
 def listening(spec):
-    """A strategy whose workers keep what they receive, and where they keep it."""
+    """A strategy in which workers record the received tensors and their memory."""
     receipts = {}
     strategy = parse(spec)
 

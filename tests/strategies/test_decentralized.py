@@ -1,4 +1,4 @@
-"""D-PSGD: four steps, the same bits everywhere, what it costs, what it says and what it refuses."""
+"""D-PSGD: four steps by hand, the same bits in every world, costs, records and refusals."""
 
 import importlib.util
 import itertools
@@ -125,7 +125,7 @@ def test_worlds_and_overlap_and_network_change_no_bit(topology, dtype):
         assert consensus(plain).tolist() == consensus(other).tolist()
 
 
-# What a step costs
+# Cost of a step
 
 
 BYTES = 8 * 37  # of the parameters of the small perceptron
@@ -158,7 +158,7 @@ def test_without_mathematics_a_step_takes_as_long():
     assert real.bytes_sent == none.bytes_sent
 
 
-# What the run says
+# Records
 
 
 def negative_loss(output, target):
@@ -210,7 +210,7 @@ def test_an_exception_on_one_peer_ends_the_run():
 
 
 class NeverRuns(Cluster):
-    """A cluster on which nothing may begin."""
+    """A cluster that must not start a run."""
 
     workers = 6
 

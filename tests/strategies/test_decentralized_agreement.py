@@ -1,4 +1,4 @@
-"""What the theory of mixing says of the peers' agreement, and what D-PSGD finds by it."""
+"""Consensus of the peers as predicted by theory, and convergence of D-PSGD."""
 
 import networkx as nx
 import numpy as np
@@ -19,7 +19,7 @@ def only_at_first(optimizer):
 
 
 def averaging(**changes):
-    """A task of pure averaging, from where the first step has thrown each peer."""
+    """A task of pure averaging, which starts from the different parameters after the first step."""
     return a_task(**({"schedule": only_at_first, "data": samples(64), "batch_size": 64} | changes))
 
 
@@ -53,7 +53,7 @@ def test_the_mean_is_kept_at_every_mixing(topology):
 @pytest.mark.parametrize(
     "topology",
     [
-        pytest.param("ring", marks=pytest.mark.slow),  # whose gap is the smallest
+        pytest.param("ring", marks=pytest.mark.slow),  # the topology with the smallest gap
         "torus",
         "hypercube",
         "star",
@@ -102,7 +102,7 @@ def least_squares(noise, **changes):
 
 @pytest.mark.slow
 def test_linear_regression_reaches_the_solution_that_all_peers_share():
-    # Without noise the least squares of every slice are the same, and nothing keeps the peers from them.
+    # Without noise all slices have the same least-squares solution, and all peers converge to it.
     task, answer = least_squares(noise=0.0)
     run = pl.train(task, "decentralized", simulated(8), steps=600)
     torch.testing.assert_close(run.parameters, answer, rtol=0, atol=1e-12)

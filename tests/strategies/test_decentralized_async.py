@@ -1,4 +1,4 @@
-"""AD-PSGD: pairwise averaging that keeps the sum, stops nobody and ends well, on any graph."""
+"""AD-PSGD: pairwise averaging preserves the sum, blocks no peer and ends correctly, on any graph."""
 
 import itertools
 
@@ -39,7 +39,7 @@ def last_consensus(run):
 
 
 class Riser(nn.Module):
-    """Three parameters, of which each update adds one half to each, whatever they are and whatever the batch."""
+    """Three parameters. Each update adds one half to each of them, for any values and any batch."""
 
     def __init__(self):
         super().__init__()
@@ -114,7 +114,7 @@ def test_peers_on_an_odd_ring_come_to_agree(seed):
 
 
 def test_two_peers_that_keep_pace_average_and_do_not_swap():
-    # Both make their offers at the same moments, so that all of them cross.
+    # Both peers make their offers at the same times, so that all offers cross.
     run = pl.train(averaging(2), SPEC, simulated(2), steps=60)
     assert last_consensus(run) < 1e-15
     # Besides farewells each sends offers alone: an offer that crosses is the answer.
@@ -192,7 +192,7 @@ def test_more_peers_than_samples_in_a_batch_are_refused(world):
         pl.train(a_task(batch_size=2), "decentralized:mode=async", WORLDS[world](3), steps=3)
 
 
-# What the run says
+# Records
 
 
 def negative_loss(output, target):

@@ -1,4 +1,4 @@
-"""A peer that dies, by a real SIGKILL, does not stop the others: they renormalise their weights and go on."""
+"""A peer that dies, by a real SIGKILL, does not stop the others: they renormalise their weights and continue."""
 
 import itertools
 import os
@@ -57,7 +57,7 @@ def test_the_others_go_on_and_the_record_names_the_rank_once(topology, overlap, 
 
 @pytest.mark.parametrize("topology", one_in(3, zip(["ring", "complete", "star"])))
 def test_those_who_are_left_still_come_to_agree(topology):
-    # Rates are nought from a step on that is well after the death; then there is nothing but averaging.
+    # The learning rate is zero from a step well after the death. From then on peers only average.
     def for_a_while(optimizer):
         return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: float(step < 30))
 
@@ -82,7 +82,7 @@ def test_the_model_is_the_mean_of_those_who_are_left():
 
 
 def test_parameters_that_fill_the_link_do_not_hold_up_those_who_are_left():
-    # Eight megabytes do not fit into what lies between two processes, so that a message to the dead is never written.
+    # Eight megabytes do not fit into the ring between two processes, so a message to a dead peer is never written.
     run = train("decentralized", {2: FATAL_STEP}, workers=3, steps=20, **LARGE)
     assert [rank for rank, _ in run.lost] == [2]
     assert run.steps == 20

@@ -113,7 +113,7 @@ def test_fragments_send_as_many_bytes_in_more_messages():
 
 
 class Scalar(torch.nn.Module):
-    """A model whose gradient is its input."""
+    """A model with a gradient equal to its input."""
 
     def __init__(self):
         super().__init__()

@@ -1,4 +1,4 @@
-"""The parameter server and federated averaging go on without workers that die, as long as enough are left."""
+"""The parameter server and federated averaging continue without workers that die, while enough are left."""
 
 import itertools
 
@@ -68,7 +68,7 @@ ENOUGH_ALONE = [
     "k-sync:k=1",
     "k-batch-sync:k=2",
 ]
-"""What one worker is enough for."""
+"""Strategies that need only one worker."""
 
 
 def lose_the_second(spec, link, placement="worker", workers=2, steps=40):
@@ -81,7 +81,7 @@ def lose_the_second(spec, link, placement="worker", workers=2, steps=40):
 
 
 def grid(*specs):
-    """In simulation all of them; in processes a third in `make test`."""
+    """All of them in simulation. `make test` tests a third in processes."""
     real = one_in(3, itertools.product(specs, ["tcp", "shared-memory"]))
     return [*real, *(pytest.param(spec, "simulated", id=f"{spec}-simulated") for spec in specs)]
 

@@ -136,7 +136,7 @@ def test_it_learns(spec):
 
 
 def test_a_task_that_learns_alone_starts_near_chance():
-    """So that what `test_it_learns` asks for is not there from the start."""
+    """The untrained model must not already meet the condition of `test_it_learns`."""
     run = pl.train(labelled(300), "fedavg:batch=0", simulated(8), steps=1)
     assert run.metric < 0.6
 
@@ -161,7 +161,7 @@ def test_statistics_of_batch_norm_are_averaged_by_samples_and_counters_are_the_f
     assert run.state["0.num_batches_tracked"] == 2
 
 
-# Partitions and other words
+# Partitions and other parameters
 
 
 def test_clients_without_data_are_refused_by_name_and_allowed_if_asked():

@@ -90,7 +90,7 @@ def test_an_update_that_two_workers_gave_up_to_each_other_is_made_after_all(monk
 
 
 def test_each_update_is_a_plain_step_with_the_mean_gradient_of_one_slice():
-    # The second worker takes for ever, so that the first makes all updates, each with its half of a batch.
+    # The second worker never completes a gradient, so the first makes all updates, each with half of a batch.
     task = a_task(batch_size=8)
     run = pl.train(task, "hogwild", simulated(2, slow={1: 1000.0}), steps=3)
     model, (inputs, targets) = task.build_model(0), samples()
@@ -131,7 +131,7 @@ def test_a_seed_sets_the_course_of_a_simulation(tmp_path):
 
 def test_the_schedule_goes_by_the_updates_of_all():
     def rates(optimizer):
-        # The rate is nought from the 20th update on.
+        # The learning rate is zero from the 20th update on.
         return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: float(step < 20))
 
     short, long = (
@@ -194,7 +194,7 @@ def test_more_workers_than_samples_in_a_batch_are_refused(world):
 
 @pytest.fixture(scope="module")
 def example():
-    """The example as a module whose functions travel to workers by value."""
+    """The example as a module with functions that are pickled by value."""
     spec = importlib.util.spec_from_file_location("sparse_logistic_regression", EXAMPLE)
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
@@ -223,7 +223,7 @@ def test_the_samples_of_the_sparse_example_are_like_those_of_rcv1(example):
 
 
 async def claim_until_refused(ctx):
-    """Updates that this rank was granted in each of some races for 50, and the number that all agree on."""
+    """Return the updates that this rank could claim in each of several races for 50 updates, and the final total."""
     gate = ctx.net.window("gate", rows=1, like=torch.zeros(1))
     granted = []
     for race in range(20):

@@ -1,4 +1,4 @@
-"""K-asynchronous SGD: the first K distinct workers, however stale; who has pushed waits for the K-th."""
+"""K-asynchronous SGD: an update uses the first K distinct workers. A worker that has pushed waits for the K-th."""
 
 import numpy as np
 import pytest

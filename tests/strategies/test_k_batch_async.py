@@ -1,4 +1,4 @@
-"""K-batch-asynchronous SGD: the next K mini-batches, whoever gives them; no worker ever waits."""
+"""K-batch-asynchronous SGD: an update uses the next K mini-batches from any workers, and no worker waits."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""K-batch-synchronous SGD: the first K mini-batches make up an update, of which a fast worker may give several."""
+"""K-batch-synchronous SGD: an update uses the first K mini-batches. A fast worker may compute several of them."""
 
 import numpy as np
 import pytest

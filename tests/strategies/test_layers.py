@@ -37,7 +37,7 @@ def test_one_worker_works_at_a_time():
 
 
 def test_without_messages_a_step_takes_as_long_as_one_worker_takes_for_the_slices_of_all():
-    """What is given for a gradient is of a worker's slice: so strategies compare."""
+    """The given time of a gradient is for a worker's slice, so that strategies can be compared."""
     ideal = {"link": pl.Link.ideal()}
     together = pl.train(gpt_task(), "all-reduce", simulated(3, **ideal), steps=3)
     run = pl.train(gpt_task(), "layers", simulated(3, **ideal), steps=3)

@@ -1,4 +1,4 @@
-"""What holds for every variant of the parameter server, whatever the order in which gradients come."""
+"""Properties of every variant of the parameter server, for any order of arrival of gradients."""
 
 import itertools
 

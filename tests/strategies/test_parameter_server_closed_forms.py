@@ -13,7 +13,7 @@ import paceline as pl
 from paceline.testing.order_statistics import expected_order_statistic, mean_staleness, seconds_per_update
 
 STANDARD_ERROR = 0.0065
-"""Of the mean seconds that a run gives: a third of what is allowed."""
+"""Standard error of the mean seconds of a run: a third of the tolerance."""
 
 CONFIGURATIONS = [
     ("sync", EXPONENTIAL, 4, None),
@@ -70,9 +70,8 @@ def simulate(variant, times, workers, k):
     """As many updates as it takes for the standard error."""
     samples = times.sample(np.random.default_rng(0), 10_000 * workers).reshape(-1, workers)
     if "batch" in variant or (k or variant) in (1, "async"):
-        variance = (
-            samples.var() / samples.mean() ** 2 / (k or 1)
-        )  # the workers' renewals, one after the other
+        # The workers' renewals, one after the other.
+        variance = samples.var() / samples.mean() ** 2 / (k or 1)
     else:
         slowest = np.sort(samples, axis=1)[:, (k or workers) - 1]
         variance = slowest.var() / slowest.mean() ** 2

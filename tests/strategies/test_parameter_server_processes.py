@@ -1,4 +1,5 @@
-"""The parameter-server family in processes: what comes out must not depend on who is first, and cancelling is real."""
+"""Parameter servers in processes: results do not depend on which worker is first, and cancelling stops
+computations."""
 
 import time
 
@@ -25,7 +26,7 @@ from paceline.links.memory.lending import LEAST_BYTES
 from paceline.trace import Kind
 
 SERVERS = (1, 2)
-# `make test` has every variant, with one server or with two.
+# `make test` tests every variant, with one or two servers.
 WITH_SERVERS = [
     (spec, servers) for spec, few in in_turn(zip(VARIANTS), SERVERS) for servers in (few, 3 - few)
 ]
@@ -57,7 +58,7 @@ def test_every_variant_learns_in_processes(spec, servers):
 def test_no_gradient_is_lost_or_applied_twice_in_processes(spec, servers):
     k = 3 if spec == "sync" else 2 if "k=2" in spec else 1
     cluster = pl.Local(workers=3, delay=pl.times.Exponential(0.003))
-    # Where updates cancel, workers compute on and on while the system lets a server wait: up to seconds of it.
+    # If updates cancel computations, workers continue to compute while the server waits for a core, for seconds.
     ledger = Ledger(with_servers(spec, servers), cluster, k=k, steps=30, seed=1, gradients_a_worker=4000)
     assert set(np.unique(ledger.applied)) <= {0, 1}
     assert ledger.applied.sum() == 30 * k
@@ -70,7 +71,7 @@ def test_no_gradient_is_lost_or_applied_twice_in_processes(spec, servers):
 
 @pytest.mark.parametrize(("spec", "servers"), one_in(4, WITH_SERVERS))
 def test_a_worker_never_sees_parameters_of_two_versions(spec, servers):
-    """They are read where they lie, and the server changes them there."""
+    """The parameters are read in place, and the server changes them there."""
     length, steps = 2**16, 40
     assert length * 8 / servers > LEAST_BYTES
     task = a_task(

@@ -1,4 +1,4 @@
-"""`pipeline` on models with something to cut: every order gives the weights of `single`, in every world."""
+"""`pipeline` on models with several layers: every order gives the weights of `single`, in every world."""
 
 import dataclasses
 
@@ -64,7 +64,7 @@ def test_a_model_with_residuals_and_tied_weights_gives_the_weights_of_single(ord
     check_weights(gpt_task(optimizer=adam, **UPDATES), order, 3)
 
 
-# Not with Adam: the gradients of its keys' biases are zero but for rounding, and Adam takes whole steps by them.
+# Not with Adam: the gradients of the keys' biases are only rounding errors, but Adam takes full steps with them.
 @pytest.mark.slow
 @pytest.mark.parametrize("order", one_of_five(ORDERS))
 def test_torchs_own_transformer_gives_the_weights_of_single(order):
@@ -139,8 +139,8 @@ def test_each_rank_follows_its_order():
 
 def test_messages_are_two_for_each_cut_and_micro_batch():
     run = trained(gpt_task(), "pipeline:order=1f1b,microbatches=4", simulated(3), steps=2)
-    # Tied weights: one ring of two ranks a step. And at the end the first rank is shown what the others hold.
-    # It asks each of them when all have said that they are ready.
+    # Tied weights: one ring of two ranks a step. At the end the first rank collects the parameters of the others.
+    # It requests them when all are ready.
     passes, tied, ready, shown = 2 * 4, 2 * 2, 1, 1
     assert run.messages_sent[1] == 2 * passes + ready + shown
     assert run.messages_sent[0] == passes + tied + 2

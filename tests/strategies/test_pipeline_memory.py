@@ -1,4 +1,4 @@
-"""The ledger of a pipeline: activations in flight as its order has them, and what recomputation makes of them."""
+"""The memory ledger of a pipeline: activations in flight for each order, and the effect of recomputation."""
 
 import dataclasses
 import itertools

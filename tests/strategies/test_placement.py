@@ -1,4 +1,4 @@
-"""Where the parameters of a parameter server live: on nodes of their own, on the first worker, on all workers."""
+"""Placement of the servers: on separate nodes, on the first worker, or on all workers."""
 
 import itertools
 
@@ -59,7 +59,7 @@ def test_with_shards_on_all_workers_no_port_is_the_bottleneck():
 
     # A server alone sends p n a step; with a shard of n/p each, p - 1 pushes and as many pulls pass each port.
     assert busiest("sync") == 4 * PARAMETERS * 8 * STEPS
-    orders = 3 * STEPS * 200  # which gradients make up an update: what the first one tells the others
+    orders = 3 * STEPS * 200  # the first server's messages to the others: the gradients of each update
     assert busiest("sync:placement=all") < 2 * 3 / 4 * PARAMETERS * 8 * STEPS + orders
 
 

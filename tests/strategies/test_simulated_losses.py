@@ -1,4 +1,4 @@
-"""What survives the death of a real process survives that of a simulated rank, in the same way."""
+"""Strategies that survive the death of a real process survive the death of a simulated rank in the same way."""
 
 import itertools
 
@@ -41,7 +41,7 @@ def train(spec, *faults, workers=3, steps=60, task=None, **changes):
     return pl.train(task or a_task(), spec, simulated(workers, faults=faults, **changes), steps=steps)
 
 
-# In the midst of a gradient: each of them takes 10 ms.
+# During a gradient, each of which takes 10 ms.
 @pytest.mark.parametrize(
     ("spec", "fault"),
     list(itertools.product(SURVIVING_SERVERS, [Kill(1, step=FATAL_STEP), Kill(1, at="75ms")])),
@@ -120,7 +120,7 @@ def test_pairwise_peers_go_on_without_the_dead(topology):
 
 
 def test_the_last_updates_count_though_the_peer_that_made_them_is_lost():
-    # The second peer has made the last updates, and waits for the slow ones to end, when it dies.
+    # The second peer dies after the last updates, while it waits for the slow peers to end.
     spec = "decentralized:mode=async,topology=complete"
     run = train(spec, Kill(1, at="230ms"), steps=20, slow={0: 8.0, 2: 8.0})
     assert [rank for rank, _ in run.lost] == [1]

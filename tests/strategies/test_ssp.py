@@ -1,4 +1,4 @@
-"""Stale synchronous parallel: nobody begins a gradient when it is more than the bound ahead of the slowest."""
+"""Stale synchronous parallel: no worker begins a gradient while it is ahead of the slowest by more than the bound."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Strategies that are not of this package: registered, or known by an entry point."""
+"""Strategies of other packages: registered, or found by an entry point."""
 
 import sys
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Synchronous parameter server: the weights of `single`, whoever comes first."""
+"""Synchronous parameter server: the weights of `single`, in any order of arrival."""
 
 import pytest
 import torch

@@ -66,7 +66,7 @@ def test_a_vocabulary_is_split_tied_or_not(tied):
         check_weights(task, workers)
 
 
-# Not with Adam: the gradients of its keys' biases are zero but for rounding, and Adam takes whole steps by them.
+# Not with Adam: the gradients of the keys' biases are only rounding errors, but Adam takes full steps with them.
 @pytest.mark.slow
 @pytest.mark.parametrize("norm_first", [False, True])
 def test_torchs_own_transformer_gives_the_weights_of_single_dropout_included(norm_first):

@@ -1,4 +1,4 @@
-"""ZeRO: what it sends, what it refuses, and that nothing of it depends on the world."""
+"""ZeRO: messages and refusals, the same in every world."""
 
 import pytest
 import torch
@@ -24,7 +24,7 @@ COUNT = sum(parameter.numel() for parameter in wide().parameters())
 
 
 def elements_sent(spec, workers):
-    """In each of two steps: what is sent to look at the model after the last does not count."""
+    """Bytes of each of two steps. Messages to inspect the model after the last step do not count."""
     few, many = (pl.train(a_task(model=wide), spec, simulated(workers), steps=steps) for steps in (1, 3))
     return (sum(many.bytes_sent) - sum(few.bytes_sent)) / 8 / 2
 
@@ -180,7 +180,7 @@ def test_each_stage_takes_the_bytes_of_the_paper(math):
 
 
 def bound_of(layers):
-    """What a rank may hold in stage 3: its part of all, two layers of parameters, and 15 % more."""
+    """Maximum memory of a rank in stage 3: its shard of everything, the parameters of two layers, and 15 % more."""
     return 1.15 * (16 * layers * WIDTH**2 // RANKS + 2 * 4 * WIDTH**2)
 
 

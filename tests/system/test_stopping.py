@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM end a run that is kept at its next step, with a last checkpoint."""
+"""Ctrl-C and SIGTERM end a run with checkpoints at its next step, after a last checkpoint."""
 
 import os
 import signal

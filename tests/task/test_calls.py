@@ -106,7 +106,7 @@ def test_a_batch_without_a_target_is_all_input():
 
 
 class Classifier(nn.Module):
-    """What models of Hugging Face look like: named arguments, and an output that is a dictionary with attributes."""
+    """A model like those of Hugging Face: named arguments, and a dictionary with attributes as output."""
 
     def __init__(self, **_options):
         super().__init__()

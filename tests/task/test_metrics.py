@@ -147,7 +147,7 @@ def test_a_run_stops_when_its_loss_is_low_enough(spec, world):
     assert run.record_at_target.metric <= 0.97 * first < run.history[0].metric
 
 
-# What may go wrong
+# Errors
 
 
 def test_outputs_that_a_metric_cannot_take_are_refused_by_name():

@@ -1,4 +1,4 @@
-"""Each check fails for a strategy of which its fact is not true. Of all others tests/conformance says that it is."""
+"""Each check fails for a strategy that violates it. Of all others tests/conformance says that it is."""
 
 import dataclasses
 import itertools
@@ -55,7 +55,7 @@ class Moody(AllReduce):
 
 @dataclass(frozen=True, kw_only=True)
 class Forgetful(AllReduce):
-    """Keeps a momentum in a variable of its own, which is gone at each checkpoint."""
+    """A strategy that stores a momentum in its own variable, which is lost at each checkpoint."""
 
     async def worker(self, ctx):
         momentum = ctx.model.gradient.clone()

@@ -1,4 +1,4 @@
-"""What the validator refuses."""
+"""Orders that the validator refuses."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ F, B, W, BW = Phase.FORWARD, Phase.INPUTS, Phase.WEIGHTS, Phase.BACKWARD
 
 
 def order(*ranks: str):
-    """Written as in the messages: "F0 B0 W0"."""
+    """Parse actions in the notation of the messages: "F0 B0 W0"."""
     return tuple(tuple(_action(word) for word in rank.split()) for rank in ranks)
 
 
@@ -87,5 +87,5 @@ def test_whole_and_parted_backwards_may_stand_side_by_side():
 
 
 def test_micro_batches_may_overtake_each_other():
-    # Messages are told apart by their micro-batch, so their order is free.
+    # Messages are identified by their micro-batch, so they may arrive in any order.
     validate(order("F0 F1 BW1 BW0", "F1 BW1 F0 BW0"), 2)

@@ -81,5 +81,5 @@ def test_the_slowest_stage_sets_the_pace():
 
     timing = time_order(pipeline_order("1f1b", 3, 30), seconds)
     assert timing.busy_s == (90.0, 270.0, 90.0)
-    # It never waits but for the first forward of the stage before it, and for that stage's last backward.
+    # It waits only for the first forward pass of the previous stage, and for the last backward pass of that stage.
     assert timing.makespan_s == pytest.approx(1 + 270 + 2)

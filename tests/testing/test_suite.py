@@ -114,7 +114,7 @@ def python(folder, *words):
 
 @pytest.fixture(scope="module")
 def outcomes(folder):
-    """What became of each of the few cases of a suite."""
+    """Return the result of each case of a suite."""
     cases = [f"test_mine.py::{suite}::{case}" for suite in ("TestMine", "TestWrong") for case in FEW]
     cases.append(f"test_mine.py::TestHere::{IN_PROCESSES}")
     # In this mode, and with -P, no other process can import the test file.

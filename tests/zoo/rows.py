@@ -95,9 +95,8 @@ def of_hugging_face(name):
             data = {"input_features": numbers(SAMPLES, 4, 12), "labels": integers(SAMPLES, 5, seed=4)}
         return a_task(hugging_face.MODELS[name], Named(**data))
 
-    return Row(
-        task, tolerance=1e-9
-    )  # most of these models compute their norms in float32, whatever the dtype
+    # Most of these models compute norms in float32, with any dtype of parameters.
+    return Row(task, tolerance=1e-9)
 
 
 def vae():

@@ -65,7 +65,7 @@ def unlock_folder(attempt: str) -> None:
     path, fd = _held.pop(attempt, (None, -1))
     if path is None:
         return
-    with contextlib.suppress(OSError):  # the folder may be gone
+    with contextlib.suppress(OSError):  # the folder may have been removed
         if _is_file(path, fd):
             path.unlink()
     os.close(fd)

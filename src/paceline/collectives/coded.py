@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING
 
 from paceline.codecs import GradientCodec, MessageCodec, codec_of
 from paceline.collectives.error_feedback import ErrorFeedback
-from paceline.collectives.interpreter import interpret
 from paceline.context import Combine, Context, Message, Net, Window
 from paceline.errors import ConfigurationError, MismatchError
-from paceline.model.sums import combine_into
 from paceline.schedules.collectives.collective import Collective
 
 if TYPE_CHECKING:
@@ -128,6 +126,8 @@ class CodedMessages(_Wrapper):
         return _landed(self, message, values, into, combine)
 
     def execute(self, collective: Collective, data: Tensor, *, combine: Combine) -> Awaitable[None]:
+        from paceline.collectives.interpreter import interpret  # imports torch
+
         # Every rank must end with the same values: those that a sender keeps are rounded like those that it sends.
         rounding = copy.copy(self)
         rounding._rounds = True
@@ -176,5 +176,7 @@ def _landed(net: Net, message: Message, values: Tensor, into: Tensor | None, com
     if values.numel() != into.numel():
         raise MismatchError(message.source, f"[{values.numel()}]", net.rank, f"[{into.numel()}]")
     if not into.is_meta:
+        from paceline.model.sums import combine_into  # imports torch
+
         combine_into(into, values.view(into.shape), combine)
     return message._replace(tensor=into)

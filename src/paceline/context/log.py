@@ -30,8 +30,8 @@ class Log(Protocol):
 
         `step` counts the updates of all ranks so far, as seen by this rank. `samples` is the number of samples in this
         update. The run's history is the records of all ranks in order of time. The first worker evaluates about as
-        often as requested. If workers call `show`, an evaluation also records `consensus` (see `observe`). `force`
-        requests an evaluation.
+        often as requested. If workers publish their parameters (`observe`), an evaluation also records `consensus`;
+        with `force`, a record without an evaluation has it too.
         """
         ...
 
@@ -40,19 +40,24 @@ class Log(Protocol):
         them."""
         ...
 
-    def show(self, parameters: Tensor | None = None) -> None:
-        """Publish this worker's current parameters, or the tensor given instead.
+    def observe(
+        self,
+        step: int | None = None,
+        *,
+        force: bool = False,
+        own_metric: bool = False,
+        parameters: Tensor | None = None,
+    ) -> Awaitable[None]:
+        """Publish this worker's parameters, and evaluate the mean of all workers' parameters if an evaluation is due.
 
         If workers publish parameters, the run's model is their mean. This is a measurement and costs no run time.
-        """
-        ...
+        Every synchronous worker calls this after each of its steps, and waits for the others in the steps that are
+        evaluated: those that are due, or all with `force`. The record of such a step has `consensus`: the root mean
+        square distance of the workers from their mean. With `own_metric` each worker's own parameters are evaluated
+        after the last step, for `run.peer_metrics`.
 
-    def observe(self, step: int, *, force: bool = False, own_metric: bool = False) -> Awaitable[None]:
-        """Evaluate the mean of all workers' parameters after a step, if an evaluation is due or `force` is true.
-
-        Every worker calls it after each of its steps, and waits for the others in the steps that are evaluated. The
-        record of such a step has `consensus`: the root mean square distance of the workers from their mean.
-        With `own_metric` each worker's own parameters are evaluated after the last step, for `run.peer_metrics`.
+        Workers that update independently call this without a step: it publishes `parameters` and does not wait. At
+        the end they call it with the last step.
         """
         ...
 

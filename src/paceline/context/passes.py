@@ -1,5 +1,4 @@
-"""A point between two computations of a batch, at which a rank exchanges the units that it shares with other ranks.
-A point between two computations of a batch, at which a rank exchanges the units that it shares with other ranks."""
+"""A point between two computations of a batch, at which a rank exchanges the units that it shares with other ranks."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ class Source(Protocol):
     def content(self, batch: Batch, number: int) -> Any:
         """Return a worker's slice of a global batch. `number` seeds random choices, such as augmentation.
 
-        So the batch is the same in whichever process and at whatever time it is fetched.
+        So the batch does not depend on the process or the time of the fetch.
         """
         ...
 

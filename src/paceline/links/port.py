@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import torch
@@ -39,6 +39,19 @@ class Ways(Protocol):
 
     def out(self, to: int) -> SendQueue: ...
     def into(self, source: int) -> WayIn: ...
+
+
+class MixedWays:
+    """Ways that use `near` within a host and `far` between hosts. `hosts` has the host of each rank."""
+
+    def __init__(self, near: Ways, far: Ways, hosts: Sequence[int], rank: int) -> None:
+        self._kinds = [near if host == hosts[rank] else far for host in hosts]
+
+    def out(self, to: int) -> SendQueue:
+        return self._kinds[to].out(to)
+
+    def into(self, source: int) -> WayIn:
+        return self._kinds[source].into(source)
 
 
 class Port:

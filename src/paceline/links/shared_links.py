@@ -29,7 +29,8 @@ def shared_links(fabric: Fabric, hosts: Sequence[int], memory: SharedMemory) -> 
 
 
 class _SharedResource(Resource):
-    """A resource whose state is one word: when it is free, in nanoseconds of the clock that the processes share."""
+    """A resource with one word of state: the time at which it is free, in nanoseconds of the processes' shared
+    clock."""
 
     __slots__ = ("_memory", "_place", "_words")
 

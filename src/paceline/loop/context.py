@@ -281,6 +281,6 @@ class LoopLog(Logbook):
         """If workers have their own parameters, the run's model is their mean: publish them."""
         context = self._rank
         if self._endings.observes and not context.own_pace and not context.is_server:
-            self.show()
-            await self.observer.meet()
-            await self.observer.part()
+            self.evaluations.publish()
+            await self.evaluations.observer.meet()
+            await self.evaluations.observer.part()

@@ -37,7 +37,10 @@ class Baton(Generic[T]):
         self._thread = threading.Thread(target=context.run, args=(self._run,), name=name, daemon=True)
 
     def resume(self) -> T | None:
-        """Run the computation until it parks or ends. Return the value it parked with; None if it has ended."""
+        """Run the computation until it parks or ends.
+
+        Return the value that the computation passed when it parked. None if it has ended.
+        """
         self._continue()
         if self._error is not None:
             error, self._error = self._error, None

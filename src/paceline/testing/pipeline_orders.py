@@ -42,8 +42,9 @@ class OrderError(PacelineError):
 def validate(order: Order, microbatches: int, chunks: int = 1) -> None:
     """Raise `OrderError` unless every rank takes every micro-batch forward and backward through each of its chunks.
 
-    A forward must be before its backward, and the gradient of the inputs before the gradient of the weights. Every
-    stage sends and receives each message once, so sends and receives match. Running the order detects deadlocks.
+    A forward pass must precede its backward pass, and the gradient of the inputs must precede that of the weights.
+    Every stage sends and receives each message once, so sends and receives match. Running the order detects
+    deadlocks.
     """
     for rank, actions in enumerate(order):
         for action in actions:

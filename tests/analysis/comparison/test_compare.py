@@ -79,7 +79,7 @@ def test_a_simulation_without_mathematics_has_no_target():
 
 
 def test_four_simulated_workers_are_four_times_as_quick_as_one():
-    """The gradient of the whole batch takes one worker as long as its four slices, one after another."""
+    """One worker takes as long for the gradient of the whole batch as for its four slices in sequence."""
     found = pl.compare(a_task(), "all-reduce", simulated(4, link=pl.Link.ideal()), steps=10)
     assert [row.speed_up for row in found.table] == pytest.approx([1.0, 4.0])
     timed_here = pl.Simulated(workers=2, link=pl.Link.ideal())
@@ -149,7 +149,7 @@ def test_real_workers_are_compared_with_each_other_and_with_ddp():
     assert all(row.speed_up for row in found.table)
 
 
-# One measurement, and results that are saved as they come
+# One measurement, and results that are saved when they are ready
 
 
 @pytest.mark.parametrize("strategies", ["sync,all-reduce", "all-reduce,pipeline:stages=2"])

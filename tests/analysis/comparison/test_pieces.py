@@ -1,4 +1,4 @@
-"""What comparisons say of strategies that hold the model in pieces."""
+"""Sentences of comparisons about strategies that split the model."""
 
 import dataclasses
 

@@ -9,7 +9,7 @@ METRICS = (0.5, 0.98)
 
 
 def found(**seconds_to_target):
-    """A comparison of these strategies: None is one that does not get there."""
+    """Return a comparison of these strategies. None stands for a strategy that does not reach the target."""
     names = {name.replace("_", "-"): seconds for name, seconds in seconds_to_target.items()}
     entries = [
         entry(with_figures(run_of(name), metrics=METRICS if s else (0.1,), target=0.97, step_s=(s or 2) / 2))

@@ -49,7 +49,7 @@ def test_runs_on_other_numbers_of_workers_are_kept_apart(runs, tmp_path):
         runs[name].save(tmp_path / name)
     loaded = load_entries(tmp_path / name for name in ("sync", "wide", "single", "alone"))
     assert [each.name for each in loaded] == ["sync, 4 workers", "sync, 6 workers", "single"]
-    assert len(loaded[2].runs) == 2  # one worker, whatever the cluster's size
+    assert len(loaded[2].runs) == 2  # one worker, on a cluster of any size
 
 
 def test_runs_on_other_clusters_of_the_same_size_say_which(runs, tmp_path):
@@ -144,14 +144,15 @@ def test_a_comparison_is_replaced_and_other_files_stay(runs, tmp_path):
 def test_a_run_of_a_comparison_whose_save_was_cut_short_is_found(runs, tmp_path):
     save_entries([entry(runs["sync"])], tmp_path)
     save_entries([entry(runs["single"], name="sync")], tmp_path / "newer")
-    os.rename(tmp_path / "newer", tmp_path / ".saved")  # all is written, nothing is in its place yet
+    # All files are written, but none has its final name yet.
+    os.rename(tmp_path / "newer", tmp_path / ".saved")
     assert summary_of(load_entries([tmp_path])) == [("single", 1, None)]
     save_entries([entry(runs["sync"])], tmp_path)
     assert summary_of(load_entries([tmp_path])) == [("sync", 1, None)]
     assert not list(tmp_path.rglob(".sav*"))
 
 
-# A list that was made to do harm
+# A malicious list
 
 
 def list_with(folder, *runs):

@@ -54,7 +54,7 @@ def test_idle_time_is_that_of_the_workers_and_not_of_the_servers():
 
 
 def test_the_rank_with_the_slow_links_is_found():
-    """Everybody sends to everybody at 1 s; messages to and from rank 2 take 3 s, others 1 s."""
+    """Every rank sends to every other rank at 1 s; messages to and from rank 2 take 3 s, others 1 s."""
     spans = [[compute(0, 1)] for _ in range(4)]
     for message, (source, to) in enumerate(itertools.permutations(range(4), 2)):
         travel_s = 3 if 2 in (source, to) else 1

@@ -24,7 +24,7 @@ STRATEGIES = [
 
 
 def check_replays(strategy, link, tolerance_s=1e-9):
-    """Every computation begins when it did."""
+    """Every computation begins at its recorded time."""
     task = make_task("batch-not-divisible", "momentum")
     run = pl.train(task, strategy, simulated(4, math="none", slow={3: 4.0}, link=link), steps=24)
     graph = build_graph(read_activities(run.trace.spans))
@@ -89,7 +89,7 @@ def test_the_causes_in_a_small_run_are_those_found_by_hand():
     assert found == {
         *((first_1, only_2), (only_2, middle_1), (only_2, last_0), (only_2, last_1)),  # messages 11 and 12
         *((first_1, middle_1), (first_1, last_1), (middle_1, last_1)),  # the program of rank 1
-        *((first_0, last_0), (first_0, last_1)),  # rank 0 comes to the barrier
+        *((first_0, last_0), (first_0, last_1)),  # rank 0 arrives at the barrier
         *((first_1, last_0), (middle_1, last_0)),  # rank 1 comes last
     }
 

@@ -1,4 +1,4 @@
-"""What is said of runs whose ranks hold parts of the model."""
+"""Sentences about runs in which ranks hold parts of the model."""
 
 import pytest
 from segmented_models import gpt_task

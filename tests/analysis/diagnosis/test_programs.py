@@ -8,7 +8,7 @@ from paceline.trace import Kind
 
 
 def begins(graph, factor):
-    """When each node begins if rank 0 takes `factor` times as long to compute."""
+    """Return the start of each node if rank 0 takes `factor` times as long to compute."""
     work_s = list(graph.work_s)
     for rank, node in graph.computations:
         work_s[node] *= factor if rank == 0 else 1.0
@@ -16,7 +16,10 @@ def begins(graph, factor):
 
 
 def test_what_begins_during_a_computation_follows_how_far_it_has_come():
-    """A bucket is sent when a quarter is done: in half the time, of a computation that takes half as long."""
+    """A bucket is sent after a quarter of a computation.
+
+    If the computation takes half as long, it is sent in half the time.
+    """
     sender = [compute(0, 8), send(2, 3, 1, message=0)]
     graph = build_graph(read_activities(ranks(sender, [compute(0, 20), receive(20, 20, 0, message=0)])))
     assert 1.0 not in begins(graph, 1.0)
@@ -37,7 +40,7 @@ BOTH = [*received(0, 1, 1, 0, message=0), *received(1, 5, 5, 1, message=1), upda
 
 
 def graph_of(server, *after):
-    """Two workers push at 1 s and at 5 s; the server does what is given. Worker 0 then does what is given, too."""
+    """Two workers push at 1 s and at 5 s. The given activities of the server follow, then those of worker 0."""
     workers = [[compute(0, at_s), send(at_s, at_s, 2, message=n)] for n, at_s in enumerate((1.0, 5.0))]
     workers[0] += after
     return build_graph(read_activities(ranks(*workers, server)))
@@ -55,7 +58,10 @@ def test_an_update_takes_as_many_gradients_as_it_took():
 
 
 def test_only_the_first_message_after_a_computation_is_a_gradient():
-    """Buffers follow the gradient, and a farewell follows no computation. They are of the gradient's size here."""
+    """Buffers follow the gradient, and a farewell follows no computation.
+
+    In this test they have the gradient's size.
+    """
     buffers, farewell = send(1, 1, 2, message=3), send(6, 6, 2, message=4)
     server = [*BOTH[:2], receive(1, 1, 0, message=3), *BOTH[2:], receive(6, 6, 0, message=4), update(6, 7)]
     assert [rounds.until for rounds in graph_of(server, buffers, farewell).rounds] == [[2]]

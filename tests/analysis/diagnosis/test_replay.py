@@ -33,7 +33,7 @@ def test_a_resource_serves_one_after_another_the_first_to_ask_first():
 
 
 def test_a_server_updates_when_enough_gradients_are_there_whoever_sent_them():
-    """Two gradients an update; the first to come are answered first, though the trace had another order."""
+    """Two gradients per update. The first to arrive are answered first, although the trace has another order."""
     graph, rounds = Graph(), Rounds()
     answers = []
     for come_s in (9.0, 1.0, 2.0, 8.0):
@@ -61,7 +61,7 @@ def test_what_waits_for_itself_never_begins():
 
 
 def test_computations_a_second_are_counted_until_the_first_rank_ends():
-    """Rank 0 computes one a second, ten of them; rank 1 two a second, also ten: only the first 4.5 s count."""
+    """Both ranks make ten computations: rank 0 one per second, rank 1 two per second. Only the first 4.5 s count."""
     graph = Graph()
     for rank, seconds in enumerate((1.0, 0.5)):
         before = ROOT

@@ -1,4 +1,4 @@
-"""The truth is known here: the same simulation without the slow rank."""
+"""The expected result is known: the same simulation without the slow rank."""
 
 import pytest
 from tasks import a_task, simulated
@@ -24,7 +24,8 @@ AT_THEIR_OWN_PACE = ["async", "k-async:k=2", "k-batch-async:k=2", "hogwild"]
 
 
 def foretold_and_true(strategy, *, steps, **cluster):
-    """Seconds a step without the slowness of rank 3: by a replay of a run with it, and by a run without it."""
+    """Return the seconds per step without the slowness of rank 3, from a replay of a slow run and from a run
+    without it."""
     common = {"math": "none", "link": LINK} | cluster
     slow = pl.train(a_task(), strategy, simulated(4, slow={3: 4.0}, **common), steps=steps)
     true = pl.train(a_task(), strategy, simulated(4, **common), steps=steps)
@@ -40,7 +41,7 @@ def test_a_step_of_a_synchronous_strategy_is_foretold_within_a_hundredth(strateg
 
 @pytest.mark.parametrize("strategy", SYNCHRONOUS)
 def test_random_times_are_foretold_as_well(strategy):
-    """The rank's own draws are scaled, so that the step is still that of the slowest of four."""
+    """The draws of the rank are scaled, so the step still takes the time of the slowest of four."""
     foretold_s, true_s = foretold_and_true(strategy, steps=200, compute=pl.times.Exponential(mean=0.01))
     assert foretold_s == pytest.approx(true_s, rel=0.01)
 
@@ -55,7 +56,7 @@ def test_workers_at_their_own_pace_are_foretold_by_their_rates(strategy, compute
 
 
 def test_a_bound_on_staleness_is_foretold():
-    """The others wait for the slow rank, which the server tells them by holding its answer back."""
+    """The others wait for the slow rank, because the server delays its answers."""
     foretold_s, true_s = foretold_and_true("ssp:staleness=2", steps=400)
     assert foretold_s == pytest.approx(true_s, rel=0.02)
 
@@ -73,7 +74,7 @@ def test_without_a_change_a_replay_takes_as_long_as_the_run():
 
 
 def test_evaluation_is_not_part_of_a_step():
-    """Rank 0 evaluates for a second in every other step; without the slow rank a step takes 1 s all the same."""
+    """Rank 0 evaluates for a second in every second step. Without the slow rank a step still takes 1 s."""
     steps = 10
     evaluating, slow, start_s = [], [], 0.0
     for step in range(steps):

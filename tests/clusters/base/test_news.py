@@ -1,4 +1,4 @@
-"""What a rank tells its driver, bit by bit."""
+"""Incremental news of a rank to its driver."""
 
 from paceline.clusters.base.news import Teller, enter_news, read_news, write_news
 from paceline.clusters.base.outcome import Outcome
@@ -16,7 +16,7 @@ def test_each_entry_is_told_once():
 
 
 def test_what_was_written_before_the_first_news_is_told_too():
-    """By a rank that goes on from a checkpoint."""
+    """From a rank that resumes from a checkpoint."""
     outcome, told = Outcome(rank=1, updates=[{"step": 1}]), Outcome(rank=1)
     teller = Teller(outcome)
     outcome.updates.append({"step": 3})

@@ -1,4 +1,4 @@
-"""What a run is, put together from what its ranks brought back."""
+"""A run is assembled from the outcomes of its ranks."""
 
 import logging
 import math

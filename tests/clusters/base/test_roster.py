@@ -1,4 +1,4 @@
-"""What a driver makes of how its ranks ended."""
+"""The driver's view of how its ranks ended."""
 
 from __future__ import annotations
 

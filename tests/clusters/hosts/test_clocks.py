@@ -1,4 +1,4 @@
-"""The clocks of several hosts are made one, as far as requests and answers can."""
+"""The clocks of several hosts are synchronized, as precisely as requests and answers allow."""
 
 from __future__ import annotations
 

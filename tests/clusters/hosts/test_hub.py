@@ -1,4 +1,4 @@
-"""The hub and its ranks' clients, over real sockets: what is said, by whom, and what is refused."""
+"""The hub and its ranks' clients over real sockets: messages, their order, and refusals."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from paceline.trace import Recorder
 
 TOKEN, RUN = b"t" * 16, b"r" * 16
 CLOSING_S = 30.0
-"""How long a test waits for something that must end by itself."""
+"""Timeout for an operation that must end without intervention."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Pretended:
 
 
 class Ends:
-    """A hub in a thread, and what two ranks need to reach it."""
+    """A hub in a thread, and the data with which two ranks connect to it."""
 
     def __init__(
         self,
@@ -192,7 +192,7 @@ def test_a_launchers_word_of_a_death_ends_the_run_with_rank_and_host(ends: Ends)
 def test_a_lost_rank_is_named_with_what_it_said_that_it_holds_to_the_other_ranks_too(ends: Ends):
     begin(ends)
     ends.clients[1].tell("holds", {"words": "stage 1 of 2: layers 4 … 7"})
-    ends.clients[1].ask("count", {"first": 0})  # until the hub has heard it
+    ends.clients[1].ask("count", {"first": 0})  # until the hub has received it
     ends.dead.append((1, "killed by SIGKILL"))
     error = ends.how_it_ended()
     assert str(error).startswith("rank 1 (stage 1 of 2: layers 4 … 7) is lost (on host")
@@ -207,7 +207,7 @@ def test_what_a_lost_rank_has_told_is_in_its_outcome():
         begin(made)
         update = {"step": 1, "seconds": 0.5, "loss": math.nan, "samples": 4, "metric": None, "extra": {}}
         HubDriver(1, 2, made.boards[1], made.clients[1]).tell_news({"updates": [update]})
-        made.clients[1].ask("count", {"first": 0})  # until the hub has heard it
+        made.clients[1].ask("count", {"first": 0})  # until the hub has received it
         made.dead.append((1, "killed by SIGKILL"))
         made.finish(0)
         outcomes = made.how_it_ended()
@@ -389,7 +389,7 @@ def test_a_rank_that_is_slow_to_hear_gets_the_outcomes_of_all_whole():
     try:
         begin(made)
         made.clients[1].takers["arrive"] = lambda letter: awake.wait(PATIENCE_S) and None
-        made.clients[0].tell("arrive", {"visit": 1, "board": "b"})  # from now on rank 1 hears nothing
+        made.clients[0].tell("arrive", {"visit": 1, "board": "b"})  # from now on rank 1 receives nothing
         for rank in range(2):
             made.finish(rank, result=torch.full((2_000_000,), rank, dtype=torch.float64))
         assert isinstance(made.how_it_ended(), list)

@@ -19,7 +19,7 @@ from paceline.links.tcp.streams import open_stream
 TERMS: dict[str, Any] = {"run_id": b"r" * 16, "token": b"t" * 16}
 BLOB = bytes(range(256)) * 2**16  # 16 MiB
 CLOSING_S = 30.0
-"""How long a test waits for something that must end by itself."""
+"""Timeout for an operation that must end without intervention."""
 
 
 class Ends:
@@ -148,7 +148,7 @@ def test_a_hub_that_closes_gives_up_what_a_rank_does_not_read(ends: Ends):
 
 @pytest.mark.parametrize("linger_s", [0.0, 5.0])
 def test_a_hub_that_closes_while_ranks_leave_always_ends(linger_s: float):
-    """A socket library that lingers for peers that are gone would hang here in one of about thirty rounds."""
+    """A socket library that lingers for disconnected peers would hang here in one of about thirty rounds."""
     for _ in range(40):
         ends = Ends(encrypt=False, ranks=4)
         connections = [ends.connect(rank) for rank in range(4)]

@@ -1,4 +1,4 @@
-"""What the hub answers to what ranks of several hosts ask."""
+"""Requests of ranks on several hosts, and the hub's answers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Pretended:
 
 @dataclass
 class Desk:
-    """The requests of four ranks on two hosts, and what was said to whom."""
+    """The requests of four ranks on two hosts, and the messages to each rank."""
 
     board: StatusBoard
     told: list[tuple[int, str, dict[str, Any]]] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""Rows that ranks show each other through a real hub."""
+"""Rows that ranks publish through a real hub."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who takes part in a run, and where."""
+"""The members of a run and their locations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Letters, in whatever pieces they arrive."""
+"""Messages that arrive in pieces of any size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A script that a launcher starts in every process, its task, and what its processes write down."""
+"""A script that a launcher starts in every process, its task, and the results that its processes write."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ if __name__ == "__main__":
 
 
 def write_scripts(folder: Path) -> Path:
-    """`train.py FOLDER STRATEGY…` trains with each strategy, and every rank writes to the folder how it went."""
+    """`train.py FOLDER STRATEGY…` trains with each strategy, and every rank writes its results to the folder."""
     (folder / "the_task.py").write_text(TASK)
     (folder / "train.py").write_text(SCRIPT)
     return folder

@@ -1,4 +1,4 @@
-"""Launched processes write one checkpoint together, and go on from the same."""
+"""Launched processes write one checkpoint together, and resume from the same one."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if __name__ == "__main__":
 
 @contextlib.contextmanager
 def launched(scripts, *words):
-    """Two processes, that are gone afterwards."""
+    """Two processes, which are ended afterwards."""
     environment = {
         **os.environ,
         "OMP_NUM_THREADS": "1",
@@ -62,7 +62,7 @@ def launched(scripts, *words):
 
 
 def ends(processes):
-    """What each process prints and what it complains of, when all have ended."""
+    """Return the stdout and stderr of each process, when all have ended."""
     return [process.communicate(timeout=4 * PATIENCE_S) for process in processes]
 
 

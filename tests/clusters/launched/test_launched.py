@@ -1,4 +1,4 @@
-"""Processes that torchrun, or any launcher that sets its words, has started train together."""
+"""Processes started by torchrun, or by another launcher that sets the same variables, train together."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def launched(folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def ends(folder: Path) -> dict[str, list[int]]:
-    """How the three processes of each of two runs ended, in both of which one of them dies."""
+    """Return how the three processes ended, in two runs in which one process dies."""
     runs = [(str(free_port()), dies, strategy, strategy) for strategy, dies in DYING.items()]
     return dict(zip(DYING, _launch(folder, runs), strict=True))
 
@@ -244,7 +244,7 @@ def test_too_few_processes_for_a_strategy_are_refused(monkeypatch: pytest.Monkey
 
 
 def test_a_process_that_never_appears_is_named_after_the_deadline(tmp_path: Path):
-    """In a process of its own: the store where processes meet stays open until its process ends."""
+    """In a separate process, because the store of the rendezvous stays open until its process ends."""
     script = tmp_path / "script.py"
     script.write_text(
         "import paceline as pl\n\nasync def program(ctx): ...\n\n"

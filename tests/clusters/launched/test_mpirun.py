@@ -20,7 +20,7 @@ import paceline as pl
 
 
 def why_not() -> str:
-    """Why mpirun cannot be tried here, or nothing."""
+    """Return the reason why mpirun cannot be tested here. Empty if it can."""
     if shutil.which("mpirun") is None:
         return "there is no mpirun: install Debian's openmpi-bin"
     version = subprocess.run(["mpirun", "--version"], capture_output=True, text=True, check=False).stdout
@@ -34,7 +34,7 @@ pytestmark = [
 
 STRATEGIES = ("all-reduce:algorithm=ring", "sync")
 AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-KEPT = ("PYTHONPATH", "OMP_NUM_THREADS")  # what ranks of other hosts are to have of this environment
+KEPT = ("PYTHONPATH", "OMP_NUM_THREADS")  # variables of this environment for ranks on other hosts
 
 
 def mpirun(*words: str, before: Sequence[str] = (), **env: str) -> subprocess.CompletedProcess[str]:
@@ -105,7 +105,7 @@ def hosts() -> Iterator[Hosts]:
 
 
 def launch_agent(hosts: Sequence[Host], folder: Path) -> Path:
-    """What mpirun calls in place of ssh: with a host's address and a command."""
+    """Program that mpirun calls instead of ssh, with a host's address and a command."""
     cases = "\n".join(f'{host.address}) shift; exec {" ".join(host.enter)} sh -c "$*" ;;' for host in hosts)
     agent = folder / "agent"
     agent.write_text(f'#!/bin/sh\ncase "$1" in\n{cases}\nesac\necho "no host $1" >&2\nexit 1\n')

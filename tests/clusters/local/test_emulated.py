@@ -1,4 +1,4 @@
-"""Local workers whose links are slow on purpose."""
+"""Local workers with emulated slow links."""
 
 import pytest
 import torch
@@ -23,7 +23,7 @@ def run_on(workers, program, link=QUICK, **changes):
     return pl.run_program(program, pl.Local(workers=workers, link=link, **changes)).results
 
 
-# What comes out
+# Results
 
 
 @pytest.mark.parametrize("spec", one_in(5, zip(PASSING_MESSAGES)))
@@ -47,7 +47,7 @@ def test_all_reduce_passes_messages_of_its_own_accord():
     assert min(run.messages_sent) > 0
 
 
-# How long it takes
+# Times
 
 
 def timed(collective):
@@ -100,7 +100,7 @@ def test_the_trace_shows_the_ports():
     ended_s = max(float(span["end_s"]) for span in trace.spans[0].of(Kind.RECEIVE))
     assert ended_s >= began_s + 0.005 + 2 * 0.008 - 1e-6, "the port in carries one at a time"
     sent = trace.spans[1].of(Kind.SEND)[0]
-    # On a busy machine rank 0 may come late, and not have to wait.
+    # On a busy machine rank 0 may arrive late, and need not wait.
     waits = [span for span in trace.spans[0].of(Kind.WAIT) if span["peer"] == 1]
     assert all(wait["end_s"] >= sent["start_s"] + 0.005 - 1e-6 for wait in waits)
     assert [spans.host for spans in trace.spans] == [0, 1, 2]
@@ -127,7 +127,8 @@ def test_a_message_under_way_may_take_longer_than_the_deadline(tmp_path):
             sent.touch()
             await handle
             return None
-        while not sent.exists():  # nobody waits for a rank that has not begun: that would be another deadline
+        # No rank waits for a rank that has not begun, because that wait has another deadline.
+        while not sent.exists():
             await ctx.sleep(0.001)
         return (await ctx.net.recv(ANY)).source
 

@@ -1,4 +1,4 @@
-"""A cluster in a box: local workers that take the time of machines which are not there."""
+"""A cluster in a box: local workers that take the time of emulated machines."""
 
 import logging
 import os
@@ -36,7 +36,7 @@ def lengths_s(run, rank, kind=Kind.COMPUTE):
     return spans["end_s"] - spans["start_s"]
 
 
-# What it takes
+# Times
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,10 @@ def test_no_gradient_is_shorter_than_the_simulators_and_the_weights_are_its_own(
 
 
 def test_what_no_gradient_takes_is_not_waited_for():
-    """Draws of hours, on a rank whose gradients are all cancelled: it is not slept out, or this would not end."""
+    """A rank draws hours for its gradients, which are all cancelled.
+
+    Cancelling ends the sleep; otherwise the test would hang.
+    """
     cluster = pl.Local(
         workers=3, compute=pl.times.Constant("5ms"), link=LINK, slow={2: 200 * PATIENCE_S * 10}
     )
@@ -88,7 +91,7 @@ def test_more_workers_than_cores_take_no_less_than_the_simulation_says():
     assert box.seconds >= predicted.seconds - ROUNDING_S
 
 
-# Looking at the model takes no time
+# Evaluation takes no time
 
 
 def is_stopped(outputs, targets):
@@ -118,7 +121,7 @@ def test_nobody_waits_for_ever_for_a_clock_that_does_not_go_on():
         pl.train(task, "all-reduce", cluster, steps=3, evaluate_every=1)
 
 
-# What is said of it
+# Reports
 
 
 def test_a_run_says_what_was_emulated_and_which_gradients_did_not_fit(caplog):

@@ -1,4 +1,4 @@
-"""A fork server's life: it ends with its driver, whatever the driver forks, and one that is out of step is replaced."""
+"""The fork server ends with its driver, even if the driver has forked. A server that is out of sync is replaced."""
 
 import os
 import signal
@@ -37,7 +37,7 @@ def forked_sockets():
         signal.pause()
         os._exit(0)
     try:
-        os.read(reading, 1)  # it has returned from its fork
+        os.read(reading, 1)  # the child has returned from its fork
         return sockets(pid)
     finally:
         os.kill(pid, signal.SIGKILL)
@@ -46,7 +46,7 @@ def forked_sockets():
         os.close(writing)
 
 
-# What a user forks
+# Processes that the user forks
 
 
 def test_a_child_that_a_user_forks_holds_no_channel_to_the_server_or_to_a_rank():
@@ -81,7 +81,7 @@ def end_server():
 
 @pytest.fixture
 def short_patience(monkeypatch):
-    """With a server that has started: for that there is patience enough."""
+    """With a server that has already started, so that a short timeout is enough."""
     train()
     monkeypatch.setattr(forkserver, "ANSWER_S", 0.5)
 
@@ -106,7 +106,7 @@ def test_a_server_that_does_not_answer_ends_the_run_with_an_error(short_patience
 
 
 def test_an_interrupt_while_a_server_starts_does_not_wait_for_it():
-    """The server is stopped: whoever waited for it would wait for ever."""
+    """The server is stopped, so waiting for it would never end."""
     end_server()
 
     def stop_and_interrupt():

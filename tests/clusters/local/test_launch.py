@@ -1,4 +1,4 @@
-"""Ranks that end in odd ways: no wait is for ever, and nothing is left open."""
+"""Ranks that end in unusual ways: no wait is unlimited, and no descriptor stays open."""
 
 import contextlib
 import itertools
@@ -28,7 +28,7 @@ def stop():
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
-# Ranks that neither speak nor end
+# Ranks that neither send nor end
 
 
 @pytest.mark.parametrize("link", LINKS)
@@ -97,7 +97,7 @@ def test_a_worker_that_asks_much_and_reads_no_answer_is_lost(monkeypatch):
         pl.run_program(program, pl.Local(workers=2))
 
 
-# What a failed run holds
+# Memory held by a failed run
 
 
 @pytest.mark.parametrize("link", ["shared-memory", pytest.param("tcp", marks=pytest.mark.slow)])
@@ -131,7 +131,7 @@ def test_a_run_that_is_done_is_returned_without_its_straggler(spec):
 
 
 def task_of_which_one_rank_stops(mark):
-    """Whoever is the first to come to its second batch stops."""
+    """The first rank that reaches its second batch is stopped."""
     batches = itertools.count(1)
 
     def loss(outputs, targets):

@@ -1,9 +1,8 @@
-"""The ledger against what the processes of a run take.
+"""The ledger, compared with the memory of the processes of a run.
 
-A layer looks at its process's memory whenever it is computed: between a forward pass and its backward pass, when the
-most is held. What Python, torch and the links take besides is that of a run of a small model. A process has also
-mapped the model as it came with the task, as far as it has looked at it, which the ledger leaves out: see
-docs/memory.md.
+A layer measures the memory of its process whenever it is computed. The peak is between forward and backward pass.
+The memory of Python, torch and the links is measured with a small model and subtracted. A process has also mapped
+the model as it came with the task, as far as it has looked at it, which the ledger leaves out: see docs/memory.md.
 """
 
 import os
@@ -22,7 +21,7 @@ WIDTH, SAMPLES = 140_000, 64  # tensors of 36 MB: memory that goes back to the s
 
 
 class Look(nn.Module):
-    """Hands on what it is given, and writes down how much memory its process has."""
+    """A layer that returns its input, and records the memory of its process."""
 
     def __init__(self, folder):
         super().__init__()
@@ -37,7 +36,7 @@ class Look(nn.Module):
 
 
 class LookBack(nn.Module):
-    """Hands on what it is given, and writes down how much memory its process had at its peak until now."""
+    """A layer that returns its input, and records the peak memory of its process."""
 
     def __init__(self, folder):
         super().__init__()
@@ -70,7 +69,7 @@ def task_of(folder, width, stages):
 
 
 def peaks(folder, width, spec, stages):
-    """Of each rank: what the ledger says, and what was seen."""
+    """Return the ledger's figure and the measured memory of each rank."""
     folder.mkdir()
     run = pl.train(task_of(str(folder), width, stages), spec, pl.Local(workers=2, threads=1), steps=3)
     seen = sorted(folder.iterdir())
@@ -120,6 +119,6 @@ def test_a_rank_of_zero_begins_with_its_shards_and_not_with_the_whole_model(tmp_
     large, small = peaks_at_the_start(tmp_path / "large", 1024), peaks_at_the_start(tmp_path / "small", 16)
     assert len(large) == len(small) == RANKS
     model_bytes = 4 * LAYERS * 1024**2
-    # Of each: what it read of the model as it came, its parameters and where others see them, its gradient, segments.
-    # With the whole model and its gradient it was three times the model.
+    # For each rank: the pages read from the initial model, its parameters and their window, its gradient, and
+    # segments. With the whole model and its gradient it was three times the model.
     assert max(large) - min(small) < 1.9 * model_bytes, (large, small)

@@ -1,4 +1,4 @@
-"""What the fork server imports for its workers."""
+"""Modules that the fork server imports for its workers."""
 
 import os
 import sys
@@ -40,7 +40,7 @@ def write(tmp_path, monkeypatch):
 
 @pytest.fixture
 def heavy(tmp_path, write):
-    """A module that notes who imports it, and the function that tells."""
+    """A module that records the processes that import it, and a function that returns them."""
     notes = tmp_path / "imports"
     source = f"import os\nopen({str(notes)!r}, 'a').write(f'{{os.getpid()}}\\n')\nVALUE = 7\n"
     name = write("heavy", source, installed=True)
@@ -89,7 +89,7 @@ def test_what_a_function_by_value_mentions_counts_and_what_its_file_imports_besi
 
 
 def test_the_users_own_modules_are_imported_anew_by_every_run(write, heavy):
-    """They may be edited between two runs."""
+    """The user's modules may be edited between two runs."""
     module = programs(write, heavy[0], more="VALUE = 1")
     assert module.__name__ not in installed_modules(cloudpickle.dumps(module.program))
 
@@ -151,7 +151,7 @@ async def imported(ctx):
     [("map-reduce", "paceline.strategies.map_reduce"), ("pipeline", "torch.export._trace")],
 )
 def test_what_ranks_of_a_strategy_import_is_there_when_a_later_rank_is_forked(strategy, module):
-    """A program without a strategy shows what its process was forked with."""
+    """A program without a strategy returns the environment of its process."""
     pl.train(a_task(), strategy, pl.Local(workers=2), steps=1)
     (modules,) = pl.run_program(imported, pl.Local(workers=1)).results
     assert module in modules

@@ -1,4 +1,4 @@
-"""Scripts as users write them, run as users run them: in a process of their own, and ended as users end them."""
+"""Scripts as users write, run and interrupt them, each in a separate process."""
 
 import os
 import signal
@@ -41,7 +41,7 @@ pl.train(task, "all-reduce", pl.Local(workers=2), steps=10**7)
 
 
 class Script:
-    """The script in a process group of its own, whose processes can be found by a mark in their environment."""
+    """The script in a separate process group. Its processes are found by a mark in their environment."""
 
     def __init__(self, folder):
         path = folder / "script.py"
@@ -58,7 +58,7 @@ class Script:
         )
 
     def read_until(self, word):
-        """What it writes, up to the line that has this word."""
+        """Return the output up to the line with this word."""
         text = ""
         while word not in text:
             line = self.process.stdout.readline()
@@ -67,7 +67,7 @@ class Script:
         return text
 
     def ends(self):
-        """What it wrote to its two outputs."""
+        """Return the text of stdout and stderr."""
         return self.process.communicate(timeout=PATIENCE_S)
 
     def assert_nothing_is_left(self):

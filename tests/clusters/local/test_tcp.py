@@ -1,4 +1,4 @@
-"""Local workers who talk over TCP: what must hold as it does over shared memory, and what cannot."""
+"""Local workers that communicate over TCP: properties that also hold over shared memory, and those that do not."""
 
 import os
 import signal
@@ -29,7 +29,7 @@ def run_on(count, program, **changes):
     return pl.run_program(program, over_tcp(count, **changes)).results
 
 
-# What comes out
+# Results
 
 
 @pytest.mark.parametrize("encrypt", [False, True], ids=["plain", "encrypted"])
@@ -141,7 +141,7 @@ def test_runs_can_follow_each_other():
         assert run_on(2, program) == [20.0, 20.0]
 
 
-# Bad luck
+# Failures
 
 
 def test_a_rank_that_is_killed_is_named_with_what_others_waited_for():

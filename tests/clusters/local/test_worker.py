@@ -1,4 +1,4 @@
-"""How a worker's process asks the system for memory."""
+"""Memory allocation of a worker process."""
 
 import ctypes
 import subprocess
@@ -30,7 +30,8 @@ print(libc.mallinfo2().mappings - before)
 
 
 def mappings(*, keeps):
-    """Of three blocks of 30 MiB, those that are mapped by themselves, and go back to the system when they are freed."""
+    """Of three blocks of 30 MiB, those that are mapped by themselves, and go back to the system when they are
+    freed."""
     program = [sys.executable, "-c", PROGRAM.format(keeps=keeps)]
     return int(subprocess.run(program, capture_output=True, text=True, check=True).stdout)
 

@@ -27,7 +27,7 @@ def board():
 
 
 def look(board, *working):
-    """What the next look adds for each rank, if these ranks have used a core."""
+    """Return the increase of each rank's count in the next interval, if these ranks have used a core."""
     work = AwaitedWork(board, 60.0)
     work.look()
     before = [board.awaited_work(rank) for rank in range(RANKS)]
@@ -62,7 +62,7 @@ def test_a_lost_rank_does_no_work(board):
 
 
 def test_a_little_processor_time_is_no_work(board):
-    """A rank that sleeps wakes now and then to look after the others."""
+    """A rank that sleeps wakes now and then to check the others."""
     board.note_doing(0, Activity.receive, [1])
     work = AwaitedWork(board, 60.0)
     work.look()
@@ -109,7 +109,7 @@ def test_ranks_wait_longer_than_the_deadline_for_one_that_computes_and_the_drive
 
 
 class Receive:
-    """An operation as far as a wait's patience asks."""
+    """An operation with the members that the timeout of a wait uses."""
 
     arrived = 0
 

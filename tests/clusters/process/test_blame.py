@@ -1,4 +1,4 @@
-"""A run that stands still names the rank that does nothing, not one that waits for it."""
+"""The error of a stalled run names the rank at fault, not a rank that waits for it."""
 
 import pytest
 from clusters.test_failures import UNLUCKY, place_of, stops_itself, unlucky_task
@@ -21,7 +21,7 @@ def board():
 
 
 def explained(board, rank=0, **others):
-    """Of rank 0's error; what the system knows of some ranks."""
+    """Return the explained error of rank 0, given the states of some processes."""
     life = {int(name.removeprefix("rank")): state for name, state in others.items()}
     error = DeadlineError(rank, "receive from rank 1 in step 0", "rank 1", 3.0)
     return explain(error, board, lambda other: life.get(other, ProcessState.ASLEEP))
@@ -80,7 +80,7 @@ def test_one_that_gave_up_at_the_same_deadline_a_moment_before_is_not_to_blame(b
     board.note_doing(3, Activity.working)
     assert explained(board, rank1=ProcessState.GONE, rank3=state).awaited == "rank 3"
     waits(board, 0, 1)
-    assert explained(board, rank1=ProcessState.GONE).awaited == "rank 0"  # a circle
+    assert explained(board, rank1=ProcessState.GONE).awaited == "rank 0"  # a cycle
 
 
 def test_a_rank_that_the_run_goes_on_without_is_not_to_blame(board):

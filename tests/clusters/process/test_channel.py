@@ -20,7 +20,11 @@ def ends():
 
 def test_a_letter_arrives_with_its_values_blobs_and_descriptors(ends):
     reading, writing = os.pipe()
-    blobs = [b"", b"abc", np.arange(100_000)]  # more than a socket holds: it is read while it is written
+    blobs = [
+        b"",
+        b"abc",
+        np.arange(100_000),
+    ]  # more than a socket buffer holds, so it must be read while it is written
     sender = threading.Thread(target=ends[0].send, args=("word", {"a": [1, None, "é"]}, blobs, [writing]))
     sender.start()
     letter = ends[1].receive()

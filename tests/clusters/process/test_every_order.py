@@ -1,4 +1,4 @@
-"""Barriers of windows and the status board, in every order: who waits is let go on, and by what was meant."""
+"""Window barriers and the status board, in every order of accesses: waiting ranks continue, for the right reason."""
 
 import random
 
@@ -19,7 +19,7 @@ LIKE = torch.zeros(1)
 
 
 class Rank:
-    """As much of a rank's context as windows, ports and waits ask for."""
+    """The part of a rank's context that windows, ports and waits use."""
 
     in_background = False
 

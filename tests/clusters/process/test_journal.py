@@ -1,4 +1,4 @@
-"""What a rank has written down is there after its death, but for a line that it had not ended."""
+"""The journal of a rank survives its death, except for an incomplete last line."""
 
 import math
 import os

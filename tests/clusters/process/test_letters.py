@@ -1,4 +1,4 @@
-"""Outcomes and errors come home as they were, without a pickle."""
+"""Outcomes and errors reach the driver unchanged, without a pickle."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ RANK = 3
 
 
 class Noisy(Dataset):
-    """Samples with noise from every generator there is, and who made them."""
+    """Samples with noise from every generator, and the process that fetched them."""
 
     def __len__(self):
         return 24
@@ -38,7 +38,7 @@ class Noisy(Dataset):
 
 
 class Makers(Dataset):
-    """Each sample is the process that made it."""
+    """Each sample is the id of the process that fetched it."""
 
     def __len__(self):
         return 100
@@ -48,7 +48,7 @@ class Makers(Dataset):
 
 
 class Gated(Dataset):
-    """A sample is there once a file is."""
+    """A sample that can be fetched only when a file exists."""
 
     def __init__(self, folder):
         self.folder = folder
@@ -98,7 +98,7 @@ def whole(batch):
 
 
 def in_two(batch):
-    """As where a gradient is computed in two parts, of which the second has a seed of its own."""
+    """As in a gradient computed in two parts, where the second part has its own seed."""
     first, second = batch.count // 2, batch.count - batch.count // 2
     parts = (0, first), (first, second)
     return [
@@ -134,7 +134,7 @@ def test_the_next_batches_are_fetched_while_one_is_computed(start, tmp_path):
     assert loaders.content(first, number(first)).item() == 0
     (tmp_path / "1").touch()
     (tmp_path / "2").touch()
-    # Nobody has asked for them yet, and they come.
+    # The batches arrive before they are requested.
     wait_until(lambda: all(loader.has_answered(0) for loader in loaders._loaders), "the next two came")
 
 
@@ -172,7 +172,7 @@ def test_the_parts_of_a_batch_are_asked_for_by_themselves(start):
 
 
 def test_two_programs_of_a_rank_may_go_through_the_same_batches(start):
-    """As the program of a rank and that of its twin do."""
+    """Like the programs of a rank and of its twin."""
     loaders, same = start(Makers()), list(batches(20))
     for first, second in zip(loaders.ahead(iter(same)), loaders.ahead(iter(same)), strict=True):
         assert loaders.content(first, number(first)).item() in (*loaders.pids, os.getpid())
@@ -197,7 +197,7 @@ def test_answers_that_nobody_wants_leave_no_open_files(start):
 
 
 def test_a_computation_may_wait_for_its_batch_while_the_program_goes_on(start, tmp_path):
-    """As where a computation is cancelled before its batch has come."""
+    """Like a computation that is cancelled before its batch arrives."""
     loaders = start(Gated(tmp_path), count=1, prefetch=1)
     upcoming = loaders.ahead(batches())
     first, found = next(upcoming), []

@@ -13,7 +13,7 @@ LINKS = ["shared-memory", "tcp", pl.Link("1Gbps", "100us")]
 
 @pytest.fixture(params=LINKS, ids=["memory", "tcp", "emulated"])
 def run_on(on_device, request):
-    """Runs a program on two workers whose device is the stand-in; gives what each returned."""
+    """Runs a program on two workers with the stand-in device, and returns the result of each."""
     link = request.param
 
     def run(program):

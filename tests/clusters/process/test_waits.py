@@ -1,4 +1,4 @@
-"""How a rank waits: what goes on may last, what stands still is named."""
+"""Waits of a rank: progress extends them, and errors name a rank without progress."""
 
 import contextlib
 import re
@@ -25,11 +25,12 @@ async def hear_at_last(ctx, source):
 
 
 def test_a_message_that_stops_half_way_is_named_though_its_receiver_has_other_things_to_do():
-    """A worker that computes and pushes on, and never gets its parameters whole, would not notice otherwise."""
+    """Otherwise a worker that continues to compute and push would not detect that its parameters never arrive
+    completely."""
 
     async def program(ctx):
         if ctx.rank == 1:
-            ctx.net.send(0, LARGE).poll()  # as much as fits into the ring, and no more
+            ctx.net.send(0, LARGE).poll()  # exactly as much as fits into the ring
             time.sleep(3600)
         arriving = ctx.start(ctx.net.recv(1))
         while not arriving.done:
@@ -45,7 +46,7 @@ def test_a_message_that_goes_on_slowly_may_take_longer_than_the_deadline():
 
     async def program(ctx):
         took_s = 0.0
-        while took_s <= deadline_s:  # a reader that empties the ring while it is filled makes a message quick
+        while took_s <= deadline_s:  # a message is quick if the reader empties the ring while it is filled
             if ctx.rank == 1:
                 took_s = send_slowly(ctx)
                 await ctx.net.send(0, torch.tensor([took_s], dtype=torch.float64), tag=1)
@@ -92,7 +93,7 @@ def test_who_gave_up_waiting_and_waits_again_gets_the_message(link, tmp_path):
 
 
 def test_who_is_told_of_another_wait_in_vain_and_waits_again_gets_the_message(tmp_path):
-    """Rank 1 never ends its message to rank 0, which hears of that while it waits for rank 2."""
+    """Rank 1 never completes its message to rank 0. Rank 0 detects this while it waits for rank 2."""
     told = tmp_path / "told"
 
     async def program(ctx):
@@ -119,7 +120,7 @@ def test_who_is_told_of_another_wait_in_vain_and_waits_again_gets_the_message(tm
 
 
 def test_who_waits_for_one_that_others_have_given_up_is_waited_for(tmp_path):
-    """Rank 2 begins to wait for rank 1 when rank 0 has just given it up, and gives it up in its turn."""
+    """Rank 2 begins to wait for rank 1 just after rank 0 has abandoned it. Later rank 2 abandons it too."""
     given_up = tmp_path / "given up"
 
     async def program(ctx):
@@ -141,7 +142,7 @@ def test_who_waits_for_one_that_others_have_given_up_is_waited_for(tmp_path):
                 await ctx.net.recv(2)
                 break
             except DeadlineError as late:
-                if late.culprit != 2:  # which has got no core yet
+                if late.culprit != 2:  # which has not been scheduled on a core yet
                     raise
         (tmp_path / "end").touch()
 

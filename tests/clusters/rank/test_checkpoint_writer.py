@@ -1,4 +1,4 @@
-"""What each rank has to do with the checkpoints of its run."""
+"""Each rank's part in the checkpoints of its run."""
 
 import pytest
 import torch

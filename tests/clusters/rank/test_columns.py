@@ -1,4 +1,4 @@
-"""Lists of a run as arrays, and back."""
+"""Conversion of a run's lists to arrays and back."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""Updates that ranks make at their own pace are counted generation by generation."""
+"""Updates of ranks that run independently are counted per generation."""
 
 from paceline.clusters.rank.counter import LATE, UpdateCounter
 
@@ -10,7 +10,7 @@ def test_no_two_updates_have_the_same_number():
 
 def test_a_leg_counts_on_from_where_it_begins_whatever_was_counted_too_far():
     counter = UpdateCounter()
-    for _ in range(7):  # of which two were over the end of the generation, and not made
+    for _ in range(7):  # two of them were beyond the end of the generation, and were not made
         counter.count(0)
     assert [counter.count(5), counter.count(5)] == [6, 7]
 

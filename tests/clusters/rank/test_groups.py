@@ -1,4 +1,4 @@
-"""Groups of ranks are told apart by their members, and every rank knows them by the same numbers."""
+"""Groups of ranks are identified by their members, and have the same number on every rank."""
 
 import itertools
 

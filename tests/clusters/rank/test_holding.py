@@ -1,4 +1,4 @@
-"""What a rank is said to hold, in the words of the strategies that cut models."""
+"""Descriptions of the part of the model that a rank holds."""
 
 import pytest
 from tasks import a_task, samples, simulated

@@ -1,4 +1,4 @@
-"""What a run evaluates and how its schedules go by it, in every world and under every strategy."""
+"""Evaluations of a run, and schedules that depend on them, in every world and with every strategy."""
 
 import itertools
 from functools import partial
@@ -157,7 +157,7 @@ def test_both_worlds_lower_the_rate_at_the_same_update(spec):
 
 
 class LateUpdates(STRATEGIES["all-reduce"]):
-    """The second worker updates when the first has probably evaluated the model after the same update."""
+    """The second worker updates late: the first one has probably evaluated the model after the same update."""
 
     async def worker(self, ctx):
         model = ctx.model

@@ -9,7 +9,7 @@ from paceline.testing.worlds import simulated
 
 
 def warnings_of(caplog, *, workers=2, count=24, steps=5, spec="all-reduce", norm=True, **changes):
-    """What is said of a model that takes slices of a single sample, so that the run goes on."""
+    """Return the warnings for a model that accepts slices of a single sample, so that the run continues."""
     layers = [
         nn.Linear(4, 6),
         nn.Unflatten(1, (3, 2)),

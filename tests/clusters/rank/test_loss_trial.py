@@ -1,4 +1,4 @@
-"""A run says once, before it begins, that its loss is no mean over samples; if several parts of a batch are summed."""
+"""A run with summed parts of a batch warns once, before it begins, if its loss is not a mean over samples."""
 
 import logging
 import subprocess

@@ -1,4 +1,4 @@
-"""What a rank has written down is kept and comes back."""
+"""The records of a rank are saved and restored."""
 
 import dataclasses
 

@@ -1,4 +1,5 @@
-"""What a run sees of workers with parameters of their own: their mean, how far they are from it, off the clock."""
+"""Observation of workers with their own parameters: their mean, and their distance from it, excluded from the
+clock."""
 
 import math
 import os
@@ -102,7 +103,7 @@ def test_looking_takes_no_bytes_of_an_emulated_link():
 
 
 def test_only_steps_that_are_looked_at_wait_for_the_slowest():
-    # The second worker takes a second a step. The first has its steps done before it, but for those looked at.
+    # The second worker takes a second per step. The first one completes its steps earlier, except for observed steps.
     cluster = simulated(2, slow={1: 100.0})
     run = pl.train(a_task(), Stepping(every=3), cluster, steps=6)
     assert [r.seconds for r in run.history] == pytest.approx([0.01, 0.02, 3.0, 3.01, 3.02, 6.0])
@@ -121,7 +122,7 @@ class Shapes(Stepping):
             await ctx.log.observe(batch.step)
 
 
-# Workers at their own pace
+# Independent workers
 
 
 @dataclass(frozen=True)
@@ -139,7 +140,7 @@ class OwnDuration:
             if number > ctx.log.steps:
                 break
             numbers.append(number)
-            ctx.log.show(torch.full_like(ctx.model.parameters, float(number)))
+            await ctx.log.observe(parameters=torch.full_like(ctx.model.parameters, float(number)))
             ctx.log.record(number, loss=loss, samples=batch.count, force=number % 5 == 0)
         return numbers
 
@@ -173,7 +174,7 @@ def test_a_worker_that_has_shown_nothing_yet_does_not_count():
 
 @dataclass(frozen=True)
 class Mourning(Stepping):
-    """The last worker dies in the third step, before it has shown anything of that step."""
+    """The last worker dies in the third step, before it has published parameters of that step."""
 
     expendable: ClassVar[tuple[str, ...]] = ("worker",)
 

@@ -1,4 +1,5 @@
-"""Evaluations that workers share: the bits of one that looks at everything alone, and each test sample seen once."""
+"""Evaluations that workers share: they equal an evaluation by one worker bit for bit, and use each test sample
+once."""
 
 import os
 import signal
@@ -29,7 +30,7 @@ CLUSTERS = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Alone(AllReduce):
-    """All-reduce whose reporter evaluates alone."""
+    """All-reduce in which the reporter evaluates alone."""
 
     in_step: ClassVar[bool] = False
 
@@ -119,7 +120,7 @@ def test_an_evaluation_shared_by_more_workers_than_test_batches_is_the_same():
     assert_same_as_alone(task, CLUSTERS["shared-memory-3"])
 
 
-# Who looks at what
+# Division of the test batches
 
 
 @pytest.mark.parametrize("cluster", CLUSTERS.values(), ids=CLUSTERS)
@@ -180,7 +181,7 @@ def test_emulated_machines_do_not_wait_for_each_other_to_evaluate(tmp_path):
     assert test.by_process() == [dict.fromkeys(range(50), 3)]
 
 
-# What goes on around it
+# Interaction with the run
 
 
 def test_it_is_off_the_clock_and_every_worker_says_so():
@@ -245,7 +246,7 @@ def test_a_run_that_is_kept_and_goes_on_shares_them_too(tmp_path):
 def test_a_rank_that_dies_in_an_evaluation_ends_the_run_with_its_name(link, tmp_path):
     class Deadly(Noted):
         def __getitem__(self, number):
-            if number == 8:  # in the second batch, which is the second worker's
+            if number == 8:  # in the second batch, which the second worker evaluates
                 os.kill(os.getpid(), signal.SIGKILL)
             return super().__getitem__(number)
 

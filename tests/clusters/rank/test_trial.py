@@ -1,4 +1,4 @@
-"""A trial of a task runs its code and changes nothing of it."""
+"""A trial of a task runs the user's code without side effects on the run."""
 
 import os
 import signal
@@ -36,7 +36,7 @@ def test_a_stream_is_not_read():
 
 
 class File(torch.utils.data.Dataset):
-    """Reads its samples from a file that it opened: each where the one before it ended."""
+    """A dataset that reads its samples in sequence from an open file."""
 
     def __init__(self, file):
         self.file = file

@@ -1,4 +1,4 @@
-"""Runs on Ray are kept in a folder that the driver and all ranks see, and go on from there."""
+"""Runs on Ray are saved to a folder shared by the driver and all ranks, and resume from there."""
 
 from __future__ import annotations
 

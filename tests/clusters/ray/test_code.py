@@ -1,4 +1,4 @@
-"""The user's own code on its way to hosts that do not have it, or have it in another state."""
+"""Transfer of the user's code to hosts that lack it, or that have another version."""
 
 import sys
 

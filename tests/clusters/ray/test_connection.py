@@ -1,4 +1,4 @@
-"""Ways to a Ray cluster that lead nowhere: each is told at once, and leaves nothing."""
+"""Failed connections to a Ray cluster: each is reported immediately and leaves no process."""
 
 import os
 import signal
@@ -29,7 +29,7 @@ def train(address):
 
 @pytest.fixture(scope="module")
 def alone():
-    """A process of this machine that knows of no cluster."""
+    """A process of this machine without information on a cluster."""
     driver = Driver(Host("here", "127.0.0.1"), {})
     yield driver
     driver.close()
@@ -53,7 +53,7 @@ def test_without_an_address_a_private_ray_serves_the_run_and_is_gone_afterwards(
 
 
 def test_a_head_that_stops_answering_ends_the_run_with_an_error_and_leaves_nothing():
-    """In a process of its own: nobody can say what Ray does after that."""
+    """In a separate process, because Ray's behaviour afterwards is undefined."""
 
     def run():
         from paceline.clusters.ray import connection

@@ -1,4 +1,4 @@
-"""Hosts that do not fit the driver."""
+"""Hosts with versions that differ from the driver's."""
 
 import importlib.metadata
 from pathlib import Path
@@ -20,7 +20,7 @@ def train():
 
 @pytest.fixture
 def metadata_of(hosts):
-    """Does as if a package were in another state on the second host, for the time of a test."""
+    """Simulate another version of a package on the second host during a test."""
     host, changed = hosts.hosts[1], []
 
     def change(package, version):

@@ -1,4 +1,4 @@
-"""Processes on Ray that stay from run to run."""
+"""Processes on Ray that are reused from run to run."""
 
 import os
 

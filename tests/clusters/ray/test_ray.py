@@ -1,4 +1,4 @@
-"""Ranks on the hosts of a Ray cluster: what they compute is what they compute in a simulation, and on one machine."""
+"""Ranks on the hosts of a Ray cluster give the same results as in a simulation and on one machine."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ pytestmark = [needs_ray, on_the_hosts, pytest.mark.slow]
 
 WORKERS = 4
 ON_ONE_HOST = ["all-reduce:algorithm=shared", "hogwild"]
-"""What needs memory that all workers share."""
+"""Strategies that need memory shared by all workers."""
 RING = {"local-sgd", "diloco"}
-"""Whose sums depend on the algorithm, which by itself is another one on several hosts."""
+"""Strategies with sums that depend on the algorithm. `auto` selects another algorithm on several hosts."""
 
 
 def with_ring(spec):
@@ -86,7 +86,7 @@ def test_a_number_of_servers_that_is_not_the_strategy_s_is_refused():
 
 
 def run_all(specs, refused):
-    """On the hosts: every strategy in turn, by the same processes, and how the last one is refused."""
+    """Results of all strategies in turn on the hosts, with the same processes, and the refusal of the last one."""
     specs = sorted(specs, key=lambda spec: "servers=2" not in spec)  # as many processes as are ever needed
     with on_ray(workers=WORKERS).hold() as cluster:
         runs = {spec: run_of(pl.train(make_task(), spec, cluster, steps=STEPS)) for spec in specs}
@@ -100,7 +100,7 @@ def run_all(specs, refused):
 
 @pytest.fixture(scope="module")
 def across(hosts):
-    """What each strategy came to across hosts."""
+    """The results of each strategy across hosts."""
     driver = hosts.driver()
     yield driver.call(run_all, [*ACROSS, "all-reduce"], ON_ONE_HOST[0])
     driver.close()
@@ -142,7 +142,7 @@ class Watcher:
 
 
 def watched_run(spec, cluster):
-    """With all that needs the driver in mid-run: callbacks, and a schedule that goes by the metric."""
+    """A run that needs the driver: callbacks, and a schedule that depends on the metric."""
     task = a_task(
         test=samples(),
         metric=lambda outputs, targets: float(outputs.mean()),
@@ -228,11 +228,11 @@ def test_without_encryption_large_payloads_give_the_bits_of_a_simulation(unencry
     assert torch.equal(run["parameters"], virtual.parameters)
 
 
-# Bad luck
+# Failures
 
 
 def endless(spec, workers, **options):
-    """A run that goes on until something happens to it."""
+    """A run that continues until it is disturbed."""
     return run_of(pl.train(a_task(), spec, on_ray(workers=workers, **options), steps=10**9))
 
 
@@ -261,7 +261,7 @@ def test_a_strategy_that_can_do_without_a_rank_goes_on(driver, hosts, tmp_path):
         return run_of(pl.train(task, "async", cluster, steps=400, progress=lambda _: began.touch()))
 
     driver.start(run)
-    # Before that, a run cannot do without anybody.
+    # Before that, a run cannot continue without any rank.
     wait_for(began.exists, "the run has begun")
     os.kill(actors_on(hosts.hosts[0], "work")[0], signal.SIGKILL)
     run = driver.result()

@@ -1,4 +1,4 @@
-"""A simulated rank that is killed, and what the others hear of it."""
+"""A simulated rank that is killed, and the notification of the other ranks."""
 
 import pytest
 import torch
@@ -39,7 +39,7 @@ def results(function, *faults, **changes):
 
 
 async def lost_in(awaitable):
-    """The rank whose loss a wait ends with."""
+    """Return the lost rank in the error that ends a wait."""
     try:
         await awaitable
     except PeerLost as loss:
@@ -52,7 +52,7 @@ async def forever(ctx):
         await ctx.sleep(1)
 
 
-# The one who dies
+# The lost rank
 
 
 def test_a_killed_rank_stops_at_once_and_so_do_its_background_programs():
@@ -119,7 +119,7 @@ def test_who_has_ended_cannot_be_killed_and_a_late_fault_takes_no_time():
     assert {outcome.seconds for outcome in outcomes} == {3}
 
 
-# Its messages
+# Messages of the lost rank
 
 
 def test_a_message_that_has_left_its_port_arrives_after_the_death():
@@ -206,7 +206,7 @@ def test_a_send_to_a_lost_rank_ends_when_its_port_has_carried_it():
     assert results(program, Kill(1, at=3))[0] == 10
 
 
-# Those who wait for it
+# Ranks that wait for the lost rank
 
 
 def test_the_error_says_why_the_rank_is_lost_and_who_waited_where():

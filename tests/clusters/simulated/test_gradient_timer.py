@@ -1,4 +1,4 @@
-"""Gradients and updates cost what they take here, where nobody gives their seconds, and each is measured when asked."""
+"""Without given times, gradients and updates cost their measured time. Each is measured when it is first needed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from paceline.trace import Kind
 
 
 class Counting(nn.Module):
-    """Notes how many samples come to it at a time."""
+    """A layer that records the number of samples of each call."""
 
     def __init__(self, seen: list[int]) -> None:
         super().__init__()

@@ -1,4 +1,5 @@
-"""Group operations that other messages or faults disturb fall back alone, and give what single messages give."""
+"""If messages or faults disturb a group operation, only this one falls back. The results are those of single
+messages."""
 
 import numpy as np
 import pytest

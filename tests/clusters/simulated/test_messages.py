@@ -6,7 +6,10 @@ from paceline.context import ANY
 
 
 def heard(receives, senders=2):
-    """What rank 0 hears on receives from these sources, all begun at once; rank r sends the number r at second r."""
+    """Return the values that rank 0 receives from these sources, with all receives posted at the start.
+
+    Rank r sends r at second r.
+    """
 
     async def program(ctx):
         if ctx.rank:
@@ -61,7 +64,7 @@ def test_messages_wait_for_who_comes_late_and_for_the_tag_that_is_asked_for():
 
 
 def test_a_mailbox_that_was_emptied_keeps_nothing():
-    """Of thousands of tags, each of which is used once, nothing may stay."""
+    """Thousands of tags, each used once, leave nothing in the mailbox."""
 
     async def program(ctx):
         if ctx.rank:

@@ -1,4 +1,4 @@
-"""Passes through segments cost what they take here, each by itself, where nobody gives their seconds."""
+"""Without given times, each pass through a segment costs its measured time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from paceline.trace import Kind
 
 
 class Sleeper(nn.Module):
-    """A layer that takes so long."""
+    """A layer that takes a given time."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__()

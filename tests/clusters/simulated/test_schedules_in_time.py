@@ -1,4 +1,4 @@
-"""The simulated cluster, message by message, takes the seconds that the timer of schedules says."""
+"""The simulated cluster, message by message, takes the seconds that the schedule timer computes."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ LINK = pl.Link("10Gbps", "50us")
 
 
 def arrivals(size, seed):
-    """Everybody at once, or at random."""
+    """All ranks at the same time, or at random times."""
     return np.zeros(size) if seed is None else np.random.default_rng(seed).exponential(2e-4, size)
 
 

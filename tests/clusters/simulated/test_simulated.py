@@ -117,7 +117,7 @@ def test_a_cluster_says_what_it_is():
 
 @pytest.mark.parametrize("strategy", one_in(3, zip(["async", "k-sync:k=2", "all-reduce"])))
 def test_a_simulation_leaves_no_rank_to_the_collector(strategy):
-    pl.train(a_task(), strategy, simulated(3), steps=5)  # torch keeps what it was first used by
+    pl.train(a_task(), strategy, simulated(3), steps=5)  # torch caches data of its first use
     gc.collect()
     gc.disable()
     try:

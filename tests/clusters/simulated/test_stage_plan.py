@@ -1,4 +1,4 @@
-"""What a tensor group does with values at a cut: which rings, of how many bytes, and what is left."""
+"""Rings of a tensor group at a cut: their bytes, and the sizes of the values afterwards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranks that compute and meet in rings: when each is where."""
+"""Times at which ranks that compute and join rings reach each step."""
 
 import numpy as np
 import pytest

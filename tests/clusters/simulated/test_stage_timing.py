@@ -1,4 +1,4 @@
-"""Passes and sums of tensor groups, timed as a whole: to the bit what messages one by one give."""
+"""Passes and sums of tensor groups, timed as a whole, equal single messages bit for bit."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ def uneven_parts(size: int) -> list[slice]:
 
 
 async def uneven_rings(ctx: Context) -> list[float]:
-    """Ranks arrive at random times; returns when each collective ended and what it gave."""
+    """Ranks arrive at random times. Returns the end and the result of each collective."""
     seen: list[float] = []
     for step in range(3):
         for pattern in (all_reduce, reduce_scatter, all_gather):

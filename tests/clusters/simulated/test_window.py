@@ -1,4 +1,4 @@
-"""Memory that ranks of one host share, in virtual time: what it costs, and what `auto` makes of it."""
+"""Shared memory of one host in virtual time: its cost, and the choice of `auto`."""
 
 import pytest
 import torch

@@ -16,11 +16,11 @@ def make_bells(ranks=2):
 
 
 LOST_S = 40.0
-"""A sleep that takes this long has missed its ring: the test fails, instead of waiting for its time limit."""
+"""A sleep that takes this long has missed its ring. The test then fails, instead of waiting for its time limit."""
 
 
 def slept_through(bells, rank):
-    """Sleep until a ring; whether none came."""
+    """Sleep until a ring. Return whether none came."""
     began_s = time.monotonic()
     bells.sleep(rank, LOST_S)
     return time.monotonic() - began_s >= LOST_S
@@ -98,14 +98,14 @@ def test_a_futex_wakes_everyone_who_sleeps_on_its_word():
         thread.start()
 
     def all_woken():
-        futex.wake(memory.address)  # again and again: a thread may not sleep yet
+        futex.wake(memory.address)  # repeatedly, because the thread may not sleep yet
         return not any(thread.is_alive() for thread in threads)
 
     wait_until(all_woken, "all threads are woken")
 
 
 def play(bells, turns, me, count):
-    """Count a word up in turns with the other process, asleep while it is the other's turn."""
+    """Increment a word in turns with another process, and sleep during the other's turn."""
     while True:
         bells.listen(me)
         turn = turns[0]
@@ -135,11 +135,11 @@ def test_no_wake_up_is_lost_between_two_processes(count):
     assert turns[0] == count
 
 
-# Bells whose sleepers watch sockets as well
+# Bells with sleepers that also watch sockets
 
 
 class Mailbox:
-    """A socket that news may come by."""
+    """A socket as a source of news."""
 
     def __init__(self):
         self.ours, self.theirs = socket.socketpair()
@@ -209,7 +209,7 @@ def test_a_ring_wakes_once(bells, memory, name):
     for _ in range(10):
         other.ring(0)
     sleeper.join(LOST_S)
-    doze(bells, 0, 1e-3)  # takes what is left of the ringing
+    doze(bells, 0, 1e-3)  # reads the remaining bytes of the rings
     began_s = time.monotonic()
     doze(bells, 0, 0.05)
     assert time.monotonic() - began_s >= 0.05

@@ -1,4 +1,4 @@
-"""Messages that are read where they lie, in memory that their sender lends."""
+"""Messages that are read in place, in memory that their sender lends."""
 
 import random
 import threading
@@ -23,7 +23,7 @@ LARGE = 3 * RING_BYTES
 
 
 class LendingEnds(Ends):
-    """Ends whose ranks can lend."""
+    """Ends of ranks that can lend memory."""
 
     def open(self, ranks):
         made = {}
@@ -49,7 +49,7 @@ def ends():
 
 
 def ring_bytes(ends):
-    """What the ring from rank 0 to rank 1 has carried."""
+    """Return the bytes that the ring from rank 0 to rank 1 has carried."""
     return ends.memory.words(rings.CHANNEL_BYTES, 1)[0]
 
 

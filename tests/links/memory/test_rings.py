@@ -1,4 +1,4 @@
-"""What is particular to rings: the rest is in test_port.py."""
+"""Properties of rings only. test_port.py has the others."""
 
 import pytest
 import torch

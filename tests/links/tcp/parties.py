@@ -32,7 +32,7 @@ def connect(caller, address, name, channel=Channel.DATA, **changes):
 
 
 class House:
-    """A process that accepts one connection after the other, in a thread, and notes what came of each."""
+    """A process that accepts connections in a thread, one after the other, and records the result of each."""
 
     def __init__(self, encrypt, name="0", **changes):
         self.encrypt = encrypt

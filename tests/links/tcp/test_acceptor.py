@@ -1,4 +1,4 @@
-"""Strangers at the door: what they cost, and what is logged."""
+"""Unknown clients: their cost, and the log."""
 
 import contextlib
 import logging
@@ -17,7 +17,7 @@ from paceline.links.tcp.address import PeerAddress, listen
 from paceline.links.tcp.handshake import Authenticator
 
 CLOSING_S = 30.0
-"""How long a test waits for something that must end by itself."""
+"""Timeout for an operation that must end without intervention."""
 
 
 class Door:
@@ -48,7 +48,7 @@ class Door:
         made = socket.create_connection((self.address.host, self.address.port))
         made.settimeout(PATIENCE_S)
         self.strangers.append(made)
-        with contextlib.suppress(OSError):  # it was turned away already
+        with contextlib.suppress(OSError):  # it has already been refused
             made.sendall(data)
         return made
 
@@ -148,7 +148,7 @@ def test_a_flood_is_bounded_and_a_process_of_the_run_gets_through(door):
 def test_a_process_of_the_run_that_leaves_is_not_logged(door, log):
     door.open()
     door.call().close()
-    door.stranger().close()  # as if killed before it could say who it is
+    door.stranger().close()  # as if killed before it could identify itself
     wait_until(lambda: sum(door.acceptor.refused.values()) == 1, "it is counted")
     assert log() == []
 

@@ -22,7 +22,7 @@ def listening():
 
 
 def free_ports(count):
-    """Neighbouring ports of which none is in use."""
+    """Return consecutive ports that are all free."""
     for first in range(20_000 + os.getpid() % 1000, 30_000, count):
         try:
             for port in range(first, first + count):

@@ -1,4 +1,4 @@
-"""Handshakes that are under way: closing them ends, whatever their threads do."""
+"""Handshakes in progress: closing them ends, in any state of their threads."""
 
 import socket
 import threading

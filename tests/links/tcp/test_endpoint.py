@@ -1,4 +1,4 @@
-"""One rank's connections: when they are made, who makes them, and who is woken."""
+"""One rank's connections: when they are made, by which rank, and which rank is woken."""
 
 import logging
 import os
@@ -148,7 +148,7 @@ def test_closing_ends_handshakes_of_both_sides_and_leaves_no_socket(ends):
 
 
 def test_closing_ends_an_attempt_that_waits_for_an_answer():
-    """The other rank has not been told yet who belongs to the run, and does not accept."""
+    """The other rank has not received the members of the run yet, and does not accept."""
     own, silent = (TcpEndpoint(r, run_id=RUN, encrypt=False, token=TOKEN) for r in range(2))
     own.meet([own.address, silent.address])
     own.request(1)

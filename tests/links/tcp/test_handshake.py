@@ -1,4 +1,4 @@
-"""Who is let in, and under what name."""
+"""Admitted processes and their names."""
 
 import socket
 import threading

@@ -1,6 +1,6 @@
-"""A live endpoint under attack: strangers without credentials, thousands of times, while the run's messages pass.
+"""A live endpoint under attack: thousands of clients without credentials, while the run's messages pass.
 
-Every kind of stranger is turned away; what the process holds for all of them together is bounded.
+Every kind of client is refused. The memory and descriptors for all of them together are bounded.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ def ends(request):
 
 
 class Attack:
-    """Connections that have no right to be there, each different from the last."""
+    """Connections without authorization, of different kinds."""
 
     def __init__(self, ends, seed=0):
         self.target = ends.endpoints[0].address

@@ -1,4 +1,5 @@
-"""Messages over one connection: whole, in order, combined as torch does, whatever the network does to them."""
+"""Messages over one connection: complete, in order, and combined like torch's operations, for any behaviour of the
+network."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""Where models are cut, and what is said of those that cannot be."""
+"""Cuts of models, and errors for models that cannot be cut."""
 
 import pytest
 import torch
@@ -38,7 +38,8 @@ def test_a_model_is_left_as_it_was(kind):
 
 
 def test_a_transformer_is_cut_between_its_blocks():
-    """There the least goes over: one value of each token. Inside a block its way around crosses as well."""
+    """The least data crosses there: one value per token. Inside a block the residual connection would cross as
+    well."""
     segments = cut_of(DEEP, 4).segments
     assert [segment.bytes_out for segment in segments[:-1]] == [6 * 8 * 8] * 3
     assert all(segment.share == pytest.approx(0.25, abs=0.08) for segment in segments)
@@ -113,7 +114,7 @@ def test_what_is_no_tensor_does_not_cross_a_cut():
 
 
 class Choosing(nn.Module):
-    """Looks at its data to know what to do."""
+    """A model with control flow that depends on its data."""
 
     def forward(self, x):
         return x * 2 if x.sum() > 0 else x
@@ -160,7 +161,7 @@ def test_samples_to_try_are_as_many_as_no_dimension_has():
 
 
 def test_sizes_that_follow_from_the_inputs_are_not_sent():
-    """The length of the text is used by every block, and the batch too: each rank has them from its own samples."""
+    """Every block uses the length of the text and the batch size. Each rank takes them from its own samples."""
     cut = cut_of(DEEP, 4)
     for number in range(1, 4):
         assert len(cut.model._crossing[cut.bounds[number]]) == 1

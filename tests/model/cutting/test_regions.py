@@ -46,7 +46,7 @@ class Rotated(nn.Module):
 
 
 class Pooled(nn.Module):
-    """A small image network whose head needs images of one size."""
+    """A small image network with a head that needs images of one size."""
 
     def __init__(self):
         super().__init__()

@@ -120,7 +120,7 @@ def test_a_value_of_five_dimensions_does_not_cross_a_cut():
 
 @pytest.mark.parametrize("device", ["cpu", "meta"])
 def test_a_traced_model_counts_as_its_layers_do(device):
-    """Attention included, of which torch counts nothing on a processor."""
+    """Including attention, which torch does not count on a CPU."""
     row = pl.models.GPT(2, 16, 2, 4, 10, batch_size=3).model.to_empty(device=device)
     arguments = Arguments((torch.zeros(3, 4, dtype=torch.int64, device=device),), {})
     layers, operations = Chain(row, arguments, 3).parts, Traced(row, arguments, 3).parts

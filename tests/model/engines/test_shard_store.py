@@ -1,4 +1,4 @@
-"""A replica that keeps a part of each segment."""
+"""A replica that stores a part of each segment."""
 
 import pytest
 import torch
@@ -21,7 +21,7 @@ def replicas(task, *, frees_parameters, segments=SEGMENTS):
 
 
 def gather(shared):
-    """What ranks do by messages: each fills the others' memory."""
+    """Replaces messages between ranks: each rank fills the memory of the others."""
     for place, unit in enumerate(shared[0].holding.units):
         wholes = [replica.shared_units.gather(place) for replica in shared]
         for own, part in enumerate(unit.shards):

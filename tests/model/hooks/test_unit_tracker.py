@@ -1,4 +1,4 @@
-"""Events of a computation: what it needs, what follows, and which gradients are complete."""
+"""Events of a computation: needed units, following units, and complete gradients."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a replica writes into its rank's ledger."""
+"""The entries of a replica in its rank's ledger."""
 
 import numpy as np
 import torch

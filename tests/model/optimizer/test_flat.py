@@ -47,7 +47,7 @@ class Lars(torch.optim.Optimizer):
 
 
 class SgdOfTheUser(torch.optim.SGD):
-    """What an optimizer's subclass does to its elements is not known."""
+    """A subclass of an optimizer may not be elementwise."""
 
 
 def a_model():
@@ -262,7 +262,7 @@ def test_what_is_kept_of_blocks_is_by_whole_parameters_and_fits_blocks_again(nam
 
 
 class Bag(nn.Module):
-    """Rows of a table, of which a batch touches some."""
+    """A table of which each batch uses only some rows."""
 
     def __init__(self):
         super().__init__()

@@ -1,4 +1,4 @@
-"""What optimizers remember is kept by the names of parameters: it fits any cut of them."""
+"""Optimizer state is saved by parameter name, so it fits any sharding."""
 
 from dataclasses import replace
 
@@ -24,7 +24,8 @@ from paceline.model.replica import Replica
 
 
 class Whole(torch.optim.Optimizer):
-    """Needs whole parameters, and remembers what is not by element: a number, and the norm of each row."""
+    """An optimizer that needs whole parameters, with state that is not elementwise: a number, and the norm of each
+    row."""
 
     def __init__(self, params):
         super().__init__(params, {"lr": 0.1})

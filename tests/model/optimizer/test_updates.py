@@ -20,7 +20,7 @@ def a_batch(step, count=6):
 
 
 def own(replica, name, of):
-    """The part of a flat tensor that is of one model."""
+    """The part of a flat tensor that belongs to one model."""
     views = replica.layout.views(of)
     return torch.cat(
         [v.reshape(-1) for n, v in zip(replica.layout.names, views, strict=True) if n[0] == name]
@@ -53,7 +53,7 @@ def test_turns_on_shards_are_turns_on_the_whole(parts):
 def test_each_turn_of_a_mixed_update_is_a_mean_over_its_own_samples():
     mixed, apart = a_replica(a_gan()), a_replica(a_gan())
     gradient = numbers(mixed.layout.length)
-    # d has 6 of 8 samples, g has 2: that is how a server has weighted what it added up.
+    # d has 6 of 8 samples, g has 2. A server has weighted the summed gradients in this way.
     mixed.gradient.copy_(gradient)
     for name, view in zip(mixed.layout.names, mixed.layout.views(mixed.gradient), strict=True):
         view.mul_(6 / 8 if name[0] == "d" else 2 / 8)

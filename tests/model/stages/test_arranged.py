@@ -1,4 +1,4 @@
-"""How parts lie while they go over a cut."""
+"""The memory layout of parts that cross a cut."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Backward in two parts against backward in one."""
+"""A backward pass in two parts, compared with one pass."""
 
 import pytest
 import torch
@@ -76,7 +76,7 @@ def test_without_inputs_everything_is_left_for_the_weights():
 
 
 def test_the_first_part_computes_no_gradient_of_weights():
-    """It is what makes the parts worth it: the products for the weights are done in the second part alone."""
+    """Only the second part computes the products for the weights."""
     from torch.utils.flop_counter import FlopCounterMode
 
     model = nn.Sequential(*(nn.Linear(16, 16) for _ in range(4))).double()

@@ -79,7 +79,7 @@ def given(samples=2):
 
 def test_activations_are_held_from_forward_to_backward():
     passes, ledger = counted_passes(nn.Linear(3, 2))
-    one = 4 * 2 * 3  # its inputs: what it gives is needed by others alone
+    one = 4 * 2 * 3  # its inputs, because only other layers need its output
     for micro in range(3):
         passes.forward(micro, None, given(), samples=2)
         assert ledger.now["activations"] == (micro + 1) * one
@@ -99,7 +99,7 @@ def test_micro_batches_of_another_size_have_activations_of_another_size():
 
 
 def test_what_this_rank_keeps_anyway_does_not_count_again():
-    layer = nn.Tanh()  # it keeps what it gives
+    layer = nn.Tanh()  # it stores its output
     passes, ledger = counted_passes(layer)
     behind, _ = counted_passes(nn.Linear(3, 2))
     made = passes.forward(0, None, given(), samples=2)

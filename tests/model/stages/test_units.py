@@ -1,4 +1,4 @@
-"""Units: parameters that ranks share, and memory that comes and goes."""
+"""Units: parameters that ranks share, with memory that is freed and allocated."""
 
 import torch
 from torch import nn

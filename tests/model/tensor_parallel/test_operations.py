@@ -1,4 +1,4 @@
-"""What stands in place of operations that look at whole tensors."""
+"""Replacements for operations on whole tensors."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Which layers are split, by a plan or by itself."""
+"""Choice of the layers to split, with a plan or automatically."""
 
 import pytest
 import torch

@@ -1,7 +1,7 @@
 """Each operation that can be done on parts, against the same operation on the whole value.
 
 All ranks' parts are computed one after the other in one process, between a layer that is split by columns and one that
-is split by rows. A layer before them shows that gradients go on to what was before.
+is split by rows. A layer before them checks that gradients reach earlier layers.
 """
 
 import pytest
@@ -22,7 +22,7 @@ EVERY_LOSS = [(name, number) for name, losses in LOSSES.items() for number in ra
 
 
 class Between(nn.Module):
-    """An operation between two layers that are split, behind one that is not."""
+    """An operation between two split layers, after a layer that is not split."""
 
     def __init__(self, case):
         super().__init__()

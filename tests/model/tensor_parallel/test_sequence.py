@@ -79,7 +79,7 @@ def names_of(cut, field):
 
 
 def test_each_sum_becomes_a_scatter_and_a_gather():
-    """Of each block: attention and perceptron, whose inputs are gathered and whose outputs are scattered."""
+    """In each block the inputs of attention and MLP are gathered, and their outputs scattered."""
     cut = cut_in(gpt_task(), 2, sequence=True)
     forward = [each.how for segment in cut.segments for each in segment.reductions]
     backward = [each.how for segment in cut.segments for each in segment.gradient_reductions]

@@ -1,4 +1,4 @@
-"""The task's loss behind a model whose outputs are split."""
+"""The task's loss after a model with split outputs."""
 
 import logging
 

@@ -1,4 +1,4 @@
-"""Links fitted to the measured times of messages, on links whose costs are known."""
+"""Links fitted to measured times of messages, on links with known costs."""
 
 import pytest
 

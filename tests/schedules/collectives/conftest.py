@@ -25,7 +25,7 @@ def _execute(
     combine: Callable[[Any, Any], Any],
     chance: random.Random | None = None,
 ) -> list[list[Any]]:
-    """Run all ranks on `data[rank][chunk]` and return what they hold. Steps of a round go in a random
+    """Run all ranks on `data[rank][chunk]` and return their data. Steps of a round go in a random
     order.
     """
     chance = chance or random.Random(0)

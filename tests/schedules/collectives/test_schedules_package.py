@@ -1,4 +1,4 @@
-"""What every collective must do, whatever its algorithm: a new one gets these tests by being in the table."""
+"""Requirements for every collective and algorithm. A new algorithm of the table is tested automatically."""
 
 from __future__ import annotations
 

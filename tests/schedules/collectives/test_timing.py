@@ -31,7 +31,7 @@ EVERY = [(goal, name) for goal, table in COLLECTIVES.items() for name in table]
 
 
 class Reference:
-    """Every rank is a generator that yields the time at which it wants to go on, or None to be woken."""
+    """Every rank is a generator that yields the time at which it continues, or None to wait."""
 
     def __init__(
         self, schedules, length, itemsize, arrivals, out_free, in_free, latency, per_byte, bounds=None
@@ -100,7 +100,7 @@ def cases(draw, goals=EVERY, ties=None):
     goal, name = draw(st.sampled_from(goals))
     size = draw(st.integers(1, 17))
     length = draw(st.integers(0, 40)) * (size if goal == "all-to-all" else 1)
-    # Whole numbers make messages meet at one instant, and vanish; fractions keep them apart.
+    # With whole numbers, messages arrive at the same time or take no time. With fractions, they do not.
     ties = draw(st.booleans()) if ties is None else ties
     chance = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
 

@@ -20,7 +20,7 @@ SIZES = [(1, 1), (1, 5), (2, 2), (2, 8), (3, 7), (4, 4), (4, 8), (4, 11), (8, 24
 
 
 def ours(actions, stages: int) -> tuple[Action, ...]:
-    """A list of torch's, without its pauses and what it does for sharded gradients."""
+    """A list of torch's actions, without pauses and actions for sharded gradients."""
     kept = (a for a in actions if a is not None and a.computation_type.value in PHASES)
     return tuple(
         Action(PHASES[a.computation_type.value], a.microbatch_index, a.stage_index // stages) for a in kept

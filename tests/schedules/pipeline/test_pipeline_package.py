@@ -1,4 +1,4 @@
-"""What every order must do: a new one gets these tests by being in the table."""
+"""Requirements for every order. A new order of the table is tested automatically."""
 
 from __future__ import annotations
 

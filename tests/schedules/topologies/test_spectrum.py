@@ -105,7 +105,7 @@ def test_a_matrix_that_is_not_normal_counts_by_its_singular_values():
     assert spectral_gap(build_topology(matrix)) == pytest.approx(1 - singular[1])
 
 
-# What it promises
+# Guarantees
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What holds for every topology, whatever its family."""
+"""Properties of topologies of every family."""
 
 import pickle
 

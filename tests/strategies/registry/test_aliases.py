@@ -1,4 +1,4 @@
-"""The words of other systems: those for what we have are names of it, the others are answered."""
+"""Names of other systems: aliases if we have an equivalent, otherwise errors with an explanation."""
 
 import pickle
 import re

@@ -1,4 +1,4 @@
-"""Whole numbers that a strategy remembers from one checkpoint to the next."""
+"""Integer counters that a strategy saves in checkpoints."""
 
 from types import SimpleNamespace
 

@@ -20,7 +20,7 @@ steps = st.one_of(
 
 
 def touched(step) -> tuple[set, set]:
-    """What a step reads and what it writes, chunk by chunk."""
+    """Return the chunks that a step reads and those that it writes."""
 
     def cells(where: Chunks) -> set:
         return {(where.buffer, i) for i in range(where.start, where.stop)}

@@ -42,7 +42,8 @@ class Blame:
     pairs: dict[tuple[int, int], float] = field(default_factory=dict)
     """The same by waiting worker and cause: `{(worker, cause): seconds}`."""
     time_s: float = 0.0
-    """Total seconds of the workers, without evaluating, cutting the model, or waiting for a rank that does."""
+    """Total seconds of the workers, without evaluation, without cutting the model, and without waits for ranks that
+    do so."""
 
     @property
     def worst(self) -> int | None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 
 class Presence:
-    """When the hub last received something from each rank, and what each rank has received from the hub."""
+    """Times of the last data that the hub has received from each rank, and the data that each rank has received."""
 
     def __init__(self, deadline_s: float) -> None:
         self._deadline_s = deadline_s
@@ -25,7 +25,7 @@ class Presence:
     def note_message(self, rank: int, *, asks: bool) -> None:
         """Record that something arrived.
 
-        With `asks` it arrived over the request connection, which also carries a rank's end.
+        With `asks` it arrived over the request connection, which also carries the final message of a rank.
         """
         self._heard_s[rank] = now_s = time.monotonic()
         if asks and rank in self._leaving_s:

@@ -26,7 +26,7 @@ from paceline.links.memory.bells import Bells, SocketBells
 from paceline.links.memory.lending import Lending
 from paceline.links.memory.ring_ways import RingWays
 from paceline.links.memory.shared import SharedMemory
-from paceline.links.mixed import MixedWays
+from paceline.links.port import MixedWays
 from paceline.links.tcp import TcpEndpoint, TcpWays
 from paceline.model.devices import device_of
 from paceline.system.seeding import rng_preserved

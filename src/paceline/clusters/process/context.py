@@ -143,7 +143,7 @@ class ProcessContext(Rank):
     def prepare(self) -> None:
         """Do work before the run that would otherwise take time in its first steps."""
         # With emulated machines, workers that wait for each other in an evaluation would change the run's times.
-        self.log.sharing = sharing = None if self._emulates else SharedEvaluation.of(self)
+        self.log.evaluations.sharing = sharing = None if self._emulates else SharedEvaluation.of(self)
         if not getattr(self.job.strategy, "holds_parts", False) and self.job.task is not None:
             self.model.replica.build()  # built before the run's clock starts
         request_trial(self.job, self.rank)

@@ -8,13 +8,28 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from paceline.model.optimizer.averages import MovingAverage
-
 if TYPE_CHECKING:
     from paceline.clusters.rank.rank import Rank
     from paceline.model.engines.engine import Whole
 
 _PREFIX = "ema/"
+
+
+class MovingAverage:
+    """Moving average that starts from the first weights passed to `update`, as `torch.optim.swa_utils.AveragedModel`
+    does.
+    """
+
+    def __init__(self, decay: float) -> None:
+        self._decay = decay
+        self.values: Tensor | None = None
+        """Averaged weights, as one flat tensor. None before the first update."""
+
+    def update(self, parameters: Tensor) -> None:
+        if self.values is None:
+            self.values = parameters.detach().clone()
+        else:
+            self.values.lerp_(parameters.detach(), 1 - self._decay)
 
 
 class Averaging:

@@ -19,7 +19,7 @@ async def collect(
     """Collect the model after a step if it is inspected: see `paceline.context.Stages`. `part` is this rank's part."""
     if log.inspects(step):
         await _await_all(part, net)
-        with log.measuring() if net.rank == 0 else nullcontext():
+        with log.evaluations.measuring() if net.rank == 0 else nullcontext():
             await _bring_together(part, net, segments)
     elif log.inspects(step, average=True):
         await _bring_together(part, net, segments)

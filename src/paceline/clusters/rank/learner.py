@@ -129,7 +129,7 @@ class Learner(ABC, Generic[R]):
     def _reset_optimizer(self) -> None:
         if self.replica.task.schedule is not None and self.replica.updates.of().waits_for_metric:
             remedy = "choose a schedule that goes by updates, or another strategy"
-            bound = "must not need a metric where optimizers begin anew"
+            bound = "must not need a metric with optimizers that are created again in each round"
             raise ConfigurationError("schedule", bound, "ReduceLROnPlateau", remedy)
         self.replica.reset_optimizer()
 

@@ -54,7 +54,7 @@ class ModelCut(ABC, Generic[R]):
     ) -> Sequence[Segment]:
         layers = self._off_the_clock(lambda: self._found_layers(tensor, sequence, hooks))
         count = min(stages, max(1, layers.most // chunks)) if fewer else stages
-        # Tensor groups reduce values twice in each block, so their segments are small enough.
+        # Tensor groups reduce values twice in each block, so their segments need no further cuts.
         recomputes = self._learner.replica.task.recompute and finer == tensor == 1
         segments = None if recomputes else finer
         self._cut = self._off_the_clock(lambda: layers.cut(count * chunks, cuts, finer=segments))
@@ -109,7 +109,7 @@ class ModelCut(ABC, Generic[R]):
         start_s = self._ctx.now()
         made = work()
         if self._ctx.now() > start_s:
-            self._ctx.log._leave_out(start_s)
+            self._ctx.log.evaluations.leave_out(start_s)
         return made
 
     def _of_cut(self) -> Cut:

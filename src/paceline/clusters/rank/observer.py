@@ -33,7 +33,7 @@ class Observer:
     @staticmethod
     def row(parameters: Tensor) -> Tensor:
         """Return an empty row of the parameter board, with the right size and dtype."""
-        # In CPU memory, whatever device the parameters are on: all ranks can write there.
+        # In CPU memory for parameters on any device, because all ranks can write there.
         device = "meta" if parameters.is_meta else "cpu"
         return torch.empty(parameters.numel() + 1, dtype=parameters.dtype, device=device)
 

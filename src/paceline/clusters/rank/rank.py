@@ -141,7 +141,7 @@ class Rank(ClusterServices):
         """Run the program for each generation until the end of the run. Return the result of the last generation."""
         await self.catch_up()
         if self._is_over:
-            await self.log.look_again()
+            await self.log.evaluations.look_again()
             return None
         if self.job.min_workers is not None:
             return await live_in_generations(self)
@@ -201,8 +201,8 @@ class Rank(ClusterServices):
             if self.step_start is not None:
                 self.step_start.keep(self)
             yield step
-            if self.log.sharing is not None:
-                await self.log.evaluate_together(step)
+            if self.log.evaluations.sharing is not None:
+                await self.log.evaluations.share(step)
             self.log.finish_step(step)
             step += 1
 

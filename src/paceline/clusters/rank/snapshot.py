@@ -74,7 +74,7 @@ def _stream(generator: np.random.Generator) -> dict[str, Any]:
 
 def model_facts(rank: Rank) -> dict[str, Any]:
     """Return the location of the run's model in a checkpoint, for readers that have no task."""
-    is_mean = rank.log.is_of_all
+    is_mean = rank.log.evaluations.is_of_all
     workers = [each for each in rank.workers if not rank.is_lost(each)]
     replica = rank.model.replica
     return {

@@ -52,17 +52,17 @@ class SendEvent(Event[None]):
 
     # Set when it is sent.
     start_s: float
-    """When it enters its sender's port."""
+    """Time at which it enters its sender's port."""
     ends_s: float
-    """When it has left that port."""
+    """Time at which it has left that port."""
     carry_s: float
     """How long each port carries it."""
     begins_s: float
-    """When it enters its receiver's port."""
+    """Time at which it enters its receiver's port."""
     card_s: float
-    """When the card of its receiver's host has carried it. 0 if that is never a bottleneck."""
+    """Time at which the network card of the receiver's host has carried it. 0 if the card is never a bottleneck."""
     delivered_s: float
-    """When it has arrived completely."""
+    """Time at which it has arrived completely."""
     message: int
     """Id in the spans of both ends."""
 

@@ -141,7 +141,7 @@ class Authenticator:
 
     @staticmethod
     def answer(socket: sockets.socket, *, is_open: bool) -> None:
-        """Send an authenticated peer whether this connection will be used."""
+        """Notify an authenticated peer whether this connection will be used."""
         socket.sendall(_OPEN if is_open else _BUSY)
 
     # Connecting

@@ -198,7 +198,7 @@ class Layers:
 
 
 def even_layers(module: nn.Module) -> tuple[str, ...]:
-    """Return the names of the equal blocks of a model that is cut into stages with equal numbers of them."""
+    """Return the names of the equal blocks of a model, if stages are to have equal numbers of blocks."""
     name = getattr(module, "even_stages", None)
     if not isinstance(name, str):
         return ()

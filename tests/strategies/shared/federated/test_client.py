@@ -1,4 +1,4 @@
-"""What a client does in a round: local steps on data of its own, from the round's model, with nothing kept."""
+"""A client in a round: local steps on its own data from the round's model, without state between rounds."""
 
 import numpy as np
 import pytest
@@ -33,7 +33,7 @@ def test_it_goes_through_each_of_its_samples_once_an_epoch(epochs, world):
     sizes = (12, 20)
     strategy = FedAvg(batch=4, epochs=epochs, partition=in_parts(*sizes))
     run = pl.train(counting_task(32), strategy, WORLDS[world](2), steps=2)
-    # Each use of a sample adds a fourth to its weight, of which the mean keeps the client's share.
+    # Each use of a sample adds 1/4 to its weight. The mean multiplies this by the client's share.
     expected = np.repeat([12 / 32, 20 / 32], sizes) * epochs / 4 * 2
     np.testing.assert_allclose(run.parameters.numpy(), expected, atol=1e-12)
     assert [record.samples for record in run.history] == [32 * epochs, 64 * epochs]

@@ -1,4 +1,4 @@
-"""What the server does in a round: whom it samples, whose answers count, and what it says about it."""
+"""The server in a round: sampled clients, counted answers, and records."""
 
 import logging
 import math
@@ -136,7 +136,7 @@ def test_the_server_waits_for_the_slowest_client():
 
 
 def test_a_round_takes_the_servers_port_twice_for_each_client():
-    """c n bytes go out and c n come in; clients compute at once, each when its model has come."""
+    """c n bytes go out and c n come in. Clients compute at the same time, each after its model has arrived."""
     link = pl.Link("1Mbps", "0s")
     run = pl.train(
         labelled(), "fedavg:batch=0", simulated(5, compute=pl.times.Constant(1.0), link=link), steps=1

@@ -1,4 +1,4 @@
-"""What ranks with different segments do together."""
+"""Joint updates of ranks with different segments."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""What the ranks of a tensor group do together."""
+"""Joint work of the ranks of a tensor group."""
 
 import pytest
 import torch

@@ -66,7 +66,7 @@ class Pairwise:
 
     async def run(self) -> None:
         ctx = self._ctx
-        ctx.log.show(self._held)
+        await ctx.log.observe(parameters=self._held)
         answering = ctx.start(self._answer_offers())
         async for batch in ctx.batches(endless=True):
             if batch.count and not await self._step(batch):
@@ -99,7 +99,7 @@ class Pairwise:
         before = copy_of(ctx.model.parameters)
         await ctx.model.apply()
         add(self._held, ctx.model.parameters, minus=before)
-        ctx.log.show(self._held)
+        await ctx.log.observe(parameters=self._held)
         others, every = number - 1 - self._seen, self._consensus_every
         ctx.log.note_staleness(others)
         ctx.model.advance_schedule(others)

@@ -2,7 +2,7 @@ import torch
 from tasks import numbers, perceptron
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from paceline.model.optimizer.averages import MovingAverage
+from paceline.clusters.rank.averaging import MovingAverage
 
 
 def test_it_is_the_average_that_torch_has():
