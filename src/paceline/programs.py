@@ -61,6 +61,9 @@ def run_program(
         raise ConfigurationError("program", "must not yield", name_of(program), _REMEDY)
     limit_threads_after_fork()
     where: Cluster = Local() if cluster is None else cluster
+    if where.min_workers is not None:
+        remedy = "omit it: a program has no steps that can be repeated"
+        raise ConfigurationError("min_workers", "is for pl.train", where.min_workers, remedy)
     strategy = _EveryRank(program)
     outcomes = where.run(Job(strategy=strategy, roles=tuple(strategy.roles(where.workers)), seed=seed))
     seconds = max(outcome.seconds for outcome in outcomes)

@@ -38,6 +38,7 @@ from paceline.optim.schedules import in_steps
 from paceline.run_length import count_updates
 from paceline.runs.run import Progress, Run
 from paceline.strategies import describe, parse, spell
+from paceline.strategies.registry.survival import check_elastic
 from paceline.system import interrupts
 from paceline.system.forked import limit_threads_after_fork
 from paceline.task.checks import check_priced
@@ -122,6 +123,7 @@ def train(
     )
     watchers = Callbacks(callbacks)
     roles = roles_of(chosen, where)
+    check_elastic(task, chosen, where.min_workers, checkpoint)
     count = count_updates(task, chosen, roles, steps=steps, epochs=epochs, seed=seed)
     in_epoch = partial(count_updates, task, chosen, roles, steps=None, epochs=1, seed=seed)
     every = in_epoch() if task.schedule_every == "epoch" else task.schedule_every
@@ -146,6 +148,7 @@ def train(
         steps=count,
         evaluate_every=_check_evaluate_every(task, evaluate_every, count),
         stop_at_target=stop_at_target,
+        min_workers=where.min_workers,
         autocast=of_precision(task.precision, module),
         compiles=task.compile or is_compiled(module),
         watch=Watch(

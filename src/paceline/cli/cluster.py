@@ -37,6 +37,7 @@ class ClusterOptions:
     hosts: int | None = None
     slow_link: Sequence[str] = ()
     math: str | None = None
+    min_workers: int | None = None
     calibration: Path | None = None
     fault: Sequence[str] = ()
     emulates: bool = False
@@ -118,6 +119,7 @@ class ClusterOptions:
             "--slow-link": self.slow_link or None,
             "--compute": self.compute,
             "--fault": self.fault or None,
+            "--min-workers": self.min_workers,
         }
         for option, value in excluded.items():
             if value is not None:
@@ -137,6 +139,8 @@ class ClusterOptions:
         options |= {"slow": slow} if slow or self.cluster_name is None else {}
         delay = parse_delays(self.delay)
         options |= {"delay": delay} if delay is not None else {}
+        if self.min_workers is not None:
+            options["min_workers"] = self.min_workers
         if self.fault:
             options["faults"] = [parse_fault(text) for text in self.fault]
         if self.threads is not None:

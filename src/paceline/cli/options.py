@@ -54,6 +54,10 @@ Delay = Annotated[
         help="Delay of each gradient: exp:mean=50ms, or 2=exp:mean=50ms for rank 2. May be repeated.",
     ),
 ]
+MinWorkers = Annotated[
+    int | None,
+    Option(help="Continue without lost workers while this many are left. Strategies: all-reduce."),
+]
 Fault = Annotated[
     list[str] | None,
     Option(

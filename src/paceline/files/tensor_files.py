@@ -76,7 +76,11 @@ def read_tensors(file: BinaryIO, checksum: Checksum | None = None) -> TensorFile
 
     The header is not trusted, because a file without a checksum may be read.
     """
-    memory = read_file(file, checksum)
+    return parse_tensors(read_file(file, checksum))
+
+
+def parse_tensors(memory: Memory) -> TensorFile:
+    """Return the content of a file that is in memory. The tensors share this memory."""
     entries, notes, start = _parse(memory)
     return TensorFile({name: entry.tensor(memory, start) for name, entry in entries.items()}, notes)
 

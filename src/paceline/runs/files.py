@@ -28,6 +28,7 @@ from paceline.files.reading import (
     whole,
 )
 from paceline.files.tensor_files import read_tensors, write_tensors
+from paceline.runs.generation import Generation
 from paceline.task.metrics import HIGHER, LOWER
 from paceline.trace import Trace
 from paceline.trace.spans import PASSES
@@ -161,6 +162,7 @@ def _manifest(fields: Fields) -> dict[str, Any]:
         "holds": fields.get("holds", list_of(text), []),
         "staleness": fields.get("staleness", mapping_of(_rank, whole)),
         "lost": fields.get("lost", list_of(_pair)),
+        "generations": fields.get("generations", list_of(_generation), []),
         "peer_metrics": fields.get("peer_metrics", mapping_of(_rank, number), {}),
         "target": fields.get("target", optional(number)),
         "better": fields.get("better", _better, HIGHER),
@@ -194,6 +196,18 @@ def _rank(key: object) -> int:
 def _pair(value: object) -> tuple[int, int]:
     rank, step = list_of(whole)(value)
     return rank, step
+
+
+def _generation(value: object) -> Generation:
+    fields = Fields(mapping_of(text, lambda each: each)(value))
+    return Generation(
+        number=fields.get("number", whole),
+        members=tuple(fields.get("members", list_of(whole))),
+        first_step=fields.get("first_step", whole),
+        lost=tuple(fields.get("lost", list_of(whole))),
+        detected_s=fields.get("detected_s", number),
+        began_s=fields.get("began_s", number),
+    )
 
 
 def _name(value: object) -> str:

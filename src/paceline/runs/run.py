@@ -13,6 +13,7 @@ from paceline.errors import ConfigurationError
 from paceline.files.reading import Folder
 from paceline.files.writing import finite, write_folder
 from paceline.runs.files import FORMAT, RunFiles, read_run, write_run
+from paceline.runs.generation import Generation
 from paceline.runs.record import Record
 from paceline.runs.summary import as_html, as_text, in_short
 from paceline.task.metrics import HIGHER, reaches
@@ -65,6 +66,8 @@ class Run:
     the whole model."""
     lost: list[tuple[int, int]] = field(default_factory=list)
     """Ranks that died while the run continued, each with its step."""
+    generations: list[Generation] = field(default_factory=list)
+    """Generations of members, if the cluster has `min_workers`. Each begins with the loss of a rank."""
     peer_metrics: dict[int, float] = field(default_factory=dict)
     """Final metric of each worker that has its own parameters, if the strategy evaluates them."""
     target: float | None = None
@@ -186,6 +189,7 @@ class Run:
             "memory": self.memory,
             "holds": self.holds,
             "lost": self.lost,
+            "generations": [dataclasses.asdict(each) for each in self.generations],
             "peer_metrics": {str(rank): metric for rank, metric in sorted(self.peer_metrics.items())},
             "staleness": {str(k): v for k, v in sorted(self.staleness.items())},
             "compute_share": summary.compute_share,

@@ -6,7 +6,7 @@ import math
 import os
 from collections.abc import Sequence
 
-from paceline.clusters.base.job import Cluster
+from paceline.clusters.base.job import Cluster, Job
 from paceline.costs.stragglers import Stragglers
 from paceline.costs.times import Times
 from paceline.errors import ConfigurationError
@@ -71,6 +71,28 @@ def check_faults_fit(faults: Sequence[Fault | Random], ranks: int, steps: int) -
         if fault.step is not None and fault.step >= steps > 0:
             remedy = f"steps of this run are numbered 0 to {steps - 1}"
             raise ConfigurationError("faults", f"must name steps below {steps}", fault.step, remedy)
+
+
+def check_min_workers(min_workers: object, workers: int) -> None:
+    if min_workers is None:
+        return
+    if not isinstance(min_workers, int) or isinstance(min_workers, bool) or not 1 <= min_workers <= workers:
+        remedy = "omit it if the run must end with the first lost worker"
+        raise ConfigurationError(
+            "min_workers", f"must be a whole number from 1 to {workers}", min_workers, remedy
+        )
+
+
+def check_no_memory(job: Job, algorithm: str) -> None:
+    """Raise an error if a run that may lose ranks uses an algorithm that cannot repeat a step."""
+    if job.min_workers is not None:
+        bound = "must pass messages with min_workers: a lost rank leaves shared memory half written"
+        raise ConfigurationError("algorithm", bound, algorithm, "use auto or ring, or omit min_workers")
+
+
+def min_workers_words(min_workers: int | None) -> list[str]:
+    """Return the text for a cluster's description. Empty for the default."""
+    return [] if min_workers is None else [f"at least {min_workers}"]
 
 
 def check_threads(threads: object) -> None:

@@ -59,6 +59,9 @@ class Job:
     generations: GenerationPlan = field(default_factory=GenerationPlan)
     checkpointing: CheckpointPlan | None = None
     """Checkpoint settings. None if no checkpoints are written."""
+    min_workers: int | None = None
+    """Minimum number of workers. The run continues without lost workers while this many are left. None if the loss of
+    a worker ends the run, unless the strategy continues without it."""
     workers: int = field(init=False)
     """Number of ranks that compute gradients: all except pure servers."""
 
@@ -83,7 +86,12 @@ class Job:
         return workers if workers < self.ranks else 0
 
     def can_lose(self, rank: int) -> bool:
-        """Return whether the run may continue without a rank. It never continues without the reporter."""
+        """Return whether the run may continue without a rank.
+
+        With `min_workers` that is any rank, otherwise an expendable one other than the reporter.
+        """
+        if self.min_workers is not None:
+            return True
         return rank != self.reporter and self.roles[rank] in getattr(self.strategy, "expendable", ())
 
     def program(self, rank: int) -> Program:
@@ -102,6 +110,11 @@ class Cluster(Protocol):
     def math(self) -> str:
         """Either "real", or "none" if the cluster computes shapes and seconds only."""
         return "real"
+
+    @property
+    def min_workers(self) -> int | None:
+        """Minimum number of workers: see `Job.min_workers`."""
+        return None
 
     @property
     def ranks(self) -> int | None:

@@ -11,6 +11,9 @@ News: TypeAlias = dict[str, list[Any]]
 """New entries of an outcome's lists, by list name."""
 
 
+_DROPPED = "dropped"
+
+
 class Teller:
     """Tracks which entries of an outcome have been sent."""
 
@@ -18,22 +21,38 @@ class Teller:
 
     def __init__(self, outcome: Outcome) -> None:
         self._outcome = outcome
-        self._told = {"updates": 0, "losses": 0, "logged": 0}
+        self._told = {"updates": 0, "losses": 0, "logged": 0, "records": 0}
 
     def take(self) -> News:
         """Return the entries for the run's history that have not been sent yet."""
         # With independent updates, the update records contain everything else.
-        names = ("updates",) if self._outcome.updates else ("losses", "logged")
+        names = ("updates",) if self._outcome.updates else ("losses", "logged", "records")
         news: News = {}
         for name in names:
             written = getattr(self._outcome, name)
-            news[name] = written[self._told[name] :]
+            new = written[self._told[name] :]
+            if new or name != "records":
+                news[name] = new
             self._told[name] = len(written)
         return news
+
+    def drop(self, first: int) -> News:
+        """Return news that drops the entries of steps from `first` on. They have been removed from the outcome."""
+        self._told = {name: len(getattr(self._outcome, name)) for name in self._told}
+        return {_DROPPED: [first]}
+
+
+def drop_entries(outcome: Outcome, first: int) -> None:
+    """Remove the entries of steps from `first` on."""
+    outcome.losses[:] = [each for each in outcome.losses if each[0] < first]
+    outcome.logged[:] = [each for each in outcome.logged if each[0] < first]
+    outcome.records[:] = [each for each in outcome.records if each["step"] <= first]
 
 
 def enter_news(outcome: Outcome, news: News) -> None:
     """Append received entries to an outcome."""
+    for first in news.pop(_DROPPED, ()):
+        drop_entries(outcome, first)
     for name, entries in news.items():
         getattr(outcome, name).extend(tuple(each) if isinstance(each, list) else each for each in entries)
 

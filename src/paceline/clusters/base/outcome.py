@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from paceline.clusters.base.gc_pause import gc_paused
 from paceline.clusters.base.job import Job
 from paceline.model.memory import empty_peak
+from paceline.runs.generation import Generation
 from paceline.runs.run import Record, Run
 from paceline.system.environment import snapshot
 from paceline.task.fingerprint import fingerprint
@@ -62,6 +63,8 @@ class Outcome:
     staleness: dict[int, int] = field(default_factory=dict)
     lost: list[tuple[int, int]] = field(default_factory=list)
     """Pairs of a rank that the run continued without, and the step in which it was lost."""
+    generations: list[Generation] = field(default_factory=list)
+    """On the reporter: generations of members, if the run may continue without lost ranks."""
     overruns: int = 0
     """On an emulated worker: number of gradients that took longer than the time drawn for them."""
     overrun_s: float = 0.0
@@ -81,10 +84,26 @@ class Outcome:
     """Return value of the role program."""
 
 
+def reporter_of(job: Job, outcomes: Sequence[Outcome]) -> Outcome:
+    """Return the outcome of the rank that reported at the end of the run."""
+    alive = [each for each in outcomes if not any(rank == each.rank for rank, _ in each.lost)]
+    first = outcomes[job.reporter]
+    return first if first in alive or not alive else alive[0]
+
+
+def _take_records(reporter: Outcome, outcomes: Sequence[Outcome]) -> None:
+    """Add the records of lost reporters to those of the last one."""
+    others = [record for each in outcomes if each is not reporter for record in each.records]
+    if others:
+        by_step = {record["step"]: record for record in (*others, *reporter.records)}
+        reporter.records = [by_step[step] for step in sorted(by_step)]
+
+
 @gc_paused()
 def assemble(job: Job, cluster: str, outcomes: Sequence[Outcome], module: nn.Module | None) -> Run:
     """Assemble the outcomes of all ranks into a run."""
-    reporter = outcomes[job.reporter]
+    reporter = reporter_of(job, outcomes)
+    _take_records(reporter, outcomes)
     if any(outcome.updates for outcome in outcomes):
         reporter.records = _merge_updates(outcomes, reporter)
     if module is not None and reporter.state:
@@ -103,6 +122,7 @@ def assemble(job: Job, cluster: str, outcomes: Sequence[Outcome], module: nn.Mod
         holds=[o.holds for o in outcomes] if any(o.holds for o in outcomes) else [],
         staleness=_sum_histograms([o.staleness for o in outcomes]),
         lost=_losses(outcomes),
+        generations=reporter.generations,
         peer_metrics={o.rank: o.own_metric for o in outcomes if o.own_metric is not None},
         target=job.task.target if job.task else None,
         better=job.task.better_way if job.task else HIGHER,
@@ -127,7 +147,9 @@ def _fingerprint(job: Job, outcomes: Sequence[Outcome], module: nn.Module | None
     if job.task is None or module is None:
         return {}
     samples = max(outcome.samples_per_epoch for outcome in outcomes)
-    return fingerprint(job.task, module, samples=samples, test_samples=outcomes[job.reporter].test_samples)
+    return fingerprint(
+        job.task, module, samples=samples, test_samples=reporter_of(job, outcomes).test_samples
+    )
 
 
 def trace_of(outcomes: Sequence[Outcome]) -> Trace:

@@ -59,6 +59,11 @@ class Roster:
         for line in self._told.pop(rank, ()):
             enter_news(outcome, read_news(line))
 
+    def end_run(self, rank: int, reason: str) -> None:
+        """Record that the run cannot continue after the loss of a rank."""
+        loss = self._losses.pop(rank)
+        self.failures[rank] = PeerLost(rank, f"{loss.reason}, and {reason}")
+
     def note_news(self, rank: int, line: bytes) -> None:
         """Store one line of news from a rank: see `write_news`."""
         self._told.setdefault(rank, []).append(line)

@@ -15,10 +15,11 @@ from types import TracebackType
 from typing import Any
 
 from paceline.clusters.base.job import Consult
-from paceline.clusters.base.outcome import Outcome
+from paceline.clusters.base.outcome import Outcome, reporter_of
 from paceline.clusters.base.roster import Roster
 from paceline.clusters.local.fault_injector import FaultInjector
 from paceline.clusters.local.forkserver import ForkServer
+from paceline.clusters.local.members import Members
 from paceline.clusters.local.open_files import enough_open_files
 from paceline.clusters.local.preloading import IDENTITY, TRACER, installed_modules
 from paceline.clusters.local.requests import REQUESTS, Requests
@@ -92,14 +93,15 @@ class Processes:
         stack.callback(self._payload.close_fd)
         self._memory = SharedMemory.create("board", StatusBoard.nbytes(ranks))
         stack.callback(self._memory.close_fd)
-        self._rings = SharedMemory.create(
-            "rings", RingWays.nbytes(ranks) + nbytes_of(self._assignment.fabric)
-        )
+        rings_nbytes = RingWays.nbytes(ranks) + nbytes_of(self._assignment.fabric)
+        self._rings = SharedMemory.create("rings", rings_nbytes)
         stack.callback(self._rings.close_fd)
         self._board = open_status_board(self._memory, ranks, self._network)
         if isinstance(self._board.bells, SocketBells):
             stack.callback(self._board.bells.close)
         self._board.last_step = self._job.steps
+        is_elastic = self._job.min_workers is not None
+        self._members = Members(self._job, self._board, rings_nbytes, self._send) if is_elastic else None
         self._work = AwaitedWork(self._board, self._deadline_s)
         self._selector = stack.enter_context(selectors.DefaultSelector())
         modules = installed_modules(packed.pickled)
@@ -136,12 +138,17 @@ class Processes:
             if self._roster.failures:
                 self._end_in_failure()
             self._look_at_work()
+            if self._members is not None:
+                self._check_members(self._members)
             self._check_the_late()
             self._board.stop = stopping.wanted()
             stopping.check()
             if progress is not None:
                 self._show(progress)
-        return [self._roster.outcomes[rank] for rank in range(self._job.ranks)]
+        outcomes = [self._roster.outcomes[rank] for rank in range(self._job.ranks)]
+        if self._members is not None:
+            reporter_of(self._job, outcomes).generations = self._members.generations.all
+        return outcomes
 
     # Starting
 
@@ -188,6 +195,8 @@ class Processes:
         for rank in self._channels:
             self._send(rank, "go", values)
         self._faults.begin(values["start_s"])
+        if self._members is not None:
+            self._members.begin(values["start_s"])
 
     # Messages
 
@@ -234,6 +243,12 @@ class Processes:
         elif letter.word == "done":
             self._roster.outcomes[rank] = read_outcome(letter.values, letter.blobs)
             self._set_status(rank, Status.FINISHED)
+            self._settle_members()
+        elif letter.word == "meet" and self._members is not None:
+            self._members.arrive(rank, letter.values)
+            self._settle_members()
+        elif letter.word == "late":
+            self._send(rank, "late", {"ended": self._end_stopped()})
         elif letter.word == "holds":
             self._roster.holds[rank] = letter.values["words"]
         elif letter.word == "lost" and self._may_leave_behind(letter.values["rank"]):
@@ -279,7 +294,9 @@ class Processes:
         (ending,) = self._server.end([self._pids.pop(rank)], patience_s)
         self._read_journal(rank)
         self._roster.note_loss(rank, ending.in_words(step, str(closed)), step)
+        self._drop_member(rank)
         self._set_status(rank, Status.LOST)
+        self._settle_members()
 
     def _read_journal(self, rank: int) -> None:
         """Read the journal of a rank that has ended."""
@@ -308,7 +325,9 @@ class Processes:
     def _check_the_late(self) -> None:
         """Check the remaining ranks, if no other rank waits for them."""
         late = [rank for rank in range(self._job.ranks) if self._roster.is_open(rank)]
-        is_complete = self._job.reporter in self._roster.outcomes
+        is_complete = (
+            self._job.reporter in self._roster.outcomes if self._members is None else self._members.is_over
+        )
         if not is_complete and not all(self._life(rank) is ProcessState.STOPPED for rank in late):
             self._give_time()
         elif time.monotonic() > self._patient_until_s:
@@ -329,8 +348,43 @@ class Processes:
         self._server.end([self._pids.pop(rank)])
         self._read_journal(rank)
         self._roster.do_without(rank, reason, step)
+        self._drop_member(rank)
         self._set_status(rank, Status.LOST)
+        self._settle_members()
         _log.warning("rank %d is left behind: %s", rank, reason)
+
+    # Members
+
+    def _drop_member(self, rank: int) -> None:
+        """Begin a new generation without a rank. Called before the others see that it is lost."""
+        if self._members is None or self._members.is_over:
+            return
+        too_few = self._members.lose(rank)
+        if too_few:
+            self._roster.end_run(rank, too_few)
+
+    def _settle_members(self) -> None:
+        if self._members is not None and not self._roster.failures:
+            self._members.settle(self._roster.outcomes)
+
+    def _check_members(self, members: Members) -> None:
+        """End members that are stopped while the others wait for them."""
+        for rank in members.stuck(self._is_stopped, self._deadline_s):
+            self._leave_behind(rank, "did not stop its step in time")
+        late = members.late(LIMIT * self._deadline_s)
+        if late and not self._roster.failures:
+            seen = f"rank {late[0]} {self._life(late[0])}"
+            raise DeadlineError(-1, "a change of members", f"rank {late[0]}", LIMIT * self._deadline_s, seen)
+
+    def _end_stopped(self) -> bool:
+        """End the ranks that are stopped by a signal. Return whether there are any."""
+        stopped = [rank for rank in sorted(self._pids) if self._is_stopped(rank)]
+        for rank in filter(self._may_leave_behind, stopped):
+            self._leave_behind(rank, "made no progress in time")
+        return bool(stopped)
+
+    def _is_stopped(self, rank: int) -> bool:
+        return self._life(rank) is ProcessState.STOPPED
 
     def _end_in_failure(self) -> None:
         """Raise the first failure. If a rank was lost, first wait for the others' reports of what they waited for."""

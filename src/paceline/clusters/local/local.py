@@ -14,15 +14,17 @@ from paceline.clusters.base.checks import (
     check_faults,
     check_faults_fit,
     check_flag,
+    check_min_workers,
     check_real_stragglers,
     check_threads,
     check_workers,
     device_words,
+    min_workers_words,
     share_of_cores,
     thread_words,
 )
 from paceline.clusters.base.job import Cluster, Consult, Job
-from paceline.clusters.base.outcome import Outcome
+from paceline.clusters.base.outcome import Outcome, reporter_of
 from paceline.costs.description import ClusterDescription
 from paceline.costs.fabric import Fabric, check_hosts
 from paceline.costs.link import Link
@@ -83,6 +85,9 @@ class Local(Cluster):
     an accelerator if there is one, else the CPU. Ranks are assigned to the devices of this machine in turn."""
     faults: Sequence[Fault | Random] = ()
     """Faults and their times. They are real signals."""
+    min_workers: int | None = None
+    """Minimum number of workers. The run continues without lost workers while this many are left. None if the loss of
+    a worker ends the run, unless the strategy continues without it."""
 
     def __post_init__(self) -> None:
         check_workers(self.workers, at_most=MAX_RANKS - 1)
@@ -100,6 +105,10 @@ class Local(Cluster):
         else:
             self.stragglers.check(self.workers)
         check_device_word(self.device)
+        check_min_workers(self.min_workers, self.workers)
+        if self.min_workers is not None and self.link == TCP:
+            remedy = "use shared memory or a pl.Link, or omit min_workers"
+            raise ConfigurationError("link", "must not be tcp with min_workers", TCP, remedy)
         check_faults(self.faults)
         object.__setattr__(self, "faults", tuple(self.faults))
 
@@ -172,7 +181,7 @@ class Local(Cluster):
         with Processes(assignment) as processes:
             outcomes = processes.work(progress, consult)
         if self._emulated:
-            note_emulation(self._emulated, outcomes, outcomes[job.reporter])
+            note_emulation(self._emulated, outcomes, reporter_of(job, outcomes))
         return outcomes
 
     @property
@@ -199,6 +208,7 @@ class Local(Cluster):
             words.append("over encrypted TCP" if self.encrypt else "over TCP")
         words += self.stragglers.words()
         words += [*thread_words(self.threads), *device_words(self.device)]
+        words += min_workers_words(self.min_workers)
         words += [str(fault) for fault in self.faults]
         return ", ".join(words)
 

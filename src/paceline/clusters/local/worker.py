@@ -21,6 +21,7 @@ from paceline.clusters.process.channel import Channel, ChannelClosed
 from paceline.clusters.process.context import ProcessContext
 from paceline.clusters.process.driver import LocalDriver
 from paceline.clusters.process.letters import write_error, write_outcome
+from paceline.clusters.process.regrouping import RegroupingProcess
 from paceline.clusters.process.status_board import StatusBoard
 from paceline.clusters.process.wiring import (
     TcpNetwork,
@@ -135,24 +136,31 @@ def _prepare(channel: Channel, rank: int, payload_bytes: int, fds: list[int]) ->
     rings = SharedMemory.attach(rings_fd)
     board = open_status_board(SharedMemory.attach(board_fd), job.ranks, assignment.network)
     driver = LocalDriver(board, channel)
-    if assignment.network is not None:
-        wiring = over_tcp(assignment.network, rank, board)
-    elif assignment.fabric is not None:
-        wiring = _emulated(assignment, assignment.fabric, rank, rings, board)
+    lending = Lending(rank, driver.memory)
+
+    def wire(rings: SharedMemory) -> Wiring:
+        if assignment.network is not None:
+            return over_tcp(assignment.network, rank, board)
+        if assignment.fabric is not None:
+            return _emulated(assignment, assignment.fabric, rank, rings, board)
+        return over_memory(rank, job.ranks, rings, board.bells, lending)
+
+    wiring = wire(rings)
+    settings: dict[str, Any] = {
+        "driver": driver,
+        "wiring": wiring,
+        "stragglers": assignment.stragglers,
+        "compute": assignment.compute,
+        "deadline_s": assignment.deadline_s,
+        "store_path": assignment.store_path,
+        "device": device_of(assignment.device, rank),
+        "faults": [fault for fault in assignment.faults if fault.rank == rank],
+    }
+    context: ProcessContext
+    if job.min_workers is None:
+        context = ProcessContext(job, rank, **settings)
     else:
-        wiring = over_memory(rank, job.ranks, rings, board.bells, Lending(rank, driver.memory))
-    context = ProcessContext(
-        job,
-        rank,
-        driver=driver,
-        wiring=wiring,
-        stragglers=assignment.stragglers,
-        compute=assignment.compute,
-        deadline_s=assignment.deadline_s,
-        store_path=assignment.store_path,
-        device=device_of(assignment.device, rank),
-        faults=[fault for fault in assignment.faults if fault.rank == rank],
-    )
+        context = RegroupingProcess(job, rank, wire=wire, **settings)
     # The board's descriptor stays open for its lock. The descriptor of the rings stays open too, if emulated cards
     # are in their memory.
     for fd in (assignment_fd, *(() if wiring.shared else (rings_fd,))):

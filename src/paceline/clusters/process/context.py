@@ -109,13 +109,16 @@ class ProcessContext(Rank):
         # Shared with a twin, so that a wait of either one advances both.
         self.port = self._open_port()
         self.port.device = device if device != CPU else None
-        # Within a host, a message is in shared memory before its sender ends.
-        endpoint = wiring.endpoint if len(set(hosts)) > 1 else None
-        self.waits = Waits(rank, self.board, deadline_s, endpoint)
+        self.waits = self._new_waits()
         self.windows: dict[Any, LocalWindow] = {}
         self.groups = Groups(rank, hosts, driver.number_of)
         self.net = ProcessNet(self, self.groups.everybody)
         self.model = self._open_model(device)
+
+    def _new_waits(self) -> Waits:
+        # Within a host, a message is in shared memory before its sender ends.
+        endpoint = self.wiring.endpoint if len(set(self.wiring.hosts)) > 1 else None
+        return Waits(self.rank, self.board, self.deadline_s, endpoint)
 
     def _open_model(self, device: torch.device) -> ProcessLearner:
         return ProcessLearner(self, _replica(self.job, self.rank, device))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from torch import Tensor
 
+from paceline.clusters.base.members import Membership
 from paceline.clusters.base.news import News
 from paceline.clusters.process.channel import Channel
 from paceline.clusters.process.journal import Journal
@@ -121,6 +122,21 @@ class LocalDriver:
         """Ask the driver to stop this process for some seconds."""
         self._channel.send("pause", {"seconds": seconds})
         self._channel.receive()
+
+    def meet(self, complete: int, *, ended: bool) -> tuple[Membership, SharedMemory] | None:
+        """Wait for the other members: see `ClusterServices.meet_members`. The memory is for the new rings."""
+        self._channel.send("meet", {"complete": complete, "ended": ended})
+        letter = self._channel.receive()
+        if letter.word == "end":
+            return None
+        rings = SharedMemory.attach(letter.fds[0])
+        os.close(letter.fds[0])
+        return Membership.from_values(letter.values), rings
+
+    def report_late(self) -> bool:
+        """Report that this rank has reached its deadline. Return whether the driver has ended a stopped rank."""
+        self._channel.send("late")
+        return bool(self._channel.receive().values["ended"])
 
     def number_of(self, group: tuple[int, ...]) -> int:
         self._channel.send("group", {"members": list(group)})

@@ -65,6 +65,7 @@ class ProcessLearner(Learner["ProcessContext"]):
         if self._looks:
             self._look_before_update(shard)
         self.replica.apply(shard, norm_value, advance=advance, of=of, step=self._ctx.step, squares=squares)
+        self._ctx.complete = self._ctx.step + 1
         self._ctx.span(Kind.UPDATE, start_s, self._ctx.now())
 
     async def _detach_sends(self) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
+from paceline.clusters.base.checks import check_no_memory
 from paceline.clusters.process.window import LocalWindow
 from paceline.clusters.rank.counter import LATE
 from paceline.clusters.rank.groups import Group
@@ -45,7 +46,7 @@ class ProcessNet:
     def shares_memory(self) -> bool:
         # Tensors on a device are not in shared memory: sharing them would need copies. Ranks of an emulated host use
         # its emulated link.
-        is_real = self._context.wiring.emulated is None
+        is_real = self._context.wiring.emulated is None and self._context.job.min_workers is None
         return is_real and self._port.device is None and self._is_on_one_host
 
     def send(self, to: int, tensor: Tensor, *, tag: int = 0, header: tuple[float, ...] = ()) -> SendOperation:
@@ -76,6 +77,7 @@ class ProcessNet:
     async def _execute_natively(self, data: Tensor, combine: Combine) -> None:
         context = self._context
         wiring = context.wiring
+        check_no_memory(context.job, "native")
         if wiring.is_strict:
             remedy = 'torch.distributed does not pass it: use another algorithm, or link="shared-memory"'
             bound = f"must not be native on {wiring.words}"
@@ -87,6 +89,7 @@ class ProcessNet:
 
     def window(self, name: str, *, rows: int, like: Tensor) -> LocalWindow:
         context = self._context
+        check_no_memory(context.job, "shared")
         if not self._is_on_one_host:
             bound = f"needs ranks that share memory, which those on {context.wiring.words} do not"
             raise ConfigurationError("window", bound, name, 'use link="shared-memory" or pass messages')

@@ -61,6 +61,11 @@ class Background(Operation[T]):
             self._coroutine.close()
             super().cancel()
 
+    def close(self) -> None:
+        """End the coroutine at its current wait, without cancelling what it waits for."""
+        self._coroutine.close()
+        super().cancel()
+
     def awaited(self) -> tuple[int, ...]:
         return self._current.awaited() if self._current is not None else ()
 

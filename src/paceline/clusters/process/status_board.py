@@ -21,7 +21,8 @@ _LINE_WORDS = CACHE_LINE // 8
 _STOP, _PROGRESS, _UPDATES, _CLOCK, _UPDATES_FROM, _ENDS, _ASKED = 0, 1, 6, 7, 9, 10, 14
 _METRICS = (8, 15)  # slots for the last two evaluations, because a slow rank may read the older one
 _END_SLOTS = 4  # slots for generation ends: a slow rank may still need the one before
-_HEAD_LINES = 2  # before the lines of the ranks
+_MEMBERS = 16
+_HEAD_LINES = 3  # before the lines of the ranks
 # Line of a rank: the driver writes the first and the last word, the rank writes the rest. The driver of a local run
 # also writes the processor time, because a rank cannot do so while it computes.
 _STATUS, _STEP, _COMPUTING_NS, _COMPUTATIONS, _DOING, _PROCESSOR_NS, _SINCE_NS, _AWAITED_WORK = range(8)
@@ -95,6 +96,15 @@ class StatusBoard:
 
     def announce_end(self, generation: int, word: int) -> None:
         self._words[_ENDS + generation % _END_SLOTS] = word
+
+    @property
+    def wanted_generation(self) -> int:
+        """Number of the generation of members that is to begin, or has begun."""
+        return self._words[_MEMBERS]
+
+    @wanted_generation.setter
+    def wanted_generation(self, number: int) -> None:
+        self._words[_MEMBERS] = number
 
     def metric(self, evaluation: int) -> float:
         """Return the metric of one of the last two evaluations. It is one word, so it is never torn."""

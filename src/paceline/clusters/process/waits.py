@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from paceline.clusters.base.members import MembersChanged
 from paceline.clusters.process.awaited_work import LIMIT
 from paceline.clusters.process.blame import ProcessState, chain_of, explain
 from paceline.clusters.process.operations import Background
@@ -46,6 +47,10 @@ class Waits:
         self._step = 0
         self.departed: Callable[[Operation[Any]], Iterable[int]] = lambda _operation: ()
         """Returns ranks that will not send what an operation waits for, although their processes continue."""
+        self.members_changed: Callable[[], bool] = lambda: False
+        """Returns whether the members of the run have changed. All waits then end."""
+        self.report_late: Callable[[], bool] = lambda: False
+        """Reports a reached deadline. Returns whether the wait may continue, because a stopped rank was ended."""
         self._spin_s = _SPIN_S if board.ranks <= len(os.sched_getaffinity(0)) else 0.0
 
     @property
@@ -62,6 +67,15 @@ class Waits:
         self._running = []  # messages to lost ranks
         self._known_lost.clear()
 
+    def abandon(self) -> None:
+        """Drop all operations in flight. Their links are not used again."""
+        for operation in self._running:
+            if isinstance(operation, Background):
+                operation.close()
+            elif operation.doing is Activity.compute:
+                operation.cancel()
+        self._running = []
+
     def begin(self, operation: Operation[Any]) -> None:
         """Start an operation. It advances whenever this rank waits."""
         if not operation.poll() or _failed_unheard(operation):
@@ -72,7 +86,9 @@ class Waits:
         try:
             if not (self._spin_s and self._spin(operation)):
                 self._sleep_until_done(operation, step)
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, PeerLost) and self.members_changed():
+                raise MembersChanged from None
             # Unless it was started, no program can wait for it any more. It would take a message that is meant for a
             # later receive.
             if operation not in self._running:
@@ -91,6 +107,8 @@ class Waits:
                 self._bells.ignore(self._rank)
                 self._board.note_doing(self._rank, Activity.working)
                 return
+            if self.members_changed():
+                raise MembersChanged
             if awaited != (awaited := operation.awaited()):
                 self._board.note_doing(self._rank, operation.doing, awaited)
             self._check_others(operation)
@@ -99,8 +117,15 @@ class Waits:
             if patience.is_over(operation) and self._may_time_out(operation):
                 if self._will_be_given_up() and patience.renew():
                     continue
+                if self._is_excused():
+                    patience = self._new_patience()
+                    continue
                 raise self._deadline_error(operation, patience)
             self._bells.sleep(self._rank, self._until_next_timer(operation, patience.left_s()))
+
+    def _is_excused(self) -> bool:
+        """Return whether a wait may continue after its deadline: a stopped rank has been ended, now or before."""
+        return self.report_late() or self.members_changed()
 
     def settle(self, step: int) -> None:
         """At the end of the program, wait until all operations in flight have ended."""
@@ -178,7 +203,9 @@ class Waits:
             if other.progress() and not other.done:
                 patience = self._patience.setdefault(other, self._new_patience())
                 if patience.is_over(other) and self._still_awaited(other):
-                    raise self._deadline_error(other, patience)
+                    if not self._is_excused():
+                        raise self._deadline_error(other, patience)
+                    self._patience[other] = self._new_patience()
         if self._patience:
             self._patience = {
                 other: self._patience[other] for other in self._running if other in self._patience

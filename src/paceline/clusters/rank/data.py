@@ -25,6 +25,10 @@ class TrainingData:
         self._turns = turns
         self._slice = batches.slice if turns == 1 else partial(_slice_of_turn, batches, turns)
 
+    def divide(self, workers: int) -> None:
+        """Divide the global batches among another number of workers from now on."""
+        self._workers = workers
+
     @property
     def samples_per_epoch(self) -> int:
         """Samples in one pass over the data, counted in every turn. 0 for a stream of unknown length."""

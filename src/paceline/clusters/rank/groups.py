@@ -76,14 +76,18 @@ class Groups:
         number_of: Callable[[tuple[int, ...]], int],
         *,
         generation: int = 0,
+        members: Sequence[int] | None = None,
     ) -> None:
+        """`members` are the ranks of the generation, in order. None for all ranks."""
         self._generation = generation
         self._rank = rank
         self._hosts = hosts
         self._number_of = number_of
         # Later generations count down from the last number, so no lookup is needed.
         number = _MAX_GROUPS - generation if generation else 0
-        self.everybody = Group(number, range(len(hosts)), rank, hosts, place=0)
+        everybody = range(len(hosts)) if members is None else tuple(members)
+        hosts_of_members = hosts if members is None else [hosts[member] for member in members]
+        self.everybody = Group(number, everybody, rank, hosts_of_members, place=0)
         self._found: dict[Sequence[int], Group] = {self.everybody.members: self.everybody}
 
     def find(self, members: Sequence[int]) -> Group:
@@ -107,10 +111,10 @@ class Groups:
         return Group(number, members, self._rank, hosts, place=place)
 
     def _check(self, members: tuple[int, ...]) -> None:
-        ranks = self.everybody.size
+        ranks = len(self._hosts)
         if len(set(members)) != len(members):
             raise ConfigurationError("group", "must name each rank once", members)
-        outside = [member for member in members if not 0 <= member < ranks]
+        outside = [member for member in members if member not in self.everybody.members]
         if outside:
             raise ConfigurationError("group", f"must name ranks 0 to {ranks - 1}", outside[0])
         if self._rank not in members:

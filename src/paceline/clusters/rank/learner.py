@@ -228,6 +228,8 @@ class Learner(ABC, Generic[R]):
         ctx.outcome.losses.append((batch.step, loss, batch.count))
         if replica.logged:
             ctx.outcome.logged.append((ctx.step, batch.count, replica.logged))
+        if ctx.job.min_workers is not None:  # told before the gradient is sent: the rank may die later
+            ctx.tell_news()
         return loss
 
     def finish(self, mean: Tensor | None) -> dict[str, Any]:

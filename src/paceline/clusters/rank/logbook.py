@@ -144,6 +144,22 @@ class Logbook:
             rank.tell_news()
             return
         self.evaluations.follow(step + 1)
+        self._record_step(step)
+        if rank.job.min_workers is not None:
+            rank.tell_news()
+
+    def take_over(self, recorded: int, complete: int) -> None:
+        """Begin to report a run of which `complete` steps are complete. Lost reporters have left `recorded` records.
+
+        Write the records that are missing. A step that is not the last one cannot be evaluated any more.
+        """
+        records = self._rank.outcome.records
+        recorded = max(recorded, records[-1]["step"] if records else 0)
+        for step in range(recorded, complete):
+            self._record_step(step, evaluates=step + 1 == complete)
+
+    def _record_step(self, step: int, *, evaluates: bool = True) -> None:
+        rank, outcome = self._rank, self._rank.outcome
         reported, self._reported = self._reported, {}
         if rank.job.task is not None and rank.job.task.schedule is not None:
             reported |= rank.model.replica.updates.learning_rates()
@@ -152,7 +168,7 @@ class Logbook:
         if self._seen is not None:
             self._enter(record, self._seen)
             self._seen = None
-        elif self.evaluations.is_due(step):
+        elif evaluates and self.evaluations.is_due(step):
             metrics = self.evaluations.evaluate()
             self.evaluations.announce(step + 1, metrics)
             self._enter(record, metrics)

@@ -16,6 +16,7 @@ from paceline.clusters.base.job import Job
 from paceline.clusters.base.outcome import Outcome
 from paceline.clusters.rank.logbook import Logbook
 from paceline.clusters.rank.lone_samples import warn_of_lone_samples
+from paceline.clusters.rank.regroup import Member, StepStart, live_in_generations
 from paceline.clusters.rank.services import ClusterServices
 from paceline.context import Batch, Context
 from paceline.faults import Fault
@@ -54,6 +55,7 @@ class Rank(ClusterServices):
         "_rng",
         "begun",
         "checkpoint_writer",
+        "complete",
         "delay_rng",
         "drawn",
         "generation",
@@ -65,6 +67,7 @@ class Rank(ClusterServices):
         "net",
         "outcome",
         "own_pace",
+        "position",
         "rank",
         "recorder",
         "restored_twins",
@@ -73,6 +76,7 @@ class Rank(ClusterServices):
         "servers",
         "step",
         "step_faults",
+        "step_start",
         "stopped",
         "twins",
         "workers",
@@ -96,6 +100,11 @@ class Rank(ClusterServices):
         """Number of the current generation, counted since the start of the rank's process."""
         self.begun = self.step = job.generations.first
         """First step of this generation."""
+        self.complete = self.begun
+        """Number of updates in which this rank took part."""
+        self.position = rank
+        """Position among the present workers."""
+        self.step_start = None if job.min_workers is None else StepStart()
         self._has_generations = job.generations.are_many
         self._end = job.generations.end_of(self.begun)
         self.drawn = self.begun
@@ -134,8 +143,10 @@ class Rank(ClusterServices):
         if self._is_over:
             await self.log.evaluations.look_again()
             return None
+        if self.job.min_workers is not None:
+            return await live_in_generations(self)
         while True:
-            result = await cast(Awaitable[Any], self.job.program(self.rank)(cast(Context, self)))
+            result = await self.run_program(self)
             self.settle()
             for each in (self, *self.twins):
                 each.drawn = each.step + 1 if each.own_pace else each.drawn
@@ -147,6 +158,9 @@ class Rank(ClusterServices):
             if ends:
                 return result
             self.begin_generation(end)
+
+    def run_program(self, context: Rank | Member) -> Awaitable[Any]:
+        return cast(Awaitable[Any], self.job.program(self.rank)(cast(Context, context)))
 
     @property
     def _is_over(self) -> bool:
@@ -184,6 +198,8 @@ class Rank(ClusterServices):
             interrupts.safe_point()
             if self.step_faults:
                 await self._meet_faults(step)
+            if self.step_start is not None:
+                self.step_start.keep(self)
             yield step
             if self.log.evaluations.sharing is not None:
                 await self.log.evaluations.share(step)
@@ -199,7 +215,7 @@ class Rank(ClusterServices):
                 yield batch
             return
         first = self.drawn if endless else self.begun
-        upcoming = data.ahead(map(partial(data.batch_of, rank), itertools.count(first)))
+        upcoming = data.ahead(map(partial(data.batch_of, self.position), itertools.count(first)))
         if rank == self.workers[0] and self.begun == self.job.generations.first:
             replica = self.model.replica
             parts, workers = replica.task.accumulate, len(self.workers)
@@ -241,6 +257,9 @@ class Rank(ClusterServices):
 
     def tell_news(self) -> None:
         """Send new records to the driver. Only needed in clusters with ranks that may die."""
+
+    def tell_dropped(self, first: int) -> None:
+        """Tell the driver that the records of steps from `first` on are dropped."""
 
     def span(
         self,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -13,10 +13,12 @@ from paceline.checkpoints import Checkpoint, Shard
 from paceline.clusters.base.job import Job
 from paceline.clusters.base.outcome import Outcome
 from paceline.clusters.rank.notes import Notes, put_together
-from paceline.clusters.rank.rank import Rank
 from paceline.clusters.rank.snapshot import LOST, twin_prefix
 from paceline.clusters.rank.trial import compare_trials
 from paceline.model.optimizer.saved_state import SavedOptimizerState, load_module
+
+if TYPE_CHECKING:
+    from paceline.clusters.rank.rank import Rank
 
 TRIAL = "trial"
 """Key in the facts of the first rank: see `paceline.clusters.rank.trial`."""
@@ -77,12 +79,14 @@ def _go_on(rank: Rank, own: Shard, main: Shard) -> None:
     rank.delay_rng.bit_generator.state = chance["delay"]
     if rank.price is not None:
         rank.price.put_back(chance["unused"])
-    _fill(
+    restore_learner(
         rank, own.tensors, main.tensors, facts["parts"][0], [own if facts["parts"][0]["optimizer"] else main]
     )
     for number, part in enumerate(facts["parts"][1:], start=1):
         twins = _with_prefix(own.tensors, twin_prefix(number))
-        rank.restored_twins.append(partial(_fill, own=twins, main=main.tensors, part=part, remembered=[]))
+        rank.restored_twins.append(
+            partial(restore_learner, own=twins, main=main.tensors, part=part, remembered=[])
+        )
 
 
 def _with_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
@@ -102,8 +106,8 @@ def _join(rank: Rank, main: Shard, shards: CheckpointFiles) -> None:
         rank.log.restore(main.tensors, main.facts["log"])
         tensors = {name: tensor for name, tensor in main.tensors.items() if name.startswith("state/")}
         tensors["state/samples"] = torch.tensor([sum(count for _, _, count in rank.outcome.losses)])
-    _fill(rank, tensors, main.tensors, part, everybody)
-    rank.restored_twins.append(partial(_fill, own={}, main=main.tensors, part=part, remembered=[]))
+    restore_learner(rank, tensors, main.tensors, part, everybody)
+    rank.restored_twins.append(partial(restore_learner, own={}, main=main.tensors, part=part, remembered=[]))
 
 
 def _drawn(shards: Sequence[Shard]) -> int:
@@ -124,7 +128,7 @@ def _take_over(outcome: Outcome, found: Outcome) -> None:
             setattr(outcome, name, getattr(found, name))
 
 
-def _fill(
+def restore_learner(
     rank: Any,
     own: Mapping[str, Tensor],
     main: Mapping[str, Tensor],

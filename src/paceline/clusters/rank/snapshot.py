@@ -6,16 +6,18 @@ Batches, dropout and the like are determined by seed, rank and step, so they are
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from torch import Tensor
 
 from paceline.checkpoints import Shard
-from paceline.clusters.rank.learner import Learner
 from paceline.clusters.rank.notes import Notes
-from paceline.clusters.rank.rank import Rank
 from paceline.model.optimizer.saved_state import keep_module, keep_updates, names_of_state
+
+if TYPE_CHECKING:
+    from paceline.clusters.rank.learner import Learner
+    from paceline.clusters.rank.rank import Rank
 
 LOST = "lost"
 """Key in the facts of a rank that the run continued without."""
@@ -34,7 +36,7 @@ def snapshot(rank: Rank, step: int, notes: Notes) -> Shard:
     parts = []
     for number, each in enumerate((rank, *rank.twins)):
         lean = replicates and (number > 0 or not rank.is_reporter)
-        found, facts = _learner(each.model, lean=lean)
+        found, facts = learner_state(each.model, lean=lean)
         tensors |= {twin_prefix(number) + name: tensor for name, tensor in found.items()}
         parts.append({**facts, "drawn": each.drawn if each.own_pace else step})
     average, log_facts = rank.log.keep()
@@ -54,7 +56,7 @@ def snapshot(rank: Rank, step: int, notes: Notes) -> Shard:
     return Shard(rank=rank.rank, tensors=tensors, facts=facts)
 
 
-def _learner(learner: Learner[Any], *, lean: bool) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def learner_state(learner: Learner[Any], *, lean: bool) -> tuple[dict[str, Tensor], dict[str, Any]]:
     replica = learner.replica
     tensors = keep_module((replica.whole or replica).module, parameters=not lean)
     remembered, facts = keep_updates(replica.updates, replica.layout)

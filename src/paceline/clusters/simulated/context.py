@@ -10,6 +10,7 @@ from typing import Any, TypeVar, cast
 
 from torch import Tensor
 
+from paceline.clusters.base.generations import GenerationLog
 from paceline.clusters.base.job import Consult, Job
 from paceline.clusters.base.outcome import Outcome
 from paceline.clusters.rank.counter import UpdateCounter
@@ -72,6 +73,8 @@ class World:
     """Announced end of a generation, by its number."""
     progress: Callable[[Progress], None] | None = None
     consult: Consult | None = None
+    generations: GenerationLog | None = None
+    """Generations of members, if the run may continue without lost ranks."""
     callback_error: Exception | None = None
     """Error that a callback raised. It does not belong to a rank."""
     announced: dict[int, float] = field(default_factory=dict)

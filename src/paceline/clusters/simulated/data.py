@@ -16,6 +16,11 @@ class SharedData(TrainingData):
         super().__init__(samples, batches, workers, turns)
         self._last: dict[int, Batch] = {}
 
+    def divide(self, workers: int) -> None:
+        if workers != self._workers:
+            super().divide(workers)
+            self._last.clear()
+
     def batch_of(self, worker: int, step: int) -> Batch:
         batch = self._last.get(worker)
         if batch is None or batch.step != step:

@@ -50,7 +50,7 @@ class FaultInjector:
 
     def contexts(self, replicas: Sequence[tuple[int, Replica | None]]) -> list[FaultyContext]:
         """Return the ranks of the run. Faults occur at their set times."""
-        self._contexts = [FaultyContext(self, self._world, self._job, *each) for each in replicas]
+        self._contexts = [self._new_context(*each) for each in replicas]
         for fault in self._faults:
             context = self._contexts[fault.rank]
             if fault.step is not None:
@@ -62,6 +62,9 @@ class FaultInjector:
                 assert fault.at_s is not None
                 context.slow_down(fault.at_s, fault)
         return self._contexts
+
+    def _new_context(self, rank: int, replica: Replica | None) -> FaultyContext:
+        return FaultyContext(self, self._world, self._job, rank, replica)
 
     def forget_contexts(self) -> None:
         """Drop the ranks at the end of the run. They refer to this object: only the garbage collector could free it."""
@@ -80,7 +83,7 @@ class FaultInjector:
             process.stop()
         if not self._job.can_lose(rank):
             # Not raised here: the strategy of a rank that dies in its own step could catch it.
-            self._kernel.at(self._kernel.now, _end_the_run, PeerLost(rank, reason))
+            self._kernel.at(self._kernel.now, end_the_run, PeerLost(rank, reason))
             return
         if self._world.parameter_board is not None:
             self._world.parameter_board.do_without(rank)
@@ -109,7 +112,7 @@ def _nothing(_: None) -> None:
     pass
 
 
-def _end_the_run(loss: PeerLost) -> NoReturn:
+def end_the_run(loss: PeerLost) -> NoReturn:
     raise loss
 
 

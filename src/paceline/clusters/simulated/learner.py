@@ -68,6 +68,7 @@ class SimulatedLearner(Learner["SimulatedContext"]):
         if self._looks:
             self._look_before_update(shard)
         self.replica.apply(shard, norm_value, advance=advance, of=of, step=ctx.step, squares=squares)
+        ctx.complete = ctx.step + 1
         update_s = self._update_s(shard) if ctx.price.charges_updates else 0.0
         if update_s:
             await WorkTimer(ctx, update_s)

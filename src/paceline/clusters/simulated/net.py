@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
+from paceline.clusters.base.checks import check_no_memory
 from paceline.clusters.rank.counter import LATE
 from paceline.clusters.rank.groups import Group
 from paceline.clusters.simulated.messages import RecvEvent, SendEvent
@@ -60,6 +61,7 @@ class SimulatedNet:
         return interpret(self._context, self, collective, data, combine=combine, next_tag=next_tag)
 
     def window(self, name: str, *, rows: int, like: Tensor) -> View:
+        check_no_memory(self._context.job, "shared")
         if len(set(self.hosts)) > 1:
             remedy = "use hosts=1 or pass messages"
             raise ConfigurationError("window", "needs ranks of one host", name, remedy)

@@ -10,13 +10,15 @@ from paceline.clusters.base.checks import (
     check_compute,
     check_faults,
     check_faults_fit,
+    check_min_workers,
     check_threads,
     check_workers,
+    min_workers_words,
     thread_words,
 )
 from paceline.clusters.base.gc_pause import gc_paused
 from paceline.clusters.base.job import Cluster, Consult, Job
-from paceline.clusters.base.outcome import Outcome
+from paceline.clusters.base.outcome import Outcome, reporter_of
 from paceline.clusters.base.threads import computing_threads
 from paceline.clusters.rank.checkpoint_writer import prepare_all
 from paceline.clusters.rank.failures import failure_of, with_holds
@@ -41,6 +43,7 @@ from paceline.clusters.simulated.models import KnownModel, counted_prices, repli
 from paceline.clusters.simulated.network import Network
 from paceline.clusters.simulated.pass_timer import PassTimer
 from paceline.clusters.simulated.process import Process
+from paceline.clusters.simulated.regrouping import Regrouping
 from paceline.costs import Link
 from paceline.costs.calibration import SHARED_MEMORY, Calibration
 from paceline.costs.description import ClusterDescription
@@ -90,6 +93,8 @@ class Simulated(Cluster):
     """Compute threads of each rank. They can change the last bits of sums. None to use the default of `pl.Local`."""
     faults: Sequence[Fault | Random] = ()
     """Faults and their times."""
+    min_workers: int | None = None
+    """Minimum number of workers: as in `pl.Local`."""
     device: Device | str | None = None
     """Compute device of each rank: one of `pl.devices`, or its name. Its speed gives the time of counted
     operations."""
@@ -128,6 +133,7 @@ class Simulated(Cluster):
         self.fabric  # noqa: B018 (it raises an error for values that contradict each other)
         slow_links(self.slow_links, self.link)
         self.stragglers.check(self.workers)
+        check_min_workers(self.min_workers, self.workers)
         check_faults(self.faults)
         object.__setattr__(self, "faults", tuple(self.faults))
 
@@ -227,6 +233,8 @@ class Simulated(Cluster):
                 context.close()
         for outcome, process in zip(outcomes, processes, strict=True):
             outcome.result = process.result
+        if world.generations is not None:
+            reporter_of(job, outcomes).generations = world.generations.all
         return outcomes
 
     def _world(self, job: Job, progress: Callable[[Progress], None] | None) -> World:
@@ -238,7 +246,7 @@ class Simulated(Cluster):
         batches = GlobalBatches.of(task, samples, job.seed) if task and samples else None
         world = World(
             kernel=kernel,
-            network=(LossyNetwork if self.faults else Network)(
+            network=(LossyNetwork if _may_lose(self, job) else Network)(
                 kernel,
                 hosts,
                 self.between,
@@ -249,7 +257,7 @@ class Simulated(Cluster):
             ),
             hosts=hosts,
             memory=window_link(self),
-            shares_memory=self.link == SHARED_MEMORY,
+            shares_memory=self.link == SHARED_MEMORY and job.min_workers is None,
             pricing=self._pricing(job, samples, batches),
             stragglers=self.stragglers,
             data=shared_data(job, samples, batches),
@@ -289,10 +297,17 @@ class Simulated(Cluster):
 
     def _contexts(self, job: Job, world: World) -> Sequence[SimulatedContext]:
         replicas = replicas_of(job, computes=self._computes, known=self.known)
-        if self.faults:
-            faults = faults_of_ranks(self.faults, job.ranks)
-            return FaultInjector(world, job, faults).contexts(replicas)
+        if _may_lose(self, job):
+            return self._injector(world, job).contexts(replicas)
         return [SimulatedContext(world, job, rank, replica) for rank, replica in replicas]
+
+    def _injector(self, world: World, job: Job) -> FaultInjector:
+        faults = faults_of_ranks(self.faults, job.ranks)
+        if job.min_workers is None:
+            return FaultInjector(world, job, faults)
+        regrouping = Regrouping(world, job, faults)
+        world.generations = regrouping.generations
+        return regrouping
 
     def __str__(self) -> str:
         words = [f"{self.workers} simulated workers", link_words(self)]
@@ -304,5 +319,11 @@ class Simulated(Cluster):
         words += slow_links_in_words(slow_links(self.slow_links, self.link))
         words += self.stragglers.words()
         words += thread_words(self.threads)
+        words += min_workers_words(self.min_workers)
         words += [str(fault) for fault in self.faults]
         return ", ".join(words)
+
+
+def _may_lose(cluster: Simulated, job: Job) -> bool:
+    """Return whether ranks may be lost or paused in this run."""
+    return bool(cluster.faults) or job.min_workers is not None

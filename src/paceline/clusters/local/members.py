@@ -1,0 +1,109 @@
+"""Driver side of a local run with `min_workers`: it leads the members from one generation to the next.
+
+The members map new rings for each generation. A message of an earlier generation, complete or not, stays in the old
+ones, and a process that was stopped has no access to the new ones.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol
+
+from paceline.clusters.base.generations import GenerationLog
+from paceline.clusters.base.job import Job
+from paceline.clusters.base.members import Agreement, Membership
+from paceline.clusters.base.news import drop_entries
+from paceline.clusters.base.outcome import Outcome
+from paceline.clusters.process.status_board import StatusBoard
+from paceline.links.memory.shared import SharedMemory
+
+
+class Send(Protocol):
+    def __call__(
+        self, rank: int, word: str, values: dict[str, Any] | None = None, fds: Sequence[int] = ()
+    ) -> None: ...
+
+
+class Members:
+    """The members of a run, and the messages that change them."""
+
+    def __init__(self, job: Job, board: StatusBoard, rings_nbytes: int, send: Send) -> None:
+        assert job.min_workers is not None
+        everybody = Membership(generation=0, members=tuple(range(job.ranks)))
+        self.agreement = Agreement(everybody, job.min_workers)
+        self.generations = GenerationLog(everybody)
+        self._board = board
+        self._rings_nbytes = rings_nbytes
+        self._send = send
+        self._waits_since_s = math.inf  # when the first member arrived, on the monotonic clock
+        self._start_s = time.monotonic()
+        self._released: set[int] = set()
+
+    def begin(self, start_s: float) -> None:
+        self._start_s = start_s
+
+    @property
+    def reporter(self) -> int:
+        return self.agreement.present.reporter
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all members have completed the run, and the reporter has returned it."""
+        return bool(self._released - {self.reporter}) or self._released == {self.reporter} == set(
+            self.agreement.members
+        )
+
+    def lose(self, rank: int) -> str:
+        """Record a loss, before the other ranks see it. Return why the run cannot continue. Empty if it can."""
+        if rank == self.reporter and self._board.clock.stands:
+            self._board.clock.go_on()  # it was stopped for an evaluation, by this rank
+        self.generations.note_loss(rank, time.monotonic() - self._start_s)
+        is_enough = self.agreement.lose(rank)
+        self._released.discard(rank)
+        self._board.wanted_generation = self.agreement.wanted
+        return "" if is_enough else self.agreement.too_few
+
+    def arrive(self, rank: int, values: dict[str, Any]) -> None:
+        self._waits_since_s = min(self._waits_since_s, time.monotonic())
+        self.agreement.arrive(rank, values["complete"], ended=values["ended"])
+
+    def stuck(self, is_stopped: Callable[[int], bool], deadline_s: float) -> list[int]:
+        """Return the members that are stopped by a signal while the others have waited for `deadline_s`."""
+        if time.monotonic() - self._waits_since_s < deadline_s:
+            return []
+        return [rank for rank in self.agreement.missing if is_stopped(rank)]
+
+    def late(self, limit_s: float) -> list[int]:
+        """Return the members that have not arrived `limit_s` after a loss."""
+        is_regrouping = self.agreement.wanted > self.agreement.present.generation
+        waits = is_regrouping and time.monotonic() - self._waits_since_s > limit_s
+        return self.agreement.missing if waits else []
+
+    def settle(self, outcomes: dict[int, Outcome]) -> None:
+        """Begin the next generation, or release the members from the run, if all have arrived."""
+        if self.agreement.is_over:
+            self._release(outcomes)
+            return
+        recorded = (each["step"] for rank in self.agreement.lost for each in outcomes[rank].records)
+        decision = self.agreement.decide(max(recorded, default=0))
+        if decision is None:
+            return
+        self._waits_since_s = math.inf
+        self.generations.begin(decision, time.monotonic() - self._start_s)
+        for rank in self.agreement.lost:
+            drop_entries(outcomes[rank], decision.first)
+        rings = SharedMemory.create("rings", self._rings_nbytes)
+        for rank in decision.members:
+            self._send(rank, "members", decision.to_values(), fds=[rings.fd])
+        rings.close_fd()
+
+    def _release(self, outcomes: dict[int, Outcome]) -> None:
+        """Let the reporter return the run, then the others. If it dies before, another member takes its place."""
+        others = [rank for rank in self.agreement.members if rank != self.reporter]
+        ready: Iterable[int] = others if self.reporter in outcomes else [self.reporter]
+        for rank in ready:
+            if rank not in self._released:
+                self._released.add(rank)
+                self._send(rank, "end")

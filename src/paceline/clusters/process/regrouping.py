@@ -1,0 +1,68 @@
+"""A rank in a real process that drops the incomplete step when a member of the run is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from paceline.clusters.base.members import Membership
+from paceline.clusters.process.computing import ComputeOperation
+from paceline.clusters.process.context import ProcessContext
+from paceline.clusters.process.driver import LocalDriver
+from paceline.clusters.process.net import ProcessNet
+from paceline.clusters.process.waits import Waits
+from paceline.clusters.process.wiring import Wiring
+from paceline.clusters.rank.groups import Groups
+from paceline.links.memory.shared import SharedMemory
+from paceline.links.operation import Activity
+
+
+class RegroupingProcess(ProcessContext):
+    """Context of a rank in a local run with `min_workers`."""
+
+    def __init__(self, *arguments: Any, wire: Callable[[SharedMemory], Wiring], **settings: Any) -> None:
+        """`wire` connects this rank by new rings. The other arguments are those of the base class."""
+        super().__init__(*arguments, **settings)
+        self._wire = wire
+        self._rings: SharedMemory | None = None
+
+    @property
+    def _local_driver(self) -> LocalDriver:
+        assert isinstance(self.driver, LocalDriver)
+        return self.driver
+
+    def _new_waits(self) -> Waits:
+        waits = super()._new_waits()
+        waits.members_changed = lambda: self.board.wanted_generation != self.generation
+        waits.report_late = self._local_driver.report_late
+        return waits
+
+    def prepare(self) -> None:
+        self.tell_news()  # opens the journal, which a thread may use first
+        super().prepare()
+
+    def tell_dropped(self, first: int) -> None:
+        assert self._teller is not None
+        self.driver.tell_news(self._teller.drop(first))
+
+    async def meet_members(self, complete: int, *, ended: bool) -> Membership | None:
+        self.waits.abandon()
+        if ComputeOperation._under_way is not None:
+            ComputeOperation._under_way.result()
+        self.board.note_doing(self.rank, Activity.working)
+        found = self._local_driver.meet(complete, ended=ended)
+        if found is None:
+            return None
+        membership, self._rings = found
+        return membership
+
+    def rewire(self, membership: Membership) -> None:
+        assert self._rings is not None
+        self.wiring = self._wire(self._rings)
+        device, self.port = self.port.device, self._open_port()
+        self.port.device = device
+        self.waits = self._new_waits()
+        number_of, hosts = self.driver.number_of, self.wiring.hosts
+        generation, members = membership.generation, membership.members
+        self.groups = Groups(self.rank, hosts, number_of, generation=generation, members=members)
+        self.net = ProcessNet(self, self.groups.everybody)

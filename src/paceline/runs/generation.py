@@ -1,0 +1,23 @@
+"""A generation of the members of a run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Generation:
+    """Members that have worked together, from one loss of a rank to the next."""
+
+    number: int
+    """Generations are numbered from 0. A number is missing if ranks were lost during a change of members."""
+    members: tuple[int, ...]
+    """Ranks, in order."""
+    first_step: int = 0
+    """First step. A step that was dropped is repeated as the first step of the next generation."""
+    lost: tuple[int, ...] = ()
+    """Members of the generation before that were lost."""
+    detected_s: float = 0.0
+    """When the first of these losses was detected, in seconds of the run."""
+    began_s: float = 0.0
+    """When the members had agreed, in seconds of the run."""

@@ -1,0 +1,101 @@
+"""Members of a run agree on the next generation: decisions from events."""
+
+import json
+
+import pytest
+
+from paceline.clusters.base.members import Agreement, Membership
+
+
+def agreement(members=4, fewest=1):
+    return Agreement(Membership(generation=0, members=tuple(range(members))), fewest)
+
+
+def arrive(made, **complete):
+    for name, steps in complete.items():
+        made.arrive(int(name[1:]), steps, ended=False)
+
+
+def test_nothing_is_decided_before_every_remaining_member_has_arrived():
+    made = agreement()
+    assert made.lose(2)
+    arrive(made, r0=5, r1=5)
+    assert made.decide(0) is None
+    assert made.missing == [3]
+    arrive(made, r3=5)
+    assert made.decide(0) == Membership(generation=1, members=(0, 1, 3), first=5, source=0)
+
+
+def test_members_without_the_last_complete_step_copy_it_from_one_that_has_it():
+    made = agreement()
+    made.lose(0)
+    arrive(made, r1=7, r2=8, r3=7)
+    decision = made.decide(7)
+    assert (decision.first, decision.source, decision.behind) == (8, 2, (1, 3))
+    assert decision.recorded == 7
+    assert decision.reporter == 1
+
+
+def test_records_of_a_dropped_step_do_not_count():
+    made = agreement()
+    made.lose(0)
+    arrive(made, r1=7, r2=7, r3=7)
+    assert made.decide(8).recorded == 7
+
+
+def test_a_member_that_is_lost_after_it_has_arrived_does_not_count():
+    made = agreement()
+    made.lose(0)
+    arrive(made, r1=8, r2=7)
+    made.lose(1)
+    arrive(made, r3=7)
+    decision = made.decide(0)
+    assert (decision.generation, decision.members, decision.first) == (2, (2, 3), 7)
+
+
+def test_the_next_generation_begins_with_nobody_arrived():
+    made = agreement(3)
+    made.lose(0)
+    arrive(made, r1=1, r2=1)
+    made.decide(0)
+    assert made.missing == [1, 2]
+    assert made.decide(0) is None
+    made.lose(2)
+    arrive(made, r1=4)
+    assert made.decide(0).members == (1,)
+
+
+def test_too_few_members_are_told():
+    made = agreement(3, fewest=2)
+    assert made.lose(0)
+    assert not made.lose(1)
+    assert "1 worker is left" in made.too_few
+    assert "min_workers=2" in made.too_few
+
+
+def test_a_rank_is_lost_once_and_a_lost_rank_cannot_arrive():
+    made = agreement(3)
+    made.lose(0)
+    made.lose(0)
+    assert made.wanted == 1
+    made.arrive(0, 9, ended=True)
+    arrive(made, r1=2, r2=2)
+    assert made.decide(0).first == 2
+
+
+def test_the_run_is_over_when_all_members_have_ended_and_none_was_lost_meanwhile():
+    made = agreement(3)
+    made.arrive(0, 9, ended=True)
+    made.arrive(1, 9, ended=True)
+    assert not made.is_over
+    made.arrive(2, 9, ended=True)
+    assert made.is_over
+    made.lose(1)
+    assert not made.is_over
+    assert made.decide(9).first == 9
+
+
+@pytest.mark.parametrize("behind", [(), (1, 3)])
+def test_a_decision_survives_json(behind):
+    given = Membership(generation=3, members=(1, 2, 3), first=4, source=2, behind=behind, recorded=3)
+    assert Membership.from_values(json.loads(json.dumps(given.to_values()))) == given

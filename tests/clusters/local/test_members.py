@@ -1,0 +1,65 @@
+"""A local run with `min_workers` loses processes to real signals, and gives the weights of `single`."""
+
+import random
+
+import pytest
+from elastic import CHANGES, check_against_single, single
+from refusals import has, raised, refused
+from tasks import a_task
+
+import paceline as pl
+from paceline.errors import PeerLost
+from paceline.faults import Kill, Pause
+
+STEPS = 8
+EMULATED = {"link": pl.Link("1Gbps", "1ms"), "compute": pl.times.Constant("2ms")}
+
+
+def trained(*faults, number=0, spec="all-reduce", **changes):
+    machines = pl.Local(**({"workers": 4, "min_workers": 2, "faults": faults} | changes))
+    return pl.train(a_task(**CHANGES[number]), spec, machines, steps=STEPS)
+
+
+@pytest.mark.parametrize(
+    ("faults", "number", "changes"),
+    [
+        ([Kill(1, step=3)], 1, {}),
+        ([Kill(0, step=2), Kill(2, at=0.0)], 3, {}),
+        ([Kill(0, step=STEPS - 1), Kill(1, step=5)], 4, {}),
+        ([Kill(0, step=3), Kill(3, step=5)], 2, EMULATED),
+    ],
+    ids=str,
+)
+def test_the_weights_are_those_of_single_whatever_processes_are_killed(faults, number, changes):
+    run = trained(*faults, number=number, **changes)
+    check_against_single(run, single(number, STEPS))
+    assert {rank for rank, _ in run.lost} == {fault.rank for fault in faults}
+
+
+def test_a_process_that_is_stopped_for_too_long_is_lost():
+    run = trained(Pause(0, step=3, seconds=600), deadline_s=1.0)
+    check_against_single(run, single(0, STEPS))
+    assert [rank for rank, _ in run.lost] == [0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(12))
+def test_random_kills_change_no_weight_and_no_record(seed):
+    rng = random.Random(seed)
+    ranks = rng.sample(range(4), rng.randint(1, 3))
+    number = rng.randrange(len(CHANGES))
+    faults = [Kill(rank, at=rng.random() * 0.3) for rank in ranks]
+    run = trained(*faults, number=number, min_workers=1, compute=pl.times.Constant("20ms"))
+    check_against_single(run, single(number, STEPS))
+
+
+def test_too_few_processes_end_the_run():
+    with raised(PeerLost, reason=has("min_workers=3", "SIGKILL")):
+        trained(Kill(0, step=2), Kill(1, step=4), min_workers=3)
+
+
+def test_links_and_algorithms_that_cannot_repeat_a_step_are_refused():
+    with refused("link", "tcp"):
+        pl.Local(workers=4, min_workers=2, link="tcp")
+    with refused("algorithm", "shared"):
+        trained(spec="all-reduce:algorithm=shared")

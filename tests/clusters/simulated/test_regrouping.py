@@ -1,0 +1,148 @@
+"""A simulated run with `min_workers` loses ranks, and gives the weights of `single`."""
+
+import pytest
+import torch
+from elastic import check_against_single, random_case, single
+from refusals import has, raised, refused
+from tasks import a_task
+from torch import nn
+
+import paceline as pl
+from paceline.errors import PeerLost
+from paceline.faults import Kill
+
+STEPS = 6
+
+
+def cluster(*faults, workers=4, min_workers=2, **changes):
+    given = {"compute": pl.times.Constant(0.01), "link": pl.Link("1Mbps", "1ms")} | changes
+    return pl.Simulated(workers=workers, min_workers=min_workers, faults=faults, **given)
+
+
+def trained(*faults, task=None, **changes):
+    return pl.train(task or a_task(), "all-reduce", cluster(*faults, **changes), steps=STEPS)
+
+
+@pytest.mark.parametrize(
+    "faults",
+    [
+        [],
+        [Kill(1, step=3)],
+        [Kill(0, step=3)],
+        [Kill(0, step=0), Kill(1, step=0)],
+        [Kill(3, step=STEPS - 1)],
+        [Kill(0, at=0.021), Kill(2, at=0.022)],
+    ],
+    ids=str,
+)
+def test_the_weights_are_those_of_single_whatever_ranks_are_lost(faults):
+    run = trained(*faults)
+    check_against_single(run, single(0, STEPS))
+    assert {rank for rank, _ in run.lost} == {fault.rank for fault in faults}
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_random_faults_change_no_weight_and_no_record(seed):
+    number, spec, machines, steps = random_case(seed)
+    check_against_single(pl.train(a_task(**_of(number)), spec, machines, steps=steps), single(number, steps))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_many_random_faults_change_no_weight_and_no_record():
+    for seed in range(30, 400):
+        number, spec, machines, steps = random_case(seed)
+        run = pl.train(a_task(**_of(number)), spec, machines, steps=steps)
+        check_against_single(run, single(number, steps))
+
+
+def _of(number):
+    from elastic import CHANGES
+
+    return CHANGES[number]
+
+
+def test_the_same_faults_give_the_same_trace_byte_for_byte(tmp_path):
+    for name in ("a.json", "b.json"):
+        trained(Kill(0, at=0.05), Kill(2, step=4)).trace.save(tmp_path / name)
+    assert (tmp_path / "a.json").read_bytes() == (tmp_path / "b.json").read_bytes()
+
+
+def test_a_run_without_faults_is_the_same_with_min_workers():
+    kept = trained()
+    plain = pl.train(a_task(), "all-reduce", cluster(min_workers=None), steps=STEPS)
+    assert torch.equal(kept.parameters, plain.parameters)
+    assert kept.seconds == plain.seconds
+    assert len(kept.generations) == 1
+    assert plain.generations == []
+
+
+def test_a_loss_is_detected_at_once_and_members_agree_after_their_computation():
+    run = trained(Kill(1, at=0.013), link=pl.Link.ideal())
+    _, second = run.generations
+    assert (second.members, second.lost, second.first_step) == ((0, 2, 3), (1,), 1)
+    assert second.detected_s == 0.013
+    assert second.began_s == pytest.approx(0.02)  # the gradients of that step are computed to their end
+
+
+def test_a_member_without_the_last_step_copies_it():
+    # A byte takes 8 us: rank 0 has its result of a step before the last message of the ring has arrived elsewhere.
+    for at_us in range(30_000, 60_000, 1_000):
+        run = trained(Kill(3, at=at_us * 1e-6), link=pl.Link("1Mbps", "0.1ms"))
+        check_against_single(run, single(0, STEPS))
+
+
+def test_too_few_workers_end_the_run():
+    with raised(PeerLost, rank=2, reason=has("min_workers=2", 1)):
+        trained(Kill(0, step=1), Kill(1, step=2), Kill(2, step=3))
+
+
+def test_a_repeated_step_counts_once_in_batch_norm_statistics():
+    def model():
+        return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 2)).double()
+
+    task = a_task(model=model, batch_size=16)
+    for at_s in (0.005, 0.0155, 0.031, 0.042):
+        run = trained(Kill(0, at=at_s), task=task)
+        assert int(run.state["1.num_batches_tracked"]) == STEPS
+
+
+def test_without_math_a_lost_rank_costs_time():
+    compute = {"math": "none", "link": pl.Link("10Mbps", "1ms")}
+    quick, slow = (trained(*faults, **compute) for faults in ([], [Kill(1, step=3)]))
+    assert slow.seconds > quick.seconds
+    assert slow.generations[-1].members == (0, 2, 3)
+
+
+def test_callbacks_see_each_step_of_all_reporters():
+    class Steps:
+        def __init__(self):
+            self.seen = []
+
+        def on_step(self, record):
+            self.seen.append(record.step)
+
+    steps = Steps()
+    pl.train(a_task(), "all-reduce", cluster(Kill(0, step=2)), steps=STEPS, callbacks=[steps])
+    assert sorted(set(steps.seen)) == [1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize("min_workers", [0, 5, True, "2", 1.5])
+def test_a_number_of_workers_that_cannot_be_is_refused(min_workers):
+    with refused("min_workers", min_workers):
+        pl.Simulated(workers=4, min_workers=min_workers, compute=pl.times.Constant(0.01))
+
+
+def test_shared_memory_is_refused():
+    machines = cluster(link="shared-memory")
+    with refused("algorithm", "shared"):
+        pl.train(a_task(), "all-reduce:algorithm=shared", machines, steps=STEPS)
+    check_against_single(pl.train(a_task(), "all-reduce", machines, steps=STEPS), single(0, STEPS))
+
+
+def test_a_program_is_refused():
+    async def program(ctx):
+        return ctx.rank
+
+    with refused("min_workers", 2):
+        pl.run_program(program, cluster())

@@ -1,0 +1,78 @@
+"""Random runs that lose ranks, and what holds of each of them."""
+
+import functools
+import itertools
+import random
+
+import pytest
+import torch
+from tasks import a_task, samples
+
+import paceline as pl
+from paceline.faults import Kill, Pause
+
+__all__ = ["check_against_single", "random_case", "single"]
+
+
+def _momentum(params):
+    return torch.optim.SGD(params, lr=0.05, momentum=0.9)
+
+
+def _adam(params):
+    return torch.optim.Adam(params, lr=0.01)
+
+
+def _decay(optimizer):
+    return torch.optim.lr_scheduler.StepLR(optimizer, 3, 0.5)
+
+
+CHANGES = (
+    {},
+    {"optimizer": _momentum, "batch_size": 5},
+    {"optimizer": _adam},
+    {"optimizer": _adam, "clip_norm": 0.1, "schedule": _decay},
+    {"optimizer": _momentum, "test": samples(12), "metric": "mse"},
+)
+LINKS = (pl.Link("1Mbps", "1ms"), pl.Link("100kbps", "0.1ms"), pl.Link("10Gbps", "50us"), pl.Link.ideal())
+MESSAGES = [name for name in pl.collectives.ALGORITHMS if name not in ("shared", "native")]
+
+
+@functools.cache
+def single(number, steps):
+    cluster = pl.Simulated(workers=1, compute=pl.times.Constant(0.01))
+    return pl.train(a_task(**CHANGES[number]), "single", cluster, steps=steps)
+
+
+def random_case(seed):
+    """Return the number of a task, a strategy, a simulated cluster with faults, and the steps."""
+    rng = random.Random(seed)
+    workers, steps = rng.randint(2, 6), rng.randint(1, 12)
+    spec = f"all-reduce:algorithm={rng.choice(MESSAGES)}{rng.choice(['', ',bucket_mb=0.0001'])}"
+    long_s = steps * 0.03
+    faults = [
+        Kill(rank, at=rng.random() * long_s) if rng.random() < 0.7 else Kill(rank, step=rng.randrange(steps))
+        for rank in rng.sample(range(workers), rng.randint(1, workers - 1))
+    ]
+    if rng.random() < 0.3:
+        faults.append(Pause(rng.randrange(workers), at=rng.random() * long_s, seconds=rng.random() * 0.05))
+    compute = rng.choice([pl.times.Exponential(0.01), pl.times.Constant(0.01), pl.times.Exponential(0.001)])
+    cluster = pl.Simulated(
+        workers=workers, min_workers=1, compute=compute, link=rng.choice(LINKS), faults=faults
+    )
+    return rng.randrange(len(CHANGES)), spec, cluster, steps
+
+
+def check_against_single(run, alone):
+    """Check a run that has lost ranks against `single`: weights, losses, samples, metric; and its record."""
+    torch.testing.assert_close(run.parameters, alone.parameters, rtol=0, atol=1e-12)
+    assert [each.step for each in run.history] == [each.step for each in alone.history]
+    assert [each.samples for each in run.history] == [each.samples for each in alone.history]
+    assert [each.loss for each in run.history] == pytest.approx(
+        [each.loss for each in alone.history], abs=1e-12
+    )
+    assert run.metric == pytest.approx(alone.metric, abs=1e-12)
+    times_s = [each.seconds for each in run.history]
+    assert times_s == sorted(times_s)
+    members = [set(each.members) for each in run.generations]
+    assert all(later < earlier for earlier, later in itertools.pairwise(members))
+    assert {rank for each in run.generations for rank in each.lost} == {rank for rank, _ in run.lost}

@@ -1,0 +1,40 @@
+"""What strategies survive, in the documentation and in refusals."""
+
+from pathlib import Path
+
+import pytest
+from refusals import has, refused
+from tasks import a_task, simulated
+
+import paceline as pl
+from paceline.strategies import STRATEGIES
+from paceline.strategies.registry.survival import survival_rows, survivals
+
+PAGE = Path(__file__).parents[3] / "docs" / "failures.md"
+REFUSED = [each.name for each in survivals() if not each.regroups]
+
+
+def test_the_table_of_the_documentation_is_that_of_the_code():
+    assert "\n".join(survival_rows()) in PAGE.read_text()
+
+
+def test_every_strategy_is_in_the_table_once():
+    assert [each.name for each in survivals()] == list(STRATEGIES)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_strategy_that_cannot_repeat_a_step_is_refused_with_those_that_can(name):
+    with refused("min_workers", 2, remedy=has("all-reduce", "k-sync"), bound=has(name)):
+        pl.train(a_task(), name, simulated(4, min_workers=2), steps=2)
+
+
+def test_a_codec_with_residuals_is_refused():
+    with refused("min_workers", bound=has("all-reduce:codec=sign")):
+        pl.train(a_task(), "all-reduce:codec=sign", simulated(4, min_workers=2), steps=2)
+
+
+def test_what_a_run_that_loses_workers_cannot_have_is_refused(tmp_path):
+    with refused("min_workers", bound=has("checkpoint")):
+        pl.train(a_task(), "all-reduce", simulated(4, min_workers=2), steps=2, checkpoint=tmp_path)
+    with refused("min_workers", bound=has("ema")):
+        pl.train(a_task(ema=0.9), "all-reduce", simulated(4, min_workers=2), steps=2)
