@@ -348,8 +348,7 @@ def every_order(scenario, *, preemptions, delayed=False):
 
 
 def _branches(choices, begun, preemptions):
-    """Return the orders that differ from this one after the given choices: one for each other choice at each point.
-    Return the orders that differ from this one after the given choices: one for each other choice at each point."""
+    """Return the orders that differ from this one after the given choices: one for each other choice at each point."""
     taken = [choice.taken for choice in choices]
     spent = sum(not choice.is_free and choice.taken != 0 for choice in choices[:begun])
     for at, choice in enumerate(choices[begun:], begun):

@@ -79,8 +79,7 @@ class Spec:
 
     @property
     def lengths(self) -> tuple[int, ...]:
-        """Number of elements of each size, rounded down to whole elements, or to equal chunks if the tensor is cut.
-        Number of elements of each size, rounded down to whole elements, or to equal chunks if the tensor is cut."""
+        """Number of elements of each size, rounded down to whole elements, or to equal chunks if the tensor is cut."""
         if not self.kind.sized:
             return (0,)
         unit = self.workers if self.kind.divided else 1

@@ -137,8 +137,7 @@ def _told_once() -> Iterator[None]:
 
 
 def _small(task: Task, make: Callable[[], nn.Module], data: Data, workers: int) -> Task:
-    """Return the task with two batches and no metric: a full batch, and the last of an epoch, which may be smaller.
-    Return the task with two batches and no metric: a full batch, and the last of an epoch, which may be smaller."""
+    """Return the task with two batches and no metric: a full batch, and the last of an epoch, which may be smaller."""
     changed: dict[str, Any] = {
         "model": make,
         "compile": False,

@@ -24,8 +24,7 @@ class ShardedUnit(NamedTuple):
 
     number: int
     users: tuple[int, ...]
-    """Segments on this rank that use the parameters. The gradient is complete after the backward pass of the first.
-    Segments on this rank that use the parameters. The gradient is complete after the backward pass of the first."""
+    """Segments on this rank that use the parameters. The gradient is complete after the backward pass of the first."""
     parts: Sequence[slice]
     """Each rank's slice of the unit. Sizes are nearly equal, unless the optimizer needs whole layers."""
 

@@ -35,8 +35,7 @@ class Device:
     """Fraction of the memory bandwidth that other operations reach."""
     memory_bytes: int
     launch: str | float = field(default=0.0, compare=False)
-    """Time that the host takes to start one operation, such as "50us". A pass takes at least as long as its starts.
-    Time that the host takes to start one operation, such as "50us". A pass takes at least as long as its starts."""
+    """Time that the host takes to start one operation, such as "50us". A pass takes at least as long as its starts."""
     launch_s: float = field(init=False, repr=False)
 
     def __post_init__(self) -> None:

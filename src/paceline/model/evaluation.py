@@ -61,8 +61,7 @@ def parts_of(
     device: torch.device,
     begin: Begin,
 ) -> Tensor:
-    """Return the contribution of each of these test batches to each metric: a float64 tensor (batches, metrics, 2).
-    Return the contribution of each of these test batches to each metric: a float64 tensor (batches, metrics, 2)."""
+    """Return the contribution of each of these test batches to each metric: a float64 tensor (batches, metrics, 2)."""
     meters = _named_meters(task).values()
     parts = torch.zeros(len(numbers), len(meters), 2, dtype=torch.float64)
     ranges = samples.ranges(task.test_batch_size)

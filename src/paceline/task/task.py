@@ -70,15 +70,13 @@ class Task:
     """A module, or several by name. Several are combined into one nn.ModuleDict."""
     data: Data | Callable[[], Data] | DataLoader[Any] = field(repr=False)
     loss: Callable[[Any, Any], Tensor] | None = None
-    """Function of outputs and targets that returns the mean over the samples. None if the model returns its `loss`.
-    Function of outputs and targets that returns the mean over the samples. None if the model returns its `loss`."""
+    """Function of outputs and targets that returns the mean over the samples. None if the model returns its `loss`."""
     step: Callable[[Any, Any], Any] | None = None
     """Function of the model and a batch that replaces the loss. It returns the loss, or a dictionary with `loss` and
     other values for the run's history. A generator yields ("name", loss) for one model after the other. See
     docs/loop.md."""
     turns: Sequence[str] = ()
-    """Name of the model that each yield of the step updates. If empty, the models in the order of their optimizers.
-    Name of the model that each yield of the step updates. If empty, the models in the order of their optimizers."""
+    """Name of the model that each yield of the step updates. If empty, the models in the order of their optimizers."""
     optimizer: MakeOptimizer | Mapping[str, MakeOptimizer]
     """Function of the trainable parameters, which also have the module's attributes (see `Parameters`). Or one per
     model."""

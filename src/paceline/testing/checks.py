@@ -58,8 +58,7 @@ def check_weights_of_single(
 
 
 def check_batch_norm(spec: Spec, world: str, workers: int) -> None:
-    """Check that each worker normalises by its own slice, and that rank 0's running statistics are used, as in DDP.
-    Check that each worker normalises by its own slice, and that rank 0's running statistics are used, as in DDP."""
+    """Check that each worker normalises by its own slice, and that rank 0's running statistics are used, as in DDP."""
     task = batch_norm_task()
     slices = sum(role != "server" for role in parse(spec).roles(workers))
     weights, statistics = train_plainly(task, workers=slices)

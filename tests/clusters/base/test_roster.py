@@ -91,7 +91,7 @@ def test_every_error_says_what_the_ranks_it_names_hold():
     held = "rank 1 (stage 1 of 2: layers 4 … 7)"
     said = {
         WorkerError(1, 7, "Traceback"): f"{held} failed in step 7",
-        OutOfMemoryError(1, 7, "Traceback", "48 MiB"): f"{held} has not enough memory in step 7",
+        OutOfMemoryError(1, 7, "Traceback", "48 MiB"): f"{held} is out of memory in step 7",
         LossNotFiniteError(1, 7, math.inf): f"the loss is inf on {held} in step 7",
         GradientNotFiniteError(1, 7, "4.weight"): f"not finite on {held} in step 7",
         DeadlineError(

@@ -107,7 +107,7 @@ def test_a_circle_of_sleepers_is_a_deadlock(board):
 def test_a_circle_with_one_that_wants_the_processor_is_none(board):
     waits(board, 0, 1)
     waits(board, 1, 0)
-    assert "rank 1 has the processor, or waits for it" in explained(board, rank1=ProcessState.RUNNABLE).view
+    assert "rank 1 is running or ready to run" in explained(board, rank1=ProcessState.RUNNABLE).view
 
 
 def test_an_error_of_one_who_is_no_rank_stays_as_it_is(board):

@@ -70,4 +70,4 @@ def test_a_loader_ends_by_itself_when_its_rank_closes_the_channel(loader):
 def test_a_loader_that_is_stopped_does_not_go_on(loader, monkeypatch):
     monkeypatch.setattr("paceline.clusters.process.loader_process._ENDED_S", 0.01)
     os.kill(loader.pid, signal.SIGSTOP)
-    assert loader.ending() == "does not go on"
+    assert loader.ending() == "makes no progress"

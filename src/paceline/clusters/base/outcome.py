@@ -254,8 +254,7 @@ def _merge_updates(outcomes: Sequence[Outcome], reporter: Outcome) -> list[dict[
 
 
 def _fill_gaps(updates: list[dict[str, Any]], outcomes: Sequence[Outcome], last: int) -> list[dict[str, Any]]:
-    """Return the updates in order of time, with an entry for each update that a lost rank began but did not report.
-    Return the updates in order of time, with an entry for each update that a lost rank began but did not report."""
+    """Return the updates in order of time, with an entry for each update that a lost rank began but did not report."""
     lost = ", ".join(str(rank) for rank, _ in _losses(outcomes))
     known = {update["step"] for update in updates}
     missing = [number for number in range(1, last + 1) if number not in known] if lost else []

@@ -48,8 +48,7 @@ def life_of(pid: int) -> ProcessState:
 
 
 def explain(error: DeadlineError, board: StatusBoard, life: Callable[[int], ProcessState]) -> DeadlineError:
-    """Return the same error for the end of the chain: the rank at fault, its state, and the rank that waits for it.
-    Return the same error for the end of the chain: the rank at fault, its state, and the rank that waits for it."""
+    """Return the same error for the end of the chain: the rank at fault, its state, and the rank that waits for it."""
     if not 0 <= error.rank < board.ranks:
         return error
     chain = _chain(error.rank, board, life)

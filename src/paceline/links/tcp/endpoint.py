@@ -146,8 +146,7 @@ class TcpEndpoint:
     # In other threads
 
     def _welcome(self, peer: Peer, socket: sockets.socket) -> None:
-        """Use a connection from another rank, unless a connection exists or this rank's own attempt has precedence.
-        Use a connection from another rank, unless a connection exists or this rank's own attempt has precedence."""
+        """Use a connection from another rank, unless a connection exists or this rank's own attempt has precedence."""
         is_open = self._reserve(peer)
         try:
             self.authenticator.answer(socket, is_open=is_open)

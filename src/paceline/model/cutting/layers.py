@@ -1,5 +1,4 @@
-"""Cutting a model into segments. A trial run of the model finds its layers. Cuts are set by the user or found here.
-Cutting a model into segments. A trial run of the model finds its layers. Cuts are set by the user or found here."""
+"""Cutting a model into segments. A trial run of the model finds its layers. Cuts are set by the user or found here."""
 
 from __future__ import annotations
 

@@ -129,8 +129,7 @@ def _run_bytes(segments: Sequence[PassBytes], *, recomputes: bool) -> _RunBytes:
 
 
 def segment_bytes(model: ShapeModel, cut: Cut, content: Any) -> list[PassBytes]:
-    """Return the memory of a forward pass of each segment, measured by a pass through the whole model without data.
-    Return the memory of a forward pass of each segment, measured by a pass through the whole model without data."""
+    """Return the memory of a forward pass of each segment, measured by a pass through the whole model without data."""
     task, module = model.task, model.module
     if cut.shares is not None:
         module = stripped(module, cut, range(len(cut.segments)))

@@ -127,8 +127,7 @@ class SavedOptimizerState:
     def __init__(
         self, layout: Layout, shards: Iterable[tuple[Mapping[str, Tensor], Sequence[Mapping[str, Any]]]]
     ) -> None:
-        """`shards` has, for each rank, its tensors by name (others are ignored), and the facts from `keep_updates`.
-        `shards` has, for each rank, its tensors by name (others are ignored), and the facts from `keep_updates`."""
+        """`shards` has, for each rank, its tensors by name (others are ignored), and the facts from `keep_updates`."""
         self._layout = layout
         self._numbers = {name: number for number, name in enumerate(layout.names)}
         self._values: dict[tuple[str, int], dict[str, _Values]] = {}

@@ -85,8 +85,7 @@ class Synchronous:
         await self._combine(batch.step, *self._exchange(batch.step))
 
     def _gradient_of(self, batch: Batch) -> Awaitable[float]:
-        """Compute the gradient of a slice, weighted so that the mean over peers is the gradient of the whole batch.
-        Compute the gradient of a slice, weighted so that the mean over peers is the gradient of the whole batch."""
+        """Compute the gradient of a slice, weighted so that the mean over peers is the gradient of the whole batch."""
         return self._ctx.model.compute(batch, weight=batch.weight * len(self._ctx.workers))
 
     def _neighbourhood(self, step: int) -> _Neighbourhood:

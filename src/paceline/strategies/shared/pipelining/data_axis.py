@@ -96,8 +96,7 @@ class SharedUpdates:
 
 
 class ShardedMeshUpdate:
-    """ZeRO stages 2 and 3: each rank holds a shard of every segment. Gradients are summed during the backward pass.
-    ZeRO stages 2 and 3: each rank holds a shard of every segment. Gradients are summed during the backward pass."""
+    """ZeRO stages 2 and 3: each rank holds a shard of every segment. Gradients are summed during the backward pass."""
 
     codec = "none"
 

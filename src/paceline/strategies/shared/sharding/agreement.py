@@ -42,8 +42,7 @@ class InStep:
 
 
 class InOrder:
-    """For shared memory: a gather waits for no other rank. Gradients are reduced in one order, the last unit first.
-    For shared memory: a gather waits for no other rank. Gradients are reduced in one order, the last unit first."""
+    """For shared memory: a gather waits for no other rank. Gradients are reduced in one order, the last unit first."""
 
     def __init__(self, units: Sequence[int]) -> None:
         self._order = list(reversed(units))
