@@ -146,7 +146,7 @@ DIFFERENT = {
         {"model": lambda: Functional(torch.tanh).double()},
         {"model": lambda: Functional(torch.relu).double()},
     ),
-    "model, loss or step computes": ({"loss": a_loss(1.0)}, {"loss": a_loss(1.01)}),
+    "computation of model, loss or step": ({"loss": a_loss(1.0)}, {"loss": a_loss(1.01)}),
     "data": ({}, {"data": other_values()}),
     "number of samples": ({}, {"data": samples(20)}),
 }

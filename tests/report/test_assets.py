@@ -14,9 +14,9 @@ def names(ending):
     }
 
 
-def test_every_file_is_on_the_page_once():
+def test_every_file_is_on_the_page_of_runs_or_of_plans_once():
     assert sorted(names(".js")) == sorted(assets._SCRIPTS)
-    assert sorted(names(".css")) == sorted(assets._STYLES)
+    assert sorted(names(".css")) == sorted([*assets._STYLES, "plan.css"])
 
 
 def test_the_policy_names_the_very_script_and_style():
