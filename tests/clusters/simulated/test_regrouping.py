@@ -19,8 +19,8 @@ def cluster(*faults, workers=4, min_workers=2, **changes):
     return pl.Simulated(workers=workers, min_workers=min_workers, faults=faults, **given)
 
 
-def trained(*faults, task=None, **changes):
-    return pl.train(task or a_task(), "all-reduce", cluster(*faults, **changes), steps=STEPS)
+def trained(*faults, task=None, strategy="all-reduce", **changes):
+    return pl.train(task or a_task(), strategy, cluster(*faults, **changes), steps=STEPS)
 
 
 @pytest.mark.parametrize(
@@ -90,6 +90,14 @@ def test_a_member_without_the_last_step_copies_it():
     for at_us in range(30_000, 60_000, 1_000):
         run = trained(Kill(3, at=at_us * 1e-6), link=pl.Link("1Mbps", "0.1ms"))
         check_against_single(run, single(0, STEPS))
+
+
+def test_a_member_that_has_copied_a_step_is_copied_in_turn():
+    # Rank 0 alone completes step 2 and sends it, with its momentum, to one member after the other. It is then lost.
+    for at_us in range(26_000, 60_000, 2_000):
+        faults = [Kill(2, step=2), Kill(0, at=at_us * 1e-6)]
+        run = trained(*faults, task=a_task(**_of(1)), strategy="all-reduce:algorithm=tree", workers=5)
+        check_against_single(run, single(1, STEPS))
 
 
 def test_too_few_workers_end_the_run():

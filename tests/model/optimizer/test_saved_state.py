@@ -101,6 +101,19 @@ def test_another_cut_goes_on_as_if_it_had_been_there_from_the_start(optimizer, b
     assert torch.equal(then.parameters, plain.parameters)
 
 
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_state_that_no_update_has_used_is_saved_again(optimizer):
+    first, then = (a_replica(optimizer) for _ in range(2))
+    for number in range(3):
+        step(first, number, first.shards(2))
+    tensors, facts = keep_updates(first.updates, first.layout)
+    then.updates.kept = SavedOptimizerState(then.layout, [(tensors | keep_module(first.module), facts)])
+    again, facts_again = keep_updates(then.updates, then.layout)
+    assert facts_again == facts
+    assert again.keys() == tensors.keys()
+    assert all(torch.equal(again[name], tensor) for name, tensor in tensors.items())
+
+
 def test_names_are_those_of_parameters_and_of_parts_of_them():
     replica = a_replica("momentum")
     step(replica, 0, replica.shards(3))

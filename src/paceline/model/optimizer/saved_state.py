@@ -37,8 +37,10 @@ def keep_updates(updates: Updates, layout: Layout) -> tuple[dict[str, Tensor], l
     """Return the optimizers' state tensors (not copies), and for each shard the other state, in types that JSON
     supports.
     """
+    if updates.kept is not None and not updates.have_begun:
+        return updates.kept.unused()
     tensors: dict[str, Tensor] = {}
-    facts = []
+    facts: list[dict[str, Any]] = []
     for (start, stop), optimizers in updates.by_shard.items():
         by_name: dict[str, Any] = {}
         for which, each in optimizers.by_name.items():
@@ -147,6 +149,16 @@ class SavedOptimizerState:
     def laid_out(self, layout: Layout) -> SavedOptimizerState:
         """Return the same state for a replica that stores only some of the parameters."""
         return SavedOptimizerState(layout, self._shards)
+
+    def unused(self) -> tuple[dict[str, Tensor], list[dict[str, Any]]]:
+        """Return the state as it was saved. It is saved again if no update has used it."""
+        tensors = {
+            name: tensor
+            for each, _ in self._shards
+            for name, tensor in each.items()
+            if _NAME.fullmatch(name) is not None
+        }
+        return tensors, [dict(each) for each in self._facts]
 
     @property
     def is_empty(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Protocol
+from typing import Any, Protocol
 
 from torch import Tensor, nn
 
@@ -33,6 +33,8 @@ class SavedState(Protocol):
     def fill(self, shard: tuple[int, int], optimizers: FlatOptimizers) -> None: ...
 
     def laid_out(self, layout: Layout) -> SavedState: ...
+
+    def unused(self) -> tuple[dict[str, Tensor], list[dict[str, Any]]]: ...
 
 
 class Updates:
