@@ -89,13 +89,12 @@ class ShardedStep:
     def _passes_end_s(self) -> float:
         now_s = beside_s = 0.0
         here: set[int] = set()
-        is_tight = self.frees_parameters and len(self.step.cut.segments) < _FEW
         for place, one in enumerate(self._passes):
             now_s = max(now_s, beside_s)
             completed, needed = self._completed[place], self._used.get(one.segment, [])
             following = self._following(place)
             here &= {*needed, *following}
-            if is_tight and one.is_backward:
+            if self._is_tight and one.is_backward:
                 now_s += self._sum_s(completed)
                 completed = following = []
             missing = [unit for unit in needed if unit not in here]
@@ -108,6 +107,10 @@ class ShardedStep:
             here.update(missing, following)
             now_s += self._pass_s(one)
         return max(now_s, beside_s)
+
+    @property
+    def _is_tight(self) -> bool:
+        return self.frees_parameters and len(self.step.cut.segments) < _FEW
 
     def _following(self, place: int) -> list[int]:
         if place + 1 == len(self._passes):
@@ -134,8 +137,11 @@ class ShardedStep:
             gathered = sum(nbytes[unit] for unit in used)
             ahead = sum(nbytes[unit] for unit in self._following(place) if unit not in used)
             completed = sum(nbytes[unit] for unit in self._completed[place])
-            first = completed or ahead  # gradients are reduced before parameters are gathered
             activations += 0.0 if one.is_backward else own
+            if self._is_tight and one.is_backward:  # no exchange beside the pass
+                peak = max(peak, activations + completed)
+                completed = ahead = 0.0
+            first = completed or ahead  # gradients are reduced before parameters are gathered
             peak = max(peak, activations + made + gathered + first)
             if one.is_backward:  # its activations are freed before its gradient is complete
                 activations -= own

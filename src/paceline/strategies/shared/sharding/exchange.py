@@ -53,11 +53,13 @@ class ByMessages:
 
     async def gather(self, unit: int) -> None:
         with self._shards.gather(unit) as whole:
-            await all_gather(self._net, whole, parts=self._parts[unit])
+            if len(whole):  # a segment without parameters has an empty unit
+                await all_gather(self._net, whole, parts=self._parts[unit])
 
     async def scatter(self, unit: int) -> None:
         with self._shards.gradient(unit) as (whole, own):
-            overwrite(own, await reduce_scatter(self._net, whole, parts=self._parts[unit]))
+            if len(whole):
+                overwrite(own, await reduce_scatter(self._net, whole, parts=self._parts[unit]))
 
     async def updated(self) -> None:
         if not self._frees:
