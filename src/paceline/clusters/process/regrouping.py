@@ -42,8 +42,8 @@ class RegroupingProcess(ProcessContext):
         super().prepare()
 
     def tell_dropped(self, first: int) -> None:
-        assert self._teller is not None
-        self.driver.tell_news(self._teller.drop(first))
+        if self._teller is not None:  # a server cannot be lost
+            self.driver.tell_news(self._teller.drop(first))
 
     async def meet_members(self, arrival: Arrival) -> Membership | None:
         self.waits.abandon()
@@ -62,6 +62,9 @@ class RegroupingProcess(ProcessContext):
         self.wiring, device = wiring, self.port.device
         self.port, self.waits = self._open_port(), self._new_waits()
         self.port.device = device
+        for rank in range(self.job.ranks):
+            if rank not in membership.members:
+                self.waits.do_without(rank)  # a wait for any rank
         number_of, hosts = self.driver.number_of, wiring.hosts
         generation, members = membership.generation, membership.members
         groups = Groups(self.rank, hosts, number_of, generation=generation, members=members)
