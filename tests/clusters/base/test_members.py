@@ -6,7 +6,6 @@ import pytest
 
 from paceline.clusters.base.members import Agreement, Arrival, Membership
 
-
 END = Arrival(points=(9,), ended=True)
 
 
