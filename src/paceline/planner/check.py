@@ -171,7 +171,7 @@ def emulated(plan: Plan, entry: Entry) -> Local:
 
 
 def _checked(plan: Plan, entry: Entry, steps: int | None, epochs: float) -> Checked:
-    predicted_s = entry.batch_seconds if entry.target is None else entry.target.seconds
+    predicted_s = entry.seconds
     task, strategy, cluster = entry.applied(plan.task, emulated(plan, entry))
     roles = roles_of(parse(strategy), cluster)
     updates = steps

@@ -92,7 +92,7 @@ class Plan:
             return entry.prediction.memory_bytes
         if self.goal == "cost" and entry.cost is not None:
             return entry.cost
-        return entry.batch_seconds if entry.target is None else entry.target.seconds
+        return entry.seconds
 
     def worth(self, entry: Entry) -> str:
         """Return this figure as text."""

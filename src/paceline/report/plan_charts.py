@@ -69,8 +69,7 @@ def frontier(entries: Sequence[Entry], best: Entry, what: str) -> str:
         across = entry.cost if what == "cost" else float(entry.prediction.memory_bytes)
         if across is not None:
             kind = "best" if entry is best else "tried"
-            seconds = entry.batch_seconds if entry.target is None else entry.target.seconds
-            points.append(_Point(across, seconds, str(entry), kind))
+            points.append(_Point(across, entry.seconds, str(entry), kind))
     line = _pareto(points)
     words = f"{len(line)} of {len(points)} configurations are on the frontier: " + "; ".join(
         f"{p.name}: {money_or_bytes(p.x)}, {format_seconds(p.y)}" for p in line[:6]
