@@ -45,6 +45,11 @@ def test_of_the_fewest_workers_the_fastest_are_preferred():
     assert first(entry("all-reduce", 4, 1.0), fastest, slower) is fastest
 
 
+def test_of_equal_ones_the_one_with_the_fewest_parameters_is_preferred():
+    tuned, plain = entry("zero:stage=2,microbatches=8", 1, 1.0), entry("single", 1, 1.0005)
+    assert first(tuned, plain) is plain
+
+
 def test_nothing_is_preferred_if_there_is_nothing():
     assert fewest_workers_first([], lambda each: each.seconds) == []
 

@@ -22,6 +22,8 @@ from paceline.planner.prices import is_random, pricing_of
 from paceline.planner.steady import steady_step_s
 from paceline.run_length import PartialBatches
 from paceline.strategies.parameter_server import ParameterServer
+from paceline.strategies.shared.pipelining.program import SegmentedStrategy
+from paceline.strategies.zero import Zero
 from paceline.trace import Spans
 from paceline.trace.spans import COMPUTING, Kind
 from paceline.trace.timeline import PARTS, sweep
@@ -47,8 +49,8 @@ def simulated_parts(facts: TaskFacts, strategy: Strategy, cluster: Simulated) ->
 
     cycle, random = _cycle(strategy, cluster.workers), is_random(cluster)
     most = _most_cycles(strategy, cluster.workers, cycle)
-    # Workers of different speeds have patterns that repeat after many cycles.
-    varies = random or bool(cluster.slow)
+    # Workers of different speeds have patterns that repeat after many cycles, unless all wait for each other.
+    varies = random or (bool(cluster.slow) and not isinstance(strategy, SegmentedStrategy | Zero))
     cycles = [most] if random else [min(each, most) for each in (_CYCLES[-1:] if varies else _CYCLES)]
     step_s = steady_step_s(simulate, cycle, cycles=cycles, varies=varies)
     memory_bytes = max(outcome.memory.get("total", 0) for outcome in found[0])

@@ -50,10 +50,10 @@ def _runner_up(plan: Plan) -> str:
     if other is None:
         return "No other configuration can be compared with it."
     value, least = plan.value(other), plan.value(best)
-    if value < least:
+    if value < least and other.workers > best.workers:
         return (
-            f"{other} would need {1 - value / least:.1%} less ({plan.worth(other)}), which is within the uncertainty of "
-            f"the predictions ({uncertainty(other, best):.0%}), so fewer workers are preferred."
+            f"{other} would need {1 - value / least:.1%} less ({plan.worth(other)}), which is within the uncertainty "
+            f"of the predictions ({uncertainty(other, best):.0%}), so fewer workers are preferred."
         )
     behind = f"The runner-up is {other}: {plan.worth(other)}, {_more(value, least)} more"
     if plan.goal == "memory":
@@ -79,15 +79,15 @@ def _more(value: float, least: float) -> str:
 
 
 def runner_up(plan: Plan) -> Entry | None:
-    """Return the fastest entry if the best one has fewer workers, else the best one of another strategy.
+    """Return the fastest entry if it has more workers than the best one, else the best one of another strategy.
 
     If there is no other strategy, return the second entry. None if there is only one.
     """
-    ranked = [entry for entry in plan.ranked if entry is not plan.best]
-    if ranked and plan.value(ranked[0]) < plan.value(plan.best):
-        return ranked[0]
-    others = [entry for entry in ranked if entry.family != plan.best.family]
-    return next(iter(others or ranked), None)
+    best, least = plan.best, plan.value(plan.best)
+    ranked = [entry for entry in plan.ranked if entry is not best]
+    faster = [entry for entry in ranked if plan.value(entry) < least and entry.workers > best.workers]
+    others = [entry for entry in ranked if entry.family != best.family and plan.value(entry) >= least]
+    return next(iter(faster or others or ranked), None)
 
 
 def _not_tried(plan: Plan) -> str:

@@ -117,6 +117,7 @@ def plan(
         tried=estimator.count,
         skipped=estimates.skipped,
         was_cut=search.was_cut,
+        epochs=epochs,
         seed=seed,
     )
 

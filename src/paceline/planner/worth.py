@@ -9,6 +9,9 @@ from paceline.planner.entry import Entry
 UNCERTAINTY = 0.05
 """Relative difference of two predicted times below which the order of two configurations is not known."""
 
+_TIE = 0.001
+"""Relative difference of two times that are regarded as equal."""
+
 TIMED = ("step", "time to target")
 """Goals for which workers are free, so that a plan would use more of them for any gain."""
 
@@ -26,10 +29,13 @@ def uncertainty(one: Entry, other: Entry) -> float:
 
 def fewest_workers_first(ranked: Sequence[Entry], value: Callable[[Entry], float]) -> list[Entry]:
     """Return the entries with the preferred one at the first place: of those that may be the fastest, the one with the
-    fewest workers."""
+    fewest workers, and of equal ones the one with the fewest parameters."""
     if not ranked:
         return []
     fastest = ranked[0]
     candidates = [each for each in ranked if value(each) <= (1 + uncertainty(fastest, each)) * value(fastest)]
-    preferred = min(candidates, key=lambda each: (each.workers, value(each)))
+    fewest = min(each.workers for each in candidates)
+    least = min(value(each) for each in candidates if each.workers == fewest)
+    equal = [each for each in candidates if each.workers == fewest and value(each) <= (1 + _TIE) * least]
+    preferred = min(equal, key=lambda each: (each.strategy.count("="), value(each)))
     return [preferred, *(each for each in ranked if each is not preferred)]
