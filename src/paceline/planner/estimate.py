@@ -8,12 +8,15 @@ from typing import NamedTuple
 
 from paceline.context import Strategy
 from paceline.errors import PacelineError
-from paceline.planner.predict import predict
+from paceline.planner.predict import predicted
 from paceline.planner.prediction import Prediction
 from paceline.planner.sizing import PlannedCluster
 from paceline.run_length import PartialBatches
 from paceline.strategies import parse
 from paceline.task.task import Task
+
+GRADIENTS = 2_000
+"""Gradients of a simulation with random times. Their mean has an error of a few per cent: a search compares many."""
 
 
 class Choice(NamedTuple):
@@ -54,7 +57,7 @@ class Estimator:
 
     def _predicted(self, choice: Choice) -> Prediction:
         task = self._tasks[choice.recompute]
-        found = predict(task, choice.strategy, self.cluster.resized(choice.workers))
+        found = predicted(task, choice.strategy, self.cluster.resized(choice.workers), GRADIENTS)
         if self._memory_bytes is not None:
             found = dataclasses.replace(found, device_bytes=self._memory_bytes)
         return found
