@@ -26,6 +26,8 @@ from paceline.clusters.rank.loss_trial import request_trial
 from paceline.clusters.simulated.calibrated import (
     calibrated_costs,
     calibrated_link,
+    calibrated_passes,
+    copy_s_per_byte,
     knows_gradients,
     link_words,
     settled_link,
@@ -271,6 +273,8 @@ class Simulated(Cluster):
         )
         if self._computes and self.measures and self.measured is None and world.data is not None:
             world.pass_timer = PassTimer(lambda: whole_replica(job), world.data.source)
+        elif (passes := calibrated_passes(self, job)) is not None:
+            world.pass_timer, world.copy_s_per_byte = passes, copy_s_per_byte(self)
         return world
 
     @property
