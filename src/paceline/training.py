@@ -124,7 +124,7 @@ def train(
     )
     watchers = Callbacks(callbacks)
     roles = roles_of(chosen, where)
-    check_elastic(task, chosen, where.min_workers, where.workers, checkpoint)
+    check_elastic(task, chosen, where, checkpoint)
     count = count_updates(task, chosen, roles, steps=steps, epochs=epochs, seed=seed)
     in_epoch = partial(count_updates, task, chosen, roles, steps=None, epochs=1, seed=seed)
     every = in_epoch() if task.schedule_every == "epoch" else task.schedule_every

@@ -131,6 +131,11 @@ class Cluster(Protocol):
         return None
 
     @property
+    def restart(self) -> bool:
+        """Whether a lost worker is started again and joins the run."""
+        return False
+
+    @property
     def ranks(self) -> int | None:
         """Number of processes that a launcher has started. None if the cluster starts its own."""
         return None

@@ -16,6 +16,7 @@ from typing import Any
 
 from paceline.clusters.base.generations import Attendance
 from paceline.clusters.base.job import Consult
+from paceline.clusters.base.members import NO_STATE
 from paceline.clusters.base.outcome import Outcome, reporter_of
 from paceline.clusters.base.roster import Roster
 from paceline.clusters.local.fault_injector import FaultInjector
@@ -58,6 +59,8 @@ class Processes:
         self._deadline_s = assignment.deadline_s
         self._roster = Roster(assignment.job)
         self._start_s = time.monotonic()
+        self._starting: set[int] = set()
+        """Ranks with a new process that is not yet ready to join."""
         self._addresses: dict[int, Any] = {}
         self._channels: dict[int, Channel] = {}
         self._pids: dict[int, int] = {}
@@ -143,12 +146,13 @@ class Processes:
             self._look_at_work()
             if self._members is not None:
                 self._check_members(self._members)
+                self._end_latecomers(self._members)
             self._check_the_late()
             self._board.stop = stopping.wanted()
             stopping.check()
             if progress is not None:
                 self._show(progress)
-        outcomes = [self._roster.outcomes[rank] for rank in range(self._job.ranks)]
+        outcomes = self._roster.all_outcomes()
         members = self._members or self._attendance
         if members is not None:
             reporter_of(self._job, outcomes).generations = members.generations.all
@@ -156,7 +160,7 @@ class Processes:
 
     # Starting
 
-    def _launch(self, rank: int) -> None:
+    def _launch(self, rank: int, *, joins: bool = False) -> None:
         ours, theirs = socket.socketpair()
         channel = self._channels[rank] = Channel(ours, LETTER_S)
         with theirs:
@@ -164,6 +168,7 @@ class Processes:
         self._selector.register(channel, selectors.EVENT_READ, rank)
         values = {
             "rank": rank,
+            "joins": joins,
             "payload_bytes": self._payload.nbytes,
             "path": sys.path,
             "folder": os.getcwd(),
@@ -235,6 +240,8 @@ class Processes:
             return  # the rank was abandoned, and sent this before it was ended
         if letter.word == "ready":
             self._roster.ready.add(rank)
+            if rank in self._starting:
+                self._send(rank, "go", {"start_s": self._start_s})
             if "address" in letter.values:
                 self._addresses[rank] = letter.values["address"]
         elif letter.word in REQUESTS:
@@ -250,6 +257,7 @@ class Processes:
             self._set_status(rank, Status.FINISHED)
             self._settle_members()
         elif letter.word == "meet" and self._members is not None:
+            self._starting.discard(rank)
             self._members.arrive(rank, letter.values)
             self._settle_members()
         elif letter.word == "late":
@@ -302,6 +310,7 @@ class Processes:
         self._drop_member(rank)
         self._set_status(rank, Status.LOST)
         self._settle_members()
+        self._restart(rank)
 
     def _read_journal(self, rank: int) -> None:
         """Read the journal of a rank that has ended."""
@@ -357,6 +366,7 @@ class Processes:
         self._set_status(rank, Status.LOST)
         self._settle_members()
         _log.warning("rank %d is left behind: %s", rank, reason)
+        self._restart(rank)
 
     # Members
 
@@ -369,13 +379,36 @@ class Processes:
             step, now_s = self._board.step(self._job.reporter), time.monotonic() - self._start_s
             too_few = self._attendance.lose(rank, step, now_s)
         if too_few:
-            self._roster.end_run(rank, too_few)
+            self._roster.end_run(too_few)
 
     def _settle_members(self) -> None:
         if self._members is None or self._roster.failures:
             return
-        if self._members.settle(self._roster.outcomes):
+        if self._members.settle(self._roster):
             self._requests.drop_boards()
+        elif self._members.agreement.is_lost:
+            self._roster.end_run(NO_STATE)
+
+    def _restart(self, rank: int) -> None:
+        """Start another process for a lost rank. The others continue until it is ready to join."""
+        members = self._members
+        if members is None or not self._assignment.restart or self._roster.failures or members.is_over:
+            return
+        if rank in self._starting:
+            self._starting.remove(rank)
+            _log.warning("rank %d is not started again: it ended before it could join the run", rank)
+            return
+        self._starting.add(rank)
+        self._roster.begin_anew(rank)
+        self._launch(rank, joins=True)
+
+    def _end_latecomers(self, members: Members) -> None:
+        """At the end of the run, end new processes that have not become members."""
+        if not all(rank in self._roster.outcomes for rank in members.agreement.members):
+            return
+        for rank in filter(self._roster.is_open, range(self._job.ranks)):
+            self._server.end([self._pids.pop(rank)])
+            self._roster.outcomes[rank] = Outcome(rank=rank)
 
     def _check_members(self, members: Members) -> None:
         """End members that are stopped while the others wait for them."""

@@ -65,6 +65,7 @@ class Rank(ClusterServices):
         "generation",
         "is_reporter",
         "job",
+        "joins",
         "ledger",
         "log",
         "members",
@@ -111,6 +112,8 @@ class Rank(ClusterServices):
         """Position among the present workers."""
         self.members: Sequence[int] | None = None
         """Members of this generation. None in the first one, which has all ranks."""
+        self.joins = False
+        """Whether this rank is new in a run that others have begun, and not yet a member."""
         self.recovery = recovery_of(job.state_at) if job.regroups else None
         self._has_generations = job.generations.are_many
         self._end = job.generations.end_of(self.begun)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, NoReturn, TypeVar
 
 from paceline.clusters.base.generations import Attendance, GenerationLog
@@ -37,22 +37,29 @@ T = TypeVar("T")
 class FaultInjector:
     """Lost ranks of a run, and the notification of the others."""
 
-    def __init__(self, world: World, job: Job, faults: Sequence[Fault]) -> None:
+    def __init__(
+        self,
+        world: World,
+        job: Job,
+        faults: Sequence[Fault],
+        make_replica: Callable[[int], Replica | None],
+    ) -> None:
         assert isinstance(world.network, LossyNetwork)
         self._world = world
         self._kernel = world.kernel
         self._network = world.network
         self._job = job
         self._faults = faults
+        self._make_replica = make_replica
         self._network.is_uneven = not all(isinstance(fault, Kill) for fault in faults)
         self._contexts: list[FaultyContext] = []
         self._reasons: dict[int, str] = {}
         """Reason of the loss, by rank."""
         self._attendance = Attendance.of(job)
 
-    def contexts(self, replicas: Sequence[tuple[int, Replica | None]]) -> list[FaultyContext]:
+    def contexts(self) -> list[FaultyContext]:
         """Return the ranks of the run. Faults occur at their set times."""
-        self._contexts = [self._new_context(*each) for each in replicas]
+        self._contexts = [self._new_context(rank) for rank in range(self._job.ranks)]
         for fault in self._faults:
             context = self._contexts[fault.rank]
             if fault.step is not None:
@@ -65,8 +72,8 @@ class FaultInjector:
                 context.slow_down(fault.at_s, fault)
         return self._contexts
 
-    def _new_context(self, rank: int, replica: Replica | None) -> FaultyContext:
-        return FaultyContext(self, self._world, self._job, rank, replica)
+    def _new_context(self, rank: int) -> FaultyContext:
+        return FaultyContext(self, self._world, self._job, rank, self._make_replica(rank))
 
     @property
     def generations(self) -> GenerationLog | None:

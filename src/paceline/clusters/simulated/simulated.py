@@ -11,6 +11,7 @@ from paceline.clusters.base.checks import (
     check_faults,
     check_faults_fit,
     check_min_workers,
+    check_restart,
     check_threads,
     check_workers,
     min_workers_words,
@@ -39,10 +40,9 @@ from paceline.clusters.simulated.fault_injector import FaultInjector
 from paceline.clusters.simulated.faulty_network import LossyNetwork
 from paceline.clusters.simulated.gradient_timer import GradientTimer, MeasuredTimes
 from paceline.clusters.simulated.kernel import Kernel
-from paceline.clusters.simulated.models import KnownModel, counted_prices, replicas_of, whole_replica
+from paceline.clusters.simulated.models import KnownModel, counted_prices, replica_maker, whole_replica
 from paceline.clusters.simulated.network import Network
 from paceline.clusters.simulated.pass_timer import PassTimer
-from paceline.clusters.simulated.process import Process
 from paceline.clusters.simulated.regrouping import Regrouping
 from paceline.costs import Link
 from paceline.costs.calibration import SHARED_MEMORY, Calibration
@@ -59,6 +59,7 @@ from paceline.data.batches import GlobalBatches
 from paceline.data.samples import Samples
 from paceline.errors import Cancelled, ConfigurationError, UnknownNameError
 from paceline.faults import Fault, Random, faults_of_ranks
+from paceline.model.replica import Replica
 from paceline.runs.run import Progress
 from paceline.system.seeding import seeded
 
@@ -95,6 +96,8 @@ class Simulated(Cluster):
     """Faults and their times."""
     min_workers: int | None = None
     """Minimum number of workers: as in `pl.Local`."""
+    restart: bool = False
+    """Whether lost workers are restarted, as in `pl.Local`. A restart takes no virtual time."""
     device: Device | str | None = None
     """Compute device of each rank: one of `pl.devices`, or its name. Its speed gives the time of counted
     operations."""
@@ -134,6 +137,7 @@ class Simulated(Cluster):
         slow_links(self.slow_links, self.link)
         self.stragglers.check(self.workers)
         check_min_workers(self.min_workers, self.workers)
+        check_restart(self.restart, self.min_workers)
         check_faults(self.faults)
         object.__setattr__(self, "faults", tuple(self.faults))
 
@@ -210,17 +214,17 @@ class Simulated(Cluster):
         world.consult = consult
         contexts = self._contexts(job, world)
         prepare_all(contexts, job)
-        processes: list[Process[Any]] = []
+        processes = world.programs
         for context in contexts:
-            context.program = context.new_process(context.live(), f"rank {context.rank} ({context.role})")
-            processes.append(context.program)
+            context.begin_program()
         try:
             world.kernel.run(processes)
             outcomes = [context.finish() for context in contexts]
+            results = [context.result for context in contexts]
         except (Exception, SystemExit, Cancelled) as error:
             holds = {context.rank: context.outcome.holds for context in contexts}
-            for context, process in zip(contexts, processes, strict=True):
-                of_rank = process.error is error and error is not world.callback_error
+            for context in contexts:
+                of_rank = context.has_raised(error) and error is not world.callback_error
                 if of_rank:
                     raise with_holds(failure_of(context.rank, context.step, error), holds) from None
             with_holds(error, holds)
@@ -231,8 +235,8 @@ class Simulated(Cluster):
                 process.cancel()  # after an error some ranks may not have begun
             for context in contexts:
                 context.close()
-        for outcome, process in zip(outcomes, processes, strict=True):
-            outcome.result = process.result
+        for outcome, result in zip(outcomes, results, strict=True):
+            outcome.result = result
         if world.generations is not None:
             reporter_of(job, outcomes).generations = world.generations.all
         return outcomes
@@ -296,14 +300,19 @@ class Simulated(Cluster):
             return self.measured.of(timer)
 
     def _contexts(self, job: Job, world: World) -> Sequence[SimulatedContext]:
-        replicas = replicas_of(job, computes=self._computes, known=self.known)
+        make = replica_maker(job, computes=self._computes, known=self.known)
         if _may_lose(self, job):
-            return self._injector(world, job).contexts(replicas)
-        return [SimulatedContext(world, job, rank, replica) for rank, replica in replicas]
+            return self._injector(world, job, make).contexts()
+        return [SimulatedContext(world, job, rank, make(rank)) for rank in range(job.ranks)]
 
-    def _injector(self, world: World, job: Job) -> FaultInjector:
+    def _injector(
+        self, world: World, job: Job, make_replica: Callable[[int], Replica | None]
+    ) -> FaultInjector:
         faults = faults_of_ranks(self.faults, job.ranks)
-        injector = (Regrouping if job.regroups else FaultInjector)(world, job, faults)
+        if job.regroups:
+            injector: FaultInjector = Regrouping(world, job, faults, make_replica, restarts=self.restart)
+        else:
+            injector = FaultInjector(world, job, faults, make_replica)
         world.generations = injector.generations
         return injector
 
@@ -317,7 +326,7 @@ class Simulated(Cluster):
         words += slow_links_in_words(slow_links(self.slow_links, self.link))
         words += self.stragglers.words()
         words += thread_words(self.threads)
-        words += min_workers_words(self.min_workers)
+        words += min_workers_words(self.min_workers, restart=self.restart)
         words += [str(fault) for fault in self.faults]
         return ", ".join(words)
 
