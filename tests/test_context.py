@@ -22,14 +22,14 @@ from paceline.trace import Kind
 MOST = {
     Context: 15,
     Model: 16,
-    Stages: 7,
+    Stages: 6,
     Shards: 6,
     Net: 10,
     Window: 3,
     Log: 7,
     Handle: 2,
 }
-MOST_IN_ALL = 66
+MOST_IN_ALL = 65
 
 CLUSTERS = {
     "shared memory": lambda workers: pl.Local(workers=workers, threads=1),

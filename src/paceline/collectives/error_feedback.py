@@ -33,7 +33,7 @@ class ErrorFeedback:
         self._of = of
         self._shapes: dict[tuple[int, int], Shapes] = {}
         if isinstance(codec, PowerSGD):
-            codec.check(model.shapes)
+            codec.check(_shapes_of(model))
 
     def message(self, tensor: Tensor) -> Tensor:
         """Return the codes of a tensor, with its place, for one message."""
@@ -150,8 +150,12 @@ class ErrorFeedback:
         """Return the shapes of the parameters in a range. A parameter that is cut counts as a vector."""
         key = (start, length)
         if key not in self._shapes:
-            self._shapes[key] = list(_shapes_within(self._model.shapes, start, start + length))
+            self._shapes[key] = _shapes_within(_shapes_of(self._model), start, start + length)
         return self._shapes[key]
+
+
+def _shapes_of(model: Model) -> Shapes:
+    return [place.shape for place in model.places.values()]
 
 
 def _shapes_within(shapes: Shapes, start: int, stop: int) -> Sequence[Sequence[int]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Generic, Literal, TypeVar, cast
 
@@ -14,7 +14,7 @@ from torch import Tensor
 from paceline.clusters.rank.rank import Rank
 from paceline.clusters.rank.statistics import StatisticsExchange
 from paceline.collectives import all_reduce
-from paceline.context import Batch, Net, Stages
+from paceline.context import Batch, Net, ParameterPlace, Stages
 from paceline.errors import ConfigurationError, GradientNotFiniteError, LossNotFiniteError
 from paceline.model.memory import Account
 from paceline.model.replica import Replica
@@ -106,8 +106,12 @@ class Learner(ABC, Generic[R]):
         return self.replica.parameters
 
     @property
-    def shapes(self) -> Sequence[Sequence[int]]:
-        return self.replica.layout.real_shapes
+    def places(self) -> Mapping[str, ParameterPlace]:
+        slices, layout = self.replica.holding.places, self.replica.layout
+        return {
+            name: ParameterPlace(slices[name], shape)
+            for name, shape in zip(layout.names, layout.real_shapes, strict=True)
+        }
 
     @property
     def gradient(self) -> Tensor:
