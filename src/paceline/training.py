@@ -192,7 +192,7 @@ def _with_checkpoints(job: Job, options: CheckpointOptions, cluster: Cluster, mo
         name=job.name,
         strategy=describe(job.strategy),
         roles=job.roles,
-        replicates=getattr(job.strategy, "replicates", ()),
+        replicates=job.declared.replicates,
         cluster=str(cluster),
         launch_id=cluster.launch_id,
         steps=job.steps,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from paceline.analysis.diagnosis.what_if import step_ratio
 from paceline.analysis.what_if.recorded import Recorded, recorded, stand_in_task
+from paceline.clusters.base.declarations import Declarations
 from paceline.clusters.simulated.simulated import Simulated
 from paceline.context import Strategy
 from paceline.costs.calibration import SHARED_MEMORY, WINDOW, Calibration, ComputeCosts, LinkCosts
@@ -91,7 +92,7 @@ def what_if(
     before_s = _simulated_s(run, task, run.strategy, _cluster(found, task, found.gradients_s))
     gradients = _changed(found, without_slow, workers)
     chosen = run.strategy if strategy is None else strategy
-    if getattr(parse(chosen), "cuts_model", False):
+    if Declarations.of(parse(chosen)).cuts_model:
         remedy = "predict it with pl.predict and the task"
         raise ConfigurationError("strategy", "must be one that computes whole gradients", chosen, remedy)
     after_s = _simulated_s(run, task, chosen, _cluster(found, task, gradients, bandwidth, latency))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 
 from paceline.checkpoints.generations import GenerationPlan
 from paceline.checkpoints.plan import CheckpointPlan
+from paceline.clusters.base.declarations import Declarations
 from paceline.context import Program, Strategy
 from paceline.model.autocast import Autocast
 from paceline.runs.run import Progress, Record
@@ -71,8 +72,12 @@ class Job:
 
     def start_s(self, deadline_s: float) -> float:
         """Return the start timeout of the ranks in seconds: at least `deadline_s`."""
-        prepares = self.compiles or getattr(self.strategy, "cuts_model", False)
+        prepares = self.compiles or self.declared.cuts_model
         return max(deadline_s, _PREPARE_S if prepares else _START_S)
+
+    @property
+    def declared(self) -> Declarations:
+        return Declarations.of(self.strategy)
 
     @property
     def ranks(self) -> int:
@@ -92,7 +97,7 @@ class Job:
         """
         if self.min_workers is not None:
             return True
-        return rank != self.reporter and self.roles[rank] in getattr(self.strategy, "expendable", ())
+        return rank != self.reporter and self.roles[rank] in self.declared.expendable
 
     def program(self, rank: int) -> Program:
         program: Program = getattr(self.strategy, self.roles[rank])

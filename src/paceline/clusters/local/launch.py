@@ -105,7 +105,7 @@ class Processes:
         self._work = AwaitedWork(self._board, self._deadline_s)
         self._selector = stack.enter_context(selectors.DefaultSelector())
         modules = installed_modules(packed.pickled)
-        if getattr(self._job.strategy, "cuts_model", False):
+        if self._job.declared.cuts_model:
             modules.append(TRACER)
         if self._network is not None and self._network.encrypt:
             modules.append(IDENTITY)

@@ -144,11 +144,12 @@ class ProcessContext(Rank):
         """Do work before the run that would otherwise take time in its first steps."""
         # With emulated machines, workers that wait for each other in an evaluation would change the run's times.
         self.log.evaluations.sharing = sharing = None if self._emulates else SharedEvaluation.of(self)
-        if not getattr(self.job.strategy, "holds_parts", False) and self.job.task is not None:
+        declared = self.job.declared
+        if not declared.holds_parts and self.job.task is not None:
             self.model.replica.build()  # built before the run's clock starts
         request_trial(self.job, self.rank)
-        if self.rank in self.workers and hasattr(self.job.strategy, "prepare"):
-            self.job.strategy.prepare(cast(Context, self))
+        if self.rank in self.workers:
+            declared.prepare(cast(Context, self))
         if not self.job.compiles:
             return
         batches, samples = [], None

@@ -43,7 +43,7 @@ class SharedEvaluation:
         job, task = rank.job, rank.job.task
         if job.min_workers is not None:  # its boards are not divided anew
             return None
-        if task is None or not job.evaluate_every or not getattr(job.strategy, "in_step", False):
+        if task is None or not job.evaluate_every or not job.declared.in_step:
             return None
         if len(rank.workers) < 2 or task.ema is not None or not is_in_parts(task):
             return None
