@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+
 from paceline.clusters.base.job import Job
 from paceline.clusters.base.news import enter_news, read_news
 from paceline.clusters.base.outcome import Outcome
@@ -45,6 +48,10 @@ class Roster:
         """Return whether a rank has not yet reported how it ended."""
         return rank not in self.outcomes and rank not in self.failures
 
+    def can_lose(self, rank: int) -> bool:
+        """Return whether the run may continue without a rank."""
+        return self._job.can_lose(rank)
+
     def note_loss(self, rank: int, reason: str, step: int) -> None:
         """Record that a rank was lost without an error message."""
         if self._job.can_lose(rank):
@@ -81,6 +88,14 @@ class Roster:
         """Return the same error. Its text now includes what the named ranks hold."""
         error.holds = self.holds
         return error
+
+    def cause_after(self, listen: Callable[[], None], grace_s: float) -> RunError:
+        """Return the error that ended the run. If a rank was lost, first listen to what the others waited for."""
+        if self.others_may_say_more:
+            until_s = time.monotonic() + grace_s
+            while time.monotonic() < until_s and not self.all_heard:
+                listen()
+        return self.cause()
 
     def cause(self) -> RunError:
         """Return the error that ended the run."""

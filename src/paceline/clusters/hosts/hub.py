@@ -202,11 +202,7 @@ class Hub:
         self._listen(_LISTEN_S)
         self._look_for_the_lost()
         if self._roster.failures:
-            if self._roster.others_may_say_more:
-                until_s = time.monotonic() + _GRACE_S
-                while time.monotonic() < until_s and not self._roster.all_heard:
-                    self._listen(_LISTEN_S)
-            cause = self._roster.cause()
+            cause = self._roster.cause_after(lambda: self._listen(_LISTEN_S), _GRACE_S)
             self._part({"error": write_error(-1, -1, cause)})
             raise cause
 
