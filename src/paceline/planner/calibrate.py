@@ -9,7 +9,8 @@ from dataclasses import replace
 from paceline.clusters.base.checks import check_progress, share_of_cores
 from paceline.clusters.local.local import Local
 from paceline.context import Context
-from paceline.costs.calibration import SHARED_MEMORY, TCP, Calibration, ComputeCosts, LinkCosts
+from paceline.costs.calibrated_costs import ComputeCosts, LinkCosts
+from paceline.costs.calibration import SHARED_MEMORY, TCP, Calibration
 from paceline.costs.units import check_positive
 from paceline.errors import ConfigurationError
 from paceline.planner.calibrating.compute import ComputeProgram, costs_of

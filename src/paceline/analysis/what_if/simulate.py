@@ -13,7 +13,8 @@ from paceline.analysis.what_if.recorded import Recorded, recorded, stand_in_task
 from paceline.clusters.base.declarations import Declarations
 from paceline.clusters.simulated.simulated import Simulated
 from paceline.context import Strategy
-from paceline.costs.calibration import SHARED_MEMORY, WINDOW, Calibration, ComputeCosts, LinkCosts
+from paceline.costs.calibrated_costs import ComputeCosts, LinkCosts
+from paceline.costs.calibration import SHARED_MEMORY, WINDOW, Calibration
 from paceline.costs.link import Link
 from paceline.costs.times import Trace
 from paceline.costs.units import format_seconds

@@ -15,7 +15,7 @@ from torch import nn
 
 from paceline.collectives import barrier
 from paceline.context import Batch, Context
-from paceline.costs.calibration import ComputeCosts
+from paceline.costs.calibrated_costs import ComputeCosts
 from paceline.costs.fit import fit_line
 from paceline.data.batches import GlobalBatches
 from paceline.data.samples import Samples

@@ -16,7 +16,8 @@ import torch
 
 from paceline.collectives import barrier
 from paceline.context import Combine, Context, Net, Window
-from paceline.costs.calibration import SHARED_MEMORY, WINDOW, LinkCosts
+from paceline.costs.calibrated_costs import LinkCosts
+from paceline.costs.calibration import SHARED_MEMORY, WINDOW
 from paceline.costs.fit import fit_line
 from paceline.planner.calibrating.rounds import Rounds, Times, usual_s
 
