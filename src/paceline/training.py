@@ -8,7 +8,7 @@ import logging
 import math
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -34,8 +34,7 @@ from paceline.model.autocast import of_precision, suspended
 from paceline.model.compiling import is_compiled
 from paceline.model.hooks.batch_norm import check_strategy_and_model
 from paceline.model.portable import portable
-from paceline.optim.schedules import in_steps
-from paceline.run_length import count_updates
+from paceline.run_length import compare_length, count_updates, schedule_in_steps
 from paceline.runs.run import Progress, Run
 from paceline.strategies import describe, parse, spell
 from paceline.strategies.registry.survival import check_elastic
@@ -47,7 +46,6 @@ from paceline.task.task import Task
 _log = logging.getLogger("paceline")
 
 EVALUATIONS = 20
-_MUCH = 0.1
 
 
 @runtime_checkable
@@ -127,7 +125,7 @@ def train(
     count = count_updates(task, chosen, roles, steps=steps, epochs=epochs, seed=seed)
     in_epoch = partial(count_updates, task, chosen, roles, steps=None, epochs=1, seed=seed)
     every = in_epoch() if task.schedule_every == "epoch" else task.schedule_every
-    schedule = _schedule_in_steps(task, in_epoch, every)
+    schedule = schedule_in_steps(task, in_epoch, every)
     interrupts.safe_point()  # the task's data and model are user code, which may take long
     with _device(where):
         module = task.build_model(seed)
@@ -161,21 +159,8 @@ def train(
     if limit_s < math.inf:
         return _stopped_in_time(run, job)
     if epochs is not None and not stop_at_target and not watchers:
-        _compare_length(run, epochs)
+        compare_length(run, epochs)
     return run
-
-
-def _schedule_in_steps(task: Task, in_epoch: Callable[[], int], every: str | int) -> Any:
-    """Return the task's schedules, with lengths in steps. An epoch has `in_epoch()` updates of all models."""
-    if not isinstance(task.schedule, Mapping):
-        return in_steps(task.schedule, lambda: in_epoch() / (every if isinstance(every, int) else 1))
-
-    def steps_of(name: str) -> float:
-        if isinstance(every, int):
-            return in_epoch() / every
-        return in_epoch() * (task.turns.count(name) / len(task.turns) if task.turns else 1)
-
-    return {name: in_steps(each, partial(steps_of, name)) for name, each in task.schedule.items()}
 
 
 def _with_checkpoints(job: Job, options: CheckpointOptions, cluster: Cluster, module: nn.Module) -> Job:
@@ -260,19 +245,6 @@ def roles_of(strategy: Strategy, cluster: Cluster) -> tuple[str, ...]:
     fewest = len(strategy.roles(1))
     bound = f"must be enough for {describe(strategy)}, which needs {fewest} for one worker"
     raise ConfigurationError("processes", bound, processes, "launch more")
-
-
-def _compare_length(run: Run, epochs: float) -> None:
-    """Log a warning if a run used many more or many fewer samples than requested."""
-    seen = run.epochs
-    if seen is not None and abs(seen - epochs) > max(_MUCH * epochs, seen / run.steps):
-        _log.warning(
-            "%s processed %.3g epochs in %d updates instead of %g epochs",
-            run.strategy,
-            seen,
-            run.steps,
-            epochs,
-        )
 
 
 def _device(cluster: Cluster) -> contextlib.AbstractContextManager[object]:

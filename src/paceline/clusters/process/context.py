@@ -163,7 +163,7 @@ class ProcessContext(Rank):
         if sharing is not None:
             return sharing.look
         test = self.test_samples if self.is_reporter and self.job.evaluate_every else None
-        return None if test is None else lambda: self.model.replica.evaluate(test)
+        return None if test is None else lambda: self.model.replica.inspection.evaluate(test)
 
     def begin(self, start_s: float) -> None:
         self._start_s = start_s - self.resumed_s

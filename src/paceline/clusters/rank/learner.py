@@ -238,4 +238,4 @@ class Learner(ABC, Generic[R]):
 
     def finish(self, mean: Tensor | None) -> dict[str, Any]:
         """Return the state of the model, or of the workers' mean if given. Empty if there is no task."""
-        return {} if self._ctx.job.task is None else self.replica.state(mean)
+        return {} if self._ctx.job.task is None else self.replica.inspection.state(mean)

@@ -59,7 +59,7 @@ class SharedEvaluation:
 
     def look(self) -> Tensor:
         """Return the contributions of this worker's batches to the metrics."""
-        return self._replica.evaluate_parts(self._samples, self._own)
+        return self._replica.inspection.evaluate_parts(self._samples, self._own)
 
     async def evaluate(self) -> dict[str, float]:
         """Evaluate. All workers call this after the same step. Return the metrics on the reporter, {} on other
