@@ -14,8 +14,8 @@ import numpy as np
 
 from paceline.clusters.base.job import Job
 from paceline.clusters.base.outcome import Outcome
+from paceline.clusters.rank.data import warn_of_lone_samples
 from paceline.clusters.rank.logbook import Logbook
-from paceline.clusters.rank.lone_samples import warn_of_lone_samples
 from paceline.clusters.rank.regroup import Member, StepStart, live_in_generations
 from paceline.clusters.rank.services import ClusterServices
 from paceline.context import Batch, Context

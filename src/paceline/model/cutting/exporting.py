@@ -7,6 +7,7 @@ import copy
 import inspect
 import io
 import logging
+import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.export import Dim, ExportedProgram
 from torch.export.graph_signature import InputKind
+from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.utils._pytree import TreeSpec, tree_map
 
 from paceline.errors import ConfigurationError
@@ -23,8 +25,12 @@ from paceline.model.cutting.aliases import allow_any_strides, copy_changed_state
 from paceline.model.cutting.blame import refusal
 from paceline.model.cutting.caches import without_caches
 from paceline.model.cutting.parts import Arguments
-from paceline.model.cutting.progress import report_progress
 from paceline.model.cutting.regions import fold_regions
+
+_log = logging.getLogger("paceline")
+
+PROGRESS_S = 20.0
+"""Seconds until the first progress report of a trace, and between reports. An operation takes about 10 ms."""
 
 _CHECKS = ("_assert", "sym_constrain", "_guards_fn")
 """Operations that only check sizes."""
@@ -270,3 +276,23 @@ def computes(node: fx.Node) -> bool:
     if node.op in ("placeholder", "output"):
         return False
     return not (not node.users and any(word in str(node.target) for word in _CHECKS))
+
+
+@contextlib.contextmanager
+def report_progress(module: nn.Module, now: Callable[[], float] = time.monotonic) -> Iterator[None]:
+    """Log how many layers have been called, if tracing the module takes longer than `PROGRESS_S`."""
+    count, total, start_s, reported_s = 0, sum(1 for _ in module.modules()), now(), now()
+
+    def note(layer: nn.Module, _: Any) -> None:
+        nonlocal count, reported_s
+        count += 1
+        if now() - reported_s >= PROGRESS_S:
+            reported_s = now()
+            words = "tracing %s: %d layers called after %.0f s; it has %d layers"
+            _log.warning(words, type(module).__name__, count, reported_s - start_s, total)
+
+    handle = register_module_forward_pre_hook(note)
+    try:
+        yield
+    finally:
+        handle.remove()
