@@ -27,7 +27,7 @@ _FEW = 8
 """All numbers of ranks up to this one are measured, then only powers of two and the largest."""
 
 Watch = Callable[[str], None]
-"""Receives the name of what is measured now."""
+"""Called with the name of each measurement when it begins."""
 
 
 @interrupts.recorded()
@@ -44,7 +44,7 @@ def calibrate(
     links and the slowdown of ranks are measured, with a small model. Measurements are repeated until `seconds` have
     passed, and usually three times at least. `progress` receives the name of each measurement when it begins.
 
-    Predictions use it: `pl.Simulated(workers=4, calibration=…)`.
+    Predictions use the result: `pl.Simulated(workers=4, calibration=…)`.
     """
     where = Local() if cluster is None else cluster
     _check(where, task, seconds, progress)

@@ -85,7 +85,7 @@ class Evaluations:
         self.seconds += self._rank.now() - start_s  # the spans are already recorded
 
     def announce(self, updates: int, metrics: Mapping[str, float]) -> None:
-        """Announce the metric after `updates` updates, if a schedule waits for it. Others are not read."""
+        """Announce the metric after `updates` updates, if a schedule waits for it. Other metrics are not read."""
         rank, every = self._rank, self._rank.job.evaluate_every
         if updates % every == 0 and rank.model.replica.updates.wait_for_metric:
             self._announced = next(iter(metrics.values()))

@@ -96,7 +96,7 @@ class Logbook:
             self._rank.go_on_without(rank)  # lost in an earlier generation
             return
         lost.append((rank, step))
-        _log.warning("rank %d is lost in step %d; the run goes on without it", rank, step)
+        _log.warning("rank %d is lost in step %d; the run continues without it", rank, step)
         self._rank.go_on_without(rank)
 
     def record(self, step: int, *, loss: float, samples: int, force: bool = False) -> None:

@@ -27,8 +27,8 @@ _COMPARED = ("model", "loss")
 
 
 def settled_link(cluster: Simulated) -> Link | str:
-    """Return the link of a simulation. Raise an error if it does not suit the calibration, or the calibration the
-    cluster."""
+    """Return the link of a simulation. Raise an error if the link, the calibration and the cluster do not
+    fit together."""
     calibration, link = cluster.calibration, cluster.link
     if calibration is not None:
         _check(calibration, cluster)

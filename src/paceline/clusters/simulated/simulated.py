@@ -84,7 +84,7 @@ class Simulated(Cluster):
     oversubscription: float = 1.0
     """Bandwidth of all hosts divided by the switch's bandwidth: 2.0 takes twice as long if all hosts send."""
     order: str = "block"
-    """Order of the ranks on the hosts: "block" fills one host after the other, "cyclic" deals ranks out in turn."""
+    """Order of the ranks: "block" fills one host after the other, "cyclic" assigns ranks to the hosts in turn."""
 
     calibration: Calibration | None = field(default=None, repr=False)
     """Measured costs of a machine: its links, the task's gradients, ranks that share cores. See `pl.calibrate`."""

@@ -1,4 +1,4 @@
-"""What each strategy survives: which ranks a run can lose and still continue."""
+"""Which ranks a run of each strategy can lose and still continue."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def can_regroup(strategy: Strategy) -> bool:
 
 
 class Survival(NamedTuple):
-    """What one strategy of the table survives."""
+    """Ranks that a run of one strategy can lose."""
 
     name: str
     regroups: bool
