@@ -23,7 +23,7 @@ _SEEDS = 2**31
 def coded(ctx: Context, codec: str, net: Net | None = None, *, of: Tensor | None = None) -> Net:
     """Return `net`, or the net of all ranks, with a codec. The net itself if the codec is "none".
 
-    Codecs of whole gradients need to know where a tensor lies among all parameters: it must be a part of `of`, a flat
+    Codecs of whole gradients need the position of a tensor among all parameters: it must be a part of `of`, a flat
     tensor of all parameters. None stands for `ctx.model.gradient`.
     """
     inner, made = ctx.net if net is None else net, codec_of(codec)
@@ -53,7 +53,7 @@ class Seeds:
 
 
 class _Wrapper:
-    """What all coded nets have in common. It declines windows, and a backend's faster collectives."""
+    """Base of all coded nets. It declines windows, and a backend's faster collectives."""
 
     shares_memory = False
 

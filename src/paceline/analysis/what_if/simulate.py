@@ -184,7 +184,7 @@ def _changed(found: Recorded, without_slow: int | None, workers: int | None) -> 
     scale = 1.0 if found.is_emulated else found.workers / workers
     ranks = list(gradients)
     middle = sorted(ranks, key=lambda rank: statistics.median(gradients[rank]))[(len(ranks) - 1) // 2]
-    # Ranks that the run did not have are like the one in the middle.
+    # Additional ranks are like the one with the median time.
     of = [ranks[rank] if rank < len(ranks) else middle for rank in range(workers)]
     return {rank: [scale * seconds for seconds in gradients[source]] for rank, source in enumerate(of)}
 
