@@ -74,7 +74,7 @@ def count_updates(
     epochs: float | None,
     seed: int = 0,
 ) -> int:
-    """Return the updates of a run: at least one, and the fewest that use `epochs` passes' worth of samples.
+    """Return the number of updates in a run: the fewest that use the samples of `epochs` passes, and at least one.
 
     `seed` is the run's seed: the clients of each round are those that the run samples.
     """

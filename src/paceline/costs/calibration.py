@@ -1,7 +1,7 @@
 """Calibration: the measured costs of one machine.
 
-It has the links between ranks, the seconds of a task's gradients and updates, and how much slower ranks compute that
-share the cores and the memory of the machine. `paceline.planner.calibrate` measures it.
+It has the links between ranks, the seconds of a task's gradients and updates, and the slowdown of ranks that share the
+cores and the memory of the machine. `paceline.planner.calibrate` measures it.
 """
 
 from __future__ import annotations
