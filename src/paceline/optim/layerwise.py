@@ -28,7 +28,7 @@ class LayerwiseOptimizer(torch.optim.Optimizer):
     """An optimizer that scales the update of each parameter by norms of the parameter."""
 
     reduced: Sequence[Tensor] | None = None
-    """Squared norms of whole parameters, for the `step` that follows `begin`. None if this rank has whole parameters."""
+    """Squared norms of whole parameters, for the `step` after `begin`. None if this rank has whole parameters."""
 
     def begin(self) -> list[tuple[Tensor, Tensor]]:
         """Prepare an update. Return a parameter with its two squared norms, for each parameter with a gradient."""
