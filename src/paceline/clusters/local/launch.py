@@ -62,12 +62,20 @@ class Processes:
 
     def _open(self, stack: contextlib.ExitStack) -> None:
         self._resources = resources = Resources(self._assignment, stack)
-        self._board = board = resources.board
-        board.last_step = self._job.steps
+        self._board = resources.board  # not a local variable: the traceback of an error would hold its memory
+        self._board.last_step = self._job.steps
         is_elastic = self._job.min_workers is not None
-        self._members = Members(self._job, board, resources.rings_nbytes, self._send) if is_elastic else None
-        told_by = self._requests.told_by
-        self._ranks = Ranks(self._roster, resources.server, board, self._members, told_by, self._deadline_s)
+        self._members = (
+            Members(self._job, self._board, resources.rings_nbytes, self._send) if is_elastic else None
+        )
+        self._ranks = Ranks(
+            self._roster,
+            resources.server,
+            self._board,
+            self._members,
+            self._requests.told_by,
+            self._deadline_s,
+        )
         stack.callback(vars(self._ranks).clear)
         self._faults = FaultInjector(self._assignment.faults, self._ranks.pids.get)
         self._work = AwaitedWork(self._board, self._deadline_s)
