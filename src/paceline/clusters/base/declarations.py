@@ -24,6 +24,7 @@ class Declarations:
     replicates: Sequence[str]
     holds_parts: bool
     in_step: bool
+    state_at: str
     cuts_model: bool
     divides_batch: Callable[[int], bool]
     prepare: Callable[[Context], None]

@@ -48,10 +48,6 @@ class Roster:
         """Return whether a rank has not yet reported how it ended."""
         return rank not in self.outcomes and rank not in self.failures
 
-    def can_lose(self, rank: int) -> bool:
-        """Return whether the run may continue without a rank."""
-        return self._job.can_lose(rank)
-
     def note_loss(self, rank: int, reason: str, step: int) -> None:
         """Record that a rank was lost without an error message."""
         if self._job.can_lose(rank):

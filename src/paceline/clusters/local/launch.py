@@ -15,7 +15,6 @@ from paceline.clusters.base.outcome import Outcome, reporter_of
 from paceline.clusters.base.roster import Roster
 from paceline.clusters.local.fault_injector import FaultInjector
 from paceline.clusters.local.mail import Mail
-from paceline.clusters.local.members import Members
 from paceline.clusters.local.open_files import enough_open_files
 from paceline.clusters.local.ranks import GRACE_S, Ranks
 from paceline.clusters.local.requests import REQUESTS, Requests
@@ -64,18 +63,7 @@ class Processes:
         self._resources = resources = Resources(self._assignment, stack)
         self._board = resources.board  # not a local variable: the traceback of an error would hold its memory
         self._board.last_step = self._job.steps
-        is_elastic = self._job.min_workers is not None
-        self._members = (
-            Members(self._job, self._board, resources.rings_nbytes, self._send) if is_elastic else None
-        )
-        self._ranks = Ranks(
-            self._roster,
-            resources.server,
-            self._board,
-            self._members,
-            self._requests.told_by,
-            self._deadline_s,
-        )
+        self._ranks = Ranks(self._job, self._roster, resources, self._requests, self._send, self._deadline_s)
         stack.callback(vars(self._ranks).clear)
         self._faults = FaultInjector(self._assignment.faults, self._ranks.pids.get)
         self._work = AwaitedWork(self._board, self._deadline_s)
@@ -108,8 +96,7 @@ class Processes:
             if progress is not None:
                 self._show(progress)
         outcomes = [self._roster.outcomes[rank] for rank in range(self._job.ranks)]
-        if self._members is not None:
-            reporter_of(self._job, outcomes).generations = self._members.generations.all
+        reporter_of(self._job, outcomes).generations = self._ranks.generations
         return outcomes
 
     # Starting
@@ -155,8 +142,7 @@ class Processes:
         for rank in self._mail.ranks:
             self._send(rank, "go", values)
         self._faults.begin(values["start_s"])
-        if self._members is not None:
-            self._members.begin(values["start_s"])
+        self._ranks.begin(values["start_s"])
 
     # Messages
 
@@ -196,8 +182,8 @@ class Processes:
             self._show_record(rank, letter)
         elif letter.word == "done":
             self._ranks.finish(rank, read_outcome(letter.values, letter.blobs))
-        elif letter.word == "meet" and self._members is not None:
-            self._members.arrive(rank, letter.values)
+        elif letter.word == "meet" and self._ranks.members is not None:
+            self._ranks.members.arrive(rank, letter.values)
             self._ranks.settle_members()
         elif letter.word == "late":
             self._send(rank, "late", {"ended": self._ranks.end_stopped()})
@@ -250,9 +236,8 @@ class Processes:
     def _check_the_late(self) -> None:
         """Check the remaining ranks, if no other rank waits for them."""
         late = [rank for rank in range(self._job.ranks) if self._roster.is_open(rank)]
-        is_complete = (
-            self._job.reporter in self._roster.outcomes if self._members is None else self._members.is_over
-        )
+        members = self._ranks.members
+        is_complete = self._job.reporter in self._roster.outcomes if members is None else members.is_over
         if not is_complete and not all(self._ranks.is_stopped(rank) for rank in late):
             self._give_time()
         elif time.monotonic() > self._patient_until_s:

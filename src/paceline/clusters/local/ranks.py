@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+import time
 
+from paceline.clusters.base.generations import Attendance
+from paceline.clusters.base.job import Job
 from paceline.clusters.base.outcome import Outcome
 from paceline.clusters.base.roster import Roster
-from paceline.clusters.local.forkserver import ForkServer
-from paceline.clusters.local.members import Members
+from paceline.clusters.local.members import Members, Send
+from paceline.clusters.local.requests import Requests
+from paceline.clusters.local.resources import Resources
 from paceline.clusters.process.awaited_work import LIMIT
 from paceline.clusters.process.blame import ProcessState, explain, life_of
-from paceline.clusters.process.status_board import Status, StatusBoard
+from paceline.clusters.process.status_board import Status
 from paceline.errors import DeadlineError, RunError
+from paceline.runs.generation import Generation
 
 _log = logging.getLogger("paceline")
 
@@ -25,22 +29,36 @@ class Ranks:
 
     def __init__(
         self,
+        job: Job,
         roster: Roster,
-        server: ForkServer,
-        board: StatusBoard,
-        members: Members | None,
-        told_by: Callable[[int], Iterable[bytes]],
+        resources: Resources,
+        requests: Requests,
+        send: Send,
         deadline_s: float,
     ) -> None:
-        """`members` is None if the run cannot lose workers. `told_by` returns the journal of a rank that has ended."""
         self.pids: dict[int, int] = {}
         """Process of each rank that has not ended."""
+        self.members = Members(job, resources.board, resources.rings_nbytes, send) if job.regroups else None
+        self.start_s = time.monotonic()
+        self._attendance = Attendance.of(job)
+        self._job = job
         self._roster = roster
-        self._server = server
-        self._board = board
-        self._members = members
-        self._told_by = told_by
+        self._server = resources.server
+        self._board = resources.board
+        self._requests = requests
         self._deadline_s = deadline_s
+
+    def begin(self, start_s: float) -> None:
+        """Set the start of the run on the monotonic clock."""
+        self.start_s = start_s
+        if self.members is not None:
+            self.members.begin(start_s)
+
+    @property
+    def generations(self) -> list[Generation]:
+        """Generations of members. Empty without `min_workers`."""
+        members = self.members or self._attendance
+        return [] if members is None else members.generations.all
 
     def end_all(self) -> None:
         """Kill the workers. A rank that has sent its last message has no work left."""
@@ -75,7 +93,7 @@ class Ranks:
         self._lose(rank)
 
     def may_leave_behind(self, rank: int) -> bool:
-        return self._roster.is_open(rank) and self._roster.can_lose(rank)
+        return self._roster.is_open(rank) and self._job.can_lose(rank)
 
     def leave_behind(self, rank: int, fault: str = "did not reach the end of the run in time") -> None:
         """End a rank. The run continues, or is complete, without it."""
@@ -96,7 +114,7 @@ class Ranks:
 
     def _read_journal(self, rank: int) -> None:
         """Read the journal of a rank that has ended."""
-        for line in self._told_by(rank):
+        for line in self._requests.told_by(rank):
             self._roster.note_news(rank, line)
 
     def _lose(self, rank: int) -> None:
@@ -111,24 +129,29 @@ class Ranks:
     # Members
 
     def _drop_member(self, rank: int) -> None:
-        """Begin a new generation without a rank. Called before the others see that it is lost."""
-        if self._members is None or self._members.is_over:
-            return
-        too_few = self._members.lose(rank)
+        """Go on without a rank, or end the run. Called before the others see that it is lost."""
+        too_few = ""
+        if self.members is not None and not self.members.is_over:
+            too_few = self.members.lose(rank)
+        elif self._attendance is not None and self._job.reporter not in self._roster.outcomes:
+            step, now_s = self._board.step(self._job.reporter), time.monotonic() - self.start_s
+            too_few = self._attendance.lose(rank, step, now_s)
         if too_few:
             self._roster.end_run(rank, too_few)
 
     def settle_members(self) -> None:
-        if self._members is not None and not self._roster.failures:
-            self._members.settle(self._roster.outcomes)
+        if self.members is None or self._roster.failures:
+            return
+        if self.members.settle(self._roster.outcomes):
+            self._requests.drop_boards()
 
     def check_members(self) -> None:
         """End members that are stopped while the others wait for them."""
-        if self._members is None:
+        if self.members is None:
             return
-        for rank in self._members.stuck(self.is_stopped, self._deadline_s):
+        for rank in self.members.stuck(self.is_stopped, self._deadline_s):
             self.leave_behind(rank, "did not stop its step in time")
-        late = self._members.late(LIMIT * self._deadline_s)
+        late = self.members.late(LIMIT * self._deadline_s)
         if late and not self._roster.failures:
             seen = f"rank {late[0]} {self.life(late[0])}"
             raise DeadlineError(-1, "a change of members", f"rank {late[0]}", LIMIT * self._deadline_s, seen)

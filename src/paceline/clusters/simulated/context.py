@@ -231,7 +231,7 @@ class SimulatedContext(Rank):
         if world.parameter_board is None:
             like = Observer.row(self.model.parameters)
             world.parameter_board = SimulatedWindow(self.kernel, self.workers, len(self.workers), like)
-        return Observer(world.parameter_board.seen_by(self), self.rank, self.workers, self.is_lost)
+        return self._observer(world.parameter_board.seen_by(self))
 
     def is_lost(self, rank: int) -> bool:
         """Return False: without faults no rank is ever lost."""

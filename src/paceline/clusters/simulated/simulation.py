@@ -109,7 +109,7 @@ class Simulation:
             ),
             hosts=hosts,
             memory=window_link(cluster),
-            shares_memory=cluster.link == SHARED_MEMORY and job.min_workers is None,
+            shares_memory=cluster.link == SHARED_MEMORY and not job.regroups,
             pricing=self._pricing(samples, batches),
             stragglers=cluster.stragglers,
             data=shared_data(job, samples, batches),
@@ -153,8 +153,6 @@ class Simulation:
     def _injector(self, world: World) -> FaultInjector:
         job = self._job
         faults = faults_of_ranks(self._cluster.faults, job.ranks)
-        if job.min_workers is None:
-            return FaultInjector(world, job, faults)
-        regrouping = Regrouping(world, job, faults)
-        world.generations = regrouping.generations
-        return regrouping
+        injector = (Regrouping if job.regroups else FaultInjector)(world, job, faults)
+        world.generations = injector.generations
+        return injector
