@@ -7,7 +7,6 @@ import dataclasses
 import logging
 import math
 import os
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -18,7 +17,7 @@ from torch import nn
 
 from paceline.callbacks.calling import Callbacks
 from paceline.checkpoints.description import RunDescription
-from paceline.checkpoints.ending import advice, checkpointing
+from paceline.checkpoints.ending import advice, checkpointing, time_limit
 from paceline.checkpoints.generations import GenerationPlan
 from paceline.checkpoints.model_state import model_state
 from paceline.checkpoints.options import CheckpointOptions
@@ -28,7 +27,6 @@ from paceline.clusters.base.job import Cluster, Job, Watch
 from paceline.clusters.base.outcome import assemble
 from paceline.clusters.local.local import Local
 from paceline.context import Strategy
-from paceline.costs.units import check_positive
 from paceline.errors import ConfigurationError
 from paceline.files.distributed_checkpoint import read_distributed_checkpoint
 from paceline.model.autocast import of_precision, suspended
@@ -104,7 +102,7 @@ def train(
         raise ConfigurationError("task", "must be a pl.Task", task, "see pl.load_task for tasks in files")
     if isinstance(strategy, Planned):
         task, strategy, cluster = strategy.applied(task, cluster)
-    limit_s = _limit_s(max_seconds, checkpoint)
+    limit_s = time_limit(max_seconds, checkpoint)
     limit_threads_after_fork()
     chosen = parse(strategy)
     where: Cluster = Local() if cluster is None else cluster
@@ -275,20 +273,6 @@ def _check_has_data(task: Task, module: nn.Module, cluster: Cluster) -> None:
         bound = 'must be pl.Simulated(math="none") for a model of shapes only, such as pl.models.GPT'
         remedy = 'write pl.Simulated(workers=4, math="none", device=pl.devices.A100)'
         raise ConfigurationError("cluster", bound, cluster, remedy)
-
-
-def _limit_s(max_seconds: object, checkpoint: object) -> float:
-    """Return when the run must end, on the monotonic clock."""
-    if max_seconds is None:
-        return math.inf
-    check_positive(
-        max_seconds, "max_seconds", "give the seconds that the job has, less some for the checkpoint"
-    )
-    if checkpoint is None:
-        remedy = "write checkpoint=folder, so that resume=True can continue the run"
-        raise ConfigurationError("max_seconds", "needs checkpoint", max_seconds, remedy)
-    assert isinstance(max_seconds, (int, float))
-    return time.monotonic() + max_seconds
 
 
 def check_seed(seed: int) -> int:

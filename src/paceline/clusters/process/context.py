@@ -158,10 +158,9 @@ class ProcessContext(Rank):
 
     @cached_property
     def data(self) -> TrainingData:
-        task = self.job.task
-        assert task is not None
         job, computes = self.job, self.rank in self.workers
-        return open_data(task, job.seed, self.rank, job.workers, self.deadline_s, uses_loaders=computes)
+        assert job.task is not None
+        return open_data(job.task, job.seed, self.rank, job.workers, self.deadline_s, uses_loaders=computes)
 
     @cached_property
     def test_samples(self) -> Samples | None:
@@ -217,14 +216,11 @@ class ProcessContext(Rank):
     # Waiting
 
     def start(self, work: Awaitable[T]) -> Handle[T]:
-        operation: Operation[T]
-        if isinstance(work, Operation):
-            operation = work
-        else:
+        if not isinstance(work, Operation):
             assert inspect.iscoroutine(work), "start takes an operation or a coroutine"
-            operation = Background(self, cast(Coroutine[Any, None, T], work))
-        self.waits.begin(operation)
-        return operation
+            work = Background(self, cast(Coroutine[Any, None, T], work))
+        self.waits.begin(work)
+        return work
 
     def first(self, handles: Sequence[Handle[Any]]) -> FirstOperation:
         return FirstOperation(self, cast(Sequence[Operation[Any]], handles))
