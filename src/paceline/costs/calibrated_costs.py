@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from paceline.costs.fit import largest_error
 from paceline.costs.link import Link
+from paceline.costs.pass_shares import PassShares
 from paceline.files.reading import Fields, list_of, mapping_of, optional, seconds, text, whole
 
 
@@ -72,6 +73,8 @@ class ComputeCosts:
     """Numbers of samples that were measured. Empty without a task."""
     seconds: tuple[float, ...] = ()
     """Measured seconds of a gradient of each number of samples."""
+    passes: PassShares | None = None
+    """Shares of the passes through a split model. None without a task, or if the model cannot be split."""
 
     @property
     def residual(self) -> float:
@@ -122,11 +125,26 @@ class ComputeCosts:
             update_bytes=fields.get("update_bytes", whole),
             samples=tuple(fields.get("samples", list_of(positive))),
             seconds=tuple(fields.get("seconds", list_of(_rate))),
+            passes=fields.get("passes", optional(_passes), None),
             **{name: fields.get(name, seconds) for name in ("fixed_s", "per_sample_s", "update_s")},
         )
         if len(made.samples) != len(made.seconds) or sorted({*made.samples}) != list(made.samples):
             raise ValueError("compute must have one time for each number of samples, in order")
         return made
+
+
+def _passes(value: object) -> PassShares:
+    fields = Fields(value)
+    made = PassShares(
+        ends=tuple(fields.get("ends", list_of(positive))),
+        forward=tuple(fields.get("forward", list_of(seconds))),
+        backward=tuple(fields.get("backward", list_of(seconds))),
+    )
+    if not len(made.ends) == len(made.forward) == len(made.backward) or not made.ends:
+        raise ValueError("must have a forward and a backward share for each end")
+    if sorted({*made.ends}) != list(made.ends):
+        raise ValueError("must have ends in order")
+    return made
 
 
 def positive(value: object) -> int:

@@ -13,6 +13,8 @@ from paceline.clusters.rank.failures import failure_of, with_holds
 from paceline.clusters.simulated.calibrated import (
     calibrated_costs,
     calibrated_link,
+    calibrated_passes,
+    copy_s_per_byte,
     shared_cores,
     threads_of,
     window_link,
@@ -123,6 +125,8 @@ class Simulation:
         )
         if self._computes and cluster.measures and cluster.measured is None and world.data is not None:
             world.pass_timer = PassTimer(lambda: whole_replica(job), world.data.source)
+        elif (passes := calibrated_passes(cluster, job)) is not None:
+            world.pass_timer, world.copy_s_per_byte = passes, copy_s_per_byte(cluster)
         return world
 
     def _pricing(self, samples: Samples | None, batches: GlobalBatches | None) -> Pricing:
