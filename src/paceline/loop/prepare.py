@@ -16,7 +16,7 @@ from paceline.clusters.launched.launchers import is_launched
 from paceline.context import Strategy
 from paceline.costs.stragglers import parse_delays, parse_slow
 from paceline.errors import ConfigurationError
-from paceline.loop import errands, saving
+from paceline.loop import saving
 from paceline.loop.loader import SlicedLoader, check_loader, shard_of
 from paceline.loop.optimizer import check_optimizer, prepared
 from paceline.loop.session import Loop
@@ -157,7 +157,7 @@ def gather(value: Tensor | float) -> list[Any]:
     if _loop is None:
         return [value]
     tensor = value.detach().cpu() if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64)
-    found = _loop.rendezvous.run(errands.gather(tensor))
+    found = _loop.gather(tensor)
     return found if isinstance(value, Tensor) else [each.item() for each in found]
 
 

@@ -135,11 +135,18 @@ class Search:
         if not start.prediction.fits:
             limit = start.prediction.device_bytes or 0
             return start.misses_bytes > (_HOPELESS_BYTES - 1) * limit
-        return self.key(start) > _HOPELESS * self._least(start.equals_single)
+        return self.key(start) > _HOPELESS * self._least(start)
 
-    def _least(self, equals_single: bool) -> float:
-        """Return the smallest key so far of entries that can be compared with each other."""
-        known = (each for each in self.found.values() if each.equals_single == equals_single)
+    def _least(self, start: Entry) -> float:
+        """Return the smallest key so far of entries that can be compared with this one.
+
+        Batches of strategies with the weights of `single` are worth the same. Others are compared with their family.
+        """
+        known = (
+            each
+            for each in self.found.values()
+            if (each.equals_single if start.equals_single else each.family == start.family)
+        )
         return min((self.key(each) for each in known if each.prediction.fits), default=float("inf"))
 
     def _around(self, entry: Entry) -> list[Entry]:

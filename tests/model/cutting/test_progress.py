@@ -4,8 +4,9 @@ import logging
 import torch
 from torch import nn
 
-from paceline.model.cutting.exporting import PROGRESS_S, export, report_progress
+from paceline.model.cutting.exporting import export
 from paceline.model.cutting.parts import Arguments
+from paceline.model.cutting.progress import PERIOD_S, report_progress
 
 
 def reports(caplog, clock):
@@ -16,7 +17,7 @@ def reports(caplog, clock):
 
 
 def test_a_slow_trace_reports_the_layers_that_it_has_called(caplog):
-    ticks = itertools.count(0.0, PROGRESS_S / 3)
+    ticks = itertools.count(0.0, PERIOD_S / 3)
     found = reports(caplog, lambda: next(ticks))
     assert found
     assert all(name == "Sequential" and total == 7 for name, _, _, total in found)

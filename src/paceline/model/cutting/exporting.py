@@ -7,7 +7,6 @@ import copy
 import inspect
 import io
 import logging
-import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -16,7 +15,6 @@ import torch
 from torch import Tensor, fx, nn
 from torch.export import Dim, ExportedProgram
 from torch.export.graph_signature import InputKind
-from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.utils._pytree import TreeSpec, tree_map
 
 from paceline.errors import ConfigurationError
@@ -24,13 +22,10 @@ from paceline.model.cutting.adapting import adapted
 from paceline.model.cutting.aliases import allow_any_strides, copy_changed_state
 from paceline.model.cutting.blame import refusal
 from paceline.model.cutting.caches import without_caches
+from paceline.model.cutting.linear import as_linear
 from paceline.model.cutting.parts import Arguments
+from paceline.model.cutting.progress import report_progress
 from paceline.model.cutting.regions import fold_regions
-
-_log = logging.getLogger("paceline")
-
-PROGRESS_S = 20.0
-"""Seconds until the first progress report of a trace, and between reports. An operation takes about 10 ms."""
 
 _CHECKS = ("_assert", "sym_constrain", "_guards_fn")
 """Operations that only check sizes."""
@@ -47,7 +42,7 @@ class Exported:
         """Parameters, buffers and constants, with their names in the module."""
         self.inputs: dict[fx.Node, int] = {}
         """Inputs of the model, with their positions among the flattened arguments."""
-        graph = program.graph_module.graph
+        graph, parameters = program.graph_module.graph, set[fx.Node]()
         placeholders = [node for node in graph.nodes if node.op == "placeholder"]
         for node, spec in zip(placeholders, program.graph_signature.input_specs, strict=True):
             if spec.kind is InputKind.USER_INPUT:
@@ -55,11 +50,14 @@ class Exported:
             else:
                 assert spec.target is not None
                 self.state[node] = spec.target
+                if spec.kind is InputKind.PARAMETER:
+                    parameters.add(node)
         self.batch_symbols = _batch_symbols(self.inputs)
         """Symbols of the batch size. Empty if it was traced as a constant."""
         self.fixed_sizes = _fixed_sizes(self.inputs, 0 if one_size else 1)
         """Sizes that were traced as constants, by input and dimension. Dimension 0, the batch, is left out unless all
         batches have one size."""
+        as_linear(graph, parameters)
         allow_any_strides(program.graph_module)
         fold_regions(program.graph_module, self.layer_of)
         copy_changed_state(program.graph_module, self.state)
@@ -276,23 +274,3 @@ def computes(node: fx.Node) -> bool:
     if node.op in ("placeholder", "output"):
         return False
     return not (not node.users and any(word in str(node.target) for word in _CHECKS))
-
-
-@contextlib.contextmanager
-def report_progress(module: nn.Module, now: Callable[[], float] = time.monotonic) -> Iterator[None]:
-    """Log how many layers have been called, if tracing the module takes longer than `PROGRESS_S`."""
-    count, total, start_s, reported_s = 0, sum(1 for _ in module.modules()), now(), now()
-
-    def note(layer: nn.Module, _: Any) -> None:
-        nonlocal count, reported_s
-        count += 1
-        if now() - reported_s >= PROGRESS_S:
-            reported_s = now()
-            words = "tracing %s: %d layers called after %.0f s; it has %d layers"
-            _log.warning(words, type(module).__name__, count, reported_s - start_s, total)
-
-    handle = register_module_forward_pre_hook(note)
-    try:
-        yield
-    finally:
-        handle.remove()
