@@ -46,7 +46,7 @@ _Cluster = Annotated[
 _Goal = Annotated[
     str | None,
     typer.Option(
-        help="What is to be small: time to target, step, cost or memory. Default: the time to target if the task "
+        help="Quantity to minimize: time to target, step, cost or memory. Default: the time to target if the task "
         "has one, else step."
     ),
 ]
@@ -221,3 +221,4 @@ def _print(found: Plan, *, as_json: bool, places: tuple[int, int] | None) -> Non
     if found.checked is not None:
         typer.echo(f"\n{found.checked.what}, on {found.checked.cluster}:\n")
         print_table(found.checked.header, found.checked.cells)
+        typer.echo("\n" + "\n".join(found.checked.summary))

@@ -18,6 +18,7 @@ from paceline.clusters.rank.groups import GroupNumbers, Groups
 from paceline.clusters.rank.observer import Observer
 from paceline.clusters.rank.rank import Rank
 from paceline.clusters.rank.slow_ranks import slowest
+from paceline.clusters.simulated.calibrated import CalibratedPasses
 from paceline.clusters.simulated.cores import Cores
 from paceline.clusters.simulated.data import SharedData
 from paceline.clusters.simulated.events import Timer
@@ -103,8 +104,10 @@ class World:
 
     cores: Cores | None = None
     """Cores that the ranks share. None if each rank has its own."""
-    pass_timer: PassTimer | None = None
+    pass_timer: PassTimer | CalibratedPasses | None = None
     """Measured times of passes through segments on this machine. None if the times are not measured."""
+    copy_s_per_byte: float = 0.0
+    """Cost of a copy by the processor, if it is known."""
     layers: dict[tuple[int, bool, Hooks, int], Layers | BlockLayers] = field(default_factory=dict)
     """Layers of a split model, by the size of a tensor group, whether it splits sequences, whether hooks replace
     segments, and the parts of a batch. Computed once for all ranks."""
