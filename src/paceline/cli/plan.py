@@ -221,3 +221,4 @@ def _print(found: Plan, *, as_json: bool, places: tuple[int, int] | None) -> Non
     if found.checked is not None:
         typer.echo(f"\n{found.checked.what}, on {found.checked.cluster}:\n")
         print_table(found.checked.header, found.checked.cells)
+        typer.echo("\n" + "\n".join(found.checked.summary))

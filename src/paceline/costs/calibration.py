@@ -17,6 +17,7 @@ from typing import Any
 
 from paceline.costs.fit import largest_error
 from paceline.costs.link import Link
+from paceline.costs.pass_shares import PassShares
 from paceline.costs.units import format_bandwidth, format_seconds
 from paceline.errors import ConfigurationError
 from paceline.files.reading import (
@@ -84,6 +85,8 @@ class ComputeCosts:
     """Numbers of samples that were measured. Empty without a task."""
     seconds: tuple[float, ...] = ()
     """Measured seconds of a gradient of each number of samples."""
+    passes: PassShares | None = None
+    """Shares of the passes through a split model. None without a task, or if the model cannot be split."""
 
     @property
     def residual(self) -> float:
@@ -287,10 +290,25 @@ def _compute(fields: Fields) -> ComputeCosts:
         update_bytes=fields.get("update_bytes", whole),
         samples=tuple(fields.get("samples", list_of(_positive))),
         seconds=tuple(fields.get("seconds", list_of(_rate))),
+        passes=fields.get("passes", optional(_passes), None),
         **{name: fields.get(name, seconds) for name in ("fixed_s", "per_sample_s", "update_s")},
     )
     if len(made.samples) != len(made.seconds) or sorted({*made.samples}) != list(made.samples):
         raise ValueError("compute must have one time for each number of samples, in order")
+    return made
+
+
+def _passes(value: object) -> PassShares:
+    fields = Fields(value)
+    made = PassShares(
+        ends=tuple(fields.get("ends", list_of(_positive))),
+        forward=tuple(fields.get("forward", list_of(seconds))),
+        backward=tuple(fields.get("backward", list_of(seconds))),
+    )
+    if not len(made.ends) == len(made.forward) == len(made.backward) or not made.ends:
+        raise ValueError("must have a forward and a backward share for each end")
+    if sorted({*made.ends}) != list(made.ends):
+        raise ValueError("must have ends in order")
     return made
 
 

@@ -11,9 +11,9 @@ from paceline.costs.calibration import SHARED_MEMORY
 from paceline.costs.link import Link
 from paceline.errors import PacelineError
 from paceline.planner.entry import Entry
-from paceline.planner.estimate import estimated
+from paceline.planner.estimate import GRADIENTS
+from paceline.planner.predict import predicted
 from paceline.planner.sizing import PlannedCluster, resized
-from paceline.strategies import parse
 from paceline.task.task import Task
 
 COMPUTE, BUBBLE, MEMORY = "compute", "the bubble", "memory"
@@ -61,7 +61,7 @@ def _without(task: Task, entry: Entry, cluster: PlannedCluster) -> Iterator[tupl
     steps = entry.batch_seconds / entry.prediction.step_seconds
     for name, changed in _unlimited(cluster.simulated, entry.workers):
         try:
-            found = estimated(given, parse(entry.strategy), changed)
+            found = predicted(given, entry.strategy, changed, GRADIENTS)
         except PacelineError:
             continue
         yield name, steps * found.step_seconds

@@ -25,6 +25,7 @@ from paceline.planner.plan import Plan
 from paceline.planner.search import MOST, Key, Search, SearchProgress, Watch
 from paceline.planner.sizing import PlannedCluster
 from paceline.planner.target_time import TargetTimes, check_target
+from paceline.planner.worth import TIMED, fewest_workers_first
 from paceline.run_length import DEFAULT_EPOCHS
 from paceline.strategies import STRATEGIES, find
 from paceline.task.task import Task
@@ -68,7 +69,9 @@ def plan(
 
     Every configuration is predicted (`pl.predict`), or simulated briefly where that is not possible. Configurations
     that do not fit into memory are left out of the ranking. Without a time to the target, only strategies with the
-    steps of `single` are ranked: others use their samples less well, and by how much is not known.
+    steps of `single` are ranked: others use their samples less well, and by how much is not known. With the goals
+    "step" and "time to target", the fewest workers are best if a gain by more of them is within the uncertainty of the
+    predictions.
     """
     chosen = _checked_goal(task, goal)
     where = _checked_cluster(task, cluster, price_per_hour, calibration, progress)
@@ -114,6 +117,7 @@ def plan(
         tried=estimator.count,
         skipped=estimates.skipped,
         was_cut=search.was_cut,
+        epochs=epochs,
         seed=seed,
     )
 
@@ -230,19 +234,22 @@ def _distinct(entries: Iterable[Entry]) -> list[Entry]:
 def _ranked(entries: Sequence[Entry], goal: str, *, aims: bool) -> list[Entry]:
     """Return the entries, best first. Those that cannot be compared come last."""
 
-    def order(entry: Entry) -> tuple[bool, float, float]:
-        if aims:
-            is_last = entry.target is None
-            value = math.inf if entry.target is None else entry.target.seconds
-        else:
-            is_last, value = not entry.equals_single, entry.batch_seconds
-        if goal == "cost":
-            value = entry.cost or 0.0
+    def value(entry: Entry) -> float:
         if goal == "memory":
-            value = entry.prediction.memory_bytes
-        return is_last, value, entry.batch_seconds
+            return entry.prediction.memory_bytes
+        if goal == "cost":
+            return entry.cost or 0.0
+        return entry.seconds
 
-    return sorted(entries, key=order)
+    def order(entry: Entry) -> tuple[bool, float, float]:
+        is_last = entry.target is None if aims else not entry.equals_single
+        return is_last, value(entry), entry.batch_seconds
+
+    found = sorted(entries, key=order)
+    if goal not in TIMED:
+        return found
+    comparable = [entry for entry in found if not order(entry)[0]]
+    return [*fewest_workers_first(comparable, value), *found[len(comparable) :]]
 
 
 def _teller(progress: Watch | None, estimator: Estimator, most: int) -> Callable[[str], None]:

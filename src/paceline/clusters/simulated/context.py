@@ -18,6 +18,7 @@ from paceline.clusters.rank.groups import GroupNumbers, Groups
 from paceline.clusters.rank.observer import Observer
 from paceline.clusters.rank.rank import Rank
 from paceline.clusters.rank.slow_ranks import slowest
+from paceline.clusters.simulated.calibrated import CalibratedPasses
 from paceline.clusters.simulated.cores import Cores
 from paceline.clusters.simulated.data import SharedData
 from paceline.clusters.simulated.events import Timer
@@ -101,11 +102,13 @@ class World:
 
     cores: Cores | None = None
     """Cores that the ranks share. None if each rank has its own."""
-    pass_timer: PassTimer | None = None
+    pass_timer: PassTimer | CalibratedPasses | None = None
     """Measured times of passes through segments on this machine. None if the times are not measured."""
-    layers: dict[tuple[int, bool, Hooks], Layers | BlockLayers] = field(default_factory=dict)
-    """Layers of a split model, by the size of a tensor group, whether it splits sequences, and whether hooks replace
-    segments. Computed once for all ranks."""
+    copy_s_per_byte: float = 0.0
+    """Cost of a copy by the processor, if it is known."""
+    layers: dict[tuple[int, bool, Hooks, int], Layers | BlockLayers] = field(default_factory=dict)
+    """Layers of a split model, by the size of a tensor group, whether it splits sequences, whether hooks replace
+    segments, and the parts of a batch. Computed once for all ranks."""
 
 
 class SimulatedContext(Rank):
@@ -231,7 +234,7 @@ class SimulatedContext(Rank):
         if world.parameter_board is None:
             like = Observer.row(self.model.parameters)
             world.parameter_board = SimulatedWindow(self.kernel, self.workers, len(self.workers), like)
-        return Observer(world.parameter_board.seen_by(self), self.rank, self.workers, self.is_lost)
+        return self._observer(world.parameter_board.seen_by(self))
 
     def is_lost(self, rank: int) -> bool:
         """Return False: without faults no rank is ever lost."""

@@ -26,6 +26,8 @@ from paceline.clusters.rank.loss_trial import request_trial
 from paceline.clusters.simulated.calibrated import (
     calibrated_costs,
     calibrated_link,
+    calibrated_passes,
+    copy_s_per_byte,
     knows_gradients,
     link_words,
     settled_link,
@@ -257,7 +259,7 @@ class Simulated(Cluster):
             ),
             hosts=hosts,
             memory=window_link(self),
-            shares_memory=self.link == SHARED_MEMORY and job.min_workers is None,
+            shares_memory=self.link == SHARED_MEMORY and not job.regroups,
             pricing=self._pricing(job, samples, batches),
             stragglers=self.stragglers,
             data=shared_data(job, samples, batches),
@@ -271,6 +273,8 @@ class Simulated(Cluster):
         )
         if self._computes and self.measures and self.measured is None and world.data is not None:
             world.pass_timer = PassTimer(lambda: whole_replica(job), world.data.source)
+        elif (passes := calibrated_passes(self, job)) is not None:
+            world.pass_timer, world.copy_s_per_byte = passes, copy_s_per_byte(self)
         return world
 
     @property
@@ -303,11 +307,9 @@ class Simulated(Cluster):
 
     def _injector(self, world: World, job: Job) -> FaultInjector:
         faults = faults_of_ranks(self.faults, job.ranks)
-        if job.min_workers is None:
-            return FaultInjector(world, job, faults)
-        regrouping = Regrouping(world, job, faults)
-        world.generations = regrouping.generations
-        return regrouping
+        injector = (Regrouping if job.regroups else FaultInjector)(world, job, faults)
+        world.generations = injector.generations
+        return injector
 
     def __str__(self) -> str:
         words = [f"{self.workers} simulated workers", link_words(self)]

@@ -17,9 +17,11 @@ from paceline.collectives import barrier
 from paceline.context import Batch, Context
 from paceline.costs.calibration import ComputeCosts
 from paceline.costs.fit import fit_line
+from paceline.costs.pass_shares import PassShares
 from paceline.data.batches import GlobalBatches
 from paceline.data.samples import Samples
 from paceline.model.replica import Replica
+from paceline.planner.calibrating.passes import pass_seconds
 from paceline.planner.calibrating.rounds import Rounds, Times, usual_s
 from paceline.task.task import Task
 
@@ -56,7 +58,16 @@ class ComputeProgram:
             if ctx.rank == 0:
                 for name, work in works.alone.items():
                     rounds.note(name, works.seconds(work))
-        return {"times": rounds.taken, "samples": works.samples, "update_bytes": works.update_bytes}
+        passes = {}
+        if ctx.rank == 0 and self.task is not None:
+            passes = pass_seconds(self.task, ctx.net.size, self.seed)
+        await barrier(ctx)
+        return {
+            "times": rounds.taken,
+            "samples": works.samples,
+            "update_bytes": works.update_bytes,
+            "passes": passes,
+        }
 
 
 Work = Callable[[], object]
@@ -110,10 +121,12 @@ class _Works:
     def seconds(self, work: Work) -> float:
         """Return the mean seconds of a work, without those in which other processes had the cores."""
         repeats = self._repeats[id(work)]
-        start_s, waited_s = time.perf_counter(), _queued_s()
+        start_s, waited_s, worked_s = time.perf_counter(), _queued_s(), time.thread_time()
         for _ in range(repeats):
             work()
-        return (time.perf_counter() - start_s - (_queued_s() - waited_s)) / repeats
+        taken_s = time.perf_counter() - start_s - (_queued_s() - waited_s)
+        # Linux counts the waiting in steps of a scheduler's tick, so it may be more than there was.
+        return max(taken_s, time.thread_time() - worked_s) / repeats
 
 
 def _queued_s() -> float:
@@ -178,6 +191,7 @@ def costs_of(
         update_bytes=results[0]["update_bytes"],
         samples=samples,
         seconds=seconds,
+        passes=PassShares.of(**measured) if (measured := results[0].get("passes")) else None,
     )
     return filled, copied
 
