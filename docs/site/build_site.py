@@ -65,7 +65,7 @@ def write_source(source: Path) -> None:
             target.write_text(linked(path), encoding="utf-8")
         else:
             shutil.copyfile(path, target)
-    shutil.copyfile(SITE / "index.md", source / "index.md")
+    shutil.copyfile(SITE / "home.txt", source / "index.md")
     generated = {**name_pages.pages(), **command_pages.pages(), **error_pages.pages()}
     generated["docs/decisions/index.md"] = decisions()
     for name, text in generated.items():

@@ -32,7 +32,7 @@ def test_anchors_of_links_are_headings(page):
 
 
 def test_every_page_is_in_the_navigation():
-    text = (build_site.SITE / "index.md").read_text()
+    text = (build_site.SITE / "home.txt").read_text()
     listed = set(re.findall(r"(?m)^(?:.*<)?([\w./-]+?)>?$", text))
     folders = {name.rpartition("/")[0] for name in listed if name.endswith(("README", "index"))}
     for page in PAGES:
@@ -47,4 +47,4 @@ def test_folders_in_links_become_pages(tmp_path):
     assert build_site.linked(page) == (
         "[a](folder/index.md) [b](folder/index.md) [c](https://example.com/folder) [d](other.md#folder)"
     )
-    assert Path(build_site.SITE / "index.md").exists()
+    assert Path(build_site.SITE / "home.txt").exists()
