@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 import paceline as pl
+from paceline.errors import ConfigurationError
 from paceline.planner.planning import _counts
 from paceline.planner.sizing import PlannedCluster
 from paceline.strategies import describe
@@ -53,7 +54,7 @@ def everything(families, workers):
     for family in families:
         try:
             begun = starts(family, scope)
-        except pl.ConfigurationError:
+        except ConfigurationError:
             continue
         for one in begun:
             found[describe(one)] = one

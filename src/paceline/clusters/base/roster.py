@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+
 from paceline.clusters.base.job import Job
 from paceline.clusters.base.news import enter_news, read_news
 from paceline.clusters.base.outcome import Outcome
@@ -81,6 +84,14 @@ class Roster:
         """Return the same error. Its text now includes what the named ranks hold."""
         error.holds = self.holds
         return error
+
+    def cause_after(self, listen: Callable[[], None], grace_s: float) -> RunError:
+        """Return the error that ended the run. If a rank was lost, first listen to what the others waited for."""
+        if self.others_may_say_more:
+            until_s = time.monotonic() + grace_s
+            while time.monotonic() < until_s and not self.all_heard:
+                listen()
+        return self.cause()
 
     def cause(self) -> RunError:
         """Return the error that ended the run."""

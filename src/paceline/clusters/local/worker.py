@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import faulthandler
 import os
 import random
+import signal
 import sys
 from collections.abc import Awaitable
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, TextIO
 
 import numpy as np
 import torch
 
 from paceline.clusters.base.job import Job
 from paceline.clusters.local.preloading import adopt_environment
-from paceline.clusters.process import dump, payload
+from paceline.clusters.process import payload
 from paceline.clusters.process.channel import Channel, ChannelClosed
 from paceline.clusters.process.context import ProcessContext
 from paceline.clusters.process.driver import LocalDriver
@@ -85,7 +88,7 @@ def main(channel: Channel) -> None:
         fuzz.begin(rank)
         context = _prepare(channel, rank, letter.values["payload_bytes"], letter.fds)
         prepare(context)
-        dump.begin(context)
+        _dump_on_signal(context)
         context.prepare()
         endpoint = context.wiring.endpoint
         channel.send("ready", _address_of(endpoint))
@@ -214,3 +217,27 @@ def keep_freed_memory() -> None:
     if mallopt is not None:
         mallopt(_MMAP_THRESHOLD, _LARGEST_KEPT_BYTES)
         mallopt(_TRIM_THRESHOLD, _KEPT_BYTES)
+
+
+def _dump_on_signal(context: ProcessContext) -> None:
+    """Install the handler of SIGUSR1 if `PACELINE_DUMP=folder` is set, to diagnose a stalled run.
+
+    It writes the rank's stacks, its operations in flight, and the state of its links to a file in that folder.
+    """
+    folder = os.environ.get("PACELINE_DUMP", "")
+    if not folder:
+        return
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    file = Path(folder, f"rank-{context.rank}-{os.getpid()}.txt").open("a")  # noqa: SIM115 (for the rank's life)
+    signal.signal(signal.SIGUSR1, lambda *_: _write_state(context, file))
+    # faulthandler writes the stacks inside the signal handler, even if the interpreter cannot run the Python
+    # handler above.
+    faulthandler.register(signal.SIGUSR1, file=file, chain=True)
+
+
+def _write_state(context: ProcessContext, file: TextIO) -> None:
+    lines = [f"rank {context.rank} in step {context.step}: {context.board.activity(context.rank)}"]
+    lines += [f"under way: {operation}" for operation in context.waits.under_way]
+    lines += context.describe_links()
+    file.write("\n".join(lines) + "\n")
+    file.flush()

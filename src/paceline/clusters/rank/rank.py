@@ -14,8 +14,8 @@ import numpy as np
 
 from paceline.clusters.base.job import Job
 from paceline.clusters.base.outcome import Outcome
+from paceline.clusters.rank.data import warn_of_lone_samples
 from paceline.clusters.rank.logbook import Logbook
-from paceline.clusters.rank.lone_samples import warn_of_lone_samples
 from paceline.clusters.rank.member import Member
 from paceline.clusters.rank.observer import Observer
 from paceline.clusters.rank.recovery import recovery_of

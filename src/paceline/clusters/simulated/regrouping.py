@@ -1,6 +1,7 @@
 """Simulated ranks of a run with `min_workers`: a lost rank does not end the run.
 
-The members detect a loss at once. Each stops at its next wait. A computation is completed first, as in a real process.
+The members detect a loss immediately. Each stops at its next wait. As in a real process, a computation is completed
+first.
 """
 
 from __future__ import annotations

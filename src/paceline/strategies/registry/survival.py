@@ -1,4 +1,4 @@
-"""What each strategy survives: which ranks a run can lose and still continue."""
+"""Which ranks a run of each strategy can lose and still continue."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def leg_of(strategy: Strategy) -> int:
 
 
 class Survival(NamedTuple):
-    """What one strategy of the table survives."""
+    """Ranks that a run of one strategy can lose."""
 
     name: str
     regroups: str
