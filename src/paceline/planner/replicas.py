@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.clusters.rank.rank import DELAY_STREAM
+from paceline.clusters.rank.streams import DELAY_STREAM
 from paceline.clusters.simulated.simulated import Simulated
 from paceline.context import Strategy
 from paceline.costs.prices import Price, Work, ready_shares

@@ -8,7 +8,6 @@ comes after the last message of the lost rank.
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, NoReturn, TypeVar
@@ -23,6 +22,7 @@ from paceline.clusters.simulated.events import Timer
 from paceline.clusters.simulated.faulty_network import LossyNetwork
 from paceline.clusters.simulated.group_part import GroupPart
 from paceline.clusters.simulated.messages import RecvEvent
+from paceline.clusters.simulated.mortal_process import MortalProcess
 from paceline.clusters.simulated.process import AnyOf, Event, Process
 from paceline.clusters.simulated.window import BarrierEvent
 from paceline.context import ANY
@@ -277,47 +277,3 @@ def _takes_own(event: Event[Any] | None) -> bool:
     if isinstance(event, Process):
         return _takes_own(event.parked)
     return isinstance(event, RecvEvent) and event.source == ANY
-
-
-class MortalProcess(Process[T]):
-    """A program of a rank that may die."""
-
-    __slots__ = ("_context", "ended_s")
-
-    def __init__(self, context: FaultyContext, coroutine: Coroutine[Any, None, T], name: str) -> None:
-        super().__init__(context.kernel, coroutine, name, context.program)
-        self._context = context
-        self.ended_s = 0.0
-
-    def resume(self) -> None:
-        if self.done:
-            return
-        resumes_s = self._context.slowdowns.resumes_s(self.kernel.now)
-        if resumes_s > self.kernel.now:  # paused
-            self.kernel.at(resumes_s, MortalProcess._resume_later, self)
-        else:
-            super().resume()
-            self.ended_s = self.kernel.now
-            self._context.check_all()
-
-    def _resume_later(self) -> None:
-        if not self.done:
-            self.kernel.ready.append(self)
-
-    def stop(self) -> None:
-        """Stop the program for good, without notifying its waiters."""
-        if not self.done:
-            self.result = None  # type: ignore[assignment]
-            self.done = True
-
-    def throw(self, error: BaseException) -> None:
-        """Raise an error where this program is parked."""
-        assert self.parked is not None
-        self._interruption = error
-        self.parked.cancel()
-
-    def close(self) -> None:
-        """Close the program at the end of the run. Errors of a dead program are ignored."""
-        with contextlib.suppress(Exception):
-            self._coroutine.close()
-        del self._context
