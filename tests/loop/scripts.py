@@ -84,6 +84,8 @@ for epoch in range(first, epochs):
     if pl.is_main():
         with torch.no_grad():
             print("loss", F.mse_loss(model(data.tensors[0]), data.tensors[1]).item())
+            if wanted("by-hand"):  # another loader draws from torch's generator, on one worker
+                list(DataLoader(data, batch_size=16, shuffle=True))
     if wanted("keep"):
         pl.save("../kept", epoch=epoch + 1)
     if wanted("gather"):

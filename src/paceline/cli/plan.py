@@ -47,7 +47,7 @@ _Cluster = Annotated[
 _Goal = Annotated[
     str | None,
     typer.Option(
-        help="What is to be small: time to target, step, cost or memory. Default: the time to target if the task "
+        help="Quantity to minimize: time to target, step, cost or memory. Default: the time to target if the task "
         "has one, else step."
     ),
 ]

@@ -28,6 +28,7 @@ from paceline.clusters.launched.run import LaunchedRun
 from paceline.clusters.process.gradient_duration import pad_to_duration
 from paceline.context import Strategy
 from paceline.errors import RunError
+from paceline.loop import errands
 from paceline.loop.context import LoopContext
 from paceline.loop.engine import optimizer_factory, replica_of
 from paceline.loop.facts import OptionNames, StepFacts
@@ -80,6 +81,8 @@ class Loop:
         self.device = None if own.type == "cpu" else own
         self.order_state = torch.get_rng_state()
         """State of torch's generator at the first worker, for the order of the data."""
+        self.steps_together = self.workers == 1 or strategy.syncs_batch_norm(self.workers)
+        """Whether all workers compute the slices of one batch at the same time."""
         self.rendezvous = Rendezvous()
         self.gradients = LoopGradients(module, self.workers)
         self.steps = 0
@@ -184,6 +187,11 @@ class Loop:
         self.steps += 1
         self.rendezvous.deliver(Delivery(facts=facts, start_s=self._begun_s, logged=self.logged))
         self._begin_step()
+
+    def gather(self, value: Tensor) -> list[Tensor]:
+        """Return the values of all workers. Each worker must call it, between two steps."""
+        found: list[Tensor] = self.rendezvous.run(errands.gather(value))
+        return found
 
     def _begin_step(self) -> None:
         assert self._context is not None

@@ -170,7 +170,7 @@ def _check_possible(plan: Plan, entry: Entry) -> None:
     module = plan.task.build_model(plan.seed)
     if any(each.is_meta for each in module.parameters()):
         raise ConfigurationError(
-            "model", "must have weights to be run", "shapes only", "use a task with data"
+            "model", "must have weights for a run", "shapes only", "use a task with data"
         )
 
 
@@ -230,7 +230,7 @@ def _batches_per_update(plan: Plan, entry: Entry) -> float:
 
 
 def _batch_s(run: Run, plan: Plan) -> float | None:
-    """Return the seconds of as many samples as one batch has. The first quarter of the run is not counted."""
+    """Return the seconds in which the run processed one batch of samples. Its first quarter is not counted."""
     history = run.history
     first, last = history[max(0, len(history) // 4 - 1)], history[-1]
     samples = last.samples - first.samples

@@ -72,7 +72,7 @@ def plan(
 
     Every configuration is predicted (`pl.predict`), or simulated briefly where that is not possible. Configurations
     that do not fit into memory are left out of the ranking. Without a time to the target, only strategies with the
-    steps of `single` are ranked: others use their samples less well, and by how much is not known. With the goals
+    steps of `single` are ranked: others may need more samples, and their number is unknown. With the goals
     "step" and "time to target", the fewest workers are best if a gain by more of them is within the uncertainty of the
     predictions.
     """
@@ -229,7 +229,7 @@ def _limits(workers: int | tuple[int, int]) -> tuple[int, int]:
 
 
 def _key(goal: str) -> Key:
-    """Return the value of an entry that is to be small. The time to a target is not known yet in a search."""
+    """Return the figure of an entry that a search minimizes. The time to a target is not known in a search."""
     if goal == "memory":
         return lambda entry: entry.prediction.memory_bytes
     if goal == "cost":
@@ -238,7 +238,7 @@ def _key(goal: str) -> Key:
 
 
 def _distinct(entries: Iterable[Entry]) -> list[Entry]:
-    """Return the entries without those that differ in a parameter that has no effect: the shortest spec remains."""
+    """Return one entry for specs that differ only in a parameter without effect: the one with the shortest spec."""
     found: dict[tuple[object, ...], Entry] = {}
     for entry in sorted(entries, key=lambda each: len(each.strategy)):
         figures = float(f"{entry.batch_seconds:.6g}"), entry.prediction.memory_bytes

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING
 
 from paceline.analysis.diagnosis.what_if import step_ratio
 from paceline.analysis.what_if.recorded import Recorded, recorded, stand_in_task
+from paceline.clusters.base.declarations import Declarations
 from paceline.clusters.simulated.simulated import Simulated
 from paceline.context import Strategy
-from paceline.costs.calibration import SHARED_MEMORY, WINDOW, Calibration, ComputeCosts, LinkCosts
+from paceline.costs.calibrated_costs import ComputeCosts, LinkCosts
+from paceline.costs.calibration import SHARED_MEMORY, WINDOW, Calibration
 from paceline.costs.link import Link
 from paceline.costs.times import Trace
 from paceline.costs.units import format_seconds
@@ -93,7 +95,7 @@ def what_if(
     before_s = _simulated_s(run, task, run.strategy, _cluster(found, task, found.gradients_s))
     gradients = _changed(found, without_slow, workers)
     chosen = run.strategy if strategy is None else strategy
-    if getattr(parse(chosen), "cuts_model", False):
+    if Declarations.of(parse(chosen)).cuts_model:
         remedy = "predict it with pl.predict and the task"
         raise ConfigurationError("strategy", "must be one that computes whole gradients", chosen, remedy)
     after_s = _simulated_s(run, task, chosen, _cluster(found, task, gradients, bandwidth, latency))
@@ -212,7 +214,7 @@ def _changed(found: Recorded, without_slow: int | None, workers: int | None) -> 
     scale = 1.0 if found.is_emulated else found.workers / workers
     ranks = list(gradients)
     middle = sorted(ranks, key=lambda rank: statistics.median(gradients[rank]))[(len(ranks) - 1) // 2]
-    # Ranks that the run did not have are like the one in the middle.
+    # Additional ranks are like the one with the median time.
     of = [ranks[rank] if rank < len(ranks) else middle for rank in range(workers)]
     return {rank: [scale * seconds for seconds in gradients[source]] for rank, source in enumerate(of)}
 

@@ -12,7 +12,8 @@ from paceline.clusters.simulated.cores import Cores
 from paceline.clusters.simulated.kernel import Kernel
 from paceline.clusters.simulated.models import build_model
 from paceline.context import Batch
-from paceline.costs.calibration import SHARED_MEMORY, TCP, WINDOW, Calibration, ComputeCosts
+from paceline.costs.calibrated_costs import ComputeCosts
+from paceline.costs.calibration import SHARED_MEMORY, TCP, WINDOW, Calibration
 from paceline.costs.link import Link
 from paceline.costs.measured import Measured
 from paceline.costs.pass_shares import PassShares
@@ -30,8 +31,8 @@ _COMPARED = ("model", "loss")
 
 
 def settled_link(cluster: Simulated) -> Link | str:
-    """Return the link of a simulation. Raise an error if it does not suit the calibration, or the calibration the
-    cluster."""
+    """Return the link of a simulation. Raise an error if the link, the calibration and the cluster do not
+    fit together."""
     calibration, link = cluster.calibration, cluster.link
     if calibration is not None:
         _check(calibration, cluster)
