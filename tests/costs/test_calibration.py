@@ -7,7 +7,8 @@ import pytest
 from refusals import has, refused
 
 import paceline as pl
-from paceline.costs.calibration import Calibration, ComputeCosts, LinkCosts
+from paceline.costs.calibrated_costs import ComputeCosts, LinkCosts
+from paceline.costs.calibration import Calibration
 from paceline.costs.pass_shares import PassShares
 from paceline.errors import DamagedError
 from paceline.system.environment import machine

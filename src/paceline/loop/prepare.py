@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from paceline.clusters.base.declarations import Declarations
 from paceline.clusters.launched.launched import Launched
 from paceline.clusters.launched.launchers import is_launched
 from paceline.context import Strategy
@@ -94,7 +95,7 @@ def _open(
 def check_strategy(strategy: Strategy) -> None:
     """Refuse strategies that a loop of whole models cannot drive."""
     remedy = "describe the training as a pl.Task and use pl.train: see docs/training.md"
-    if getattr(strategy, "holds_parts", False):
+    if Declarations.of(strategy).holds_parts:
         bound = "must give each worker the whole model: a loop computes whole gradients"
         raise ConfigurationError("strategy", bound, describe(strategy), remedy)
     if hasattr(strategy, "partition"):

@@ -16,6 +16,7 @@ from paceline.costs.times import Constant
 from paceline.costs.units import format_seconds
 from paceline.errors import ConfigurationError, PacelineError
 from paceline.planner.entry import Entry
+from paceline.planner.predict import predict
 from paceline.planner.sizing import resized, with_workers
 from paceline.planner.target_time import evaluation_interval
 from paceline.run_length import count_updates
@@ -169,7 +170,7 @@ def _check_possible(plan: Plan, entry: Entry) -> None:
     module = plan.task.build_model(plan.seed)
     if any(each.is_meta for each in module.parameters()):
         raise ConfigurationError(
-            "model", "must have weights to be run", "shapes only", "use a task with data"
+            "model", "must have weights for a run", "shapes only", "use a task with data"
         )
 
 
@@ -184,7 +185,10 @@ def emulated(plan: Plan, entry: Entry) -> Local:
     small = resized(whole, entry.workers)
     compute = small.compute
     if compute is None and small.device is not None:
-        compute = Constant(entry.prediction.parts.compute)
+        # The emulation adds the slowness of ranks itself.
+        alone = dataclasses.replace(small, slow={}, delay=None)
+        task, strategy, _ = entry.applied(plan.task, small)
+        compute = Constant(predict(task, strategy, alone).parts.compute)
     words = {
         name: getattr(small, name)
         for name in ("workers", "link", "slow", "delay", "slow_links", "threads", "card", "oversubscription")
@@ -226,7 +230,7 @@ def _batches_per_update(plan: Plan, entry: Entry) -> float:
 
 
 def _batch_s(run: Run, plan: Plan) -> float | None:
-    """Return the seconds of as many samples as one batch has. The first quarter of the run is not counted."""
+    """Return the seconds in which the run processed one batch of samples. Its first quarter is not counted."""
     history = run.history
     first, last = history[max(0, len(history) // 4 - 1)], history[-1]
     samples = last.samples - first.samples

@@ -84,7 +84,7 @@ class Entry:
 
     @property
     def misses_bytes(self) -> int:
-        """Bytes that the largest rank has too little. 0 if it fits."""
+        """Bytes of memory that the largest rank lacks. 0 if it fits."""
         limit = self.prediction.device_bytes
         return 0 if limit is None else max(0, self.prediction.memory_bytes - limit)
 

@@ -76,7 +76,7 @@ def _ends_s(outcomes: Sequence[Outcome]) -> list[float]:
 
 
 def _cycle(strategy: Strategy, workers: int) -> int:
-    """Return the updates of a cycle: it uses one gradient of each worker on average, or one period."""
+    """Return the number of updates in a cycle. A worker computes one gradient in it on average, or one period."""
     if isinstance(strategy, ParameterServer) and strategy.policy(workers).cancels:
         return 1  # all workers begin again after each update
     if isinstance(strategy, PartialBatches):
@@ -91,9 +91,9 @@ def _most_cycles(strategy: Strategy, workers: int, cycle: int, most: int) -> int
 
 
 def _parts(outcomes: Sequence[Outcome], step_s: float) -> Parts:
-    """Divide the seconds of a step as the time of the workers is divided.
+    """Divide the seconds of a step into parts, in proportion to the workers' time.
 
-    While a worker waits for a server that updates or communicates, the work of the server counts.
+    The time in which a worker waits for a server counts as the update or the communication of the server.
     """
     spans = [outcome.spans for outcome in outcomes if outcome.spans is not None and len(outcome.spans)]
     end_s = max(outcome.seconds for outcome in outcomes)

@@ -70,7 +70,7 @@ def _runner_up(plan: Plan) -> str:
             f"{text}, for example with {format_seconds(parts[name] - gap_s)} instead of "
             f"{format_seconds(parts[name])} of “{name}”."
         )
-    return f"{text}, which is more than it loses in any part but compute."
+    return f"{text}, but no part except compute is that long."
 
 
 def _more(value: float, least: float) -> str:

@@ -12,7 +12,7 @@ _MOST_FAMILIES = 6
 
 
 def nothing_fits(entries: Sequence[Entry], refused: Mapping[str, str]) -> ConfigurationError:
-    """Return an error that says how much memory each strategy misses, and what would help."""
+    """Return an error that says how much memory each strategy lacks, and what would help."""
     if not entries:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in refused.items())
         remedy = "try other strategies or another number of workers"

@@ -71,7 +71,7 @@ def _checked(cluster: object) -> Simulated:
 def mesh_parts(facts: TaskFacts, strategy: Strategy, cluster: Simulated) -> tuple[Parts, int] | None:
     """Return the parts of a step of a mesh, and the peak memory. None if it must be simulated.
 
-    The samples of a row may not be a multiple of the micro-batches. Then the means of larger and smaller ones count.
+    The samples of a row may not be a multiple of the micro-batches. The result is then the mean over both sizes.
     """
     plan = _plan_of(facts, strategy, cluster.workers)
     if plan is None or not isinstance(cluster.device, Device) or needs_simulation(cluster):

@@ -115,7 +115,7 @@ def speed_up(plan: Plan) -> str:
     said = (
         "Even the largest number of workers pays."
         if last
-        else f"More than {end.x:g} workers stop paying: twice as many make a batch less than {_PAYS:.1f} times as fast."
+        else f"More than {end.x:g} workers do not pay: twice as many make a batch less than {_PAYS:.1f} times as fast."
     )
     return f'{chart}<p class="note">{said}</p>'
 

@@ -10,7 +10,8 @@ from torch import nn
 
 import paceline as pl
 from paceline.clusters.simulated.calibrated import _warn_once
-from paceline.costs.calibration import Calibration, ComputeCosts, LinkCosts
+from paceline.costs.calibrated_costs import ComputeCosts, LinkCosts
+from paceline.costs.calibration import Calibration
 from paceline.costs.pass_shares import PassShares
 from paceline.system.environment import machine
 from paceline.task.fingerprint import fingerprint

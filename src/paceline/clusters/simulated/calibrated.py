@@ -12,7 +12,8 @@ from paceline.clusters.simulated.cores import Cores
 from paceline.clusters.simulated.kernel import Kernel
 from paceline.clusters.simulated.models import build_model
 from paceline.context import Batch
-from paceline.costs.calibration import SHARED_MEMORY, TCP, WINDOW, Calibration, ComputeCosts
+from paceline.costs.calibrated_costs import ComputeCosts
+from paceline.costs.calibration import SHARED_MEMORY, TCP, WINDOW, Calibration
 from paceline.costs.link import Link
 from paceline.costs.measured import Measured
 from paceline.costs.pass_shares import PassShares
@@ -30,8 +31,8 @@ _COMPARED = ("model", "loss")
 
 
 def settled_link(cluster: Simulated) -> Link | str:
-    """Return the link of a simulation. Raise an error if it does not suit the calibration, or the calibration the
-    cluster."""
+    """Return the link of a simulation. Raise an error if the link, the calibration and the cluster do not
+    fit together."""
     calibration, link = cluster.calibration, cluster.link
     if calibration is not None:
         _check(calibration, cluster)
@@ -111,7 +112,7 @@ def calibrated_costs(cluster: Simulated, job: Job) -> Measured | None:
     calibration = cluster.calibration
     if calibration is None:
         return None
-    if _is_of_task(calibration, job):
+    if has_gradients_of(calibration, job):
         costs = calibration.compute_of(job.workers, cluster.threads)
         assert job.task is not None
         line = costs.line_near(job.task.batch_size / job.workers)
@@ -149,13 +150,14 @@ class CalibratedPasses:
 def calibrated_passes(cluster: Simulated, job: Job) -> CalibratedPasses | None:
     """Return the measured passes of the job's task. None if there are none."""
     calibration = cluster.calibration
-    if calibration is None or cluster.compute is not None or not _is_of_task(calibration, job):
+    if calibration is None or cluster.compute is not None or not has_gradients_of(calibration, job):
         return None
     costs = calibration.compute_of(job.workers, cluster.threads)
     return None if costs.passes is None else CalibratedPasses(costs, costs.passes)
 
 
-def _is_of_task(calibration: Calibration, job: Job) -> bool:
+def has_gradients_of(calibration: Calibration, job: Job) -> bool:
+    """Return whether a calibration has the gradients of the job's task."""
     if not calibration.task or job.task is None:
         return False
     found = fingerprint(job.task, build_model(job), samples=0, test_samples=0)

@@ -68,6 +68,8 @@ class World:
     """Samples for the computations. None if no mathematics is done."""
     test_samples: Samples | None
     last_step: int
+    programs: list[Process[Any]] = field(default_factory=list)
+    """Programs of all ranks."""
     updates: UpdateCounter = field(default_factory=UpdateCounter)
     """Counter of independent updates."""
     announced_ends: dict[int, int] = field(default_factory=dict)
@@ -242,6 +244,20 @@ class SimulatedContext(Rank):
 
     def go_on_without(self, rank: int) -> None:
         """Do nothing: there is no state to remove."""
+
+    def begin_program(self) -> Process[Any]:
+        self.program = self.new_process(self.live(), f"rank {self.rank} ({self.role})")
+        self.world.programs.append(self.program)
+        return self.program
+
+    @property
+    def result(self) -> Any:
+        """Result of the program."""
+        return None if self.program is None else self.program.result
+
+    def has_raised(self, error: BaseException) -> bool:
+        """Return whether an error is from this rank."""
+        return self.program is not None and self.program.error is error
 
     # Waiting
 

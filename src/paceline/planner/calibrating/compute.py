@@ -15,7 +15,7 @@ from torch import nn
 
 from paceline.collectives import barrier
 from paceline.context import Batch, Context
-from paceline.costs.calibration import ComputeCosts
+from paceline.costs.calibrated_costs import ComputeCosts
 from paceline.costs.fit import fit_line
 from paceline.costs.pass_shares import PassShares
 from paceline.data.batches import GlobalBatches
@@ -26,8 +26,8 @@ from paceline.planner.calibrating.rounds import Rounds, Times, usual_s
 from paceline.task.task import Task
 
 _ROUND_S = 0.04
-"""Seconds of the repetitions of one measurement in a round. Shorter ones would depend on the operating system's time
-slices."""
+"""Seconds for which a measurement is repeated in a round. Shorter times would depend on the time slices of the
+operating system."""
 _MOST_REPEATS = 50
 _BATCHES = 4
 """Number of batches that are used in turn."""
@@ -110,7 +110,7 @@ class _Works:
         return cls(usual=usual, alone=alone, samples=list(slices), update_bytes=replica.parameters.nbytes)
 
     def warm_up(self) -> None:
-        """Do each work twice, and decide how often it is repeated in a round."""
+        """Run each computation twice, and set how often it is repeated in a round."""
         for work in (self.usual, *self.alone.values()):
             work()
             start_s = time.perf_counter()
@@ -119,7 +119,7 @@ class _Works:
             self._repeats[id(work)] = min(_MOST_REPEATS, max(1, math.ceil(_ROUND_S / max(taken_s, 1e-9))))
 
     def seconds(self, work: Work) -> float:
-        """Return the mean seconds of a work, without those in which other processes had the cores."""
+        """Return the mean seconds of a computation, without the time in which it waited for a core."""
         repeats = self._repeats[id(work)]
         start_s, waited_s, worked_s = time.perf_counter(), _queued_s(), time.thread_time()
         for _ in range(repeats):
@@ -144,7 +144,7 @@ def _replica(task: Task, seed: int) -> Replica:
 
 
 def _shares(batches: GlobalBatches, workers: int) -> dict[int, int]:
-    """Return numbers of workers by the samples of a slice: the whole batch, a worker's slice, and smaller ones."""
+    """Return the sizes of slices to measure: for each number of samples, the number of workers with such slices."""
     wanted = (1, 2, workers, 4 * workers, batches.batch_size)
     counts = {batches.slice(0, 0, share).count: share for share in wanted}
     return {count: share for count, share in sorted(counts.items()) if count}
@@ -197,7 +197,7 @@ def costs_of(
 
 
 def _slowdown(results: Sequence[dict[str, Any]], count: int) -> float:
-    """Return the median over the rounds of the seconds of ranks at the same time, divided by those of one alone."""
+    """Return how much slower `count` ranks compute at the same time than one rank alone: the median over the rounds."""
     alone_s: list[float] = results[0]["times"]["1 at once"]
     rounds = zip(*(each["times"][f"{count} at once"] for each in results[:count]), strict=True)
     ratios: list[float] = [
