@@ -9,8 +9,10 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 
 from paceline.clusters.base.checks import check_progress
-from paceline.clusters.base.job import Cluster
+from paceline.clusters.base.job import Cluster, Job
 from paceline.clusters.local.local import Local
+from paceline.clusters.simulated.calibrated import has_gradients_of
+from paceline.clusters.simulated.simulated import Simulated
 from paceline.costs.calibration import Calibration
 from paceline.costs.description import ClusterDescription
 from paceline.costs.units import check_positive, parse_bytes
@@ -28,6 +30,7 @@ from paceline.planner.target_time import TargetTimes, check_target
 from paceline.planner.worth import TIMED, fewest_workers_first
 from paceline.run_length import DEFAULT_EPOCHS
 from paceline.strategies import STRATEGIES, find
+from paceline.strategies.single import Single
 from paceline.task.task import Task
 
 _log = logging.getLogger("paceline")
@@ -131,12 +134,13 @@ def _checked_cluster(
 ) -> PlannedCluster:
     def calibrated(local: Local) -> Calibration:
         if calibration is not None:
+            _check_calibration(calibration, local, task)
             return calibration
         _log.warning("this machine is calibrated first, for about %d s; see pl.calibrate", _CALIBRATION_S)
 
         def tell(name: str) -> None:
             if progress is not None:
-                progress(SearchProgress(0, MOST, f"calibrating: {name}"))
+                progress(SearchProgress(0, MOST, name, calibrates=True))
 
         return calibrate(local, task, seconds=_CALIBRATION_S, progress=tell)
 
@@ -145,6 +149,17 @@ def _checked_cluster(
         return where
     check_positive(price_per_hour, "price_per_hour", "write 32.77, the price of one host")
     return dataclasses.replace(where, price_per_hour=price_per_hour)
+
+
+def _check_calibration(calibration: Calibration, local: Local, task: Task) -> None:
+    """Raise an error if a calibration does not have what predictions for these workers need."""
+    Simulated(workers=local.workers, threads=local.threads, calibration=calibration)
+    job = Job(strategy=Single(), roles=("worker",) * local.workers, seed=0, task=task)
+    if not has_gradients_of(calibration, job):
+        remedy = "calibrate with this task: pl.calibrate(cluster, task)"
+        raise ConfigurationError(
+            "calibration", "must have this task's gradients", dict(calibration.task), remedy
+        )
 
 
 def _checked_goal(task: object, goal: str | None) -> str:

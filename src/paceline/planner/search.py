@@ -41,7 +41,9 @@ class SearchProgress:
     """Number of configurations."""
     most: int
     name: str
-    """The strategy and the number of workers that are tried."""
+    """The strategy and the number of workers that are tried, or what is measured first."""
+    calibrates: bool = False
+    """Whether this machine is measured first."""
 
 
 Watch = Callable[[SearchProgress], None]
