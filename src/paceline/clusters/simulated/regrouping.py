@@ -15,12 +15,12 @@ from paceline.clusters.base.members import NO_STATE, Agreement, Arrival, Members
 from paceline.clusters.base.news import add_former, drop_entries, enter_news
 from paceline.clusters.base.outcome import Outcome
 from paceline.clusters.rank.groups import Groups
-from paceline.clusters.simulated.context import World
 from paceline.clusters.simulated.events import ComputeEvent, PassEvent, ProgressEvent, Timer
 from paceline.clusters.simulated.fault_injector import FaultInjector, FaultyContext, end_the_run
 from paceline.clusters.simulated.mortal_process import MortalProcess
 from paceline.clusters.simulated.net import SimulatedGroupNet
 from paceline.clusters.simulated.process import Event
+from paceline.clusters.simulated.world import World
 from paceline.errors import PeerLost
 from paceline.faults import Fault
 from paceline.model.replica import Replica
