@@ -119,6 +119,7 @@ def task_of(hidden: int, heads: int, layers: int, sequence: int, batch: int) -> 
         VOCABULARY,
         batch,
         dtype=torch.bfloat16,
+        gradient_dtype=torch.float32,
         recompute="full",
         fused_attention=False,
     )

@@ -167,9 +167,15 @@ class Holding:
         """Bytes of the gradients that this rank keeps until its update."""
         return self.own_length * self.reduction_dtype.itemsize
 
-    def unit_bytes(self, place: int) -> int:
+    @property
+    def gradient_ratio(self) -> float:
+        """Bytes of a gradient, divided by the bytes of its parameter."""
+        return self.reduction_dtype.itemsize / self.layout.dtype.itemsize
+
+    def unit_bytes(self, place: int, kind: Literal["parameters", "gradients"] = "parameters") -> int:
         """Bytes of all parameters of a unit, or of their gradients."""
-        return self.units[place].length * self.layout.dtype.itemsize
+        dtype = self.layout.dtype if kind == "parameters" else self.reduction_dtype
+        return self.units[place].length * dtype.itemsize
 
     def optimizer_bytes(self, whole: Layout, state: Sequence[StateRange], shard: slice | None = None) -> int:
         """Return the bytes of optimizer state, given that of the whole model by range of its layout.

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from paceline.clusters.simulated.gradient_timer import MeasuredTimes
+from paceline.clusters.simulated.models import operations_of
 from paceline.costs.counted import Operations
 from paceline.data.batches import GlobalBatches
 from paceline.data.samples import Samples
@@ -23,7 +24,7 @@ from paceline.model.cutting.chain import is_chain
 from paceline.model.cutting.cut import Cut
 from paceline.model.cutting.layer_signature import layer_signature, shapes_of
 from paceline.model.cutting.layers import Layers, few_samples
-from paceline.model.cutting.whole import count_model, without_data
+from paceline.model.cutting.whole import count_model, summed, without_data
 from paceline.model.engines.shape_model import ShapeModel
 from paceline.model.memory.shape_segments import segment_bytes
 from paceline.model.memory.shapes import resized, tried
@@ -92,13 +93,10 @@ class TaskFacts:
         """Operations of a forward pass of one sample through the whole model."""
         if is_chain(self.module):
             parts = self.layers(1, sequence=False)[0].model.parts
-            return Operations(
-                sum(part.flops for part in parts),
-                sum(part.moved_bytes for part in parts),
-                sum(part.launches for part in parts),
-            )
-        count = count_model(self.task, self.module, self.few)
-        return Operations(count.flops, count.moved_bytes, count.launches)
+            count = summed(parts)
+        else:
+            count = count_model(self.task, self.module, self.few)
+        return operations_of(count, self.shapes.holding)
 
     @cached_property
     def tokens_per_sample(self) -> int | None:

@@ -76,9 +76,16 @@ class MeshStep:
         """Return the cost of a pass through a stage."""
         compute_s = communicate_s = 0.0
         for segment in self.stages[stage]:
-            costs = segment.flops, segment.moved_bytes, segment.launches, segment.values_out
+            costs = segment.flops, segment.moved_bytes, segment.launches, segment.weight_bytes
             exchange_s = self._exchange_s(work, segment)
-            key = work, *costs, segment.reductions, segment.gradient_reductions, exchange_s
+            key = (
+                work,
+                *costs,
+                segment.values_out,
+                segment.reductions,
+                segment.gradient_reductions,
+                exchange_s,
+            )
             found = self._known.get(key)
             if found is None:
                 found = self.segment_pass(work, segment)
@@ -87,7 +94,9 @@ class MeshStep:
         return PassCost(compute_s, communicate_s)
 
     def segment_pass(self, work: Work, segment: Segment) -> PassCost:
-        forward = Operations(segment.flops, segment.moved_bytes, segment.launches).times(self.samples)
+        gradient_bytes = segment.weight_bytes * self.facts.shapes.holding.gradient_ratio
+        costs = segment.flops, segment.moved_bytes, segment.launches, segment.weight_bytes
+        forward = Operations(*costs, gradient_bytes).times(self.samples)
         again = self.facts.task.recompute and work in (Work.BACKWARD, Work.INPUTS)
         compute_s = work_seconds(self.device, work, forward, recomputes=again)
         return PassCost(compute_s, self._rings_s(work, segment))
@@ -100,8 +109,11 @@ class MeshStep:
         for rank in range(places.stages if self.plan.zero > 1 else 0):
             members, holding = places.data_members(rank), self.holding(rank)
             for unit in holding.units:
-                seconds = places.ring_s(members, unit.length * holding.layout.dtype.itemsize, 1, groups)
-                scatter_s[unit.group.users[0]] += seconds
+                nbytes = unit.length * holding.layout.dtype.itemsize
+                seconds = places.ring_s(members, nbytes, 1, groups)
+                scatter_s[unit.group.users[0]] += places.ring_s(
+                    members, nbytes * holding.gradient_ratio, 1, groups
+                )
                 for segment in unit.group.users if self.plan.zero == 3 else ():
                     gather_s[segment] += seconds
         return gather_s, scatter_s
@@ -210,7 +222,8 @@ class MeshStep:
             holders = [self.places.rank(0, stage) for stage, own in enumerate(names) if name in own]
             shape = dict(self.facts.module.named_parameters())[name]
             count = self.cut.count(name, shape.shape)
-            seconds += self.places.ring_s(holders, count * shape.itemsize, 2, self.places.tensor)
+            nbytes = count * shape.itemsize * self.facts.shapes.holding.gradient_ratio
+            seconds += self.places.ring_s(holders, nbytes, 2, self.places.tensor)
         return seconds
 
     def holding(self, rank: int) -> Holding:
