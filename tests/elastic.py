@@ -11,7 +11,7 @@ from tasks import a_task, samples
 import paceline as pl
 from paceline.faults import Kill, Pause
 
-__all__ = ["check_against_single", "random_case", "single"]
+__all__ = ["CHANGES", "EXACT", "FREE", "check_against_single", "check_members", "random_case", "single"]
 
 
 def _momentum(params):
@@ -33,6 +33,43 @@ CHANGES = (
     {"optimizer": _adam, "clip_norm": 0.1, "schedule": _decay},
     {"optimizer": _momentum, "test": samples(12), "metric": "mse"},
 )
+_LINEAR = (0, 1, 4)
+"""Tasks whose update is linear in the gradient."""
+_MOMENTUM = "parameters+momentum"
+
+
+def _all_reduce(rng):
+    return f"all-reduce:algorithm={rng.choice(MESSAGES)}{rng.choice(['', ',bucket_mb=0.0001'])}"
+
+
+EXACT = {
+    "all-reduce": (_all_reduce, range(5)),
+    "map-reduce": (lambda _: "map-reduce", range(5)),
+    "sync": (lambda rng: f"sync:placement={rng.choice(['servers', 'worker'])}", range(5)),
+    "central-storage": (
+        lambda rng: f"central-storage:placement={rng.choice(['servers', 'worker'])}",
+        range(5),
+    ),
+    "local-sgd": (lambda _: f"local-sgd:period=1,averages={_MOMENTUM}", _LINEAR),
+    "post-local": (lambda _: "local-sgd:period=2,post_local=100", range(5)),
+    "diloco": (lambda _: "diloco:period=1,outer_lr=1,outer_momentum=0", (0,)),
+}
+"""Strategies with the weights of `single` whatever ranks are lost: a function of a random generator that returns a
+variant, and the numbers of tasks."""
+FREE = (
+    "k-sync:k=1",
+    "k-sync:placement=worker",
+    "k-batch-sync:k=3",
+    "async",
+    "async:placement=worker",
+    "k-async:k=1",
+    "k-batch-async:k=2",
+    "ssp",
+    "local-sgd:period=3",
+    "diloco:period=4",
+    "diloco:period=4,fragments=2,delay=1",
+)
+"""Strategies whose weights depend on which workers are quicker, or on how many there are."""
 LINKS = (pl.Link("1Mbps", "1ms"), pl.Link("100kbps", "0.1ms"), pl.Link("10Gbps", "50us"), pl.Link.ideal())
 MESSAGES = [name for name in pl.collectives.ALGORITHMS if name not in ("shared", "native")]
 
@@ -43,15 +80,19 @@ def single(number, steps):
     return pl.train(a_task(**CHANGES[number]), "single", cluster, steps=steps)
 
 
-def random_case(seed):
+def random_case(seed, *, free=False):
     """Return the number of a task, a strategy, a simulated cluster with faults, and the steps."""
     rng = random.Random(seed)
     workers, steps = rng.randint(2, 6), rng.randint(1, 12)
-    spec = f"all-reduce:algorithm={rng.choice(MESSAGES)}{rng.choice(['', ',bucket_mb=0.0001'])}"
+    make, numbers = EXACT[rng.choice(list(EXACT))]
+    spec, number = make(rng), rng.choice(numbers)
+    if free:
+        spec = rng.choice(FREE)
+    first = int("placement=worker" in spec)  # the server
     long_s = steps * 0.03
     faults = [
         Kill(rank, at=rng.random() * long_s) if rng.random() < 0.7 else Kill(rank, step=rng.randrange(steps))
-        for rank in rng.sample(range(workers), rng.randint(1, workers - 1))
+        for rank in rng.sample(range(first, workers), rng.randint(1, workers - 1))
     ]
     if rng.random() < 0.3:
         faults.append(Pause(rng.randrange(workers), at=rng.random() * long_s, seconds=rng.random() * 0.05))
@@ -59,7 +100,7 @@ def random_case(seed):
     cluster = pl.Simulated(
         workers=workers, min_workers=1, compute=compute, link=rng.choice(LINKS), faults=faults
     )
-    return rng.randrange(len(CHANGES)), spec, cluster, steps
+    return number, spec, cluster, steps
 
 
 def check_against_single(run, alone):
@@ -73,6 +114,13 @@ def check_against_single(run, alone):
     assert run.metric == pytest.approx(alone.metric, abs=1e-12)
     times_s = [each.seconds for each in run.history]
     assert times_s == sorted(times_s)
+    check_members(run)
+
+
+def check_members(run):
+    """Check that members only become fewer, and that each lost rank is in the list of the lost."""
     members = [set(each.members) for each in run.generations]
     assert all(later < earlier for earlier, later in itertools.pairwise(members))
     assert {rank for each in run.generations for rank in each.lost} == {rank for rank, _ in run.lost}
+    firsts = [each.first_step for each in run.generations]
+    assert firsts == sorted(firsts)

@@ -19,6 +19,7 @@ from torch import nn
 from paceline.callbacks.calling import Callbacks
 from paceline.checkpoints.description import RunDescription
 from paceline.checkpoints.ending import advice, checkpointing
+from paceline.checkpoints.generations import GenerationPlan
 from paceline.checkpoints.model_state import model_state
 from paceline.checkpoints.options import CheckpointOptions
 from paceline.checkpoints.plan import plan_run
@@ -38,7 +39,7 @@ from paceline.optim.schedules import in_steps
 from paceline.run_length import count_updates
 from paceline.runs.run import Progress, Run
 from paceline.strategies import describe, parse, spell
-from paceline.strategies.registry.survival import check_elastic
+from paceline.strategies.registry.survival import check_elastic, leg_of
 from paceline.system import interrupts
 from paceline.system.forked import limit_threads_after_fork
 from paceline.task.checks import check_priced
@@ -123,7 +124,7 @@ def train(
     )
     watchers = Callbacks(callbacks)
     roles = roles_of(chosen, where)
-    check_elastic(task, chosen, where.min_workers, checkpoint)
+    check_elastic(task, chosen, where.min_workers, where.workers, checkpoint)
     count = count_updates(task, chosen, roles, steps=steps, epochs=epochs, seed=seed)
     in_epoch = partial(count_updates, task, chosen, roles, steps=None, epochs=1, seed=seed)
     every = in_epoch() if task.schedule_every == "epoch" else task.schedule_every
@@ -155,7 +156,7 @@ def train(
             steps=watchers.want_steps, evaluations=watchers.want_evaluations, state=watchers.want_state
         ),
     )
-    job = _with_checkpoints(job, words, where, module)
+    job = _with_legs(_with_checkpoints(job, words, where, module))
     with suspended(), _checkpointing(job, where, limit_s):
         run = _watched_run(job, where, module, progress, watchers)
     if limit_s < math.inf:
@@ -176,6 +177,13 @@ def _schedule_in_steps(task: Task, in_epoch: Callable[[], int], every: str | int
         return in_epoch() * (task.turns.count(name) / len(task.turns) if task.turns else 1)
 
     return {name: in_steps(each, partial(steps_of, name)) for name, each in task.schedule.items()}
+
+
+def _with_legs(job: Job) -> Job:
+    """Return the job with starts of the programs to which workers with models of their own can go back."""
+    if not job.regroups or job.state_at != "workers":
+        return job
+    return dataclasses.replace(job, generations=GenerationPlan(every=leg_of(job.strategy)))
 
 
 def _with_checkpoints(job: Job, options: CheckpointOptions, cluster: Cluster, module: nn.Module) -> Job:

@@ -21,7 +21,7 @@ from paceline.context.log import Log
 from paceline.context.model import BUCKET_BYTES, Model
 from paceline.context.net import ANY, Combine, Message, Net, Window
 from paceline.context.passes import UnitEvent
-from paceline.context.rank import Context, Program, Strategy
+from paceline.context.rank import Context, Program, StateAt, Strategy
 from paceline.context.segment import GroupReduction, ReduceKind, Segment
 from paceline.context.shards import ShardedUnit, Shards
 from paceline.context.stages import BackwardPart, Hooks, Stages
@@ -47,6 +47,7 @@ __all__ = [
     "ShardedUnit",
     "Shards",
     "Stages",
+    "StateAt",
     "Strategy",
     "UnitEvent",
     "Window",

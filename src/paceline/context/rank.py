@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar, runtime_checkable
 
 from paceline.context.batch import Batch
 from paceline.context.handles import Handle
@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     import numpy as np
 
 T = TypeVar("T")
+
+StateAt = Literal["", "server", "workers", "shards"]
+"""Where the state of a run is between two steps: see `Strategy.state_at`."""
 
 
 class Context(Protocol):
@@ -106,6 +109,17 @@ class Strategy(Protocol):
         Optimizer state shards do not count: the rank that owns a shard saves it.
         """
         return ()
+
+    @property
+    def state_at(self) -> StateAt:
+        """Where the state of a run is between two steps. It decides how a run continues without a lost worker.
+
+        "server": one rank has another role than "worker". It holds all of the state, workers only have copies. The
+        others repeat the step. "workers": each worker has a model of its own. The others repeat the steps since their
+        last average, without that of the lost worker. "shards": several ranks hold parts of it, so none may be lost.
+        Empty with `in_step`, or if the programs themselves continue without `expendable` ranks.
+        """
+        return ""
 
     @property
     def holds_parts(self) -> bool:

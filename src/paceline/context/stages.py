@@ -42,6 +42,7 @@ class Stages(Protocol):
         tensor: int = 1,
         sequence: bool = False,
         hooks: Hooks = "never",
+        passes: int = 1,
     ) -> Sequence[Segment]:
         """Cut the model into `stages` x `chunks` stages of about equal compute time, or before the layers in `cuts`.
 
@@ -51,7 +52,8 @@ class Stages(Protocol):
         that matrices are split among. The model is then also cut where these ranks reduce values: see
         `Segment.reductions`. With `sequence`, each of them holds a sequence shard of the values between split
         layers. With `hooks`, a model that is not cut has blocks as its segments. Its passes are those of
-        `Shards.passes` only.
+        `Shards.passes` only. `passes` is the number of parts of a batch that pass through the model one by one. A
+        model that works for one size of batch only is traced for this part.
         """
         ...
 

@@ -14,7 +14,7 @@ from paceline.data.samples import Samples, Source
 from paceline.model.autocast import Autocast
 from paceline.model.buckets import Buckets
 from paceline.model.cutting.cut import Cut
-from paceline.model.cutting.layers import Layers
+from paceline.model.cutting.layers import Layers, TrialSamples
 from paceline.model.engines.engine import Engine, Shards, Whole
 from paceline.model.engines.settings import Settings
 from paceline.model.engines.shape_engine import ShapeEngine
@@ -104,10 +104,10 @@ class Replica:
         return self._with(self.engine.twin())
 
     def layers(
-        self, few: Callable[[], Any], *, tensor: int = 1, sequence: bool = False, hooks: Hooks = "never"
+        self, samples: TrialSamples, *, tensor: int = 1, sequence: bool = False, hooks: Hooks = "never"
     ) -> Layers | BlockLayers:
-        """Return the layers of the model, or its blocks: see `layers_or_blocks`. `few` returns a few samples."""
-        return self.engine.layers(few, tensor, sequence, hooks)
+        """Return the layers of the model, or its blocks: see `layers_or_blocks`."""
+        return self.engine.layers(samples, tensor, sequence, hooks)
 
     def part(
         self, cut: Cut, segments: Sequence[int], *, worker: int = 0, keeps_whole: bool = False

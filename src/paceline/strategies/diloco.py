@@ -23,11 +23,11 @@ from typing import TYPE_CHECKING
 
 from paceline.collectives import ALGORITHMS, all_reduce
 from paceline.collectives.coded import coded
-from paceline.context import Context, Handle, Strategy
+from paceline.context import Context, Handle, StateAt, Strategy
 from paceline.errors import ConfigurationError, UnknownNameError
 from paceline.strategies.all_reduce import resolve_algorithm
 from paceline.strategies.local_sgd import check_period, take_local_steps
-from paceline.strategies.shared.codec import codec_field, set_codec
+from paceline.strategies.shared.codec import codec_field, keeps_residuals, set_codec
 from paceline.strategies.shared.search_space import tried
 
 if TYPE_CHECKING:
@@ -72,6 +72,10 @@ class DiLoCo(Strategy):
         if self.algorithm not in ALGORITHMS:
             raise UnknownNameError("algorithm", self.algorithm, ALGORITHMS)
         set_codec(self, self.algorithm)
+
+    @property
+    def state_at(self) -> StateAt:
+        return "shards" if keeps_residuals(self.codec) else "workers"
 
     async def worker(self, ctx: Context) -> None:
         outer = _OuterSteps(ctx, self)

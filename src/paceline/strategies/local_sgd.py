@@ -19,11 +19,11 @@ from dataclasses import dataclass, field
 
 from paceline.collectives import ALGORITHMS, all_reduce
 from paceline.collectives.coded import coded
-from paceline.context import Batch, Context, Net, Strategy
+from paceline.context import Batch, Context, Net, StateAt, Strategy
 from paceline.errors import ConfigurationError, UnknownNameError
 from paceline.strategies.all_reduce import resolve_algorithm
 from paceline.strategies.shared.buffers import follow_buffers
-from paceline.strategies.shared.codec import codec_field, set_codec
+from paceline.strategies.shared.codec import codec_field, keeps_residuals, set_codec
 from paceline.strategies.shared.search_space import tried
 
 AVERAGES = ("parameters", "parameters+momentum")
@@ -61,6 +61,10 @@ class LocalSGD(Strategy):
         set_codec(self, self.algorithm)
         if self.codec != "none":
             self._check_codec()
+
+    @property
+    def state_at(self) -> StateAt:
+        return "shards" if keeps_residuals(self.codec) else "workers"
 
     def _check_codec(self) -> None:
         """Refuse what has no common value that the workers could send differences to."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from paceline.collectives import broadcast, reduce
-from paceline.context import Context, Strategy
+from paceline.context import Context, StateAt, Strategy
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -24,6 +24,10 @@ class MapReduce(Strategy):
 
     def roles(self, workers: int) -> Sequence[str]:
         return (*("worker",) * workers, "server")
+
+    @property
+    def state_at(self) -> StateAt:
+        return "server"
 
     def syncs_batch_norm(self, workers: int) -> bool:
         return True

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from paceline.collectives.coded import coded
-from paceline.context import Context, Net, Strategy
+from paceline.context import Context, Net, StateAt, Strategy
 from paceline.errors import ConfigurationError, UnknownNameError
 from paceline.strategies.shared.codec import codec_field, keeps_residuals, set_codec
 from paceline.strategies.shared.push_pull.policy import Policy
@@ -74,6 +74,12 @@ class ParameterServer(Strategy):
     @property
     def replicates(self) -> Sequence[str]:
         return () if keeps_residuals(self.codec) else self._replicates
+
+    @property
+    def state_at(self) -> StateAt:
+        # Several servers may be some updates apart, and each has a shard that no other rank has.
+        is_alone = self.servers == 1 and self.placement != "all"
+        return "server" if is_alone and not keeps_residuals(self.codec) else "shards"
 
     def policy(self, workers: int) -> Policy:
         """Return the decisions of this variant for a number of workers."""

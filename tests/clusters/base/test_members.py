@@ -4,7 +4,9 @@ import json
 
 import pytest
 
-from paceline.clusters.base.members import Agreement, Membership
+from paceline.clusters.base.members import Agreement, Arrival, Membership
+
+END = Arrival(points=(9,), ended=True)
 
 
 def agreement(members=4, fewest=1):
@@ -13,7 +15,7 @@ def agreement(members=4, fewest=1):
 
 def arrive(made, **complete):
     for name, steps in complete.items():
-        made.arrive(int(name[1:]), steps, ended=False)
+        made.arrive(int(name[1:]), Arrival(points=(steps,)))
 
 
 def test_nothing_is_decided_before_every_remaining_member_has_arrived():
@@ -78,21 +80,51 @@ def test_a_rank_is_lost_once_and_a_lost_rank_cannot_arrive():
     made.lose(0)
     made.lose(0)
     assert made.wanted == 1
-    made.arrive(0, 9, ended=True)
+    made.arrive(0, END)
     arrive(made, r1=2, r2=2)
     assert made.decide(0).first == 2
 
 
 def test_the_run_is_over_when_all_members_have_ended_and_none_was_lost_meanwhile():
     made = agreement(3)
-    made.arrive(0, 9, ended=True)
-    made.arrive(1, 9, ended=True)
+    made.arrive(0, END)
+    made.arrive(1, END)
     assert not made.is_over
-    made.arrive(2, 9, ended=True)
+    made.arrive(2, END)
     assert made.is_over
     made.lose(1)
     assert not made.is_over
     assert made.decide(9).first == 9
+
+
+def test_a_server_decides_and_all_workers_copy_its_state():
+    made = Agreement(Membership(generation=0, members=(0, 1, 2), server=2), fewest=1)
+    assert made.lose(1)
+    made.arrive(0, Arrival(points=(0,), step=7, own_pace=True))
+    made.arrive(2, Arrival(points=(5,), step=5))
+    decision = made.decide(4)
+    assert (decision.first, decision.source, decision.behind) == (5, 2, (0,))
+    assert decision.reporter == 2
+    assert not made.lose(0)  # the server computes nothing
+
+
+@pytest.mark.parametrize(("steps", "drawn"), [((4, 5), 5), ((4, 4), 5), ((2, 1), 2), ((9, 1), 9)])
+def test_workers_in_step_draw_the_batch_of_the_next_update_and_others_that_of_the_furthest(steps, drawn):
+    made = Agreement(Membership(generation=0, members=(0, 1, 2, 3), server=3), fewest=1)
+    made.lose(2)
+    for rank, step in enumerate(steps):
+        made.arrive(rank, Arrival(points=(0,), step=step, own_pace=True))
+    made.arrive(3, Arrival(points=(5,), step=5))
+    assert made.decide(5).drawn == drawn
+
+
+def test_workers_with_models_of_their_own_go_back_to_the_newest_common_point():
+    made = Agreement(Membership(generation=0, members=(0, 1, 2)), fewest=1, are_apart=True)
+    made.lose(0)
+    made.arrive(1, Arrival(points=(4, 8)))
+    made.arrive(2, Arrival(points=(0, 4)))
+    decision = made.decide(0)
+    assert (decision.first, decision.behind) == (4, ())
 
 
 @pytest.mark.parametrize("behind", [(), (1, 3)])

@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from elastic import CHANGES, check_against_single, single
+from elastic import CHANGES, check_against_single, check_members, single
 from refusals import has, raised, refused
 from tasks import a_task
 
@@ -36,6 +36,40 @@ def test_the_weights_are_those_of_single_whatever_processes_are_killed(faults, n
     assert {rank for rank, _ in run.lost} == {fault.rank for fault in faults}
 
 
+@pytest.mark.parametrize(
+    ("spec", "faults"),
+    [
+        ("sync", [Kill(1, step=3)]),
+        pytest.param("sync:placement=worker", [Kill(3, at=0.0), Kill(1, step=5)], marks=pytest.mark.slow),
+        pytest.param("map-reduce", [Kill(0, step=2), Kill(3, step=7)], marks=pytest.mark.slow),
+        pytest.param("central-storage", [Kill(2, step=3)], marks=pytest.mark.slow),
+        ("local-sgd:period=2,post_local=100", [Kill(0, step=3), Kill(2, step=4)]),
+    ],
+)
+def test_other_strategies_give_the_weights_of_single_too(spec, faults):
+    run = trained(*faults, number=1, spec=spec)
+    check_against_single(run, single(1, STEPS))
+    assert {rank for rank, _ in run.lost} == {fault.rank for fault in faults}
+
+
+@pytest.mark.parametrize(
+    ("spec", "faults"),
+    [
+        pytest.param("k-sync:k=2", [Kill(1, step=3)], marks=pytest.mark.slow),
+        ("k-batch-sync:k=3,placement=worker", [Kill(3, step=0)]),
+        pytest.param("async", [Kill(2, step=0), Kill(0, step=0)], marks=pytest.mark.slow),
+        pytest.param("diloco:period=4,fragments=2,delay=1", [Kill(0, step=5)], marks=pytest.mark.slow),
+        ("fedavg", [Kill(1, step=2)]),
+        pytest.param("decentralized", [Kill(1, step=2)], marks=pytest.mark.slow),
+    ],
+)
+def test_strategies_whose_weights_depend_on_the_workers_end(spec, faults):
+    run = trained(*faults, spec=spec)
+    assert [each.step for each in run.history] == list(range(1, STEPS + 1))
+    assert {rank for rank, _ in run.lost} == {each.rank for each in faults}
+    check_members(run)
+
+
 def test_a_process_that_is_stopped_for_too_long_is_lost():
     run = trained(Pause(0, step=3, seconds=600), deadline_s=1.0)
     check_against_single(run, single(0, STEPS))
@@ -60,6 +94,6 @@ def test_too_few_processes_end_the_run():
 
 def test_links_and_algorithms_that_cannot_repeat_a_step_are_refused():
     with refused("link", "tcp"):
-        pl.Local(workers=4, min_workers=2, link="tcp")
+        trained(link="tcp")
     with refused("algorithm", "shared"):
         trained(spec="all-reduce:algorithm=shared")

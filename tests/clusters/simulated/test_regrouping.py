@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from elastic import check_against_single, random_case, single
+from elastic import CHANGES, check_against_single, check_members, random_case, single
 from refusals import has, raised, refused
 from tasks import a_task
 from torch import nn
@@ -41,25 +41,38 @@ def test_the_weights_are_those_of_single_whatever_ranks_are_lost(faults):
     assert {rank for rank, _ in run.lost} == {fault.rank for fault in faults}
 
 
-@pytest.mark.parametrize("seed", range(30))
-def test_random_faults_change_no_weight_and_no_record(seed):
+def check(seed):
     number, spec, machines, steps = random_case(seed)
-    check_against_single(pl.train(a_task(**_of(number)), spec, machines, steps=steps), single(number, steps))
+    check_against_single(
+        pl.train(a_task(**CHANGES[number]), spec, machines, steps=steps), single(number, steps)
+    )
+
+
+def check_free(seed):
+    number, spec, machines, steps = random_case(seed, free=True)
+    run = pl.train(a_task(**CHANGES[number]), spec, machines, steps=steps)
+    assert torch.isfinite(run.parameters).all()
+    assert [each.step for each in run.history] == list(range(1, steps + 1))
+    check_members(run)
+
+
+@pytest.mark.parametrize("tens", range(13))
+def test_random_faults_change_no_weight_and_no_record(tens):
+    for seed in range(10 * tens, 10 * tens + 10):
+        check(seed)
+
+
+@pytest.mark.parametrize("tens", range(7))
+def test_random_faults_end_no_run_whose_weights_depend_on_the_workers(tens):
+    for seed in range(10 * tens, 10 * tens + 10):
+        check_free(seed)
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1200)
-def test_many_random_faults_change_no_weight_and_no_record():
-    for seed in range(30, 400):
-        number, spec, machines, steps = random_case(seed)
-        run = pl.train(a_task(**_of(number)), spec, machines, steps=steps)
-        check_against_single(run, single(number, steps))
-
-
-def _of(number):
-    from elastic import CHANGES
-
-    return CHANGES[number]
+def test_many_random_faults():
+    for seed in range(130, 400):
+        check(seed)
+        check_free(seed)
 
 
 def test_the_same_faults_give_the_same_trace_byte_for_byte(tmp_path):
@@ -96,7 +109,7 @@ def test_a_member_that_has_copied_a_step_is_copied_in_turn():
     # Rank 0 alone completes step 2 and sends it, with its momentum, to one member after the other. It is then lost.
     for at_us in range(26_000, 60_000, 2_000):
         faults = [Kill(2, step=2), Kill(0, at=at_us * 1e-6)]
-        run = trained(*faults, task=a_task(**_of(1)), strategy="all-reduce:algorithm=tree", workers=5)
+        run = trained(*faults, task=a_task(**CHANGES[1]), strategy="all-reduce:algorithm=tree", workers=5)
         check_against_single(run, single(1, STEPS))
 
 
@@ -154,3 +167,42 @@ def test_a_program_is_refused():
 
     with refused("min_workers", 2):
         pl.run_program(program, cluster())
+
+
+@pytest.mark.parametrize("spec", ["sync", "map-reduce", "async:placement=worker"])
+def test_the_loss_of_the_server_ends_the_run(spec):
+    server = 0 if "placement" in spec else 4
+    with raised(PeerLost, rank=server):
+        trained(Kill(server, step=2), strategy=spec)
+
+
+@pytest.mark.parametrize("spec", ["local-sgd:period=3", "diloco:period=3,fragments=3,delay=1"])
+def test_workers_with_models_of_their_own_repeat_the_steps_since_the_last_average(spec):
+    runs = [trained(Kill(0, at=at_s), strategy=spec, link=pl.Link.ideal()) for at_s in (0.031, 0.042, 0.059)]
+    assert {run.generations[1].first_step for run in runs} == {3}
+    assert all(torch.equal(run.parameters, runs[0].parameters) for run in runs)
+    assert [each.samples for each in runs[0].history] == [each.samples for each in single(0, STEPS).history]
+
+
+@pytest.mark.parametrize("spec", ["fedavg", "decentralized", "decentralized:mode=async"])
+def test_strategies_that_continue_by_themselves_have_generations_too(spec):
+    run = trained(Kill(2, step=1), Kill(1, at=0.031), strategy=spec)
+    check_members(run)
+    assert len(run.generations) == 3
+    assert all(each.began_s == each.detected_s for each in run.generations)
+    with raised(PeerLost, reason=has("min_workers=3", 2)):
+        trained(Kill(2, step=1), Kill(1, at=0.031), strategy=spec, min_workers=3)
+
+
+def test_a_server_follows_a_moving_average():
+    task = a_task(ema=0.9)
+    alone = pl.train(task, "single", pl.Simulated(workers=1, compute=pl.times.Constant(0.01)), steps=STEPS)
+    for at_s in (0.02, 0.0312, 0.0331, 0.0352):
+        run = trained(Kill(2, at=at_s), strategy="map-reduce", task=task)
+        for name, value in alone.ema_state.items():
+            torch.testing.assert_close(run.ema_state[name], value, rtol=0, atol=1e-12)
+
+
+def test_a_server_counts_each_gradient_of_an_update_once():
+    run = trained(Kill(2, at=0.033), strategy="async", min_workers=1)
+    assert sum(run.staleness.values()) == STEPS

@@ -1,5 +1,6 @@
 from dataclasses import dataclass
 
+import pytest
 import torch
 from tasks import a_task, numbers, simulated
 from torch import Tensor, nn
@@ -67,3 +68,24 @@ def test_torch_and_the_model_are_as_before_afterwards():
         assert transformer._detect_is_causal_mask is not detect
     assert transformer._detect_is_causal_mask is detect
     assert not model._forward_hooks
+
+
+class Averaged(nn.Module):
+    """BatchNorm with the mean statistics of all batches."""
+
+    def __init__(self):
+        super().__init__()
+        self.into, self.out = nn.Linear(4, 8), nn.Linear(8, 2)
+        self.norm = nn.BatchNorm1d(8, momentum=None)
+
+    def forward(self, x):
+        return self.out(torch.relu(self.norm(self.into(x))))
+
+
+@pytest.mark.parametrize("spec", ["layers", "tensor"])
+def test_batch_norm_may_average_its_statistics_over_all_batches(spec):
+    task = a_task(model=lambda: Averaged().double())
+    expected = pl.train(task, "single", simulated(1), steps=3)
+    run = pl.train(task, spec, simulated(2), steps=3)
+    for name, value in expected.model.state_dict().items():
+        torch.testing.assert_close(run.model.state_dict()[name], value, rtol=0, atol=1e-12)

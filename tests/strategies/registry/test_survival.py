@@ -24,13 +24,24 @@ def test_every_strategy_is_in_the_table_once():
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_strategy_that_cannot_repeat_a_step_is_refused_with_those_that_can(name):
-    with refused("min_workers", 2, remedy=has("all-reduce", "k-sync"), bound=has(name)):
+    with refused("min_workers", 2, remedy=has("all-reduce", "fedavg"), bound=has(name)):
         pl.train(a_task(), name, simulated(4, min_workers=2), steps=2)
 
 
 def test_a_codec_with_residuals_is_refused():
     with refused("min_workers", bound=has("all-reduce:codec=sign")):
         pl.train(a_task(), "all-reduce:codec=sign", simulated(4, min_workers=2), steps=2)
+
+
+@pytest.mark.parametrize("spec", ["sync:servers=2", "sync:placement=all", "local-sgd:codec=topk-0.1"])
+def test_a_variant_whose_ranks_have_parts_of_the_state_is_refused(spec):
+    with refused("min_workers", 2, bound=has(spec)):
+        pl.train(a_task(), spec, simulated(4, min_workers=2), steps=2)
+
+
+def test_fewer_workers_than_the_strategy_needs_are_refused():
+    with refused("min_workers", 2, bound=has("k-sync:k=3", "above 2"), remedy=has("3")):
+        pl.train(a_task(), "k-sync:k=3", simulated(4, min_workers=2), steps=2)
 
 
 def test_what_a_run_that_loses_workers_cannot_have_is_refused(tmp_path):

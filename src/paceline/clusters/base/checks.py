@@ -85,7 +85,7 @@ def check_min_workers(min_workers: object, workers: int) -> None:
 
 def check_no_memory(job: Job, algorithm: str) -> None:
     """Raise an error if a run that may lose ranks uses an algorithm that cannot repeat a step."""
-    if job.min_workers is not None:
+    if job.regroups:
         bound = "must pass messages with min_workers: a lost rank leaves shared memory half written"
         raise ConfigurationError("algorithm", bound, algorithm, "use auto or ring, or omit min_workers")
 

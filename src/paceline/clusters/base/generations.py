@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from paceline.clusters.base.members import Membership
+from paceline.clusters.base.job import Job
+from paceline.clusters.base.members import Membership, too_few
 from paceline.runs.generation import Generation
 
 
@@ -28,3 +29,29 @@ class GenerationLog:
                 began_s=now_s,
             )
         )
+
+
+class Attendance:
+    """Members of a run whose strategy continues without lost workers by itself. The others go on meanwhile."""
+
+    def __init__(self, job: Job) -> None:
+        assert job.min_workers is not None
+        self._workers = job.workers
+        self._fewest = job.min_workers
+        self._present = Membership(generation=0, members=tuple(range(job.ranks)))
+        self.generations = GenerationLog(self._present)
+
+    @classmethod
+    def of(cls, job: Job) -> Attendance | None:
+        """Return the members. None if the run has no `min_workers`, or if its members regroup."""
+        return None if job.min_workers is None or job.regroups else cls(job)
+
+    def lose(self, rank: int, step: int, now_s: float) -> str:
+        """Record a loss that was detected in a step. Return why the run cannot continue. Empty if it can."""
+        members = tuple(each for each in self._present.members if each != rank)
+        number = self._present.generation + 1
+        self._present = Membership(generation=number, members=members, first=step)
+        self.generations.note_loss(rank, now_s)
+        self.generations.begin(self._present, now_s)
+        left = sum(each < self._workers for each in members)
+        return "" if left >= self._fewest else too_few(left, self._fewest)

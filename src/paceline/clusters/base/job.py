@@ -88,11 +88,25 @@ class Job:
     def can_lose(self, rank: int) -> bool:
         """Return whether the run may continue without a rank.
 
-        With `min_workers` that is any rank, otherwise an expendable one other than the reporter.
+        If members regroup, that is any rank except a server, otherwise an expendable one other than the reporter.
         """
-        if self.min_workers is not None:
-            return True
+        if self.regroups:
+            return self.state_at != "server" or rank != self.reporter
         return rank != self.reporter and self.roles[rank] in getattr(self.strategy, "expendable", ())
+
+    @property
+    def state_at(self) -> str:
+        """Where the state of the run is between two steps: see `Strategy.state_at`."""
+        return (
+            "everywhere"
+            if getattr(self.strategy, "in_step", False)
+            else getattr(self.strategy, "state_at", "")
+        )
+
+    @property
+    def regroups(self) -> bool:
+        """Whether the members of the run repeat a step without lost ranks, in a new generation."""
+        return self.min_workers is not None and self.state_at in ("everywhere", "server", "workers")
 
     def program(self, rank: int) -> Program:
         program: Program = getattr(self.strategy, self.roles[rank])

@@ -1,20 +1,30 @@
 """Agreement on the members of a run that loses ranks: events in, decisions out. The same code for every cluster.
 
 A generation of members ends when one of them is lost. Each remaining member then stops its program and arrives here
-with the number of steps whose update it has made. When all have arrived, the next generation is decided. It begins
-with the first step that no member has completed. A step that one member has completed needed the gradients of all, so
-the others get its result: they copy the state of that member.
+with the step whose state it has. When all have arrived, the next generation is decided:
+
+- If a holder has the whole state of the run, the generation begins with the first step that no holder has completed.
+  A step that one of them has completed needed the gradients of all, so the others copy its state. The holders are all
+  workers, or one server.
+- If each worker has a model of its own, the generation begins with the newest step that all can go back to.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+from paceline.clusters.base.job import Job
 
 
 class MembersChanged(BaseException):
     """Raised at a wait of a program if the members of the run change. Strategies do not catch it."""
+
+
+def too_few(left: int, fewest: int) -> str:
+    """Return the explanation for an error: too few workers are left."""
+    return f"{left} worker{'s are' if left != 1 else ' is'} left, fewer than min_workers={fewest}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,10 +42,14 @@ class Membership:
     """Members that copy this state."""
     recorded: int = 0
     """Number of records that lost reporters have left."""
+    drawn: int = 0
+    """Next batch of workers that draw batches at their own pace."""
+    server: int | None = None
+    """The only rank with the state of the run. None if workers have it."""
 
     @property
     def reporter(self) -> int:
-        return self.members[0]
+        return self.members[0] if self.server is None else self.server
 
     def to_values(self) -> dict[str, Any]:
         """Return the fields as JSON values."""
@@ -49,20 +63,48 @@ class Membership:
         return cls(**fields)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Arrival:
+    """What a member reports when it has stopped its program."""
+
+    points: tuple[int, ...]
+    """Steps whose state this member can begin with, in order. The last one is the first step that it has not
+    completed."""
+    step: int = 0
+    """Step that it was in. If it draws batches at its own pace, the number of its last batch."""
+    own_pace: bool = False
+    ended: bool = False
+    """Whether it has completed the run."""
+
+    def to_values(self) -> dict[str, Any]:
+        """Return the fields as JSON values."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+    @classmethod
+    def from_values(cls, values: Mapping[str, Any]) -> Arrival:
+        return cls(**{**values, "points": tuple(values["points"])})
+
+
 @dataclass(slots=True)
 class Agreement:
     """The members of a run, and the next generation of them once all have arrived."""
 
     present: Membership
     fewest: int
-    """Minimum number of members."""
+    """Minimum number of workers."""
+    are_apart: bool = False
+    """Whether each worker has a model of its own."""
     wanted: int = 0
     """Number of the generation that is to begin. Above the present one if a member was lost."""
     lost: set[int] = field(default_factory=set)
-    _complete: dict[int, int] = field(default_factory=dict)
-    """Members that have arrived, with the number of steps that each has completed."""
-    _ended: set[int] = field(default_factory=set)
-    """Members that have arrived at the end of the run."""
+    _arrived: dict[int, Arrival] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, job: Job) -> Agreement:
+        assert job.min_workers is not None
+        server = job.reporter if job.state_at == "server" else None
+        everybody = Membership(generation=0, members=tuple(range(job.ranks)), server=server)
+        return cls(everybody, job.min_workers, are_apart=job.state_at == "workers")
 
     @property
     def members(self) -> list[int]:
@@ -72,51 +114,76 @@ class Agreement:
     @property
     def missing(self) -> list[int]:
         """Members that the decision waits for."""
-        return [rank for rank in self.members if rank not in self._complete]
+        return [rank for rank in self.members if rank not in self._arrived]
 
     @property
     def is_over(self) -> bool:
         """Whether all members have completed the run."""
-        return self.wanted == self.present.generation and self._ended.issuperset(self.members)
+        if self.wanted != self.present.generation or self.missing:
+            return False
+        return all(self._arrived[rank].ended for rank in self.members)
+
+    @property
+    def _workers(self) -> int:
+        return len(self.members) - self._serves_only
+
+    @property
+    def _serves_only(self) -> bool:
+        """Whether the server computes no gradients. Such a rank comes after the workers."""
+        return bool(self.present.server)
 
     @property
     def too_few(self) -> str:
         """Explanation for an error: too few members are left."""
-        left = len(self.members)
-        return f"{left} worker{'s are' if left != 1 else ' is'} left, fewer than min_workers={self.fewest}"
+        return too_few(self._workers, self.fewest)
 
     def lose(self, rank: int) -> bool:
         """Record the loss of a member. Return whether enough are left."""
         if rank in self.members:
             self.lost.add(rank)
             self.wanted += 1
-        self._complete.pop(rank, None)
-        self._ended.discard(rank)
-        return len(self.members) >= self.fewest
+        self._arrived.pop(rank, None)
+        return self._workers >= self.fewest
 
-    def arrive(self, rank: int, complete: int, *, ended: bool) -> None:
-        """Record that a member has stopped its program. With `ended` it has completed the run."""
+    def arrive(self, rank: int, arrival: Arrival) -> None:
+        """Record that a member has stopped its program."""
         if rank in self.members:
-            self._complete[rank] = complete
-            if ended:
-                self._ended.add(rank)
+            self._arrived[rank] = arrival
 
     def decide(self, recorded: int) -> Membership | None:
         """Return the next generation. None if a member is missing, or if none is lost."""
         if self.wanted == self.present.generation or self.missing:
             return None
-        members = self.members
-        first = max(self._complete[rank] for rank in members)
-        behind = tuple(rank for rank in members if self._complete[rank] < first)
-        source = next(rank for rank in members if rank not in behind)
+        members, server = self.members, self.present.server
+        first = self._first_step(members if server is None else [server])
+        there = [rank for rank in members if first in self._arrived[rank].points]
+        source = there[0] if server is None else server
+        behind = [rank for rank in members if rank not in there or server not in (None, rank)]
         self.present = Membership(
             generation=self.wanted,
             members=tuple(members),
             first=first,
             source=source,
-            behind=behind,
+            behind=tuple(behind),
             recorded=min(recorded, first),
+            drawn=self._next_batch(members, first),
+            server=server,
         )
-        self._complete.clear()
-        self._ended.clear()
+        self._arrived.clear()
         return self.present
+
+    def _first_step(self, holders: Sequence[int]) -> int:
+        """Return the step that the next generation begins with."""
+        points = [self._arrived[rank].points for rank in holders]
+        if self.are_apart:
+            return max(set(points[0]).intersection(*points))
+        return max(each[-1] for each in points)
+
+    def _next_batch(self, members: Sequence[int], first: int) -> int:
+        """Return the next batch of workers at their own pace: all continue with the batch of the furthest one.
+
+        Workers that wait for each update are in step with it, and draw the batch of the next update.
+        """
+        steps = [self._arrived[rank].step for rank in members if self._arrived[rank].own_pace]
+        furthest = max(steps, default=0)
+        return first if furthest in (first - 1, first) else furthest

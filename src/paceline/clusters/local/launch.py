@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
 
+from paceline.clusters.base.generations import Attendance
 from paceline.clusters.base.job import Consult
 from paceline.clusters.base.outcome import Outcome, reporter_of
 from paceline.clusters.base.roster import Roster
@@ -56,6 +57,7 @@ class Processes:
         self._network = assignment.network
         self._deadline_s = assignment.deadline_s
         self._roster = Roster(assignment.job)
+        self._start_s = time.monotonic()
         self._addresses: dict[int, Any] = {}
         self._channels: dict[int, Channel] = {}
         self._pids: dict[int, int] = {}
@@ -100,8 +102,9 @@ class Processes:
         if isinstance(self._board.bells, SocketBells):
             stack.callback(self._board.bells.close)
         self._board.last_step = self._job.steps
-        is_elastic = self._job.min_workers is not None
-        self._members = Members(self._job, self._board, rings_nbytes, self._send) if is_elastic else None
+        regroups = self._job.regroups
+        self._members = Members(self._job, self._board, rings_nbytes, self._send) if regroups else None
+        self._attendance = Attendance.of(self._job)
         self._work = AwaitedWork(self._board, self._deadline_s)
         self._selector = stack.enter_context(selectors.DefaultSelector())
         modules = installed_modules(packed.pickled)
@@ -146,8 +149,9 @@ class Processes:
             if progress is not None:
                 self._show(progress)
         outcomes = [self._roster.outcomes[rank] for rank in range(self._job.ranks)]
-        if self._members is not None:
-            reporter_of(self._job, outcomes).generations = self._members.generations.all
+        members = self._members or self._attendance
+        if members is not None:
+            reporter_of(self._job, outcomes).generations = members.generations.all
         return outcomes
 
     # Starting
@@ -194,7 +198,8 @@ class Processes:
         values: dict[str, Any] = {"start_s": time.monotonic(), "addresses": addresses}
         for rank in self._channels:
             self._send(rank, "go", values)
-        self._faults.begin(values["start_s"])
+        self._start_s = values["start_s"]
+        self._faults.begin(self._start_s)
         if self._members is not None:
             self._members.begin(values["start_s"])
 
@@ -356,16 +361,21 @@ class Processes:
     # Members
 
     def _drop_member(self, rank: int) -> None:
-        """Begin a new generation without a rank. Called before the others see that it is lost."""
-        if self._members is None or self._members.is_over:
-            return
-        too_few = self._members.lose(rank)
+        """Go on without a rank, or end the run. Called before the others see that it is lost."""
+        too_few = ""
+        if self._members is not None and not self._members.is_over:
+            too_few = self._members.lose(rank)
+        elif self._attendance is not None and self._job.reporter not in self._roster.outcomes:
+            step, now_s = self._board.step(self._job.reporter), time.monotonic() - self._start_s
+            too_few = self._attendance.lose(rank, step, now_s)
         if too_few:
             self._roster.end_run(rank, too_few)
 
     def _settle_members(self) -> None:
-        if self._members is not None and not self._roster.failures:
-            self._members.settle(self._roster.outcomes)
+        if self._members is None or self._roster.failures:
+            return
+        if self._members.settle(self._roster.outcomes):
+            self._requests.drop_boards()
 
     def _check_members(self, members: Members) -> None:
         """End members that are stopped while the others wait for them."""

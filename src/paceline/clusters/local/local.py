@@ -106,9 +106,6 @@ class Local(Cluster):
             self.stragglers.check(self.workers)
         check_device_word(self.device)
         check_min_workers(self.min_workers, self.workers)
-        if self.min_workers is not None and self.link == TCP:
-            remedy = "use shared memory or a pl.Link, or omit min_workers"
-            raise ConfigurationError("link", "must not be tcp with min_workers", TCP, remedy)
         check_faults(self.faults)
         object.__setattr__(self, "faults", tuple(self.faults))
 
@@ -166,6 +163,9 @@ class Local(Cluster):
         slow = slow_links(self.slow_links, self.link)
         check_ranks(slow, max(job.ranks, self.workers))
         check_faults_fit(self.faults, max(job.ranks, self.workers), job.steps)
+        if job.regroups and self.link == TCP:
+            remedy = "use shared memory or a pl.Link, or omit min_workers"
+            raise ConfigurationError("link", "must not be tcp if members regroup (min_workers)", TCP, remedy)
         assignment = Assignment(
             job=job,
             stragglers=self.stragglers,

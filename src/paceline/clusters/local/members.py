@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from paceline.clusters.base.generations import GenerationLog
 from paceline.clusters.base.job import Job
-from paceline.clusters.base.members import Agreement, Membership
+from paceline.clusters.base.members import Agreement, Arrival
 from paceline.clusters.base.news import drop_entries
 from paceline.clusters.base.outcome import Outcome
 from paceline.clusters.process.status_board import StatusBoard
@@ -30,10 +30,8 @@ class Members:
     """The members of a run, and the messages that change them."""
 
     def __init__(self, job: Job, board: StatusBoard, rings_nbytes: int, send: Send) -> None:
-        assert job.min_workers is not None
-        everybody = Membership(generation=0, members=tuple(range(job.ranks)))
-        self.agreement = Agreement(everybody, job.min_workers)
-        self.generations = GenerationLog(everybody)
+        self.agreement = Agreement.of(job)
+        self.generations = GenerationLog(self.agreement.present)
         self._board = board
         self._rings_nbytes = rings_nbytes
         self._send = send
@@ -67,7 +65,7 @@ class Members:
 
     def arrive(self, rank: int, values: dict[str, Any]) -> None:
         self._waits_since_s = min(self._waits_since_s, time.monotonic())
-        self.agreement.arrive(rank, values["complete"], ended=values["ended"])
+        self.agreement.arrive(rank, Arrival.from_values(values))
 
     def stuck(self, is_stopped: Callable[[int], bool], deadline_s: float) -> list[int]:
         """Return the members that are stopped by a signal while the others have waited for `deadline_s`."""
@@ -81,15 +79,18 @@ class Members:
         waits = is_regrouping and time.monotonic() - self._waits_since_s > limit_s
         return self.agreement.missing if waits else []
 
-    def settle(self, outcomes: dict[int, Outcome]) -> None:
-        """Begin the next generation, or release the members from the run, if all have arrived."""
+    def settle(self, outcomes: dict[int, Outcome]) -> bool:
+        """Begin the next generation, or release the members from the run, if all have arrived.
+
+        Return whether a generation has begun.
+        """
         if self.agreement.is_over:
             self._release(outcomes)
-            return
+            return False
         recorded = (each["step"] for rank in self.agreement.lost for each in outcomes[rank].records)
         decision = self.agreement.decide(max(recorded, default=0))
         if decision is None:
-            return
+            return False
         self._waits_since_s = math.inf
         self.generations.begin(decision, time.monotonic() - self._start_s)
         for rank in self.agreement.lost:
@@ -98,6 +99,7 @@ class Members:
         for rank in decision.members:
             self._send(rank, "members", decision.to_values(), fds=[rings.fd])
         rings.close_fd()
+        return True
 
     def _release(self, outcomes: dict[int, Outcome]) -> None:
         """Let the reporter return the run, then the others. If it dies before, another member takes its place."""

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from paceline.clusters.process.channel import Letter
+from paceline.clusters.process.context import PARAMETER_BOARD
 from paceline.clusters.process.journal import Journal
 from paceline.clusters.rank.groups import GroupNumbers
 from paceline.links.memory.shared import SharedMemory
@@ -36,6 +37,11 @@ class Requests:
         if name not in self._windows:
             self._windows[name] = SharedMemory.create(name, nbytes)
         return self._windows[name]
+
+    def drop_boards(self) -> None:
+        """Close the boards of members that have begun a new generation. They open others."""
+        for name in [name for name in self._windows if name.startswith(PARAMETER_BOARD)]:
+            self._windows.pop(name).close_fd()
 
     def told_by(self, rank: int) -> Iterator[bytes]:
         """Yield the journal of a rank that has ended, line by line."""

@@ -157,7 +157,7 @@ def _prepare(channel: Channel, rank: int, payload_bytes: int, fds: list[int]) ->
         "faults": [fault for fault in assignment.faults if fault.rank == rank],
     }
     context: ProcessContext
-    if job.min_workers is None:
+    if not job.regroups:
         context = ProcessContext(job, rank, **settings)
     else:
         context = RegroupingProcess(job, rank, wire=wire, **settings)

@@ -60,6 +60,7 @@ from paceline.trace.spans import NO_MESSAGE, message_id
 
 T = TypeVar("T")
 
+PARAMETER_BOARD = "parameter-board"
 _NEGLIGIBLE_S = 2e-6  # shorter waits are not recorded
 
 
@@ -247,8 +248,9 @@ class ProcessContext(Rank):
 
     def open_parameter_board(self) -> Observer:
         like = Observer.row(self.model.parameters)
-        parameter_board = self.driver.row_board(self, "parameter-board", like, forgiving=True)
-        return Observer(parameter_board, self.rank, self.workers, self.is_lost)
+        # Each generation of members has its own board. Other runs keep theirs.
+        name = f"{PARAMETER_BOARD}-{self.generation}"
+        return self._observer(self.driver.row_board(self, name, like, forgiving=not self.job.regroups))
 
     def open_row_board(self, name: str, like: Tensor) -> RowBoard:
         return self.driver.row_board(self, name, like)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from torch import Tensor
 
-from paceline.clusters.base.members import Membership
+from paceline.clusters.base.members import Arrival, Membership
 from paceline.clusters.base.news import News
 from paceline.clusters.process.channel import Channel
 from paceline.clusters.process.journal import Journal
@@ -123,9 +123,9 @@ class LocalDriver:
         self._channel.send("pause", {"seconds": seconds})
         self._channel.receive()
 
-    def meet(self, complete: int, *, ended: bool) -> tuple[Membership, SharedMemory] | None:
+    def meet(self, arrival: Arrival) -> tuple[Membership, SharedMemory] | None:
         """Wait for the other members: see `ClusterServices.meet_members`. The memory is for the new rings."""
-        self._channel.send("meet", {"complete": complete, "ended": ended})
+        self._channel.send("meet", arrival.to_values())
         letter = self._channel.receive()
         if letter.word == "end":
             return None

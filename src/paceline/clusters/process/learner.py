@@ -79,8 +79,8 @@ class ProcessLearner(Learner["ProcessContext"]):
     def _make_stages(self) -> ProcessStages:
         return ProcessStages(self._ctx, self)
 
-    def twin(self) -> ProcessContext:
-        other = super().twin()
+    def _find_twin(self) -> ProcessContext:
+        other = super()._find_twin()
         other.in_background = other.computes_in_thread = True
         return other
 

@@ -46,7 +46,7 @@ class ProcessNet:
     def shares_memory(self) -> bool:
         # Tensors on a device are not in shared memory: sharing them would need copies. Ranks of an emulated host use
         # its emulated link.
-        is_real = self._context.wiring.emulated is None and self._context.job.min_workers is None
+        is_real = self._context.wiring.emulated is None and not self._context.job.regroups
         return is_real and self._port.device is None and self._is_on_one_host
 
     def send(self, to: int, tensor: Tensor, *, tag: int = 0, header: tuple[float, ...] = ()) -> SendOperation:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
-from paceline.clusters.base.members import Membership
+from paceline.clusters.base.members import Arrival, Membership
 from paceline.clusters.process.computing import ComputeOperation
 from paceline.clusters.process.context import ProcessContext
 from paceline.clusters.process.driver import LocalDriver
@@ -42,15 +42,15 @@ class RegroupingProcess(ProcessContext):
         super().prepare()
 
     def tell_dropped(self, first: int) -> None:
-        assert self._teller is not None
-        self.driver.tell_news(self._teller.drop(first))
+        if self._teller is not None:  # a server cannot be lost
+            self.driver.tell_news(self._teller.drop(first))
 
-    async def meet_members(self, complete: int, *, ended: bool) -> Membership | None:
+    async def meet_members(self, arrival: Arrival) -> Membership | None:
         self.waits.abandon()
         if ComputeOperation._under_way is not None:
             ComputeOperation._under_way.result()
         self.board.note_doing(self.rank, Activity.working)
-        found = self._local_driver.meet(complete, ended=ended)
+        found = self._local_driver.meet(arrival)
         if found is None:
             return None
         membership, self._rings = found
@@ -58,11 +58,16 @@ class RegroupingProcess(ProcessContext):
 
     def rewire(self, membership: Membership) -> None:
         assert self._rings is not None
-        self.wiring = self._wire(self._rings)
-        device, self.port = self.port.device, self._open_port()
+        wiring = self._wire(self._rings)
+        self.wiring, device = wiring, self.port.device
+        self.port, self.waits = self._open_port(), self._new_waits()
         self.port.device = device
-        self.waits = self._new_waits()
-        number_of, hosts = self.driver.number_of, self.wiring.hosts
+        for rank in range(self.job.ranks):
+            if rank not in membership.members:
+                self.waits.do_without(rank)  # a wait for any rank
+        number_of, hosts = self.driver.number_of, wiring.hosts
         generation, members = membership.generation, membership.members
-        self.groups = Groups(self.rank, hosts, number_of, generation=generation, members=members)
-        self.net = ProcessNet(self, self.groups.everybody)
+        groups = Groups(self.rank, hosts, number_of, generation=generation, members=members)
+        for each in cast(list[RegroupingProcess], [self, *self.twins]):
+            each.wiring, each.port, each.waits, each.groups = wiring, self.port, self.waits, groups
+            each.net = ProcessNet(each, groups.everybody)

@@ -9,7 +9,9 @@ from typing import Any
 from paceline.context import Batch
 from paceline.data.batches import GlobalBatches
 from paceline.data.samples import Samples, Source
+from paceline.errors import ConfigurationError
 from paceline.model.cutting.layers import few_samples
+from paceline.model.steps import micro_batches
 
 
 class TrainingData:
@@ -42,6 +44,20 @@ class TrainingData:
 
     def batch_of(self, worker: int, step: int) -> Batch:
         return self._slice(step, worker, self._workers)
+
+    def one_pass(self, parts: int) -> Any:
+        """Return a micro-batch of the first batch, which is divided into `parts`. Only its shapes matter.
+
+        Raise ConfigurationError if micro-batches differ in size.
+        """
+        batches = [self._slice(step, 0, 1) for step in self.first_and_last]
+        micros = [micro for batch in batches for micro in micro_batches(batch, parts)]
+        sizes = sorted({micro.count for micro in micros})
+        if len(sizes) > 1:
+            bound = f"must give {parts} micro-batches of one size, because the model works for one size only"
+            remedy = "set drop_last=True, or a batch_size that micro-batches and rows divide"
+            raise ConfigurationError("batch_size", bound, f"sizes {', '.join(map(str, sizes))}", remedy)
+        return self.samples.content(micros[0], 0)
 
     def few(self) -> Any:
         """Return a small batch to trace a model with. Only its shapes matter."""

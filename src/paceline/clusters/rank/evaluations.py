@@ -129,6 +129,10 @@ class Evaluations:
             self._observer = self._rank.open_parameter_board()
         return self._observer
 
+    def close_board(self) -> None:
+        """Forget the board of workers that are not all present any more."""
+        self._observer = None
+
     def publish(self, parameters: Tensor | None = None) -> None:
         """Publish this worker's parameters, or the tensor given instead."""
         self.observer.show(self._rank.model.parameters if parameters is None else parameters)

@@ -11,10 +11,11 @@ from typing import Any, Generic, Literal, TypeVar, cast
 
 from torch import Tensor
 
+from paceline.clusters.rank.member import Member
 from paceline.clusters.rank.rank import Rank
 from paceline.clusters.rank.statistics import StatisticsExchange
 from paceline.collectives import all_reduce
-from paceline.context import Batch, Net, Stages
+from paceline.context import Batch, Context, Net, Stages
 from paceline.errors import ConfigurationError, GradientNotFiniteError, LossNotFiniteError
 from paceline.model.memory import Account
 from paceline.model.replica import Replica
@@ -180,8 +181,10 @@ class Learner(ABC, Generic[R]):
     @contextmanager
     def released(self) -> Iterator[None]:
         self.replica.release()
-        yield
-        self.replica.reclaim()
+        try:
+            yield
+        finally:
+            self.replica.reclaim()
 
     def state(self, name: str, *, like: Tensor, initial: Tensor | None = None) -> Tensor:
         kept = self.states.get(name)
@@ -192,8 +195,13 @@ class Learner(ABC, Generic[R]):
         self._states_account.hold("buffers", sum(each.nbytes for each in self.states.values()))
         return kept
 
-    def twin(self) -> R:
+    def twin(self) -> Context:
         self._twins += 1
+        members = self._ctx.members
+        made = self._find_twin()
+        return cast(Context, made if members is None else Member(made, members))
+
+    def _find_twin(self) -> R:
         if self._twins <= len(self._ctx.twins):  # continue with the twin of an earlier generation
             return cast(R, self._ctx.twins[self._twins - 1])
         _ = self._ctx.rng  # both use one random stream
@@ -228,7 +236,7 @@ class Learner(ABC, Generic[R]):
         ctx.outcome.losses.append((batch.step, loss, batch.count))
         if replica.logged:
             ctx.outcome.logged.append((ctx.step, batch.count, replica.logged))
-        if ctx.job.min_workers is not None:  # told before the gradient is sent: the rank may die later
+        if ctx.job.regroups:  # told before the gradient is sent: the rank may die later
             ctx.tell_news()
         return loss
 

@@ -145,7 +145,7 @@ class Logbook:
             return
         self.evaluations.follow(step + 1)
         self._record_step(step)
-        if rank.job.min_workers is not None:
+        if rank.job.regroups:
             rank.tell_news()
 
     def take_over(self, recorded: int, complete: int) -> None:
@@ -156,6 +156,7 @@ class Logbook:
         records = self._rank.outcome.records
         recorded = max(recorded, records[-1]["step"] if records else 0)
         for step in range(recorded, complete):
+            self.evaluations.follow(step + 1)
             self._record_step(step, evaluates=step + 1 == complete)
 
     def _record_step(self, step: int, *, evaluates: bool = True) -> None:

@@ -12,7 +12,7 @@ from paceline.clusters.rank.rank import Rank
 from paceline.context import Hooks, Segment
 from paceline.errors import ConfigurationError
 from paceline.model.cutting.cut import Cut
-from paceline.model.cutting.layers import Layers
+from paceline.model.cutting.layers import Layers, TrialSamples
 from paceline.model.holding import Sharding
 from paceline.model.hooks.blocks import BlockLayers
 from paceline.model.replica import Replica
@@ -29,9 +29,9 @@ class ModelCut(ABC, Generic[R]):
     def __init__(self, ctx: R, learner: Learner[Any]) -> None:
         self._ctx = ctx
         self._learner = learner
-        self._layers: dict[tuple[int, bool, Hooks], Layers | BlockLayers] = {}
-        """Cached by size of the tensor group, by whether it splits sequences, and by whether hooks replace
-        segments."""
+        self._layers: dict[tuple[int, bool, Hooks, int], Layers | BlockLayers] = {}
+        """Cached by size of the tensor group, by whether it splits sequences, by whether hooks replace segments, and
+        by the parts of a batch."""
         self._position = 0  # in the tensor group
         self._held: tuple[int, ...] | None = None
         self._cut: Cut | None = None
@@ -51,8 +51,9 @@ class ModelCut(ABC, Generic[R]):
         tensor: int = 1,
         sequence: bool = False,
         hooks: Hooks = "never",
+        passes: int = 1,
     ) -> Sequence[Segment]:
-        layers = self._off_the_clock(lambda: self._found_layers(tensor, sequence, hooks))
+        layers = self._off_the_clock(lambda: self._found_layers(tensor, sequence, hooks, passes))
         count = min(stages, max(1, layers.most // chunks)) if fewer else stages
         # Tensor groups reduce values twice in each block, so their segments need no further cuts.
         recomputes = self._learner.replica.task.recompute and finer == tensor == 1
@@ -116,15 +117,16 @@ class ModelCut(ABC, Generic[R]):
         assert self._cut is not None, "cut comes first"
         return self._cut
 
-    def _found_layers(self, tensor: int, sequence: bool, hooks: Hooks) -> Layers | BlockLayers:
-        key = tensor, sequence, hooks
+    def _found_layers(self, tensor: int, sequence: bool, hooks: Hooks, passes: int) -> Layers | BlockLayers:
+        key = tensor, sequence, hooks, passes
         if key not in self._layers:
             self._layers[key] = self._find_layers(*key)
         return self._layers[key]
 
-    def _find_layers(self, tensor: int, sequence: bool, hooks: Hooks) -> Layers | BlockLayers:
-        few = self._ctx.data.few
-        return self._learner.replica.layers(few, tensor=tensor, sequence=sequence, hooks=hooks)
+    def _find_layers(self, tensor: int, sequence: bool, hooks: Hooks, passes: int) -> Layers | BlockLayers:
+        data = self._ctx.data
+        samples = TrialSamples(data.few, lambda: data.one_pass(passes))
+        return self._learner.replica.layers(samples, tensor=tensor, sequence=sequence, hooks=hooks)
 
     def _part(self) -> Replica:
         assert self._held is not None, "hold comes first"

@@ -16,7 +16,11 @@ from paceline.clusters.base.job import Job
 from paceline.clusters.base.outcome import Outcome
 from paceline.clusters.rank.logbook import Logbook
 from paceline.clusters.rank.lone_samples import warn_of_lone_samples
-from paceline.clusters.rank.regroup import Member, StepStart, live_in_generations
+from paceline.clusters.rank.member import Member
+from paceline.clusters.rank.observer import Observer
+from paceline.clusters.rank.recovery import recovery_of
+from paceline.clusters.rank.regroup import live_in_generations
+from paceline.clusters.rank.row_board import RowBoard
 from paceline.clusters.rank.services import ClusterServices
 from paceline.context import Batch, Context
 from paceline.faults import Fault
@@ -63,6 +67,7 @@ class Rank(ClusterServices):
         "job",
         "ledger",
         "log",
+        "members",
         "model",
         "net",
         "outcome",
@@ -70,13 +75,13 @@ class Rank(ClusterServices):
         "position",
         "rank",
         "recorder",
+        "recovery",
         "restored_twins",
         "resumed_s",
         "role",
         "servers",
         "step",
         "step_faults",
-        "step_start",
         "stopped",
         "twins",
         "workers",
@@ -104,7 +109,9 @@ class Rank(ClusterServices):
         """Number of updates in which this rank took part."""
         self.position = rank
         """Position among the present workers."""
-        self.step_start = None if job.min_workers is None else StepStart()
+        self.members: Sequence[int] | None = None
+        """Members of this generation. None in the first one, which has all ranks."""
+        self.recovery = recovery_of(job.state_at) if job.regroups else None
         self._has_generations = job.generations.are_many
         self._end = job.generations.end_of(self.begun)
         self.drawn = self.begun
@@ -143,7 +150,7 @@ class Rank(ClusterServices):
         if self._is_over:
             await self.log.evaluations.look_again()
             return None
-        if self.job.min_workers is not None:
+        if self.job.regroups:
             return await live_in_generations(self)
         while True:
             result = await self.run_program(self)
@@ -178,6 +185,14 @@ class Rank(ClusterServices):
             each.model.begin_generation()
         self.log.begin_generation()
 
+    def begin_leg(self, first: int) -> None:
+        """Begin with step `first` in the same generation of members, or in the next one."""
+        for each in (self, *self.twins):
+            each.begun = first
+            each._end = self.job.generations.end_of(first)
+        if self.recovery is not None:
+            self.recovery.at_leg(self)
+
     @property
     def generation_end(self) -> int:
         """End of this generation: the end of the run, the planned end, or the end that the reporter has announced."""
@@ -198,8 +213,8 @@ class Rank(ClusterServices):
             interrupts.safe_point()
             if self.step_faults:
                 await self._meet_faults(step)
-            if self.step_start is not None:
-                self.step_start.keep(self)
+            if self.recovery is not None:
+                self.recovery.at_step(self)
             yield step
             if self.log.evaluations.sharing is not None:
                 await self.log.evaluations.share(step)
@@ -247,6 +262,10 @@ class Rank(ClusterServices):
     @property
     def targets(self) -> Sequence[Any]:
         return self.data.samples.targets
+
+    def _observer(self, board: RowBoard) -> Observer:
+        workers = self.workers
+        return Observer(board, self.position, range(len(workers)), lambda place: self.is_lost(workers[place]))
 
     # Records
 

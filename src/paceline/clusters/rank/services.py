@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from paceline.clusters.base.members import Membership
+from paceline.clusters.base.members import Arrival, Membership
 from paceline.clusters.rank.data import TrainingData
 from paceline.clusters.rank.observer import Observer
 from paceline.clusters.rank.row_board import RowBoard
@@ -64,11 +64,10 @@ class ClusterServices(ABC):
     async def catch_up(self) -> None:
         """If the run resumes from a checkpoint, wait for the time at which this rank was saved."""
 
-    async def meet_members(self, complete: int, *, ended: bool) -> Membership | None:
+    async def meet_members(self, arrival: Arrival) -> Membership | None:
         """Stop all operations of this rank, and wait until all members have. Return the next generation of members.
 
-        None if all members have completed the run. `complete` is the number of steps that this rank has completed, and
-        `ended` is True if it has completed the run. Only in clusters with `min_workers`.
+        None if all members have completed the run. Only in clusters with `min_workers`.
         """
         raise NotImplementedError
 

@@ -41,7 +41,7 @@ class SharedEvaluation:
     def of(cls, rank: Rank) -> SharedEvaluation | None:
         """Return a shared evaluation. None if the reporter evaluates alone. All workers get the same answer."""
         job, task = rank.job, rank.job.task
-        if job.min_workers is not None:  # its boards are not divided anew
+        if job.regroups:  # its boards are not divided anew
             return None
         if task is None or not job.evaluate_every or not getattr(job.strategy, "in_step", False):
             return None

@@ -103,9 +103,9 @@ class World:
     """Cores that the ranks share. None if each rank has its own."""
     pass_timer: PassTimer | None = None
     """Measured times of passes through segments on this machine. None if the times are not measured."""
-    layers: dict[tuple[int, bool, Hooks], Layers | BlockLayers] = field(default_factory=dict)
-    """Layers of a split model, by the size of a tensor group, whether it splits sequences, and whether hooks replace
-    segments. Computed once for all ranks."""
+    layers: dict[tuple[int, bool, Hooks, int], Layers | BlockLayers] = field(default_factory=dict)
+    """Layers of a split model, by the size of a tensor group, whether it splits sequences, whether hooks replace
+    segments, and the parts of a batch. Computed once for all ranks."""
 
 
 class SimulatedContext(Rank):
@@ -231,7 +231,7 @@ class SimulatedContext(Rank):
         if world.parameter_board is None:
             like = Observer.row(self.model.parameters)
             world.parameter_board = SimulatedWindow(self.kernel, self.workers, len(self.workers), like)
-        return Observer(world.parameter_board.seen_by(self), self.rank, self.workers, self.is_lost)
+        return self._observer(world.parameter_board.seen_by(self))
 
     def is_lost(self, rank: int) -> bool:
         """Return False: without faults no rank is ever lost."""

@@ -13,6 +13,7 @@ import math
 from collections.abc import Coroutine, Sequence
 from typing import Any, NoReturn, TypeVar
 
+from paceline.clusters.base.generations import Attendance, GenerationLog
 from paceline.clusters.base.job import Job
 from paceline.clusters.base.news import Teller, enter_news
 from paceline.clusters.base.outcome import Outcome
@@ -47,6 +48,7 @@ class FaultInjector:
         self._contexts: list[FaultyContext] = []
         self._reasons: dict[int, str] = {}
         """Reason of the loss, by rank."""
+        self._attendance = Attendance.of(job)
 
     def contexts(self, replicas: Sequence[tuple[int, Replica | None]]) -> list[FaultyContext]:
         """Return the ranks of the run. Faults occur at their set times."""
@@ -65,6 +67,11 @@ class FaultInjector:
 
     def _new_context(self, rank: int, replica: Replica | None) -> FaultyContext:
         return FaultyContext(self, self._world, self._job, rank, replica)
+
+    @property
+    def generations(self) -> GenerationLog | None:
+        """Generations of members, if the run has `min_workers`."""
+        return None if self._attendance is None else self._attendance.generations
 
     def forget_contexts(self) -> None:
         """Drop the ranks at the end of the run. They refer to this object: only the garbage collector could free it."""
@@ -87,7 +94,18 @@ class FaultInjector:
             return
         if self._world.parameter_board is not None:
             self._world.parameter_board.do_without(rank)
+        too_few = self._attend(rank)
+        if too_few:
+            self._kernel.at(self._kernel.now, end_the_run, PeerLost(rank, f"{reason}, and {too_few}"))
+            return
         self._network.silence(rank, lambda to: self._contexts[to].hear_of_loss(rank))
+
+    def _attend(self, rank: int) -> str:
+        """Record a loss in the generations of members. Return why the run cannot continue."""
+        if self._attendance is None:
+            return ""
+        step = self._contexts[self._job.reporter].step
+        return self._attendance.lose(rank, step, self._kernel.now)
 
     def do_without_the_lost(self) -> None:
         """Exclude lost ranks from the parameter board. It may have been opened after they died."""

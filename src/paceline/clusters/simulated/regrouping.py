@@ -6,11 +6,11 @@ The members detect a loss at once. Each stops at its next wait. A computation is
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 from paceline.clusters.base.generations import GenerationLog
 from paceline.clusters.base.job import Job
-from paceline.clusters.base.members import Agreement, MembersChanged, Membership
+from paceline.clusters.base.members import Agreement, Arrival, MembersChanged, Membership
 from paceline.clusters.base.news import drop_entries, enter_news
 from paceline.clusters.rank.groups import Groups
 from paceline.clusters.simulated.context import World
@@ -35,21 +35,26 @@ class Regrouping(FaultInjector):
 
     def __init__(self, world: World, job: Job, faults: Sequence[Fault]) -> None:
         super().__init__(world, job, faults)
-        assert job.min_workers is not None
-        everybody = Membership(generation=0, members=tuple(range(job.ranks)))
-        self.agreement = Agreement(everybody, job.min_workers)
-        self.generations = GenerationLog(everybody)
+        self.agreement = Agreement.of(job)
+        self._generations = GenerationLog(self.agreement.present)
+
+    @property
+    def generations(self) -> GenerationLog:
+        return self._generations
 
     def _new_context(self, rank: int, replica: Replica | None) -> RegroupingContext:
         return RegroupingContext(self, self._world, self._job, rank, replica)
 
     def kill(self, rank: int) -> None:
+        if not self._job.can_lose(rank):
+            super().kill(rank)
+            return
         context = self._contexts[rank]
         self._reasons[rank] = reason = f"killed by pl.faults in step {context.step}"
         self._network.fall_back(rank)
         for process in context.processes:
             process.stop()
-        self.generations.note_loss(rank, self._kernel.now)
+        self._generations.note_loss(rank, self._kernel.now)
         if not self.agreement.lose(rank):
             error = PeerLost(rank, f"{reason}, and {self.agreement.too_few}")
             self._kernel.at(self._kernel.now, end_the_run, error)
@@ -66,7 +71,8 @@ class Regrouping(FaultInjector):
         if decision is None and not self.agreement.is_over:
             return
         if decision is not None:
-            self.generations.begin(decision, self._kernel.now)
+            self._world.parameter_board = None
+            self._generations.begin(decision, self._kernel.now)
             for context in self._members_lost():
                 context.drop_told(decision.first)
         for rank in self.agreement.members:
@@ -131,20 +137,22 @@ class RegroupingContext(FaultyContext):
             if process.name and _waits(process):
                 process.throw(MembersChanged())
 
-    async def meet_members(self, complete: int, *, ended: bool) -> Membership | None:
+    async def meet_members(self, arrival: Arrival) -> Membership | None:
         for process in tuple(self.processes):
             if not process.name and not process.done:
                 process.cancel()
         self.meeting = Meeting(self)
-        self._regrouping.agreement.arrive(self.rank, complete, ended=ended)
+        self._regrouping.agreement.arrive(self.rank, arrival)
         self._regrouping.settle()
         return await self.meeting
 
     def rewire(self, membership: Membership) -> None:
         number_of, hosts = self.world.groups.number_of, self.world.hosts
         generation, members = membership.generation, membership.members
-        self.groups = Groups(self.rank, hosts, number_of, generation=generation, members=members)
-        self.net = SimulatedGroupNet(self, self.groups.everybody)
+        groups = Groups(self.rank, hosts, number_of, generation=generation, members=members)
+        for each in cast(list[RegroupingContext], [self, *self.twins]):
+            each.groups = groups
+            each.net = SimulatedGroupNet(each, groups.everybody)
 
 
 def _waits(process: MortalProcess[Any]) -> bool:

@@ -257,7 +257,7 @@ class Simulated(Cluster):
             ),
             hosts=hosts,
             memory=window_link(self),
-            shares_memory=self.link == SHARED_MEMORY and job.min_workers is None,
+            shares_memory=self.link == SHARED_MEMORY and not job.regroups,
             pricing=self._pricing(job, samples, batches),
             stragglers=self.stragglers,
             data=shared_data(job, samples, batches),
@@ -303,11 +303,9 @@ class Simulated(Cluster):
 
     def _injector(self, world: World, job: Job) -> FaultInjector:
         faults = faults_of_ranks(self.faults, job.ranks)
-        if job.min_workers is None:
-            return FaultInjector(world, job, faults)
-        regrouping = Regrouping(world, job, faults)
-        world.generations = regrouping.generations
-        return regrouping
+        injector = (Regrouping if job.regroups else FaultInjector)(world, job, faults)
+        world.generations = injector.generations
+        return injector
 
     def __str__(self) -> str:
         words = [f"{self.workers} simulated workers", link_words(self)]

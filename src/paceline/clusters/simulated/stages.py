@@ -32,8 +32,8 @@ class SimulatedStages(RankStages["SimulatedContext"]):
 
     __slots__ = ()
 
-    def _find_layers(self, tensor: int, sequence: bool, hooks: Hooks) -> Layers | BlockLayers:
-        layers, key = self._ctx.world.layers, (tensor, sequence, hooks)
+    def _find_layers(self, tensor: int, sequence: bool, hooks: Hooks, passes: int) -> Layers | BlockLayers:
+        layers, key = self._ctx.world.layers, (tensor, sequence, hooks, passes)
         if key not in layers:
             layers[key] = super()._find_layers(*key)
         return layers[key]

@@ -13,6 +13,8 @@ from paceline.errors import ConfigurationError
 from paceline.model.cutting.caches import without_caches
 from paceline.model.cutting.parts import Arguments
 
+ONE_SIZE = "it works for one size of batch only"
+
 _NOT_FOR_ANY_BATCH = re.compile(r"is invalid for input of size .*\bs\d+")
 """Message for a view to a constant size of a value with a variable batch size."""
 
@@ -83,11 +85,11 @@ def _reason(error: Exception) -> str:
     """Return the most informative line of torch's message."""
     lines = [line.strip(" -") for line in str(error).splitlines() if line.strip()]
     if any("specialized it to be a constant" in line or _NOT_FOR_ANY_BATCH.search(line) for line in lines):
-        return "it works for one size of batch only"
+        return ONE_SIZE
     return lines[0][:200] if lines else type(error).__name__
 
 
 def _remedy(reason: str) -> str:
-    if "one size of batch" in reason:
+    if reason == ONE_SIZE:
         return "take sizes from the tensor, x.shape[0] and not len(x); or make the model an nn.Sequential"
     return "write that layer without control flow that looks at the data, or make the model an nn.Sequential"

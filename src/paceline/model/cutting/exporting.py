@@ -33,7 +33,7 @@ _CHECKS = ("_assert", "sym_constrain", "_guards_fn")
 class Exported:
     """A traced module: its operations in forward order, and the source of each value."""
 
-    def __init__(self, program: ExportedProgram) -> None:
+    def __init__(self, program: ExportedProgram, *, one_size: bool = False) -> None:
         assert program.call_spec.out_spec is not None
         self.out_spec: TreeSpec = program.call_spec.out_spec
         self.constants = program.constants
@@ -51,8 +51,9 @@ class Exported:
                 self.state[node] = spec.target
         self.batch_symbols = _batch_symbols(self.inputs)
         """Symbols of the batch size. Empty if it was traced as a constant."""
-        self.fixed_sizes = _fixed_sizes(self.inputs)
-        """Sizes that were traced as constants, by input and dimension. Dimension 0, the batch, is left out."""
+        self.fixed_sizes = _fixed_sizes(self.inputs, 0 if one_size else 1)
+        """Sizes that were traced as constants, by input and dimension. Dimension 0, the batch, is left out unless all
+        batches have one size."""
         allow_any_strides(program.graph_module)
         fold_regions(program.graph_module, self.layer_of)
         copy_changed_state(program.graph_module, self.state)
@@ -62,7 +63,7 @@ class Exported:
         """Raise ConfigurationError if a batch has other sizes than the model was traced for."""
         for (place, dim), size in self.fixed_sizes.items():
             if given[place].shape[dim] != size:
-                bound = f"must give the model inputs of size {size} in dimension {dim}, as in the first batch"
+                bound = f"must give the model inputs of size {size} in dimension {dim}, as in its trace"
                 remedy = "pad or resize them, or use a strategy that keeps the model whole"
                 raise ConfigurationError("data", bound, tuple(given[place].shape), remedy)
 
@@ -141,14 +142,18 @@ class Exported:
         return path or str(getattr(node.target, "__name__", node.name)).partition(".")[0]
 
 
-def export(module: nn.Module, arguments: Arguments, samples: int, *, fixed: bool = False) -> Exported:
-    """Trace a module for batches of any size. With `fixed`, all other sizes are constants.
+def export(
+    module: nn.Module, arguments: Arguments, samples: int, *, fixed: bool = False, one_size: bool = False
+) -> Exported:
+    """Trace a module for batches of any size. With `fixed`, all other sizes are constants; with `one_size`, all sizes.
 
     Without `fixed`, other sizes may vary too, unless the model depends on them: for example, if it has a view to a
     size computed from the size of an image. Batches of other sizes are then refused (`Exported.check_sizes`).
     """
     try:
         with without_caches(module):
+            if one_size:
+                return Exported(_export(module, arguments, 1, fixed=True), one_size=True)
             if fixed:
                 return Exported(_export(module, arguments, samples, fixed=True))
             return _exported(module, arguments, samples)
@@ -221,14 +226,15 @@ def _silence() -> Iterator[None]:
         log.disabled = was_disabled
 
 
-def _fixed_sizes(inputs: Mapping[fx.Node, int]) -> dict[tuple[int, int], int]:
+def _fixed_sizes(inputs: Mapping[fx.Node, int], first: int) -> dict[tuple[int, int], int]:
+    """Return the constant sizes of the inputs, from dimension `first`."""
     tensors = {place: node.meta.get("val") for node, place in inputs.items()}
     return {
         (place, dim): size
         for place, value in tensors.items()
         if isinstance(value, Tensor)
         for dim, size in enumerate(value.shape)
-        if dim and isinstance(size, int)
+        if dim >= first and isinstance(size, int)
     }
 
 

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 
 from paceline.context import Batch, Segment
 from paceline.data.samples import Samples
 from paceline.errors import ConfigurationError
+from paceline.model.cutting.blame import ONE_SIZE
 from paceline.model.cutting.chain import Chain, is_chain
 from paceline.model.cutting.choosing import choose
 from paceline.model.cutting.cut import Cut
@@ -27,6 +30,20 @@ from paceline.task.task import Task
 
 _TRIED = (5, 7, 3, 11, 13, 2)
 """Numbers of samples to try a model with, in order of preference."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrialSamples:
+    """Samples to try a model with. Only their shapes are used."""
+
+    few: Callable[[], Any]
+    """Return a small batch. Its size differs from that of the run's batches."""
+    one_pass: Callable[[], Any]
+    """Return a micro-batch of the run. Raise ConfigurationError if micro-batches differ in size."""
+
+    def to(self, device: torch.device | str) -> TrialSamples:
+        here = partial(tree_map, lambda leaf: leaf.to(device) if isinstance(leaf, Tensor) else leaf)
+        return TrialSamples(lambda: here(self.few()), lambda: here(self.one_pass()))
 
 
 class Layers:
@@ -48,19 +65,26 @@ class Layers:
 
     @classmethod
     def of(
-        cls, task: Task, module: nn.Module, batch: Any, *, tensor: int = 1, sequence: bool = False
+        cls,
+        task: Task,
+        module: nn.Module,
+        batch: Any,
+        *,
+        tensor: int = 1,
+        sequence: bool = False,
+        one_size: bool = False,
     ) -> Layers:
         """Find the parts of a model. `batch` is a small batch of the task's data. Only its shapes are used.
 
         With `tensor`, matrices are split among `tensor` ranks, and the parts belong to one rank. With `sequence`,
-        the sequence is split too, between the split layers.
+        the sequence is split too, between the split layers. With `one_size`, all batches have the size of this one.
         """
         if task.step is not None:
             remedy = "give the task a loss, or choose a strategy that keeps the model whole"
             raise ConfigurationError("step", "must not be given if the model is cut", task.step, remedy)
         arguments = Arguments(*arguments_of(task, module, batch))
         if tensor == 1:
-            return cls(module, _parts(module, arguments, samples_in(arguments)))
+            return cls(module, _parts(module, arguments, samples_in(arguments), one_size=one_size))
         for each in task.by_optimizer().values():
             optimizer = each.build_optimizer(module)
             if not works_on_parts(optimizer):
@@ -72,11 +96,25 @@ class Layers:
         from paceline.model.tensor_parallel.traced_loss import with_loss
 
         roles = roles_of(task.tensor_plan or {}, module)
-        traced = _parts(module, arguments, samples_in(arguments), trace=True)
+        traced = _parts(module, arguments, samples_in(arguments), trace=True, one_size=one_size)
         return cls(
             module,
             Sharded(traced, roles, tensor, lambda model: with_loss(task, model, batch), sequence=sequence),
         )
+
+    @classmethod
+    def of_samples(
+        cls, task: Task, module: nn.Module, samples: TrialSamples, *, tensor: int = 1, sequence: bool = False
+    ) -> Layers:
+        """Find the parts of a model for batches of any size, or else for the size of the run."""
+        find = partial(cls.of, task, module, tensor=tensor, sequence=sequence)
+        try:
+            return find(samples.few())
+        except ConfigurationError as error:
+            try:
+                return find(samples.one_pass(), one_size=True)
+            except ConfigurationError as other:
+                raise (other if error.value == ONE_SIZE else error) from None
 
     @property
     def most(self) -> int:
@@ -224,7 +262,9 @@ def few_samples(samples: Samples, batch: Batch) -> Any:
     return some(next((n for n in _TRIED if n <= batch.total and n not in sizes), batch.total))
 
 
-def _parts(module: nn.Module, arguments: Arguments, samples: int, *, trace: bool = False) -> Any:
+def _parts(
+    module: nn.Module, arguments: Arguments, samples: int, *, trace: bool = False, one_size: bool = False
+) -> Any:
     was_training = module.training
     module.train()
     try:
@@ -232,7 +272,7 @@ def _parts(module: nn.Module, arguments: Arguments, samples: int, *, trace: bool
             return Chain(module, arguments, samples)
         from paceline.model.cutting.traced import Traced  # torch.export takes a while to import
 
-        return Traced(module, arguments, samples)
+        return Traced(module, arguments, samples, one_size=one_size)
     finally:
         module.train(was_training)
 

@@ -23,10 +23,13 @@ from paceline.model.cutting.trial import Trial, try_out
 class Traced:
     """A module as a sequence of operations."""
 
-    def __init__(self, module: nn.Module, arguments: Arguments, samples: int) -> None:
+    def __init__(
+        self, module: nn.Module, arguments: Arguments, samples: int, *, one_size: bool = False
+    ) -> None:
+        """With `one_size`, all batches have this number of samples."""
         found = trace_layers(module, arguments, samples)
         if found is None:
-            exported = export(module, arguments, samples)
+            exported = export(module, arguments, samples, one_size=one_size)
             found = exported, try_out(exported, module, arguments, samples)
         self.begin(*found)
 

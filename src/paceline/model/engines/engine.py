@@ -19,7 +19,7 @@ from paceline.model.optimizer.updates import Updates
 from paceline.task.task import Task
 
 if TYPE_CHECKING:
-    from paceline.model.cutting.layers import Layers
+    from paceline.model.cutting.layers import Layers, TrialSamples
     from paceline.model.hooks.blocks import BlockLayers
     from paceline.model.hooks.hooked_pass import HookedPass
 
@@ -174,7 +174,7 @@ class Engine(Protocol):
     def build(self) -> None: ...
     def twin(self) -> Engine: ...
     def layers(
-        self, few: Callable[[], Any], tensor: int, sequence: bool, hooks: Hooks
+        self, samples: TrialSamples, tensor: int, sequence: bool, hooks: Hooks
     ) -> Layers | BlockLayers: ...
     def hold(
         self,

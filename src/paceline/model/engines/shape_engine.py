@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map
 
 from paceline.context import BackwardPart, Batch, Hooks
 from paceline.context.boundary import BoundaryValues
@@ -17,7 +16,7 @@ from paceline.data.samples import Source
 from paceline.errors import ConfigurationError
 from paceline.model.buckets import Buckets
 from paceline.model.cutting.cut import Cut
-from paceline.model.cutting.layers import Layers
+from paceline.model.cutting.layers import Layers, TrialSamples
 from paceline.model.engines.shape_inspection import ShapeInspection
 from paceline.model.engines.shape_model import HeldShapes, ShapeModel
 from paceline.model.engines.shape_optimization import ShapeOptimization
@@ -121,13 +120,12 @@ class ShapeEngine:
     def twin(self) -> ShapeEngine:
         return ShapeEngine(self._model)
 
-    def layers(self, few: Callable[[], Any], tensor: int, sequence: bool, hooks: Hooks = "never") -> Layers:
+    def layers(self, samples: TrialSamples, tensor: int, sequence: bool, hooks: Hooks = "never") -> Layers:
         # The order in which hooks would be called is unknown without data. The model is therefore always traced.
         if self.task.sync_batch_norm and hooks != "never":
             bound = 'must not be given with math="none" where workers gather and free parameters'
             raise ConfigurationError("sync_batch_norm", bound, True, 'use math="real", or zero:stage=1')
-        shapes = tree_map(lambda leaf: leaf.to("meta") if isinstance(leaf, Tensor) else leaf, few())
-        return Layers.of(self.task, self.module, shapes, tensor=tensor, sequence=sequence)
+        return Layers.of_samples(self.task, self.module, samples.to("meta"), tensor=tensor, sequence=sequence)
 
     def hold(
         self,

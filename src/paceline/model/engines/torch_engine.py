@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map
 
 from paceline.context import BackwardPart, Batch, Hooks
 from paceline.context.boundary import BoundaryValues
@@ -19,7 +18,7 @@ from paceline.model.buckets import Buckets
 from paceline.model.buffers import FlatBuffers
 from paceline.model.compiling import compiled, is_compiled
 from paceline.model.cutting.cut import Cut
-from paceline.model.cutting.layers import Layers
+from paceline.model.cutting.layers import Layers, TrialSamples
 from paceline.model.devices import CPU, Accelerator, enter, move_module, with_loss_on
 from paceline.model.engines.assembled import AssembledModel
 from paceline.model.engines.flat_store import FlatStore
@@ -133,10 +132,10 @@ class TorchEngine:
         return FlatBuffers(self.module)
 
     def layers(
-        self, few: Callable[[], Any], tensor: int, sequence: bool, hooks: Hooks = "never"
+        self, samples: TrialSamples, tensor: int, sequence: bool, hooks: Hooks = "never"
     ) -> Layers | BlockLayers:
-        here = partial(tree_map, lambda leaf: leaf.to(self.device) if isinstance(leaf, Tensor) else leaf)
-        return layers_or_blocks(self.task, self.module, lambda: here(few()), tensor, sequence, hooks)
+        here = samples.to(self.device)
+        return layers_or_blocks(self.task, self.module, here, tensor, sequence, hooks)
 
     def hold(
         self,

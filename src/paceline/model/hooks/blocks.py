@@ -7,15 +7,14 @@ all blocks form the first segment.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from torch import nn
 
 from paceline.context import Hooks, Segment
 from paceline.errors import ConfigurationError
 from paceline.model.cutting.cut import Cut
-from paceline.model.cutting.layers import Layers
+from paceline.model.cutting.layers import Layers, TrialSamples
 from paceline.model.cutting.naming import Names
 from paceline.model.cutting.parts import Arguments, Compute, Part
 from paceline.task.task import Task
@@ -65,17 +64,17 @@ class BlockLayers:
 
 
 def layers_or_blocks(
-    task: Task, module: nn.Module, few: Callable[[], Any], tensor: int, sequence: bool, hooks: Hooks
+    task: Task, module: nn.Module, samples: TrialSamples, tensor: int, sequence: bool, hooks: Hooks
 ) -> Layers | BlockLayers:
-    """Return the layers of a module as `Layers.of` finds them, or its blocks. `hooks` is as in `Stages.cut`."""
+    """Return the layers of a module, or its blocks. `hooks` is as in `Stages.cut`."""
     # BatchNorm layers share statistics in the middle of a pass, which hooks can interrupt anywhere.
     if hooks == "always" or (hooks == "fallback" and task.sync_batch_norm):
         return BlockLayers(module)
+    if hooks == "never":
+        return Layers.of_samples(task, module, samples, tensor=tensor, sequence=sequence)
     try:
-        return Layers.of(task, module, few(), tensor=tensor, sequence=sequence)
+        return Layers.of(task, module, samples.few(), tensor=tensor, sequence=sequence)
     except ConfigurationError:
-        if hooks == "never":
-            raise
         return BlockLayers(module)
 
 

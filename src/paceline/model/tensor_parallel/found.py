@@ -29,6 +29,8 @@ class Facts:
     """Values that need a gradient."""
     batch_symbols: frozenset[Any]
     """Symbols of the batch size. Empty if it was traced as a constant."""
+    unsplit: frozenset[str] = frozenset()
+    """Weights that every rank must hold whole."""
 
     def weight(self, node: fx.Node) -> str | None:
         """Return the parameter that is the weight of a linear layer or an embedding. None if there is none."""

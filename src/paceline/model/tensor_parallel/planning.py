@@ -80,7 +80,8 @@ def _pairs(facts: Facts) -> Region:
             continue
 
         def is_free(name: str, taken: set[str] = names) -> bool:
-            return name not in taken and name not in region.parameters and len(facts.users(name)) == 1
+            is_left = name not in taken and name not in region.parameters and name not in facts.unsplit
+            return is_left and len(facts.users(name)) == 1
 
         try:
             found = follow(facts, dict.fromkeys(names, "column"), free=is_free)
@@ -95,7 +96,9 @@ def _with_heads(facts: Facts) -> Region:
     """Split pairs, and heads with many classes. In a model without pairs, the last layer is its head."""
     region = _pairs(facts)
     if not region.parameters:
-        *others, last = _linear_weights(facts)
+        *others, last = _linear_weights(facts) or [""]
+        if not last:
+            raise Stuck(facts.output, "no layer can be split")
         return follow(facts, dict.fromkeys(others, _GATHERED) | {last: "column"})
     for name in _heads(facts):
         if name not in region.parameters:
@@ -112,7 +115,12 @@ _MANY_CLASSES = 8192
 def _heads(facts: Facts) -> list[str]:
     """Return the weights of linear layers with very many columns. An embedding may share them."""
     weights = {facts.weight(node): facts.values[node] for node in facts.nodes if product_of(node)}
-    return [name for name, made in weights.items() if name is not None and made.shape[-1] >= _MANY_CLASSES]
+    splittable = {name: made for name, made in weights.items() if name is not None}
+    return [
+        name
+        for name, made in splittable.items()
+        if made.shape[-1] >= _MANY_CLASSES and name not in facts.unsplit
+    ]
 
 
 def _groups(facts: Facts) -> Iterator[set[str]]:
@@ -120,7 +128,9 @@ def _groups(facts: Facts) -> Iterator[set[str]]:
     groups: dict[object, set[str]] = {}
     for node in facts.nodes:
         name, product = facts.weight(node), product_of(node)
-        if name is not None and product is not None and len(facts.users(name)) == 1:
+        if name is None or product is None or name in facts.unsplit:
+            continue
+        if len(facts.users(name)) == 1:
             groups.setdefault(product.value, set()).add(name)
     yield from groups.values()
 
@@ -128,9 +138,8 @@ def _groups(facts: Facts) -> Iterator[set[str]]:
 def _linear_weights(facts: Facts) -> list[str]:
     """Return the weights that only linear layers use."""
     names = dict.fromkeys(facts.weight(node) for node in facts.nodes if product_of(node))
-    return [
-        name for name in names if name is not None and all(product_of(user) for user in facts.users(name))
-    ]
+    splittable = [name for name in names if name is not None and name not in facts.unsplit]
+    return [name for name in splittable if all(product_of(user) for user in facts.users(name))]
 
 
 def _check(name: str, split: Split, size: int) -> None:

@@ -40,12 +40,39 @@ class Sharded(Traced):
         between split layers are split by sequence.
         """
         self._position = 0
-        facts = _facts(traced)
-        region = find(facts, roles, size)
         self.has_loss = False
         """Whether the output of the last part is the loss."""
+        unsplit: frozenset[str] = frozenset()
+        while True:
+            self._split(traced, roles, size, behind, sequence, unsplit)
+            places = self._places()
+            blocked = next((place for place in places if self.parts[place].obstacle), None)
+            if blocked is None:
+                break
+            more = frozenset[str]() if roles else self._split_at(blocked)
+            if not more:
+                raise self._refusal(blocked)
+            unsplit |= more
+        self.forced = tuple(place + 1 for place in places)
+        """Places of mandatory cuts: where ranks communicate."""
+        if self.replicated:
+            _log.info("not split, so every rank computes them whole: %s", ", ".join(self.replicated))
+
+    def _split(
+        self,
+        traced: Traced,
+        roles: Mapping[str, Role],
+        size: int,
+        behind: Callable[[Traced], Traced] | None,
+        sequence: bool,
+        unsplit: frozenset[str],
+    ) -> None:
+        """Build the parts of a rank. Weights in `unsplit` stay whole."""
+        facts = _facts(traced, unsplit)
+        region = find(facts, roles, size)
+        self.has_loss = False
         if behind is not None and wants_loss(facts, roles, region):
-            found = _with_loss(traced, roles, size, behind)
+            found = _with_loss(traced, roles, size, behind, unsplit)
             if found is not None:
                 (traced, region), self.has_loss = found, True
         if sequence:
@@ -55,14 +82,10 @@ class Sharded(Traced):
         """Parameters used on parts of the sequence. Each rank has a partial sum of their gradient."""
         self.replicated = _replicated(traced, self.shares)
         """Layers with matrices that every rank stores and computes whole."""
-        if self.replicated:
-            _log.info("not split, so every rank computes them whole: %s", ", ".join(self.replicated))
         self.whole_operations = sum(part.operations for part in traced.parts)
         built = Built(traced, region, size)
         self._edits, self._joints = built.edits, built.joints
         self.begin(built.exported, built.trial)
-        self.forced = self._forced()
-        """Places of mandatory cuts: where ranks communicate."""
 
     def at(self, position: int) -> Sharded:
         """Return the same model for another rank of the group."""
@@ -70,24 +93,33 @@ class Sharded(Traced):
         other._position = position
         return other
 
-    def _forced(self) -> tuple[int, ...]:
+    def _places(self) -> list[int]:
+        """Return the operations after which ranks communicate."""
         places = []
         for place, node in enumerate(self._nodes[:-1]):
             follows = self._nodes[place + 1]
             if node in self._joints and not (self._is_entered(node) and self._is_entered(follows)):
-                self._check_cut(place)
-                places.append(place + 1)
-        return tuple(places)
+                places.append(place)
+        return places
+
+    def _split_at(self, place: int) -> frozenset[str]:
+        """Return the split weights that are the reason for a reduction: the next ones if only gradients are reduced,
+        otherwise the last ones. Empty if there are none.
+        """
+        ahead = range(place + 1, len(self.parts))
+        for number in ahead if self._is_entered(self._nodes[place]) else range(place, -1, -1):
+            if found := frozenset(self.parts[number].parameters) & self.shares.of.keys():
+                return found
+        return frozenset()
 
     def _is_entered(self, node: fx.Node) -> bool:
         """Return whether only the gradient of a value is reduced. Several such values need only one cut."""
         return self._joints.get(node) == ENTERED
 
-    def _check_cut(self, place: int) -> None:
-        if self.parts[place].obstacle:
-            bound = f"must be one that can be cut after {self.parts[place].name}, where ranks sum"
-            remedy = "leave that layer out of the plan"
-            raise ConfigurationError("model", bound, self.parts[place].obstacle, remedy)
+    def _refusal(self, place: int) -> ConfigurationError:
+        bound = f"must be one that can be cut after {self.parts[place].name}, where ranks sum"
+        remedy = "leave that layer out of the plan"
+        return ConfigurationError("model", bound, self.parts[place].obstacle, remedy)
 
     def reductions(self, place: int) -> tuple[GroupReduction, ...]:
         """Return the reductions at a cut, of values computed directly before it."""
@@ -134,12 +166,16 @@ def _replicated(traced: Traced, shares: Shares) -> tuple[str, ...]:
 
 
 def _with_loss(
-    traced: Traced, roles: Mapping[str, Role], size: int, behind: Callable[[Traced], Traced]
+    traced: Traced,
+    roles: Mapping[str, Role],
+    size: int,
+    behind: Callable[[Traced], Traced],
+    unsplit: frozenset[str],
 ) -> tuple[Traced, Region] | None:
     """Append the loss, if it can be computed on parts of the outputs. None if the outputs must be gathered."""
     try:
         whole = behind(traced)
-        return whole, find_with_loss(_facts(whole), roles, size)
+        return whole, find_with_loss(_facts(whole, unsplit), roles, size)
     except Stuck as stuck:
         reason = stuck.reason or f"no rule for {name_of(stuck.node)}"
     except ConfigurationError as error:
@@ -157,7 +193,7 @@ def _in_sequence(traced: Traced, region: Region, size: int) -> Region:
         raise ConfigurationError("sequence", bound, value, "leave it out") from stuck
 
 
-def _facts(traced: Traced) -> Facts:
+def _facts(traced: Traced, unsplit: frozenset[str] = frozenset()) -> Facts:
     trial, exported = traced.trial, traced.exported
     wanted: set[fx.Node] = {node for node, name in trial.parameters.items() if name in trial.trainable}
     for node in exported.nodes:
@@ -172,4 +208,5 @@ def _facts(traced: Traced) -> Facts:
         trial.parameters,
         frozenset(wanted),
         exported.batch_symbols,
+        unsplit,
     )

@@ -12,26 +12,47 @@ from paceline.task.task import Task
 
 
 def can_regroup(strategy: Strategy) -> bool:
-    """Return whether the run continues with fewer workers if the cluster has `min_workers`.
+    """Return whether the members of a run regroup without a lost worker, if the cluster has `min_workers`."""
+    if getattr(strategy, "in_step", False):
+        return "worker" in strategy.replicates  # no worker has a state that the others cannot copy
+    return strategy.state_at in ("server", "workers")
 
-    Every worker must hold the whole model after each step, and no other state: the others can then copy it.
-    """
-    return bool(getattr(strategy, "in_step", False)) and "worker" in strategy.replicates
+
+def continues_by_itself(strategy: Strategy) -> bool:
+    """Return whether the programs of a strategy handle lost workers, and do not need to start again."""
+    return bool(strategy.expendable) and not strategy.state_at
+
+
+def leg_of(strategy: Strategy) -> int:
+    """Return the steps between two averages of workers that have models of their own. They repeat at most these."""
+    return int(getattr(strategy, "period", 1))
 
 
 class Survival(NamedTuple):
     """What one strategy of the table survives."""
 
     name: str
-    regroups: bool
-    """With `min_workers`: the loss of any worker."""
+    regroups: str
+    """What may be lost with `min_workers`. Empty if it is refused."""
     expendable: tuple[str, ...]
     """Roles that may lose ranks without `min_workers`. The reporter may not be lost."""
 
 
+_BY_ITSELF = "continues without any worker that is not the reporter, and repeats nothing"
+_LOST = {
+    "": "continues without any worker",
+    "server": "continues without any worker that is not the server",
+    "workers": "continues without any worker; the model of a lost worker is left out",
+}
+
+
 def survivals() -> Iterator[Survival]:
     for name, kind in STRATEGIES.items():
-        yield Survival(name, kind.in_step and can_regroup(kind()), tuple(kind.expendable))
+        default = kind()
+        regroups = _BY_ITSELF if kind.expendable else ""
+        if can_regroup(default):
+            regroups = _LOST[default.state_at]
+        yield Survival(name, regroups, tuple(kind.expendable))
 
 
 def survival_rows() -> list[str]:
@@ -40,30 +61,47 @@ def survival_rows() -> list[str]:
 
 
 def _row(each: Survival) -> str:
-    regroups = "continues without any worker" if each.regroups else "refused"
     roles = " or ".join(each.expendable)
     alone = f"continues while it has enough {roles}s and the reporter" if roles else "ends"
-    return f"| `{each.name}` | {regroups} | {alone} |"
+    return f"| `{each.name}` | {each.regroups or 'refused'} | {alone} |"
 
 
-def check_elastic(task: Task, strategy: Strategy, min_workers: int | None, checkpoint: object) -> None:
+def check_elastic(
+    task: Task, strategy: Strategy, min_workers: int | None, workers: int, checkpoint: object
+) -> None:
     """Raise an error if a run with `min_workers` is not possible."""
     if min_workers is None:
         return
-    if not can_regroup(strategy):
+    if can_regroup(strategy):
+        _check_numbers(strategy, min_workers, workers)
+        _check_options(task, strategy, min_workers, checkpoint)
+    elif not continues_by_itself(strategy):
         can = ", ".join(each.name for each in survivals() if each.regroups)
-        alone = ", ".join(each.name for each in survivals() if each.expendable)
-        remedy = f"use {can}; omit min_workers for {alone}, which continue without lost workers by themselves"
-        bound = f"must not be given with {describe(strategy)}, which cannot repeat a step with fewer workers"
-        raise ConfigurationError("min_workers", bound, min_workers, remedy)
+        bound = f"must not be given with {describe(strategy)}: no other rank has the state of a lost one"
+        raise ConfigurationError("min_workers", bound, min_workers, f"use {can}, or omit min_workers")
+
+
+def _check_numbers(strategy: Strategy, min_workers: int, workers: int) -> None:
+    """Raise an error if the strategy is impossible with one of the numbers of workers that may be left."""
+    for left in range(workers - 1, min_workers - 1, -1):
+        try:
+            strategy.roles(left)
+        except ConfigurationError as error:
+            bound = f"must be above {left} with {describe(strategy)} ({error.argument} {error.bound})"
+            raise ConfigurationError("min_workers", bound, min_workers, f"use {left + 1}") from error
+
+
+def _check_options(task: Task, strategy: Strategy, min_workers: int, checkpoint: object) -> None:
+    """Raise an error for options that a repeated step does not support."""
     excluded = {
         "checkpoint": checkpoint,
-        "ema": task.ema,
+        "ema": None if strategy.state_at == "server" else task.ema,  # only the reporter has the average
         "loaders": task.loaders or None,
+        "step": task.step if len(task.turns) > 1 else None,
         "sync_batch_norm": task.sync_batch_norm or None,
         "precision": None if task.precision == "fp32" else task.precision,
     }
     for argument, value in excluded.items():
         if value is not None:
-            remedy = "omit one of the two"
-            raise ConfigurationError("min_workers", f"excludes {argument}", min_workers, remedy)
+            bound, remedy = f"excludes {argument} with {describe(strategy)}", "omit one of the two"
+            raise ConfigurationError("min_workers", bound, min_workers, remedy)

@@ -6,15 +6,11 @@ from paceline.context import Context
 
 
 class Counts:
-    """Named counters. They are Python integers while in use, because tensors are slow to count with."""
+    """Counters that are state of the strategy under a name, so that they are always up to date."""
 
     def __init__(self, ctx: Context, name: str, length: int = 1) -> None:
         import torch
 
-        self._kept = ctx.model.state(name, like=torch.zeros(length, dtype=torch.int64))
-        self.values: list[int] = self._kept.tolist()
-
-    def keep(self) -> None:
-        """Store the counters for the checkpoint. Call it at the end of the program."""
-        for number, value in enumerate(self.values):
-            self._kept[number] = value
+        kept = ctx.model.state(name, like=torch.zeros(length, dtype=torch.int64))
+        self.values: memoryview[int] = memoryview(kept.numpy().data)
+        """The memory of the tensor: counting with a tensor is slow."""

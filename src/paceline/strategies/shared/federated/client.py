@@ -47,7 +47,6 @@ class Client:
             order = await self._ctx.net.recv(self._ctx.servers[0], tag=MODEL)
             if order.tensor.numel():
                 await self._take_part(step, order.tensor)
-        self._local_steps.keep()
 
     async def _take_part(self, step: int, model: Tensor) -> None:
         ctx = self._ctx

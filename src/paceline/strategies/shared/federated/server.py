@@ -41,7 +41,6 @@ class FederatedServer:
             for client in sampled:
                 await self._collect(client, answers)
             self._settle(step, answers)
-        self._samples.keep()
 
     async def _hand_out(self, sampled: Sequence[int]) -> None:
         """Send the model to the sampled clients, and a skip message to the others."""

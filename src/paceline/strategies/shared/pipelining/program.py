@@ -43,6 +43,10 @@ class Plan:
     codec: str = "none"
     """Encoding of gradients along the data axis."""
 
+    def microbatches_of(self, stages: int) -> int:
+        """Return the number of micro-batches of a row."""
+        return 4 * stages if self.microbatches is None else self.microbatches
+
 
 class SegmentedStrategy(Strategy):
     """A strategy in which workers hold parts of the model, as its plan defines."""
@@ -77,14 +81,16 @@ class SegmentedStrategy(Strategy):
 
 
 def _cut(ctx: Context, plan: Plan) -> Sequence[Segment]:
+    stages = ctx.net.size if plan.stages is None else plan.stages
     return ctx.model.stages.cut(
-        ctx.net.size if plan.stages is None else plan.stages,
+        stages,
         plan.cuts,
         chunks=plan.chunks,
         fewer=plan.stages is None,
         finer=FINER if plan.zero > 1 else 1,
         tensor=plan.tensor,
         sequence=plan.sequence and plan.tensor > 1,
+        passes=plan.data * plan.microbatches_of(stages),
     )
 
 
@@ -137,7 +143,7 @@ class _Rank:
             whole = _whole(ctx.batch_of(0, step))
             widest = _part(whole, 0, group.size).count if plan.zero > 1 else None
             batch = _part(whole, group.rank, group.size)
-            microbatches = 4 * self._net.size if plan.microbatches is None else plan.microbatches
+            microbatches = plan.microbatches_of(self._net.size)
             await self._stage.compute(batch, microbatches, plan.order, widest=widest)
             await self._update.update()
             await self._collect(step)

@@ -176,8 +176,7 @@ class Coordinator(Server):
         super().__init__(ctx, servers, policy, pushes, pulls, staleness_aware=staleness_aware)
         self._samples = Counts(ctx, "samples")
         self._alive = set(ctx.workers)
-        self._done = Counts(ctx, "gradients", len(ctx.workers))
-        self._gradients = self._done.values  # number of gradients pushed by each worker
+        self._gradients = Counts(ctx, "gradients", len(ctx.workers)).values
         self._held: set[int] = set()  # workers held back because they are too far ahead of the slowest
         # BatchNorm statistics and the like come from the first worker, which sends them with its gradient.
         self._buffers, self._first_worker = ctx.model.buffers, ctx.workers[0]
@@ -198,8 +197,6 @@ class Coordinator(Server):
             if inspects:
                 await self._fetch_shards()
         await self.wait_for_farewells(sorted(self._alive))
-        self._samples.keep()
-        self._done.keep()
 
     def note_lost(self, rank: int) -> None:
         self.ctx.log.note_lost(rank)
