@@ -232,10 +232,11 @@ class Holding:
 def _part_of(layout: Layout, cut: Cut, names: set[str]) -> Layout:
     kept = [number for number, name in enumerate(layout.names) if name in names]
     shapes = [layout.shapes[number] for number in kept]
+    within = layout.within
     if cut.shares is not None:
-        shapes = [
-            cut.shares.shape(layout.names[number], layout.shapes[number], cut.position) for number in kept
-        ]
+        whole = [(layout.names[number], layout.shapes[number]) for number in kept]
+        shapes = [cut.shares.shape(name, shape, cut.position) for name, shape in whole]
+        within = cut.within(whole)
     dtypes = tuple(layout.dtypes[number] for number in kept)
     lengths = (shape.numel() * (1 + dtype.is_complex) for dtype, shape in zip(dtypes, shapes, strict=True))
     # A part of a model may have no trainable parameters.
@@ -246,7 +247,7 @@ def _part_of(layout: Layout, cut: Cut, names: set[str]) -> Layout:
         tuple(itertools.accumulate(lengths, initial=0)),
         dtypes,
         functools.reduce(torch.promote_types, reals),
-        cut.within(layout) if cut.shares is not None else layout.within,
+        within,
     )
 
 

@@ -6,12 +6,16 @@ Models with equal layers, and tasks that differ in their batch size only, share 
 from __future__ import annotations
 
 import copy
+from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import nn
 
 from paceline.clusters.simulated.gradient_timer import MeasuredTimes
@@ -46,6 +50,20 @@ class Stored(NamedTuple):
     """Further bytes while it is recomputed."""
 
 
+class StoredParts:
+    """Activations of the parts of a model."""
+
+    def __init__(self, parts: Sequence[Stored]) -> None:
+        lines = np.array([(*each.kept, *each.given, *each.made) for each in parts]).reshape(len(parts), 6)
+        self._sums = np.concatenate([np.zeros((1, 6)), np.cumsum(lines, axis=0)])
+
+    def between(self, bounds: Sequence[int], samples: int) -> NDArray[np.float64]:
+        """Return the bytes kept, given and made between each two of `bounds`, with a number of samples."""
+        lines = np.diff(self._sums[list(bounds)], axis=0)
+        found: NDArray[np.float64] = lines[:, ::2] + samples * lines[:, 1::2]
+        return found
+
+
 @dataclass(frozen=True, eq=False)
 class Counted:
     """A model in parts, as one rank of a tensor group has them, with the activations of each part."""
@@ -66,7 +84,7 @@ class TaskFacts:
         self.measured = MeasuredTimes()
         self.samples = Samples.of(task, 0)
         self.batches = GlobalBatches.of(task, self.samples, 0)
-        self._layers: dict[tuple[int, bool], tuple[Layers, Sequence[Stored]]] = {}
+        self._layers: dict[tuple[int, bool], tuple[Layers, StoredParts]] = {}
 
     @cached_property
     def few(self) -> Any:
@@ -105,6 +123,20 @@ class TaskFacts:
         is_text = getattr(first, "ndim", 0) == 2 and not first.is_floating_point()
         return int(first.shape[1]) if is_text else None
 
+    @cached_property
+    def parameter_kinds(self) -> dict[str, Hashable]:
+        """For each parameter, what determines the bytes that it takes: parameters of one kind take equally many."""
+        layout, state = self.shapes.holding.layout, sorted(self.shapes.memory.optimizer_state())
+        starts = [each.start for each in state]
+        kinds: dict[str, Hashable] = {
+            name: (parameter.shape, parameter.dtype) for name, parameter in self.module.named_parameters()
+        }
+        for name, (first, stop) in zip(layout.names, pairwise(layout.offsets), strict=True):
+            own = state[max(0, bisect_right(starts, first) - 1) : bisect_left(starts, stop)]
+            per_value = tuple(each.nbytes / (each.stop - each.start) for each in own if each.stop > first)
+            kinds[name] = kinds[name], per_value
+        return kinds
+
     def activation_bytes(self, samples: int) -> float:
         """Return the activations of a pass of the whole model with a number of samples."""
         base, slope = self._activations
@@ -130,12 +162,12 @@ class TaskFacts:
     def _passed_bytes(self, module: nn.Module, samples: int) -> float:
         return ShapeModel(self.task, module).memory.activations(samples, lambda: self.few)
 
-    def layers(self, tensor: int, *, sequence: bool) -> tuple[Layers, Sequence[Stored]]:
+    def layers(self, tensor: int, *, sequence: bool) -> tuple[Layers, StoredParts]:
         """Return the model in parts for one rank of a tensor group, and the activations of each part."""
         key = tensor, sequence
         if key not in self._layers:
             counted = self._counted(tensor, sequence)
-            self._layers[key] = Layers(self.module, counted.model), counted.stored
+            self._layers[key] = Layers(self.module, counted.model), StoredParts(counted.stored)
         return self._layers[key]
 
     def _counted(self, tensor: int, sequence: bool) -> Counted:
