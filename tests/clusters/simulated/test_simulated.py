@@ -93,7 +93,7 @@ def test_a_device_prices_passes_by_the_operations_of_their_segments():
 
 
 def test_its_words_name_the_device():
-    assert "each A100 at 72% of 312 Tflop/s" in str(pl.Simulated(workers=2, device="a100"))
+    assert "each A100 at 91% of 312 Tflop/s" in str(pl.Simulated(workers=2, device="a100"))
 
 
 def test_hosts_hold_neighbouring_ranks():
