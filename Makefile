@@ -4,11 +4,12 @@ VENV := .venv
 STAMP := $(VENV)/.installed
 RAY := $(VENV)/.ray-installed
 MODELS := $(VENV)/.models-installed
+SITE := $(VENV)/.site-installed
 # One more than the number of cores: many tests wait for a deadline, or for processes to start.
 PROCESSES = $(shell echo $$(($$(nproc) + 1)))
 PIP = $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test test-all test-long check bench soak docs model-table clean
+.PHONY: demo test test-all test-long check bench soak docs site model-table clean
 
 demo: $(STAMP)
 	@$(VENV)/bin/python examples/demo.py
@@ -21,7 +22,7 @@ test: $(STAMP) $(RAY)
 	@$(PYTEST) -m "not slow"
 
 # Tests that `make test` leaves out: slow tests, and tests that repeat faster ones in more cases.
-test-all: $(STAMP) $(RAY) $(MODELS)
+test-all: $(STAMP) $(RAY) $(MODELS) $(SITE)
 	@.ci/debian
 	@$(PYTEST) -m slow
 
@@ -39,6 +40,10 @@ check: $(STAMP)
 docs: $(STAMP)
 	@$(VENV)/bin/python docs/gallery.py
 	@$(VENV)/bin/python docs/other_systems.py
+
+# Static pages from docs/ and from the code: build/site/html/index.html.
+site: $(STAMP) $(SITE)
+	@$(VENV)/bin/python docs/site/build_site.py
 
 # Train every model of tests/zoo by many strategies, and write docs/model_table.md.
 model-table: $(STAMP) $(MODELS)
@@ -68,5 +73,10 @@ $(MODELS): $(STAMP)
 	@$(PIP) -e '.[models]'
 	@touch $@
 
+# Only the site needs Sphinx.
+$(SITE): $(STAMP)
+	@$(PIP) -e '.[site]'
+	@touch $@
+
 clean:
-	rm -rf $(VENV) runs .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) build/site runs .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -87,7 +87,7 @@ def measure() -> Result:
             resumes.append(_seconds_to_step(place))
     rows = [
         Row(what="a step without a checkpoint", rounds=plain),
-        Row(what="a step with one", rounds=kept),
+        Row(what="a step with a checkpoint", rounds=kept),
         Row(what="a step, one in ten with a checkpoint", rounds=tenth),
         Row(what="from the start of a process to the first step", rounds=starts),
         Row(what="the same, from a checkpoint", rounds=resumes),
@@ -95,7 +95,7 @@ def measure() -> Result:
     result.rows += rows
     result.goals += [
         Goal(what="a step with a checkpoint / without", rounds=compare(rows[1], rows[0]), at_most=AIM),
-        Goal(what="a step, one in ten with / without", rounds=compare(rows[2], rows[0])),
+        Goal(what="a step, if one in ten has a checkpoint / without", rounds=compare(rows[2], rows[0])),
         Goal(what="resume / start", rounds=compare(rows[4], rows[3])),
     ]
     return result

@@ -1,10 +1,11 @@
 """Time of a ZeRO step: ours against FSDP2 (`fully_shard`) on Gloo, and against no communication.
 
 Both use the same transformer and batch, Adam, one thread per worker, and shard layer by layer. The batch is small, so
-that communication matters: with a larger batch, more of a step is the same computation on both sides. On a quiet
-machine 8 sentences gave ratios of 0.52 to 0.74; on a busy one, the 32 of the other benchmarks gave 0.73 to 0.90.
+that communication matters: with a larger batch, more of a step is the same computation on both sides. Batches of
+8 sentences gave ratios of 0.52 to 0.74 on a quiet machine. Batches of 32 sentences, as in the other benchmarks, gave
+0.73 to 0.90 on a busy one.
 
-The model is cut into segments, or run whole with hooks of its modules, as a model that cannot be traced.
+The model is cut into segments, or it runs uncut with hooks of its modules, like a model that cannot be traced.
 
 Stage 3 is plain `fully_shard`. With `reshard_after_forward=False` parameters stay in memory until the backward pass has
 used them. This sends as much as stage 2, but does not keep the parameters between steps. FSDP2 needs no special options

@@ -11,6 +11,7 @@ import pytest
 from clusters.namespaces import can_make_hosts, one_machine, several_hosts
 from harness import limits, shutdown
 from harness.scheduling import pytest_xdist_make_scheduler  # noqa: F401 (a hook)
+from report.chromium import Chromium, find_chromium
 from stand_in.build import build, reason_not_to_build
 from stand_in.process import device_process
 
@@ -123,3 +124,27 @@ def on_device(tmp_path_factory):
     folder = tmp_path_factory.mktemp("stand_in")
     with device_process(folder, build(folder)) as run:
         yield run
+
+
+@pytest.fixture(scope="session")
+def browser():
+    path = find_chromium()
+    if path is None:
+        pytest.skip("no Chromium here: as root on Debian, `apt-get install chromium` (make test does it)")
+    chromium = Chromium(path)
+    yield chromium
+    chromium.close()
+
+
+@pytest.fixture
+def open_page(browser):
+    """Opens pages, and closes them after the test."""
+    opened = []
+
+    def open_one(path, **how):
+        opened.append(browser.page(path, **how))
+        return opened[-1]
+
+    yield open_one
+    for page in opened:
+        page.close()

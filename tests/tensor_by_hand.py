@@ -72,7 +72,7 @@ def compute_in_parts(task, size, stages=1, *, sequence=False):
         own = [each._replace(place=sum(before[: each.place])) for each in segment.gradient_reductions]
         gradients = join(gradients, own)
     for name in {name for segment in cut.segments for name in segment.partial}:
-        parts = [rank.gradient[rank.holding.place_of(name)] for rank in ranks]
+        parts = [rank.gradient[rank.holding.places[name]] for rank in ranks]
         for part, total in zip(parts, joined(parts, "sum"), strict=True):
             part.copy_(total)
     return given[0].item(), cut, [named(rank) for rank in ranks]

@@ -1,14 +1,16 @@
-"""The parts of `make demo`. The demo itself takes a minute."""
+"""The parts of `make demo`. The demo itself takes about a minute."""
 
+import dataclasses
 import importlib.util
 import sys
 from pathlib import Path
 
 import pytest
-from chosen_runs import entry, run_of, with_figures
+from chosen_runs import run_of
+from small_plans import aimed
 
 import paceline as pl
-from paceline.analysis.comparison.names import named_strategies
+from paceline.planner.check import Check, Checked
 
 ROOT = Path(__file__).parents[1]
 
@@ -21,26 +23,19 @@ def demo():
     return module
 
 
-def found(**seconds_to_target):
-    """Return a comparison of these strategies. None stands for a strategy that does not reach the target."""
-    runs = {name.replace("_", "-"): seconds for name, seconds in seconds_to_target.items()}
-    return pl.Comparison(
-        entries=tuple(
-            entry(with_figures(run_of(name), metrics=(0.97,) if s else (0.1,), target=0.95, step_s=s or 1.0))
-            for name, s in runs.items()
-        )
-    )
-
-
 @pytest.fixture(scope="module")
-def proof():
-    predicted = found(all_reduce=6.0, sync=2.0, single=5.0, map_reduce=7.0, local_sgd=1.0)
-    return pl.Proof(title="On 4 machines", predicted=predicted)
+def plan():
+    """Return a plan for a small task with one slow worker."""
+    cluster = pl.Simulated(4, compute=pl.times.Constant("10ms"), link=pl.Link("1Gbps", "50us"), slow={3: 8.0})
+    return pl.plan(aimed(), cluster, strategies=["single", "all-reduce", "sync", "k-sync"], workers=(4, 4))
 
 
-@pytest.mark.parametrize("machines", [4, 16])
-def test_there_are_a_dozen_strategies_for_each_number_of_machines(demo, machines):
-    assert len(named_strategies(demo.strategies(machines), machines)) == 12
+def checked(plan, **changes):
+    rows = tuple(
+        Checked(entry=each, predicted_s=each.seconds, measured_s=1.05 * each.seconds, **changes)
+        for each in plan.ranked[:2]
+    )
+    return Check(cluster="local workers", what="Seconds to the target", rows=rows)
 
 
 def test_the_same_machines_are_simulated_and_emulated(demo):
@@ -51,31 +46,42 @@ def test_the_same_machines_are_simulated_and_emulated(demo):
         assert given["compute"].mean_s * machines == pytest.approx(64 * demo.SAMPLE_MS * 1e-3)
 
 
-def test_the_best_two_the_default_and_the_worst_are_proved(demo, proof):
-    assert demo.chosen(proof) == ["local-sgd", "sync", "all-reduce", "map-reduce"]
+def test_the_best_two_strategies_the_default_and_the_slowest_are_proved(demo, plan):
+    found = demo.chosen(plan)
+    assert found[0] is plan.best
+    assert found[0].family != found[1].family
+    assert demo.DEFAULT in [entry.strategy for entry in found]
+    assert found[-1].seconds == max(entry.seconds for entry in plan.ranked if entry.workers > 1)
+    assert demo.families(plan)[0] == plan.best.family
 
 
-def test_a_verdict_says_how_far_off_and_which_gradients_did_not_fit(demo, proof):
-    measured = found(sync=2.1, all_reduce=6.0)
-    done = pl.Proof(title="", predicted=proof.predicted, measured=measured)
-    assert demo.verdict(done) == "Predicted and measured differ by at most 5.0%."
-    measured.entries[0].runs[0].environment["overruns"] = "2 of 9 gradients took longer"
-    assert demo.verdict(done).endswith(" sync: 2 of 9 gradients took longer.")
+def test_the_story_begins_with_the_best_and_the_default(demo, plan):
+    lead, measured = demo.story(plan, checked(plan))
+    assert str(plan.best) in lead
+    assert demo.DEFAULT in lead
+    assert "5.0%" in measured
 
 
-def test_the_story_begins_with_the_best_and_the_default(demo, proof):
-    done = pl.Proof(title="", predicted=proof.predicted, measured=found(sync=2.1))
-    lead, *rest = demo.story("single wins.", done, done)
-    assert "local-sgd reaches 95% after 1 s, 5.0 times as soon as one machine" in lead
-    assert "all-reduce, which waits for the slow machine, after 6 s" in lead
-    assert rest.count(done) == 2
+def test_gradients_that_did_not_fit_are_named(plan):
+    run = dataclasses.replace(run_of("sync"), environment={"overruns": "2 of 9 gradients took longer"})
+    assert "2 of 9 gradients" in checked(plan, run=run).summary[-1]
+
+
+def test_the_pages_of_the_plan_and_of_the_runs_are_written(demo, plan, tmp_path, monkeypatch):
+    monkeypatch.setattr(demo, "PLAN", tmp_path / "plan.html")
+    monkeypatch.setattr(demo, "RUNS", tmp_path / "report.html")
+    plan.checked = done = checked(plan, run=run_of("sync"))
+    demo.reported(plan, done)
+    plan.checked = None
+    assert "Predicted and measured" in demo.PLAN.read_text()
+    assert "the emulated times" in demo.RUNS.read_text()
 
 
 def test_the_readme_shows_what_the_demo_prints(demo):
     readme = (ROOT / "README.md").read_text()
     block = readme.partition("<!-- demo: begin -->")[2].partition("<!-- demo: end -->")[0]
-    shown = {line.split()[0] for line in block.splitlines() if line.strip()}
-    assert {*demo.strategies(4), *demo.strategies(16), "single"} <= shown
+    shown = {line.split()[0].partition(":")[0] for line in block.splitlines() if line.strip()}
+    assert {"single", demo.DEFAULT, "k-sync", "decentralized"} <= shown
     assert all(line in block for line in demo.NEXT.splitlines())
     clusters = (pl.Simulated(**demo.described(4, 64)), pl.Simulated(**demo.described(16, 64)))
     assert all(str(cluster) in block for cluster in (*clusters, pl.Local(**demo.described(4, 64))))

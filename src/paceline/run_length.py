@@ -9,21 +9,26 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol, runtime_checkable
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from paceline.clusters.rank.rank import PROGRAM_STREAM
+from paceline.clusters.rank.streams import PROGRAM_STREAM
 from paceline.context import Strategy
 from paceline.data.batches import GlobalBatches
 from paceline.data.samples import Samples
 from paceline.errors import ConfigurationError
+from paceline.optim.schedules import in_steps
+from paceline.runs.run import Run
 from paceline.task.task import Task
 
 _log = logging.getLogger("paceline")
 
 DEFAULT_EPOCHS = 10
+
+_MUCH = 0.1
 
 _MOST_BATCHES, _MOST_ROUNDS = 1024, 10_000
 """Rounds of clients are counted one by one up to these limits. The mean is used for the rest of the run."""
@@ -69,7 +74,7 @@ def count_updates(
     epochs: float | None,
     seed: int = 0,
 ) -> int:
-    """Return the updates of a run: at least one, and the fewest that use `epochs` passes' worth of samples.
+    """Return the number of updates in a run: the fewest that use the samples of `epochs` passes, and at least one.
 
     `seed` is the run's seed: the clients of each round are those that the run samples.
     """
@@ -92,6 +97,32 @@ def count_whole_batches(task: Task, *, steps: int | None, epochs: float | None) 
     check_length(steps, epochs)
     passes = None if steps is not None else _Passes(task)
     return steps or (passes.whole_batches(passes.samples(epochs)) if passes else 1)
+
+
+def schedule_in_steps(task: Task, in_epoch: Callable[[], int], every: str | int) -> Any:
+    """Return the task's schedules, with lengths in steps. An epoch has `in_epoch()` updates of all models."""
+    if not isinstance(task.schedule, Mapping):
+        return in_steps(task.schedule, lambda: in_epoch() / (every if isinstance(every, int) else 1))
+
+    def steps_of(name: str) -> float:
+        if isinstance(every, int):
+            return in_epoch() / every
+        return in_epoch() * (task.turns.count(name) / len(task.turns) if task.turns else 1)
+
+    return {name: in_steps(each, partial(steps_of, name)) for name, each in task.schedule.items()}
+
+
+def compare_length(run: Run, epochs: float) -> None:
+    """Log a warning if a run used many more or many fewer samples than requested."""
+    seen = run.epochs
+    if seen is not None and abs(seen - epochs) > max(_MUCH * epochs, seen / run.steps):
+        _log.warning(
+            "%s processed %.3g epochs in %d updates instead of %g epochs",
+            run.strategy,
+            seen,
+            run.steps,
+            epochs,
+        )
 
 
 class _Passes:

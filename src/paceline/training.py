@@ -7,8 +7,7 @@ import dataclasses
 import logging
 import math
 import os
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -18,7 +17,7 @@ from torch import nn
 
 from paceline.callbacks.calling import Callbacks
 from paceline.checkpoints.description import RunDescription
-from paceline.checkpoints.ending import advice, checkpointing
+from paceline.checkpoints.ending import advice, checkpointing, time_limit
 from paceline.checkpoints.generations import GenerationPlan
 from paceline.checkpoints.model_state import model_state
 from paceline.checkpoints.options import CheckpointOptions
@@ -28,15 +27,13 @@ from paceline.clusters.base.job import Cluster, Job, Watch
 from paceline.clusters.base.outcome import assemble
 from paceline.clusters.local.local import Local
 from paceline.context import Strategy
-from paceline.costs.units import check_positive
 from paceline.errors import ConfigurationError
 from paceline.files.distributed_checkpoint import read_distributed_checkpoint
 from paceline.model.autocast import of_precision, suspended
 from paceline.model.compiling import is_compiled
 from paceline.model.hooks.batch_norm import check_strategy_and_model
 from paceline.model.portable import portable
-from paceline.optim.schedules import in_steps
-from paceline.run_length import count_updates
+from paceline.run_length import compare_length, count_updates, schedule_in_steps
 from paceline.runs.run import Progress, Run
 from paceline.strategies import describe, parse, spell
 from paceline.strategies.registry.survival import check_elastic, leg_of
@@ -48,7 +45,6 @@ from paceline.task.task import Task
 _log = logging.getLogger("paceline")
 
 EVALUATIONS = 20
-_MUCH = 0.1
 
 
 @runtime_checkable
@@ -106,7 +102,7 @@ def train(
         raise ConfigurationError("task", "must be a pl.Task", task, "see pl.load_task for tasks in files")
     if isinstance(strategy, Planned):
         task, strategy, cluster = strategy.applied(task, cluster)
-    limit_s = _limit_s(max_seconds, checkpoint)
+    limit_s = time_limit(max_seconds, checkpoint)
     limit_threads_after_fork()
     chosen = parse(strategy)
     where: Cluster = Local() if cluster is None else cluster
@@ -124,11 +120,11 @@ def train(
     )
     watchers = Callbacks(callbacks)
     roles = roles_of(chosen, where)
-    check_elastic(task, chosen, where.min_workers, where.workers, checkpoint)
+    check_elastic(task, chosen, where, checkpoint)
     count = count_updates(task, chosen, roles, steps=steps, epochs=epochs, seed=seed)
     in_epoch = partial(count_updates, task, chosen, roles, steps=None, epochs=1, seed=seed)
     every = in_epoch() if task.schedule_every == "epoch" else task.schedule_every
-    schedule = _schedule_in_steps(task, in_epoch, every)
+    schedule = schedule_in_steps(task, in_epoch, every)
     interrupts.safe_point()  # the task's data and model are user code, which may take long
     with _device(where):
         module = task.build_model(seed)
@@ -162,21 +158,8 @@ def train(
     if limit_s < math.inf:
         return _stopped_in_time(run, job)
     if epochs is not None and not stop_at_target and not watchers:
-        _compare_length(run, epochs)
+        compare_length(run, epochs)
     return run
-
-
-def _schedule_in_steps(task: Task, in_epoch: Callable[[], int], every: str | int) -> Any:
-    """Return the task's schedules, with lengths in steps. An epoch has `in_epoch()` updates of all models."""
-    if not isinstance(task.schedule, Mapping):
-        return in_steps(task.schedule, lambda: in_epoch() / (every if isinstance(every, int) else 1))
-
-    def steps_of(name: str) -> float:
-        if isinstance(every, int):
-            return in_epoch() / every
-        return in_epoch() * (task.turns.count(name) / len(task.turns) if task.turns else 1)
-
-    return {name: in_steps(each, partial(steps_of, name)) for name, each in task.schedule.items()}
 
 
 def _with_legs(job: Job) -> Job:
@@ -200,7 +183,7 @@ def _with_checkpoints(job: Job, options: CheckpointOptions, cluster: Cluster, mo
         name=job.name,
         strategy=describe(job.strategy),
         roles=job.roles,
-        replicates=getattr(job.strategy, "replicates", ()),
+        replicates=job.declared.replicates,
         cluster=str(cluster),
         launch_id=cluster.launch_id,
         steps=job.steps,
@@ -270,19 +253,6 @@ def roles_of(strategy: Strategy, cluster: Cluster) -> tuple[str, ...]:
     raise ConfigurationError("processes", bound, processes, "launch more")
 
 
-def _compare_length(run: Run, epochs: float) -> None:
-    """Log a warning if a run used many more or many fewer samples than requested."""
-    seen = run.epochs
-    if seen is not None and abs(seen - epochs) > max(_MUCH * epochs, seen / run.steps):
-        _log.warning(
-            "%s processed %.3g epochs in %d updates instead of %g epochs",
-            run.strategy,
-            seen,
-            run.steps,
-            epochs,
-        )
-
-
 def _device(cluster: Cluster) -> contextlib.AbstractContextManager[object]:
     """Return the meta device if no tensor math is done, so that the model needs no memory."""
     if cluster.math == "none":
@@ -306,20 +276,6 @@ def _check_has_data(task: Task, module: nn.Module, cluster: Cluster) -> None:
         bound = 'must be pl.Simulated(math="none") for a model of shapes only, such as pl.models.GPT'
         remedy = 'write pl.Simulated(workers=4, math="none", device=pl.devices.A100)'
         raise ConfigurationError("cluster", bound, cluster, remedy)
-
-
-def _limit_s(max_seconds: object, checkpoint: object) -> float:
-    """Return when the run must end, on the monotonic clock."""
-    if max_seconds is None:
-        return math.inf
-    check_positive(
-        max_seconds, "max_seconds", "give the seconds that the job has, less some for the checkpoint"
-    )
-    if checkpoint is None:
-        remedy = "write checkpoint=folder, so that resume=True can continue the run"
-        raise ConfigurationError("max_seconds", "needs checkpoint", max_seconds, remedy)
-    assert isinstance(max_seconds, (int, float))
-    return time.monotonic() + max_seconds
 
 
 def check_seed(seed: int) -> int:

@@ -7,7 +7,9 @@ import pytest
 from refusals import has, refused
 
 import paceline as pl
-from paceline.costs.calibration import Calibration, ComputeCosts, LinkCosts
+from paceline.costs.calibrated_costs import ComputeCosts, LinkCosts
+from paceline.costs.calibration import Calibration
+from paceline.costs.pass_shares import PassShares
 from paceline.errors import DamagedError
 from paceline.system.environment import machine
 
@@ -27,9 +29,13 @@ def calibration(**changes):
         update_bytes=400,
         samples=(1, 100),
         seconds=(0.0101, 0.02),
+        passes=PassShares(ends=(1, 3), forward=(0.2, 0.2), backward=(0.2, 0.4)),
     )
     given = {"machine": machine() | {"cores": "2"}, "workers": 4, "compute": (compute,), "links": (link(),)}
     return Calibration(**(given | changes))
+
+
+COMPUTE = calibration().as_dict()["compute"][0]
 
 
 def test_a_saved_calibration_is_loaded_with_all_its_figures(tmp_path):
@@ -56,6 +62,11 @@ def test_an_infinite_bandwidth_is_loaded_as_such(tmp_path):
         ({"links": [{"kind": "tcp"}]}, "bytes_per_s"),
         ({"compute": [{"threads": 1, "slowdown": {}}]}, "slowdown"),
         ({"compute": [{"threads": 1, "slowdown": {"1": 0.0}}]}, "slowdown"),
+        (
+            {"compute": [COMPUTE | {"passes": {"ends": [2, 1], "forward": [1, 1], "backward": [1, 1]}}]},
+            "passes",
+        ),
+        ({"compute": [COMPUTE | {"passes": {"ends": [1, 2], "forward": [1], "backward": [1, 1]}}]}, "passes"),
     ],
 )
 def test_a_file_with_a_defect_is_refused_with_the_name_of_the_field(tmp_path, change, fact):

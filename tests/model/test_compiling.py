@@ -55,10 +55,10 @@ def test_warming_up_leaves_no_trace(tmp_path, monkeypatch):
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     task = dataclasses.replace(batch_norm_task(), compile=True)
     replica = Replica.of(task, task.build_model(0))
-    before = replica.state()
+    before = replica.inspection.state()
     warm_up(replica, [GlobalBatches(30, 11, 0).slice(0, 0, 1)], Samples(task.build_data()))
     assert list(tmp_path.iterdir()), "something was compiled"
-    assert all(torch.equal(tensor, before[name]) for name, tensor in replica.state().items())
+    assert all(torch.equal(tensor, before[name]) for name, tensor in replica.inspection.state().items())
     assert not replica.gradient.any()
 
 

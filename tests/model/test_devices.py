@@ -166,7 +166,7 @@ def test_a_replica_waits_for_its_devices_events_and_knows_what_a_gradient_took_t
             [b - a for a, b in itertools.pairwise(counts)],
             replica.engine.device_s,
             places(tensors),
-            places(replica.state().values()),
+            places(replica.inspection.state().values()),
         )
 
     waits, device_s, here, brought_back = on_device(look)

@@ -86,7 +86,7 @@ def test_the_places_of_a_parameter_in_the_shards_of_all_ranks_make_up_the_parame
     cut = cut_of(task, 1, finer=3)
     ranks = [whole.sharded(cut, Sharding(3, own, True), elementwise=True) for own in range(3)]
     for name, shape in zip(whole.layout.names, whole.layout.shapes, strict=True):
-        places = [each.place_of(name) for each in ranks]
+        places = [each.places[name] for each in ranks]
         assert sum(place.stop - place.start for place in places) == shape.numel()
 
 

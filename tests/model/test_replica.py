@@ -252,7 +252,7 @@ def test_evaluation_sees_all_samples_in_order_in_evaluation_mode():
 
     replica = a_replica(dropout, test=(inputs, targets), metric=metric)
     model = replica.task.build_model(0).eval()
-    assert replica.evaluate(Samples((inputs, targets))) == {"metric": 0.25}
+    assert replica.inspection.evaluate(Samples((inputs, targets))) == {"metric": 0.25}
     torch.testing.assert_close(seen["outputs"], model(inputs), rtol=0, atol=1e-14)
     assert torch.equal(seen["answers"], targets)
     assert not seen["outputs"].requires_grad
@@ -269,11 +269,11 @@ def frozen_norm():
 def test_a_layer_that_the_user_put_into_evaluation_mode_stays_there():
     replica = a_replica(frozen_norm, test=samples(), metric=lambda outputs, targets: 0.0)
     replica.compute(a_batch(), DATA)
-    replica.evaluate(DATA)
+    replica.inspection.evaluate(DATA)
     replica.compute(a_batch(), DATA)
     assert replica.module.training
     assert not replica.module[1].training
-    assert replica.state()["1.num_batches_tracked"] == 0
+    assert replica.inspection.state()["1.num_batches_tracked"] == 0
 
 
 def test_a_model_given_in_evaluation_mode_is_trained_in_training_mode():
@@ -284,7 +284,7 @@ def test_a_model_given_in_evaluation_mode_is_trained_in_training_mode():
 
 def test_the_state_is_a_copy():
     replica = a_replica()
-    state = replica.state()
+    state = replica.inspection.state()
     replica.parameters.fill_(5)
     assert list(state) == list(replica.module.state_dict())
     assert not any((tensor == 5).any() for tensor in state.values())
@@ -297,7 +297,7 @@ def test_a_replica_of_shapes_costs_no_memory_and_does_no_mathematics():
     assert replica.layout.length == 10**12 + 10**6
     assert replica.compute(a_batch(0), DATA) is None
     replica.apply()
-    assert replica.state() == {}
+    assert replica.inspection.state() == {}
 
 
 def test_an_evaluation_draws_the_same_each_time_and_nothing_is_missed_afterwards():
@@ -310,10 +310,10 @@ def test_an_evaluation_draws_the_same_each_time_and_nothing_is_missed_afterwards
     torch.manual_seed(5)
     expected = torch.rand(3)
     torch.manual_seed(5)
-    first = replica.evaluate(test)
+    first = replica.inspection.evaluate(test)
     assert torch.equal(torch.rand(3), expected)
-    assert replica.evaluate(test) == first
-    both = torch.cat([replica.evaluate_parts(test, numbers) for numbers in ([2], [0, 1])])
+    assert replica.inspection.evaluate(test) == first
+    both = torch.cat([replica.inspection.evaluate_parts(test, numbers) for numbers in ([2], [0, 1])])
     assert put_together(task, both[[1, 2, 0]]) == first
 
 
@@ -359,6 +359,6 @@ def test_an_evaluation_in_another_thread_does_not_change_what_a_gradient_draws()
     thread = threading.Thread(target=own.compute, args=(batch, DATA))
     thread.start()
     assert meeting.computes.wait(60)
-    other.evaluate(Samples(samples()))
+    other.inspection.evaluate(Samples(samples()))
     thread.join()
     assert torch.equal(own.gradient, expected)

@@ -102,7 +102,7 @@ def test_turns_give_the_weights_of_a_loop_that_alternates(g):
     expected = alternate(task, 5)
     torch.testing.assert_close(replica.parameters, flat(expected), rtol=0, atol=1e-14)
     for name, buffer in expected.named_buffers():
-        torch.testing.assert_close(replica.state()[name], buffer, rtol=0, atol=1e-14)
+        torch.testing.assert_close(replica.inspection.state()[name], buffer, rtol=0, atol=1e-14)
 
 
 def test_a_layer_whose_buffers_change_its_outputs_sees_each_batch_once():

@@ -21,8 +21,9 @@ def test_the_best_is_the_fastest_with_the_steps_of_single(plan):
     assert plan.best.family in ("all-reduce", "sync")
     assert plan.best.workers == 4
     assert plan.best.equals_single
-    ranked = [entry.batch_seconds for entry in plan.ranked]
-    assert ranked == sorted(ranked)
+    first, *others = [entry.batch_seconds for entry in plan.ranked]
+    assert others == sorted(others)
+    assert first <= 1.001 * others[0]  # of equal ones, the one with the fewest parameters is the best
 
 
 def test_entries_that_cannot_be_compared_come_last(plan):

@@ -16,6 +16,8 @@ import time
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 DEADLINE_S = 60.0
+DRAWN = "document.documentElement?.dataset.ready === 'yes'"
+LOADED = "document.readyState === 'complete'"
 _OPTIONS = (
     "--headless=new",
     "--remote-debugging-pipe",
@@ -83,9 +85,11 @@ class Chromium:
         message, _, self._buffer = self._buffer.partition(b"\0")
         return json.loads(message)
 
-    def page(self, path, *, width=1280, height=900, dark=False):
-        """Open a file in a tab of its own, and wait until its charts are drawn."""
-        return Page(self, path, width, height, dark)
+    def page(self, path, *, width=1280, height=900, dark=False, ready=DRAWN):
+        """Open a file in a tab of its own, and wait until it is ready: by default, until its charts are drawn."""
+        page = Page(self, width, height, dark)
+        page.open(path, ready)
+        return page
 
     def close(self):
         os.close(self._writes)
@@ -98,7 +102,7 @@ class Chromium:
 class Page:
     """One tab: its console messages, its network requests and its content."""
 
-    def __init__(self, browser, path, width, height, dark):
+    def __init__(self, browser, width, height, dark):
         self._browser = browser
         target = browser.call("Target.createTarget", url="about:blank")["targetId"]
         self._target = target
@@ -114,9 +118,12 @@ class Page:
         )
         scheme = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
         self.call("Emulation.setEmulatedMedia", features=scheme)
+
+    def open(self, path, ready):
+        """Show a file, and wait until a JavaScript expression is true."""
         began_s = time.monotonic()
         self.call("Page.navigate", url=path.absolute().as_uri())
-        self.wait_for("document.documentElement?.dataset.ready === 'yes'")
+        self.wait_for(ready)
         self.opening_s = time.monotonic() - began_s
 
     def call(self, method, **parameters):
@@ -148,7 +155,7 @@ class Page:
     def requests(self):
         """The addresses that the page asked for, other than itself."""
         asked = [event["params"]["request"]["url"] for event in self._events("Network.requestWillBeSent")]
-        return [url for url in asked if not url.startswith("file:")]
+        return [url for url in asked if not url.startswith(("file:", "data:"))]
 
     def _events(self, *methods):
         mine = [event for event in self._browser.events if event.get("sessionId") == self._session]

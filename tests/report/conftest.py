@@ -1,6 +1,5 @@
 import pytest
 from report.cases import entry, many_spans
-from report.chromium import Chromium, find_chromium
 
 from paceline.report import write_page
 
@@ -23,30 +22,6 @@ def long_page_file(tmp_path_factory):
     path = tmp_path_factory.mktemp("report") / "long.html"
     write_page(path, [entry("all-reduce", many_spans(420_000))], title="Long")
     return path
-
-
-@pytest.fixture(scope="session")
-def browser():
-    path = find_chromium()
-    if path is None:
-        pytest.skip("no Chromium here: as root on Debian, `apt-get install chromium` (make test does it)")
-    chromium = Chromium(path)
-    yield chromium
-    chromium.close()
-
-
-@pytest.fixture
-def open_page(browser):
-    """Opens pages, and closes them after the test."""
-    opened = []
-
-    def open_one(path, **how):
-        opened.append(browser.page(path, **how))
-        return opened[-1]
-
-    yield open_one
-    for page in opened:
-        page.close()
 
 
 @pytest.fixture

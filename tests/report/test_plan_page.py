@@ -43,3 +43,24 @@ def test_measured_times_are_shown(plan):
 
 def test_titles_are_escaped(plan):
     assert "<b>" not in plan_page(plan, title="<b>")
+
+
+@pytest.mark.xdist_group("browser")
+@pytest.mark.parametrize(("width", "dark"), [(1280, True), (380, False)])
+def test_nothing_is_cut_off_on_a_wide_and_on_a_narrow_screen(plan, open_page, tmp_path, width, dark):
+    rows = tuple(Checked(entry=each, predicted_s=13.0, measured_s=14.0) for each in plan.ranked[:2])
+    plan.checked = Check(cluster="here", what="Seconds of a batch", rows=rows)
+    plan.report(tmp_path / "plan.html")
+    plan.checked = None
+    page = open_page(tmp_path / "plan.html", width=width, dark=dark)
+    assert page.value("document.documentElement.scrollWidth") == width
+    cut_off = page.value(
+        "[...document.querySelectorAll('svg text')].filter(text => { const own = text.getBoundingClientRect();"
+        "const all = text.ownerSVGElement.getBoundingClientRect();"
+        "return own.left < all.left - 1 || own.right > all.right + 1; }).map(text => text.textContent)"
+    )
+    assert cut_off == []
+    names = page.value(
+        "[...document.querySelectorAll('.figures tbody th')].map(each => each.getBoundingClientRect().height)"
+    )
+    assert max(names) < 140  # names wrap between parameters, not after each letter

@@ -173,7 +173,7 @@ def _loss_is_no_mean(task: Task, module: nn.Module, content: object) -> bool:
 def _metric(task: Task, replica: Replica, test: Samples | None) -> float | None:
     if test is None or task.metric is None:
         return None
-    return next(iter(replica.evaluate(test).values()))
+    return next(iter(replica.inspection.evaluate(test).values()))
 
 
 def _price(replica: Replica, samples: Samples, batches: GlobalBatches) -> Measured:

@@ -6,9 +6,11 @@ import contextlib
 import logging
 import math
 import signal
+import time
 from collections.abc import Iterator
 
 from paceline.checkpoints.store import Store
+from paceline.costs.units import check_positive
 from paceline.errors import ConfigurationError, PacelineError
 from paceline.system import stopping
 
@@ -54,3 +56,17 @@ def advice(store: Store) -> str:
     if not there:
         return f"there is no checkpoint in {store.folder} yet"
     return f"to resume after step {there[-1].step}: resume=True (--resume) with checkpoint {store.folder}"
+
+
+def time_limit(max_seconds: object, checkpoint: object) -> float:
+    """Return when the run must end, on the monotonic clock."""
+    if max_seconds is None:
+        return math.inf
+    check_positive(
+        max_seconds, "max_seconds", "give the seconds that the job has, less some for the checkpoint"
+    )
+    if checkpoint is None:
+        remedy = "write checkpoint=folder, so that resume=True can continue the run"
+        raise ConfigurationError("max_seconds", "needs checkpoint", max_seconds, remedy)
+    assert isinstance(max_seconds, (int, float))
+    return time.monotonic() + max_seconds

@@ -10,6 +10,7 @@ from paceline.cli import (
     check,
     compare,
     cut,
+    explain,
     export,
     new,
     partition,
@@ -49,6 +50,7 @@ app.command("bench")(bench.bench)
 app.command("topology")(topology.topology)
 app.command("partition")(partition.partition)
 app.command("cut")(cut.cut)
+app.command("explain")(explain.explain)
 
 
 @app.callback()

@@ -20,8 +20,12 @@ def exit_codes(failure: int = FAILED) -> Iterator[None]:
     try:
         yield
     except PacelineError as error:
-        typer.echo("\n".join([f"error: {error}", *getattr(error, "__notes__", ())]), err=True)
+        typer.echo("\n".join([f"error: {error}", *getattr(error, "__notes__", ()), _more(error)]), err=True)
         raise typer.Exit(REFUSED if isinstance(error, ConfigurationError) else failure) from None
     except KeyboardInterrupt as interrupt:
         typer.echo("; ".join(["interrupted", *map(str, interrupt.args)]), err=True)
         raise typer.Exit(INTERRUPTED) from None
+
+
+def _more(error: PacelineError) -> str:
+    return f"more: paceline explain {error.code}"

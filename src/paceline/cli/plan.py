@@ -21,6 +21,7 @@ from paceline.errors import ConfigurationError, RunError
 from paceline.system import interrupts
 
 if TYPE_CHECKING:
+    from paceline.costs.calibration import Calibration
     from paceline.planner.plan import Plan
     from paceline.task.task import Task
 
@@ -46,7 +47,7 @@ _Cluster = Annotated[
 _Goal = Annotated[
     str | None,
     typer.Option(
-        help="What is to be small: time to target, step, cost or memory. Default: the time to target if the task "
+        help="Quantity to minimize: time to target, step, cost or memory. Default: the time to target if the task "
         "has one, else step."
     ),
 ]
@@ -83,6 +84,14 @@ _Most = Annotated[
 _BatchSize = Annotated[
     int | None, typer.Option(help="Samples of a global batch, in place of the task's.", show_default=False)
 ]
+_Calibration = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Measured costs of this machine, from paceline calibrate, for --cluster local. Default: measure them.",
+        show_default=False,
+    ),
+]
 _Explain = Annotated[
     str | None,
     typer.Option(
@@ -102,6 +111,7 @@ def plan(
     task: _Task,
     cluster: _Cluster,
     hosts: options.Hosts = None,
+    calibration: _Calibration = None,
     goal: _Goal = None,
     batch_size: _BatchSize = None,
     strategies: _Names = None,
@@ -130,6 +140,8 @@ def plan(
             "seed": seed,
         }
         words |= {} if most is None else {"most": most}
+        if calibration is not None:
+            words["calibration"] = _measured(calibration, cluster)
         with exit_codes(failure=REFUSED):
             given = _task(task, batch_size)
         found = _planned(given, cluster, hosts, words, check=check, quiet=quiet)
@@ -155,7 +167,7 @@ def _planned(
     import paceline as pl
 
     with _shown(quiet) as show:
-        found = pl.plan(task, _cluster(cluster, hosts), progress=show, **words)
+        found = pl.plan(task, _cluster(cluster, hosts, words["workers"]), progress=show, **words)
         if check:
             found.check(progress=show)
     return found
@@ -165,7 +177,18 @@ def _shown(quiet: bool) -> AbstractContextManager[ShowSearch | None]:
     return shown_search(quiet=quiet)
 
 
-def _cluster(name: str, hosts: int | None) -> Any:
+def _measured(path: Path, cluster: str) -> Calibration:
+    from paceline.costs.calibration import Calibration
+
+    if cluster != "local":
+        raise ConfigurationError(
+            "--calibration", "must be omitted without --cluster local", path, "descriptions have their costs"
+        )
+    return Calibration.load(path)
+
+
+def _cluster(name: str, hosts: int | None, workers: int | tuple[int, int] | None) -> Any:
+    """Return the cluster. On this machine it has the largest number of workers that is wanted."""
     import paceline as pl
 
     if name == "local":
@@ -173,7 +196,8 @@ def _cluster(name: str, hosts: int | None) -> Any:
             raise ConfigurationError(
                 "--hosts", "must be omitted with --cluster local", hosts, "this machine is one host"
             )
-        return pl.Local()
+        most = workers[1] if isinstance(workers, tuple) else workers
+        return pl.Local() if most is None else pl.Local(workers=most)
     return pl.load_cluster(name, hosts=hosts)
 
 
@@ -221,3 +245,4 @@ def _print(found: Plan, *, as_json: bool, places: tuple[int, int] | None) -> Non
     if found.checked is not None:
         typer.echo(f"\n{found.checked.what}, on {found.checked.cluster}:\n")
         print_table(found.checked.header, found.checked.cells)
+        typer.echo("\n" + "\n".join(found.checked.summary))

@@ -27,7 +27,7 @@ Name = Annotated[
     ),
 ]
 Workers = Annotated[
-    int | None, Option(help="Number of peers. A file has its own number.", show_default=False)
+    int | None, Option(help="Number of peers. A file sets the number itself.", show_default=False)
 ]
 Weights = Annotated[str, Option(help="metropolis, uniform, or a .npy or .csv file.")]
 Seed = Annotated[int, Option(help="Seed of random graphs.")]

@@ -60,7 +60,7 @@ class PowerSGD(GradientCodec):
         return f"powersgd-{self.rank}"
 
     def check(self, shapes: Sequence[Sequence[int]]) -> None:
-        """Refuse a rank at which no matrix has fewer numbers in its factors."""
+        """Refuse a rank at which the factors of every matrix have as many numbers as the matrix, or more."""
         most = max((_highest_rank(shape) for shape in shapes if len(shape) > 1), default=self.rank)
         if self.rank > most:
             bound = f"must be at most {most}: no matrix of this model would be sent in fewer numbers"
@@ -187,7 +187,7 @@ class PowerSGD(GradientCodec):
 
 
 def _highest_rank(shape: Sequence[int]) -> int:
-    """Return the highest rank at which the factors of a parameter have fewer elements than it. 0 for vectors."""
+    """Return the highest rank at which the factors of a parameter have fewer elements than itself. 0 for vectors."""
     if len(shape) < 2:
         return 0
     rows, columns = shape[0], math.prod(shape[1:])

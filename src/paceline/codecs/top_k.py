@@ -43,7 +43,7 @@ class TopK(GradientCodec):
         return f"topk-{self.ratio:g}" + (f"-{self.momentum:g}" if self.momentum else "")
 
     def count(self, length: int) -> int:
-        """Return the number of elements that are sent of `length`."""
+        """Return how many of `length` elements are sent."""
         return min(length, max(1, round(self.ratio * length)))
 
     def encode(

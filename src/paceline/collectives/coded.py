@@ -23,7 +23,7 @@ _SEEDS = 2**31
 def coded(ctx: Context, codec: str, net: Net | None = None, *, of: Tensor | None = None) -> Net:
     """Return `net`, or the net of all ranks, with a codec. The net itself if the codec is "none".
 
-    Codecs of whole gradients need to know where a tensor lies among all parameters: it must be a part of `of`, a flat
+    Codecs of whole gradients need the position of a tensor among all parameters: it must be a part of `of`, a flat
     tensor of all parameters. None stands for `ctx.model.gradient`.
     """
     inner, made = ctx.net if net is None else net, codec_of(codec)
@@ -53,7 +53,7 @@ class Seeds:
 
 
 class _Wrapper:
-    """What all coded nets have in common. It declines windows, and a backend's faster collectives."""
+    """Base of all coded nets. It declines windows, and a backend's faster collectives."""
 
     shares_memory = False
 
@@ -87,7 +87,28 @@ class _Wrapper:
     def count(self) -> int:
         return self._inner.count()
 
+    async def recv(
+        self, source: int, into: Tensor | None = None, *, combine: Combine = "copy", tag: int = 0
+    ) -> Message:
+        message = await self._inner.recv(source, tag=tag)
+        if not message.tensor.numel():
+            return message
+        values = self._decoded(message.tensor, into)
+        if into is None:
+            return message._replace(tensor=values)
+        if values.numel() != into.numel():
+            raise MismatchError(message.source, f"[{values.numel()}]", self.rank, f"[{into.numel()}]")
+        if not into.is_meta:
+            from paceline.model.sums import combine_into  # imports torch
+
+            combine_into(into, values.view(into.shape), combine)
+        return message._replace(tensor=into)
+
     def _around(self, inner: Net) -> Net:
+        raise NotImplementedError
+
+    def _decoded(self, codes: Tensor, into: Tensor | None) -> Tensor:
+        """Return the values of a message that is received into `into`."""
         raise NotImplementedError
 
 
@@ -113,17 +134,11 @@ class CodedMessages(_Wrapper):
             tensor.copy_(self._codec.decode(codes, tensor.dtype).view(tensor.shape))
         await self._inner.send(to, codes, tag=tag, header=header)
 
-    async def recv(
-        self, source: int, into: Tensor | None = None, *, combine: Combine = "copy", tag: int = 0
-    ) -> Message:
-        message = await self._inner.recv(source, tag=tag)
-        if not message.tensor.numel():
-            return message
+    def _decoded(self, codes: Tensor, into: Tensor | None) -> Tensor:
         if into is not None and into.is_meta:
-            return message._replace(tensor=into)
+            return into
         dtype = self._ctx.model.parameters.dtype if into is None else into.dtype
-        values = self._codec.decode(message.tensor, dtype)
-        return _landed(self, message, values, into, combine)
+        return self._codec.decode(codes, dtype)
 
     def execute(self, collective: Collective, data: Tensor, *, combine: Combine) -> Awaitable[None]:
         from paceline.collectives.interpreter import interpret  # imports torch
@@ -153,30 +168,11 @@ class CodedGradients(_Wrapper):
         codes = self._feedback.message(tensor) if tensor.numel() else tensor
         await self._inner.send(to, codes, tag=tag, header=header)
 
-    async def recv(
-        self, source: int, into: Tensor | None = None, *, combine: Combine = "copy", tag: int = 0
-    ) -> Message:
-        message = await self._inner.recv(source, tag=tag)
-        if not message.tensor.numel():
-            return message
-        values = self._feedback.values(message.tensor, into)
-        return _landed(self, message, values, into, combine)
+    def _decoded(self, codes: Tensor, into: Tensor | None) -> Tensor:
+        return self._feedback.values(codes, into)
 
     async def execute(self, collective: Collective, data: Tensor, *, combine: Combine) -> None:
         if collective.goal != "all-reduce" or combine != "sum":
             await self._inner.execute(collective, data, combine=combine)
         elif self.size > 1:
             await self._feedback.all_reduce(self._inner, collective, data)
-
-
-def _landed(net: Net, message: Message, values: Tensor, into: Tensor | None, combine: Combine) -> Message:
-    """Return the message with its decoded values, combined with `into` if given."""
-    if into is None:
-        return message._replace(tensor=values)
-    if values.numel() != into.numel():
-        raise MismatchError(message.source, f"[{values.numel()}]", net.rank, f"[{into.numel()}]")
-    if not into.is_meta:
-        from paceline.model.sums import combine_into  # imports torch
-
-        combine_into(into, values.view(into.shape), combine)
-    return message._replace(tensor=into)

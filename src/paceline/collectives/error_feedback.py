@@ -1,7 +1,7 @@
 """Error feedback: the part of a gradient that a codec does not send is added to the next gradient.
 
-What is sent plus what is kept equals what was to be sent. The kept part is state of the model (`codec_residual`), so
-that checkpoints save it.
+The sent part and the kept part add up to the input. The kept part is state of the model (`codec_residual`), so that
+checkpoints save it.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ class ErrorFeedback:
         self._of = of
         self._shapes: dict[tuple[int, int], Shapes] = {}
         if isinstance(codec, PowerSGD):
-            codec.check(model.shapes)
+            codec.check(_shapes_of(model))
 
     def message(self, tensor: Tensor) -> Tensor:
-        """Return the codes of a tensor, with its place, for one message."""
+        """Return a message with the codes of a tensor and its position."""
         import torch
 
         start = self._start(tensor)
@@ -56,7 +56,7 @@ class ErrorFeedback:
         return values
 
     def encode(self, tensor: Tensor, start: int) -> Tensor:
-        """Return the codes of a tensor plus its kept part. Keep what they do not contain."""
+        """Return the codes of the sum of a tensor and its kept part. Keep the part that the codes do not contain."""
         import torch
 
         shapes = self._within(start, tensor.numel())
@@ -71,7 +71,7 @@ class ErrorFeedback:
         return codes
 
     async def all_reduce(self, net: Net, collective: Collective, data: Tensor) -> None:
-        """Sum a tensor over the ranks of a net, up to what each of them keeps."""
+        """Sum a tensor over the ranks of a net, except for the part that each rank keeps."""
         if isinstance(self._codec, PowerSGD):
             await self._sum_factors(self._codec, net, collective, data)
         else:
@@ -150,8 +150,12 @@ class ErrorFeedback:
         """Return the shapes of the parameters in a range. A parameter that is cut counts as a vector."""
         key = (start, length)
         if key not in self._shapes:
-            self._shapes[key] = list(_shapes_within(self._model.shapes, start, start + length))
+            self._shapes[key] = _shapes_within(_shapes_of(self._model), start, start + length)
         return self._shapes[key]
+
+
+def _shapes_of(model: Model) -> Shapes:
+    return [place.shape for place in model.places.values()]
 
 
 def _shapes_within(shapes: Shapes, start: int, stop: int) -> Sequence[Sequence[int]]:

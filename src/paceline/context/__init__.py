@@ -18,7 +18,7 @@ from paceline.context.batch import Batch
 from paceline.context.boundary import BoundaryValues
 from paceline.context.handles import Handle
 from paceline.context.log import Log
-from paceline.context.model import BUCKET_BYTES, Model
+from paceline.context.model import BUCKET_BYTES, Model, ParameterPlace
 from paceline.context.net import ANY, Combine, Message, Net, Window
 from paceline.context.passes import UnitEvent
 from paceline.context.rank import Context, Program, StateAt, Strategy
@@ -41,6 +41,7 @@ __all__ = [
     "Message",
     "Model",
     "Net",
+    "ParameterPlace",
     "Program",
     "ReduceKind",
     "Segment",

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 from paceline.context.batch import Batch
 from paceline.context.net import Net
@@ -17,6 +17,15 @@ if TYPE_CHECKING:
 
 BUCKET_BYTES = 25 * 2**20
 """Default size of a gradient bucket: the default of PyTorch's DDP."""
+
+
+class ParameterPlace(NamedTuple):
+    """Where a parameter is in the flat tensors."""
+
+    where: slice
+    """Slice of `gradient` with this rank's part of the parameter. Empty if other ranks update all of it."""
+    shape: Sequence[int]
+    """Shape of the parameter in `parameters`. A complex number is a pair of numbers."""
 
 
 class Model(Protocol):
@@ -38,8 +47,8 @@ class Model(Protocol):
         ...
 
     @property
-    def shapes(self) -> Sequence[Sequence[int]]:
-        """Shape of each parameter, in the order of `parameters`."""
+    def places(self) -> Mapping[str, ParameterPlace]:
+        """Place of each parameter that this rank trains, by name, in the order of `parameters`."""
         ...
 
     @property

@@ -150,6 +150,13 @@ class Strategy(Protocol):
         """
         return False
 
+    def divides_batch(self, workers: int) -> bool:
+        """Return whether gradients of parts of a global batch are summed: parts of workers, or micro-batches.
+
+        The sum is the gradient of the batch only if the loss is a mean over samples. A cluster checks that it is.
+        """
+        return workers > 1
+
     def roles(self, workers: int) -> Sequence[str]:
         """Return the role of each rank.
 

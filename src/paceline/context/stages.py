@@ -115,10 +115,6 @@ class Stages(Protocol):
         """
         ...
 
-    def place_of(self, name: str) -> slice | None:
-        """Return the position of a parameter in `parameters` and `gradient`. None if this rank does not train it."""
-        ...
-
     def collect(self, step: int, net: Net, segments: Sequence[Sequence[int]]) -> Awaitable[None]:
         """Collect the whole model on the first rank of `net` after a step, if the run inspects it.
 

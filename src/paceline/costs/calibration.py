@@ -1,7 +1,7 @@
 """Calibration: the measured costs of one machine.
 
-It has the links between ranks, the seconds of a task's gradients and updates, and how much slower ranks compute that
-share the cores and the memory of the machine. `paceline.planner.calibrate` measures it.
+It has the links between ranks, the seconds of a task's gradients and updates, and the slowdown of ranks that share the
+cores and the memory of the machine. `paceline.planner.calibrate` measures it.
 """
 
 from __future__ import annotations
@@ -9,13 +9,12 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from paceline.costs.fit import largest_error
+from paceline.costs.calibrated_costs import ComputeCosts, LinkCosts, positive
 from paceline.costs.link import Link
 from paceline.costs.units import format_bandwidth, format_seconds
 from paceline.errors import ConfigurationError
@@ -24,7 +23,6 @@ from paceline.files.reading import (
     Folder,
     list_of,
     mapping_of,
-    optional,
     parse_json,
     seconds,
     text,
@@ -38,89 +36,6 @@ SHARED_MEMORY, TCP, WINDOW = "shared-memory", "tcp", "window"
 _MOST_BYTES = 10_000_000
 _IDENTITY = ("processor", "cores", "memory")
 _VERSIONS = ("paceline", "python", "torch")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LinkCosts:
-    """A link between ranks of the machine, fitted to messages of several sizes."""
-
-    kind: str
-    """"shared-memory" or "tcp" for messages; "window" for reads and barriers of memory that ranks share."""
-    ranks: int
-    """Number of ranks that exchanged messages at the same time."""
-    latency_s: float
-    message_s: float
-    """Time that each message occupies its ports."""
-    bytes_per_s: float
-    sizes_bytes: tuple[int, ...]
-    seconds: tuple[float, ...]
-    """Measured seconds of a message of each size."""
-
-    @property
-    def link(self) -> Link:
-        return Link(self.bytes_per_s, self.latency_s, self.message_s)
-
-    @property
-    def residual(self) -> float:
-        """Largest relative error of the fit."""
-        line = Link(self.bytes_per_s, self.latency_s + self.message_s)
-        return largest_error(line, self.sizes_bytes, self.seconds)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ComputeCosts:
-    """Costs of computations on ranks with a number of threads."""
-
-    threads: int
-    slowdown: Mapping[int, float]
-    """Factor on the seconds of a computation, by the number of ranks that compute at the same time."""
-    fixed_s: float = 0.0
-    """Fixed seconds of a gradient, independent of its samples. 0 without a task."""
-    per_sample_s: float = 0.0
-    update_s: float = 0.0
-    update_bytes: int = 0
-    """Bytes of the parameters that are updated in `update_s`."""
-    samples: tuple[int, ...] = ()
-    """Numbers of samples that were measured. Empty without a task."""
-    seconds: tuple[float, ...] = ()
-    """Measured seconds of a gradient of each number of samples."""
-
-    @property
-    def residual(self) -> float:
-        """Largest relative error of the fitted line. 0 without a task."""
-        pairs = zip(self.samples, self.seconds, strict=True)
-        return max((abs((self.fixed_s + self.per_sample_s * n) / s - 1) for n, s in pairs), default=0.0)
-
-    def line_near(self, samples: float) -> tuple[float, float]:
-        """Return fixed seconds and seconds per sample of gradients of about this size.
-
-        It is the line through the two measured points around it: small and large gradients differ in their efficiency.
-        """
-        points = list(zip(self.samples, self.seconds, strict=True))
-        if len(points) < 2:
-            return self.fixed_s, self.per_sample_s
-        place = min(max(1, bisect_left(self.samples, samples)), len(points) - 1)
-        (one, one_s), (other, other_s) = points[place - 1 : place + 1]
-        per_sample_s = (other_s - one_s) / (other - one)
-        fixed_s = one_s - per_sample_s * one
-        # Times that fall with the samples, or a line through negative seconds, are noise.
-        return (
-            (fixed_s, per_sample_s)
-            if per_sample_s > 0 and fixed_s >= 0
-            else (self.fixed_s, self.per_sample_s)
-        )
-
-    def factor(self, at_once: int) -> float:
-        """Return the slowdown of ranks that compute at the same time. Ranks beyond those measured share evenly."""
-        known = sorted(self.slowdown)
-        if at_once >= known[-1]:
-            return self.slowdown[known[-1]] * at_once / known[-1] if known[-1] > 1 else float(at_once)
-        if at_once in self.slowdown:
-            return self.slowdown[at_once]
-        low = max((count for count in known if count < at_once), default=known[0])
-        high = min(count for count in known if count > at_once)
-        share = (at_once - low) / (high - low)
-        return self.slowdown[low] * (1 - share) + self.slowdown[high] * share
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,63 +163,18 @@ def _calibration(fields: Fields) -> Calibration:
     missing = [name for name in ("processor", "cores") if name not in identity]
     if missing or not identity["cores"].isdecimal() or int(identity["cores"]) < 1:
         raise ValueError("machine must have a processor and a number of cores")
-    compute = tuple(_compute(Fields(each)) for each in fields.get("compute", list_of(_any)))
+    compute = tuple(ComputeCosts.read(Fields(each)) for each in fields.get("compute", list_of(_any)))
     if not compute:
         raise ValueError("compute is empty")
     return Calibration(
         machine=identity,
-        workers=fields.get("workers", _positive),
+        workers=fields.get("workers", positive),
         compute=compute,
-        links=tuple(_link(Fields(each)) for each in fields.get("links", list_of(_any))),
+        links=tuple(LinkCosts.read(Fields(each)) for each in fields.get("links", list_of(_any))),
         task=fields.get("task", mapping_of(text, text)),
         **{name: fields.get(name, seconds) for name in ("start_s", "copy_bytes_per_s", "took_s")},
     )
 
 
-def _link(fields: Fields) -> LinkCosts:
-    rate = fields.get("bytes_per_s", optional(_rate))
-    made = LinkCosts(
-        kind=fields.get("kind", text),
-        ranks=fields.get("ranks", _positive),
-        bytes_per_s=float("inf") if rate is None else rate,
-        latency_s=fields.get("latency_s", seconds),
-        message_s=fields.get("message_s", seconds),
-        sizes_bytes=tuple(fields.get("sizes_bytes", list_of(whole))),
-        seconds=tuple(fields.get("seconds", list_of(_rate))),
-    )
-    if len(made.sizes_bytes) != len(made.seconds):
-        raise ValueError("a link must have one time for each size")
-    return made
-
-
-def _compute(fields: Fields) -> ComputeCosts:
-    factors = fields.get("slowdown", mapping_of(text, _rate))
-    if not factors or not all(count.isdecimal() and int(count) > 0 for count in factors):
-        raise ValueError("slowdown must have a factor for each number of ranks")
-    made = ComputeCosts(
-        threads=fields.get("threads", _positive),
-        slowdown={int(count): factor for count, factor in factors.items()},
-        update_bytes=fields.get("update_bytes", whole),
-        samples=tuple(fields.get("samples", list_of(_positive))),
-        seconds=tuple(fields.get("seconds", list_of(_rate))),
-        **{name: fields.get(name, seconds) for name in ("fixed_s", "per_sample_s", "update_s")},
-    )
-    if len(made.samples) != len(made.seconds) or sorted({*made.samples}) != list(made.samples):
-        raise ValueError("compute must have one time for each number of samples, in order")
-    return made
-
-
 def _any(value: object) -> Any:
     return value
-
-
-def _positive(value: object) -> int:
-    if not (found := whole(value)):
-        raise ValueError("must be at least 1")
-    return found
-
-
-def _rate(value: object) -> float:
-    if not (found := seconds(value)):
-        raise ValueError("must be more than 0")
-    return found

@@ -75,7 +75,9 @@ def _check_delay(delay: object) -> None:
         _check_rank("delay", rank)
         if not isinstance(distribution, Times):
             argument = f"delay[{rank}]" if isinstance(delay, Mapping) else "delay"
-            remedy = "write pl.times.Exponential(mean=0.05), or a mapping of rank to such"
+            remedy = (
+                "write pl.times.Exponential(mean=0.05), or {2: pl.times.Exponential(mean=0.05)} for rank 2"
+            )
             raise ConfigurationError(argument, "must be a distribution of pl.times", distribution, remedy)
 
 

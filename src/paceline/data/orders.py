@@ -29,7 +29,7 @@ class Order(Protocol):
         ...
 
     def numbers(self, epoch: int, start: int, stop: int) -> np.ndarray:
-        """Return the numbers at the positions from `start` to before `stop`; fewer if the epoch ends earlier."""
+        """Return the numbers at positions `start` to `stop` - 1. There are fewer if the epoch ends earlier."""
         ...
 
 

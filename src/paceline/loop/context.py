@@ -18,8 +18,7 @@ from paceline.context import Batch, Context
 from paceline.errors import EarlyEndError, PeerLost
 from paceline.links.operation import Activity, Operation
 from paceline.links.sending import SendOperation
-from paceline.loop.batch import LoopBatch, batch_of
-from paceline.loop.data import LoopData
+from paceline.loop.batch import LoopBatch, LoopData, batch_of
 from paceline.loop.facts import StepFacts
 from paceline.loop.facts_table import FACTS, FactsTable
 from paceline.loop.learner import LoopLearner

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -31,16 +31,27 @@ _KEPT = (
 
 
 class OrderGenerator:
-    """Torch's random state for the order of the data.
+    """Torch's random state for the order of the data. It is the same on all workers.
 
-    It is the state of the first worker at `pl.prepare`. Random numbers that the model draws do not change it. So all
-    workers iterate over the same batches.
+    If all workers compute the same step, it is the state of the first worker at the beginning of an iteration, so the
+    order is that of the script run alone. Otherwise it is the state of the first worker at `pl.prepare`.
     """
 
-    def __init__(self, state: Tensor) -> None:
-        """`state` is changed in place."""
-        self._state = state
+    def __init__(self, loop: Loop) -> None:
+        self._loop = loop
+        self._state = loop.order_state
         self._is_used = False
+
+    def first(self, batches: Iterator[Any]) -> Any:
+        """Return the first batch. All workers begin an iteration together, if they compute the same step."""
+        if self._loop.steps_together:
+            states = self._loop.gather(torch.get_rng_state())
+            self._state.copy_(states[0])
+        with self.used():
+            batch = next(batches, None)
+        if self._loop.steps_together and self._loop.rank == 0:
+            torch.set_rng_state(self._state)  # the random numbers of the order are drawn
+        return batch
 
     @contextlib.contextmanager
     def used(self) -> Iterator[None]:
@@ -77,18 +88,20 @@ class SlicedBatches(Sampler[list[int]]):
 
     def __iter__(self) -> Iterator[list[int]]:
         sizes = self.sizes = deque()
-        end = object()
-        with self._order.used():
-            batches = iter(self._batches)
-        while True:
-            with self._order.used():
-                batch: Any = next(batches, end)
-            if batch is end:
-                return
+        batches = _lazily(self._batches)
+        batch = self._order.first(batches)
+        while batch is not None:
             indices = list(batch)
             own = indices[slice_of(len(indices), self._worker, self._workers)]
             sizes.append((len(own), len(indices)))
             yield own or indices[:1]
+            with self._order.used():
+                batch = next(batches, None)
+
+
+def _lazily(batches: Iterable[Any]) -> Iterator[Any]:
+    """Iterate over batches. The iterator is created with the first batch."""
+    yield from batches
 
 
 def slice_of(total: int, worker: int, workers: int) -> slice:
@@ -102,7 +115,7 @@ class SlicedLoader(DataLoader[Any]):
     """A DataLoader of one worker's slices. Its length is that of the user's loader."""
 
     def __init__(self, loader: DataLoader[Any], loop: Loop) -> None:
-        self._order = OrderGenerator(loop.order_state)
+        self._order = OrderGenerator(loop)
         self._slices = SlicedBatches(loader.batch_sampler, loop.rank, loop.workers, self._order)
         self._loop = loop
         kept = {name: getattr(loader, name) for name in _KEPT}
@@ -112,7 +125,7 @@ class SlicedLoader(DataLoader[Any]):
         return self._batches()
 
     def _batches(self) -> Iterator[Any]:
-        with self._order.used():
+        with contextlib.nullcontext() if self._loop.steps_together else self._order.used():
             contents = super().__iter__()
         for content in contents:
             if self._loop.is_over:

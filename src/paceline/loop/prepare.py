@@ -10,12 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from paceline.clusters.base.declarations import Declarations
 from paceline.clusters.launched.launched import Launched
 from paceline.clusters.launched.launchers import is_launched
 from paceline.context import Strategy
 from paceline.costs.stragglers import parse_delays, parse_slow
 from paceline.errors import ConfigurationError
-from paceline.loop import errands, saving
+from paceline.loop import saving
 from paceline.loop.loader import SlicedLoader, check_loader, shard_of
 from paceline.loop.optimizer import check_optimizer, prepared
 from paceline.loop.session import Loop
@@ -94,7 +95,7 @@ def _open(
 def check_strategy(strategy: Strategy) -> None:
     """Refuse strategies that a loop of whole models cannot drive."""
     remedy = "describe the training as a pl.Task and use pl.train: see docs/training.md"
-    if getattr(strategy, "holds_parts", False):
+    if Declarations.of(strategy).holds_parts:
         bound = "must give each worker the whole model: a loop computes whole gradients"
         raise ConfigurationError("strategy", bound, describe(strategy), remedy)
     if hasattr(strategy, "partition"):
@@ -156,7 +157,7 @@ def gather(value: Tensor | float) -> list[Any]:
     if _loop is None:
         return [value]
     tensor = value.detach().cpu() if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64)
-    found = _loop.rendezvous.run(errands.gather(tensor))
+    found = _loop.gather(tensor)
     return found if isinstance(value, Tensor) else [each.item() for each in found]
 
 

@@ -17,13 +17,13 @@ from torch import Tensor, nn
 from paceline.errors import ConfigurationError
 from paceline.files.tensor_files import read_tensors, write_tensors
 from paceline.files.writing import replacing, write_file
-from paceline.loop import errands
 from paceline.loop.session import Loop
 from paceline.model.optimizer.saved_state import SavedOptimizerState, keep_module, keep_updates, load_module
 
 _COMPLETE = "checkpoint.json"
 _FACTS = "facts"
 _ORDER = "order"
+_CHANCE = "chance"
 _STATE = "state/"
 
 
@@ -32,15 +32,16 @@ def save(loop: Loop, folder: Path, values: Mapping[str, Any]) -> None:
     _refuse_servers(loop)
     place = folder / f"checkpoint-{len(_found(folder)):05}"
     # All workers have read the number before one of them writes.
-    loop.rendezvous.run(errands.gather(torch.zeros(1)))
+    loop.gather(torch.zeros(1))
     place.mkdir(parents=True, exist_ok=True)
     learner = loop.learner
     remembered, optimizer = keep_updates(learner.replica.updates, learner.replica.layout)
-    tensors = keep_module(loop.module) | remembered | {_ORDER: loop.order_state}
+    tensors = keep_module(loop.module) | remembered
+    tensors |= {_ORDER: loop.order_state, _CHANCE: torch.get_rng_state()}
     tensors |= {_STATE + name: tensor for name, tensor in learner.states.items()}
     with replacing(place / _file(loop.rank)) as out:
         write_tensors(out, tensors, {_FACTS: json.dumps({"optimizer": optimizer, "steps": loop.steps})})
-    loop.rendezvous.run(errands.gather(torch.zeros(1)))  # all workers have written
+    loop.gather(torch.zeros(1))  # all workers have written
     if loop.rank == 0:
         write_file(place / _COMPLETE, json.dumps(_facts(loop) | {"values": dict(values)}).encode())
 
@@ -52,7 +53,7 @@ def resume(loop: Loop, folder: Path) -> dict[str, Any]:
         raise ConfigurationError("pl.resume", "must be called before the first step", loop.steps)
     places = _found(folder)
     # All workers have read the folder before one of them saves.
-    loop.rendezvous.run(errands.gather(torch.zeros(1)))
+    loop.gather(torch.zeros(1))
     if not places:
         return {}
     facts = json.loads((places[-1] / _COMPLETE).read_text())
@@ -72,6 +73,8 @@ def _load(loop: Loop, tensors: dict[str, Tensor], optimizer: Any) -> None:
     load_module(loop.module, tensors, tensors)
     replica.updates.kept = SavedOptimizerState(replica.layout, [(tensors, optimizer)])
     loop.order_state.copy_(tensors[_ORDER])
+    if _CHANCE in tensors:  # not in checkpoints of older versions
+        torch.set_rng_state(tensors[_CHANCE])
     for name, tensor in tensors.items():
         if name.startswith(_STATE):
             loop.learner.states[name.removeprefix(_STATE)] = tensor

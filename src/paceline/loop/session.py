@@ -33,7 +33,7 @@ from paceline.loop.engine import optimizer_factory, replica_of
 from paceline.loop.facts import OptionNames, StepFacts
 from paceline.loop.gradients import LoopGradients
 from paceline.loop.learner import LoopLearner
-from paceline.loop.rendezvous import Delivery, Rendezvous
+from paceline.loop.rendezvous import Delivery, Errand, Rendezvous
 from paceline.model.engines.settings import Settings
 from paceline.model.replica import Replica
 from paceline.runs.run import Run
@@ -42,6 +42,7 @@ from paceline.task.task import Task
 _log = logging.getLogger("paceline")
 
 _GRACE_S = 10.0  # timeout for notifying the other ranks that the user's code has failed
+_GATHER = 2**31 + 2  # tag of the values that `pl.gather` collects; strategies use small tags
 
 
 class Loop:
@@ -80,6 +81,8 @@ class Loop:
         self.device = None if own.type == "cpu" else own
         self.order_state = torch.get_rng_state()
         """State of torch's generator at the first worker, for the order of the data."""
+        self.steps_together = self.workers == 1 or strategy.syncs_batch_norm(self.workers)
+        """Whether all workers compute the slices of one batch at the same time."""
         self.rendezvous = Rendezvous()
         self.gradients = LoopGradients(module, self.workers)
         self.steps = 0
@@ -185,6 +188,11 @@ class Loop:
         self.rendezvous.deliver(Delivery(facts=facts, start_s=self._begun_s, logged=self.logged))
         self._begin_step()
 
+    def gather(self, value: Tensor) -> list[Tensor]:
+        """Return the values of all workers. Each worker must call it, between two steps."""
+        found: list[Tensor] = self.rendezvous.run(_gather(value))
+        return found
+
     def _begin_step(self) -> None:
         assert self._context is not None
         self.clip_norm, self.logged = math.inf, {}
@@ -260,3 +268,20 @@ class Loop:
 
 def _no_step(model: Any, batch: Any) -> Any:
     raise AssertionError("the user's loop computes the gradients")
+
+
+def _gather(value: Tensor) -> Errand:
+    """Return an errand that collects the values of all workers. Their shapes may differ."""
+
+    async def run(context: LoopContext) -> list[Tensor]:
+        net, flat = context.net, value.contiguous()
+        others = [worker for worker in context.workers if worker != context.rank]
+        sending = [context.start(net.send(other, flat, tag=_GATHER)) for other in others]
+        found = {context.rank: value}
+        for other in others:
+            found[other] = (await net.recv(other, tag=_GATHER)).tensor
+        for handle in sending:
+            await handle
+        return [found[worker] for worker in context.workers]
+
+    return run

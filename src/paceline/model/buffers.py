@@ -24,7 +24,8 @@ class FlatBuffers:
         whole = torch.cat([buffer.reshape(-1) for _, _, buffer in group])
         at = 0
         for owner, name, buffer in group:
-            view = whole[at : at + buffer.numel()].view(buffer.shape)
+            # Autograd counts changes of each buffer by itself: `data` does not share the count of `whole`.
+            view = whole[at : at + buffer.numel()].view(buffer.shape).data
             owner._buffers[name] = view
             self._places.append((owner, name, view))
             at += buffer.numel()

@@ -211,22 +211,22 @@ class Holding:
 
     # Places
 
-    def place_of(self, name: str) -> slice:
-        """Return the slice of this rank's gradient with its part of a parameter."""
+    @property
+    def places(self) -> dict[str, slice]:
+        """Slice of this rank's gradient with its part of each parameter, by name."""
         if not self.units:
-            number = self.layout.names.index(name)
-            return slice(self.layout.offsets[number], self.layout.offsets[number + 1])
-        start = 0
+            bounds = itertools.pairwise(self.layout.offsets)
+            return {name: slice(a, b) for name, (a, b) in zip(self.layout.names, bounds, strict=True)}
+        found, start = {}, 0
         for unit in self.units:
             shard = unit.shards[self.shard]
-            if name in unit.group.names:
-                number = unit.layout.names.index(name)
-                a = max(unit.layout.offsets[number], shard.start)
-                b = min(unit.layout.offsets[number + 1], shard.stop)
-                first = start + a - shard.start
-                return slice(first, first + b - a) if a < b else slice(0, 0)
+            bounds = itertools.pairwise(unit.layout.offsets)
+            for name, (first, stop) in zip(unit.layout.names, bounds, strict=True):
+                a, b = max(first, shard.start), min(stop, shard.stop)
+                place = start + a - shard.start
+                found[name] = slice(place, place + b - a) if a < b else slice(0, 0)
             start += shard.stop - shard.start
-        raise KeyError(name)
+        return found
 
 
 def _part_of(layout: Layout, cut: Cut, names: set[str]) -> Layout:

@@ -10,12 +10,12 @@ from torch import Tensor, nn
 
 from paceline.context import BackwardPart, Batch, Hooks
 from paceline.context.boundary import BoundaryValues
-from paceline.data.samples import Samples, Source
+from paceline.data.samples import Source
 from paceline.model.autocast import Autocast
 from paceline.model.buckets import Buckets
 from paceline.model.cutting.cut import Cut
 from paceline.model.cutting.layers import Layers, TrialSamples
-from paceline.model.engines.engine import Engine, Shards, Whole
+from paceline.model.engines.engine import Engine, Inspection, Shards, Whole
 from paceline.model.engines.settings import Settings
 from paceline.model.engines.shape_engine import ShapeEngine
 from paceline.model.engines.shape_model import ShapeModel
@@ -112,8 +112,7 @@ class Replica:
     def part(
         self, cut: Cut, segments: Sequence[int], *, worker: int = 0, keeps_whole: bool = False
     ) -> Replica:
-        """Return a replica of these segments, with the random numbers of worker `worker`. The new replica replaces
-        this one.
+        """Return a replica of these segments, which replaces this one. It draws random numbers as worker `worker`.
 
         With `keeps_whole`, it has the whole model for evaluation.
         """
@@ -164,10 +163,7 @@ class Replica:
 
     @property
     def not_finite(self) -> str | None:
-        """Name of a parameter with a NaN or infinite value in its last gradient.
-
-        The gradient must not be used. None if all are finite.
-        """
+        """Name of a parameter with a NaN or infinite value in its last gradient. None if all are finite."""
         return self.engine.not_finite
 
     @property
@@ -297,28 +293,7 @@ class Replica:
 
     # The whole model
 
-    def held_parameters(self) -> Tensor:
-        """Return the parameters of the held segments, flat, in the order of the whole model."""
-        return self.engine.inspection.held_parameters()
-
-    def held_buffers(self) -> Sequence[Tensor]:
-        """Return the buffers of the held segments, one flat tensor per dtype."""
-        return self.engine.inspection.held_buffers()
-
-    def put(
-        self, held: Sequence[int], parameters: Tensor, buffers: Sequence[Tensor], position: int = 0
-    ) -> None:
-        """Write the parameters and buffers of these segments into the reporter's whole model."""
-        self.engine.inspection.put(held, parameters, buffers, position)
-
-    def evaluate(self, samples: Samples, parameters: Tensor | None = None) -> dict[str, float]:
-        """Return the metrics over all samples, in evaluation mode. With `parameters`, of these instead."""
-        return self.engine.inspection.evaluate(samples, parameters)
-
-    def evaluate_parts(self, samples: Samples, numbers: Sequence[int]) -> Tensor:
-        """Return the contributions of these test batches to each metric."""
-        return self.engine.inspection.evaluate_parts(samples, numbers)
-
-    def state(self, parameters: Tensor | None = None) -> dict[str, Tensor]:
-        """Return a copy of the module's state. With `parameters`, of these instead."""
-        return self.engine.inspection.state(parameters)
+    @property
+    def inspection(self) -> Inspection:
+        """Evaluation and copies of the whole model, or of the held segments."""
+        return self.engine.inspection

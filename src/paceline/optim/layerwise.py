@@ -28,7 +28,7 @@ class LayerwiseOptimizer(torch.optim.Optimizer):
     """An optimizer that scales the update of each parameter by norms of the parameter."""
 
     reduced: Sequence[Tensor] | None = None
-    """Squared norms of whole parameters for the next `step`, which `begin` has begun. None if they are those here."""
+    """Squared norms of whole parameters, for the `step` after `begin`. None if this rank has whole parameters."""
 
     def begin(self) -> list[tuple[Tensor, Tensor]]:
         """Prepare an update. Return a parameter with its two squared norms, for each parameter with a gradient."""
@@ -70,7 +70,7 @@ def squares_of(firsts: Sequence[Tensor], seconds: Sequence[Tensor]) -> list[Tens
 
 
 def norms_of(squares: Iterator[Tensor], count: int) -> tuple[Tensor, Tensor]:
-    """Return the next `count` pairs of norms: all first ones, and all second ones."""
+    """Return the next `count` pairs of norms as two tensors: the first and the second norm of each pair."""
     first, second = torch.stack(list(islice(squares, count))).sqrt().unbind(1)
     return first, second
 

@@ -11,9 +11,9 @@ from paceline.costs.calibration import SHARED_MEMORY
 from paceline.costs.link import Link
 from paceline.errors import PacelineError
 from paceline.planner.entry import Entry
-from paceline.planner.estimate import estimated
+from paceline.planner.estimate import GRADIENTS
+from paceline.planner.predict import predicted
 from paceline.planner.sizing import PlannedCluster, resized
-from paceline.strategies import parse
 from paceline.task.task import Task
 
 COMPUTE, BUBBLE, MEMORY = "compute", "the bubble", "memory"
@@ -38,10 +38,10 @@ class Bottleneck(NamedTuple):
 def bottlenecks(
     task: Task, entry: Entry, cluster: PlannedCluster, rejected: Sequence[Entry]
 ) -> list[Bottleneck]:
-    """Return the resources that cost the most, first the largest.
+    """Return the resources that cost the most, the largest first.
 
     For links and stragglers the step is predicted once more without their limits. Compute and the bubble are parts of
-    the predicted step. Memory costs what the fastest configuration that does not fit would save.
+    the predicted step. The cost of memory is the time that the fastest configuration would save if it fitted.
     """
     whole_s = entry.batch_seconds
     saved = {name: whole_s - seconds for name, seconds in _without(task, entry, cluster)}
@@ -61,14 +61,14 @@ def _without(task: Task, entry: Entry, cluster: PlannedCluster) -> Iterator[tupl
     steps = entry.batch_seconds / entry.prediction.step_seconds
     for name, changed in _unlimited(cluster.simulated, entry.workers):
         try:
-            found = estimated(given, parse(entry.strategy), changed)
+            found = predicted(given, entry.strategy, changed, GRADIENTS)
         except PacelineError:
             continue
         yield name, steps * found.step_seconds
 
 
 def _unlimited(cluster: Simulated, workers: int) -> Iterator[tuple[str, Simulated]]:
-    """Yield the clusters without one limit each."""
+    """Yield copies of the cluster, each without one of its limits."""
     small = resized(cluster, workers)
     ideal = Link.ideal()
     if workers > 1 and small.link != SHARED_MEMORY:

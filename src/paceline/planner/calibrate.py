@@ -9,7 +9,8 @@ from dataclasses import replace
 from paceline.clusters.base.checks import check_progress, share_of_cores
 from paceline.clusters.local.local import Local
 from paceline.context import Context
-from paceline.costs.calibration import SHARED_MEMORY, TCP, Calibration, ComputeCosts, LinkCosts
+from paceline.costs.calibrated_costs import ComputeCosts, LinkCosts
+from paceline.costs.calibration import SHARED_MEMORY, TCP, Calibration
 from paceline.costs.units import check_positive
 from paceline.errors import ConfigurationError
 from paceline.planner.calibrating.compute import ComputeProgram, costs_of
@@ -26,7 +27,7 @@ _FEW = 8
 """All numbers of ranks up to this one are measured, then only powers of two and the largest."""
 
 Watch = Callable[[str], None]
-"""Receives the name of what is measured now."""
+"""Called with the name of each measurement when it begins."""
 
 
 @interrupts.recorded()
@@ -43,7 +44,7 @@ def calibrate(
     links and the slowdown of ranks are measured, with a small model. Measurements are repeated until `seconds` have
     passed, and usually three times at least. `progress` receives the name of each measurement when it begins.
 
-    Predictions use it: `pl.Simulated(workers=4, calibration=…)`.
+    Predictions use the result: `pl.Simulated(workers=4, calibration=…)`.
     """
     where = Local() if cluster is None else cluster
     _check(where, task, seconds, progress)
@@ -122,7 +123,8 @@ def _compute(
     made, copied, cores = [], 0.0, int(machine()["cores"])
     for threads, workers_of in sorted(by_threads.items(), reverse=True):
         counts = sorted({1, *workers_of})
-        watch(f"computations of {_words(counts)} ranks with {threads} thread{'s' * (threads > 1)}")
+        ranks = f"{_words(counts)} rank{'s' * (counts[-1] > 1)}"
+        watch(f"computations of {ranks} with {threads} thread{'s' * (threads > 1)}")
         program = ComputeProgram(task=task, counts=counts, limit_s=limit_s / len(by_threads))
         local = replace(
             cluster,

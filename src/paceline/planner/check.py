@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from paceline.clusters.local.emulation import OVERRUNS
 from paceline.clusters.local.local import Local
 from paceline.costs.calibration import SHARED_MEMORY
 from paceline.costs.description import ClusterDescription
@@ -15,7 +16,9 @@ from paceline.costs.times import Constant
 from paceline.costs.units import format_seconds
 from paceline.errors import ConfigurationError, PacelineError
 from paceline.planner.entry import Entry
+from paceline.planner.predict import predict
 from paceline.planner.sizing import resized, with_workers
+from paceline.planner.target_time import evaluation_interval
 from paceline.run_length import count_updates
 from paceline.runs.run import Run
 from paceline.show import markup
@@ -29,7 +32,6 @@ if TYPE_CHECKING:
 TOP = 3
 _MOST_PROCESSES = 32
 _BATCHES = 16
-_EVALUATIONS = 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,11 +45,29 @@ class Checked:
     """None if the run failed or missed the target."""
     reason: str = ""
     """The reason that there is no measured time."""
+    run: Run | None = field(default=None, repr=False, compare=False)
+    """None if it failed."""
 
     @property
     def error(self) -> float | None:
         """Relative difference of the measured from the predicted time; negative if shorter."""
         return None if self.measured_s is None else self.measured_s / self.predicted_s - 1
+
+    @property
+    def overruns(self) -> str:
+        """Gradients that took longer than on the emulated machines. Empty if they do not matter."""
+        return "" if self.run is None else self.run.environment.get(OVERRUNS, "")
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the figures as a dictionary for JSON."""
+        return {
+            "entry": self.entry.as_dict(),
+            "predicted_s": self.predicted_s,
+            "measured_s": self.measured_s,
+            "error": self.error,
+            "reason": self.reason,
+            "overruns": self.overruns,
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -62,6 +82,13 @@ class Check:
     def largest_error(self) -> float | None:
         """Largest relative difference; None if nothing could be measured."""
         return max((abs(row.error) for row in self.rows if row.error is not None), default=None)
+
+    @property
+    def summary(self) -> list[str]:
+        """Sentences: the largest difference, and runs in which this machine was slower than the emulated ones."""
+        largest = self.largest_error
+        said = [] if largest is None else [f"Predicted and measured differ by at most {largest:.1%}."]
+        return [*said, *(f"{row.entry}: {row.overruns}." for row in self.rows if row.overruns)]
 
     @property
     def header(self) -> list[str]:
@@ -84,16 +111,16 @@ class Check:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the check as a dictionary for JSON."""
-        rows = [dataclasses.asdict(row) | {"error": row.error} for row in self.rows]
-        return {"cluster": self.cluster, "what": self.what, "rows": rows}
+        return {"cluster": self.cluster, "what": self.what, "rows": [row.as_dict() for row in self.rows]}
 
     def __str__(self) -> str:
-        return f"{self.what}, on {self.cluster}\n{plain_table(self.header, self.cells)}"
+        table = plain_table(self.header, self.cells)
+        return "\n".join([f"{self.what}, on {self.cluster}", table, "", *self.summary])
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        return markup.table(self.header, self.cells)
+        return markup.table(self.header, self.cells) + markup.items(self.summary)
 
 
 def check(
@@ -102,14 +129,14 @@ def check(
     top: int = TOP,
     entries: Sequence[Entry | int | str] = (),
     steps: int | None = None,
-    epochs: float = 10,
+    epochs: float | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Check:
     """Run the best `top` entries, or the given ones, and compare predicted with measured times.
 
     A plan for local workers is checked with them. Another cluster is emulated by local workers: its links, stragglers
-    and seconds of gradients. Each run ends at the target, or after `steps` updates if the plan has no times to the
-    target.
+    and seconds of gradients. Each run ends at the target, or after `epochs` (default: those of the plan). Without times
+    to the target it ends after `steps` updates.
     """
     if not isinstance(top, int) or isinstance(top, bool) or top < 1:
         raise ConfigurationError("top", "must be a whole number of at least 1", top)
@@ -120,7 +147,7 @@ def check(
     for entry in chosen:
         if progress is not None:
             progress(str(entry))
-        rows.append(_checked(plan, entry, steps, epochs))
+        rows.append(_checked(plan, entry, steps, plan.epochs if epochs is None else epochs))
     what = "Seconds to the target" if plan.aims else "Seconds of a batch"
     return Check(cluster=_words(plan), what=what, rows=tuple(rows))
 
@@ -143,7 +170,7 @@ def _check_possible(plan: Plan, entry: Entry) -> None:
     module = plan.task.build_model(plan.seed)
     if any(each.is_meta for each in module.parameters()):
         raise ConfigurationError(
-            "model", "must have weights to be run", "shapes only", "use a task with data"
+            "model", "must have weights for a run", "shapes only", "use a task with data"
         )
 
 
@@ -158,7 +185,10 @@ def emulated(plan: Plan, entry: Entry) -> Local:
     small = resized(whole, entry.workers)
     compute = small.compute
     if compute is None and small.device is not None:
-        compute = Constant(entry.prediction.parts.compute)
+        # The emulation adds the slowness of ranks itself.
+        alone = dataclasses.replace(small, slow={}, delay=None)
+        task, strategy, _ = entry.applied(plan.task, small)
+        compute = Constant(predict(task, strategy, alone).parts.compute)
     words = {
         name: getattr(small, name)
         for name in ("workers", "link", "slow", "delay", "slow_links", "threads", "card", "oversubscription")
@@ -171,7 +201,7 @@ def emulated(plan: Plan, entry: Entry) -> Local:
 
 
 def _checked(plan: Plan, entry: Entry, steps: int | None, epochs: float) -> Checked:
-    predicted_s = entry.batch_seconds if entry.target is None else entry.target.seconds
+    predicted_s = entry.seconds
     task, strategy, cluster = entry.applied(plan.task, emulated(plan, entry))
     roles = roles_of(parse(strategy), cluster)
     updates = steps
@@ -184,7 +214,7 @@ def _checked(plan: Plan, entry: Entry, steps: int | None, epochs: float) -> Chec
         task = dataclasses.replace(task, target=None)
         words["evaluate_every"] = updates
     else:
-        words |= {"stop_at_target": True, "evaluate_every": max(1, updates // _EVALUATIONS)}
+        words |= {"stop_at_target": True, "evaluate_every": evaluation_interval(updates)}
     try:
         run = train(task, strategy, cluster, **words)
     except PacelineError as error:
@@ -192,7 +222,7 @@ def _checked(plan: Plan, entry: Entry, steps: int | None, epochs: float) -> Chec
         return Checked(entry=entry, predicted_s=predicted_s, measured_s=None, reason=reason)
     measured_s = run.seconds_to_target if entry.target is not None else _batch_s(run, plan)
     reason = "" if measured_s is not None else "not reached"
-    return Checked(entry=entry, predicted_s=predicted_s, measured_s=measured_s, reason=reason)
+    return Checked(entry=entry, predicted_s=predicted_s, measured_s=measured_s, reason=reason, run=run)
 
 
 def _batches_per_update(plan: Plan, entry: Entry) -> float:
@@ -200,7 +230,7 @@ def _batches_per_update(plan: Plan, entry: Entry) -> float:
 
 
 def _batch_s(run: Run, plan: Plan) -> float | None:
-    """Return the seconds of as many samples as one batch has. The first quarter of the run is not counted."""
+    """Return the seconds in which the run processed one batch of samples. Its first quarter is not counted."""
     history = run.history
     first, last = history[max(0, len(history) // 4 - 1)], history[-1]
     samples = last.samples - first.samples

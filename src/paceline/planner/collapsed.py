@@ -1,8 +1,8 @@
-"""A model of many equal layers, examined by a few of them.
+"""A short model in place of one with many equal layers.
 
-A Sequential with a run of equal layers is shortened: of each run only three layers remain, the first, one that stands
-for all in the middle, and the last.
-What is found out about the short model holds for the long one. Tracing 96 blocks then takes the time of three.
+A Sequential with a sequence of equal layers is shortened: only three of them remain, the first, the last, and one that
+stands for all others. Facts about the short model hold for the long one. Tracing 96 blocks then takes the time of
+three.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ FEW = 3
 
 
 def shortened(module: nn.Module, *, longer: int | None = None) -> nn.Module:
-    """Return a short model with the same layers; the module itself if it is no chain.
+    """Return a short model with the same layers; the module itself if it is not a chain.
 
     The run number `longer` of `long_runs` keeps one more layer than the others.
     """

@@ -78,8 +78,13 @@ class Entry:
         return equals_single(self.family)
 
     @property
+    def seconds(self) -> float:
+        """Seconds to the target if they are estimated, else of a batch."""
+        return self.batch_seconds if self.target is None else self.target.seconds
+
+    @property
     def misses_bytes(self) -> int:
-        """Bytes that the largest rank has too little. 0 if it fits."""
+        """Bytes of memory that the largest rank lacks. 0 if it fits."""
         limit = self.prediction.device_bytes
         return 0 if limit is None else max(0, self.prediction.memory_bytes - limit)
 
@@ -88,8 +93,7 @@ class Entry:
         """Price of one batch, or of the run to the target if that time is estimated. None if prices are unknown."""
         if self.price_per_second is None:
             return None
-        seconds = self.batch_seconds if self.target is None else self.target.seconds
-        return self.price_per_second * seconds
+        return self.price_per_second * self.seconds
 
     def applied(self, task: Task, cluster: Cluster | None) -> tuple[Task, str, Cluster]:
         """Return the task, the strategy and the cluster for a run of this entry."""

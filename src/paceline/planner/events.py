@@ -22,12 +22,14 @@ from paceline.planner.prices import is_random, pricing_of
 from paceline.planner.steady import steady_step_s
 from paceline.run_length import PartialBatches
 from paceline.strategies.parameter_server import ParameterServer
+from paceline.strategies.shared.pipelining.program import SegmentedStrategy
+from paceline.strategies.zero import Zero
 from paceline.trace import Spans
 from paceline.trace.spans import COMPUTING, Kind
 from paceline.trace.timeline import PARTS, sweep
 
 _CYCLES = (4, 16, 400)
-_GRADIENTS = 16_000
+GRADIENTS = 16_000
 """Gradients of a simulation that has no steady state, or random times. More would change the mean by about 1 %."""
 _FEWEST_CYCLES, _MOST_CYCLES = 12, 4000
 _EXAMINED = 32
@@ -36,8 +38,13 @@ _COMPUTE = [PARTS.index(COMPUTING), PARTS.index((Kind.CANCELLED,))]
 _UPDATE, _COMMUNICATE = PARTS.index((Kind.UPDATE,)), PARTS.index((Kind.RECEIVE, Kind.SEND))
 
 
-def simulated_parts(facts: TaskFacts, strategy: Strategy, cluster: Simulated) -> tuple[Parts, int]:
-    """Return the parts of a step in the steady state, and the memory of the rank that needs the most."""
+def simulated_parts(
+    facts: TaskFacts, strategy: Strategy, cluster: Simulated, most: int = GRADIENTS
+) -> tuple[Parts, int]:
+    """Return the parts of a step in the steady state, and the memory of the rank that needs the most.
+
+    `most` is the largest number of gradients.
+    """
     known = replace(cluster, known=KnownModel(facts.shapes, pricing_of(facts, cluster)))
     found: list[Sequence[Outcome]] = []
 
@@ -46,10 +53,10 @@ def simulated_parts(facts: TaskFacts, strategy: Strategy, cluster: Simulated) ->
         return _ends_s(found[0])
 
     cycle, random = _cycle(strategy, cluster.workers), is_random(cluster)
-    most = _most_cycles(strategy, cluster.workers, cycle)
-    # Workers of different speeds have patterns that repeat after many cycles.
-    varies = random or bool(cluster.slow)
-    cycles = [most] if random else [min(each, most) for each in (_CYCLES[-1:] if varies else _CYCLES)]
+    longest = _most_cycles(strategy, cluster.workers, cycle, most)
+    # Workers of different speeds have patterns that repeat after many cycles, unless all wait for each other.
+    varies = random or (bool(cluster.slow) and not isinstance(strategy, SegmentedStrategy | Zero))
+    cycles = [longest] if random else [min(each, longest) for each in (_CYCLES[-1:] if varies else _CYCLES)]
     step_s = steady_step_s(simulate, cycle, cycles=cycles, varies=varies)
     memory_bytes = max(outcome.memory.get("total", 0) for outcome in found[0])
     return _parts(found[0], step_s), memory_bytes
@@ -69,7 +76,7 @@ def _ends_s(outcomes: Sequence[Outcome]) -> list[float]:
 
 
 def _cycle(strategy: Strategy, workers: int) -> int:
-    """Return the updates of a cycle: it uses one gradient of each worker on average, or one period."""
+    """Return the number of updates in a cycle. A worker computes one gradient in it on average, or one period."""
     if isinstance(strategy, ParameterServer) and strategy.policy(workers).cancels:
         return 1  # all workers begin again after each update
     if isinstance(strategy, PartialBatches):
@@ -77,16 +84,16 @@ def _cycle(strategy: Strategy, workers: int) -> int:
     return max(1, getattr(strategy, "period", 1))
 
 
-def _most_cycles(strategy: Strategy, workers: int, cycle: int) -> int:
+def _most_cycles(strategy: Strategy, workers: int, cycle: int, most: int) -> int:
     share = strategy.batches_per_update(workers) if isinstance(strategy, PartialBatches) else 1.0
     gradients = workers * max(1.0, share * cycle)
-    return round(min(_MOST_CYCLES, max(_FEWEST_CYCLES, _GRADIENTS / gradients)))
+    return round(min(_MOST_CYCLES, max(_FEWEST_CYCLES, most / gradients)))
 
 
 def _parts(outcomes: Sequence[Outcome], step_s: float) -> Parts:
-    """Divide the seconds of a step as the time of the workers is divided.
+    """Divide the seconds of a step into parts, in proportion to the workers' time.
 
-    While a worker waits for a server that updates or communicates, the work of the server counts.
+    The time in which a worker waits for a server counts as the update or the communication of the server.
     """
     spans = [outcome.spans for outcome in outcomes if outcome.spans is not None and len(outcome.spans)]
     end_s = max(outcome.seconds for outcome in outcomes)

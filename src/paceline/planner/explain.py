@@ -10,6 +10,7 @@ from paceline.costs.units import format_bytes, format_seconds
 from paceline.planner.bottlenecks import MEMORY, Bottleneck
 from paceline.planner.entry import Entry
 from paceline.planner.prediction import Parts
+from paceline.planner.worth import uncertainty
 from paceline.show import markup
 from paceline.show.tables import NOTHING, plain_table
 
@@ -49,6 +50,11 @@ def _runner_up(plan: Plan) -> str:
     if other is None:
         return "No other configuration can be compared with it."
     value, least = plan.value(other), plan.value(best)
+    if value < least and other.workers > best.workers:
+        return (
+            f"{other} would need {1 - value / least:.1%} less ({plan.worth(other)}), which is within the uncertainty "
+            f"of the predictions ({uncertainty(other, best):.0%}), so fewer workers are preferred."
+        )
     behind = f"The runner-up is {other}: {plan.worth(other)}, {_more(value, least)} more"
     if plan.goal == "memory":
         return f"{behind}."
@@ -64,7 +70,7 @@ def _runner_up(plan: Plan) -> str:
             f"{text}, for example with {format_seconds(parts[name] - gap_s)} instead of "
             f"{format_seconds(parts[name])} of “{name}”."
         )
-    return f"{text}, which is more than it loses in any part but compute."
+    return f"{text}, but no part except compute is that long."
 
 
 def _more(value: float, least: float) -> str:
@@ -73,10 +79,15 @@ def _more(value: float, least: float) -> str:
 
 
 def runner_up(plan: Plan) -> Entry | None:
-    """Return the best entry of another strategy, or with another value. None if there is none."""
-    ranked = [entry for entry in plan.ranked if entry is not plan.best]
-    others = [entry for entry in ranked if entry.family != plan.best.family]
-    return next(iter(others or ranked), None)
+    """Return the fastest entry if it has more workers than the best one, else the best one of another strategy.
+
+    If there is no other strategy, return the second entry. None if there is only one.
+    """
+    best, least = plan.best, plan.value(plan.best)
+    ranked = [entry for entry in plan.ranked if entry is not best]
+    faster = [entry for entry in ranked if plan.value(entry) < least and entry.workers > best.workers]
+    others = [entry for entry in ranked if entry.family != best.family and plan.value(entry) >= least]
+    return next(iter(faster or others or ranked), None)
 
 
 def _not_tried(plan: Plan) -> str:

@@ -134,7 +134,7 @@ class MeshStep:
         return self._reduced_s(lengths, segment.gradient_reductions)
 
     def _reduced_s(self, values: Sequence[int], reductions: Sequence[GroupReduction]) -> float:
-        """Return the seconds in which a tensor group combines values of these bytes a sample."""
+        """Return the seconds in which a tensor group combines values with these bytes per sample."""
         rings, _ = rings_of(values, reductions, self.places.tensor)
         members = self.places.tensor_members(0)
         seconds = 0.0

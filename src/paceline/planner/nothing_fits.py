@@ -12,7 +12,7 @@ _MOST_FAMILIES = 6
 
 
 def nothing_fits(entries: Sequence[Entry], refused: Mapping[str, str]) -> ConfigurationError:
-    """Return an error that says how much memory each strategy misses, and what would help."""
+    """Return an error that says how much memory each strategy lacks, and what would help."""
     if not entries:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in refused.items())
         remedy = "try other strategies or another number of workers"
@@ -22,7 +22,7 @@ def nothing_fits(entries: Sequence[Entry], refused: Mapping[str, str]) -> Config
         least.setdefault(entry.family, entry)
     found = list(least.values())
     limit = found[0].prediction.device_bytes or 0
-    misses = [f"{entry} misses {format_bytes(entry.misses_bytes)}" for entry in found[:_MOST_FAMILIES]]
+    misses = [f"{entry} lacks {format_bytes(entry.misses_bytes)}" for entry in found[:_MOST_FAMILIES]]
     best = found[0]
     factor = best.prediction.memory_bytes / max(1, limit)
     remedy = (

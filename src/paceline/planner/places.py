@@ -55,7 +55,7 @@ class Places:
 
     @cached_property
     def per_host(self) -> int:
-        """Number of ranks on the fullest host."""
+        """Largest number of ranks on one host."""
         return max(Counter(self.hosts).values())
 
     @cached_property

@@ -15,6 +15,7 @@ from paceline.planner.entry import Entry
 from paceline.planner.explain import Difference, difference, summary
 from paceline.planner.plan_table import PlanTable, money
 from paceline.planner.sizing import PlannedCluster
+from paceline.run_length import DEFAULT_EPOCHS
 from paceline.show import markup
 from paceline.show.tables import plain_table
 from paceline.task.task import Task
@@ -45,6 +46,8 @@ class Plan:
     """Number of predictions."""
     skipped: int = 0
     was_cut: bool = False
+    epochs: float = DEFAULT_EPOCHS
+    """Passes over the data after which a run that misses the target ends."""
     seed: int = 0
     checked: Check | None = None
     """The last result of `check`. None if nothing was run."""
@@ -92,7 +95,7 @@ class Plan:
             return entry.prediction.memory_bytes
         if self.goal == "cost" and entry.cost is not None:
             return entry.cost
-        return entry.batch_seconds if entry.target is None else entry.target.seconds
+        return entry.seconds
 
     def worth(self, entry: Entry) -> str:
         """Return this figure as text."""

@@ -9,8 +9,10 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 
 from paceline.clusters.base.checks import check_progress
-from paceline.clusters.base.job import Cluster
+from paceline.clusters.base.job import Cluster, Job
 from paceline.clusters.local.local import Local
+from paceline.clusters.simulated.calibrated import has_gradients_of
+from paceline.clusters.simulated.simulated import Simulated
 from paceline.costs.calibration import Calibration
 from paceline.costs.description import ClusterDescription
 from paceline.costs.units import check_positive, parse_bytes
@@ -25,8 +27,10 @@ from paceline.planner.plan import Plan
 from paceline.planner.search import MOST, Key, Search, SearchProgress, Watch
 from paceline.planner.sizing import PlannedCluster
 from paceline.planner.target_time import TargetTimes, check_target
+from paceline.planner.worth import TIMED, fewest_workers_first
 from paceline.run_length import DEFAULT_EPOCHS
 from paceline.strategies import STRATEGIES, find
+from paceline.strategies.single import Single
 from paceline.task.task import Task
 
 _log = logging.getLogger("paceline")
@@ -68,7 +72,9 @@ def plan(
 
     Every configuration is predicted (`pl.predict`), or simulated briefly where that is not possible. Configurations
     that do not fit into memory are left out of the ranking. Without a time to the target, only strategies with the
-    steps of `single` are ranked: others use their samples less well, and by how much is not known.
+    steps of `single` are ranked: others may need more samples, and their number is unknown. With the goals
+    "step" and "time to target", the fewest workers are best if a gain by more of them is within the uncertainty of the
+    predictions.
     """
     chosen = _checked_goal(task, goal)
     where = _checked_cluster(task, cluster, price_per_hour, calibration, progress)
@@ -114,6 +120,7 @@ def plan(
         tried=estimator.count,
         skipped=estimates.skipped,
         was_cut=search.was_cut,
+        epochs=epochs,
         seed=seed,
     )
 
@@ -127,12 +134,13 @@ def _checked_cluster(
 ) -> PlannedCluster:
     def calibrated(local: Local) -> Calibration:
         if calibration is not None:
+            _check_calibration(calibration, local, task)
             return calibration
         _log.warning("this machine is calibrated first, for about %d s; see pl.calibrate", _CALIBRATION_S)
 
         def tell(name: str) -> None:
             if progress is not None:
-                progress(SearchProgress(0, MOST, f"calibrating: {name}"))
+                progress(SearchProgress(0, MOST, name, calibrates=True))
 
         return calibrate(local, task, seconds=_CALIBRATION_S, progress=tell)
 
@@ -141,6 +149,17 @@ def _checked_cluster(
         return where
     check_positive(price_per_hour, "price_per_hour", "write 32.77, the price of one host")
     return dataclasses.replace(where, price_per_hour=price_per_hour)
+
+
+def _check_calibration(calibration: Calibration, local: Local, task: Task) -> None:
+    """Raise an error if a calibration does not have what predictions for these workers need."""
+    Simulated(workers=local.workers, threads=local.threads, calibration=calibration)
+    job = Job(strategy=Single(), roles=("worker",) * local.workers, seed=0, task=task)
+    if not has_gradients_of(calibration, job):
+        remedy = "calibrate with this task: pl.calibrate(cluster, task)"
+        raise ConfigurationError(
+            "calibration", "must have this task's gradients", dict(calibration.task), remedy
+        )
 
 
 def _checked_goal(task: object, goal: str | None) -> str:
@@ -210,7 +229,7 @@ def _limits(workers: int | tuple[int, int]) -> tuple[int, int]:
 
 
 def _key(goal: str) -> Key:
-    """Return the value of an entry that is to be small. The time to a target is not known yet in a search."""
+    """Return the figure of an entry that a search minimizes. The time to a target is not known in a search."""
     if goal == "memory":
         return lambda entry: entry.prediction.memory_bytes
     if goal == "cost":
@@ -219,7 +238,7 @@ def _key(goal: str) -> Key:
 
 
 def _distinct(entries: Iterable[Entry]) -> list[Entry]:
-    """Return the entries without those that differ in a parameter that has no effect: the shortest spec remains."""
+    """Return one entry for specs that differ only in a parameter without effect: the one with the shortest spec."""
     found: dict[tuple[object, ...], Entry] = {}
     for entry in sorted(entries, key=lambda each: len(each.strategy)):
         figures = float(f"{entry.batch_seconds:.6g}"), entry.prediction.memory_bytes
@@ -230,19 +249,22 @@ def _distinct(entries: Iterable[Entry]) -> list[Entry]:
 def _ranked(entries: Sequence[Entry], goal: str, *, aims: bool) -> list[Entry]:
     """Return the entries, best first. Those that cannot be compared come last."""
 
-    def order(entry: Entry) -> tuple[bool, float, float]:
-        if aims:
-            is_last = entry.target is None
-            value = math.inf if entry.target is None else entry.target.seconds
-        else:
-            is_last, value = not entry.equals_single, entry.batch_seconds
-        if goal == "cost":
-            value = entry.cost or 0.0
+    def value(entry: Entry) -> float:
         if goal == "memory":
-            value = entry.prediction.memory_bytes
-        return is_last, value, entry.batch_seconds
+            return entry.prediction.memory_bytes
+        if goal == "cost":
+            return entry.cost or 0.0
+        return entry.seconds
 
-    return sorted(entries, key=order)
+    def order(entry: Entry) -> tuple[bool, float, float]:
+        is_last = entry.target is None if aims else not entry.equals_single
+        return is_last, value(entry), entry.batch_seconds
+
+    found = sorted(entries, key=order)
+    if goal not in TIMED:
+        return found
+    comparable = [entry for entry in found if not order(entry)[0]]
+    return [*fewest_workers_first(comparable, value), *found[len(comparable) :]]
 
 
 def _teller(progress: Watch | None, estimator: Estimator, most: int) -> Callable[[str], None]:

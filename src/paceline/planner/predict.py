@@ -11,7 +11,7 @@ from paceline.clusters.simulated.simulated import Simulated
 from paceline.context import Strategy
 from paceline.costs.devices import Device
 from paceline.errors import ConfigurationError
-from paceline.planner.events import simulated_parts
+from paceline.planner.events import GRADIENTS, simulated_parts
 from paceline.planner.facts import TaskFacts, facts_of
 from paceline.planner.mesh import mesh_steps
 from paceline.planner.mesh_memory import MeshMemory
@@ -32,6 +32,11 @@ def predict(task: Task, strategy: str | Strategy, cluster: Cluster) -> Predictio
 
     Facts of the task are counted once, in the first prediction.
     """
+    return predicted(task, strategy, cluster, GRADIENTS)
+
+
+def predicted(task: Task, strategy: str | Strategy, cluster: Cluster, gradients: int) -> Prediction:
+    """Predict a step. `gradients` is the length of simulations that have no steady state, or random times."""
     check_priced(task)
     chosen, simulated = parse(strategy), _checked(cluster)
     simulated.stragglers.check(len(chosen.roles(simulated.workers)))
@@ -39,7 +44,9 @@ def predict(task: Task, strategy: str | Strategy, cluster: Cluster) -> Predictio
     encodes = getattr(chosen, "codec", "none") != "none"  # the formulas do not count encoded bytes
     formulas = () if encodes else (replicas_parts, mesh_parts)
     counted = (formula(facts, chosen, simulated) for formula in formulas)
-    parts, memory_bytes = next(filter(None, counted), None) or simulated_parts(facts, chosen, simulated)
+    parts, memory_bytes = next(filter(None, counted), None) or simulated_parts(
+        facts, chosen, simulated, gradients
+    )
     device = simulated.device
     return Prediction(
         step_seconds=parts.total,
@@ -64,7 +71,7 @@ def _checked(cluster: object) -> Simulated:
 def mesh_parts(facts: TaskFacts, strategy: Strategy, cluster: Simulated) -> tuple[Parts, int] | None:
     """Return the parts of a step of a mesh, and the peak memory. None if it must be simulated.
 
-    The samples of a row may not be a multiple of the micro-batches. Then the means of larger and smaller ones count.
+    The samples of a row may not be a multiple of the micro-batches. The result is then the mean over both sizes.
     """
     plan = _plan_of(facts, strategy, cluster.workers)
     if plan is None or not isinstance(cluster.device, Device) or needs_simulation(cluster):

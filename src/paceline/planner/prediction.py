@@ -13,7 +13,7 @@ class Parts:
     compute: float
     """Forward and backward passes."""
     communicate: float
-    """Collectives that nothing hides: of tensor groups, and of gradients along the data axis."""
+    """Collectives that do not overlap with computation: of tensor groups, and of gradients along the data axis."""
     wait: float
     """Waiting for the slowest rank at the end of a step."""
     bubble: float

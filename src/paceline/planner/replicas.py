@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.clusters.rank.rank import DELAY_STREAM
+from paceline.clusters.rank.streams import DELAY_STREAM
 from paceline.clusters.simulated.simulated import Simulated
 from paceline.context import Strategy
 from paceline.costs.prices import Price, Work, ready_shares
@@ -102,7 +102,7 @@ class Replicas:
         return layout.length * layout.dtype.itemsize
 
     def memory_bytes(self, *, shards: int = 1, states: int = 0) -> int:
-        """Return the peak of a worker. `shards` ranks share the optimizer state; `states` are further copies."""
+        """Return the peak of a worker. `shards` ranks share the optimizer state. `states` copies are added."""
         shapes = self.facts.shapes
         holding = shapes.holding
         own = holding.split(shards, elementwise=shapes.works_elementwise)[0] if shards > 1 else None
@@ -215,4 +215,4 @@ _KNOWN: Mapping[type[Any], tuple[set[str], Callable[[Any, Replicas], tuple[Parts
     LocalSGD: ({"period", "averages", "algorithm"}, _local_sgd),
     DiLoCo: ({"period", "algorithm", "outer_lr", "outer_momentum"}, _diloco),
 }
-"""Parameters of each strategy that are computed here, and the function. With others, the strategy is simulated."""
+"""For each strategy: the parameters that its function supports, and the function. Others need a simulation."""

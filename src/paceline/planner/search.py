@@ -1,8 +1,9 @@
 """The search of a plan: which configurations are predicted, and in which order.
 
 For the largest number of workers, each strategy starts with all combinations of its leading parameters. The best of
-them are then changed in one parameter at a time, as long as that helps. Half the workers begin with what is best for
-all, and so on. A strategy declares the values itself (`strategies/shared/search_space.py`).
+them are then changed in one parameter at a time, as long as that helps. The search with half the workers begins with
+the best configurations for all workers, and so on. A strategy declares the values itself
+(`strategies/shared/search_space.py`).
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ MOST = 400
 _BEAM = 1
 _TURNS = 3
 _HOPELESS = 1.15
-"""A start with this many times the best value so far is not changed further."""
+"""A combination is not changed further if its value is this many times the best so far."""
 _HOPELESS_BYTES = 3.0
-"""The same for a start that needs this many times the memory."""
+"""The same for its memory."""
 _LEADERS = 3
 """Number of strategies that are tried with fewer workers."""
 
@@ -40,7 +41,9 @@ class SearchProgress:
     """Number of configurations."""
     most: int
     name: str
-    """The strategy and the number of workers that are tried."""
+    """The strategy and the number of workers that are tried, or what is measured first."""
+    calibrates: bool = False
+    """Whether this machine is measured first."""
 
 
 Watch = Callable[[SearchProgress], None]
@@ -134,11 +137,18 @@ class Search:
         if not start.prediction.fits:
             limit = start.prediction.device_bytes or 0
             return start.misses_bytes > (_HOPELESS_BYTES - 1) * limit
-        return self.key(start) > _HOPELESS * self._least(start.equals_single)
+        return self.key(start) > _HOPELESS * self._least(start)
 
-    def _least(self, equals_single: bool) -> float:
-        """Return the smallest key so far of entries that can be compared with each other."""
-        known = (each for each in self.found.values() if each.equals_single == equals_single)
+    def _least(self, start: Entry) -> float:
+        """Return the smallest key so far of entries that can be compared with this one.
+
+        Batches of strategies with the weights of `single` are worth the same. Others are compared with their family.
+        """
+        known = (
+            each
+            for each in self.found.values()
+            if (each.equals_single if start.equals_single else each.family == start.family)
+        )
         return min((self.key(each) for each in known if each.prediction.fits), default=float("inf"))
 
     def _around(self, entry: Entry) -> list[Entry]:
@@ -151,7 +161,7 @@ class Search:
         return [each for each in found if isinstance(each, Entry)]
 
     def _order(self, entry: Entry) -> tuple[float, float]:
-        """Return the order of two entries: what fits is better, and then what misses less."""
+        """Return a sort key. Entries that fit come first, then those that lack the least memory."""
         return entry.misses_bytes, self.key(entry)
 
     def _entry(

@@ -60,7 +60,7 @@ class PlannedCluster:
 
     @property
     def per_host(self) -> int:
-        """Number of ranks on the fullest host."""
+        """Largest number of ranks on one host."""
         return max(Counter(self.simulated.fabric.place(self.workers, self.workers)).values())
 
     def resized(self, workers: int) -> Simulated:

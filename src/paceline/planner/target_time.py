@@ -7,11 +7,13 @@ strategies are simulated, because their updates depend on which worker is quicke
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 
 from paceline.clusters.simulated.simulated import Simulated
 from paceline.costs.times import Constant
+from paceline.costs.units import format_seconds
 from paceline.errors import ConfigurationError, PacelineError
 from paceline.planner.entry import Entry, TargetTime
 from paceline.planner.sizing import PlannedCluster
@@ -21,13 +23,20 @@ from paceline.task.task import Task
 from paceline.training import roles_of, train
 
 SEEDS = 2
-EVALUATIONS = 40
+_EVALUATIONS = 40
+_PATIENCE = 2.0
+"""A simulation is given up when it takes this many times the best time so far."""
 _OF_FAMILY = 3
 """Configurations that are simulated for each strategy that does not equal `single`."""
 _REPEATED = 4
 """Configurations that are simulated with every seed. The others are simulated with the first one."""
 
 Tell = Callable[[str], None]
+
+
+def evaluation_interval(steps: int) -> int:
+    """Return the steps between two evaluations of a run to the target."""
+    return max(1, steps // _EVALUATIONS)
 
 
 def check_target(task: Task) -> None:
@@ -49,6 +58,8 @@ class TargetTimes:
         """A run of more than `epochs` passes over the data is not simulated to its end."""
         self._task, self._cluster, self._epochs, self._seed = task, cluster, epochs, seed
         self._tell = tell
+        self._best_s = math.inf
+        self._reached: dict[tuple[str, int, int], float | str] = {}
         self.missed: list[str] = []
         """Entries that did not reach the target, with the reason."""
         self.skipped = 0
@@ -60,23 +71,18 @@ class TargetTimes:
         others = [entry for entry in entries if not entry.equals_single]
         batches = self._batches_of_single() if exact else []
         known = [dataclasses.replace(entry, target=_scaled(batches, entry)) for entry in exact]
-        limit_s = min((entry.target.seconds for entry in known if entry.target), default=float("inf"))
-        bound_s = min((entry.batch_seconds for entry in exact), default=float("inf"))
-        chosen = self._chosen(others, bound_s)
-        first = [self._simulated(entry, [self._seed]) for entry in chosen]
+        self._best_s = min((entry.target.seconds for entry in known if entry.target), default=math.inf)
+        bound_s = min((entry.batch_seconds for entry in exact), default=math.inf)
+        # The fastest batches first: when they reach the target, slower runs can be given up sooner.
+        chosen = sorted(self._chosen(others, bound_s), key=lambda entry: entry.batch_seconds)
+        first = [self._simulated(entry, [self._seed], patience=_PATIENCE) for entry in chosen]
         first.sort(key=_seconds)
-        again = first[:_REPEATED]
-        repeated = [
-            self._simulated(entry, range(self._seed, self._seed + SEEDS))
-            for entry in again
-            if _seconds(entry) < 2 * limit_s
-        ]
-        done = {(each.strategy, each.workers) for each in repeated}
-        kept = [each for each in first if (each.strategy, each.workers) not in done]
+        again = [each for each in first[:_REPEATED] if each.target is not None]
+        repeated = [self._simulated(entry, range(self._seed, self._seed + SEEDS)) for entry in again]
         simulated = {(each.strategy, each.workers) for each in chosen}
         rest = [each for each in others if (each.strategy, each.workers) not in simulated]
         self.skipped = len(rest)
-        return [*known, *repeated, *kept, *rest]
+        return [*known, *repeated, *first[len(again) :], *rest]
 
     def _chosen(self, entries: Sequence[Entry], bound_s: float) -> list[Entry]:
         """Return entries with faster batches than `single` and its equals; of each strategy the best few."""
@@ -102,17 +108,24 @@ class TargetTimes:
             return []
         return found
 
-    def _simulated(self, entry: Entry, seeds: Iterable[int]) -> Entry:
-        cluster = dataclasses.replace(self._cluster.resized(entry.workers), math="real")
+    def _simulated(self, entry: Entry, seeds: Iterable[int], patience: float = math.inf) -> Entry:
+        """Return the entry with its time to the target. A run is given up at `patience` times the best time so far."""
         seconds = []
         for seed in seeds:
-            self._tell(f"{entry}, to the target")
-            reached = self._seconds_to_target(entry.strategy, self._task, cluster, seed)
+            key = entry.strategy, entry.workers, seed
+            if key not in self._reached:
+                self._tell(f"{entry}, to the target")
+                cluster = dataclasses.replace(self._cluster.resized(entry.workers), math="real")
+                limit_s = patience * self._best_s
+                most = limit_s / entry.prediction.step_seconds if entry.prediction.step_seconds else math.inf
+                self._reached[key] = self._seconds_to_target(entry.strategy, self._task, cluster, seed, most)
+            reached = self._reached[key]
             if not isinstance(reached, float):
                 self.missed.append(f"{entry} ({reached})")
                 return dataclasses.replace(entry, target=None)
             seconds.append(reached)
         mean_s = sum(seconds) / len(seconds)
+        self._best_s = min(self._best_s, mean_s)
         target = TargetTime(
             seconds=mean_s,
             low=min(seconds),
@@ -122,8 +135,10 @@ class TargetTimes:
         )
         return dataclasses.replace(entry, target=target)
 
-    def _seconds_to_target(self, strategy: str, task: Task, cluster: Simulated, seed: int) -> float | str:
-        """Return the seconds to the target, or the reason that it was not reached."""
+    def _seconds_to_target(
+        self, strategy: str, task: Task, cluster: Simulated, seed: int, most: float = math.inf
+    ) -> float | str:
+        """Return the seconds to the target, or the reason that it was not reached. `most` limits the steps."""
         parsed = parse(strategy)
         steps = count_updates(
             task, parsed, roles_of(parsed, cluster), steps=None, epochs=self._epochs, seed=seed
@@ -133,18 +148,20 @@ class TargetTimes:
                 task,
                 parsed,
                 cluster,
-                steps=steps,
+                steps=math.ceil(min(most, steps)),
                 seed=seed,
                 stop_at_target=True,
-                evaluate_every=max(1, steps // EVALUATIONS),
+                evaluate_every=evaluation_interval(steps),
             )
         except PacelineError as error:
             return str(error).splitlines()[0]
-        return (
-            run.seconds_to_target
-            if run.seconds_to_target is not None
-            else f"not reached in {self._epochs:g} epochs"
-        )
+        if run.seconds_to_target is not None:
+            return run.seconds_to_target
+        if most < steps:
+            return (
+                f"not reached in {format_seconds(run.seconds)}, when another one has reached it twice as soon"
+            )
+        return f"not reached in {self._epochs:g} epochs"
 
 
 def _scaled(batches: Sequence[float], entry: Entry) -> TargetTime | None:
@@ -162,7 +179,7 @@ def _scaled(batches: Sequence[float], entry: Entry) -> TargetTime | None:
 
 
 def _seconds(entry: Entry) -> float:
-    return float("inf") if entry.target is None else entry.target.seconds
+    return math.inf if entry.target is None else entry.target.seconds
 
 
 def _distinct(entries: Iterable[Entry]) -> list[Entry]:

@@ -82,4 +82,6 @@ def _words(plan: Plan, costs: dict[str, float], hosts: int) -> str:
     if not named:
         return f"{text} No link costs more than 0.5 % of a batch."
     listed = ", ".join(f"{name} {costs[name]:.0%}" for name in named)
-    return f"{text} Share of a batch that each costs: {listed}. Links are drawn as busy from {_BUSY:.0%}."
+    return (
+        f"{text} Costs, as shares of the time of a batch: {listed}. Links are drawn as busy from {_BUSY:.0%}."
+    )

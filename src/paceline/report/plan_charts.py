@@ -19,7 +19,7 @@ Form = Callable[[float], str]
 """The text of a value."""
 
 _WIDTH, _HEIGHT = 560, 300
-_LEFT, _RIGHT, _TOP, _BOTTOM = 70, 540, 16, 254
+_LEFT, _RIGHT, _TOP, _BOTTOM = 96, 540, 16, 254
 _BARS = 12
 _PAYS = 1.1
 """More workers pay if twice as many make a batch this many times as fast."""
@@ -49,8 +49,16 @@ def _bar(entry: Entry, longest_s: float) -> str:
         x += width
     label = escape(", ".join(words))
     svg = f'<svg role="img" aria-label="{label}" width="100%" height="14"><title>{label}</title>{"".join(rects)}</svg>'
-    name = escape(str(entry)).replace(":", ":<wbr>").replace(",", ",<wbr>")
-    return f'<tr><th scope="row">{name}</th><td>{svg}</td><td>{escape(format_seconds(entry.batch_seconds))}</td></tr>'
+    name, time = breakable(str(entry)), escape(format_seconds(entry.batch_seconds))
+    return f'<tr><th scope="row">{name}</th><td>{svg}</td><td>{time}</td></tr>'
+
+
+def breakable(spec: str) -> str:
+    """Return a spec as markup that may wrap between its parameters, and after their names."""
+    text = escape(spec)
+    for sign in ":,=":
+        text = text.replace(sign, f"{sign}<wbr>")
+    return text
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +77,7 @@ def frontier(entries: Sequence[Entry], best: Entry, what: str) -> str:
         across = entry.cost if what == "cost" else float(entry.prediction.memory_bytes)
         if across is not None:
             kind = "best" if entry is best else "tried"
-            seconds = entry.batch_seconds if entry.target is None else entry.target.seconds
-            points.append(_Point(across, seconds, str(entry), kind))
+            points.append(_Point(across, entry.seconds, str(entry), kind))
     line = _pareto(points)
     words = f"{len(line)} of {len(points)} configurations are on the frontier: " + "; ".join(
         f"{p.name}: {money_or_bytes(p.x)}, {format_seconds(p.y)}" for p in line[:6]
@@ -108,7 +115,7 @@ def speed_up(plan: Plan) -> str:
     said = (
         "Even the largest number of workers pays."
         if last
-        else f"More than {end.x:g} workers stop paying: twice as many make a batch less than {_PAYS:.1f} times as fast."
+        else f"More than {end.x:g} workers do not pay: twice as many make a batch less than {_PAYS:.1f} times as fast."
     )
     return f'{chart}<p class="note">{said}</p>'
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from collections.abc import Sequence
 from html import escape
 from importlib.resources import files
 from pathlib import Path
@@ -13,11 +14,11 @@ from paceline.planner.check import Check
 from paceline.planner.plan import Plan
 from paceline.report.cluster_picture import cluster_picture
 from paceline.report.page import write_text
-from paceline.report.plan_charts import frontier, predicted_and_measured, speed_up, stacked_bars
+from paceline.report.plan_charts import breakable, frontier, predicted_and_measured, speed_up, stacked_bars
 from paceline.report.sections import summary_list
 
 _STYLES = ("colours.css", "page.css", "plan.css")
-_MOST_ROWS = 60
+_MOST_ROWS = 30
 
 
 def write_plan_page(path: str | Path, plan: Plan, *, title: str | None, command: str | None) -> None:
@@ -51,34 +52,31 @@ def plan_page(plan: Plan, *, title: str | None = None, command: str | None = Non
 
 def _table(plan: Plan) -> str:
     table = plan.table
-    heads = "".join(f'<th scope="col">{escape(title)}</th>' for title in table.header)
-    rows = "".join(
-        f'<tr><th scope="row">{escape(cells[0])}</th>{"".join(f"<td>{escape(text)}</td>" for text in cells[1:])}</tr>'
-        for cells in table.cells[:_MOST_ROWS]
-    )
     left = len(table) - _MOST_ROWS
     more = f'<p class="note">{left:,} more configurations are left out.</p>' if left > 0 else ""
     label = 'tabindex="0" role="region" aria-label="Ranked configurations"'
-    return (
-        f'<div class="scroll figures" {label}><table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>'
-        f"</div>{more}"
+    return f'<div class="scroll figures" {label}>{_rows(table.header, table.cells[:_MOST_ROWS])}</div>{more}'
+
+
+def _rows(header: Sequence[str], cells: Sequence[Sequence[str]]) -> str:
+    """Return a table. The first cell of each row is a strategy."""
+    heads = "".join(f'<th scope="col">{escape(title)}</th>' for title in header)
+    rows = "".join(
+        f'<tr><th scope="row">{breakable(name)}</th>{"".join(f"<td>{escape(text)}</td>" for text in rest)}</tr>'
+        for name, *rest in cells
     )
+    return f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>"
 
 
 def _checked(check: Check | None) -> str:
     if check is None:
         return ""
-    heads = "".join(f'<th scope="col">{escape(title)}</th>' for title in check.header)
-    rows = "".join(
-        f'<tr><th scope="row">{escape(cells[0])}</th>{"".join(f"<td>{escape(text)}</td>" for text in cells[1:])}</tr>'
-        for cells in check.cells
-    )
     return (
         '<section aria-labelledby="checked-title"><h2 id="checked-title">Predicted and measured</h2>'
         f"{predicted_and_measured(check)}"
         '<div class="scroll figures" tabindex="0" role="region" aria-label="Predicted and measured times">'
-        f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div>"
-        f'<p class="note">{escape(check.what)}, on {escape(check.cluster)}.</p></section>'
+        f"{_rows(check.header, check.cells)}</div>"
+        f'<p class="note">{escape(check.what)}, on {escape(check.cluster)}.</p>{summary_list(check.summary)}</section>'
     )
 
 

@@ -4,9 +4,10 @@ The outer gradient is the difference of the parameters before the H steps and th
 outer optimizer is SGD with Nesterov momentum. Inner optimizers keep their state. `outer_lr=1,outer_momentum=0` is
 `local-sgd`.
 
-Streaming DiLoCo divides the model into P fragments (`fragments`). Fragment p, from 0, has its turn after (p + 1) H / P
-steps of every H, so that a step sends at most one fragment if H >= P. Workers compute `delay` more local steps while a
-fragment is exchanged. Then each takes `mix` times its own values plus (1 - mix) times the new ones.
+Streaming DiLoCo divides the model into P fragments (`fragments`). Fragment i, counted from 0, has its turn after
+(i + 1) H / P steps of each period of H steps, so that a step sends at most one fragment if H >= P. Workers compute
+`delay` more local steps while a fragment is exchanged. Then each takes `mix` times its own values plus (1 - mix) times
+the new ones.
 
 When: Very slow links between workers, large models, H in the hundreds.
 Cost, n bytes and p workers: 2 n (p - 1)/p sent by each worker (ring) every H steps, n/P of them in the background of

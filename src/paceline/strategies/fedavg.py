@@ -101,6 +101,9 @@ class FedAvg(Strategy):
             seed=self.partition_seed,
         )
 
+    def divides_batch(self, workers: int) -> bool:
+        return False  # clients have batches of their own
+
     def roles(self, workers: int) -> Sequence[str]:
         return (*("worker",) * workers, "server")
 

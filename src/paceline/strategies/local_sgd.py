@@ -67,7 +67,7 @@ class LocalSGD(Strategy):
         return "shards" if keeps_residuals(self.codec) else "workers"
 
     def _check_codec(self) -> None:
-        """Refuse what has no common value that the workers could send differences to."""
+        """Refuse settings without a common value from which workers could send their difference."""
         if self.averages != AVERAGES[0]:
             bound = "must be parameters with a codec, which encodes their differences since the last average"
             raise ConfigurationError("averages", bound, self.averages, "use codec=none")

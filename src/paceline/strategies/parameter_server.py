@@ -24,8 +24,9 @@ from paceline.collectives.coded import coded
 from paceline.context import Context, Net, StateAt, Strategy
 from paceline.errors import ConfigurationError, UnknownNameError
 from paceline.strategies.shared.codec import codec_field, keeps_residuals, set_codec
+from paceline.strategies.shared.push_pull.coordinator import Coordinator
+from paceline.strategies.shared.push_pull.follower import Follower
 from paceline.strategies.shared.push_pull.policy import Policy
-from paceline.strategies.shared.push_pull.server import Coordinator, Follower
 from paceline.strategies.shared.push_pull.worker import Worker
 from paceline.strategies.shared.search_space import Tried, server_counts, tried
 

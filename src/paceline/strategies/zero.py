@@ -82,6 +82,9 @@ class Zero(Strategy):
         """Whether workers hold parts of the model. False in stage 1: each worker has all parameters and gradients."""
         return self.stage > 1
 
+    def divides_batch(self, workers: int) -> bool:
+        return workers > 1 or self.microbatches not in (None, 1)
+
     def syncs_batch_norm(self, workers: int) -> bool:
         return self.microbatches in (None, 1)
 

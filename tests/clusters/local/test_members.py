@@ -70,6 +70,21 @@ def test_strategies_whose_weights_depend_on_the_workers_end(spec, faults):
     check_members(run)
 
 
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "all-reduce",
+        pytest.param("sync:placement=worker", marks=pytest.mark.slow),
+        pytest.param("local-sgd:period=2,post_local=100", marks=pytest.mark.slow),
+    ],
+)
+def test_a_new_process_of_a_lost_rank_joins(spec):
+    run = trained(Kill(2, step=1), number=1, spec=spec, restart=True, compute=pl.times.Constant("0.1s"))
+    check_against_single(run, single(1, STEPS))
+    assert [rank for rank, _ in run.joined] == [2]
+    assert run.generations[-1].members == (0, 1, 2, 3)
+
+
 def test_a_process_that_is_stopped_for_too_long_is_lost():
     run = trained(Pause(0, step=3, seconds=600), deadline_s=1.0)
     check_against_single(run, single(0, STEPS))

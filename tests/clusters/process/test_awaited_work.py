@@ -13,8 +13,8 @@ from processes import wait_until
 
 import paceline as pl
 from paceline.clusters.process.awaited_work import LIMIT, AwaitedWork, processor_ns
+from paceline.clusters.process.patience import Patience
 from paceline.clusters.process.status_board import Status, StatusBoard
-from paceline.clusters.process.waits import _Patience
 from paceline.links.memory.shared import SharedMemory
 from paceline.links.operation import Activity
 
@@ -120,7 +120,7 @@ class Receive:
 def test_work_extends_a_wait_up_to_a_limit_and_data_restart_it(monkeypatch):
     now_s, worked, operation = [100.0], [0], Receive()
     monkeypatch.setattr("paceline.clusters.process.waits.time.monotonic", lambda: now_s[0])
-    patience = _Patience(4.0, lambda: worked[0])
+    patience = Patience(4.0, lambda: worked[0])
 
     def ends_after(*, works):
         start_s = now_s[0]

@@ -46,7 +46,14 @@ def test_micro_batches_of_one_worker_are_parts_too(caplog):
 
 @pytest.mark.parametrize(
     ("strategy", "workers"),
-    [("single", 1), ("all-reduce", 1), ("layers", 2), ("tensor:size=2", 2), ("fedavg", 2)],
+    [
+        ("single", 1),
+        ("all-reduce", 1),
+        ("layers", 2),
+        ("tensor:size=2", 2),
+        ("pipeline:microbatches=1", 2),
+        ("fedavg", 2),
+    ],
 )
 def test_a_run_that_computes_whole_batches_does_not_warn(caplog, strategy, workers):
     assert not warnings_of(caplog, task(), strategy, workers)

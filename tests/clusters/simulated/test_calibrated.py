@@ -1,5 +1,6 @@
 """Simulations with a calibration: its links, its gradients, and its cores."""
 
+import dataclasses
 import logging
 
 import pytest
@@ -9,7 +10,9 @@ from torch import nn
 
 import paceline as pl
 from paceline.clusters.simulated.calibrated import _warn_once
-from paceline.costs.calibration import Calibration, ComputeCosts, LinkCosts
+from paceline.costs.calibrated_costs import ComputeCosts, LinkCosts
+from paceline.costs.calibration import Calibration
+from paceline.costs.pass_shares import PassShares
 from paceline.system.environment import machine
 from paceline.task.fingerprint import fingerprint
 
@@ -64,6 +67,44 @@ def test_a_cancelled_gradient_no_longer_uses_the_cores():
     made = calibration({1: 1.0, 2: 2.0}, task())
     found = step_s("k-sync:k=1", 2, made, steps=2, slow={1: 100.0})
     assert found == pytest.approx(2 * gradient_s(8))
+
+
+def with_passes(made, **changes):
+    shares = PassShares.of([1, 2, 3], forward_s=[1.0, 0.0, 1.0], backward_s=[0.0, 0.0, 2.0])
+    (compute,) = made.compute
+    return dataclasses.replace(made, compute=(dataclasses.replace(compute, passes=shares),), **changes)
+
+
+def test_passes_of_a_split_model_take_their_measured_share_of_a_gradient():
+    made = with_passes(calibration({1: 1.0, 2: 1.0}, task()))
+    # One micro-batch: the passes of both stages follow each other.
+    assert step_s("pipeline:microbatches=1", 2, made) == pytest.approx(gradient_s(16))
+    # Four: the first forward passes fill the pipeline, and then the second stage has all the work.
+    found = step_s("pipeline:microbatches=4,order=gpipe", 2, made)
+    assert found == pytest.approx((0.25 + 4 * 0.75) * gradient_s(4))
+
+
+def test_a_sharded_gradient_is_copied_to_where_other_ranks_read_it():
+    plain = with_passes(calibration({1: 1.0, 2: 1.0}, task()))
+    nbytes = 4 * (4 * 8 + 8 + 8 * 2 + 2)
+    copied = dataclasses.replace(plain, copy_bytes_per_s=float(nbytes))
+    more_s = step_s("zero:stage=2", 2, copied) - step_s("zero:stage=2", 2, plain)
+    assert more_s == pytest.approx(1.0)
+    assert step_s("all-reduce", 2, copied) == step_s("all-reduce", 2, plain)
+
+
+def test_reads_of_shared_memory_take_longer_beside_computations():
+    window = dataclasses.replace(message_link("window", bytes_per_s=1000.0), ranks=2)
+    made = calibration({1: 1.0, 2: 1.0, 4: 2.0}, links=(window,))
+    found = []
+
+    async def read(ctx):
+        memory = ctx.net.window("w", rows=2, like=torch.zeros(250))
+        await memory.reduce(slice(0, 250), [0, 1], into=torch.zeros(250))
+        found.append(ctx.now())
+
+    pl.run_program(read, pl.Simulated(workers=2, calibration=made))
+    assert found == pytest.approx([1.0, 1.0])
 
 
 def message_link(kind="tcp", latency_s=0.0, message_s=0.0, bytes_per_s=float("inf")):

@@ -114,7 +114,7 @@ def test_a_reporters_whole_parameters_take_memory_until_the_next_batch_only():
     whole = Replica.of(TASKS["gpt"], TASKS["gpt"].build_model(0))
     size = whole.parameters.nbytes
     part = whole.part(cut_of(TASKS["gpt"], 2), [0], keeps_whole=True)
-    part.put([0], part.parameters, part.held_buffers())
+    part.inspection.put([0], part.parameters, part.inspection.held_buffers())
     assert whole.parameters.untyped_storage().nbytes() == size
     part.begin_batch()
     assert whole.parameters.untyped_storage().nbytes() == 0
@@ -141,8 +141,8 @@ def test_the_reporter_puts_the_whole_model_together_by_name():
                 expected[name] = buffer.clone()
         views = part.layout.views(part.parameters)
         expected |= {name: view.clone() for name, view in zip(part.layout.names, views, strict=True)}
-        reporter.put([number], part.parameters, part.held_buffers())
-    state = reporter.state()
+        reporter.inspection.put([number], part.parameters, part.inspection.held_buffers())
+    state = reporter.inspection.state()
     assert state.keys() == expected.keys()
     check_equal(state, expected)
 

@@ -75,7 +75,7 @@ def test_gathered_parameters_are_those_of_the_model_and_are_gone_with_the_next_b
     expected = task.build_model(0).state_dict()
     shared = replicas(task, frees_parameters=True)
     gather(shared)
-    state = shared[2].state()
+    state = shared[2].inspection.state()
     assert all(torch.equal(state[name], tensor) for name, tensor in expected.items())
     shared[2].begin_batch()
     assert all(p.untyped_storage().nbytes() == 0 for p in shared[2].module.parameters())

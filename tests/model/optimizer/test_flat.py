@@ -9,7 +9,7 @@ import paceline as pl
 from paceline.data.batches import GlobalBatches
 from paceline.model.engines.shape_model import ShapeModel
 from paceline.model.layout import Layout
-from paceline.model.optimizer import flat as optimizer_module
+from paceline.model.optimizer import flat_groups
 from paceline.model.optimizer.flat import FlatOptimizer, works_elementwise
 from paceline.model.optimizer.saved_state import SavedOptimizerState, keep_updates
 from paceline.model.replica import Replica
@@ -216,7 +216,7 @@ def test_neighbours_of_one_group_are_updated_as_one():
 
 @pytest.fixture
 def small_blocks(monkeypatch):
-    monkeypatch.setattr(optimizer_module, "BLOCK", 8)
+    monkeypatch.setattr(flat_groups, "BLOCK", 8)
 
 
 @pytest.mark.parametrize("parts", [1, 3])
@@ -224,7 +224,7 @@ def small_blocks(monkeypatch):
 def test_blocks_that_are_updated_one_by_one_give_the_same_bits(name, parts, monkeypatch):
     task = a_task(optimizer=ELEMENTWISE[name])
     expected = steps_on_shards(task, parts)
-    monkeypatch.setattr(optimizer_module, "BLOCK", 8)
+    monkeypatch.setattr(flat_groups, "BLOCK", 8)
     assert torch.equal(steps_on_shards(task, parts), expected)
 
 

@@ -89,8 +89,8 @@ def test_the_reporter_puts_the_whole_model_together():
     ranks = replicas_of(task, cut)
     expected = {name: tensor.clone() for name, tensor in task.build_model(0).state_dict().items()}
     for position, rank in enumerate(ranks):
-        ranks[0].put(range(len(cut.segments)), rank.parameters, [], position)
-    for name, tensor in ranks[0].state().items():
+        ranks[0].inspection.put(range(len(cut.segments)), rank.parameters, [], position)
+    for name, tensor in ranks[0].inspection.state().items():
         assert torch.equal(tensor, expected[name])
 
 

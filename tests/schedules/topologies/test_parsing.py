@@ -2,7 +2,7 @@ import pytest
 from refusals import refused, unknown
 
 from paceline.errors import UnknownNameError
-from paceline.schedules.topologies.parsing import parse_topology
+from paceline.schedules.topologies.build import parse_topology
 
 
 def test_parameters_follow_a_colon():

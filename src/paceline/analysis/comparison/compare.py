@@ -32,7 +32,7 @@ EVALUATIONS = 40
 """Evaluations of a run. More than in `pl.train`, because they limit the resolution of the time to the target."""
 
 BASELINES: Mapping[str, tuple[str, str]] = {"ddp": ("paceline.baselines.ddp", "train_with_ddp")}
-"""Name -> module and function, which takes the words of `pl.train`."""
+"""Module and function of each baseline. The function has the arguments of `pl.train`."""
 
 
 @interrupts.recorded()

@@ -34,7 +34,7 @@ class Graph:
     resource: list[int] = field(default_factory=lambda: [-1])
     """Resource that each node occupies: a port, or a server's processor; -1 for none."""
     edges: list[list[tuple[int, float, float]]] = field(default_factory=lambda: [[]])
-    """Edges of each node: the next node, and its earliest start, as a share of this node's work plus seconds."""
+    """Edges of each node: the next node, and when it may start: after a share of this node's work, plus seconds."""
     arrivals: dict[int, tuple[int, int]] = field(default_factory=dict)
     """For each node that is the arrival of a message: the node of its send, and the sender's rank."""
     computations: list[tuple[int, int]] = field(default_factory=list)

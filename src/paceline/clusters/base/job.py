@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 
 from paceline.checkpoints.generations import GenerationPlan
 from paceline.checkpoints.plan import CheckpointPlan
+from paceline.clusters.base.declarations import Declarations
 from paceline.context import Program, Strategy
 from paceline.model.autocast import Autocast
 from paceline.runs.run import Progress, Record
@@ -71,8 +72,12 @@ class Job:
 
     def start_s(self, deadline_s: float) -> float:
         """Return the start timeout of the ranks in seconds: at least `deadline_s`."""
-        prepares = self.compiles or getattr(self.strategy, "cuts_model", False)
+        prepares = self.compiles or self.declared.cuts_model
         return max(deadline_s, _PREPARE_S if prepares else _START_S)
+
+    @property
+    def declared(self) -> Declarations:
+        return Declarations.of(self.strategy)
 
     @property
     def ranks(self) -> int:
@@ -92,16 +97,12 @@ class Job:
         """
         if self.regroups:
             return self.state_at != "server" or rank != self.reporter
-        return rank != self.reporter and self.roles[rank] in getattr(self.strategy, "expendable", ())
+        return rank != self.reporter and self.roles[rank] in self.declared.expendable
 
     @property
     def state_at(self) -> str:
         """Where the state of the run is between two steps: see `Strategy.state_at`."""
-        return (
-            "everywhere"
-            if getattr(self.strategy, "in_step", False)
-            else getattr(self.strategy, "state_at", "")
-        )
+        return "everywhere" if self.declared.in_step else self.declared.state_at
 
     @property
     def regroups(self) -> bool:
@@ -129,6 +130,11 @@ class Cluster(Protocol):
     def min_workers(self) -> int | None:
         """Minimum number of workers: see `Job.min_workers`."""
         return None
+
+    @property
+    def restart(self) -> bool:
+        """Whether a lost worker is started again and joins the run."""
+        return False
 
     @property
     def ranks(self) -> int | None:

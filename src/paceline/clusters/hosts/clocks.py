@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from paceline.clusters.base.outcome import Outcome
 from paceline.trace import Spans
 
 EXCHANGES = 16
@@ -86,6 +87,14 @@ def one_clock(spans: Spans, clock: Clock) -> Spans:
     for edge in ("start_s", "end_s"):
         array[edge] *= clock.rate
     return replace(spans, array=array)
+
+
+def on_one_clock(outcome: Outcome, clock: Clock) -> Outcome:
+    """Convert the times in a rank's outcome to the hub's clock."""
+    outcome.clock_residual_s = clock.residual_s
+    if outcome.spans is not None:
+        outcome.spans = one_clock(outcome.spans, clock)
+    return outcome
 
 
 class ClockExchange:

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from paceline.clusters.base.job import Consult, Job
 from paceline.clusters.base.outcome import Outcome
 from paceline.clusters.base.roster import Roster
-from paceline.clusters.hosts.clocks import ClockExchange, one_clock
+from paceline.clusters.hosts.clocks import ClockExchange, on_one_clock
 from paceline.clusters.hosts.hub_client import BEAT_S, patience_s
 from paceline.clusters.hosts.hub_socket import HubSocket, Sender
 from paceline.clusters.hosts.presence import Presence
@@ -124,7 +124,8 @@ class Hub:
             if progress is not None:
                 self._board.show(progress, self._job.workers)
         self._ask_clocks(at_end=True)
-        outcomes = [self._finished(rank) for rank in range(self._job.ranks)]
+        clocks = self._clocks.clocks
+        outcomes = [on_one_clock(self._roster.outcomes[rank], clock) for rank, clock in enumerate(clocks)]
         outcomes[self._job.reporter].facts = table.facts()
         self._shares = share
         self._part(*(write_outcomes(outcomes) if share else ()))
@@ -159,13 +160,6 @@ class Hub:
     def _still_here(self) -> list[int]:
         here = self._presence.still_here(patience_s(self._deadline_s))
         return [rank for rank in here if self._board.status(rank) is not Status.LOST]
-
-    def _finished(self, rank: int) -> Outcome:
-        outcome, clock = self._roster.outcomes[rank], self._clocks.clocks[rank]
-        outcome.clock_residual_s = clock.residual_s
-        if outcome.spans is not None:
-            outcome.spans = one_clock(outcome.spans, clock)
-        return outcome
 
     # Messages
 
@@ -202,11 +196,7 @@ class Hub:
         self._listen(_LISTEN_S)
         self._look_for_the_lost()
         if self._roster.failures:
-            if self._roster.others_may_say_more:
-                until_s = time.monotonic() + _GRACE_S
-                while time.monotonic() < until_s and not self._roster.all_heard:
-                    self._listen(_LISTEN_S)
-            cause = self._roster.cause()
+            cause = self._roster.cause_after(lambda: self._listen(_LISTEN_S), _GRACE_S)
             self._part({"error": write_error(-1, -1, cause)})
             raise cause
 
@@ -276,10 +266,8 @@ class Hub:
     def _look_for_the_lost(self) -> None:
         for rank, reason in self._launcher.losses():
             self._note_loss(rank, reason)
-        now_s = time.monotonic()
-        for rank, ended_s in self._socket.disconnected_s.items():
-            if now_s - ended_s > _GRACE_S:
-                self._note_loss(rank, "its connections to the driver were closed")
+        for rank in self._socket.disconnected(_GRACE_S):
+            self._note_loss(rank, "its connections to the driver were closed")
         for rank, reason in self._presence.lost(patience_s(self._deadline_s)):
             self._note_loss(rank, reason)
 

@@ -50,7 +50,7 @@ class HubSocket:
         self._unread: set[Sender] = set()
         """Connections with more data than one turn reads. TLS may buffer data that the system does not report."""
         self._refused: set[Sender] = set()
-        self.disconnected_s: dict[int, float] = {}
+        self._disconnected_s: dict[int, float] = {}
         """For each rank without a connection: when the last one ended, on the monotonic clock."""
         self._handover = Handover()
         self._watch = select.epoll()
@@ -115,7 +115,7 @@ class HubSocket:
                 self._drop(sender, old)
             connection = self._connections[sender] = LetterConnection(open_stream(socket))
             self._senders[connection.stream.fileno()] = sender
-            self.disconnected_s.pop(sender.rank, None)
+            self._disconnected_s.pop(sender.rank, None)
             self._watch.register(connection.stream.fileno(), _READ)
             self._unread.add(sender)  # the selector does not report data that arrived with the handshake
 
@@ -156,7 +156,12 @@ class HubSocket:
         self._senders = {fd: other for fd, other in self._senders.items() if other != sender}
         connection.close()
         if not any(other.rank == sender.rank for other in self._connections):
-            self.disconnected_s[sender.rank] = time.monotonic()
+            self._disconnected_s[sender.rank] = time.monotonic()
+
+    def disconnected(self, seconds: float) -> list[int]:
+        """Return the ranks that have had no connection for this time."""
+        now_s = time.monotonic()
+        return [rank for rank, ended_s in self._disconnected_s.items() if now_s - ended_s > seconds]
 
     def _refuse(self, sender: Sender, connection: LetterConnection, error: FrameError) -> None:
         self._drop(sender, connection)

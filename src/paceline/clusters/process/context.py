@@ -5,9 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import math
-import os
-import signal
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Coroutine, Iterator, Sequence
 from functools import cached_property
 from typing import Any, TypeVar, cast
 
@@ -20,48 +18,44 @@ from paceline.clusters.base.outcome import Outcome
 from paceline.clusters.process.awaited_work import LIMIT
 from paceline.clusters.process.computing import ComputeOperation
 from paceline.clusters.process.data import LoadedData, open_data
-from paceline.clusters.process.driver import Driver, LocalDriver
-from paceline.clusters.process.gradient_duration import SlowedDuration, duration_of
+from paceline.clusters.process.driver import Driver
+from paceline.clusters.process.gradient_duration import duration_of
 from paceline.clusters.process.learner import ProcessLearner
+from paceline.clusters.process.message_spans import MessageSpans
 from paceline.clusters.process.native import NativeGroups
 from paceline.clusters.process.net import ProcessNet
 from paceline.clusters.process.operations import Background, FirstOperation, SleepOperation
+from paceline.clusters.process.own_faults import OwnFaults
+from paceline.clusters.process.preparing import prepare
 from paceline.clusters.process.status_board import Status
 from paceline.clusters.process.waits import Waits
 from paceline.clusters.process.window import LocalWindow
 from paceline.clusters.process.wiring import Wiring
 from paceline.clusters.rank.data import TrainingData
 from paceline.clusters.rank.groups import Groups
-from paceline.clusters.rank.loss_trial import request_trial
 from paceline.clusters.rank.observer import Observer
 from paceline.clusters.rank.rank import Rank
 from paceline.clusters.rank.row_board import RowBoard
-from paceline.clusters.rank.sharing import SharedEvaluation
-from paceline.context import Context, Handle
+from paceline.context import Handle
 from paceline.costs.prices import Price
-from paceline.costs.slowdowns import Slowdowns
 from paceline.costs.stragglers import Stragglers
 from paceline.costs.times import Times
 from paceline.data.samples import Samples
-from paceline.faults import Fault, Kill, Slow
+from paceline.faults import Fault
 from paceline.links import clock
 from paceline.links.emulated import EmulatedPort
 from paceline.links.operation import Activity, Operation
 from paceline.links.port import Port
-from paceline.links.receiving import RecvOperation
-from paceline.links.sending import SendOperation
-from paceline.model.compiling import warm_up
 from paceline.model.devices import CPU
 from paceline.model.portable import module_in_place
 from paceline.model.replica import Replica
 from paceline.system import stopping
 from paceline.trace import Kind
-from paceline.trace.spans import NO_MESSAGE, message_id
+from paceline.trace.spans import NO_MESSAGE
 
 T = TypeVar("T")
 
 PARAMETER_BOARD = "parameter-board"
-_NEGLIGIBLE_S = 2e-6  # shorter waits are not recorded
 
 
 class ProcessContext(Rank):
@@ -87,7 +81,7 @@ class ProcessContext(Rank):
     ) -> None:
         super().__init__(job, rank)
         self._teller = Teller(self.outcome) if job.can_lose(rank) else None
-        self._deadline_s = deadline_s
+        self.deadline_s = deadline_s
         if job.task is not None and job.task.loaders and rank in self.workers:
             _ = self.data  # fork loaders before a model starts torch's threads
         hosts = wiring.hosts
@@ -99,11 +93,9 @@ class ProcessContext(Rank):
         if self._emulates:
             clock.use(self.board.clock)
         self.duration = duration_of(rank, stragglers, compute, self.delay_rng, self.outcome)
-        self._slowdowns = Slowdowns()
-        self._schedule_faults(faults)
-        self.deadline_s = deadline_s
+        self._faults = OwnFaults(self, faults)
         self.native = NativeGroups(store_path, job.ranks, LIMIT * deadline_s)
-        self._start_s = math.inf  # before the run's clock starts, `now` is minus infinity: no time passes
+        self.start_s = math.inf  # before the run's clock starts, `now` is minus infinity: no time passes
         self.wiring = wiring
         # A network moves messages while the processor computes.
         self.computes_in_thread = len(set(hosts)) > 1 or wiring.emulated is not None
@@ -122,11 +114,18 @@ class ProcessContext(Rank):
         return Waits(self.rank, self.board, self.deadline_s, endpoint)
 
     def _open_model(self, device: torch.device) -> ProcessLearner:
-        return ProcessLearner(self, _replica(self.job, self.rank, device))
+        job, replica = self.job, None
+        if job.task is not None:
+            module = module_in_place(job.task, job.seed)
+            replica = Replica.of(
+                job.task, module, seed=job.seed, rank=self.rank, autocast=job.autocast, device=device
+            )
+        return ProcessLearner(self, replica)
 
     def _open_port(self) -> Port:
         links, bells = self.wiring.emulated, self.board.bells
-        ends = (self.rank, self.job.ranks, self.wiring.ways, bells, self._note_sent, self._note_received)
+        spans = MessageSpans(self)
+        ends = (self.rank, self.job.ranks, self.wiring.ways, bells, spans.note_sent, spans.note_received)
         return Port(*ends) if links is None else EmulatedPort(*ends, links=links, shared=self.wiring.shared)
 
     @contextlib.contextmanager
@@ -143,66 +142,25 @@ class ProcessContext(Rank):
 
     def prepare(self) -> None:
         """Do work before the run that would otherwise take time in its first steps."""
-        # With emulated machines, workers that wait for each other in an evaluation would change the run's times.
-        self.log.evaluations.sharing = sharing = None if self._emulates else SharedEvaluation.of(self)
-        if not getattr(self.job.strategy, "holds_parts", False) and self.job.task is not None:
-            self.model.replica.build()  # built before the run's clock starts
-        request_trial(self.job, self.rank)
-        if self.rank in self.workers and hasattr(self.job.strategy, "prepare"):
-            self.job.strategy.prepare(cast(Context, self))
-        if not self.job.compiles:
-            return
-        batches, samples = [], None
-        if self.rank in self.workers:
-            data, samples = self.data, self.data.samples
-            batches = [data.batch_of(self.rank, step) for step in data.first_and_last]
-        warm_up(self.model.replica, batches, samples, self._evaluation(sharing))
-
-    def _evaluation(self, sharing: SharedEvaluation | None) -> Callable[[], object] | None:
-        """Return the function that this rank calls in an evaluation. None if it does not evaluate."""
-        if sharing is not None:
-            return sharing.look
-        test = self.test_samples if self.is_reporter and self.job.evaluate_every else None
-        return None if test is None else lambda: self.model.replica.evaluate(test)
+        prepare(self, shares_evaluations=not self._emulates)
 
     def begin(self, start_s: float) -> None:
-        self._start_s = start_s - self.resumed_s
+        self.start_s = start_s - self.resumed_s
         self.board.note_doing(self.rank, Activity.working)
 
     def now(self) -> float:
-        return clock.now() - self._start_s
-
-    # Faults
-
-    def _schedule_faults(self, faults: Sequence[Fault]) -> None:
-        if any(isinstance(fault, Slow) for fault in faults):
-            self.duration = SlowedDuration(self.duration, self._slowdowns, self.now)
-        for fault in faults:
-            if fault.step is not None:
-                self.step_faults.setdefault(fault.step, []).append(fault)
-            elif isinstance(fault, Slow):  # the driver sends the signals of the others
-                assert fault.at_s is not None
-                self._slowdowns.add(fault.at_s, fault.seconds_s, fault.factor)
+        return clock.now() - self.start_s
 
     async def meet_fault(self, fault: Fault) -> None:
-        if isinstance(fault, Kill):
-            os.kill(os.getpid(), signal.SIGKILL)
-        elif isinstance(fault, Slow):
-            self._slowdowns.add(self.now(), fault.seconds_s, fault.factor)
-        else:
-            assert isinstance(self.driver, LocalDriver)
-            self.driver.pause(fault.seconds_s)
+        self._faults.meet(fault)
 
     # The run
 
     @cached_property
     def data(self) -> TrainingData:
-        task = self.job.task
-        assert task is not None
-        uses_loaders = self.rank in self.workers
-        return open_data(
-            task, self.job.seed, self.rank, self.job.workers, self._deadline_s, uses_loaders=uses_loaders
-        )
+        job, computes = self.job, self.rank in self.workers
+        assert job.task is not None
+        return open_data(job.task, job.seed, self.rank, job.workers, self.deadline_s, uses_loaders=computes)
 
     @cached_property
     def test_samples(self) -> Samples | None:
@@ -258,14 +216,11 @@ class ProcessContext(Rank):
     # Waiting
 
     def start(self, work: Awaitable[T]) -> Handle[T]:
-        operation: Operation[T]
-        if isinstance(work, Operation):
-            operation = work
-        else:
+        if not isinstance(work, Operation):
             assert inspect.iscoroutine(work), "start takes an operation or a coroutine"
-            operation = Background(self, cast(Coroutine[Any, None, T], work))
-        self.waits.begin(operation)
-        return operation
+            work = Background(self, cast(Coroutine[Any, None, T], work))
+        self.waits.begin(work)
+        return work
 
     def first(self, handles: Sequence[Handle[Any]]) -> FirstOperation:
         return FirstOperation(self, cast(Sequence[Operation[Any]], handles))
@@ -336,35 +291,9 @@ class ProcessContext(Rank):
         if kind is Kind.COMPUTE or kind is Kind.CANCELLED:
             self.board.note_computing(self.rank, end_s - start_s, ended=kind is Kind.COMPUTE)
 
-    def _note_sent(self, operation: SendOperation) -> None:
-        self.outcome.bytes_sent += operation.nbytes
-        self.outcome.messages_sent += 1
-        start_s = operation.began_s - self._start_s
-        end_s = min(operation.ended_s - self._start_s, self.now())
-        message = message_id(self.rank, operation.number)
-        self.span(Kind.SEND, start_s, end_s, operation.to, operation.nbytes, message)
-
-    def _note_received(self, operation: RecvOperation) -> None:
-        header, source = operation.header, operation.source
-        assert header is not None
-        message = message_id(source, header.number)
-        began_s, found_s = operation.began_s - self._start_s, operation.found_s - self._start_s
-        if found_s - began_s > _NEGLIGIBLE_S:
-            self.span(Kind.WAIT, began_s, found_s, source, message=message)
-        end_s = min(operation.ended_s - self._start_s, self.now())
-        self.span(Kind.RECEIVE, found_s, end_s, source, header.nbytes, message)
-
     def show_progress(self, record: dict[str, Any]) -> None:
         losses = self.outcome.losses
         loss = record.get("loss", losses[-1][1] if losses else float("nan"))
         metric = record["metric"] if record["metric"] is not None else float("nan")
         samples = self.samples_by(record)
         self.board.write_report(record["step"], loss, samples, record["seconds"], metric)
-
-
-def _replica(job: Job, rank: int, device: torch.device) -> Replica | None:
-    """Return the rank's replica. Its memory is allocated when it is known what the rank holds."""
-    if job.task is None:
-        return None
-    module = module_in_place(job.task, job.seed)
-    return Replica.of(job.task, module, seed=job.seed, rank=rank, autocast=job.autocast, device=device)

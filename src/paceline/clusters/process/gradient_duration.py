@@ -103,7 +103,7 @@ class DrawnDuration:
 
 
 class SlowedDuration:
-    """A duration that is longer in the slowdowns of a rank."""
+    """Duration on a rank that is slower at times."""
 
     __slots__ = ("_inner", "_now", "_slowdowns", "price")
 

@@ -142,7 +142,7 @@ class Loaders:
             return sum(loader.asked for loader in self._loaders) - len(self._unanswered)
 
     def _forget(self, batch: Batch) -> None:
-        """Drop the requests of a batch that the program has passed. It may have cancelled the batch before its
+        """Drop the requests of a batch that the program no longer needs. It may have cancelled the batch before its
         start."""
         for part, _ in self._requests_of(batch):
             with self._lock:

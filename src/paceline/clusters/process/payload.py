@@ -24,7 +24,7 @@ from paceline.links.memory.shared import SharedMemory, aligned
 
 NOT_SENT = (
     "the task cannot be sent to worker processes; a model that cannot be pickled, such as a parametrized one, "
-    "must be given as what makes it: Task(model=lambda: …)"
+    "must be given as a factory: Task(model=lambda: …)"
 )
 """Error message for a task that cannot be pickled."""
 

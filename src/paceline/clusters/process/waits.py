@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from paceline.clusters.base.members import MembersChanged
-from paceline.clusters.process.awaited_work import LIMIT
 from paceline.clusters.process.blame import ProcessState, chain_of, explain
 from paceline.clusters.process.operations import Background
+from paceline.clusters.process.patience import Patience
 from paceline.clusters.process.status_board import Status, StatusBoard
 from paceline.errors import Cancelled, DeadlineError, PeerLost
 from paceline.links import clock
@@ -24,7 +24,6 @@ from paceline.system import interrupts
 
 _SPIN_S = 50e-6  # about the cost of sleeping and waking; longer would starve ranks that share this core
 _LAST_WORDS_S = 2.0  # after a silence of this length no more messages are in flight
-_PATIENCE_S = 0.5  # a sleeping rank checks the others at this interval
 
 
 class Waits:
@@ -42,7 +41,7 @@ class Waits:
         self._bells = board.bells
         self._deadline_s = deadline_s
         self._running: list[Operation[Any]] = []
-        self._patience: dict[Operation[Any], _Patience] = {}  # for started operations that are arriving
+        self._patience: dict[Operation[Any], Patience] = {}  # for started operations that are arriving
         self._known_lost: set[int] = set()
         self._step = 0
         self.departed: Callable[[Operation[Any]], Iterable[int]] = lambda _operation: ()
@@ -260,65 +259,16 @@ class Waits:
         ended_s = max(self._ended_s.setdefault(rank, now_s) for rank in ended)
         return now_s < max(ended_s, self._endpoint.heard_s) + _LAST_WORDS_S
 
-    def _new_patience(self) -> _Patience:
-        return _Patience(self._deadline_s, lambda: self._board.awaited_work(self._rank))
+    def _new_patience(self) -> Patience:
+        return Patience(self._deadline_s, lambda: self._board.awaited_work(self._rank))
 
-    def _deadline_error(self, operation: Operation[Any], patience: _Patience) -> DeadlineError:
+    def _deadline_error(self, operation: Operation[Any], patience: Patience) -> DeadlineError:
         ranks = ", ".join(map(str, self._still_awaited(operation) or operation.awaited()))
         error = DeadlineError(
             self._rank, f"{operation} in step {self._step}", f"rank {ranks}", patience.limit_s
         )
         # Only the driver can read the state of the processes.
         return explain(error, self._board, lambda _rank: ProcessState.ASLEEP)
-
-
-class _Patience:
-    """Remaining time of a wait. Data that arrives restarts it. Work of an awaited rank extends it, up to a limit."""
-
-    __slots__ = ("_deadline_s", "_is_renewed", "_most_s", "_progress", "_until_s", "_work", "_worked")
-    _most_s: float
-    _until_s: float
-
-    def __init__(self, deadline_s: float, work: Callable[[], int]) -> None:
-        """`work` counts the intervals in which an awaited rank has computed."""
-        self._deadline_s = deadline_s
-        self._work = work
-        self._worked = work()
-        self._progress = 0
-        self._is_renewed = False
-        self._restart()
-
-    @property
-    def limit_s(self) -> float:
-        """The limit that has ended the wait: one deadline without work, or the longest time with work."""
-        return LIMIT * self._deadline_s if time.monotonic() >= self._most_s else self._deadline_s
-
-    def renew(self) -> bool:
-        """Restart the deadline. This works once. Return whether it was restarted."""
-        if self._is_renewed:
-            return False
-        self._is_renewed = True
-        self._restart()
-        return True
-
-    def is_over(self, operation: Operation[Any]) -> bool:
-        progress = operation.progress()
-        if progress != self._progress:
-            self._progress = progress
-            self._restart()
-        elif (worked := self._work()) != self._worked:
-            self._worked = worked
-            self._until_s = min(time.monotonic() + self._deadline_s, self._most_s)
-        return time.monotonic() >= self._until_s
-
-    def left_s(self) -> float:
-        """Return the seconds until the next check."""
-        left_s = self._until_s - time.monotonic()
-        return min(left_s, _PATIENCE_S) if left_s > 0 else _PATIENCE_S
-
-    def _restart(self) -> None:
-        now_s = time.monotonic()
-        self._until_s, self._most_s = now_s + self._deadline_s, now_s + LIMIT * self._deadline_s
 
 
 def _may_be_late(operation: Operation[Any]) -> bool:

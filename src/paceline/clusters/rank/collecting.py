@@ -39,16 +39,17 @@ async def _await_all(part: Replica, net: Net) -> None:
 
 
 async def _bring_together(part: Replica, net: Net, segments: Sequence[Sequence[int]]) -> None:
+    model = part.inspection
     if net.rank > 0:
-        buffers = part.held_buffers()
-        await net.send(0, part.held_parameters(), tag=_COLLECTED, header=(float(len(buffers)),))
+        buffers = model.held_buffers()
+        await net.send(0, model.held_parameters(), tag=_COLLECTED, header=(float(len(buffers)),))
         for number, buffer in enumerate(buffers):
             await net.send(0, buffer, tag=_COLLECTED + 1 + number)
         return
-    part.put(segments[0], part.held_parameters(), part.held_buffers())
+    model.put(segments[0], model.held_parameters(), model.held_buffers())
     for rank in range(1, net.size):
         message = await net.recv(rank, tag=_COLLECTED)
         count = int(message.header[0])
         others = [await net.recv(rank, tag=_COLLECTED + 1 + number) for number in range(count)]
         stage, position = divmod(rank, net.size // len(segments))
-        part.put(segments[stage], message.tensor, [each.tensor for each in others], position)
+        model.put(segments[stage], message.tensor, [each.tensor for each in others], position)

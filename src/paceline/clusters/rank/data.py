@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
+
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from paceline.context import Batch
 from paceline.data.batches import GlobalBatches
@@ -12,6 +16,8 @@ from paceline.data.samples import Samples, Source
 from paceline.errors import ConfigurationError
 from paceline.model.cutting.layers import few_samples
 from paceline.model.steps import micro_batches
+
+_log = logging.getLogger("paceline")
 
 
 class TrainingData:
@@ -72,3 +78,28 @@ def _slice_of_turn(batches: GlobalBatches, turns: int, step: int, worker: int, w
     batch = batches.slice(step // turns, worker, workers)
     whole = batch.whole
     return Batch(step, batch.start, batch.count, batch.total, lambda step: whole(step // turns))
+
+
+_LONE_SAMPLE = (
+    "the batch of step %d has %d samples for %s (batch_size is %d): a single sample makes BatchNorm fail, unless each "
+    "sample has several positions; choose a batch_size with at least %d samples in every batch, including the last of "
+    "an epoch, or drop_last=True, or fewer workers"
+)
+
+
+def warn_of_lone_samples(
+    module: nn.Module, data: TrainingData, *, workers: int, parts: int, steps: int
+) -> None:
+    """Warn if a model with BatchNorm will receive a single sample: BatchNorm may fail on it.
+
+    Each worker splits its slice into `parts`.
+    """
+    if not any(isinstance(layer, _BatchNorm) for layer in module.modules()):
+        return
+    enough = 2 * workers * parts
+    for step in data.first_and_last:
+        total = data.batch_of(0, step).total
+        if step < steps and 1 <= total < enough:
+            shared = f"{workers} workers" + (f", {parts} parts each" if parts > 1 else "")
+            _log.warning(_LONE_SAMPLE, step + 1, total, shared, data.batches.batch_size, enough)
+            return

@@ -11,6 +11,7 @@ from torch import Tensor
 from paceline.clusters.rank.averaging import Averaging
 from paceline.clusters.rank.observer import Observer
 from paceline.clusters.rank.sharing import SharedEvaluation
+from paceline.errors import ConfigurationError
 from paceline.trace import Kind
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ class Evaluations:
         if found is None:
             with rank.clock_stopped() if rank.is_reporter else contextlib.nullcontext():
                 parameters = None if own else self.parameters()
-                found = rank.model.replica.evaluate(rank.test_samples, parameters)
+                found = rank.model.replica.inspection.evaluate(rank.test_samples, parameters)
         assert found is not None
         self.leave_out(start_s)
         return found
@@ -84,11 +85,18 @@ class Evaluations:
         self.seconds += self._rank.now() - start_s  # the spans are already recorded
 
     def announce(self, updates: int, metrics: Mapping[str, float]) -> None:
-        """Announce the metric after `updates` updates, if a schedule waits for it. Others are not read."""
+        """Announce the metric after `updates` updates, if a schedule waits for it. Other metrics are not read."""
         rank, every = self._rank, self._rank.job.evaluate_every
         if updates % every == 0 and rank.model.replica.updates.wait_for_metric:
             self._announced = next(iter(metrics.values()))
             rank.announce(updates // every, self._announced)
+
+    def refuse_plateaus(self) -> None:
+        """Refuse a schedule that depends on the metric. Independent ranks would receive it at different updates."""
+        if self._rank.model.replica.updates.wait_for_metric:
+            remedy = "choose a schedule that goes by updates, or a strategy whose workers keep step"
+            bound = "must not need a metric where workers update at their own pace"
+            raise ConfigurationError("schedule", bound, "ReduceLROnPlateau", remedy)
 
     # Time
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Generic, Literal, TypeVar, cast
 
@@ -15,7 +15,7 @@ from paceline.clusters.rank.member import Member
 from paceline.clusters.rank.rank import Rank
 from paceline.clusters.rank.statistics import StatisticsExchange
 from paceline.collectives import all_reduce
-from paceline.context import Batch, Context, Net, Stages
+from paceline.context import Batch, Context, Net, ParameterPlace, Stages
 from paceline.errors import ConfigurationError, GradientNotFiniteError, LossNotFiniteError
 from paceline.model.memory import Account
 from paceline.model.replica import Replica
@@ -107,8 +107,12 @@ class Learner(ABC, Generic[R]):
         return self.replica.parameters
 
     @property
-    def shapes(self) -> Sequence[Sequence[int]]:
-        return self.replica.layout.real_shapes
+    def places(self) -> Mapping[str, ParameterPlace]:
+        slices, layout = self.replica.holding.places, self.replica.layout
+        return {
+            name: ParameterPlace(slices[name], shape)
+            for name, shape in zip(layout.names, layout.real_shapes, strict=True)
+        }
 
     @property
     def gradient(self) -> Tensor:
@@ -242,4 +246,4 @@ class Learner(ABC, Generic[R]):
 
     def finish(self, mean: Tensor | None) -> dict[str, Any]:
         """Return the state of the model, or of the workers' mean if given. Empty if there is no task."""
-        return {} if self._ctx.job.task is None else self.replica.state(mean)
+        return {} if self._ctx.job.task is None else self.replica.inspection.state(mean)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from paceline.clusters.rank.endings import Endings
 from paceline.clusters.rank.evaluations import Evaluations
-from paceline.errors import ConfigurationError, PeerLost
+from paceline.errors import PeerLost
 
 if TYPE_CHECKING:
     from paceline.clusters.base.outcome import Outcome
@@ -96,12 +96,12 @@ class Logbook:
             self._rank.go_on_without(rank)  # lost in an earlier generation
             return
         lost.append((rank, step))
-        _log.warning("rank %d is lost in step %d; the run goes on without it", rank, step)
+        _log.warning("rank %d is lost in step %d; the run continues without it", rank, step)
         self._rank.go_on_without(rank)
 
     def record(self, step: int, *, loss: float, samples: int, force: bool = False) -> None:
         rank = self._rank
-        self._refuse_plateaus()
+        self.evaluations.refuse_plateaus()
         updates = rank.outcome.updates
         before = updates[-1]["step"] if updates else 0
         # With several workers the others continue during an evaluation, so its time counts. With one worker it does
@@ -191,7 +191,7 @@ class Logbook:
     def finish(self) -> Outcome:
         """Return the outcome of this rank."""
         rank, outcome = self._rank, self._rank.outcome
-        outcome.reported = self._reported
+        outcome.reports, outcome.reported = rank.is_reporter, self._reported
         outcome.counted = min(outcome.counted, rank.last_step)  # a rank may count one update too many
         if outcome.updates:
             outcome.logged = []  # a batch without an update; the others are in their records
@@ -255,13 +255,6 @@ class Logbook:
         (_, record["metric"]), *others = metrics.items()
         record["extra"].update(others)
 
-    def _refuse_plateaus(self) -> None:
-        """Refuse a schedule that depends on the metric. Independent ranks would receive it at different updates."""
-        if self._rank.model.replica.updates.wait_for_metric:
-            remedy = "choose a schedule that goes by updates, or a strategy whose workers keep step"
-            bound = "must not need a metric where workers update at their own pace"
-            raise ConfigurationError("schedule", bound, "ReduceLROnPlateau", remedy)
-
     # Ending early
 
     def _ends_with(self, record: dict[str, Any]) -> bool:
@@ -288,7 +281,9 @@ class Logbook:
         losses = rank.outcome.losses
         shown = dict(record, samples=rank.samples_by(record), bytes=rank.outcome.bytes_sent)
         shown.setdefault("loss", losses[-1][1] if losses else float("nan"))
-        state = rank.model.replica.state(self.evaluations.parameters()) if evaluated and wants.state else None
+        state = None
+        if evaluated and wants.state:
+            state = rank.model.replica.inspection.state(self.evaluations.parameters())
         stops = rank.consult(shown, state)
         self.evaluations.leave_out(start_s)
         return stops

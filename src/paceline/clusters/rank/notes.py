@@ -10,7 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from paceline.clusters.base.outcome import Outcome, bytes_by
+from paceline.clusters.base.history import bytes_by
+from paceline.clusters.base.outcome import Outcome
 from paceline.clusters.rank.columns import Columns, Rows
 
 _PREFIX = "history/"

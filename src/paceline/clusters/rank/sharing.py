@@ -43,7 +43,7 @@ class SharedEvaluation:
         job, task = rank.job, rank.job.task
         if job.regroups:  # its boards are not divided anew
             return None
-        if task is None or not job.evaluate_every or not getattr(job.strategy, "in_step", False):
+        if task is None or not job.evaluate_every or not job.declared.in_step:
             return None
         if len(rank.workers) < 2 or task.ema is not None or not is_in_parts(task):
             return None
@@ -59,7 +59,7 @@ class SharedEvaluation:
 
     def look(self) -> Tensor:
         """Return the contributions of this worker's batches to the metrics."""
-        return self._replica.evaluate_parts(self._samples, self._own)
+        return self._replica.inspection.evaluate_parts(self._samples, self._own)
 
     async def evaluate(self) -> dict[str, float]:
         """Evaluate. All workers call this after the same step. Return the metrics on the reporter, {} on other

@@ -30,7 +30,7 @@ def twin_prefix(number: int) -> str:
 
 def snapshot(rank: Rank, step: int, notes: Notes) -> Shard:
     """Return the shard of a rank. Its tensors are in use: copy them before the next generation begins."""
-    replicates = rank.role in getattr(rank.job.strategy, "replicates", ())
+    replicates = rank.role in rank.job.declared.replicates
     rank.outcome.memory = rank.ledger.peak
     tensors, written = notes.keep(rank.outcome)
     parts = []

@@ -239,9 +239,5 @@ class RankStages(ModelCut[R]):
 
     # Parameters held by other ranks
 
-    def place_of(self, name: str) -> slice | None:
-        holding = self._learner.replica.holding
-        return holding.place_of(name) if name in holding.layout.names else None
-
     def collect(self, step: int, net: Net, segments: Sequence[Sequence[int]]) -> Awaitable[None]:
         return collect(self._ctx.log, self._part(), step, net, segments)

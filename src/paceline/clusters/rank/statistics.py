@@ -73,7 +73,7 @@ async def compute_with_exchanges(
 
 
 def _shares(layers: int) -> Iterator[float]:
-    """Yield the share of a gradient's time before each exchange: both passes are in equal parts."""
+    """Yield the share of a gradient's time before each exchange. Each pass is divided into equal parts."""
     forward, end = (share / (layers + 1) for share in ready_shares([0.0, 1.0]))
     backward = end - forward
     yield from [forward] * layers

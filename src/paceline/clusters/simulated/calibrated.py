@@ -11,10 +11,14 @@ from paceline.clusters.base.job import Job
 from paceline.clusters.simulated.cores import Cores
 from paceline.clusters.simulated.kernel import Kernel
 from paceline.clusters.simulated.models import build_model
+from paceline.context import Batch
+from paceline.costs.calibrated_costs import ComputeCosts
 from paceline.costs.calibration import SHARED_MEMORY, TCP, WINDOW, Calibration
 from paceline.costs.link import Link
 from paceline.costs.measured import Measured
+from paceline.costs.pass_shares import PassShares
 from paceline.errors import ConfigurationError
+from paceline.model.cutting.cut import Cut
 from paceline.task.fingerprint import fingerprint
 
 if TYPE_CHECKING:
@@ -27,8 +31,8 @@ _COMPARED = ("model", "loss")
 
 
 def settled_link(cluster: Simulated) -> Link | str:
-    """Return the link of a simulation. Raise an error if it does not suit the calibration, or the calibration the
-    cluster."""
+    """Return the link of a simulation. Raise an error if the link, the calibration and the cluster do not
+    fit together."""
     calibration, link = cluster.calibration, cluster.link
     if calibration is not None:
         _check(calibration, cluster)
@@ -87,6 +91,12 @@ def threads_of(cluster: Simulated, workers: int) -> int:
     return cluster.calibration.threads_of(workers)
 
 
+def copy_s_per_byte(cluster: Simulated) -> float:
+    """Return the seconds in which a rank copies a byte. 0 if it is not known."""
+    rate = 0.0 if cluster.calibration is None else cluster.calibration.copy_bytes_per_s
+    return 1 / rate if rate else 0.0
+
+
 def shared_cores(cluster: Simulated, kernel: Kernel, workers: int) -> Cores | None:
     """Return the cores that all ranks share. None if each rank has its own, or if seconds are given."""
     if cluster.calibration is None or cluster.compute is not None:
@@ -102,7 +112,7 @@ def calibrated_costs(cluster: Simulated, job: Job) -> Measured | None:
     calibration = cluster.calibration
     if calibration is None:
         return None
-    if _is_of_task(calibration, job):
+    if has_gradients_of(calibration, job):
         costs = calibration.compute_of(job.workers, cluster.threads)
         assert job.task is not None
         line = costs.line_near(job.task.batch_size / job.workers)
@@ -119,7 +129,35 @@ def calibrated_costs(cluster: Simulated, job: Job) -> Measured | None:
     return None
 
 
-def _is_of_task(calibration: Calibration, job: Job) -> bool:
+class CalibratedPasses:
+    """Seconds of passes through segments, from the shares of a gradient that a calibration has measured."""
+
+    def __init__(self, costs: ComputeCosts, shares: PassShares) -> None:
+        self._costs = costs
+        self._shares = shares
+
+    def seconds(self, cut: Cut, way: str, segment: int, batch: Batch) -> float | None:
+        """Return the seconds of a pass. None if the model has other parts than the measured one."""
+        if cut.shares is not None or cut.bounds[-1] != self._shares.parts:
+            return None
+        fixed_s, per_sample_s = self._costs.line_near(batch.count)
+        first, last = cut.bounds[segment], cut.bounds[segment + 1]
+        share = self._shares.between(first, last, backward=way != "forward")
+        parts = 2 if way in ("inputs", "weights") else 1
+        return (fixed_s + per_sample_s * batch.count) * share / parts
+
+
+def calibrated_passes(cluster: Simulated, job: Job) -> CalibratedPasses | None:
+    """Return the measured passes of the job's task. None if there are none."""
+    calibration = cluster.calibration
+    if calibration is None or cluster.compute is not None or not has_gradients_of(calibration, job):
+        return None
+    costs = calibration.compute_of(job.workers, cluster.threads)
+    return None if costs.passes is None else CalibratedPasses(costs, costs.passes)
+
+
+def has_gradients_of(calibration: Calibration, job: Job) -> bool:
+    """Return whether a calibration has the gradients of the job's task."""
     if not calibration.task or job.task is None:
         return False
     found = fingerprint(job.task, build_model(job), samples=0, test_samples=0)

@@ -34,7 +34,7 @@ class Cores:
     def __init__(self, kernel: Kernel, slowdown: Callable[[int], float]) -> None:
         """`slowdown` returns the factor on the seconds of a computation, given the number of computations."""
         self._kernel = kernel
-        self._slowdown = slowdown
+        self.slowdown = slowdown
         self._works: dict[int, _Work] = {}
         self._now_s = 0.0
         """Time at which `done_s` of all works was computed."""
@@ -67,7 +67,7 @@ class Cores:
     def _advance(self) -> None:
         now_s = self._kernel.now
         if self._works and now_s > self._now_s:
-            progress_s = (now_s - self._now_s) / self._slowdown(len(self._works))
+            progress_s = (now_s - self._now_s) / self.slowdown(len(self._works))
             for work in self._works.values():
                 work.done_s += progress_s
         self._now_s = now_s
@@ -76,7 +76,7 @@ class Cores:
         self._plan += 1
         if self._works:
             left_s = min(work.marks[0][0] - work.done_s for work in self._works.values())
-            due_s = self._kernel.now + max(0.0, left_s) * self._slowdown(len(self._works))
+            due_s = self._kernel.now + max(0.0, left_s) * self.slowdown(len(self._works))
             self._kernel.at(due_s, self._come, self._plan)
 
     def _come(self, plan: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,18 +48,21 @@ def whole_replica(job: Job, rank: int = 0) -> Replica:
     return replica
 
 
-def replicas_of(
+def replica_maker(
     job: Job, *, computes: bool, known: KnownModel | None = None
-) -> list[tuple[int, Replica | None]]:
-    """Return the model of each rank. With `computes` False they have shapes only, and share one model."""
+) -> Callable[[int], Replica | None]:
+    """Return a function that builds the model of a rank.
+
+    With `computes` False the models have shapes only, which are those of one model.
+    """
     task = job.task
     if task is None:
-        return [(rank, None) for rank in range(job.ranks)]
+        return lambda _rank: None
     if computes:
-        return [(rank, whole_replica(job, rank)) for rank in range(job.ranks)]
+        return lambda rank: whole_replica(job, rank)
     module: Any = task.model
     shapes = ShapeModel(task, module.to("meta")) if known is None else known.shapes
-    return [(rank, Replica.of_shapes(shapes)) for rank in range(job.ranks)]
+    return lambda _rank: Replica.of_shapes(shapes)
 
 
 def counted_prices(device: Device, job: Job, samples: Samples, batches: GlobalBatches) -> Counted:

@@ -11,6 +11,7 @@ from paceline.clusters.base.checks import (
     check_faults,
     check_faults_fit,
     check_min_workers,
+    check_restart,
     check_threads,
     check_workers,
     min_workers_words,
@@ -18,54 +19,35 @@ from paceline.clusters.base.checks import (
 )
 from paceline.clusters.base.gc_pause import gc_paused
 from paceline.clusters.base.job import Cluster, Consult, Job
-from paceline.clusters.base.outcome import Outcome, reporter_of
+from paceline.clusters.base.outcome import Outcome
 from paceline.clusters.base.threads import computing_threads
-from paceline.clusters.rank.checkpoint_writer import prepare_all
-from paceline.clusters.rank.failures import failure_of, with_holds
 from paceline.clusters.rank.loss_trial import request_trial
 from paceline.clusters.simulated.calibrated import (
-    calibrated_costs,
     calibrated_link,
     knows_gradients,
     link_words,
     settled_link,
-    shared_cores,
     threads_of,
-    window_link,
 )
-from paceline.clusters.simulated.context import SimulatedContext, World
-from paceline.clusters.simulated.data import shared_data
-from paceline.clusters.simulated.fault_injector import FaultInjector
-from paceline.clusters.simulated.faulty_network import LossyNetwork
-from paceline.clusters.simulated.gradient_timer import GradientTimer, MeasuredTimes
-from paceline.clusters.simulated.kernel import Kernel
-from paceline.clusters.simulated.models import KnownModel, counted_prices, replicas_of, whole_replica
-from paceline.clusters.simulated.network import Network
-from paceline.clusters.simulated.pass_timer import PassTimer
-from paceline.clusters.simulated.process import Process
-from paceline.clusters.simulated.regrouping import Regrouping
+from paceline.clusters.simulated.gradient_timer import MeasuredTimes
+from paceline.clusters.simulated.models import KnownModel
+from paceline.clusters.simulated.simulation import Simulation
 from paceline.costs import Link
-from paceline.costs.calibration import SHARED_MEMORY, Calibration
+from paceline.costs.calibration import Calibration
 from paceline.costs.description import ClusterDescription
 from paceline.costs.devices import Device, device_of
 from paceline.costs.fabric import Fabric, check_hosts
-from paceline.costs.measured import Measured
-from paceline.costs.prices import Given, Pricing
 from paceline.costs.slow_links import check_ranks, slow_links
 from paceline.costs.slow_links import words as slow_links_in_words
 from paceline.costs.stragglers import Stragglers
 from paceline.costs.times import Times
-from paceline.data.batches import GlobalBatches
-from paceline.data.samples import Samples
-from paceline.errors import Cancelled, ConfigurationError, UnknownNameError
-from paceline.faults import Fault, Random, faults_of_ranks
+from paceline.errors import ConfigurationError, UnknownNameError
+from paceline.faults import Fault, Random
 from paceline.runs.run import Progress
 from paceline.system.seeding import seeded
 
 MATHS = ("real", "none")
 MAX_WORKERS = 1_000_000
-_KEPT = 64
-"""Number of buffered batches of a stream. Workers in virtual time share it, and may be some steps apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +77,8 @@ class Simulated(Cluster):
     """Faults and their times."""
     min_workers: int | None = None
     """Minimum number of workers: as in `pl.Local`."""
+    restart: bool = False
+    """Whether lost workers are restarted, as in `pl.Local`. A restart takes no virtual time."""
     device: Device | str | None = None
     """Compute device of each rank: one of `pl.devices`, or its name. Its speed gives the time of counted
     operations."""
@@ -103,7 +87,7 @@ class Simulated(Cluster):
     oversubscription: float = 1.0
     """Bandwidth of all hosts divided by the switch's bandwidth: 2.0 takes twice as long if all hosts send."""
     order: str = "block"
-    """Order of the ranks on the hosts: "block" fills one host after the other, "cyclic" deals ranks out in turn."""
+    """Order of the ranks: "block" fills one host after the other, "cyclic" assigns ranks to the hosts in turn."""
 
     calibration: Calibration | None = field(default=None, repr=False)
     """Measured costs of a machine: its links, the task's gradients, ranks that share cores. See `pl.calibrate`."""
@@ -134,6 +118,7 @@ class Simulated(Cluster):
         slow_links(self.slow_links, self.link)
         self.stragglers.check(self.workers)
         check_min_workers(self.min_workers, self.workers)
+        check_restart(self.restart, self.min_workers)
         check_faults(self.faults)
         object.__setattr__(self, "faults", tuple(self.faults))
 
@@ -201,111 +186,7 @@ class Simulated(Cluster):
         threads = threads_of(self, job.workers)
         # The ranks compute in the caller's process, and must not change the state of its random generators.
         with computing_threads(threads), gc_paused(), seeded(job.seed):
-            return self._run(job, progress, consult)
-
-    def _run(
-        self, job: Job, progress: Callable[[Progress], None] | None, consult: Consult | None
-    ) -> list[Outcome]:
-        world = self._world(job, progress)
-        world.consult = consult
-        contexts = self._contexts(job, world)
-        prepare_all(contexts, job)
-        processes: list[Process[Any]] = []
-        for context in contexts:
-            context.program = context.new_process(context.live(), f"rank {context.rank} ({context.role})")
-            processes.append(context.program)
-        try:
-            world.kernel.run(processes)
-            outcomes = [context.finish() for context in contexts]
-        except (Exception, SystemExit, Cancelled) as error:
-            holds = {context.rank: context.outcome.holds for context in contexts}
-            for context, process in zip(contexts, processes, strict=True):
-                of_rank = process.error is error and error is not world.callback_error
-                if of_rank:
-                    raise with_holds(failure_of(context.rank, context.step, error), holds) from None
-            with_holds(error, holds)
-            raise
-        finally:
-            world.network.close()
-            for process in processes:
-                process.cancel()  # after an error some ranks may not have begun
-            for context in contexts:
-                context.close()
-        for outcome, process in zip(outcomes, processes, strict=True):
-            outcome.result = process.result
-        if world.generations is not None:
-            reporter_of(job, outcomes).generations = world.generations.all
-        return outcomes
-
-    def _world(self, job: Job, progress: Callable[[Progress], None] | None) -> World:
-        kernel = Kernel()
-        fabric = self.fabric
-        hosts = fabric.place(job.ranks, job.workers)
-        task, real = job.task, self._computes
-        samples = Samples.of(task, job.seed, kept=_KEPT) if task else None
-        batches = GlobalBatches.of(task, samples, job.seed) if task and samples else None
-        world = World(
-            kernel=kernel,
-            network=(LossyNetwork if _may_lose(self, job) else Network)(
-                kernel,
-                hosts,
-                self.between,
-                self.memory,
-                slow_links(self.slow_links, self.link),
-                fabric.shared(hosts),
-                half_duplex=calibrated_link(self) is not None,
-            ),
-            hosts=hosts,
-            memory=window_link(self),
-            shares_memory=self.link == SHARED_MEMORY and not job.regroups,
-            pricing=self._pricing(job, samples, batches),
-            stragglers=self.stragglers,
-            data=shared_data(job, samples, batches),
-            samples=samples if real else None,
-            test_samples=Samples.of_test(task) if task and real else None,
-            last_step=job.steps,
-            progress=progress,
-            computing_s=[0.0] * job.ranks,
-            computations=[0] * job.ranks,
-            cores=shared_cores(self, kernel, job.workers),
-        )
-        if self._computes and self.measures and self.measured is None and world.data is not None:
-            world.pass_timer = PassTimer(lambda: whole_replica(job), world.data.source)
-        return world
-
-    @property
-    def _computes(self) -> bool:
-        return self.math == "real" and self.known is None
-
-    def _pricing(self, job: Job, samples: Samples | None, batches: GlobalBatches | None) -> Pricing:
-        if self.known is not None:
-            return self.known.pricing
-        if self.compute is not None:
-            return Given(self.compute)
-        if samples is None or batches is None:
-            return Measured(0.0, 0.0)
-        if self.device is not None:
-            return counted_prices(device_of(self.device), job, samples, batches)
-        if (known := calibrated_costs(self, job)) is not None:
-            return known
-        if self.measured is None:
-            return GradientTimer(lambda: whole_replica(job), samples, batches, job.workers)
-        threads = threads_of(self, self.workers)
-        timer = GradientTimer(lambda: whole_replica(job), samples, batches, self.workers)
-        with computing_threads(threads):
-            return self.measured.of(timer)
-
-    def _contexts(self, job: Job, world: World) -> Sequence[SimulatedContext]:
-        replicas = replicas_of(job, computes=self._computes, known=self.known)
-        if _may_lose(self, job):
-            return self._injector(world, job).contexts(replicas)
-        return [SimulatedContext(world, job, rank, replica) for rank, replica in replicas]
-
-    def _injector(self, world: World, job: Job) -> FaultInjector:
-        faults = faults_of_ranks(self.faults, job.ranks)
-        injector = (Regrouping if job.regroups else FaultInjector)(world, job, faults)
-        world.generations = injector.generations
-        return injector
+            return Simulation(self, job).run(progress, consult)
 
     def __str__(self) -> str:
         words = [f"{self.workers} simulated workers", link_words(self)]
@@ -317,11 +198,6 @@ class Simulated(Cluster):
         words += slow_links_in_words(slow_links(self.slow_links, self.link))
         words += self.stragglers.words()
         words += thread_words(self.threads)
-        words += min_workers_words(self.min_workers)
+        words += min_workers_words(self.min_workers, restart=self.restart)
         words += [str(fault) for fault in self.faults]
         return ", ".join(words)
-
-
-def _may_lose(cluster: Simulated, job: Job) -> bool:
-    """Return whether ranks may be lost or paused in this run."""
-    return bool(cluster.faults) or job.min_workers is not None

@@ -53,7 +53,15 @@ class SimulatedStages(RankStages["SimulatedContext"]):
         if timer is None:
             return one
         cut = self._of_cut().at(self._position)
-        return replace(one, measured_s=timer.seconds(cut, way, segment, batch))
+        measured_s = timer.seconds(cut, way, segment, batch)
+        return one if measured_s is None else replace(one, measured_s=measured_s + self._copy_s(way, segment))
+
+    def _copy_s(self, way: str, segment: int) -> float:
+        """Return the seconds in which a gradient is copied to where other ranks read it, if the segment is sharded."""
+        replica, rate = self._learner.replica, self._ctx.world.copy_s_per_byte
+        if way == "forward" or way == "inputs" or not replica.holding.units:
+            return 0.0
+        return self.segments[segment].parameter_count * replica.layout.dtype.itemsize * rate
 
     # Passes and reductions of a stage, timed as a whole
 

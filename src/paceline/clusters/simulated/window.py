@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from paceline.clusters.simulated.events import Timer
+from paceline.clusters.simulated.events import WorkTimer
 from paceline.clusters.simulated.kernel import Kernel
 from paceline.clusters.simulated.process import Event
 from paceline.context import Combine
@@ -100,7 +100,10 @@ class View:
         nbytes = into.numel() * into.itemsize * (len(rows) - 1)
         read_s = nbytes * self._window.memory.seconds_per_byte
         if read_s:
-            await Timer(context, read_s)
+            # The processor copies: reads were measured on all ranks at once, and take longer beside computations.
+            cores = context.world.cores
+            shared = 1.0 if cores is None else cores.slowdown(len(self._window.group))
+            await WorkTimer(context, read_s / shared)
         context.span(Kind.RECEIVE, start_s, context.now(), nbytes=nbytes)
 
 

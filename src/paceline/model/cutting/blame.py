@@ -15,6 +15,9 @@ from paceline.model.cutting.parts import Arguments
 
 ONE_SIZE = "it works for one size of batch only"
 
+_BOUND = "must be one that can be cut, but {} cannot be traced"
+_OTHER = "use zero:stage=3, which does not need a trace"
+
 _NOT_FOR_ANY_BATCH = re.compile(r"is invalid for input of size .*\bs\d+")
 """Message for a view to a constant size of a value with a variable batch size."""
 
@@ -23,11 +26,14 @@ Trace = Callable[[nn.Module, Arguments], object]
 
 def refusal(module: nn.Module, arguments: Arguments, error: Exception, trace: Trace) -> ConfigurationError:
     """Return the error for a module that `trace` cannot trace. It names the innermost layer that is the cause."""
+    scripted = (name for name, each in module.named_modules() if isinstance(each, torch.jit.ScriptModule))
+    if (hidden := next(scripted, None)) is not None:
+        where, reason = f"its layer {hidden}" if hidden else "it", "TorchScript has no operations to trace"
+        return ConfigurationError("model", _BOUND.format(where), reason, f"do not script it; or {_OTHER}")
     with without_caches(module):
         layer, cause = _blame(module, arguments, error, trace)
-    where = f"its layer {layer}" if layer else "its own forward"
-    bound = f"must be one that can be cut, but {where} cannot be traced"
     reason = _reason(cause)
+    bound = _BOUND.format(f"its layer {layer}" if layer else "its own forward")
     return ConfigurationError("model", bound, reason, _remedy(reason))
 
 
@@ -74,6 +80,8 @@ def _nearest(module: nn.Module) -> list[tuple[str, nn.Module]]:
     """Return the children, and the blocks of lists and dictionaries of modules."""
     found = []
     for name, child in module.named_children():
+        if isinstance(child, torch.jit.ScriptModule):  # has no hooks
+            continue
         if isinstance(child, nn.ModuleList | nn.ModuleDict):
             found += [(f"{name}.{inner}", block) for inner, block in _nearest(child)]
         else:
@@ -92,4 +100,6 @@ def _reason(error: Exception) -> str:
 def _remedy(reason: str) -> str:
     if reason == ONE_SIZE:
         return "take sizes from the tensor, x.shape[0] and not len(x); or make the model an nn.Sequential"
-    return "write that layer without control flow that looks at the data, or make the model an nn.Sequential"
+    if "register a pytree" in reason:
+        return f"return tensors, or tuples, dictionaries or dataclasses of tensors; or {_OTHER}"
+    return f"write that layer without control flow that looks at the data, or make the model a Sequential; or {_OTHER}"

@@ -22,6 +22,7 @@ from paceline.model.cutting.adapting import adapted
 from paceline.model.cutting.aliases import allow_any_strides, copy_changed_state
 from paceline.model.cutting.blame import refusal
 from paceline.model.cutting.caches import without_caches
+from paceline.model.cutting.linear import as_linear
 from paceline.model.cutting.parts import Arguments
 from paceline.model.cutting.progress import report_progress
 from paceline.model.cutting.regions import fold_regions
@@ -41,7 +42,7 @@ class Exported:
         """Parameters, buffers and constants, with their names in the module."""
         self.inputs: dict[fx.Node, int] = {}
         """Inputs of the model, with their positions among the flattened arguments."""
-        graph = program.graph_module.graph
+        graph, parameters = program.graph_module.graph, set[fx.Node]()
         placeholders = [node for node in graph.nodes if node.op == "placeholder"]
         for node, spec in zip(placeholders, program.graph_signature.input_specs, strict=True):
             if spec.kind is InputKind.USER_INPUT:
@@ -49,11 +50,14 @@ class Exported:
             else:
                 assert spec.target is not None
                 self.state[node] = spec.target
+                if spec.kind is InputKind.PARAMETER:
+                    parameters.add(node)
         self.batch_symbols = _batch_symbols(self.inputs)
         """Symbols of the batch size. Empty if it was traced as a constant."""
         self.fixed_sizes = _fixed_sizes(self.inputs, 0 if one_size else 1)
         """Sizes that were traced as constants, by input and dimension. Dimension 0, the batch, is left out unless all
         batches have one size."""
+        as_linear(graph, parameters)
         allow_any_strides(program.graph_module)
         fold_regions(program.graph_module, self.layer_of)
         copy_changed_state(program.graph_module, self.state)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, fx, nn
 from torch.utils._pytree import tree_leaves, tree_unflatten
 
@@ -43,6 +44,7 @@ class Traced:
         self._crossing = self._find_crossing()
         self._roots = roots_of(self._nodes)
         self._changes = changes(self._nodes, self._roots)
+        self._in_vmap = _in_vmap(self._nodes)
         self.parts = self._make_parts()
 
     def needs_arguments(self, start: int, stop: int) -> bool:
@@ -90,6 +92,8 @@ class Traced:
         """Return the reason why no cut is possible after this place. Empty if a cut is possible."""
         if place + 1 == len(self._nodes):
             return "it is the last operation"
+        if place in self._in_vmap:
+            return f"{self.exported.layer_of(self._nodes[place])} is within torch.vmap"
         crossing = self._crossing[place + 1]
         if not 0 < len(crossing) <= MOST_TENSORS:
             return f"{len(crossing)} values would cross it, but the limits are 1 and {MOST_TENSORS}"
@@ -160,8 +164,17 @@ class Traced:
         if stop == len(self._nodes):
             graph.output(fx.map_arg(self.exported.output.args[0], lambda each: copies[each]))
         else:
-            graph.output(tuple(copies[node] for node in self._crossing[stop]))
+            made = frozenset(self._nodes[start:stop])
+            crossing = (
+                (copies[node], node in made and self._is_view_of_state(node)) for node in self._crossing[stop]
+            )
+            graph.output(tuple(_clone(graph, copy) if is_view else copy for copy, is_view in crossing))
         return graph
+
+    def _is_view_of_state(self, node: fx.Node) -> bool:
+        """Return whether a value shares memory with a parameter or buffer, which may be freed or changed after the
+        segment."""
+        return not self._roots[node].isdisjoint(self.exported.state)
 
     def _copy(self, graph: fx.Graph, node: fx.Node, copies: Mapping[fx.Node, fx.Node]) -> fx.Node:
         """Copy an operation into the graph of a segment."""
@@ -169,3 +182,18 @@ class Traced:
 
     def _in_order(self, nodes: Sequence[fx.Node]) -> Iterator[fx.Node]:
         return iter(sorted(set(nodes), key=self._in_graph.__getitem__))
+
+
+def _clone(graph: fx.Graph, node: fx.Node) -> fx.Node:
+    return graph.call_function(torch.ops.aten.clone.default, (node,))
+
+
+def _in_vmap(nodes: Sequence[fx.Node]) -> frozenset[int]:
+    """Return the places of operations after which a call of torch.vmap is under way."""
+    found, depth = set[int](), 0
+    for place, node in enumerate(nodes):
+        name = getattr(node.target, "__name__", "")
+        depth += ("increment_nesting" in name) - ("decrement_nesting" in name)
+        if depth:
+            found.add(place)
+    return frozenset(found)

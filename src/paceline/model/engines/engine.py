@@ -95,16 +95,33 @@ class Optimization(Protocol):
 
 
 class Inspection(Protocol):
-    """The whole model, for evaluation and saving. The methods are described in `Replica`."""
+    """The whole model, for evaluation and saving."""
 
-    def held_parameters(self) -> Tensor: ...
-    def held_buffers(self) -> Sequence[Tensor]: ...
+    def held_parameters(self) -> Tensor:
+        """Return the parameters of the held segments, flat, in the order of the whole model."""
+        ...
+
+    def held_buffers(self) -> Sequence[Tensor]:
+        """Return the buffers of the held segments, one flat tensor per dtype."""
+        ...
+
     def put(
         self, held: Sequence[int], parameters: Tensor, buffers: Sequence[Tensor], position: int = 0
-    ) -> None: ...
-    def evaluate(self, samples: Samples, parameters: Tensor | None = None) -> dict[str, float]: ...
-    def evaluate_parts(self, samples: Samples, numbers: Sequence[int]) -> Tensor: ...
-    def state(self, parameters: Tensor | None = None) -> dict[str, Tensor]: ...
+    ) -> None:
+        """Write the parameters and buffers of these segments into the reporter's whole model."""
+        ...
+
+    def evaluate(self, samples: Samples, parameters: Tensor | None = None) -> dict[str, float]:
+        """Return the metrics over all samples, in evaluation mode. With `parameters`, of these instead."""
+        ...
+
+    def evaluate_parts(self, samples: Samples, numbers: Sequence[int]) -> Tensor:
+        """Return the contributions of these test batches to each metric."""
+        ...
+
+    def state(self, parameters: Tensor | None = None) -> dict[str, Tensor]:
+        """Return a copy of the module's state. With `parameters`, of these instead."""
+        ...
 
 
 class StageTracker(Protocol):

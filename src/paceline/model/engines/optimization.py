@@ -12,7 +12,7 @@ from paceline.model.devices import Accelerator
 from paceline.model.holding import Holding
 from paceline.model.memory import Account
 from paceline.model.memory.computed import OptimizerMeter
-from paceline.model.optimizer.flat import Memory
+from paceline.model.optimizer.flat_groups import Memory
 from paceline.model.optimizer.updates import Updates, rows_of
 from paceline.task.task import Task
 

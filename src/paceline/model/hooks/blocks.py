@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+import torch
 from torch import nn
 
 from paceline.context import Hooks, Segment
@@ -135,6 +136,8 @@ def _groups(module: nn.Module, count: int) -> list[list[str]]:
 
 
 def _blocks(module: nn.Module, name: str, most: float) -> Iterator[tuple[str, nn.Module]]:
+    if isinstance(module, torch.jit.ScriptModule):  # has no hooks: its parameters are outside of all blocks
+        return
     children = [(own, child) for own, child in module.named_children() if _size(child)]
     fits = _size(module) <= most or not children
     is_called = type(module).forward is not nn.Module.forward  # a ModuleList, for example, is never called

@@ -117,6 +117,8 @@ class HookedPass:
         return loss.item()
 
     def _run_forward(self, run: Callable[[], Trained]) -> Trained:
+        if self._hooks.always:
+            self._tracker.use(self._hooks.always)
         try:
             with self._saving():
                 return run()

@@ -42,6 +42,8 @@ class ModuleHooks:
         self._tracker = tracker
         self.counted: Activations | None = None
         """Counter of the activations of the current forward pass. None if they are known."""
+        self.always = self._units_of(module.parameters() if _is_scripted(module) else iter(()))
+        """Units that each forward pass needs from its start: a scripted module has no hooks."""
         if tracker.frees_parameters:
             self._watch_blocks(module, blocks)
             self._watch_parameters(module)
@@ -62,8 +64,9 @@ class ModuleHooks:
                 block.register_forward_pre_hook(self._entering(units), prepend=True)
                 block.register_forward_hook(self._leaving(units), always_call=True)
         for layer in module.modules():
-            if isinstance(layer, nn.RNNBase):  # this kind of module reads its parameters from its own list
-                layer.register_forward_pre_hook(self._using(self._units_of(layer.parameters())))
+            units = self._units_of(_unwatched(layer))
+            if units:
+                layer.register_forward_pre_hook(self._using(units))
 
     def _units_of(self, parameters: Iterator[nn.Parameter]) -> frozenset[int]:
         return frozenset(self._places[id(each)] for each in parameters if id(each) in self._places)
@@ -138,6 +141,21 @@ class ModuleHooks:
         if unit is not None:
             self._tracker.use_in_backward((unit,))
         return tensor
+
+
+def _unwatched(layer: nn.Module) -> Iterator[nn.Parameter]:
+    """Yield parameters that a call of this layer reads without attributes: those of RNNs, which have their own list,
+    and those of scripted modules in it.
+    """
+    if isinstance(layer, nn.RNNBase):
+        yield from layer.parameters()
+    elif not _is_scripted(layer):
+        for child in filter(_is_scripted, layer.children()):
+            yield from child.parameters()
+
+
+def _is_scripted(module: nn.Module) -> bool:
+    return isinstance(module, torch.jit.ScriptModule)
 
 
 class _WatchedParameters(dict[str, Any]):

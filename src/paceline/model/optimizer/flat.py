@@ -3,26 +3,18 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import pairwise, product
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import SparseAdam
 
-from paceline.model.layout import Layout, flatten
+from paceline.model.layout import Layout
+from paceline.model.optimizer.flat_groups import Memory, joined, move_to_flat
 from paceline.optim.layerwise import LayerwiseOptimizer
 from paceline.task.checks import waits_for_metric
 from paceline.task.task import Task
-
-Memory = Callable[[slice], tuple[Tensor, Tensor]]
-"""Return the parameters and the gradient of a slice of the layout, as views."""
-
-BLOCK = 2**18
-"""Elements per update on a CPU, for elementwise optimizers. The working set fits in the cache, and no large temporary
-tensors are allocated. A multiple of every vector length, so that results are bit-identical.
-"""
 
 # Optimizers that update each element independently. Shards may split a parameter, and adjacent parameters may be
 # updated as one tensor. Any other optimizer (LARS, LAMB, Muon, the user's own) gets whole parameters.
@@ -74,7 +66,8 @@ class FlatOptimizer:
     ) -> None:
         """`whole` is a module with all parameters of the model, by the names of the layout."""
         self.optimizer = task.build_optimizer(whole)
-        self._runs = _move_to_flat(self.optimizer, whole, layout, memory, shards)
+        merge = works_elementwise(self.optimizer)
+        self._runs = move_to_flat(self.optimizer, whole, layout, memory, shards, merge=merge)
         self._gradients = _gradients_of(self.optimizer)
         self._wants_sparse = isinstance(self.optimizer, SparseAdam)
         self._scheduler: Any = task.build_schedule(self.optimizer)
@@ -88,8 +81,10 @@ class FlatOptimizer:
     def pieces(self) -> Iterator[tuple[Tensor, int]]:
         """Yield each tensor that is updated, and its offset in the layout."""
         for start, blocks in self._runs:
-            for number, block in enumerate(blocks):
-                yield block, start + number * BLOCK
+            offset = start
+            for block in blocks:
+                yield block, offset
+                offset += block.numel()
 
     def remembered(self) -> Iterator[tuple[int, int, Mapping[str, Any]]]:
         """Yield the offset, length and optimizer state (by key) of each run of the layout.
@@ -98,7 +93,7 @@ class FlatOptimizer:
         """
         for start, blocks in self._runs:
             states = [self.optimizer.state.get(block, {}) for block in blocks]
-            one = {key: _joined(states, key, blocks[0]) for key in states[0]}
+            one = {key: joined(states, key, blocks[0]) for key in states[0]}
             yield start, sum(block.numel() for block in blocks), one
 
     def schedule_facts(self) -> dict[str, Any]:
@@ -189,113 +184,3 @@ def _gradients_of(optimizer: torch.optim.Optimizer) -> list[tuple[Tensor, Tensor
     """Return the tensors that an optimizer updates, each with its part of the flat gradient."""
     pieces = [piece for group in optimizer.param_groups for piece in group["params"]]
     return [(piece, piece.grad) for piece in pieces]
-
-
-def _move_to_flat(
-    optimizer: torch.optim.Optimizer,
-    whole: nn.Module,
-    layout: Layout,
-    memory: Memory,
-    shards: Sequence[slice],
-) -> list[tuple[int, list[Tensor]]]:
-    """Replace each group's parameters by the slices of flat tensors that they cover within the shards.
-
-    A group may become empty. It is not removed, since learning-rate schedules read groups by index.
-
-    Return the offset and the tensors of each range of adjacent elements.
-    """
-    named = dict(whole.named_parameters())
-    number = {id(named[name]): i for i, name in enumerate(layout.names)}
-    merge = works_elementwise(optimizer)
-    old_state = dict(optimizer.state)
-    optimizer.state.clear()
-    runs: list[tuple[int, list[Tensor]]] = []
-    for group in optimizer.param_groups:
-        owned = {number[id(p)]: p for p in group["params"] if id(p) in number}
-        pieces: list[Tensor] = []
-        for run, shard in product(_runs(sorted(owned), merge), shards):
-            first = layout.offsets[run.start]
-            a, b = max(first, shard.start), min(layout.offsets[run.stop], shard.stop)
-            if a < b:
-                values, gradients = memory(slice(a, b))
-                if not merge:
-                    values, gradients = (layout.view(flat, run.start) for flat in (values, gradients))
-                blocks = _blocks(values, gradients, cut=merge)
-                states = [_state_here(old_state.get(owned[i], {}), layout, i) for i in run]
-                _carry_state(optimizer, blocks, states, slice(a - first, b - first))
-                runs.append((a, blocks))
-                pieces += blocks
-        group["params"] = pieces
-    return runs
-
-
-def _blocks(values: Tensor, gradients: Tensor, *, cut: bool) -> list[Tensor]:
-    """Return the parameters for an optimizer, with their gradients. Only a CPU updates in blocks."""
-    cuts = cut and values.is_cpu
-    pairs = zip(values.split(BLOCK), gradients.split(BLOCK), strict=True) if cuts else [(values, gradients)]  # type: ignore[no-untyped-call]
-    blocks: list[Tensor] = []
-    for value, gradient in pairs:
-        blocks.append(nn.Parameter(value))
-        blocks[-1].grad = gradient
-    return blocks
-
-
-def _joined(states: Sequence[dict[str, Any]], key: str, first: Tensor) -> Any:
-    """Return the state of a run under one key. Elementwise state is joined, and blocks become views of it."""
-    parts = [state[key] for state in states]
-    if len(parts) == 1 or not isinstance(parts[0], Tensor) or parts[0].shape != first.shape:
-        return parts[0]
-    if _are_adjacent(parts):
-        return parts[0].as_strided((sum(map(len, parts)),), (1,))
-    whole = torch.cat(parts)
-    for state, part in zip(states, whole.split(BLOCK), strict=True):  # type: ignore[no-untyped-call]
-        state[key] = part
-    return whole
-
-
-def _are_adjacent(parts: Sequence[Tensor]) -> bool:
-    """Return whether the tensors are adjacent in one storage."""
-    if len({part.untyped_storage().data_ptr() for part in parts}) > 1:
-        return False
-    return all(b.data_ptr() - a.data_ptr() == a.nbytes for a, b in pairwise(parts))
-
-
-def _runs(numbers: list[int], merge: bool) -> list[range]:
-    """Return parameter numbers as runs of consecutive numbers, or one by one."""
-    if not merge:
-        return [range(i, i + 1) for i in numbers]
-    runs: list[range] = []
-    for i in numbers:
-        if runs and runs[-1].stop == i:
-            runs[-1] = range(runs[-1].start, i + 1)
-        else:
-            runs.append(range(i, i + 1))
-    return runs
-
-
-def _state_here(state: dict[str, Any], layout: Layout, number: int) -> dict[str, Any]:
-    """Return the state of a parameter. If the parameter is split, return this rank's part of the state."""
-    within = layout.within.get(layout.names[number])
-    if within is None:
-        return state
-    return {
-        key: within.of(value) if isinstance(value, Tensor) and value.shape == within.shape else value
-        for key, value in state.items()
-    }
-
-
-def _carry_state(
-    optimizer: torch.optim.Optimizer, blocks: Sequence[Tensor], states: list[dict[str, Any]], part: slice
-) -> None:
-    """Move state that an optimizer creates in its constructor (such as Adagrad's) to the flat tensors."""
-    piece = blocks[0]
-    for key, first in states[0].items():
-        if isinstance(first, Tensor) and first.dim() > 0:
-            dtype = piece.dtype if first.is_floating_point() or first.is_complex() else first.dtype
-            whole = flatten([state[key] for state in states], dtype, piece.device)[part].clone()
-            parts = whole.split([block.numel() for block in blocks])  # type: ignore[no-untyped-call]
-            for block, own in zip(blocks, parts, strict=True):
-                optimizer.state[block][key] = own.view(block.shape)
-        else:
-            for block in blocks:
-                optimizer.state[block][key] = first.clone() if isinstance(first, Tensor) else first

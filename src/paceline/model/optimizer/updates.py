@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from paceline.context import Batch
 from paceline.model.layout import Layout
-from paceline.model.optimizer.flat import FlatOptimizer, Memory, clip, works_elementwise
+from paceline.model.optimizer.flat import FlatOptimizer, clip, works_elementwise
+from paceline.model.optimizer.flat_groups import Memory
 from paceline.optim.layerwise import LayerwiseOptimizer
 from paceline.task.task import Task
 

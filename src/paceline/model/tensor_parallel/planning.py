@@ -93,7 +93,7 @@ def _pairs(facts: Facts) -> Region:
 
 
 def _with_heads(facts: Facts) -> Region:
-    """Split pairs, and heads with many classes. In a model without pairs, the last layer is its head."""
+    """Split pairs of layers, and heads with many classes. The head of a model without pairs is its last layer."""
     region = _pairs(facts)
     if not region.parameters:
         *others, last = _linear_weights(facts) or [""]

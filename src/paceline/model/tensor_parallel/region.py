@@ -127,7 +127,7 @@ class Walk:
         blocks, unit = self._refined.get(name, (1, 1))
         columns = self.shape(product.weight)[product.columns_dim]
         if columns % (blocks * unit):
-            raise NoRule(f"its {columns} columns are used as {blocks} blocks of units of {unit}")
+            raise NoRule(f"its {columns} columns cannot be {blocks} blocks of whole units of {unit} columns")
         split = Split(product.columns_dim, columns // blocks, blocks, unit, origins=frozenset([name]))
         self._assign(name, split)
         if product.bias is not None:

@@ -15,17 +15,19 @@ from torch import nn
 
 from paceline.collectives import barrier
 from paceline.context import Batch, Context
-from paceline.costs.calibration import ComputeCosts
+from paceline.costs.calibrated_costs import ComputeCosts
 from paceline.costs.fit import fit_line
+from paceline.costs.pass_shares import PassShares
 from paceline.data.batches import GlobalBatches
 from paceline.data.samples import Samples
 from paceline.model.replica import Replica
+from paceline.planner.calibrating.passes import pass_seconds
 from paceline.planner.calibrating.rounds import Rounds, Times, usual_s
 from paceline.task.task import Task
 
 _ROUND_S = 0.04
-"""Seconds of the repetitions of one measurement in a round. Shorter ones would depend on the operating system's time
-slices."""
+"""Seconds for which a measurement is repeated in a round. Shorter times would depend on the time slices of the
+operating system."""
 _MOST_REPEATS = 50
 _BATCHES = 4
 """Number of batches that are used in turn."""
@@ -56,7 +58,16 @@ class ComputeProgram:
             if ctx.rank == 0:
                 for name, work in works.alone.items():
                     rounds.note(name, works.seconds(work))
-        return {"times": rounds.taken, "samples": works.samples, "update_bytes": works.update_bytes}
+        passes = {}
+        if ctx.rank == 0 and self.task is not None:
+            passes = pass_seconds(self.task, ctx.net.size, self.seed)
+        await barrier(ctx)
+        return {
+            "times": rounds.taken,
+            "samples": works.samples,
+            "update_bytes": works.update_bytes,
+            "passes": passes,
+        }
 
 
 Work = Callable[[], object]
@@ -99,7 +110,7 @@ class _Works:
         return cls(usual=usual, alone=alone, samples=list(slices), update_bytes=replica.parameters.nbytes)
 
     def warm_up(self) -> None:
-        """Do each work twice, and decide how often it is repeated in a round."""
+        """Run each computation twice, and set how often it is repeated in a round."""
         for work in (self.usual, *self.alone.values()):
             work()
             start_s = time.perf_counter()
@@ -108,12 +119,14 @@ class _Works:
             self._repeats[id(work)] = min(_MOST_REPEATS, max(1, math.ceil(_ROUND_S / max(taken_s, 1e-9))))
 
     def seconds(self, work: Work) -> float:
-        """Return the mean seconds of a work, without those in which other processes had the cores."""
+        """Return the mean seconds of a computation, without the time in which it waited for a core."""
         repeats = self._repeats[id(work)]
-        start_s, waited_s = time.perf_counter(), _queued_s()
+        start_s, waited_s, worked_s = time.perf_counter(), _queued_s(), time.thread_time()
         for _ in range(repeats):
             work()
-        return (time.perf_counter() - start_s - (_queued_s() - waited_s)) / repeats
+        taken_s = time.perf_counter() - start_s - (_queued_s() - waited_s)
+        # Linux counts the waiting in steps of a scheduler's tick, so it may be more than there was.
+        return max(taken_s, time.thread_time() - worked_s) / repeats
 
 
 def _queued_s() -> float:
@@ -131,7 +144,7 @@ def _replica(task: Task, seed: int) -> Replica:
 
 
 def _shares(batches: GlobalBatches, workers: int) -> dict[int, int]:
-    """Return numbers of workers by the samples of a slice: the whole batch, a worker's slice, and smaller ones."""
+    """Return the sizes of slices to measure: for each number of samples, the number of workers with such slices."""
     wanted = (1, 2, workers, 4 * workers, batches.batch_size)
     counts = {batches.slice(0, 0, share).count: share for share in wanted}
     return {count: share for count, share in sorted(counts.items()) if count}
@@ -178,12 +191,13 @@ def costs_of(
         update_bytes=results[0]["update_bytes"],
         samples=samples,
         seconds=seconds,
+        passes=PassShares.of(**measured) if (measured := results[0].get("passes")) else None,
     )
     return filled, copied
 
 
 def _slowdown(results: Sequence[dict[str, Any]], count: int) -> float:
-    """Return the median over the rounds of the seconds of ranks at the same time, divided by those of one alone."""
+    """Return how much slower `count` ranks compute at the same time than one rank alone: the median over the rounds."""
     alone_s: list[float] = results[0]["times"]["1 at once"]
     rounds = zip(*(each["times"][f"{count} at once"] for each in results[:count]), strict=True)
     ratios: list[float] = [

@@ -1,7 +1,7 @@
 """Measurement of the links between the ranks of a machine.
 
-Pairs of ranks send messages to and fro, all pairs at the same time. One half of the messages is added to what is there,
-the other half copied, as in an all-reduce.
+The ranks of a pair send messages back and forth, all pairs at the same time. As in an all-reduce, the receiver adds
+one half of the messages to its tensor, and overwrites the tensor with the other half.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import torch
 
 from paceline.collectives import barrier
 from paceline.context import Combine, Context, Net, Window
-from paceline.costs.calibration import SHARED_MEMORY, WINDOW, LinkCosts
+from paceline.costs.calibrated_costs import LinkCosts
+from paceline.costs.calibration import SHARED_MEMORY, WINDOW
 from paceline.costs.fit import fit_line
 from paceline.planner.calibrating.rounds import Rounds, Times, usual_s
 
@@ -114,7 +115,7 @@ def fitted(kind: str, counts: Sequence[int], results: Sequence[Times]) -> list[L
 def _fitted(kind: str, count: int, results: Sequence[Times]) -> LinkCosts:
     seconds = [_usual(results, f"{count}/{nbytes}") for nbytes in SIZES_BYTES]
     alone_s, per_byte_s = fit_line(SIZES_BYTES, seconds)
-    # A sender in a stream does not wait for the arrival, so what a message takes there occupies the ports.
+    # A sender in a stream does not wait for arrivals, so the time of a message there is the time at its ports.
     message_s = min(alone_s, usual_s(results[0][f"{count}/stream"]))
     return LinkCosts(
         kind=kind,
@@ -144,7 +145,7 @@ def _window(results: Sequence[Times]) -> LinkCosts:
 
 
 def _usual(results: Sequence[Mapping[str, Any]], name: str) -> float:
-    """Return the usual seconds of a measurement, given those of each rank: of the mean rank in each round."""
+    """Return the lower quartile over the rounds. The seconds of a round are the mean over the ranks."""
     return usual_s(
         [sum(of_rank) / len(of_rank) for of_rank in zip(*(each[name] for each in results), strict=True)]
     )

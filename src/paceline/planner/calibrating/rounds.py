@@ -17,7 +17,7 @@ from paceline.context import Context
 LEAST_ROUNDS = 3
 MOST_ROUNDS = 40
 _PATIENCE_S = 10.0
-"""Duration of fewer than `LEAST_ROUNDS` rounds after which no other begins, if three times the limit is shorter."""
+"""After this time, and after `LEAST_ROUNDS` times the limit, no round begins, even after few rounds."""
 
 Times = dict[str, list[float]]
 """Seconds of each round, by the name of what was measured."""

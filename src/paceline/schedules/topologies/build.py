@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,6 @@ from paceline.schedules.topologies.given import graph_of_edge_file, graph_of_net
 from paceline.schedules.topologies.graph import Graph
 from paceline.schedules.topologies.matrix import MATRIX_FILES, mixing_of_matrix, read_matrix
 from paceline.schedules.topologies.mixing import Mixing
-from paceline.schedules.topologies.parsing import parse_topology
 from paceline.schedules.topologies.topology import Topology
 from paceline.schedules.topologies.weights import WEIGHTS, goes_both_ways
 
@@ -167,3 +167,32 @@ def _check_edges(mixing: Mixing, graph: Graph) -> None:
         bound = f"must be 0 in row {row}, column {column}: the topology has no edge there"
         remedy = "give the matrix itself as the topology to use its edges"
         raise ConfigurationError("weights", bound, mixing.dense()[row, column], remedy)
+
+
+def parse_topology(words: str) -> tuple[str, dict[str, Any]]:
+    """Return the name of a family and its parameters, of text such as "erdos-renyi:p=0.2,seed=3".
+
+    Parameters may also be separated by colons, for places where a comma has another meaning.
+    """
+    name, *items = re.split("[:,]", words)
+    if name not in FAMILIES:
+        raise UnknownNameError("topology", name, [*FAMILIES, "a file of edges", "a .npy or .csv file"])
+    known = FAMILIES[name].parameters
+    values: dict[str, Any] = {}
+    for item in filter(None, items):
+        key, equals, text = (part.strip() for part in item.partition("="))
+        if key not in known:
+            raise UnknownNameError(f"parameter of {name}", key, known)
+        if not equals or key in values:
+            how = "once" if equals else "a value"
+            raise ConfigurationError(f"{name}:{key}", f"must be given {how}", words, f"write {name}:{key}=…")
+        values[key] = _parse_number(f"{name}:{key}", known[key], text)
+    return name, values
+
+
+def _parse_number(argument: str, kind: type, text: str) -> Any:
+    try:
+        return kind(text)
+    except ValueError:
+        bound = f"must be a {'whole ' if kind is int else ''}number"
+        raise ConfigurationError(argument, bound, text) from None

@@ -23,7 +23,8 @@ def unsuited(name: str, scope: Scope) -> str:
 def starts(name: str, scope: Scope) -> list[Strategy]:
     """Return all combinations of the leading fields of a strategy. The other fields have their default values.
 
-    Combinations that the strategy refuses are left out. If it refuses the workers in any case, its error is raised.
+    Combinations that the strategy refuses are left out. If it refuses all of them because of the number of workers, its
+    error is raised.
     """
     found: list[Strategy] = [find(name)()]
     found[0].roles(scope.workers)

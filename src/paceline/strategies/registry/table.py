@@ -250,7 +250,12 @@ def describe(strategy: Strategy) -> str:
 
 
 def _word(value: object) -> object:
-    """Return the name of a function, or the value itself. A function has no textual form."""
+    """Return the name of a function, or the value itself. A function has no textual form.
+
+    5.0 and 5 are equal, so they have the same text.
+    """
+    if isinstance(value, float) and value.is_integer():
+        return f"{value:.0f}"
     return getattr(value, "__name__", value)
 
 

@@ -128,9 +128,9 @@ class _Run:
         return sorted(ended) if self.unfinished[rank] else [*sorted(ended), rank]
 
     def _try_to_meet(self, place: Position) -> int | None:
-        """Transfer the message of this step if the other rank has reached the message too.
+        """Transfer the message of this step if the other rank has reached it, too.
 
-        Return that rank; None if it has not.
+        Return the other rank; None if it has not reached the message.
         """
         other = self.other_end[place]
         if self.round[other.rank] != other.round:

@@ -8,6 +8,7 @@ global norm counts every parameter once. The first rank receives the whole model
 from __future__ import annotations
 
 from collections.abc import Awaitable, Sequence
+from functools import cached_property
 
 from paceline.collectives import all_reduce, norm_of_squares
 from paceline.collectives.group_reductions import sum_together
@@ -89,21 +90,19 @@ class MeshUpdate:
         }
 
     def _trains(self, name: str) -> bool:
-        return self._model.stages.place_of(name) is not None
+        return name in self._places
 
-    def _place_of(self, name: str) -> slice:
-        place = self._model.stages.place_of(name)
-        assert place is not None, "this rank trains it"
-        return place
+    @cached_property
+    def _places(self) -> dict[str, slice]:
+        return {name: place.where for name, place in self._model.places.items()}
 
     async def update(self) -> None:
         """Update the whole model once with the gradients of all ranks."""
         model = self._model
         if self._partial:
-            places = [self._place_of(name) for name in self._partial]
-            await sum_together(self._tensor, [model.gradient[place] for place in places])
+            await sum_together(self._tensor, [model.gradient[self._places[name]] for name in self._partial])
         for name, ranks in self._tied.items():
-            await all_reduce(self._net.split(ranks), model.gradient[self._place_of(name)], "ring")
+            await all_reduce(self._net.split(ranks), model.gradient[self._places[name]], "ring")
         await self._data.sum()
         await self._data.apply(self._norm, self._split)
 
@@ -112,7 +111,7 @@ class MeshUpdate:
         own = self._data.own
         square = square_of(self._model.gradient[own])
         for name in self._foreign:
-            square = square - square_of(self._model.gradient[_common(self._place_of(name), own)])
+            square = square - square_of(self._model.gradient[_common(self._places[name], own)])
         square = square.clamp(min=0)  # rounding may have made it negative
         if self._data.shared_by is not None:
             await all_reduce(self._data.shared_by, square, "ring")

@@ -62,8 +62,11 @@ class SegmentedStrategy(Strategy):
         raise NotImplementedError
 
     def syncs_batch_norm(self, workers: int) -> bool:
+        return not self.divides_batch(workers)
+
+    def divides_batch(self, workers: int) -> bool:
         plan = self.plan(workers)
-        return plan.data == 1 and plan.microbatches == 1
+        return plan.data > 1 or plan.microbatches != 1
 
     def prepare(self, ctx: Context) -> None:
         _cut(ctx, self.plan(ctx.net.size))
