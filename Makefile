@@ -30,6 +30,7 @@ test-all: $(STAMP) $(RAY) $(MODELS) $(SITE)
 TIMES ?= 50
 test-long: $(STAMP) $(RAY)
 	@$(VENV)/bin/python tests/harness/under_load.py env $(PYTEST) -m "shutdown and not slow" --times $(TIMES)
+	@PACELINE_KILL_SEEDS=100 $(PYTEST) -m slow tests/clusters/local/test_members.py
 
 check: $(STAMP)
 	@$(VENV)/bin/ruff check .

@@ -163,7 +163,7 @@ def train(
 
 
 def _with_legs(job: Job) -> Job:
-    """Return the job with starts of the programs to which workers with models of their own can go back."""
+    """Return the job with points at which programs start again, if each worker has a model of its own."""
     if not job.regroups or job.state_at != "workers":
         return job
     return dataclasses.replace(job, generations=GenerationPlan(every=leg_of(job.strategy)))
