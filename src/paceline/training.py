@@ -261,14 +261,17 @@ def _device(cluster: Cluster) -> contextlib.AbstractContextManager[object]:
 
 
 def _check_has_data(task: Task, module: nn.Module, cluster: Cluster) -> None:
-    """Raise if a model without data (on the meta device) or a master copy is to be trained with real math."""
+    """Raise if a model without data (on the meta device) or dtypes of a simulation are to be trained with real
+    math."""
     if cluster.math == "none":
         check_priced(task)
         return
-    if task.master_dtype is not None:
-        remedy = "omit it: optimizers then update the parameters"
-        bound = 'must not be given unless the cluster is pl.Simulated(math="none")'
-        raise ConfigurationError("master_dtype", bound, task.master_dtype, remedy)
+    for argument in ("master_dtype", "gradient_dtype"):
+        dtype = getattr(task, argument)
+        if dtype is not None:
+            remedy = "omit it: gradients and updates then have the dtype of the parameters"
+            bound = 'must not be given unless the cluster is pl.Simulated(math="none")'
+            raise ConfigurationError(argument, bound, dtype, remedy)
     if any(p.is_meta for p in module.parameters()):
         bound = 'must be pl.Simulated(math="none") for a model of shapes only, such as pl.models.GPT'
         remedy = 'write pl.Simulated(workers=4, math="none", device=pl.devices.A100)'

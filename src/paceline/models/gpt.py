@@ -53,6 +53,7 @@ def GPT(  # noqa: N802
     causal: bool = True,
     dtype: torch.dtype = torch.float32,
     master_dtype: torch.dtype | None = None,
+    gradient_dtype: torch.dtype | None = None,
     fused_attention: bool = True,
     recompute: bool | str = False,
     optimizer: Callable[[Any], Optimizer] | None = None,
@@ -75,6 +76,7 @@ def GPT(  # noqa: N802
     - `causal`: whether a token attends to earlier tokens only.
     - `dtype`: dtype of parameters and activations. It determines the size of messages: use torch.bfloat16 for the sizes
       of 16-bit training. `master_dtype`: torch.float32 for a master copy and optimizer state of 32 bits.
+      `gradient_dtype`: torch.float32 for gradients that are accumulated and summed in 32 bits, as in Megatron-LM.
     - `fused_attention`: attention is one operation, as in FlashAttention. Otherwise each head computes a matrix of all
       pairs of tokens, which takes memory and time.
     - `recompute`: "none" (False), or "full" (True): activations are computed again in the backward pass.
@@ -114,6 +116,7 @@ def GPT(  # noqa: N802
         optimizer=optimizer or partial(torch.optim.Adam, lr=1e-4),
         batch_size=batch_size,
         master_dtype=master_dtype,
+        gradient_dtype=gradient_dtype,
         recompute=RECOMPUTE[recompute],
     )
 
