@@ -23,7 +23,7 @@ import paceline as pl
 from benchmarks.result import Goal, Result, Row, compare
 from benchmarks.rounds import rounds
 from paceline.clusters.base.job import Job
-from paceline.clusters.rank.rank import DELAY_STREAM
+from paceline.clusters.rank.streams import DELAY_STREAM
 from paceline.clusters.simulated.simulated import Simulated
 from paceline.collectives import all_reduce
 from paceline.context import Context, Strategy

@@ -11,7 +11,16 @@ from tasks import a_task, samples
 import paceline as pl
 from paceline.faults import Kill, Pause
 
-__all__ = ["CHANGES", "EXACT", "FREE", "check_against_single", "check_members", "random_case", "single"]
+__all__ = [
+    "CHANGES",
+    "EXACT",
+    "FREE",
+    "check_against_single",
+    "check_members",
+    "random_case",
+    "random_processes",
+    "single",
+]
 
 
 def _momentum(params):
@@ -96,9 +105,42 @@ def random_case(seed, *, free=False):
     ]
     if rng.random() < 0.3:
         faults.append(Pause(rng.randrange(workers), at=rng.random() * long_s, seconds=rng.random() * 0.05))
+    restart = rng.random() < 0.4
+    if restart:
+        faults += [Kill(rng.randrange(first, workers), at=rng.random() * long_s) for _ in range(3)]
     compute = rng.choice([pl.times.Exponential(0.01), pl.times.Constant(0.01), pl.times.Exponential(0.001)])
     cluster = pl.Simulated(
-        workers=workers, min_workers=1, compute=compute, link=rng.choice(LINKS), faults=faults
+        workers=workers,
+        min_workers=1,
+        restart=restart,
+        compute=compute,
+        link=rng.choice(LINKS),
+        faults=faults,
+    )
+    return number, spec, cluster, steps
+
+
+def random_processes(seed):
+    """The same for processes and real signals."""
+    rng = random.Random(seed)
+    steps = rng.randint(4, 8)
+    make, numbers = EXACT[rng.choice(list(EXACT))]
+    spec, number = make(rng), rng.choice(numbers)
+    ranks = rng.sample(range(int("placement=worker" in spec), 4), rng.randint(1, 3))
+    faults = [
+        Kill(rank, at=rng.random() * 0.3) if rng.random() < 0.7 else Kill(rank, step=rng.randrange(steps))
+        for rank in ranks
+    ]
+    restart = rng.random() < 0.4
+    if restart:
+        faults.append(Kill(ranks[0], at=0.3 + rng.random() * 0.3))
+    cluster = pl.Local(
+        workers=4,
+        min_workers=1,
+        restart=restart,
+        threads=1,
+        compute=pl.times.Constant("30ms"),
+        faults=faults,
     )
     return number, spec, cluster, steps
 
@@ -118,9 +160,14 @@ def check_against_single(run, alone):
 
 
 def check_members(run):
-    """Check that members only become fewer, and that each lost rank is in the list of the lost."""
-    members = [set(each.members) for each in run.generations]
-    assert all(later < earlier for earlier, later in itertools.pairwise(members))
-    assert {rank for each in run.generations for rank in each.lost} == {rank for rank, _ in run.lost}
+    """Check that members are those before, without the lost and with the joined, and the lists of these."""
+    for earlier, later in itertools.pairwise(run.generations):
+        stayed = set(earlier.members) - set(later.lost)
+        assert set(later.members) == stayed.union(later.joined)
+        assert len(stayed) < len(earlier.members) or later.joined
+        assert later.detected_s <= later.began_s
+    assert [rank for rank, _ in run.joined] == [rank for each in run.generations for rank in each.joined]
+    # A rank that is lost after the last step ends no generation.
+    assert {rank for each in run.generations for rank in each.lost} <= {rank for rank, _ in run.lost}
     firsts = [each.first_step for each in run.generations]
     assert firsts == sorted(firsts)

@@ -15,7 +15,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from paceline.clusters.rank.rank import PROGRAM_STREAM
+from paceline.clusters.rank.streams import PROGRAM_STREAM
 from paceline.context import Strategy
 from paceline.data.batches import GlobalBatches
 from paceline.data.samples import Samples

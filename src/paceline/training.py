@@ -120,7 +120,7 @@ def train(
     )
     watchers = Callbacks(callbacks)
     roles = roles_of(chosen, where)
-    check_elastic(task, chosen, where.min_workers, where.workers, checkpoint)
+    check_elastic(task, chosen, where, checkpoint)
     count = count_updates(task, chosen, roles, steps=steps, epochs=epochs, seed=seed)
     in_epoch = partial(count_updates, task, chosen, roles, steps=None, epochs=1, seed=seed)
     every = in_epoch() if task.schedule_every == "epoch" else task.schedule_every
@@ -163,7 +163,7 @@ def train(
 
 
 def _with_legs(job: Job) -> Job:
-    """Return the job with starts of the programs to which workers with models of their own can go back."""
+    """Return the job with points at which programs start again, if each worker has a model of its own."""
     if not job.regroups or job.state_at != "workers":
         return job
     return dataclasses.replace(job, generations=GenerationPlan(every=leg_of(job.strategy)))
@@ -261,14 +261,17 @@ def _device(cluster: Cluster) -> contextlib.AbstractContextManager[object]:
 
 
 def _check_has_data(task: Task, module: nn.Module, cluster: Cluster) -> None:
-    """Raise if a model without data (on the meta device) or a master copy is to be trained with real math."""
+    """Raise if a model without data (on the meta device) or dtypes of a simulation are to be trained with real
+    math."""
     if cluster.math == "none":
         check_priced(task)
         return
-    if task.master_dtype is not None:
-        remedy = "omit it: optimizers then update the parameters"
-        bound = 'must not be given unless the cluster is pl.Simulated(math="none")'
-        raise ConfigurationError("master_dtype", bound, task.master_dtype, remedy)
+    for argument in ("master_dtype", "gradient_dtype"):
+        dtype = getattr(task, argument)
+        if dtype is not None:
+            remedy = "omit it: gradients and updates then have the dtype of the parameters"
+            bound = 'must not be given unless the cluster is pl.Simulated(math="none")'
+            raise ConfigurationError(argument, bound, dtype, remedy)
     if any(p.is_meta for p in module.parameters()):
         bound = 'must be pl.Simulated(math="none") for a model of shapes only, such as pl.models.GPT'
         remedy = 'write pl.Simulated(workers=4, math="none", device=pl.devices.A100)'

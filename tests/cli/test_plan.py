@@ -39,6 +39,8 @@ def test_json_has_the_entries():
         ((GPT, *WORDS, "--goal", "time to target"), ("target",)),
         ((GPT, "--cluster", "dgx-a1000", "--batch-size", "2"), ("dgx-a1000",)),
         ((GPT, "--cluster", "local", "--hosts", "2", "--batch-size", "2"), ("--hosts",)),
+        ((GPT, *WORDS, "--calibration", "x.json"), ("--calibration", "--cluster local")),
+        ((GPT, "--cluster", "local", "--batch-size", "2", "--calibration", "x.json"), ("x.json",)),
     ],
 )
 def test_what_is_wrong_is_refused(words, facts):

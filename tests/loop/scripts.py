@@ -39,6 +39,13 @@ if wanted("iterable"):
         def __iter__(self):
             return iter(data)
     loader = DataLoader(Stream(), batch_size=8)
+frozen = model[2].bias
+frozen.requires_grad = not wanted("thaw")
+state = None
+if wanted("load"):
+    F.mse_loss(model(inputs), data.tensors[1]).backward()
+    optimizer.step()
+    state = optimizer.state_dict()
 if wanted("without"):
     model, optimizer = pl.prepare(model, optimizer)
     loader = [data[start : start + 8] for start in range(0, 50, 8)]
@@ -47,6 +54,8 @@ elif scheduler is not None:
 else:
     model, optimizer, loader = pl.prepare(model, optimizer, loader)
 assert list(model.state_dict()) == names and isinstance(optimizer, torch.optim.Optimizer)
+if state is not None:
+    optimizer.load_state_dict(state)
 parts = 2 if wanted("accumulate") else 1
 step = 0
 first = pl.resume("../kept").get("epoch", 0) if wanted("keep") else 0
@@ -63,6 +72,8 @@ for epoch in range(first, epochs):
             continue
         if wanted("raise") and pl.rank() == 1 and step == 3:
             raise LookupError("a broken sample")
+        if wanted("thaw"):
+            frozen.requires_grad = True
         if wanted("early") and pl.rank() == 1 and step == 3:
             pl.finish()
             sys.exit()

@@ -143,7 +143,12 @@ def test_workers_gather_values_and_evaluate_on_the_first(launch):
     assert facts["spans"] == 3
 
 
-REFUSED = {"torch-clip": "gradients", "iterable": "loader"}
+REFUSED = {
+    "torch-clip": "gradients",
+    "iterable": "loader",
+    "thaw": "requires_grad",
+    "load": "optimizer.load_state_dict",
+}
 
 
 @pytest.mark.parametrize("way", REFUSED)

@@ -1,9 +1,13 @@
 """A plan, checked by local workers."""
 
+import dataclasses
+
+import pytest
 from refusals import refused
-from small_plans import cluster, mlp
+from small_plans import LINK, cluster, mlp
 
 import paceline as pl
+from paceline.planner.check import emulated
 
 
 def test_the_best_entries_are_run_and_compared():
@@ -15,6 +19,31 @@ def test_the_best_entries_are_run_and_compared():
     assert row.error is not None
     assert plan.checked is found
     assert plan.best.strategy in str(plan).rpartition("measured")[2]
+
+
+SLOW_DEVICE = pl.devices.Device(name="a slow one", flops=1e7, memory_bytes_per_s=1e9, memory_bytes=10**9)
+
+
+@pytest.mark.parametrize("slow", [{}, {1: 3.0}])
+def test_a_device_is_emulated_by_the_seconds_of_its_gradients(slow):
+    where = pl.Simulated(2, device=SLOW_DEVICE, link=LINK, slow=slow, math="none")
+    plan = pl.plan(mlp(), where, strategies=["all-reduce"], workers=2)
+    local = emulated(plan, plan.best)
+    one = pl.predict(mlp(), "all-reduce", dataclasses.replace(where, slow={})).parts.compute
+    assert isinstance(local.compute, pl.times.Constant)
+    assert local.compute.mean_s == pytest.approx(one)
+    assert (local.slow, local.link, local.workers) == (slow, LINK, 2)
+    (row,) = plan.check(top=1, steps=4).rows
+    assert row.measured_s >= one * max(
+        slow.values(), default=1.0
+    )  # emulated gradients take at least their time
+
+
+def test_a_described_cluster_of_devices_is_checked_by_emulated_hosts():
+    plan = pl.plan(mlp(), pl.load_cluster("dgx-a100", hosts=2), strategies=["all-reduce"], workers=9)
+    local = emulated(plan, plan.best)
+    assert (local.workers, local.hosts) == (9, (8, 1))
+    assert local.card == plan.cluster.simulated.card
 
 
 def test_more_processes_than_this_machine_can_run_are_refused():

@@ -46,8 +46,9 @@ def test_of_the_fewest_workers_the_fastest_are_preferred():
 
 
 def test_of_equal_ones_the_one_with_the_fewest_parameters_is_preferred():
-    tuned, plain = entry("zero:stage=2,microbatches=8", 1, 1.0), entry("single", 1, 1.0005)
+    tuned, plain = entry("zero:stage=2,microbatches=8", 2, 1.0), entry("all-reduce", 2, 1.0005)
     assert first(tuned, plain) is plain
+    assert first(entry("layers", 1, 1.0), entry("single", 1, 1.0005)).strategy == "single"
 
 
 def test_nothing_is_preferred_if_there_is_nothing():

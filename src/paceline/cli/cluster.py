@@ -38,6 +38,7 @@ class ClusterOptions:
     slow_link: Sequence[str] = ()
     math: str | None = None
     min_workers: int | None = None
+    restart: bool = False
     calibration: Path | None = None
     fault: Sequence[str] = ()
     emulates: bool = False
@@ -120,6 +121,7 @@ class ClusterOptions:
             "--compute": self.compute,
             "--fault": self.fault or None,
             "--min-workers": self.min_workers,
+            "--restart": self.restart or None,
         }
         for option, value in excluded.items():
             if value is not None:
@@ -141,6 +143,8 @@ class ClusterOptions:
         options |= {"delay": delay} if delay is not None else {}
         if self.min_workers is not None:
             options["min_workers"] = self.min_workers
+        if self.restart:
+            options["restart"] = True
         if self.fault:
             options["faults"] = [parse_fault(text) for text in self.fault]
         if self.threads is not None:

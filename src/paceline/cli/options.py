@@ -56,7 +56,10 @@ Delay = Annotated[
 ]
 MinWorkers = Annotated[
     int | None,
-    Option(help="Continue without lost workers while this many are left. Strategies: all-reduce."),
+    Option(help="Continue without lost workers while this many are left."),
+]
+Restart = Annotated[
+    bool, Option("--restart", help="With --min-workers: start lost workers again. They join the run.")
 ]
 Fault = Annotated[
     list[str] | None,

@@ -21,6 +21,7 @@ from paceline.errors import ConfigurationError, RunError
 from paceline.system import interrupts
 
 if TYPE_CHECKING:
+    from paceline.costs.calibration import Calibration
     from paceline.planner.plan import Plan
     from paceline.task.task import Task
 
@@ -56,6 +57,14 @@ _Names = Annotated[
         "--strategies", metavar="NAME,…", help="Strategies to try. Default: all.", show_default=False
     ),
 ]
+_Codecs = Annotated[
+    str | None,
+    typer.Option(
+        metavar="CODEC,…",
+        help="Codecs to try with the best configurations, such as bf16,powersgd-2.",
+        show_default=False,
+    ),
+]
 _Workers = Annotated[
     str | None,
     typer.Option(
@@ -83,6 +92,14 @@ _Most = Annotated[
 _BatchSize = Annotated[
     int | None, typer.Option(help="Samples of a global batch, in place of the task's.", show_default=False)
 ]
+_Calibration = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Measured costs of this machine, from paceline calibrate, for --cluster local. Default: measure them.",
+        show_default=False,
+    ),
+]
 _Explain = Annotated[
     str | None,
     typer.Option(
@@ -102,9 +119,11 @@ def plan(
     task: _Task,
     cluster: _Cluster,
     hosts: options.Hosts = None,
+    calibration: _Calibration = None,
     goal: _Goal = None,
     batch_size: _BatchSize = None,
     strategies: _Names = None,
+    codecs: _Codecs = None,
     workers: _Workers = None,
     memory: _Memory = None,
     price_per_hour: _Price = None,
@@ -126,10 +145,13 @@ def plan(
             "strategies": strategies,
             "workers": None if workers is None else _counts(workers),
             "memory": memory,
+            "codecs": codecs or (),
             "price_per_hour": price_per_hour,
             "seed": seed,
         }
         words |= {} if most is None else {"most": most}
+        if calibration is not None:
+            words["calibration"] = _measured(calibration, cluster)
         with exit_codes(failure=REFUSED):
             given = _task(task, batch_size)
         found = _planned(given, cluster, hosts, words, check=check, quiet=quiet)
@@ -155,7 +177,7 @@ def _planned(
     import paceline as pl
 
     with _shown(quiet) as show:
-        found = pl.plan(task, _cluster(cluster, hosts), progress=show, **words)
+        found = pl.plan(task, _cluster(cluster, hosts, words["workers"]), progress=show, **words)
         if check:
             found.check(progress=show)
     return found
@@ -165,7 +187,18 @@ def _shown(quiet: bool) -> AbstractContextManager[ShowSearch | None]:
     return shown_search(quiet=quiet)
 
 
-def _cluster(name: str, hosts: int | None) -> Any:
+def _measured(path: Path, cluster: str) -> Calibration:
+    from paceline.costs.calibration import Calibration
+
+    if cluster != "local":
+        raise ConfigurationError(
+            "--calibration", "must be omitted without --cluster local", path, "descriptions have their costs"
+        )
+    return Calibration.load(path)
+
+
+def _cluster(name: str, hosts: int | None, workers: int | tuple[int, int] | None) -> Any:
+    """Return the cluster. On this machine it has the largest number of workers that is wanted."""
     import paceline as pl
 
     if name == "local":
@@ -173,7 +206,8 @@ def _cluster(name: str, hosts: int | None) -> Any:
             raise ConfigurationError(
                 "--hosts", "must be omitted with --cluster local", hosts, "this machine is one host"
             )
-        return pl.Local()
+        most = workers[1] if isinstance(workers, tuple) else workers
+        return pl.Local() if most is None else pl.Local(workers=most)
     return pl.load_cluster(name, hosts=hosts)
 
 

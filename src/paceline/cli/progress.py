@@ -189,4 +189,6 @@ def _lines_of_search() -> ShowSearch:
 def _searched(progress: SearchProgress | str) -> str:
     if isinstance(progress, str):
         return f"running {progress}"
+    if progress.calibrates:
+        return f"measuring {progress.name}"
     return f"configuration {progress.tried + 1}  {progress.name}"

@@ -24,6 +24,12 @@ class LoopEngine(TorchEngine):
     """An engine that takes gradients from the parameters. The module is the user's own, or a copy on a server."""
 
     @cached_property
+    def trained(self) -> list[nn.Parameter]:
+        """The trained parameters, in the order of the flat gradient."""
+        named = dict(self.module.named_parameters())
+        return [named[name] for name in self.holding.layout.names]
+
+    @cached_property
     def flat(self) -> FlatStore:
         return FlatStore(self.module, self.holding, self.device, self.account, has_hooks=False)
 
@@ -42,8 +48,7 @@ class LoopEngine(TorchEngine):
         gradient = self.flat.flat_gradient
         before = gradient.flat.clone() if accumulate else None
         gradient.clear()
-        trainable = (each for each in self.module.parameters() if each.requires_grad)
-        for number, parameter in enumerate(trainable):
+        for number, parameter in enumerate(self.trained):
             if parameter.grad is not None and batch.count:
                 gradient.add(number, parameter.grad * weight if weight != 1.0 else parameter.grad)
         gradient.check()

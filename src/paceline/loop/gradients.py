@@ -14,6 +14,7 @@ class LoopGradients:
 
     def __init__(self, module: nn.Module, workers: int) -> None:
         self._named = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
+        self._are_trained = [(name, p, p.requires_grad) for name, p in module.named_parameters()]
         self._workers = workers
         self._seen: dict[int, tuple[int, int]] = {}
         """For each parameter: identity and version of its gradient after the last backward."""
@@ -65,7 +66,16 @@ class LoopGradients:
     # Clipping
 
     def check_unchanged(self) -> None:
-        """Refuse gradients that were changed after backward: such a change should apply to the reduced gradient."""
+        """Refuse gradients that were changed after backward: such a change should apply to the reduced gradient.
+
+        Refuse parameters that were frozen or thawed, too: the ranks that apply updates would not know.
+        """
+        if others := [name for name, p, is_trained in self._are_trained if p.requires_grad != is_trained]:
+            bound = "must stay as at pl.prepare"
+            remedy = (
+                "give these parameters a group of their own, with a learning rate of 0 while they are frozen"
+            )
+            raise ConfigurationError("requires_grad", bound, f"changed: {_names(others)}", remedy)
         changed = [
             name
             for number, (name, parameter) in enumerate(self._named)
@@ -76,7 +86,7 @@ class LoopGradients:
             remedy = (
                 "to clip, call optimizer.clip_grad_norm_(max_norm) instead of torch.nn.utils.clip_grad_norm_"
             )
-            raise ConfigurationError("gradients", bound, _names(changed), remedy)
+            raise ConfigurationError("gradients", bound, f"changed: {_names(changed)}", remedy)
 
     def _is_changed(self, number: int, gradient: Tensor) -> bool:
         if self._seen.get(number) == (id(gradient), gradient._version):
@@ -84,5 +94,5 @@ class LoopGradients:
         return bool(gradient.any())  # zero_grad(set_to_none=False) changes unused gradients, too
 
 
-def _names(changed: Sequence[str]) -> str:
-    return f"changed: {changed[0]}" + (f" and {len(changed) - 1} others" if len(changed) > 1 else "")
+def _names(names: Sequence[str]) -> str:
+    return names[0] + (f" and {len(names) - 1} others" if len(names) > 1 else "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,8 @@ from paceline.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from paceline.loop.session import Loop
+
+_log = logging.getLogger("paceline")
 
 
 class PreparedOptimizer(torch.optim.Optimizer):
@@ -39,6 +42,25 @@ class PreparedOptimizer(torch.optim.Optimizer):
         self._loop.deliver(self._loop.options.read(self.param_groups))
 
     step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]  # a schedule need not wrap it
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load learning rates and other settings. The state is on the ranks that apply updates."""
+        if self._loop is not None and state_dict.get("state"):
+            bound = (
+                "must be called before pl.prepare: afterwards the state is on the ranks that apply updates"
+            )
+            remedy = "load it before pl.prepare; or use pl.save and pl.resume"
+            raise ConfigurationError("optimizer.load_state_dict", bound, "a state", remedy)
+        super().load_state_dict(state_dict)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the learning rates and other settings. The state is on the ranks that apply updates."""
+        if self._loop is not None and self._loop.rank == 0:
+            _log.warning(
+                "optimizer.state_dict() has learning rates only, without momentum and the like: save the run with "
+                "pl.save"
+            )
+        return super().state_dict()
 
     def clip_grad_norm_(self, max_norm: float) -> None:
         """Clip the reduced gradient of this step by its global norm. Call it before `step`."""

@@ -123,7 +123,8 @@ def _compute(
     made, copied, cores = [], 0.0, int(machine()["cores"])
     for threads, workers_of in sorted(by_threads.items(), reverse=True):
         counts = sorted({1, *workers_of})
-        watch(f"computations of {_words(counts)} ranks with {threads} thread{'s' * (threads > 1)}")
+        ranks = f"{_words(counts)} rank{'s' * (counts[-1] > 1)}"
+        watch(f"computations of {ranks} with {threads} thread{'s' * (threads > 1)}")
         program = ComputeProgram(task=task, counts=counts, limit_s=limit_s / len(by_threads))
         local = replace(
             cluster,

@@ -16,6 +16,7 @@ from paceline.costs.times import Constant
 from paceline.costs.units import format_seconds
 from paceline.errors import ConfigurationError, PacelineError
 from paceline.planner.entry import Entry
+from paceline.planner.predict import predict
 from paceline.planner.sizing import resized, with_workers
 from paceline.planner.target_time import evaluation_interval
 from paceline.run_length import count_updates
@@ -184,7 +185,10 @@ def emulated(plan: Plan, entry: Entry) -> Local:
     small = resized(whole, entry.workers)
     compute = small.compute
     if compute is None and small.device is not None:
-        compute = Constant(entry.prediction.parts.compute)
+        # The emulation adds the slowness of ranks itself.
+        alone = dataclasses.replace(small, slow={}, delay=None)
+        task, strategy, _ = entry.applied(plan.task, small)
+        compute = Constant(predict(task, strategy, alone).parts.compute)
     words = {
         name: getattr(small, name)
         for name in ("workers", "link", "slow", "delay", "slow_links", "threads", "card", "oversubscription")

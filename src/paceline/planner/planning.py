@@ -9,8 +9,11 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 
 from paceline.clusters.base.checks import check_progress
-from paceline.clusters.base.job import Cluster
+from paceline.clusters.base.job import Cluster, Job
 from paceline.clusters.local.local import Local
+from paceline.clusters.simulated.calibrated import has_gradients_of
+from paceline.clusters.simulated.simulated import Simulated
+from paceline.codecs import codec_of, spell_codec
 from paceline.costs.calibration import Calibration
 from paceline.costs.description import ClusterDescription
 from paceline.costs.units import check_positive, parse_bytes
@@ -28,6 +31,7 @@ from paceline.planner.target_time import TargetTimes, check_target
 from paceline.planner.worth import TIMED, fewest_workers_first
 from paceline.run_length import DEFAULT_EPOCHS
 from paceline.strategies import STRATEGIES, find
+from paceline.strategies.single import Single
 from paceline.task.task import Task
 
 _log = logging.getLogger("paceline")
@@ -44,6 +48,7 @@ def plan(
     strategies: str | Sequence[str] | None = None,
     workers: int | tuple[int, int] | None = None,
     memory: str | int | None = None,
+    codecs: str | Sequence[str] = (),
     price_per_hour: float | None = None,
     epochs: float = DEFAULT_EPOCHS,
     seed: int = 0,
@@ -61,6 +66,8 @@ def plan(
     - `strategies`: names of the strategies to try. None for all.
     - `workers`: the number of workers, or the smallest and the largest. None to try several.
     - `memory`: limit for each rank, such as "60GB". None for the memory of the device.
+    - `codecs`: codecs to try, such as "bf16,powersgd-2". Their effect on learning is estimated only with a target, by
+      simulations.
     - `price_per_hour`: price of a host. None for the price in the description.
     - `epochs`: passes over the data after which a simulation gives up the target.
     - `most`: largest number of predictions.
@@ -91,6 +98,7 @@ def plan(
         estimator=estimator,
         key=_key(chosen),
         names=_names(strategies),
+        codecs=_codecs(codecs),
         is_given=strategies is not None,
         batch_size=batch_size,
         both_recompute=limit is not None or where.simulated.device is not None,
@@ -98,6 +106,7 @@ def plan(
         most=most,
     )
     search.run(_counts(where, workers))
+    search.try_codecs()
     entries = _distinct(search.found.values())
     fitting = [entry for entry in entries if entry.prediction.fits]
     if not fitting:
@@ -131,12 +140,13 @@ def _checked_cluster(
 ) -> PlannedCluster:
     def calibrated(local: Local) -> Calibration:
         if calibration is not None:
+            _check_calibration(calibration, local, task)
             return calibration
         _log.warning("this machine is calibrated first, for about %d s; see pl.calibrate", _CALIBRATION_S)
 
         def tell(name: str) -> None:
             if progress is not None:
-                progress(SearchProgress(0, MOST, f"calibrating: {name}"))
+                progress(SearchProgress(0, MOST, name, calibrates=True))
 
         return calibrate(local, task, seconds=_CALIBRATION_S, progress=tell)
 
@@ -145,6 +155,17 @@ def _checked_cluster(
         return where
     check_positive(price_per_hour, "price_per_hour", "write 32.77, the price of one host")
     return dataclasses.replace(where, price_per_hour=price_per_hour)
+
+
+def _check_calibration(calibration: Calibration, local: Local, task: Task) -> None:
+    """Raise an error if a calibration does not have what predictions for these workers need."""
+    Simulated(workers=local.workers, threads=local.threads, calibration=calibration)
+    job = Job(strategy=Single(), roles=("worker",) * local.workers, seed=0, task=task)
+    if not has_gradients_of(calibration, job):
+        remedy = "calibrate with this task: pl.calibrate(cluster, task)"
+        raise ConfigurationError(
+            "calibration", "must have this task's gradients", dict(calibration.task), remedy
+        )
 
 
 def _checked_goal(task: object, goal: str | None) -> str:
@@ -189,6 +210,11 @@ def _names(strategies: str | Sequence[str] | None) -> list[str]:
     if not names:
         raise ConfigurationError("strategies", "must be at least one", names, "omit it for all")
     return names
+
+
+def _codecs(codecs: str | Sequence[str]) -> list[str]:
+    words = codecs.split(",") if isinstance(codecs, str) else list(codecs)
+    return [spell_codec(found) for each in words if (found := codec_of(each)) is not None]
 
 
 def _counts(cluster: PlannedCluster, workers: int | tuple[int, int] | None) -> list[int]:

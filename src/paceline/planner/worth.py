@@ -29,7 +29,7 @@ def uncertainty(one: Entry, other: Entry) -> float:
 
 def fewest_workers_first(ranked: Sequence[Entry], value: Callable[[Entry], float]) -> list[Entry]:
     """Return the entries with the preferred one at the first place: of those that may be the fastest, the one with the
-    fewest workers, and of equal ones the one with the fewest parameters."""
+    fewest workers, and of equal ones `single`, or the one with the fewest parameters."""
     if not ranked:
         return []
     fastest = ranked[0]
@@ -37,5 +37,5 @@ def fewest_workers_first(ranked: Sequence[Entry], value: Callable[[Entry], float
     fewest = min(each.workers for each in candidates)
     least = min(value(each) for each in candidates if each.workers == fewest)
     equal = [each for each in candidates if each.workers == fewest and value(each) <= (1 + _TIE) * least]
-    preferred = min(equal, key=lambda each: (each.strategy.count("="), value(each)))
+    preferred = min(equal, key=lambda each: (each.family != "single", each.strategy.count("="), value(each)))
     return [preferred, *(each for each in ranked if each is not preferred)]

@@ -205,6 +205,8 @@ def _generation(value: object) -> Generation:
         members=tuple(fields.get("members", list_of(whole))),
         first_step=fields.get("first_step", whole),
         lost=tuple(fields.get("lost", list_of(whole))),
+        repeated_steps=fields.get("repeated_steps", whole, 0),
+        joined=tuple(fields.get("joined", list_of(whole), [])),
         detected_s=fields.get("detected_s", number),
         began_s=fields.get("began_s", number),
     )

@@ -67,7 +67,7 @@ class Run:
     lost: list[tuple[int, int]] = field(default_factory=list)
     """Ranks that died while the run continued, each with its step."""
     generations: list[Generation] = field(default_factory=list)
-    """Generations of members, if the cluster has `min_workers`. Each begins with the loss of a rank."""
+    """Generations of members, if the cluster has `min_workers`. Each begins when a rank is lost or joins."""
     peer_metrics: dict[int, float] = field(default_factory=dict)
     """Final metric of each worker that has its own parameters, if the strategy evaluates them."""
     target: float | None = None
@@ -101,6 +101,11 @@ class Run:
                 "call Run.load(dir, task=…), or use run.state",
             )
         return self.module
+
+    @property
+    def joined(self) -> list[tuple[int, int]]:
+        """Ranks that have joined the run, each with its first step."""
+        return [(rank, each.first_step) for each in self.generations for rank in each.joined]
 
     @property
     def parameters(self) -> Tensor:

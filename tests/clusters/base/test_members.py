@@ -97,8 +97,27 @@ def test_the_run_is_over_when_all_members_have_ended_and_none_was_lost_meanwhile
     assert made.decide(9).first == 9
 
 
+def test_a_rank_that_joins_copies_the_state_and_does_not_report():
+    made = agreement(3)
+    made.lose(0)
+    made.join(0)
+    arrive(made, r1=4, r2=4)
+    assert made.decide(0) is None
+    made.arrive(0, Arrival(points=()))
+    decision = made.decide(4)
+    assert (decision.members, decision.joined, decision.behind) == ((0, 1, 2), (0,), (0,))
+    assert (decision.first, decision.source, decision.reporter) == (4, 1, 1)
+
+
+def test_a_rank_that_has_not_joined_yet_does_not_count():
+    made = agreement(2)
+    made.lose(0)
+    made.join(0)
+    assert not made.lose(1)
+
+
 def test_a_server_decides_and_all_workers_copy_its_state():
-    made = Agreement(Membership(generation=0, members=(0, 1, 2), server=2), fewest=1)
+    made = Agreement(Membership(generation=0, members=(0, 1, 2), server=2, reporter=2), fewest=1)
     assert made.lose(1)
     made.arrive(0, Arrival(points=(0,), step=7, own_pace=True))
     made.arrive(2, Arrival(points=(5,), step=5))
@@ -110,7 +129,7 @@ def test_a_server_decides_and_all_workers_copy_its_state():
 
 @pytest.mark.parametrize(("steps", "drawn"), [((4, 5), 5), ((4, 4), 5), ((2, 1), 2), ((9, 1), 9)])
 def test_workers_in_step_draw_the_batch_of_the_next_update_and_others_that_of_the_furthest(steps, drawn):
-    made = Agreement(Membership(generation=0, members=(0, 1, 2, 3), server=3), fewest=1)
+    made = Agreement(Membership(generation=0, members=(0, 1, 2, 3), server=3, reporter=3), fewest=1)
     made.lose(2)
     for rank, step in enumerate(steps):
         made.arrive(rank, Arrival(points=(0,), step=step, own_pace=True))

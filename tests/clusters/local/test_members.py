@@ -1,9 +1,9 @@
 """A local run with `min_workers` loses processes to real signals, and gives the weights of `single`."""
 
-import random
+import os
 
 import pytest
-from elastic import CHANGES, check_against_single, check_members, single
+from elastic import CHANGES, check_against_single, check_members, random_processes, single
 from refusals import has, raised, refused
 from tasks import a_task
 
@@ -70,21 +70,48 @@ def test_strategies_whose_weights_depend_on_the_workers_end(spec, faults):
     check_members(run)
 
 
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "all-reduce",
+        pytest.param("sync:placement=worker", marks=pytest.mark.slow),
+        pytest.param("local-sgd:period=2,post_local=100", marks=pytest.mark.slow),
+    ],
+)
+def test_a_new_process_of_a_lost_rank_joins(spec):
+    run = trained(Kill(2, step=1), number=1, spec=spec, restart=True, compute=pl.times.Constant("0.1s"))
+    check_against_single(run, single(1, STEPS))
+    assert [rank for rank, _ in run.joined] == [2]
+    assert run.generations[-1].members == (0, 1, 2, 3)
+
+
 def test_a_process_that_is_stopped_for_too_long_is_lost():
     run = trained(Pause(0, step=3, seconds=600), deadline_s=1.0)
     check_against_single(run, single(0, STEPS))
     assert [rank for rank, _ in run.lost] == [0]
 
 
-@pytest.mark.slow
+def check(seed):
+    number, spec, machines, steps = random_processes(seed)
+    try:
+        run = pl.train(a_task(**CHANGES[number]), spec, machines, steps=steps)
+    except PeerLost as loss:  # all that have the state may die before a new process has copied it
+        run, why = None, loss.reason
+    if run is None:
+        assert machines.restart, why
+    else:
+        check_against_single(run, single(number, steps))
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_random_kills_change_no_weight_and_no_record(seed):
-    rng = random.Random(seed)
-    ranks = rng.sample(range(4), rng.randint(1, 3))
-    number = rng.randrange(len(CHANGES))
-    faults = [Kill(rank, at=rng.random() * 0.3) for rank in ranks]
-    run = trained(*faults, number=number, min_workers=1, compute=pl.times.Constant("20ms"))
-    check_against_single(run, single(number, STEPS))
+    check(seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(12, int(os.environ.get("PACELINE_KILL_SEEDS", "12"))))
+def test_more_random_kills_change_no_weight_and_no_record(seed):
+    check(seed)
 
 
 def test_too_few_processes_end_the_run():

@@ -1,5 +1,8 @@
 """A simulated run with `min_workers` loses ranks, and gives the weights of `single`."""
 
+import contextlib
+import re
+
 import pytest
 import torch
 from elastic import CHANGES, check_against_single, check_members, random_case, single
@@ -41,19 +44,31 @@ def test_the_weights_are_those_of_single_whatever_ranks_are_lost(faults):
     assert {rank for rank, _ in run.lost} == {fault.rank for fault in faults}
 
 
+@contextlib.contextmanager
+def may_lose_everything(machines):
+    """With restarts, all workers that have the state may die before another one has copied it."""
+    why = ""
+    try:
+        yield
+    except PeerLost as loss:
+        why = loss.reason
+    assert not why or (machines.restart and re.search("min_workers|the state of the run", why))
+
+
 def check(seed):
     number, spec, machines, steps = random_case(seed)
-    check_against_single(
-        pl.train(a_task(**CHANGES[number]), spec, machines, steps=steps), single(number, steps)
-    )
+    with may_lose_everything(machines):
+        run = pl.train(a_task(**CHANGES[number]), spec, machines, steps=steps)
+        check_against_single(run, single(number, steps))
 
 
 def check_free(seed):
     number, spec, machines, steps = random_case(seed, free=True)
-    run = pl.train(a_task(**CHANGES[number]), spec, machines, steps=steps)
-    assert torch.isfinite(run.parameters).all()
-    assert [each.step for each in run.history] == list(range(1, steps + 1))
-    check_members(run)
+    with may_lose_everything(machines):
+        run = pl.train(a_task(**CHANGES[number]), spec, machines, steps=steps)
+        assert torch.isfinite(run.parameters).all()
+        assert [each.step for each in run.history] == list(range(1, steps + 1))
+        check_members(run)
 
 
 @pytest.mark.parametrize("tens", range(13))
@@ -111,6 +126,27 @@ def test_a_member_that_has_copied_a_step_is_copied_in_turn():
         faults = [Kill(2, step=2), Kill(0, at=at_us * 1e-6)]
         run = trained(*faults, task=a_task(**CHANGES[1]), strategy="all-reduce:algorithm=tree", workers=5)
         check_against_single(run, single(1, STEPS))
+
+
+@pytest.mark.parametrize("spec", ["all-reduce", "sync", "local-sgd:period=2,post_local=100"])
+def test_a_lost_worker_begins_anew_and_joins(spec):
+    task = a_task(**CHANGES[1])
+    run = trained(Kill(1, step=2), Kill(1, at=0.09), task=task, strategy=spec, restart=True)
+    check_against_single(run, single(1, STEPS))
+    assert run.joined[0][0] == 1
+    assert 1 in run.generations[-1].members
+    assert run.generations[1].repeated_steps >= 1
+
+
+def test_a_reporter_that_joins_again_leaves_the_record_to_another_rank():
+    run = trained(Kill(0, step=2), Kill(1, step=4), restart=True)
+    check_against_single(run, single(0, STEPS))
+    assert {rank for rank, _ in run.joined} == {0, 1}
+
+
+def test_a_run_whose_workers_all_die_at_once_ends():
+    with raised(PeerLost, reason=has("min_workers=1", 0)):
+        trained(*(Kill(rank, at=0.03) for rank in range(4)), min_workers=1, restart=True)
 
 
 def test_too_few_workers_end_the_run():

@@ -39,6 +39,13 @@ def test_a_variant_whose_ranks_have_parts_of_the_state_is_refused(spec):
         pl.train(a_task(), spec, simulated(4, min_workers=2), steps=2)
 
 
+def test_strategies_that_continue_by_themselves_start_no_worker_again():
+    with refused("restart", True, remedy=has("all-reduce")):
+        pl.train(a_task(), "fedavg", simulated(4, min_workers=2, restart=True), steps=2)
+    with refused("restart", True):
+        simulated(4, restart=True)
+
+
 def test_fewer_workers_than_the_strategy_needs_are_refused():
     with refused("min_workers", 2, bound=has("k-sync:k=3", "above 2"), remedy=has("3")):
         pl.train(a_task(), "k-sync:k=3", simulated(4, min_workers=2), steps=2)

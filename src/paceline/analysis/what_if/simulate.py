@@ -49,6 +49,8 @@ class WhatIf:
     residual: float | None = None
     """Relative error of the simulation without the changes. The prediction is corrected by it. None if the trace was
     replayed."""
+    assumed: str = ""
+    """Assumption about the work of the ranks, if the trace was replayed."""
 
     @property
     def ratio(self) -> float:
@@ -59,7 +61,7 @@ class WhatIf:
         words = f"{', '.join(self.changes)}: {format_seconds(self.step_s)} a step instead of "
         words += f"{format_seconds(self.recorded_s)} ({self.ratio - 1:+.0%})"
         if self.residual is None:
-            return f"{words}; the trace was replayed, as if all ranks had equal work"
+            return f"{words}; the trace was replayed, as if {self.assumed}"
         words += f"; the simulation of the run itself is off by {self.residual:+.0%}"
         return words + (", so expect an error of this size" if abs(self.residual) > _FAR_OFF else "")
 
@@ -159,15 +161,43 @@ def _replayed(run: Run, rank: int, changes: tuple[str, ...]) -> WhatIf:
         computed = each.of(*COMPUTING)
         if len(computed):
             seconds[each.rank] = float((computed["end_s"] - computed["start_s"]).sum())
-    others = [taken for other, taken in seconds.items() if other != rank]
-    usual_s = statistics.median(others) if others else seconds[rank]
+    usual_s, assumed = _usual_s(run, rank, seconds)
     _check_slow(rank, seconds[rank] / usual_s)
     ratio = step_ratio(run.trace.spans, rank, usual_s / seconds[rank])
     if ratio is None:
         raise ConfigurationError(
             "run", "must have enough computations for a replay", run.steps, "run it longer"
         )
-    return WhatIf(changes=changes, recorded_s=run.step_seconds, step_s=run.step_seconds * ratio)
+    return WhatIf(
+        changes=changes, recorded_s=run.step_seconds, step_s=run.step_seconds * ratio, assumed=assumed
+    )
+
+
+def _usual_s(run: Run, rank: int, seconds: Mapping[int, float]) -> tuple[float, str]:
+    """Return the seconds that the work of a rank would take on the others, and what is assumed about the work.
+
+    Ranks that hold the same layers have equal work. If there are none, work is in proportion to parameters.
+    """
+    others = [other for other in seconds if other != rank]
+    layers = {each: _layers(run, each) for each in seconds}
+    peers = [other for other in others if layers[other] == layers[rank]]
+    if peers:
+        words = "ranks with the same layers had equal work"
+        return statistics.median(seconds[other] for other in peers), words
+    nbytes = {
+        each: run.memory[each].get("parameters", 0) if each < len(run.memory) else 0 for each in seconds
+    }
+    if others and all(nbytes.values()):
+        rate = statistics.median(seconds[other] / nbytes[other] for other in others)
+        return rate * nbytes[rank], "the work of a rank were in proportion to its parameters"
+    usual_s = statistics.median(seconds[other] for other in others) if others else seconds[rank]
+    return usual_s, "all ranks had equal work"
+
+
+def _layers(run: Run, rank: int) -> str:
+    """Return the layers that a rank held, without its part of them. Empty if it held the whole model."""
+    words = run.holds[rank] if rank < len(run.holds) else ""
+    return words.partition(", tensor part")[0].partition(", shard")[0]
 
 
 def _changed(found: Recorded, without_slow: int | None, workers: int | None) -> Mapping[int, Sequence[float]]:

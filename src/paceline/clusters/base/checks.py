@@ -90,9 +90,17 @@ def check_no_memory(job: Job, algorithm: str) -> None:
         raise ConfigurationError("algorithm", bound, algorithm, "use auto or ring, or omit min_workers")
 
 
-def min_workers_words(min_workers: int | None) -> list[str]:
+def check_restart(restart: object, min_workers: int | None) -> None:
+    check_flag("restart", restart)
+    if restart and min_workers is None:
+        remedy = "write min_workers=1, say: the others continue until the new worker joins"
+        raise ConfigurationError("restart", "needs min_workers", True, remedy)
+
+
+def min_workers_words(min_workers: int | None, *, restart: bool) -> list[str]:
     """Return the text for a cluster's description. Empty for the default."""
-    return [] if min_workers is None else [f"at least {min_workers}"]
+    words = [] if min_workers is None else [f"at least {min_workers}"]
+    return [*words, "lost workers are restarted"] if restart else words
 
 
 def check_threads(threads: object) -> None:

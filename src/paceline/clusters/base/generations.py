@@ -12,27 +12,31 @@ class GenerationLog:
 
     def __init__(self, everybody: Membership) -> None:
         self.all = [Generation(number=0, members=everybody.members)]
-        self._lost: dict[int, float] = {}
+        self._noted: dict[int, float] = {}
 
-    def note_loss(self, rank: int, now_s: float) -> None:
-        self._lost[rank] = now_s
+    def note(self, rank: int, now_s: float) -> None:
+        """Record when a rank is lost, or is ready to join."""
+        self._noted[rank] = now_s
 
     def begin(self, membership: Membership, now_s: float) -> None:
-        gone = [rank for rank in self.all[-1].members if rank not in membership.members]
+        stay = set(membership.members) - set(membership.joined)
+        gone = [rank for rank in self.all[-1].members if rank not in stay]
         self.all.append(
             Generation(
                 number=membership.generation,
                 members=membership.members,
                 first_step=membership.first,
                 lost=tuple(gone),
-                detected_s=min(self._lost[rank] for rank in gone),
+                joined=membership.joined,
+                repeated_steps=membership.repeated,
+                detected_s=min(self._noted[rank] for rank in {*gone, *membership.joined}),
                 began_s=now_s,
             )
         )
 
 
 class Attendance:
-    """Members of a run whose strategy continues without lost workers by itself. The others go on meanwhile."""
+    """Members of a run with a strategy that handles lost workers itself. The other workers are not interrupted."""
 
     def __init__(self, job: Job) -> None:
         assert job.min_workers is not None
@@ -51,7 +55,7 @@ class Attendance:
         members = tuple(each for each in self._present.members if each != rank)
         number = self._present.generation + 1
         self._present = Membership(generation=number, members=members, first=step)
-        self.generations.note_loss(rank, now_s)
+        self.generations.note(rank, now_s)
         self.generations.begin(self._present, now_s)
         left = sum(each < self._workers for each in members)
         return "" if left >= self._fewest else too_few(left, self._fewest)

@@ -22,6 +22,9 @@ class MembersChanged(BaseException):
     """Raised at a wait of a program if the members of the run change. Strategies do not catch it."""
 
 
+NO_STATE = "no worker with the state of the run is left"
+
+
 def too_few(left: int, fewest: int) -> str:
     """Return the explanation for an error: too few workers are left."""
     return f"{left} worker{'s are' if left != 1 else ' is'} left, fewer than min_workers={fewest}"
@@ -46,10 +49,11 @@ class Membership:
     """Next batch of workers that draw batches at their own pace."""
     server: int | None = None
     """The only rank with the state of the run. None if workers have it."""
-
-    @property
-    def reporter(self) -> int:
-        return self.members[0] if self.server is None else self.server
+    reporter: int = 0
+    joined: tuple[int, ...] = ()
+    """Members that have begun anew."""
+    repeated: int = 0
+    """Steps that a member had begun and must repeat."""
 
     def to_values(self) -> dict[str, Any]:
         """Return the fields as JSON values."""
@@ -69,12 +73,17 @@ class Arrival:
 
     points: tuple[int, ...]
     """Steps whose state this member can begin with, in order. The last one is the first step that it has not
-    completed."""
+    completed. Empty if it joins the run."""
     step: int = 0
     """Step that it was in. If it draws batches at its own pace, the number of its last batch."""
     own_pace: bool = False
     ended: bool = False
     """Whether it has completed the run."""
+
+    @property
+    def is_in_step(self) -> bool:
+        """Whether it has stopped in a step of the run."""
+        return bool(self.points) and not self.own_pace and not self.ended and self.step >= self.points[0]
 
     def to_values(self) -> dict[str, Any]:
         """Return the fields as JSON values."""
@@ -97,19 +106,23 @@ class Agreement:
     wanted: int = 0
     """Number of the generation that is to begin. Above the present one if a member was lost."""
     lost: set[int] = field(default_factory=set)
+    _joining: set[int] = field(default_factory=set)
+    """Ranks that become members with the next generation."""
     _arrived: dict[int, Arrival] = field(default_factory=dict)
 
     @classmethod
     def of(cls, job: Job) -> Agreement:
         assert job.min_workers is not None
         server = job.reporter if job.state_at == "server" else None
-        everybody = Membership(generation=0, members=tuple(range(job.ranks)), server=server)
+        everybody = Membership(
+            generation=0, members=tuple(range(job.ranks)), server=server, reporter=job.reporter
+        )
         return cls(everybody, job.min_workers, are_apart=job.state_at == "workers")
 
     @property
     def members(self) -> list[int]:
-        """Present members that are not lost."""
-        return [rank for rank in self.present.members if rank not in self.lost]
+        """Present members that are not lost, and ranks that join them."""
+        return sorted(self._joining.union(self.present.members) - self.lost)
 
     @property
     def missing(self) -> list[int]:
@@ -124,8 +137,14 @@ class Agreement:
         return all(self._arrived[rank].ended for rank in self.members)
 
     @property
+    def is_lost(self) -> bool:
+        """Whether all members have arrived and none has a state: they have joined, and who had it is lost."""
+        return not self.missing and not any(self._arrived[rank].points for rank in self.members)
+
+    @property
     def _workers(self) -> int:
-        return len(self.members) - self._serves_only
+        """Number of workers with a state."""
+        return len(self.members) - len(self._joining) - self._serves_only
 
     @property
     def _serves_only(self) -> bool:
@@ -142,8 +161,15 @@ class Agreement:
         if rank in self.members:
             self.lost.add(rank)
             self.wanted += 1
+        self._joining.discard(rank)
         self._arrived.pop(rank, None)
         return self._workers >= self.fewest
+
+    def join(self, rank: int) -> None:
+        """Let a rank become a member that was lost and has begun anew. It must arrive, too."""
+        self.lost.discard(rank)
+        self._joining.add(rank)
+        self.wanted += 1
 
     def arrive(self, rank: int, arrival: Arrival) -> None:
         """Record that a member has stopped its program."""
@@ -152,7 +178,7 @@ class Agreement:
 
     def decide(self, recorded: int) -> Membership | None:
         """Return the next generation. None if a member is missing, or if none is lost."""
-        if self.wanted == self.present.generation or self.missing:
+        if self.wanted == self.present.generation or self.missing or self.is_lost:
             return None
         members, server = self.members, self.present.server
         first = self._first_step(members if server is None else [server])
@@ -168,16 +194,30 @@ class Agreement:
             recorded=min(recorded, first),
             drawn=self._next_batch(members, first),
             server=server,
+            reporter=self._next_reporter(),
+            joined=tuple(sorted(self._joining)),
+            repeated=self._repeated(members, first),
         )
         self._arrived.clear()
+        self._joining.clear()
         return self.present
 
     def _first_step(self, holders: Sequence[int]) -> int:
         """Return the step that the next generation begins with."""
-        points = [self._arrived[rank].points for rank in holders]
+        points = [self._arrived[rank].points for rank in holders if self._arrived[rank].points]
         if self.are_apart:
             return max(set(points[0]).intersection(*points))
         return max(each[-1] for each in points)
+
+    def _repeated(self, members: Sequence[int], first: int) -> int:
+        arrived = [self._arrived[rank] for rank in members]
+        return max([0, *(each.step + 1 - first for each in arrived if each.is_in_step)])
+
+    def _next_reporter(self) -> int:
+        """The reporter stays the same while it is a member. A rank that joins has no record of the run so far."""
+        can = [rank for rank in self.members if self._arrived[rank].points]
+        before = self.present.reporter
+        return before if before in can else can[0]
 
     def _next_batch(self, members: Sequence[int], first: int) -> int:
         """Return the next batch of workers at their own pace: all continue with the batch of the furthest one.

@@ -49,6 +49,14 @@ def drop_entries(outcome: Outcome, first: int) -> None:
     outcome.records[:] = [each for each in outcome.records if each["step"] <= first]
 
 
+def add_former(outcome: Outcome, former: Outcome) -> None:
+    """Add the records of a lost rank to those of the process that was started in its place."""
+    outcome.losses[:0] = former.losses
+    outcome.logged[:0] = former.logged
+    outcome.records[:0] = former.records
+    outcome.lost[:0] = former.lost
+
+
 def enter_news(outcome: Outcome, news: News) -> None:
     """Append received entries to an outcome."""
     for first in news.pop(_DROPPED, ()):

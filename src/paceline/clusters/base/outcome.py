@@ -28,6 +28,8 @@ class Outcome:
     rank: int
     records: list[dict[str, Any]] = field(default_factory=list)
     """On the reporter: one dictionary for each step."""
+    reports: bool = False
+    """Whether this rank was the reporter at the end of the run."""
     updates: list[dict[str, Any]] = field(default_factory=list)
     """On a worker that updates the parameters independently: one dictionary for each of its updates."""
     counted: int = 0
@@ -82,16 +84,14 @@ class Outcome:
 
 def reporter_of(job: Job, outcomes: Sequence[Outcome]) -> Outcome:
     """Return the outcome of the rank that reported at the end of the run."""
-    alive = [each for each in outcomes if not any(rank == each.rank for rank, _ in each.lost)]
-    first = outcomes[job.reporter]
-    return first if first in alive or not alive else alive[0]
+    return next((each for each in outcomes if each.reports), outcomes[job.reporter])
 
 
 def _take_records(reporter: Outcome, outcomes: Sequence[Outcome]) -> None:
-    """Add the records of lost reporters to those of the last one."""
-    others = [record for each in outcomes if each is not reporter for record in each.records]
-    if others:
-        by_step = {record["step"]: record for record in (*others, *reporter.records)}
+    """Add the records of earlier reporters to those of the last one."""
+    records = [record for each in outcomes if each is not reporter for record in each.records]
+    by_step = {record["step"]: record for record in (*records, *reporter.records)}
+    if len(by_step) > len(reporter.records):
         reporter.records = [by_step[step] for step in sorted(by_step)]
 
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from paceline.clusters.base.job import Job
-from paceline.clusters.base.news import enter_news, read_news
+from paceline.clusters.base.news import add_former, enter_news, read_news
 from paceline.clusters.base.outcome import Outcome
 from paceline.errors import PeerLost, RunError
 
@@ -23,6 +23,8 @@ class Roster:
         """Lost ranks that the run continues without."""
         self.holds: dict[int, str] = {}
         """Part of the model that each rank holds, as the rank has reported it."""
+        self._former: dict[int, list[Outcome]] = {}
+        """What earlier processes of each rank have left."""
         self._told: dict[int, list[bytes]] = {}
         """Undecoded news of each rank. They are used if the rank is lost before it sends its outcome."""
 
@@ -62,9 +64,28 @@ class Roster:
         for line in self._told.pop(rank, ()):
             enter_news(outcome, read_news(line))
 
-    def end_run(self, rank: int, reason: str) -> None:
-        """Record that the run cannot continue after the loss of a rank."""
-        loss = self._losses.pop(rank)
+    def begin_anew(self, rank: int) -> None:
+        """Expect the messages of a new process of a lost rank."""
+        self._former.setdefault(rank, []).append(self.outcomes.pop(rank))
+        self.ready.discard(rank)
+        del self._losses[rank]
+
+    def left_by(self, rank: int) -> list[Outcome]:
+        """Return what lost processes of a rank have left."""
+        lost = [self.outcomes[rank]] if rank in self._losses and rank in self.outcomes else []
+        return [*self._former.get(rank, ()), *lost]
+
+    def all_outcomes(self) -> list[Outcome]:
+        """Return the outcome of each rank, with what its earlier processes have left."""
+        for rank, former in self._former.items():
+            for each in reversed(former):
+                add_former(self.outcomes[rank], each)
+        self._former.clear()
+        return [self.outcomes[rank] for rank in range(self._job.ranks)]
+
+    def end_run(self, reason: str) -> None:
+        """Record that the run cannot continue after the last loss of a rank."""
+        rank, loss = self._losses.popitem()
         self.failures[rank] = PeerLost(rank, f"{loss.reason}, and {reason}")
 
     def note_news(self, rank: int, line: bytes) -> None:

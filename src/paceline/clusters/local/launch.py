@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -63,7 +64,10 @@ class Processes:
         self._resources = resources = Resources(self._assignment, stack)
         self._board = resources.board  # not a local variable: the traceback of an error would hold its memory
         self._board.last_step = self._job.steps
-        self._ranks = Ranks(self._job, self._roster, resources, self._requests, self._send, self._deadline_s)
+        launch = partial(self._launch, joins=True) if self._assignment.restart else None
+        self._ranks = Ranks(
+            self._job, self._roster, resources, self._requests, self._send, self._deadline_s, launch
+        )
         stack.callback(vars(self._ranks).clear)
         self._faults = FaultInjector(self._assignment.faults, self._ranks.pids.get)
         self._work = AwaitedWork(self._board, self._deadline_s)
@@ -95,18 +99,19 @@ class Processes:
             stopping.check()
             if progress is not None:
                 self._show(progress)
-        outcomes = [self._roster.outcomes[rank] for rank in range(self._job.ranks)]
+        outcomes = self._roster.all_outcomes()
         reporter_of(self._job, outcomes).generations = self._ranks.generations
         return outcomes
 
     # Starting
 
-    def _launch(self, rank: int) -> None:
+    def _launch(self, rank: int, *, joins: bool = False) -> None:
         shared = self._resources
         with self._mail.open(rank) as theirs:
             self._ranks.pids[rank] = shared.server.fork(theirs)
         values = {
             "rank": rank,
+            "joins": joins,
             "payload_bytes": shared.payload.nbytes,
             "path": sys.path,
             "folder": os.getcwd(),
@@ -170,6 +175,8 @@ class Processes:
             return  # the rank was abandoned, and sent this before it was ended
         if letter.word == "ready":
             self._roster.ready.add(rank)
+            if rank in self._ranks.starting:
+                self._send(rank, "go", {"start_s": self._ranks.start_s})
             if "address" in letter.values:
                 self._addresses[rank] = letter.values["address"]
         elif letter.word in REQUESTS:
@@ -183,6 +190,7 @@ class Processes:
         elif letter.word == "done":
             self._ranks.finish(rank, read_outcome(letter.values, letter.blobs))
         elif letter.word == "meet" and self._ranks.members is not None:
+            self._ranks.starting.discard(rank)
             self._ranks.members.arrive(rank, letter.values)
             self._ranks.settle_members()
         elif letter.word == "late":

@@ -16,6 +16,7 @@ from paceline.clusters.base.checks import (
     check_flag,
     check_min_workers,
     check_real_stragglers,
+    check_restart,
     check_threads,
     check_workers,
     device_words,
@@ -88,6 +89,8 @@ class Local(Cluster):
     min_workers: int | None = None
     """Minimum number of workers. The run continues without lost workers while this many are left. None if the loss of
     a worker ends the run, unless the strategy continues without it."""
+    restart: bool = False
+    """Whether a lost worker gets a new process, which joins the run. Needs `min_workers`."""
 
     def __post_init__(self) -> None:
         check_workers(self.workers, at_most=MAX_RANKS - 1)
@@ -106,6 +109,7 @@ class Local(Cluster):
             self.stragglers.check(self.workers)
         check_device_word(self.device)
         check_min_workers(self.min_workers, self.workers)
+        check_restart(self.restart, self.min_workers)
         check_faults(self.faults)
         object.__setattr__(self, "faults", tuple(self.faults))
 
@@ -177,6 +181,7 @@ class Local(Cluster):
             threads=self.threads or share_of_cores(job.workers),
             device=self.device,
             faults=tuple(faults_of_ranks(self.faults, job.ranks)),
+            restart=self.restart,
         )
         with Processes(assignment) as processes:
             outcomes = processes.work(progress, consult)
@@ -208,7 +213,7 @@ class Local(Cluster):
             words.append("over encrypted TCP" if self.encrypt else "over TCP")
         words += self.stragglers.words()
         words += [*thread_words(self.threads), *device_words(self.device)]
-        words += min_workers_words(self.min_workers)
+        words += min_workers_words(self.min_workers, restart=self.restart)
         words += [str(fault) for fault in self.faults]
         return ", ".join(words)
 

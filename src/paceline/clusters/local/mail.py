@@ -27,6 +27,8 @@ class Mail:
 
     def open(self, rank: int) -> socket.socket:
         """Open the channel to a rank. Return the socket for its process. The caller closes it."""
+        if rank in self._channels:  # of a lost process
+            self._channels.pop(rank).close()
         ours, theirs = socket.socketpair()
         self._channels[rank] = Channel(ours, self._letter_s)
         self._selector.register(self._channels[rank], selectors.EVENT_READ, rank)

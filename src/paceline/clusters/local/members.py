@@ -16,7 +16,8 @@ from paceline.clusters.base.job import Job
 from paceline.clusters.base.members import Agreement, Arrival
 from paceline.clusters.base.news import drop_entries
 from paceline.clusters.base.outcome import Outcome
-from paceline.clusters.process.status_board import StatusBoard
+from paceline.clusters.base.roster import Roster
+from paceline.clusters.process.status_board import Status, StatusBoard
 from paceline.links.memory.shared import SharedMemory
 
 
@@ -32,6 +33,7 @@ class Members:
     def __init__(self, job: Job, board: StatusBoard, rings_nbytes: int, send: Send) -> None:
         self.agreement = Agreement.of(job)
         self.generations = GenerationLog(self.agreement.present)
+        self._ranks = job.ranks
         self._board = board
         self._rings_nbytes = rings_nbytes
         self._send = send
@@ -57,15 +59,26 @@ class Members:
         """Record a loss, before the other ranks see it. Return why the run cannot continue. Empty if it can."""
         if rank == self.reporter and self._board.clock.stands:
             self._board.clock.go_on()  # it was stopped for an evaluation, by this rank
-        self.generations.note_loss(rank, time.monotonic() - self._start_s)
+        self.generations.note(rank, time.monotonic() - self._start_s)
         is_enough = self.agreement.lose(rank)
         self._released.discard(rank)
         self._board.wanted_generation = self.agreement.wanted
         return "" if is_enough else self.agreement.too_few
 
     def arrive(self, rank: int, values: dict[str, Any]) -> None:
+        if rank not in self.agreement.members:
+            if self._released:  # too late
+                return
+            self._let_in(rank)
         self._waits_since_s = min(self._waits_since_s, time.monotonic())
         self.agreement.arrive(rank, Arrival.from_values(values))
+
+    def _let_in(self, rank: int) -> None:
+        """End the generation: a new process of a lost rank is ready to join."""
+        self.agreement.join(rank)
+        self.generations.note(rank, time.monotonic() - self._start_s)
+        self._board.wanted_generation = self.agreement.wanted
+        self._board.bells.ring_all()
 
     def stuck(self, is_stopped: Callable[[int], bool], deadline_s: float) -> list[int]:
         """Return the members that are stopped by a signal while the others have waited for `deadline_s`."""
@@ -79,22 +92,26 @@ class Members:
         waits = is_regrouping and time.monotonic() - self._waits_since_s > limit_s
         return self.agreement.missing if waits else []
 
-    def settle(self, outcomes: dict[int, Outcome]) -> bool:
+    def settle(self, roster: Roster) -> bool:
         """Begin the next generation, or release the members from the run, if all have arrived.
 
         Return whether a generation has begun.
         """
         if self.agreement.is_over:
-            self._release(outcomes)
+            self._release(roster.outcomes)
             return False
-        recorded = (each["step"] for rank in self.agreement.lost for each in outcomes[rank].records)
-        decision = self.agreement.decide(max(recorded, default=0))
+        left = [each for rank in range(self._ranks) for each in roster.left_by(rank)]
+        decision = self.agreement.decide(
+            max((each["step"] for one in left for each in one.records), default=0)
+        )
         if decision is None:
             return False
         self._waits_since_s = math.inf
         self.generations.begin(decision, time.monotonic() - self._start_s)
-        for rank in self.agreement.lost:
-            drop_entries(outcomes[rank], decision.first)
+        for each in left:
+            drop_entries(each, decision.first)
+        for rank in decision.joined:
+            self._board.set_status(rank, Status.RUNNING)
         rings = SharedMemory.create("rings", self._rings_nbytes)
         for rank in decision.members:
             self._send(rank, "members", decision.to_values(), fds=[rings.fd])

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 
 from paceline.clusters.base.generations import Attendance
 from paceline.clusters.base.job import Job
+from paceline.clusters.base.members import NO_STATE
 from paceline.clusters.base.outcome import Outcome
 from paceline.clusters.base.roster import Roster
 from paceline.clusters.local.members import Members, Send
@@ -35,7 +37,9 @@ class Ranks:
         requests: Requests,
         send: Send,
         deadline_s: float,
+        launch: Callable[[int], None] | None,
     ) -> None:
+        """`launch` starts another process for a lost rank, which joins the run. None if lost ranks stay lost."""
         self.pids: dict[int, int] = {}
         """Process of each rank that has not ended."""
         self.members = Members(job, resources.board, resources.rings_nbytes, send) if job.regroups else None
@@ -47,6 +51,9 @@ class Ranks:
         self._board = resources.board
         self._requests = requests
         self._deadline_s = deadline_s
+        self._launch = launch
+        self.starting: set[int] = set()
+        """Ranks with a new process that is not yet ready to join."""
 
     def begin(self, start_s: float) -> None:
         """Set the start of the run on the monotonic clock."""
@@ -121,6 +128,7 @@ class Ranks:
         self._drop_member(rank)
         self._set_status(rank, Status.LOST)
         self.settle_members()
+        self._restart(rank)
 
     def _set_status(self, rank: int, status: Status) -> None:
         self._board.set_status(rank, status)
@@ -137,18 +145,41 @@ class Ranks:
             step, now_s = self._board.step(self._job.reporter), time.monotonic() - self.start_s
             too_few = self._attendance.lose(rank, step, now_s)
         if too_few:
-            self._roster.end_run(rank, too_few)
+            self._roster.end_run(too_few)
 
     def settle_members(self) -> None:
         if self.members is None or self._roster.failures:
             return
-        if self.members.settle(self._roster.outcomes):
+        if self.members.settle(self._roster):
             self._requests.drop_boards()
+        elif self.members.agreement.is_lost:
+            self._roster.end_run(NO_STATE)
+
+    def _restart(self, rank: int) -> None:
+        """Start another process for a lost rank. The others continue until it is ready to join."""
+        if self._launch is None or self.members is None or self._roster.failures or self.members.is_over:
+            return
+        if rank in self.starting:
+            self.starting.remove(rank)
+            _log.warning("rank %d is not started again: it ended before it could join the run", rank)
+            return
+        self.starting.add(rank)
+        self._roster.begin_anew(rank)
+        self._launch(rank)
+
+    def _end_latecomers(self, members: Members) -> None:
+        """At the end of the run, end new processes that have not become members."""
+        if not all(rank in self._roster.outcomes for rank in members.agreement.members):
+            return
+        for rank in filter(self._roster.is_open, range(self._job.ranks)):
+            self._server.end([self.pids.pop(rank)])
+            self._roster.outcomes[rank] = Outcome(rank=rank)
 
     def check_members(self) -> None:
         """End members that are stopped while the others wait for them."""
         if self.members is None:
             return
+        self._end_latecomers(self.members)
         for rank in self.members.stuck(self.is_stopped, self._deadline_s):
             self.leave_behind(rank, "did not stop its step in time")
         late = self.members.late(LIMIT * self._deadline_s)

@@ -20,7 +20,7 @@ import torch
 from paceline.clusters.base.job import Job
 from paceline.clusters.local.preloading import adopt_environment
 from paceline.clusters.process import payload
-from paceline.clusters.process.channel import Channel, ChannelClosed
+from paceline.clusters.process.channel import Channel, ChannelClosed, Letter
 from paceline.clusters.process.context import ProcessContext
 from paceline.clusters.process.driver import LocalDriver
 from paceline.clusters.process.letters import write_error, write_outcome
@@ -74,6 +74,8 @@ class Assignment:
     """Device name, the same for all ranks."""
     faults: tuple[Fault, ...] = ()
     """Faults to inject."""
+    restart: bool = False
+    """Whether a lost rank gets a new process, which joins the run."""
     store_path: str = ""
     """File that all ranks can open, used as the store of torch.distributed."""
 
@@ -86,7 +88,7 @@ def main(channel: Channel) -> None:
     try:
         _settle_in(letter.values)
         fuzz.begin(rank)
-        context = _prepare(channel, rank, letter.values["payload_bytes"], letter.fds)
+        context = _prepare(channel, letter)
         prepare(context)
         _dump_on_signal(context)
         context.prepare()
@@ -129,9 +131,10 @@ def drive(program: Awaitable[Any]) -> Any:
     )
 
 
-def _prepare(channel: Channel, rank: int, payload_bytes: int, fds: list[int]) -> ProcessContext:
-    assignment_fd, board_fd, rings_fd = fds
-    assignment: Assignment = payload.load(assignment_fd, payload_bytes)
+def _prepare(channel: Channel, letter: Letter) -> ProcessContext:
+    assignment_fd, board_fd, rings_fd = letter.fds
+    rank, joins = letter.values["rank"], letter.values["joins"]
+    assignment: Assignment = payload.load(assignment_fd, letter.values["payload_bytes"])
     job = assignment.job
     torch.set_num_threads(assignment.threads)
     keep_freed_memory()
@@ -157,18 +160,25 @@ def _prepare(channel: Channel, rank: int, payload_bytes: int, fds: list[int]) ->
         "deadline_s": assignment.deadline_s,
         "store_path": assignment.store_path,
         "device": device_of(assignment.device, rank),
-        "faults": [fault for fault in assignment.faults if fault.rank == rank],
+        "faults": _faults_of(assignment, rank, joins=joins),
     }
     context: ProcessContext
     if not job.regroups:
         context = ProcessContext(job, rank, **settings)
     else:
         context = RegroupingProcess(job, rank, wire=wire, **settings)
+        context.joins = joins
     # The board's descriptor stays open for its lock. The descriptor of the rings stays open too, if emulated cards
     # are in their memory.
     for fd in (assignment_fd, *(() if wiring.shared else (rings_fd,))):
         os.close(fd)
     return context
+
+
+def _faults_of(assignment: Assignment, rank: int, *, joins: bool) -> list[Fault]:
+    """Return the faults of a rank. Faults in steps have hit its first process."""
+    faults = [fault for fault in assignment.faults if fault.rank == rank]
+    return [fault for fault in faults if fault.step is None] if joins else faults
 
 
 def _emulated(

@@ -191,7 +191,7 @@ class Logbook:
     def finish(self) -> Outcome:
         """Return the outcome of this rank."""
         rank, outcome = self._rank, self._rank.outcome
-        outcome.reported = self._reported
+        outcome.reports, outcome.reported = rank.is_reporter, self._reported
         outcome.counted = min(outcome.counted, rank.last_step)  # a rank may count one update too many
         if outcome.updates:
             outcome.logged = []  # a batch without an update; the others are in their records

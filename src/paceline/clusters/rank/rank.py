@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import numpy as np
 
@@ -21,32 +21,14 @@ from paceline.clusters.rank.observer import Observer
 from paceline.clusters.rank.recovery import recovery_of
 from paceline.clusters.rank.regroup import live_in_generations
 from paceline.clusters.rank.row_board import RowBoard
-from paceline.clusters.rank.services import ClusterServices
+from paceline.clusters.rank.services import CheckpointSaver, ClusterServices
+from paceline.clusters.rank.streams import DELAY_STREAM, PROGRAM_STREAM, stream_of
 from paceline.context import Batch, Context
 from paceline.faults import Fault
 from paceline.model.memory import Ledger
 from paceline.system import interrupts
 from paceline.trace import Kind, Recorder
 from paceline.trace.spans import NO_MESSAGE, pack_span
-
-# Random streams: each purpose has its own stream, so that one does not change another.
-PROGRAM_STREAM, DELAY_STREAM = 1, 2
-
-
-def _stream(seed: int, rank: int, purpose: int) -> np.random.Generator:
-    """Same stream as default_rng([seed, rank, purpose]), but twice as fast to create."""
-    return np.random.default_rng(np.array([seed, rank, purpose], dtype=np.uint32))
-
-
-class CheckpointSaver(Protocol):
-    """Interface of the checkpoint writer: see `paceline.clusters.rank.checkpoint_writer`."""
-
-    @property
-    def is_due(self) -> bool: ...
-    def prepare(self, step: int) -> None: ...
-    def save(self, step: int, *, is_last: bool) -> None: ...
-    def finish(self) -> None: ...
-    def close(self) -> None: ...
 
 
 class Rank(ClusterServices):
@@ -65,6 +47,7 @@ class Rank(ClusterServices):
         "generation",
         "is_reporter",
         "job",
+        "joins",
         "ledger",
         "log",
         "members",
@@ -100,7 +83,7 @@ class Rank(ClusterServices):
         self.workers: Sequence[int] = range(workers)
         self.servers: Sequence[int] = range(workers, job.ranks)
         self.is_reporter = rank == job.reporter
-        self.delay_rng = _stream(job.seed, rank, DELAY_STREAM)
+        self.delay_rng = stream_of(job.seed, rank, DELAY_STREAM)
         self.generation = 0
         """Number of the current generation, counted since the start of the rank's process."""
         self.begun = self.step = job.generations.first
@@ -111,6 +94,8 @@ class Rank(ClusterServices):
         """Position among the present workers."""
         self.members: Sequence[int] | None = None
         """Members of this generation. None in the first one, which has all ranks."""
+        self.joins = False
+        """Whether this rank is new in a run that others have begun, and not yet a member."""
         self.recovery = recovery_of(job.state_at) if job.regroups else None
         self._has_generations = job.generations.are_many
         self._end = job.generations.end_of(self.begun)
@@ -139,7 +124,7 @@ class Rank(ClusterServices):
     @property
     def rng(self) -> np.random.Generator:
         if self._rng is None:
-            self._rng = _stream(self.job.seed, self.rank, PROGRAM_STREAM)
+            self._rng = stream_of(self.job.seed, self.rank, PROGRAM_STREAM)
         return self._rng
 
     # Lifecycle

@@ -1,4 +1,4 @@
-"""A rank of a run that loses members: it drops incomplete steps and continues in the next generation of members.
+"""A rank of a run that loses or gains members: it drops incomplete steps and continues in the next generation.
 
 Strategies contain no code for this. A wait of a program raises `MembersChanged`, the program ends, and the role program
 starts again with the net of the new members, numbered from 0.
@@ -17,11 +17,12 @@ if TYPE_CHECKING:
 
 
 async def live_in_generations(rank: Rank) -> Any:
-    """Run the program until all members have completed the run. It starts again whenever a member is lost."""
-    result, meets, has_ended = None, False, False
+    """Run the program until all members have completed the run. It starts again whenever a member is lost or joins."""
+    result, meets, has_ended = None, rank.joins, False
     context: Rank | Member = rank
     assert rank.recovery is not None
-    rank.recovery.at_leg(rank)
+    if not rank.joins:
+        rank.recovery.at_leg(rank)
     while True:
         try:
             if meets:
@@ -55,7 +56,7 @@ def _arrival(rank: Rank, *, ended: bool) -> Arrival:
     assert rank.recovery is not None
     at_own_pace = next((each for each in (rank, *rank.twins) if each.own_pace), rank)
     return Arrival(
-        points=rank.recovery.points(rank),
+        points=() if rank.joins else rank.recovery.points(rank),
         step=at_own_pace.step,
         own_pace=at_own_pace.own_pace,
         ended=ended,
@@ -84,6 +85,7 @@ async def _join(rank: Rank, membership: Membership) -> Member:
     await rank.recovery.copy_state(rank, membership)
     rank.begin_leg(first)
     rank.complete = first
+    rank.joins = False
     if rank.is_reporter:
         rank.log.take_over(membership.recorded, first)
     return Member(rank, members)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, Protocol
 
 from torch import Tensor
 
@@ -14,6 +14,17 @@ from paceline.clusters.rank.observer import Observer
 from paceline.clusters.rank.row_board import RowBoard
 from paceline.data.samples import Samples
 from paceline.faults import Fault
+
+
+class CheckpointSaver(Protocol):
+    """Interface of the checkpoint writer: see `paceline.clusters.rank.checkpoint_writer`."""
+
+    @property
+    def is_due(self) -> bool: ...
+    def prepare(self, step: int) -> None: ...
+    def save(self, step: int, *, is_last: bool) -> None: ...
+    def finish(self) -> None: ...
+    def close(self) -> None: ...
 
 
 class ClusterServices(ABC):

@@ -112,7 +112,7 @@ def calibrated_costs(cluster: Simulated, job: Job) -> Measured | None:
     calibration = cluster.calibration
     if calibration is None:
         return None
-    if _is_of_task(calibration, job):
+    if has_gradients_of(calibration, job):
         costs = calibration.compute_of(job.workers, cluster.threads)
         assert job.task is not None
         line = costs.line_near(job.task.batch_size / job.workers)
@@ -150,13 +150,14 @@ class CalibratedPasses:
 def calibrated_passes(cluster: Simulated, job: Job) -> CalibratedPasses | None:
     """Return the measured passes of the job's task. None if there are none."""
     calibration = cluster.calibration
-    if calibration is None or cluster.compute is not None or not _is_of_task(calibration, job):
+    if calibration is None or cluster.compute is not None or not has_gradients_of(calibration, job):
         return None
     costs = calibration.compute_of(job.workers, cluster.threads)
     return None if costs.passes is None else CalibratedPasses(costs, costs.passes)
 
 
-def _is_of_task(calibration: Calibration, job: Job) -> bool:
+def has_gradients_of(calibration: Calibration, job: Job) -> bool:
+    """Return whether a calibration has the gradients of the job's task."""
     if not calibration.task or job.task is None:
         return False
     found = fingerprint(job.task, build_model(job), samples=0, test_samples=0)

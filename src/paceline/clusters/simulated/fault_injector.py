@@ -8,9 +8,8 @@ comes after the last message of the lost rank.
 
 from __future__ import annotations
 
-import contextlib
 import math
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, NoReturn, TypeVar
 
 from paceline.clusters.base.generations import Attendance, GenerationLog
@@ -18,13 +17,15 @@ from paceline.clusters.base.job import Job
 from paceline.clusters.base.news import Teller, enter_news
 from paceline.clusters.base.outcome import Outcome
 from paceline.clusters.rank.observer import Observer
-from paceline.clusters.simulated.context import SimulatedContext, World
+from paceline.clusters.simulated.context import SimulatedContext
 from paceline.clusters.simulated.events import Timer
 from paceline.clusters.simulated.faulty_network import LossyNetwork
 from paceline.clusters.simulated.group_part import GroupPart
 from paceline.clusters.simulated.messages import RecvEvent
+from paceline.clusters.simulated.mortal_process import MortalProcess
 from paceline.clusters.simulated.process import AnyOf, Event, Process
 from paceline.clusters.simulated.window import BarrierEvent
+from paceline.clusters.simulated.world import World
 from paceline.context import ANY
 from paceline.costs.slowdowns import Slowdowns, SlowedPrice
 from paceline.errors import PeerLost
@@ -37,22 +38,29 @@ T = TypeVar("T")
 class FaultInjector:
     """Lost ranks of a run, and the notification of the others."""
 
-    def __init__(self, world: World, job: Job, faults: Sequence[Fault]) -> None:
+    def __init__(
+        self,
+        world: World,
+        job: Job,
+        faults: Sequence[Fault],
+        make_replica: Callable[[int], Replica | None],
+    ) -> None:
         assert isinstance(world.network, LossyNetwork)
         self._world = world
         self._kernel = world.kernel
         self._network = world.network
         self._job = job
         self._faults = faults
+        self._make_replica = make_replica
         self._network.is_uneven = not all(isinstance(fault, Kill) for fault in faults)
         self._contexts: list[FaultyContext] = []
         self._reasons: dict[int, str] = {}
         """Reason of the loss, by rank."""
         self._attendance = Attendance.of(job)
 
-    def contexts(self, replicas: Sequence[tuple[int, Replica | None]]) -> list[FaultyContext]:
+    def contexts(self) -> list[FaultyContext]:
         """Return the ranks of the run. Faults occur at their set times."""
-        self._contexts = [self._new_context(*each) for each in replicas]
+        self._contexts = [self._new_context(rank) for rank in range(self._job.ranks)]
         for fault in self._faults:
             context = self._contexts[fault.rank]
             if fault.step is not None:
@@ -65,8 +73,8 @@ class FaultInjector:
                 context.slow_down(fault.at_s, fault)
         return self._contexts
 
-    def _new_context(self, rank: int, replica: Replica | None) -> FaultyContext:
-        return FaultyContext(self, self._world, self._job, rank, replica)
+    def _new_context(self, rank: int) -> FaultyContext:
+        return FaultyContext(self, self._world, self._job, rank, self._make_replica(rank))
 
     @property
     def generations(self) -> GenerationLog | None:
@@ -270,47 +278,3 @@ def _takes_own(event: Event[Any] | None) -> bool:
     if isinstance(event, Process):
         return _takes_own(event.parked)
     return isinstance(event, RecvEvent) and event.source == ANY
-
-
-class MortalProcess(Process[T]):
-    """A program of a rank that may die."""
-
-    __slots__ = ("_context", "ended_s")
-
-    def __init__(self, context: FaultyContext, coroutine: Coroutine[Any, None, T], name: str) -> None:
-        super().__init__(context.kernel, coroutine, name, context.program)
-        self._context = context
-        self.ended_s = 0.0
-
-    def resume(self) -> None:
-        if self.done:
-            return
-        resumes_s = self._context.slowdowns.resumes_s(self.kernel.now)
-        if resumes_s > self.kernel.now:  # paused
-            self.kernel.at(resumes_s, MortalProcess._resume_later, self)
-        else:
-            super().resume()
-            self.ended_s = self.kernel.now
-            self._context.check_all()
-
-    def _resume_later(self) -> None:
-        if not self.done:
-            self.kernel.ready.append(self)
-
-    def stop(self) -> None:
-        """Stop the program for good, without notifying its waiters."""
-        if not self.done:
-            self.result = None  # type: ignore[assignment]
-            self.done = True
-
-    def throw(self, error: BaseException) -> None:
-        """Raise an error where this program is parked."""
-        assert self.parked is not None
-        self._interruption = error
-        self.parked.cancel()
-
-    def close(self) -> None:
-        """Close the program at the end of the run. Errors of a dead program are ignored."""
-        with contextlib.suppress(Exception):
-            self._coroutine.close()
-        del self._context

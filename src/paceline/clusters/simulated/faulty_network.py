@@ -72,6 +72,10 @@ class LossyNetwork(Network):
             if to not in later:
                 tell(to)
 
+    def restore(self, rank: int) -> None:
+        """Let another process of a dead rank send."""
+        self._tell.pop(rank, None)
+
     def _arrive_late(self, packet: SendEvent) -> None:
         if packet in self._carried[packet.source]:
             super()._arrive_late(packet)

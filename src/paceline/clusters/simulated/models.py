@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,9 +15,11 @@ from paceline.costs.devices import Device
 from paceline.costs.prices import Pricing
 from paceline.data.batches import GlobalBatches
 from paceline.data.samples import Samples
+from paceline.model.cutting.counting import Count
 from paceline.model.cutting.layers import few_samples
 from paceline.model.cutting.whole import count_model, without_data
 from paceline.model.engines.shape_model import ShapeModel
+from paceline.model.holding import Holding
 from paceline.model.replica import Replica
 from paceline.task.loops import copied
 
@@ -45,18 +48,21 @@ def whole_replica(job: Job, rank: int = 0) -> Replica:
     return replica
 
 
-def replicas_of(
+def replica_maker(
     job: Job, *, computes: bool, known: KnownModel | None = None
-) -> list[tuple[int, Replica | None]]:
-    """Return the model of each rank. With `computes` False they have shapes only, and share one model."""
+) -> Callable[[int], Replica | None]:
+    """Return a function that builds the model of a rank.
+
+    With `computes` False the models have shapes only, which are those of one model.
+    """
     task = job.task
     if task is None:
-        return [(rank, None) for rank in range(job.ranks)]
+        return lambda _rank: None
     if computes:
-        return [(rank, whole_replica(job, rank)) for rank in range(job.ranks)]
+        return lambda rank: whole_replica(job, rank)
     module: Any = task.model
     shapes = ShapeModel(task, module.to("meta")) if known is None else known.shapes
-    return [(rank, Replica.of_shapes(shapes)) for rank in range(job.ranks)]
+    return lambda _rank: Replica.of_shapes(shapes)
 
 
 def counted_prices(device: Device, job: Job, samples: Samples, batches: GlobalBatches) -> Counted:
@@ -69,5 +75,12 @@ def count_operations(job: Job, samples: Samples, batches: GlobalBatches) -> Oper
     """Count the operations of a forward pass of one sample."""
     assert job.task is not None
     few = without_data(few_samples(samples, batches.slice(0, 0, 1)))
-    count = count_model(job.task, build_model(job).to("meta"), few)
-    return Operations(count.flops, count.moved_bytes, count.launches)
+    module = build_model(job).to("meta")
+    count = count_model(job.task, module, few)
+    return operations_of(count, Holding.of(module, reduction_dtype=job.task.gradient_dtype))
+
+
+def operations_of(count: Count, holding: Holding) -> Operations:
+    """Return what was counted as operations to price."""
+    gradient_bytes = count.weight_bytes * holding.gradient_ratio
+    return Operations(count.flops, count.moved_bytes, count.launches, count.weight_bytes, gradient_bytes)

@@ -6,24 +6,21 @@ first.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from paceline.clusters.base.generations import GenerationLog
 from paceline.clusters.base.job import Job
-from paceline.clusters.base.members import Agreement, Arrival, MembersChanged, Membership
-from paceline.clusters.base.news import drop_entries, enter_news
+from paceline.clusters.base.members import NO_STATE, Agreement, Arrival, MembersChanged, Membership
+from paceline.clusters.base.news import add_former, drop_entries, enter_news
+from paceline.clusters.base.outcome import Outcome
 from paceline.clusters.rank.groups import Groups
-from paceline.clusters.simulated.context import World
 from paceline.clusters.simulated.events import ComputeEvent, PassEvent, ProgressEvent, Timer
-from paceline.clusters.simulated.fault_injector import (
-    FaultInjector,
-    FaultyContext,
-    MortalProcess,
-    end_the_run,
-)
+from paceline.clusters.simulated.fault_injector import FaultInjector, FaultyContext, end_the_run
+from paceline.clusters.simulated.mortal_process import MortalProcess
 from paceline.clusters.simulated.net import SimulatedGroupNet
 from paceline.clusters.simulated.process import Event
+from paceline.clusters.simulated.world import World
 from paceline.errors import PeerLost
 from paceline.faults import Fault
 from paceline.model.replica import Replica
@@ -34,17 +31,28 @@ _COMPUTING = (ComputeEvent, PassEvent, ProgressEvent, Timer)
 class Regrouping(FaultInjector):
     """Lost ranks of a run, and the generations of its members."""
 
-    def __init__(self, world: World, job: Job, faults: Sequence[Fault]) -> None:
-        super().__init__(world, job, faults)
+    def __init__(
+        self,
+        world: World,
+        job: Job,
+        faults: Sequence[Fault],
+        make_replica: Callable[[int], Replica | None],
+        *,
+        restarts: bool,
+    ) -> None:
+        """With `restarts`, lost ranks begin anew and join."""
+        super().__init__(world, job, faults, make_replica)
         self.agreement = Agreement.of(job)
         self._generations = GenerationLog(self.agreement.present)
+        self._restarts = restarts
+        self._last_loss = (0, "")
 
     @property
     def generations(self) -> GenerationLog:
         return self._generations
 
-    def _new_context(self, rank: int, replica: Replica | None) -> RegroupingContext:
-        return RegroupingContext(self, self._world, self._job, rank, replica)
+    def _new_context(self, rank: int) -> RegroupingContext:
+        return RegroupingContext(self, self._world, self._job, rank, self._make_replica(rank))
 
     def kill(self, rank: int) -> None:
         if not self._job.can_lose(rank):
@@ -55,27 +63,64 @@ class Regrouping(FaultInjector):
         self._network.fall_back(rank)
         for process in context.processes:
             process.stop()
-        self._generations.note_loss(rank, self._kernel.now)
+        self._generations.note(rank, self._kernel.now)
+        self._last_loss = rank, reason
         if not self.agreement.lose(rank):
-            error = PeerLost(rank, f"{reason}, and {self.agreement.too_few}")
-            self._kernel.at(self._kernel.now, end_the_run, error)
+            self._end_run(self.agreement.too_few)
             return
         self._network.silence(rank, _nothing)
+        self._interrupt()
+        self.settle()
+        if self._restarts:
+            self._kernel.at(self._kernel.now, self._restart, rank)
+
+    def _end_run(self, why: str) -> None:
+        rank, reason = self._last_loss
+        self._kernel.at(self._kernel.now, end_the_run, PeerLost(rank, f"{reason}, and {why}"))
+
+    def _interrupt(self) -> None:
         for other in self.agreement.members:
             self._contexts[other].check_all()
+
+    def _restart(self, rank: int) -> None:
+        """Begin another program of a lost rank, unless the run is over."""
+        former = self._of(rank)
+        if self.agreement.is_over:
+            return
+        context = self._new_context(rank)
+        context.former, context.joins = former, True
+        self._contexts[rank] = context
+        del self._reasons[rank]
+        self._network.restore(rank)
+        self._kernel.ready.append(context.begin_program())
+
+    def arrive(self, rank: int, arrival: Arrival) -> bool:
+        """Record that a rank has stopped, or is ready to join. Return False if it is too late to join."""
+        if rank not in self.agreement.members:
+            if self.agreement.is_over:
+                return False
+            self.agreement.join(rank)
+            self._generations.note(rank, self._kernel.now)
+            self._interrupt()
+        self.agreement.arrive(rank, arrival)
         self.settle()
+        return True
 
     def settle(self) -> None:
         """Begin the next generation, or end the run, if all members have arrived."""
-        recorded = max((each.records_told for each in self._members_lost()), default=0)
+        if self.agreement.is_lost:
+            self._end_run(NO_STATE)
+            return
+        dead = [each for rank in range(self._job.ranks) for each in self._of(rank).dead]
+        recorded = max((each.records_told for each in dead), default=0)
         decision = self.agreement.decide(recorded)
         if decision is None and not self.agreement.is_over:
             return
         if decision is not None:
             self._world.parameter_board = None
             self._generations.begin(decision, self._kernel.now)
-            for context in self._members_lost():
-                context.drop_told(decision.first)
+            for each in dead:
+                each.drop_told(decision.first)
         for rank in self.agreement.members:
             self._of(rank).meeting.decide(decision)
 
@@ -83,9 +128,6 @@ class Regrouping(FaultInjector):
         context = self._contexts[rank]
         assert isinstance(context, RegroupingContext)
         return context
-
-    def _members_lost(self) -> list[RegroupingContext]:
-        return [self._of(rank) for rank in self.agreement.lost]
 
 
 def _nothing(_rank: int) -> None:
@@ -110,7 +152,7 @@ class Meeting(Event[Membership | None]):
 class RegroupingContext(FaultyContext):
     """A rank that drops the incomplete step when a member is lost."""
 
-    __slots__ = ("_regrouping", "meeting")
+    __slots__ = ("_regrouping", "former", "meeting")
 
     def __init__(
         self, regrouping: Regrouping, world: World, job: Job, rank: int, replica: Replica | None
@@ -118,6 +160,30 @@ class RegroupingContext(FaultyContext):
         super().__init__(regrouping, world, job, rank, replica)
         self._regrouping = regrouping
         self.meeting = Meeting(self)
+        self.former: RegroupingContext | None = None
+        """The dead program of this rank that this one replaces."""
+
+    @property
+    def formers(self) -> list[RegroupingContext]:
+        """Dead programs of this rank that were replaced, in order."""
+        return [] if self.former is None else [*self.former.formers, self.former]
+
+    @property
+    def dead(self) -> list[RegroupingContext]:
+        """All dead programs of this rank."""
+        return [*self.formers, self] if self.is_lost(self.rank) else self.formers
+
+    def finish(self) -> Outcome:
+        outcome = super().finish()
+        for each in reversed(self.formers):
+            each._told.lost.append((each.rank, each.step))
+            add_former(outcome, each._told)
+        return outcome
+
+    def close(self) -> None:
+        if self.former is not None:
+            self.former.close()
+        super().close()
 
     @property
     def records_told(self) -> int:
@@ -143,8 +209,8 @@ class RegroupingContext(FaultyContext):
             if not process.name and not process.done:
                 process.cancel()
         self.meeting = Meeting(self)
-        self._regrouping.agreement.arrive(self.rank, arrival)
-        self._regrouping.settle()
+        if not self._regrouping.arrive(self.rank, arrival):
+            return None
         return await self.meeting
 
     def rewire(self, membership: Membership) -> None:

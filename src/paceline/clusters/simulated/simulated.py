@@ -11,6 +11,7 @@ from paceline.clusters.base.checks import (
     check_faults,
     check_faults_fit,
     check_min_workers,
+    check_restart,
     check_threads,
     check_workers,
     min_workers_words,
@@ -76,6 +77,8 @@ class Simulated(Cluster):
     """Faults and their times."""
     min_workers: int | None = None
     """Minimum number of workers: as in `pl.Local`."""
+    restart: bool = False
+    """Whether lost workers are restarted, as in `pl.Local`. A restart takes no virtual time."""
     device: Device | str | None = None
     """Compute device of each rank: one of `pl.devices`, or its name. Its speed gives the time of counted
     operations."""
@@ -115,6 +118,7 @@ class Simulated(Cluster):
         slow_links(self.slow_links, self.link)
         self.stragglers.check(self.workers)
         check_min_workers(self.min_workers, self.workers)
+        check_restart(self.restart, self.min_workers)
         check_faults(self.faults)
         object.__setattr__(self, "faults", tuple(self.faults))
 
@@ -194,6 +198,6 @@ class Simulated(Cluster):
         words += slow_links_in_words(slow_links(self.slow_links, self.link))
         words += self.stragglers.words()
         words += thread_words(self.threads)
-        words += min_workers_words(self.min_workers)
+        words += min_workers_words(self.min_workers, restart=self.restart)
         words += [str(fault) for fault in self.faults]
         return ", ".join(words)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from paceline.clusters.base.job import Consult, Job
 from paceline.clusters.base.outcome import Outcome, reporter_of
@@ -19,17 +19,17 @@ from paceline.clusters.simulated.calibrated import (
     threads_of,
     window_link,
 )
-from paceline.clusters.simulated.context import SimulatedContext, World
+from paceline.clusters.simulated.context import SimulatedContext
 from paceline.clusters.simulated.data import shared_data
 from paceline.clusters.simulated.fault_injector import FaultInjector
 from paceline.clusters.simulated.faulty_network import LossyNetwork
 from paceline.clusters.simulated.gradient_timer import GradientTimer
 from paceline.clusters.simulated.kernel import Kernel
-from paceline.clusters.simulated.models import counted_prices, replicas_of, whole_replica
+from paceline.clusters.simulated.models import counted_prices, replica_maker, whole_replica
 from paceline.clusters.simulated.network import Network
 from paceline.clusters.simulated.pass_timer import PassTimer
-from paceline.clusters.simulated.process import Process
 from paceline.clusters.simulated.regrouping import Regrouping
+from paceline.clusters.simulated.world import World
 from paceline.costs.calibration import SHARED_MEMORY
 from paceline.costs.devices import device_of
 from paceline.costs.measured import Measured
@@ -39,6 +39,7 @@ from paceline.data.batches import GlobalBatches
 from paceline.data.samples import Samples
 from paceline.errors import Cancelled
 from paceline.faults import faults_of_ranks
+from paceline.model.replica import Replica
 from paceline.runs.run import Progress
 
 if TYPE_CHECKING:
@@ -64,17 +65,17 @@ class Simulation:
         world.consult = consult
         contexts = self._contexts(world)
         prepare_all(contexts, job)
-        processes: list[Process[Any]] = []
+        processes = world.programs
         for context in contexts:
-            context.program = context.new_process(context.live(), f"rank {context.rank} ({context.role})")
-            processes.append(context.program)
+            context.begin_program()
         try:
             world.kernel.run(processes)
             outcomes = [context.finish() for context in contexts]
+            results = [context.result for context in contexts]
         except (Exception, SystemExit, Cancelled) as error:
             holds = {context.rank: context.outcome.holds for context in contexts}
-            for context, process in zip(contexts, processes, strict=True):
-                of_rank = process.error is error and error is not world.callback_error
+            for context in contexts:
+                of_rank = context.has_raised(error) and error is not world.callback_error
                 if of_rank:
                     raise with_holds(failure_of(context.rank, context.step, error), holds) from None
             with_holds(error, holds)
@@ -85,8 +86,8 @@ class Simulation:
                 process.cancel()  # after an error some ranks may not have begun
             for context in contexts:
                 context.close()
-        for outcome, process in zip(outcomes, processes, strict=True):
-            outcome.result = process.result
+        for outcome, result in zip(outcomes, results, strict=True):
+            outcome.result = result
         if world.generations is not None:
             reporter_of(job, outcomes).generations = world.generations.all
         return outcomes
@@ -149,14 +150,18 @@ class Simulation:
             return cluster.measured.of(timer)
 
     def _contexts(self, world: World) -> Sequence[SimulatedContext]:
-        replicas = replicas_of(self._job, computes=self._computes, known=self._cluster.known)
+        make = replica_maker(self._job, computes=self._computes, known=self._cluster.known)
         if self._may_lose:
-            return self._injector(world).contexts(replicas)
-        return [SimulatedContext(world, self._job, rank, replica) for rank, replica in replicas]
+            return self._injector(world, make).contexts()
+        return [SimulatedContext(world, self._job, rank, make(rank)) for rank in range(self._job.ranks)]
 
-    def _injector(self, world: World) -> FaultInjector:
+    def _injector(self, world: World, make_replica: Callable[[int], Replica | None]) -> FaultInjector:
         job = self._job
         faults = faults_of_ranks(self._cluster.faults, job.ranks)
-        injector = (Regrouping if job.regroups else FaultInjector)(world, job, faults)
+        if job.regroups:
+            restarts = self._cluster.restart
+            injector: FaultInjector = Regrouping(world, job, faults, make_replica, restarts=restarts)
+        else:
+            injector = FaultInjector(world, job, faults, make_replica)
         world.generations = injector.generations
         return injector

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from paceline.context import Strategy
 from paceline.errors import ConfigurationError
@@ -66,19 +66,33 @@ def _row(each: Survival) -> str:
     return f"| `{each.name}` | {each.regroups or 'refused'} | {alone} |"
 
 
-def check_elastic(
-    task: Task, strategy: Strategy, min_workers: int | None, workers: int, checkpoint: object
-) -> None:
+class ElasticCluster(Protocol):
+    """What a cluster says about lost workers."""
+
+    @property
+    def workers(self) -> int: ...
+    @property
+    def min_workers(self) -> int | None: ...
+    @property
+    def restart(self) -> bool: ...
+
+
+def check_elastic(task: Task, strategy: Strategy, cluster: ElasticCluster, checkpoint: object) -> None:
     """Raise an error if a run with `min_workers` is not possible."""
+    min_workers = cluster.min_workers
     if min_workers is None:
         return
     if can_regroup(strategy):
-        _check_numbers(strategy, min_workers, workers)
+        _check_numbers(strategy, min_workers, cluster.workers)
         _check_options(task, strategy, min_workers, checkpoint)
     elif not continues_by_itself(strategy):
         can = ", ".join(each.name for each in survivals() if each.regroups)
         bound = f"must not be given with {describe(strategy)}: no other rank has the state of a lost one"
         raise ConfigurationError("min_workers", bound, min_workers, f"use {can}, or omit min_workers")
+    elif cluster.restart:
+        can = ", ".join(name for name, kind in STRATEGIES.items() if can_regroup(kind()))
+        bound = f"must be False with {describe(strategy)}, whose programs continue by themselves"
+        raise ConfigurationError("restart", bound, True, f"omit it, or use {can}")
 
 
 def _check_numbers(strategy: Strategy, min_workers: int, workers: int) -> None:
