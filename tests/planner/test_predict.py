@@ -17,7 +17,7 @@ def cluster(workers, hosts=1, **words):
 
 
 def task(**words):
-    return pl.models.GPT(**SIZES, **{"batch_size": 64, "dtype": torch.bfloat16} | words)
+    return pl.models.GPT(**SIZES | {"batch_size": 64, "dtype": torch.bfloat16} | words)
 
 
 CASES = [
@@ -51,6 +51,18 @@ def test_a_prediction_equals_the_event_simulation(workers, hosts, strategy):
     assert found.step_seconds == pytest.approx(run.step_seconds, rel=0.01)
     assert found.memory_bytes == pytest.approx(max(rank["total"] for rank in run.memory), rel=0.02)
     assert found.parts.total == pytest.approx(found.step_seconds)
+
+
+@pytest.mark.parametrize(
+    "strategy", ["all-reduce", "zero:stage=1", "zero:stage=2", "hybrid:pipeline=2,zero=1,microbatches=2"]
+)
+def test_gradients_of_32_bits_take_the_time_of_the_event_simulation(strategy):
+    wide = task(layers=2, gradient_dtype=torch.float32)
+    found = pl.predict(wide, strategy, cluster(4))
+    assert found.step_seconds == pytest.approx(
+        pl.train(wide, strategy, cluster(4), steps=1).step_seconds, rel=0.01
+    )
+    assert found.step_seconds > pl.predict(task(layers=2), strategy, cluster(4)).step_seconds
 
 
 STEADY = [(4, 1, "zero:stage=3"), (4, 1, "local-sgd:period=4"), (4, 1, "diloco:period=4")]
