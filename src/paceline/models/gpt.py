@@ -48,6 +48,7 @@ def GPT(  # noqa: N802
     positions: str = "learned",
     bias: bool = True,
     key_bias: bool | None = None,
+    out_bias: bool | None = None,
     tied: bool = False,
     causal: bool = True,
     dtype: torch.dtype = torch.float32,
@@ -67,8 +68,8 @@ def GPT(  # noqa: N802
     - `ffn`: inner width of the MLP. None for 4 x `hidden`. A `gated` MLP has two such layers, and multiplies their
       outputs.
     - `norm`: "layer" or "rms". `positions`: "learned" or "rotary".
-    - `bias`: whether linear layers have a bias; `key_bias`: whether queries, keys and values have one. None for the
-    value of `bias`.
+    - `bias`: whether linear layers have a bias; `key_bias`: whether queries, keys and values have one; `out_bias`:
+    whether the output of attention has one. None for the value of `bias`.
     - `tied`: whether the head shares the embedding's weights, as in the published numbers of parameters. By default
     the head has its own weights. Shared weights would be in the first and the last stage of a pipeline, which would
     have to sum their gradients in each step.
@@ -101,6 +102,7 @@ def GPT(  # noqa: N802
         positions=positions,
         bias=bias,
         key_bias=key_bias,
+        out_bias=out_bias,
         tied=tied,
         causal=causal,
         fused=fused_attention,

@@ -117,7 +117,7 @@ def _not_tried(plan: Plan) -> str:
     if plan.was_cut:
         text += "; the search ended at its limit"
     if plan.cluster.note:
-        text += f"; {plan.cluster.note}"
+        text += f"; gradients and links: {plan.cluster.note}"
     return f"{text}."
 
 

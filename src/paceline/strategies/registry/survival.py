@@ -23,7 +23,7 @@ def continues_by_itself(strategy: Strategy) -> bool:
     return bool(strategy.expendable) and not strategy.state_at
 
 
-def leg_of(strategy: Strategy) -> int:
+def average_period(strategy: Strategy) -> int:
     """Return the steps between two averages of workers that have models of their own. They repeat at most these."""
     return int(getattr(strategy, "period", 1))
 
