@@ -9,7 +9,7 @@ SITE := $(VENV)/.site-installed
 PROCESSES = $(shell echo $$(($$(nproc) + 1)))
 PIP = $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test test-all test-long check bench soak docs site model-table clean
+.PHONY: demo test test-all test-every test-long check bench soak docs site model-table clean
 
 demo: $(STAMP)
 	@$(VENV)/bin/python examples/demo.py
@@ -24,12 +24,18 @@ test: $(STAMP) $(RAY)
 # Tests that `make test` leaves out: slow tests, and tests that repeat faster ones in more cases.
 test-all: $(STAMP) $(RAY) $(MODELS) $(SITE)
 	@.ci/debian
-	@$(PYTEST) -m slow
+	@$(PYTEST) -m "slow and not exhaustive"
+
+# Before a release: the cases that both leave out, every strategy in every combination of task, workers and world.
+test-every: $(STAMP) $(RAY) $(MODELS)
+	@.ci/debian
+	@$(PYTEST) -m exhaustive
 
 # Run the shutdown tests of networks and processes TIMES times each, with all cores busy. Slow: begin with TIMES=2.
 TIMES ?= 50
 test-long: $(STAMP) $(RAY)
 	@$(VENV)/bin/python tests/harness/under_load.py env $(PYTEST) -m "shutdown and not slow" --times $(TIMES)
+	@PACELINE_KILL_SEEDS=100 $(PYTEST) -m slow tests/clusters/local/test_members.py
 
 check: $(STAMP)
 	@$(VENV)/bin/ruff check .

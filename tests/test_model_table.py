@@ -7,6 +7,14 @@ from zoo.rows import MORE, ROWS, TRANSFORMERS
 
 PAGE = DOCS / "model_table.md"
 
+# Each of these takes minutes on a slow machine. `make test-all` measures a few rows, `make test-every` all others.
+OFTEN = {"nanoGPT", "Llama", "T5", "ResNet18", "U-Net", "LSTM language model", "message passing"}
+MORE_OFTEN = {"ShuffleNetV2", "nn.Transformer"}
+
+
+def rows(names, often):
+    return [name if name in often else pytest.param(name, marks=pytest.mark.exhaustive) for name in names]
+
 
 @pytest.fixture(scope="module")
 def table():
@@ -49,7 +57,7 @@ def test_tensor_parallelism_trains_every_transformer(table):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("row", ROWS)
+@pytest.mark.parametrize("row", rows(ROWS, OFTEN))
 def test_a_row_is_what_is_measured(row, table):
     assert measure_row(row) == table[row], "run make model-table"
 
@@ -70,7 +78,7 @@ def test_processes_give_the_same_cell(row, column, table):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("row", MORE)
+@pytest.mark.parametrize("row", rows(MORE, MORE_OFTEN))
 def test_more_models_are_trained_by_every_strategy_that_cuts_them(row):
     found = measure_row(row, ("zero 3", "layers", "pipeline", "tensor"))
     assert found == dict.fromkeys(found, EQUAL)

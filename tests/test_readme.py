@@ -53,7 +53,8 @@ def test_it_fits_two_screens_before_its_tables():
     "page",
     [
         "README.md",
-        *(f"docs/{name}.md" for name in ("README", "bench", "clusters", "compare", "report", "speed")),
+        *(f"docs/{name}.md" for name in ("README", "bench", "clusters", "compare", "faq", "report", "speed")),
+        *(f"docs/tutorial/{path.name}" for path in sorted((TREE / "docs" / "tutorial").glob("[0-9]*.md"))),
     ],
 )
 def test_commands_and_options_are_there(page):

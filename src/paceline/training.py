@@ -23,6 +23,7 @@ from paceline.checkpoints.model_state import model_state
 from paceline.checkpoints.options import CheckpointOptions
 from paceline.checkpoints.plan import plan_run
 from paceline.clusters.base.checks import check_cluster, check_evaluate_every, check_flag, check_progress
+from paceline.clusters.base.declarations import Declarations
 from paceline.clusters.base.job import Cluster, Job, Watch
 from paceline.clusters.base.outcome import assemble
 from paceline.clusters.local.local import Local
@@ -36,7 +37,7 @@ from paceline.model.portable import portable
 from paceline.run_length import compare_length, count_updates, schedule_in_steps
 from paceline.runs.run import Progress, Run
 from paceline.strategies import describe, parse, spell
-from paceline.strategies.registry.survival import check_elastic, leg_of
+from paceline.strategies.registry.survival import average_period, check_elastic
 from paceline.system import interrupts
 from paceline.system.forked import limit_threads_after_fork
 from paceline.task.checks import check_priced
@@ -131,7 +132,8 @@ def train(
     interrupts.safe_point()
     _check_has_data(task, module, where)
     if task.sync_batch_norm:
-        check_strategy_and_model(chosen, describe(chosen), module, len(roles) - roles.count("server"))
+        is_possible = Declarations.of(chosen).syncs_batch_norm(len(roles) - roles.count("server"))
+        check_strategy_and_model(describe(chosen), module, is_possible=is_possible)
     if weights is not None:
         module.load_state_dict(read_distributed_checkpoint(weights, module.state_dict()))
     job = Job(
@@ -152,7 +154,7 @@ def train(
             steps=watchers.want_steps, evaluations=watchers.want_evaluations, state=watchers.want_state
         ),
     )
-    job = _with_legs(_with_checkpoints(job, words, where, module))
+    job = _with_restart_points(_with_checkpoints(job, words, where, module))
     with suspended(), _checkpointing(job, where, limit_s):
         run = _watched_run(job, where, module, progress, watchers)
     if limit_s < math.inf:
@@ -162,11 +164,11 @@ def train(
     return run
 
 
-def _with_legs(job: Job) -> Job:
-    """Return the job with starts of the programs to which workers with models of their own can go back."""
+def _with_restart_points(job: Job) -> Job:
+    """Return the job with points at which programs start again, if each worker has a model of its own."""
     if not job.regroups or job.state_at != "workers":
         return job
-    return dataclasses.replace(job, generations=GenerationPlan(every=leg_of(job.strategy)))
+    return dataclasses.replace(job, generations=GenerationPlan(every=average_period(job.strategy)))
 
 
 def _with_checkpoints(job: Job, options: CheckpointOptions, cluster: Cluster, module: nn.Module) -> Job:
@@ -261,14 +263,17 @@ def _device(cluster: Cluster) -> contextlib.AbstractContextManager[object]:
 
 
 def _check_has_data(task: Task, module: nn.Module, cluster: Cluster) -> None:
-    """Raise if a model without data (on the meta device) or a master copy is to be trained with real math."""
+    """Raise if a model without data (on the meta device) or dtypes of a simulation are to be trained with real
+    math."""
     if cluster.math == "none":
         check_priced(task)
         return
-    if task.master_dtype is not None:
-        remedy = "omit it: optimizers then update the parameters"
-        bound = 'must not be given unless the cluster is pl.Simulated(math="none")'
-        raise ConfigurationError("master_dtype", bound, task.master_dtype, remedy)
+    for argument in ("master_dtype", "gradient_dtype"):
+        dtype = getattr(task, argument)
+        if dtype is not None:
+            remedy = "omit it: gradients and updates then have the dtype of the parameters"
+            bound = 'must not be given unless the cluster is pl.Simulated(math="none")'
+            raise ConfigurationError(argument, bound, dtype, remedy)
     if any(p.is_meta for p in module.parameters()):
         bound = 'must be pl.Simulated(math="none") for a model of shapes only, such as pl.models.GPT'
         remedy = 'write pl.Simulated(workers=4, math="none", device=pl.devices.A100)'

@@ -1,6 +1,8 @@
 """The cases of the conformance suite: variants of strategies, and tasks. Strategies of the table are included
 automatically."""
 
+import zlib
+
 import pytest
 
 from paceline.strategies import STRATEGIES
@@ -130,11 +132,18 @@ LINEAR = [
 
 
 def one_in(few, cases):
-    """Mark all cases except one in `few` as slow: `make test` runs the unmarked cases, `make test-all` the others.
+    """Leave one in `few` cases to `make test`, a third of the others to `make test-all`, and the rest to `make
+    test-every`.
 
-    If `few` and the length of an axis have no common divisor, the unmarked cases have every value of that axis.
+    If `few` and the length of an axis have no common divisor, `make test` has every value of that axis. The third is
+    drawn by a checksum of the case, so it favours no value of an axis, and new cases do not change it.
     """
-    return [
-        pytest.param(*case, marks=[pytest.mark.slow] if n % few else [], id="-".join(map(str, case)))
-        for n, case in enumerate(cases)
-    ]
+    return [_marked(case, n % few == 0) for n, case in enumerate(cases)]
+
+
+def _marked(case, is_quick):
+    name = "-".join(map(str, case))
+    marks = [] if is_quick else [pytest.mark.slow]
+    if not is_quick and zlib.crc32(name.encode()) % 3:
+        marks.append(pytest.mark.exhaustive)
+    return pytest.param(*case, marks=marks, id=name)

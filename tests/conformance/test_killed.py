@@ -72,6 +72,8 @@ def test_a_run_goes_on_whoever_was_killed(whom, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(4 * SEEDS))
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(seed, marks=pytest.mark.exhaustive) for seed in range(1, 4 * SEEDS))]
+)
 def test_a_run_goes_on_after_each_of_five_kills_at_random_moments(seed, tmp_path):
     check_goes_on(tmp_path, WHOM, 5, seed=seed)

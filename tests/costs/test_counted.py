@@ -35,6 +35,16 @@ def test_a_backward_pass_that_recomputes_costs_a_forward_pass_more():
     assert price().pass_seconds(again) == 30.0
 
 
+def test_weights_are_read_once_in_a_pass_and_their_gradients_are_accumulated():
+    words = {"flops": 50.0, "weight_bytes": 10.0, "gradient_bytes": 20.0}
+    works = (Work.FORWARD, Work.INPUTS, Work.WEIGHTS, Work.BACKWARD)
+    for samples in (1, 4):
+        found = [price().pass_seconds(Pass(work, 0.1, samples, 8, **words)) for work in works]
+        assert found == [samples + 1.0, samples + 1.0, samples + 4.0, 2 * samples + 5.0]
+    again = Pass(Work.BACKWARD, 0.1, 4, 8, recomputes=True, **words)
+    assert price().pass_seconds(again) == 2 * 4 + 5.0 + 4 + 1.0
+
+
 def test_an_update_moves_each_parameter_seven_times():
     assert price().seconds(Work.UPDATE, 0, 40) == pytest.approx(7 * 40 / 10)
 

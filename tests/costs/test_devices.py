@@ -59,4 +59,4 @@ def test_what_is_impossible_is_refused(field, value):
 
 
 def test_it_says_what_it_is():
-    assert str(devices.A100) == "A100 at 72% of 312 Tflop/s"
+    assert str(devices.A100) == "A100 at 91% of 312 Tflop/s"

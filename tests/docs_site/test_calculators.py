@@ -165,7 +165,7 @@ CODECS = ["none", "none", "bf16", "fp16", "int8", "int4", "sign", "topk-0.01", "
 def bandwidth_points(rng):
     for _ in range(POINTS):
         algorithm = rng.choice(["ring", "tree"])
-        workers = rng.randrange(1, 40) if algorithm == "ring" else 2 ** rng.randrange(6)
+        workers = rng.randrange(1, 24) if algorithm == "ring" else 2 ** rng.randrange(5)
         yield {
             "parameters": workers * 256 * rng.randrange(200, 20_000),
             "number": rng.choice([2, 4]),

@@ -75,6 +75,29 @@ def test_pages_open_on_a_phone_without_requests_or_complaints(open_page, pages):
     assert (shown.complaints(), shown.requests(), too_wide) == ([], [], [])
 
 
+def test_calculators_answer_the_keyboard_and_refuse_bad_numbers(open_page, site):
+    shown = open_page(site / "docs" / "widgets" / "README.html", ready=LOADED)
+    results = "[...document.querySelectorAll('.calculator .result')].map((each) => each.textContent)"
+    before = shown.value(results)
+    assert len(before) == 4
+    assert all(before)
+    inputs = shown.value("document.querySelectorAll('.calculator :is(input, select)').length")
+    assert (
+        shown.value("[...document.querySelectorAll('.calculator label')].filter((e) => e.control).length")
+        == inputs
+    )
+    for kind in ("memory", "pipeline", "stragglers", "bandwidth"):
+        shown.value(f"document.querySelector('[data-calculator={kind}] input').select()")
+        shown.value(f"document.querySelector('[data-calculator={kind}] input').focus()")
+        shown.key("2")
+    after = shown.value(results)
+    assert all(one != other for one, other in zip(before, after, strict=True) if "infinite" not in other)
+    shown.value("document.querySelector('[data-calculator=memory] input').focus()")
+    shown.key("-")
+    assert shown.value(results)[0].startswith("Layers: ")
+    assert shown.complaints() == []
+
+
 def test_the_search_finds_a_page_offline(open_page, site):
     shown = open_page(site / "search.html", ready=LOADED)
     shown.call("Page.navigate", url=(site / "search.html").as_uri() + "?q=straggler")

@@ -157,9 +157,26 @@ def test_a_holding_has_dtypes_for_parameters_sums_and_a_master_copy():
     assert Holding.of(module, master_dtype=torch.bfloat16).master_dtype is None
 
 
-def test_a_master_copy_is_refused_where_it_would_be_computed():
-    task = a_task(master_dtype=torch.float64)
-    with refused("master_dtype", torch.float64):
+@pytest.mark.parametrize("argument", ["master_dtype", "gradient_dtype"])
+def test_dtypes_of_a_simulation_are_refused_where_they_would_be_computed(argument):
+    task = a_task(**{argument: torch.float64})
+    with refused(argument, torch.float64):
         pl.train(task, "single", simulated(1), steps=1)
-    with refused("master_dtype", "float32"):
-        a_task(master_dtype="float32")
+    with refused(argument, "float32"):
+        a_task(**{argument: "float32"})
+
+
+@pytest.mark.parametrize("spec", ["all-reduce", "zero:stage=1", "zero:stage=3", "hybrid:pipeline=2,zero=2"])
+def test_gradients_of_32_bits_are_sent_and_stored(spec):
+    sizes = {"layers": 2, "hidden": 32, "heads": 2, "sequence": 2, "vocabulary": 8, "batch_size": 4}
+    cluster = pl.Simulated(workers=4, math="none", device="A100", link=pl.Link("10Gbps", "5us"))
+    narrow, wide = (
+        pl.models.GPT(**sizes, dtype=torch.bfloat16, gradient_dtype=dtype) for dtype in (None, torch.float32)
+    )
+    runs = [pl.train(task, spec, cluster, steps=1) for task in (narrow, wide)]
+    ratio = sum(runs[1].bytes_sent) / sum(runs[0].bytes_sent)
+    sent = {"all-reduce": 2.0, "zero:stage=1": 1.5}  # ZeRO gathers parameters, which are as narrow as before
+    assert ratio == pytest.approx(sent[spec]) if spec in sent else 1 < ratio < 2
+    held, more = ([each["gradients"] for each in run.memory] for run in runs)
+    if spec in sent:  # the others have their peaks at different times
+        assert more == [2 * each for each in held]

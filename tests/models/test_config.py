@@ -88,6 +88,7 @@ def test_bert_attends_in_both_directions(tmp_path):
     [
         ({"model_type": "mamba"}, "model_type"),
         ({"num_local_experts": 8}, "config.json"),
+        ({"add_cross_attention": True}, "config.json"),
         ({"hidden_size": None}, "config.json"),
         ({"torch_dtype": "int8"}, "torch_dtype"),
     ],

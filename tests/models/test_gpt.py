@@ -107,9 +107,11 @@ def test_one_device_takes_the_operations_of_a_step_over_its_speed():
     task = pl.models.GPT(**SMALL | {"hidden": 512, "heads": 8, "sequence": 128}, batch_size=4)
     run = pl.train(task, "single", pl.Simulated(workers=1, **A100S), steps=2)
     parts = layers_of(task).model.parts
-    flops, moved = (sum(getattr(part, name) for part in parts) for name in ("flops", "moved_bytes"))
+    names = ("flops", "moved_bytes", "weight_bytes")
+    flops, moved, weights = (sum(getattr(part, name) for part in parts) for name in names)
+    weights_s = 4 * weights / 2.039e12  # read twice, and the gradient is read and written
     update_s = 7 * 4 * parameters_of(task) / 2.039e12
-    expected = 3 * 4 * (flops / 156e12 + moved / 2.039e12) + update_s
+    expected = 3 * 4 * (flops / 156e12 + moved / 2.039e12) + weights_s + update_s
     assert run.step_seconds == pytest.approx(expected, rel=1e-6)
 
 
@@ -126,7 +128,9 @@ def test_data_parallel_ranks_compute_a_share_of_the_batch():
         [rank.compute_s for rank in pl.train(task, "all-reduce", cluster, steps=1).trace.summary().ranks]
         for cluster in (pl.Simulated(workers=workers, **A100S) for workers in (1, 4))
     )
-    assert four == pytest.approx([one / 4] * 4)
+    weights = sum(part.weight_bytes for part in layers_of(task).model.parts)
+    weights_s = 4 * weights / 2.039e12  # for any number of samples
+    assert four == pytest.approx([(one - weights_s) / 4 + weights_s] * 4)
 
 
 @pytest.mark.parametrize("cluster", [pl.Local(workers=2), pl.Simulated(workers=2, device="A100")])

@@ -16,9 +16,9 @@ from paceline.task.fingerprint import fingerprint
 NAMES = ["single", "all-reduce", "sync"]
 
 
-def calibration(of, slowdown, **changes):
+def calibration(of, slowdown, *, fixed_s=1e-3, **changes):
     """Return a calibration by hand: a gradient takes 1 ms, and 1 ms for each sample."""
-    compute = ComputeCosts(threads=1, slowdown=slowdown, fixed_s=1e-3, per_sample_s=1e-3)
+    compute = ComputeCosts(threads=1, slowdown=slowdown, fixed_s=fixed_s, per_sample_s=1e-3)
     given = {
         "machine": machine() | {"cores": "1"},
         "workers": max(slowdown),
@@ -28,9 +28,10 @@ def calibration(of, slowdown, **changes):
     return Calibration(**(given | changes))
 
 
-def planned(slowdown, **words):
+def planned(slowdown, *, fixed_s=1e-3, **words):
     task, local = mlp(), pl.Local(workers=2, threads=1)
-    return pl.plan(task, local, strategies=NAMES, calibration=calibration(task, slowdown), **words)
+    made = calibration(task, slowdown, fixed_s=fixed_s)
+    return pl.plan(task, local, strategies=NAMES, calibration=made, **words)
 
 
 def test_workers_with_cores_of_their_own_are_worth_it():
@@ -64,6 +65,15 @@ def test_a_machine_without_a_calibration_is_measured_first(monkeypatch, caplog):
     assert found.best.batch_seconds > 0
     (row,) = found.check(top=1, steps=3).rows
     assert row.measured_s > 0
+
+
+def test_a_check_says_that_the_machine_is_not_as_fast_as_in_its_calibration():
+    # A gradient of these few samples takes far less than the second that this calibration has.
+    found = planned({1: 1.0, 2: 1.0}, fixed_s=1.0, workers=2)
+    checked = found.check(top=1, steps=4)
+    assert 0 < checked.rows[0].slowness < 1
+    assert any("in the calibration" in sentence for sentence in checked.summary)
+    assert checked.as_dict()["rows"][0]["slowness"] == checked.rows[0].slowness
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from refusals import refused
 from small_plans import LINK, aimed, cluster, mlp
 
 import paceline as pl
+from paceline.costs.description_files import cluster_names
 from paceline.planner.sizing import resized, with_workers
 
 NAMES = ["single", "all-reduce", "sync", "k-sync", "async"]
@@ -149,6 +150,13 @@ def test_a_memory_limit_above_that_of_the_device_is_refused():
     described = pl.load_cluster("dgx-a100", hosts=1)
     with refused("memory"):
         pl.plan(mlp(), described, memory="100GB")
+
+
+@pytest.mark.parametrize("name", cluster_names())
+def test_a_plan_can_be_made_for_every_description_of_the_package(name):
+    found = pl.plan(mlp(), name, "step", strategies=["all-reduce"], workers=2)
+    assert found.best.workers == 2
+    assert (found.best.cost is None) == (pl.load_cluster(name).price_per_hour is None)
 
 
 def test_shapes_have_no_time_to_the_target():

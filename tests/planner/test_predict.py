@@ -17,7 +17,12 @@ def cluster(workers, hosts=1, **words):
 
 
 def task(**words):
-    return pl.models.GPT(**SIZES, **{"batch_size": 64, "dtype": torch.bfloat16} | words)
+    return pl.models.GPT(**SIZES | {"batch_size": 64, "dtype": torch.bfloat16} | words)
+
+
+def small(strategy):
+    """Return a task with as many layers as the strategy needs, so that the simulation has few events."""
+    return task(layers=8 if "pipeline=8" in strategy or "chunks=2" in strategy else 4)
 
 
 CASES = [
@@ -46,11 +51,23 @@ MORE = [
 )
 def test_a_prediction_equals_the_event_simulation(workers, hosts, strategy):
     """With equal micro-batches, and cards that are no bottleneck."""
-    found = pl.predict(task(), strategy, cluster(workers, hosts))
-    run = pl.train(task(), strategy, cluster(workers, hosts), steps=1)
+    found = pl.predict(small(strategy), strategy, cluster(workers, hosts))
+    run = pl.train(small(strategy), strategy, cluster(workers, hosts), steps=1)
     assert found.step_seconds == pytest.approx(run.step_seconds, rel=0.01)
     assert found.memory_bytes == pytest.approx(max(rank["total"] for rank in run.memory), rel=0.02)
     assert found.parts.total == pytest.approx(found.step_seconds)
+
+
+@pytest.mark.parametrize(
+    "strategy", ["all-reduce", "zero:stage=1", "zero:stage=2", "hybrid:pipeline=2,zero=1,microbatches=2"]
+)
+def test_gradients_of_32_bits_take_the_time_of_the_event_simulation(strategy):
+    wide = task(layers=2, gradient_dtype=torch.float32)
+    found = pl.predict(wide, strategy, cluster(4))
+    assert found.step_seconds == pytest.approx(
+        pl.train(wide, strategy, cluster(4), steps=1).step_seconds, rel=0.01
+    )
+    assert found.step_seconds > pl.predict(task(layers=2), strategy, cluster(4)).step_seconds
 
 
 STEADY = [(4, 1, "zero:stage=3"), (4, 1, "local-sgd:period=4"), (4, 1, "diloco:period=4")]
@@ -70,8 +87,8 @@ MORE_STEADY = [
 )
 def test_a_prediction_is_of_a_step_in_the_steady_state(workers, hosts, strategy):
     """The last step of a run gathers the model, and a period ends every 4 steps."""
-    found = pl.predict(task(), strategy, cluster(workers, hosts))
-    short, long = (pl.train(task(), strategy, cluster(workers, hosts), steps=n) for n in (4, 8))
+    found = pl.predict(small(strategy), strategy, cluster(workers, hosts))
+    short, long = (pl.train(small(strategy), strategy, cluster(workers, hosts), steps=n) for n in (4, 8))
     assert found.step_seconds == pytest.approx((long.seconds - short.seconds) / 4, rel=0.01)
     assert found.memory_bytes == pytest.approx(max(rank["total"] for rank in long.memory), rel=0.05)
     assert found.parts.total == pytest.approx(found.step_seconds)

@@ -39,7 +39,7 @@
           `${workers} workers train a batch of ${batch} samples.`;
         const spec = `hybrid:pipeline=${v.pipeline},tensor=${v.tensor},zero=${v.zero},microbatches=${v.microbatches}`;
         const rows = [...parts, ["total", found.total]].map(([name, value]) => [name, bytes(value)]);
-        return { sentence, rows: [...rows, ["strategy", spec]], picture: bars([["memory", parts]], bytes) };
+        return { sentence, rows: [...rows, ["strategy", spec]], picture: (wide) => bars([["memory", parts]], bytes, wide) };
       },
     },
     pipeline: {
@@ -66,7 +66,7 @@
           ["bubble", percent(found.bubble)],
           ["stored activations, by rank", found.activations.join(", ")],
         ];
-        return { sentence, rows, picture: timeline(found.timed) };
+        return { sentence, rows, picture: (wide) => timeline(found.timed, wide) };
       },
     },
     stragglers: {
@@ -96,7 +96,7 @@
         ]);
         const drawn = found.filter(([, each]) => Number.isFinite(each.seconds) && each.seconds !== null);
         const lines = drawn.map(([name, each]) => [name, [["per update", each.seconds]]]);
-        return { sentence, rows, picture: bars(lines, milliseconds) };
+        return { sentence, rows, picture: (wide) => bars(lines, milliseconds, wide) };
       },
     },
     bandwidth: {
@@ -130,7 +130,7 @@
           ["bandwidth for a share of 10 %", needed],
         ];
         const parts = [["computation", v.compute], ["communication", 1e3 * found.seconds]];
-        return { sentence, rows, picture: bars([["a step", parts]], milliseconds) };
+        return { sentence, rows, picture: (wide) => bars([["a step", parts]], milliseconds, wide) };
       },
     },
   };
@@ -201,15 +201,15 @@
     return made;
   }
 
-  // Horizontal bars of parts, all on one scale.
-  function bars(lines, words) {
+  // Horizontal bars of parts, all on one scale. One unit of a picture is one pixel.
+  function bars(lines, words, wide) {
     const most = Math.max(...lines.map(([, parts]) => parts.reduce((sum, [, value]) => sum + value, 0)));
-    const picture = shape("svg", { viewBox: `0 0 600 ${lines.length * 34}`, "aria-hidden": "true" });
+    const picture = shape("svg", { viewBox: `0 0 ${wide} ${lines.length * 34}`, "aria-hidden": "true" });
     lines.forEach(([name, parts], line) => {
       let x = 90;
       picture.append(shape("text", { x: 0, y: 34 * line + 20, class: "name" }, name));
       parts.forEach(([part, value], place) => {
-        const width = (500 * value) / (most || 1);
+        const width = ((wide - 90) * value) / (most || 1);
         const rect = shape("rect", { x, y: 34 * line + 4, width, height: 24, class: `part-${place}` });
         rect.append(shape("title", {}, `${part}: ${words(value)}`));
         picture.append(rect);
@@ -221,14 +221,14 @@
   }
 
   // A lane for each rank of a pipeline.
-  function timeline(timed) {
+  function timeline(timed, wide) {
     const end = Math.max(...timed.map((each) => each.at(-1).end));
-    const picture = shape("svg", { viewBox: `0 0 600 ${timed.length * 22}`, "aria-hidden": "true" });
+    const picture = shape("svg", { viewBox: `0 0 ${wide} ${timed.length * 22}`, "aria-hidden": "true" });
     timed.forEach((actions, rank) => {
       picture.append(shape("text", { x: 0, y: 22 * rank + 15, class: "name" }, `rank ${rank}`));
       for (const each of actions) {
-        const x = 50 + (550 * each.start) / end;
-        const width = (550 * (each.end - each.start)) / end;
+        const x = 50 + ((wide - 50) * each.start) / end;
+        const width = ((wide - 50) * (each.end - each.start)) / end;
         const kind = { F: 0, BW: 1, B: 2, W: 3 }[each.phase];
         picture.append(shape("rect", { x, y: 22 * rank + 2, width, height: 18, class: `part-${kind}` }));
         const label = String(each.micro + 1);
@@ -262,12 +262,13 @@
     const update = () => {
       const values = valuesOf(calculator.inputs, form);
       const refusal = form.checkValidity() ? calculator.check(values) : firstRefusal(form);
-      const shown = refusal ? { sentence: refusal, rows: [], picture: "" } : calculator.show(values);
+      const shown = refusal ? { sentence: refusal, rows: [], picture: () => "" } : calculator.show(values);
       sentence.textContent = shown.sentence;
-      picture.replaceChildren(shown.picture);
+      picture.replaceChildren(shown.picture(Math.max(300, place.clientWidth)));
       table.replaceChildren(...shown.rows.map(row));
     };
     form.addEventListener("input", update);
+    addEventListener("resize", update);
     form.addEventListener("submit", (event) => event.preventDefault());
     update();
   }

@@ -57,6 +57,14 @@ _Names = Annotated[
         "--strategies", metavar="NAME,…", help="Strategies to try. Default: all.", show_default=False
     ),
 ]
+_Codecs = Annotated[
+    str | None,
+    typer.Option(
+        metavar="CODEC,…",
+        help="Codecs to try with the best configurations, such as bf16,powersgd-2.",
+        show_default=False,
+    ),
+]
 _Workers = Annotated[
     str | None,
     typer.Option(
@@ -115,6 +123,7 @@ def plan(
     goal: _Goal = None,
     batch_size: _BatchSize = None,
     strategies: _Names = None,
+    codecs: _Codecs = None,
     workers: _Workers = None,
     memory: _Memory = None,
     price_per_hour: _Price = None,
@@ -136,6 +145,7 @@ def plan(
             "strategies": strategies,
             "workers": None if workers is None else _counts(workers),
             "memory": memory,
+            "codecs": codecs or (),
             "price_per_hour": price_per_hour,
             "seed": seed,
         }

@@ -52,6 +52,8 @@ class Segment:
     """Bytes read and written by all other operations of that pass."""
     launches: int = 0
     """Number of operations in a forward pass of any number of samples."""
+    weight_bytes: float = 0.0
+    """Bytes of weights that matrix products read in that pass."""
     share: float
     """Fraction of the whole model's operations."""
     bytes_in: int

@@ -2,6 +2,8 @@
 
 A backward pass has twice the work of its forward pass: the gradients of the inputs and of the weights. So a gradient
 costs three forward passes, and four if activations are recomputed. It launches as many operations as the forward pass.
+Besides, each pass reads the weights of matrix products once, for any number of samples, and the gradient of the weights
+is read and written, because micro-batches accumulate it.
 """
 
 from __future__ import annotations
@@ -30,20 +32,26 @@ class Operations(NamedTuple):
     """Bytes read and written by all other operations."""
     launches: int = 0
     """Number of operations, for any number of samples."""
+    weight_bytes: float = 0.0
+    """Bytes of weights that matrix products read, for any number of samples."""
+    gradient_bytes: float = 0.0
+    """Bytes of the gradients of these weights."""
 
     def times(self, samples: float) -> Operations:
         """Return the operations of a pass of several samples."""
-        return Operations(samples * self.flops, samples * self.moved_bytes, self.launches)
+        return self._replace(flops=samples * self.flops, moved_bytes=samples * self.moved_bytes)
 
 
 def work_seconds(device: Device, work: Work, forward: Operations, *, recomputes: bool = False) -> float:
     """Return the seconds of a pass, given the operations of its forward pass."""
-    flops, moved_bytes, launches = forward
+    flops, moved_bytes, launches, weight_bytes, gradient_bytes = forward
     if work is _FORWARD:
-        return device.seconds(flops, moved_bytes, launches)
-    again_s = device.seconds(flops, moved_bytes, launches) if recomputes else 0.0
+        return device.seconds(flops, moved_bytes + weight_bytes, launches)
+    again_s = device.seconds(flops, moved_bytes + weight_bytes, launches) if recomputes else 0.0
     if work is _BACKWARD:
-        return again_s + device.seconds(2 * flops, 2 * moved_bytes, launches)
+        moved_bytes = 2 * moved_bytes + weight_bytes + 2 * gradient_bytes
+        return again_s + device.seconds(2 * flops, moved_bytes, launches)
+    moved_bytes += weight_bytes if work is Work.INPUTS else 2 * gradient_bytes
     return again_s + device.seconds(flops, moved_bytes, launches / 2)
 
 
@@ -83,11 +91,17 @@ class _ByOperations(DrawsNothing):
         return seconds * self._factor + self._extra()
 
     def pass_seconds(self, one: Pass) -> float:
-        one_sample = Operations(one.flops, one.moved_bytes, one.launches)
+        one_sample = Operations(
+            one.flops, one.moved_bytes, one.launches, one.weight_bytes, one.gradient_bytes
+        )
         if one.share and not any(one_sample):  # a share of a model that is not cut
             whole = self._counted.of_model()
             launches = round(whole.launches * one.share)
-            one_sample = Operations(whole.flops * one.share, whole.moved_bytes * one.share, launches)
+            one_sample = whole.times(one.share)._replace(
+                launches=launches,
+                weight_bytes=whole.weight_bytes * one.share,
+                gradient_bytes=whole.gradient_bytes * one.share,
+            )
         forward = one_sample.times(one.samples)
         seconds = work_seconds(self._counted.device, one.work, forward, recomputes=one.recomputes)
         return seconds * self._factor + (self._delay_s(one) if one.work is _FORWARD else 0.0)

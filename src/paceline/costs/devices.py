@@ -4,10 +4,10 @@ Peaks are from NVIDIA's data sheets, for dense products of 16-bit numbers: "A100
 312 Tflop/s, 2,039 GB/s), "H100 Tensor Core GPU" (SXM, without sparsity: 989 Tflop/s, 3.35 TB/s), "V100 Tensor Core GPU"
 (SXM2, 32 GB: 125 Tflop/s, 900 GB/s). No program reaches these peaks.
 
-The constants of the A100 are fitted to half of 387 published runs of Megatron-LM by `python -m benchmarks.published
---fit`: see docs/predict.md. The constants of the V100 are the same. An H100 reaches less of its peak, because power
-limits its
-clock: 0.6 is an estimate. To change one, write `dataclasses.replace(pl.devices.A100, efficiency=0.45)`.
+The three constants of the A100 (`efficiency`, `memory_efficiency`, `launch`) are fitted to half of 387 published runs
+of Megatron-LM by `python -m benchmarks.published --fit`: see docs/predict.md. The constants of the V100 are the same.
+An H100 reaches less of its peak, because power limits its clock: 0.7 is an estimate. To change one, write
+`dataclasses.replace(pl.devices.A100, efficiency=0.45)`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from paceline.errors import ConfigurationError, UnknownNameError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """A device: matrix products run at `flops` x `efficiency`, all other operations at the memory bandwidth.
+    """A device: matrix products run at `flops` x `efficiency`. All other operations run at the memory bandwidth, and so
+    do reads of the weights of matrix products.
 
     A pass of many short operations takes as long as the host needs to start them.
     """
@@ -65,14 +66,14 @@ class Device:
 A100 = Device(
     name="A100",
     flops=312e12,
-    efficiency=0.72,
+    efficiency=0.912,
     memory_bytes_per_s=2.039e12,
-    memory_efficiency=0.65,
+    memory_efficiency=0.548,
     memory_bytes=80 * 10**9,
-    launch="52us",
+    launch="50.9us",
 )
 H100 = replace(
-    A100, name="H100", flops=989e12, efficiency=0.6, memory_bytes_per_s=3.35e12, memory_bytes=80 * 10**9
+    A100, name="H100", flops=989e12, efficiency=0.7, memory_bytes_per_s=3.35e12, memory_bytes=80 * 10**9
 )
 V100 = replace(A100, name="V100", flops=125e12, memory_bytes_per_s=0.9e12, memory_bytes=32 * 10**9)
 

@@ -14,7 +14,10 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassShares:
-    """Shares of the time of a gradient that passes through segments of a model take. They add up to 1."""
+    """Shares of the time of a gradient that passes through segments of a model take.
+
+    They add up to a little more than 1, because the passes of a split model have more overhead.
+    """
 
     ends: tuple[int, ...]
     """Number of the part after each measured segment. The last one is the number of parts."""
@@ -23,13 +26,22 @@ class PassShares:
     backward: tuple[float, ...]
 
     @classmethod
-    def of(cls, ends: Sequence[int], forward_s: Sequence[float], backward_s: Sequence[float]) -> PassShares:
-        """Return the shares, given measured seconds."""
-        total_s = sum(forward_s) + sum(backward_s)
+    def of(
+        cls,
+        ends: Sequence[int],
+        forward_s: Sequence[float],
+        backward_s: Sequence[float],
+        gradient_s: float,
+    ) -> PassShares:
+        """Return the shares, given measured seconds of the passes and of a gradient of the whole model.
+
+        Passes take at least as long as the gradient: a longer gradient was disturbed.
+        """
+        gradient_s = min(gradient_s, sum(forward_s) + sum(backward_s))
         return cls(
             ends=tuple(ends),
-            forward=tuple(each / total_s for each in forward_s),
-            backward=tuple(each / total_s for each in backward_s),
+            forward=tuple(each / gradient_s for each in forward_s),
+            backward=tuple(each / gradient_s for each in backward_s),
         )
 
     @property

@@ -68,6 +68,10 @@ class Pass:
     """Bytes read and written by all other operations of that pass."""
     launches: int = 0
     """Number of operations of that pass, for any number of samples."""
+    weight_bytes: float = 0.0
+    """Bytes of weights that its matrix products read, for any number of samples."""
+    gradient_bytes: float = 0.0
+    """Bytes of the gradients of these weights."""
     stage_share: float = 1.0
     """Fraction of the stage's operations in this segment. A given pass time covers the whole stage."""
     measured_s: float | None = None

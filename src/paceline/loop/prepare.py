@@ -21,6 +21,7 @@ from paceline.loop.loader import SlicedLoader, check_loader, shard_of
 from paceline.loop.optimizer import check_optimizer, prepared
 from paceline.loop.session import Loop
 from paceline.loop.settings import LoopSettings
+from paceline.run_length import ClientRounds
 from paceline.runs.run import Run
 from paceline.strategies import describe, parse, spell
 from paceline.training import roles_of
@@ -98,7 +99,7 @@ def check_strategy(strategy: Strategy) -> None:
     if Declarations.of(strategy).holds_parts:
         bound = "must give each worker the whole model: a loop computes whole gradients"
         raise ConfigurationError("strategy", bound, describe(strategy), remedy)
-    if hasattr(strategy, "partition"):
+    if isinstance(strategy, ClientRounds):
         bound = (
             "must leave the steps to the loop: rounds of this one select clients and set the steps of each"
         )

@@ -28,13 +28,12 @@ from paceline.clusters.launched.run import LaunchedRun
 from paceline.clusters.process.gradient_duration import pad_to_duration
 from paceline.context import Strategy
 from paceline.errors import RunError
-from paceline.loop import errands
 from paceline.loop.context import LoopContext
 from paceline.loop.engine import optimizer_factory, replica_of
 from paceline.loop.facts import OptionNames, StepFacts
 from paceline.loop.gradients import LoopGradients
 from paceline.loop.learner import LoopLearner
-from paceline.loop.rendezvous import Delivery, Rendezvous
+from paceline.loop.rendezvous import Delivery, Errand, Rendezvous
 from paceline.model.engines.settings import Settings
 from paceline.model.replica import Replica
 from paceline.runs.run import Run
@@ -43,6 +42,7 @@ from paceline.task.task import Task
 _log = logging.getLogger("paceline")
 
 _GRACE_S = 10.0  # timeout for notifying the other ranks that the user's code has failed
+_GATHER = 2**31 + 2  # tag of the values that `pl.gather` collects; strategies use small tags
 
 
 class Loop:
@@ -190,7 +190,7 @@ class Loop:
 
     def gather(self, value: Tensor) -> list[Tensor]:
         """Return the values of all workers. Each worker must call it, between two steps."""
-        found: list[Tensor] = self.rendezvous.run(errands.gather(value))
+        found: list[Tensor] = self.rendezvous.run(_gather(value))
         return found
 
     def _begin_step(self) -> None:
@@ -268,3 +268,20 @@ class Loop:
 
 def _no_step(model: Any, batch: Any) -> Any:
     raise AssertionError("the user's loop computes the gradients")
+
+
+def _gather(value: Tensor) -> Errand:
+    """Return an errand that collects the values of all workers. Their shapes may differ."""
+
+    async def run(context: LoopContext) -> list[Tensor]:
+        net, flat = context.net, value.contiguous()
+        others = [worker for worker in context.workers if worker != context.rank]
+        sending = [context.start(net.send(other, flat, tag=_GATHER)) for other in others]
+        found = {context.rank: value}
+        for other in others:
+            found[other] = (await net.recv(other, tag=_GATHER)).tensor
+        for handle in sending:
+            await handle
+        return [found[worker] for worker in context.workers]
+
+    return run

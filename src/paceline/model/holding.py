@@ -167,9 +167,15 @@ class Holding:
         """Bytes of the gradients that this rank keeps until its update."""
         return self.own_length * self.reduction_dtype.itemsize
 
-    def unit_bytes(self, place: int) -> int:
+    @property
+    def gradient_ratio(self) -> float:
+        """Bytes of a gradient, divided by the bytes of its parameter."""
+        return self.reduction_dtype.itemsize / self.layout.dtype.itemsize
+
+    def unit_bytes(self, place: int, kind: Literal["parameters", "gradients"] = "parameters") -> int:
         """Bytes of all parameters of a unit, or of their gradients."""
-        return self.units[place].length * self.layout.dtype.itemsize
+        dtype = self.layout.dtype if kind == "parameters" else self.reduction_dtype
+        return self.units[place].length * dtype.itemsize
 
     def optimizer_bytes(self, whole: Layout, state: Sequence[StateRange], shard: slice | None = None) -> int:
         """Return the bytes of optimizer state, given that of the whole model by range of its layout.
@@ -226,10 +232,11 @@ class Holding:
 def _part_of(layout: Layout, cut: Cut, names: set[str]) -> Layout:
     kept = [number for number, name in enumerate(layout.names) if name in names]
     shapes = [layout.shapes[number] for number in kept]
+    within = layout.within
     if cut.shares is not None:
-        shapes = [
-            cut.shares.shape(layout.names[number], layout.shapes[number], cut.position) for number in kept
-        ]
+        whole = [(layout.names[number], layout.shapes[number]) for number in kept]
+        shapes = [cut.shares.shape(name, shape, cut.position) for name, shape in whole]
+        within = cut.within(whole)
     dtypes = tuple(layout.dtypes[number] for number in kept)
     lengths = (shape.numel() * (1 + dtype.is_complex) for dtype, shape in zip(dtypes, shapes, strict=True))
     # A part of a model may have no trainable parameters.
@@ -240,7 +247,7 @@ def _part_of(layout: Layout, cut: Cut, names: set[str]) -> Layout:
         tuple(itertools.accumulate(lengths, initial=0)),
         dtypes,
         functools.reduce(torch.promote_types, reals),
-        cut.within(layout) if cut.shares is not None else layout.within,
+        within,
     )
 
 

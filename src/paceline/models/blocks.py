@@ -33,6 +33,8 @@ class Sizes:
     bias: bool = True
     key_bias: bool | None = None
     """Whether queries, keys and values have a bias. None for the value of `bias`."""
+    out_bias: bool | None = None
+    """Whether the output of attention has a bias. None for the value of `bias`."""
     tied: bool = False
     causal: bool = True
     fused: bool = True
@@ -75,7 +77,8 @@ class Attention(nn.Module):
         self.query = nn.Linear(sizes.hidden, wide, bias=bias)
         self.key = nn.Linear(sizes.hidden, narrow, bias=bias)
         self.value = nn.Linear(sizes.hidden, narrow, bias=bias)
-        self.out = nn.Linear(wide, sizes.hidden, bias=sizes.bias)
+        out_bias = sizes.bias if sizes.out_bias is None else sizes.out_bias
+        self.out = nn.Linear(wide, sizes.hidden, bias=out_bias)
 
     def forward(self, x: Tensor) -> Tensor:
         query, key, value = (

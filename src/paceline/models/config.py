@@ -75,6 +75,9 @@ _IGNORED = frozenset(
 """Fields that change neither the shapes nor the number of operations. Sliding windows are counted as full
 attention."""
 
+_FALSE = frozenset({"add_cross_attention", "is_decoder", "is_encoder_decoder"})
+"""Fields that are ignored if they are false. They would change the layers."""
+
 _COMMON = {
     "num_hidden_layers": "layers",
     "hidden_size": "hidden",
@@ -87,7 +90,7 @@ _GATED = _COMMON | {
     "num_key_value_heads": "key_heads",
     "head_dim": "head_size",
     "tie_word_embeddings": "tied",
-    "attention_bias": "key_bias",
+    "attention_bias": "attention_bias",
     "mlp_bias": "bias",
 }
 _GPT_2 = {
@@ -100,6 +103,7 @@ _GPT_2 = {
     "tie_word_embeddings": "tied",
 }
 _LLAMA: dict[str, Any] = {"gated": True, "norm": "rms", "positions": "rotary", "bias": False, "tied": False}
+_LLAMA |= {"key_bias": False, "out_bias": False}
 
 _FAMILIES: Mapping[str, tuple[dict[str, str], dict[str, Any]]] = {
     "llama": (_GATED, _LLAMA),
@@ -133,7 +137,8 @@ def from_config(
     if not isinstance(kind, str) or kind not in _FAMILIES:
         raise UnknownNameError("model_type", str(kind), _FAMILIES)
     names, given = _FAMILIES[kind]
-    unknown = sorted(set(found) - set(names) - _IGNORED)
+    unset = {name for name in _FALSE if not found.get(name)}
+    unknown = sorted(set(found) - set(names) - _IGNORED - unset)
     if unknown:
         remedy = "remove them if they change no shapes, or describe the model with pl.models.GPT"
         raise ConfigurationError(
@@ -141,6 +146,8 @@ def from_config(
         )
     words = {name: found[field] for field, name in names.items() if found.get(field) is not None}
     _check_complete(words, names, kind)
+    if "attention_bias" in words:
+        words["key_bias"] = words["out_bias"] = words.pop("attention_bias")
     words = given | words | ({} if sequence is None else {"sequence": sequence})
     return GPT(
         **words,

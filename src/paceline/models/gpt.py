@@ -48,10 +48,12 @@ def GPT(  # noqa: N802
     positions: str = "learned",
     bias: bool = True,
     key_bias: bool | None = None,
+    out_bias: bool | None = None,
     tied: bool = False,
     causal: bool = True,
     dtype: torch.dtype = torch.float32,
     master_dtype: torch.dtype | None = None,
+    gradient_dtype: torch.dtype | None = None,
     fused_attention: bool = True,
     recompute: bool | str = False,
     optimizer: Callable[[Any], Optimizer] | None = None,
@@ -66,14 +68,15 @@ def GPT(  # noqa: N802
     - `ffn`: inner width of the MLP. None for 4 x `hidden`. A `gated` MLP has two such layers, and multiplies their
       outputs.
     - `norm`: "layer" or "rms". `positions`: "learned" or "rotary".
-    - `bias`: whether linear layers have a bias; `key_bias`: whether queries, keys and values have one. None for the
-    value of `bias`.
+    - `bias`: whether linear layers have a bias; `key_bias`: whether queries, keys and values have one; `out_bias`:
+    whether the output of attention has one. None for the value of `bias`.
     - `tied`: whether the head shares the embedding's weights, as in the published numbers of parameters. By default
     the head has its own weights. Shared weights would be in the first and the last stage of a pipeline, which would
     have to sum their gradients in each step.
     - `causal`: whether a token attends to earlier tokens only.
     - `dtype`: dtype of parameters and activations. It determines the size of messages: use torch.bfloat16 for the sizes
       of 16-bit training. `master_dtype`: torch.float32 for a master copy and optimizer state of 32 bits.
+      `gradient_dtype`: torch.float32 for gradients that are accumulated and summed in 32 bits, as in Megatron-LM.
     - `fused_attention`: attention is one operation, as in FlashAttention. Otherwise each head computes a matrix of all
       pairs of tokens, which takes memory and time.
     - `recompute`: "none" (False), or "full" (True): activations are computed again in the backward pass.
@@ -99,6 +102,7 @@ def GPT(  # noqa: N802
         positions=positions,
         bias=bias,
         key_bias=key_bias,
+        out_bias=out_bias,
         tied=tied,
         causal=causal,
         fused=fused_attention,
@@ -112,6 +116,7 @@ def GPT(  # noqa: N802
         optimizer=optimizer or partial(torch.optim.Adam, lr=1e-4),
         batch_size=batch_size,
         master_dtype=master_dtype,
+        gradient_dtype=gradient_dtype,
         recompute=RECOMPUTE[recompute],
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 TOP = 3
 _MOST_PROCESSES = 32
 _BATCHES = 16
+_DRIFT = 1.2
+"""A machine whose gradients take this many times as long as in its calibration is mentioned."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +50,9 @@ class Checked:
     """The reason that there is no measured time."""
     run: Run | None = field(default=None, repr=False, compare=False)
     """None if it failed."""
+
+    slowness: float | None = None
+    """Seconds of gradients in the run, divided by those predicted from a calibration. None without a calibration."""
 
     @property
     def error(self) -> float | None:
@@ -67,6 +73,7 @@ class Checked:
             "error": self.error,
             "reason": self.reason,
             "overruns": self.overruns,
+            "slowness": self.slowness,
         }
 
 
@@ -88,6 +95,12 @@ class Check:
         """Sentences: the largest difference, and runs in which this machine was slower than the emulated ones."""
         largest = self.largest_error
         said = [] if largest is None else [f"Predicted and measured differ by at most {largest:.1%}."]
+        factors = [row.slowness for row in self.rows if row.slowness is not None]
+        if factors and not 1 / _DRIFT < (factor := statistics.median(factors)) < _DRIFT:
+            said.append(
+                f"Gradients took {factor:.2f} times as long as in the calibration: other processes use this machine, "
+                "or its speed has changed."
+            )
         return [*said, *(f"{row.entry}: {row.overruns}." for row in self.rows if row.overruns)]
 
     @property
@@ -222,7 +235,21 @@ def _checked(plan: Plan, entry: Entry, steps: int | None, epochs: float) -> Chec
         return Checked(entry=entry, predicted_s=predicted_s, measured_s=None, reason=reason)
     measured_s = run.seconds_to_target if entry.target is not None else _batch_s(run, plan)
     reason = "" if measured_s is not None else "not reached"
-    return Checked(entry=entry, predicted_s=predicted_s, measured_s=measured_s, reason=reason, run=run)
+    return Checked(
+        entry=entry,
+        predicted_s=predicted_s,
+        measured_s=measured_s,
+        reason=reason,
+        run=run,
+        slowness=_slowness(plan, entry, run),
+    )
+
+
+def _slowness(plan: Plan, entry: Entry, run: Run) -> float | None:
+    predicted_s = entry.prediction.parts.compute
+    if not plan.cluster.note or not predicted_s:
+        return None
+    return run.trace.summary().share("compute") * run.step_seconds / predicted_s
 
 
 def _batches_per_update(plan: Plan, entry: Entry) -> float:

@@ -74,8 +74,14 @@ class Entry:
 
     @property
     def equals_single(self) -> bool:
-        """Whether each step gives the weights of one worker with the whole batch."""
-        return equals_single(self.family)
+        """Whether each step gives the weights of one worker with the whole batch. Codecs round what is sent."""
+        return equals_single(self.family) and self.codec is None
+
+    @property
+    def codec(self) -> str | None:
+        """The codec of what is sent. None if there is none."""
+        words = self.strategy.partition(":")[2].split(",")
+        return next((word.partition("=")[2] for word in words if word.startswith("codec=")), None)
 
     @property
     def seconds(self) -> float:

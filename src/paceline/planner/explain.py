@@ -100,15 +100,24 @@ def _not_tried(plan: Plan) -> str:
         )
     reasons = [f"{name} ({reason})" for name, reason in plan.refused.items()]
     shown, left = reasons[:_MOST_REASONS], len(reasons) - _MOST_REASONS
-    text += "; not tried: combinations of several changed parameters, other precisions and codecs"
+    encoded = [entry for entry in plan.entries if entry.codec is not None]
+    text += "; not tried: combinations of several changed parameters, other precisions"
+    text += "" if encoded else ", codecs"
     text += f", {', '.join(shown)}" if shown else ""
     text += f" and {left} more strategies (see plan.refused)" if left > 0 else ""
     if plan.skipped:
         text += f"; {plan.skipped} slower ones were not simulated to the target"
+    if encoded:
+        fastest = min(encoded, key=lambda entry: entry.batch_seconds)
+        text += (
+            f"; the fastest with a codec is {fastest} ({format_seconds(fastest.batch_seconds)} for a batch): "
+        )
+        text += "the time of encoding is not predicted"
+        text += "" if plan.aims else ", and the effect of codecs on learning is not estimated"
     if plan.was_cut:
         text += "; the search ended at its limit"
     if plan.cluster.note:
-        text += f"; {plan.cluster.note}"
+        text += f"; gradients and links: {plan.cluster.note}"
     return f"{text}."
 
 

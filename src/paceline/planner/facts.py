@@ -6,15 +6,20 @@ Models with equal layers, and tasks that differ in their batch size only, share 
 from __future__ import annotations
 
 import copy
+from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import nn
 
 from paceline.clusters.simulated.gradient_timer import MeasuredTimes
+from paceline.clusters.simulated.models import operations_of
 from paceline.costs.counted import Operations
 from paceline.data.batches import GlobalBatches
 from paceline.data.samples import Samples
@@ -23,7 +28,7 @@ from paceline.model.cutting.chain import is_chain
 from paceline.model.cutting.cut import Cut
 from paceline.model.cutting.layer_signature import layer_signature, shapes_of
 from paceline.model.cutting.layers import Layers, few_samples
-from paceline.model.cutting.whole import count_model, without_data
+from paceline.model.cutting.whole import count_model, summed, without_data
 from paceline.model.engines.shape_model import ShapeModel
 from paceline.model.memory.shape_segments import segment_bytes
 from paceline.model.memory.shapes import resized, tried
@@ -43,6 +48,20 @@ class Stored(NamedTuple):
     """Inputs that are stored if the part is recomputed."""
     made: tuple[float, float]
     """Further bytes while it is recomputed."""
+
+
+class StoredParts:
+    """Activations of the parts of a model."""
+
+    def __init__(self, parts: Sequence[Stored]) -> None:
+        lines = np.array([(*each.kept, *each.given, *each.made) for each in parts]).reshape(len(parts), 6)
+        self._sums = np.concatenate([np.zeros((1, 6)), np.cumsum(lines, axis=0)])
+
+    def between(self, bounds: Sequence[int], samples: int) -> NDArray[np.float64]:
+        """Return the bytes kept, given and made between each two of `bounds`, with a number of samples."""
+        lines = np.diff(self._sums[list(bounds)], axis=0)
+        found: NDArray[np.float64] = lines[:, ::2] + samples * lines[:, 1::2]
+        return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +84,7 @@ class TaskFacts:
         self.measured = MeasuredTimes()
         self.samples = Samples.of(task, 0)
         self.batches = GlobalBatches.of(task, self.samples, 0)
-        self._layers: dict[tuple[int, bool], tuple[Layers, Sequence[Stored]]] = {}
+        self._layers: dict[tuple[int, bool], tuple[Layers, StoredParts]] = {}
 
     @cached_property
     def few(self) -> Any:
@@ -92,13 +111,10 @@ class TaskFacts:
         """Operations of a forward pass of one sample through the whole model."""
         if is_chain(self.module):
             parts = self.layers(1, sequence=False)[0].model.parts
-            return Operations(
-                sum(part.flops for part in parts),
-                sum(part.moved_bytes for part in parts),
-                sum(part.launches for part in parts),
-            )
-        count = count_model(self.task, self.module, self.few)
-        return Operations(count.flops, count.moved_bytes, count.launches)
+            count = summed(parts)
+        else:
+            count = count_model(self.task, self.module, self.few)
+        return operations_of(count, self.shapes.holding)
 
     @cached_property
     def tokens_per_sample(self) -> int | None:
@@ -106,6 +122,20 @@ class TaskFacts:
         first = self.few[0] if isinstance(self.few, tuple | list) else self.few
         is_text = getattr(first, "ndim", 0) == 2 and not first.is_floating_point()
         return int(first.shape[1]) if is_text else None
+
+    @cached_property
+    def parameter_kinds(self) -> dict[str, Hashable]:
+        """For each parameter, what determines the bytes that it takes: parameters of one kind take equally many."""
+        layout, state = self.shapes.holding.layout, sorted(self.shapes.memory.optimizer_state())
+        starts = [each.start for each in state]
+        kinds: dict[str, Hashable] = {
+            name: (parameter.shape, parameter.dtype) for name, parameter in self.module.named_parameters()
+        }
+        for name, (first, stop) in zip(layout.names, pairwise(layout.offsets), strict=True):
+            own = state[max(0, bisect_right(starts, first) - 1) : bisect_left(starts, stop)]
+            per_value = tuple(each.nbytes / (each.stop - each.start) for each in own if each.stop > first)
+            kinds[name] = kinds[name], per_value
+        return kinds
 
     def activation_bytes(self, samples: int) -> float:
         """Return the activations of a pass of the whole model with a number of samples."""
@@ -132,12 +162,12 @@ class TaskFacts:
     def _passed_bytes(self, module: nn.Module, samples: int) -> float:
         return ShapeModel(self.task, module).memory.activations(samples, lambda: self.few)
 
-    def layers(self, tensor: int, *, sequence: bool) -> tuple[Layers, Sequence[Stored]]:
+    def layers(self, tensor: int, *, sequence: bool) -> tuple[Layers, StoredParts]:
         """Return the model in parts for one rank of a tensor group, and the activations of each part."""
         key = tensor, sequence
         if key not in self._layers:
             counted = self._counted(tensor, sequence)
-            self._layers[key] = Layers(self.module, counted.model), counted.stored
+            self._layers[key] = Layers(self.module, counted.model), StoredParts(counted.stored)
         return self._layers[key]
 
     def _counted(self, tensor: int, sequence: bool) -> Counted:

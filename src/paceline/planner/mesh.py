@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from itertools import pairwise
+from functools import cache, cached_property
 from typing import NamedTuple
 
 from paceline.clusters.simulated.stage_plan import rings_of
@@ -15,7 +14,7 @@ from paceline.costs.devices import Device
 from paceline.costs.prices import Work
 from paceline.model.cutting.cut import Cut
 from paceline.model.holding import Holding, Sharding
-from paceline.planner.facts import Stored, TaskFacts
+from paceline.planner.facts import StoredParts, TaskFacts
 from paceline.planner.places import Places
 from paceline.planner.prediction import Parts
 from paceline.schedules.pipeline.timing import StageCosts, steady_ends_s
@@ -50,7 +49,7 @@ class MeshStep:
     places: Places
     device: Device
     cut: Cut
-    stored: Sequence[Stored]
+    stored: StoredParts
 
     samples: int
     """Samples of a micro-batch."""
@@ -76,9 +75,16 @@ class MeshStep:
         """Return the cost of a pass through a stage."""
         compute_s = communicate_s = 0.0
         for segment in self.stages[stage]:
-            costs = segment.flops, segment.moved_bytes, segment.launches, segment.values_out
+            costs = segment.flops, segment.moved_bytes, segment.launches, segment.weight_bytes
             exchange_s = self._exchange_s(work, segment)
-            key = work, *costs, segment.reductions, segment.gradient_reductions, exchange_s
+            key = (
+                work,
+                *costs,
+                segment.values_out,
+                segment.reductions,
+                segment.gradient_reductions,
+                exchange_s,
+            )
             found = self._known.get(key)
             if found is None:
                 found = self.segment_pass(work, segment)
@@ -87,7 +93,9 @@ class MeshStep:
         return PassCost(compute_s, communicate_s)
 
     def segment_pass(self, work: Work, segment: Segment) -> PassCost:
-        forward = Operations(segment.flops, segment.moved_bytes, segment.launches).times(self.samples)
+        gradient_bytes = segment.weight_bytes * self.facts.shapes.holding.gradient_ratio
+        costs = segment.flops, segment.moved_bytes, segment.launches, segment.weight_bytes
+        forward = Operations(*costs, gradient_bytes).times(self.samples)
         again = self.facts.task.recompute and work in (Work.BACKWARD, Work.INPUTS)
         compute_s = work_seconds(self.device, work, forward, recomputes=again)
         return PassCost(compute_s, self._rings_s(work, segment))
@@ -100,8 +108,11 @@ class MeshStep:
         for rank in range(places.stages if self.plan.zero > 1 else 0):
             members, holding = places.data_members(rank), self.holding(rank)
             for unit in holding.units:
-                seconds = places.ring_s(members, unit.length * holding.layout.dtype.itemsize, 1, groups)
-                scatter_s[unit.group.users[0]] += seconds
+                nbytes = unit.length * holding.layout.dtype.itemsize
+                seconds = places.ring_s(members, nbytes, 1, groups)
+                scatter_s[unit.group.users[0]] += places.ring_s(
+                    members, nbytes * holding.gradient_ratio, 1, groups
+                )
                 for segment in unit.group.users if self.plan.zero == 3 else ():
                     gather_s[segment] += seconds
         return gather_s, scatter_s
@@ -184,7 +195,7 @@ class MeshStep:
 
     def _update(self, rank: int) -> tuple[float, float]:
         """Return the seconds in which a rank sums its gradients, and in which it updates its parameters."""
-        holding = self.holding(rank)
+        holding = self.like(rank)
         itemsize, places, data = holding.layout.dtype.itemsize, self.places, self.plan.data
         sum_s = self._tied_s(rank)
         if self.plan.zero > 1:
@@ -203,15 +214,44 @@ class MeshStep:
 
     def _tied_s(self, rank: int) -> float:
         """Return the seconds in which stages sum the gradients of the parameters that they share."""
-        seconds, names = 0.0, [set[str]() for _ in range(self.places.stages)]
-        for segment in self.cut.segments:
-            names[segment.stage % self.places.stages].update(segment.parameters)
-        for name in set().union(*(names[rank] & other for n, other in enumerate(names) if n != rank)):
-            holders = [self.places.rank(0, stage) for stage, own in enumerate(names) if name in own]
-            shape = dict(self.facts.module.named_parameters())[name]
+        seconds = 0.0
+        for name, ranks in self._shared.items():
+            if rank not in ranks:
+                continue
+            holders = [self.places.rank(0, stage) for stage in sorted(ranks)]
+            shape = self.facts.module.get_parameter(name)
             count = self.cut.count(name, shape.shape)
-            seconds += self.places.ring_s(holders, count * shape.itemsize, 2, self.places.tensor)
+            nbytes = count * shape.itemsize * self.facts.shapes.holding.gradient_ratio
+            seconds += self.places.ring_s(holders, nbytes, 2, self.places.tensor)
         return seconds
+
+    @cached_property
+    def _shared(self) -> dict[str, set[int]]:
+        """Ranks of a row that hold the same parameter, by its name. Only parameters of several ranks."""
+        ranks: dict[str, set[int]] = {}
+        for segment in self.cut.segments:
+            for name in segment.parameters:
+                ranks.setdefault(name, set()).add(segment.stage % self.places.stages)
+        return {name: found for name, found in ranks.items() if len(found) > 1}
+
+    @cached_property
+    def _first_alike(self) -> list[int]:
+        """For each rank of a row, the first rank that holds parameters of the same kinds."""
+        kinds, first = self.facts.parameter_kinds, dict[Hashable, int]()
+        segments = self.cut.segments
+        keys = (
+            tuple(kinds[name] for number in self._held(rank) for name in segments[number].parameters)
+            for rank in range(self.places.stages)
+        )
+        return [first.setdefault(key, rank) for rank, key in enumerate(keys)]
+
+    def like(self, rank: int) -> Holding:
+        """Return the holding of the rank, or of one that holds parameters of the same kinds."""
+        return self._holdings(self._first_alike[rank])
+
+    @cached_property
+    def _holdings(self) -> Callable[[int], Holding]:
+        return cache(self.holding)
 
     def holding(self, rank: int) -> Holding:
         shapes, held = self.facts.shapes, self._held(rank)
@@ -222,18 +262,7 @@ class MeshStep:
     @cached_property
     def segment_activations(self) -> list[SegmentBytes]:
         """Activations of a micro-batch in each segment."""
-        found = []
-        for a, b in pairwise(self.cut.bounds):
-            own = self.stored[a:b]
-            sums = (
-                sum(_at(getattr(each, name), self.samples) for each in own) for name in SegmentBytes._fields
-            )
-            found.append(SegmentBytes(*sums))
-        return found
-
-
-def _at(line: tuple[float, float], samples: float) -> float:
-    return line[0] + line[1] * samples
+        return [SegmentBytes(*each) for each in self.stored.between(self.cut.bounds, self.samples).tolist()]
 
 
 def row_samples(facts: TaskFacts, plan: Plan) -> int:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
+from paceline.model.holding import Holding
 from paceline.planner.mesh import MeshStep
-from paceline.schedules.pipeline import ORDERS
-from paceline.schedules.pipeline.timing import ActivationBytes, peak_activations
+from paceline.schedules.pipeline.timing import ActivationBytes, order_of, peak_activations
 
 
 @dataclass(frozen=True)
@@ -15,30 +16,47 @@ class MeshMemory:
 
     step: MeshStep
 
+    @cached_property
+    def _known(self) -> dict[int, int]:
+        """Static bytes by the holding of a rank. The step stores its holdings."""
+        return {}
+
     def largest_bytes(self) -> int:
         """Return the bytes of the rank that needs the most."""
         return max(self._rank_bytes(rank) for rank in range(self.step.places.stages))
 
     def _rank_bytes(self, rank: int) -> int:
-        step = self.step
-        shapes, holding = step.facts.shapes, step.holding(rank)
+        return round(self._static_bytes(self.step.like(rank)) + self._activation_bytes(rank))
+
+    def _static_bytes(self, holding: Holding) -> int:
+        """Return the bytes of parameters, gradients and optimizer state."""
+        found = self._known.get(id(holding))
+        if found is None:
+            found = self._known[id(holding)] = self._count_static_bytes(holding)
+        return found
+
+    def _count_static_bytes(self, holding: Holding) -> int:
+        step, shapes = self.step, self.step.facts.shapes
         shards = holding.split(step.plan.data, elementwise=True) if step.plan.zero == 1 else None
         optimizer = holding.optimizer_bytes(
             shapes.holding.layout, shapes.memory.optimizer_state(), shards[0] if shards else None
         )
         units = max((holding.unit_bytes(place) for place in range(len(holding.units))), default=0)
         units *= step.plan.zero == 3  # one unit is gathered at a time
-        fixed = holding.parameter_bytes + holding.gradient_bytes + optimizer + units
-        return round(fixed + self._activation_bytes(rank))
+        return holding.parameter_bytes + holding.gradient_bytes + optimizer + units
 
     def _activation_bytes(self, rank: int) -> float:
         step, plan = self.step, self.step.plan
         ranks = step.places.stages
         micro = min(step.microbatches, 4 * ranks)  # more do not change the peak, except in GPipe
         micro = step.microbatches if plan.order == "gpipe" else micro
-        actions = ORDERS[plan.order](rank, ranks, micro, plan.chunks)
+        actions = order_of(plan.order, ranks, micro, plan.chunks)[rank]
         stages = range(rank, len(step.stages), ranks)
-        return peak_activations(actions, [self._stage_bytes(stage) for stage in stages])
+        return peak_activations(actions, [self._stages[stage] for stage in stages])
+
+    @cached_property
+    def _stages(self) -> list[ActivationBytes]:
+        return [self._stage_bytes(stage) for stage in range(len(self.step.stages))]
 
     def _stage_bytes(self, stage: int) -> ActivationBytes:
         step = self.step

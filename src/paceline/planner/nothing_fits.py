@@ -22,7 +22,7 @@ def nothing_fits(entries: Sequence[Entry], refused: Mapping[str, str]) -> Config
         least.setdefault(entry.family, entry)
     found = list(least.values())
     limit = found[0].prediction.device_bytes or 0
-    misses = [f"{entry} misses {format_bytes(entry.misses_bytes)}" for entry in found[:_MOST_FAMILIES]]
+    misses = [f"{entry} lacks {format_bytes(entry.misses_bytes)}" for entry in found[:_MOST_FAMILIES]]
     best = found[0]
     factor = best.prediction.memory_bytes / max(1, limit)
     remedy = (

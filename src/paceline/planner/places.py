@@ -15,6 +15,7 @@ import numpy as np
 
 from paceline.clusters.simulated.simulated import Simulated
 from paceline.collectives.patterns import choose_schedule
+from paceline.costs.fabric import Fabric
 from paceline.schedules.collectives import group_plan
 from paceline.schedules.collectives.network import PerMessage
 from paceline.schedules.collectives.timing import time_schedule
@@ -43,10 +44,14 @@ class Places:
     @cached_property
     def hosts(self) -> tuple[int, ...]:
         """Host of each rank."""
-        return self.cluster.fabric.place(self.cluster.workers, self.cluster.workers)
+        return self._fabric.place(self.cluster.workers, self.cluster.workers)
 
     def host(self, rank: int) -> int:
         return self.hosts[rank]
+
+    @cached_property
+    def _fabric(self) -> Fabric:
+        return self.cluster.fabric
 
     @cached_property
     def per_host(self) -> int:
@@ -56,7 +61,7 @@ class Places:
     @cached_property
     def _shared_s(self) -> tuple[float, float]:
         """Seconds per byte of a card and of the switch."""
-        return self.cluster.fabric.seconds_per_byte(self.hosts)
+        return self._fabric.seconds_per_byte(self.hosts)
 
     def message(self, one: int, other: int, nbytes: float, senders: int) -> Message:
         """Return the costs of a message, while `senders` ranks of the host send to other hosts."""
@@ -64,7 +69,7 @@ class Places:
             link = self.cluster.between if self.cluster.hosts == 1 else self.cluster.memory
             return link.latency_s, nbytes * link.seconds_per_byte
         link, (card_s, switch_s) = self.cluster.between, self._shared_s
-        everybody = senders * self.cluster.fabric.count
+        everybody = senders * self._fabric.count
         per_byte_s = max(link.seconds_per_byte, senders * card_s, everybody * switch_s)
         return link.latency_s, nbytes * per_byte_s
 
@@ -93,10 +98,14 @@ class Places:
         if size < 2 or not nbytes:
             return 0.0
         rounds = passes * (size - 1)
-        pairs = zip(members, [*members[1:], members[0]], strict=True)
-        hops = [self.message(a, b, nbytes / size, groups) for a, b in pairs]
-        mean_s = sum(latency + carry for latency, carry in hops) / size
-        return rounds * max(mean_s, *(carry for _, carry in hops))
+        pairs = list(zip(members, [*members[1:], members[0]], strict=True))
+        hosts = self.hosts
+        between = [pair for pair in pairs if hosts[pair[0]] != hosts[pair[1]]]
+        inside = next((pair for pair in pairs if hosts[pair[0]] == hosts[pair[1]]), None)
+        kinds = [(inside, size - len(between)), (between[0] if between else None, len(between))]
+        hops = [(self.message(*pair, nbytes / size, groups), count) for pair, count in kinds if pair]
+        mean_s = sum((latency + carry) * count for (latency, carry), count in hops) / size
+        return rounds * max(mean_s, *(carry for (_, carry), _ in hops))
 
     def data_groups(self) -> int:
         """Return how many data groups have a member on a host: their rings share its network card."""
@@ -116,7 +125,10 @@ class Places:
         near, far = (
             self.message(members[0], other, 1.0, senders) for other in (members[0], _far(members, hosts))
         )
-        return _scheduled_s(algorithm, tuple(hosts), round(nbytes), near, far)
+        # Stages whose ranks are spread in the same way have equal times.
+        numbers = {host: number for number, host in enumerate(dict.fromkeys(hosts))}
+        spread = tuple(numbers[host] for host in hosts)
+        return _scheduled_s(algorithm, spread, round(nbytes), near, far)
 
 
 def chosen_algorithm(hosts: Sequence[int], nbytes: int) -> str:

@@ -47,7 +47,7 @@ class Plan:
     skipped: int = 0
     was_cut: bool = False
     epochs: float = DEFAULT_EPOCHS
-    """Passes over the data after which a run that misses the target ends."""
+    """Maximum number of passes over the data, for runs that do not reach the target."""
     seed: int = 0
     checked: Check | None = None
     """The last result of `check`. None if nothing was run."""

@@ -13,6 +13,7 @@ from paceline.clusters.base.job import Cluster, Job
 from paceline.clusters.local.local import Local
 from paceline.clusters.simulated.calibrated import has_gradients_of
 from paceline.clusters.simulated.simulated import Simulated
+from paceline.codecs import codec_of, spell_codec
 from paceline.costs.calibration import Calibration
 from paceline.costs.description import ClusterDescription
 from paceline.costs.units import check_positive, parse_bytes
@@ -47,6 +48,7 @@ def plan(
     strategies: str | Sequence[str] | None = None,
     workers: int | tuple[int, int] | None = None,
     memory: str | int | None = None,
+    codecs: str | Sequence[str] = (),
     price_per_hour: float | None = None,
     epochs: float = DEFAULT_EPOCHS,
     seed: int = 0,
@@ -64,6 +66,8 @@ def plan(
     - `strategies`: names of the strategies to try. None for all.
     - `workers`: the number of workers, or the smallest and the largest. None to try several.
     - `memory`: limit for each rank, such as "60GB". None for the memory of the device.
+    - `codecs`: codecs to try, such as "bf16,powersgd-2". Their effect on learning is estimated only with a target, by
+      simulations.
     - `price_per_hour`: price of a host. None for the price in the description.
     - `epochs`: passes over the data after which a simulation gives up the target.
     - `most`: largest number of predictions.
@@ -94,6 +98,7 @@ def plan(
         estimator=estimator,
         key=_key(chosen),
         names=_names(strategies),
+        codecs=_codecs(codecs),
         is_given=strategies is not None,
         batch_size=batch_size,
         both_recompute=limit is not None or where.simulated.device is not None,
@@ -101,6 +106,7 @@ def plan(
         most=most,
     )
     search.run(_counts(where, workers))
+    search.try_codecs()
     entries = _distinct(search.found.values())
     fitting = [entry for entry in entries if entry.prediction.fits]
     if not fitting:
@@ -204,6 +210,11 @@ def _names(strategies: str | Sequence[str] | None) -> list[str]:
     if not names:
         raise ConfigurationError("strategies", "must be at least one", names, "omit it for all")
     return names
+
+
+def _codecs(codecs: str | Sequence[str]) -> list[str]:
+    words = codecs.split(",") if isinstance(codecs, str) else list(codecs)
+    return [spell_codec(found) for each in words if (found := codec_of(each)) is not None]
 
 
 def _counts(cluster: PlannedCluster, workers: int | tuple[int, int] | None) -> list[int]:

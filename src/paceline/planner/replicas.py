@@ -93,6 +93,11 @@ class Replicas:
 
     @property
     def gradient_bytes(self) -> int:
+        return self.facts.shapes.holding.gradient_bytes
+
+    @property
+    def flat_bytes(self) -> int:
+        """Bytes of the flat parameters."""
         layout = self.facts.shapes.holding.layout
         return layout.length * layout.dtype.itemsize
 
@@ -106,7 +111,7 @@ class Replicas:
         largest = -(-largest // self.facts.task.accumulate)
         buffers = 2 * shapes.memory.buffer_bytes
         fixed = holding.parameter_bytes + holding.gradient_bytes + buffers
-        return round(fixed + state + self.facts.activation_bytes(largest) + states * self.gradient_bytes)
+        return round(fixed + state + self.facts.activation_bytes(largest) + states * self.flat_bytes)
 
     def all_reduce_s(self, nbytes: int, algorithm: str) -> float:
         return self.places.sum_s(0, nbytes, algorithm)
@@ -145,7 +150,7 @@ def _all_reduce(strategy: AllReduce, replicas: Replicas) -> tuple[Parts, int] | 
     ends_s = np.zeros(len(slowest_s))
     for number, ready in zip(buckets.order(), ready_shares(buckets.shares()), strict=True):
         place = buckets.place(number)
-        nbytes = (place.stop - place.start) * layout.dtype.itemsize
+        nbytes = (place.stop - place.start) * replicas.facts.shapes.holding.reduction_dtype.itemsize
         if nbytes not in sums_s:
             sums_s[nbytes] = replicas.all_reduce_s(nbytes, algorithm)
         ends_s = np.maximum(ends_s, ready * slowest_s) + sums_s[nbytes]
@@ -158,13 +163,16 @@ def _zero(strategy: Zero, replicas: Replicas) -> tuple[Parts, int] | None:
     if strategy.stage != 1:
         return None
     places, ranks = replicas.places, replicas.cluster.workers
-    rings_s = places.ring_s(places.data_members(0), replicas.gradient_bytes, 2)
+    members = places.data_members(0)
+    rings_s = places.ring_s(members, replicas.gradient_bytes, 1) + places.ring_s(
+        members, replicas.flat_bytes, 1
+    )
     parts = _parts(replicas.gradients_s(), rings_s, replicas.update_s(1 / ranks))
     return parts, replicas.memory_bytes(shards=ranks)
 
 
 def _local_sgd(strategy: LocalSGD, replicas: Replicas) -> tuple[Parts, int] | None:
-    tensors = [replicas.gradient_bytes]
+    tensors = [replicas.flat_bytes]
     if strategy.averages != "parameters":
         tensors += [each.nbytes for each in replicas.facts.shapes.moments()]
     return _local(strategy.period, strategy.algorithm, tensors, replicas)
@@ -172,7 +180,7 @@ def _local_sgd(strategy: LocalSGD, replicas: Replicas) -> tuple[Parts, int] | No
 
 def _diloco(strategy: DiLoCo, replicas: Replicas) -> tuple[Parts, int] | None:
     """It stores the parameters after the last outer step, and the outer momentum."""
-    return _local(strategy.period, strategy.algorithm, [replicas.gradient_bytes], replicas, states=2)
+    return _local(strategy.period, strategy.algorithm, [replicas.flat_bytes], replicas, states=2)
 
 
 def _local(

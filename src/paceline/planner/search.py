@@ -8,9 +8,11 @@ the best configurations for all workers, and so on. A strategy declares the valu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
+from typing import Any
 
 from paceline.context import Strategy
 from paceline.errors import ConfigurationError, PacelineError
@@ -59,6 +61,8 @@ class Search:
     names: Sequence[str]
     """Strategies."""
     batch_size: int
+    codecs: Sequence[str] = ()
+    """Codecs to try with the best configurations."""
     is_given: bool = False
     """Whether the user has named the strategies. They are then tried even where they are unsuited."""
     both_recompute: bool = True
@@ -79,6 +83,20 @@ class Search:
             else:
                 for best in self._leaders(counts[number - 1]):
                     self._scale_down(best, workers)
+
+    def try_codecs(self) -> None:
+        """Add each codec to the fastest entry of each strategy that has codecs, with each number of workers.
+
+        What a strategy with this codec refuses is left out.
+        """
+        fastest: dict[tuple[str, int], Entry] = {}
+        for entry in sorted(self.found.values(), key=self._order):
+            if entry.workers > 1:
+                fastest.setdefault((entry.family, entry.workers), entry)
+        for entry in fastest.values():
+            for strategy in self._within(_with_codecs(parse(entry.strategy), self.codecs), entry.workers):
+                if allows(strategy, entry.workers):
+                    self._entry(strategy, entry.workers, entry.recompute)
 
     def _scope(self, workers: int) -> Scope:
         cluster = self.estimator.cluster
@@ -197,6 +215,20 @@ class Search:
         entries = [each for each in found if isinstance(each, Entry)]
         if entries:
             self._improve(min(entries, key=self._order))
+
+
+def _with_codecs(strategy: Any, codecs: Iterable[str]) -> Iterator[Strategy]:
+    """Yield the strategy with each of the codecs that it supports, with its algorithm or else with the default one."""
+    if not hasattr(strategy, "codec"):
+        return
+    defaults = {each.name: each.default for each in dataclasses.fields(strategy) if each.name == "algorithm"}
+    for codec in codecs:
+        for changes in ({"codec": codec}, {"codec": codec, **defaults}):
+            try:
+                yield dataclasses.replace(strategy, **changes)
+            except ConfigurationError:
+                continue
+            break
 
 
 def _shares_memory(cluster: PlannedCluster) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from paceline.costs.counted import update_seconds
 from paceline.costs.prices import Work
@@ -19,6 +19,7 @@ from paceline.planner.mesh import MeshStep
 from paceline.planner.prediction import Parts
 from paceline.strategies.shared.sharding.units import completed_by, used_by
 
+_KINDS: tuple[Literal["parameters"], Literal["gradients"]] = "parameters", "gradients"
 _FEW = 5
 """With fewer segments, backward passes do not overlap with exchanges: see `shared_units`."""
 
@@ -41,14 +42,21 @@ class ShardedStep:
         return self.step.facts.shapes.sharded(self.step.cut, None, sharding).holding
 
     @cached_property
-    def _exchange_s(self) -> dict[int, float]:
-        """Seconds of an all-gather or a reduce-scatter of each unit."""
-        places = self.step.places
+    def _gather_s(self) -> dict[int, float]:
+        """Seconds of an all-gather of each unit."""
+        return self._rings_s("parameters")
+
+    @cached_property
+    def _reduce_s(self) -> dict[int, float]:
+        """Seconds of a reduce-scatter of the gradient of each unit."""
+        return self._rings_s("gradients")
+
+    def _rings_s(self, kind: Literal["parameters", "gradients"]) -> dict[int, float]:
+        places, holding = self.step.places, self.holding
         members, groups = places.data_members(0), places.data_groups()
-        itemsize = self.holding.layout.dtype.itemsize
         return {
-            unit.group.number: places.ring_s(members, unit.length * itemsize, 1, groups)
-            for unit in self._units
+            unit.group.number: places.ring_s(members, holding.unit_bytes(place, kind), 1, groups)
+            for place, unit in enumerate(self._units)
         }
 
     @cached_property
@@ -72,10 +80,10 @@ class ShardedStep:
 
     def parts(self) -> Parts:
         compute_s = sum(self._pass_s(one) for one in self._passes)
-        end_s = self._passes_end_s() + self._sum_s(self._completed[-1])
+        end_s = self._passes_end_s() + self._reduced_s(self._completed[-1])
         own_bytes = self.holding.own_length * self.holding.layout.dtype.itemsize
         update_s = update_seconds(self.step.device, own_bytes)
-        gathers_s = 0.0 if self.frees_parameters else sum(self._exchange_s.values())
+        gathers_s = 0.0 if self.frees_parameters else sum(self._gather_s.values())
         communicate_s = end_s - compute_s + gathers_s
         return Parts(compute=compute_s, communicate=communicate_s, wait=0.0, bubble=0.0, update=update_s)
 
@@ -83,8 +91,11 @@ class ShardedStep:
         work = Work.BACKWARD if one.is_backward else Work.FORWARD
         return self.step.segment_pass(work, self.step.cut.segments[one.segment]).compute_s
 
-    def _sum_s(self, units: Sequence[int]) -> float:
-        return sum(self._exchange_s[unit] for unit in units)
+    def _reduced_s(self, units: Sequence[int]) -> float:
+        return sum(self._reduce_s[unit] for unit in units)
+
+    def _gathered_s(self, units: Sequence[int]) -> float:
+        return sum(self._gather_s[unit] for unit in units)
 
     def _passes_end_s(self) -> float:
         now_s = beside_s = 0.0
@@ -95,15 +106,15 @@ class ShardedStep:
             following = self._following(place)
             here &= {*needed, *following}
             if self._is_tight and one.is_backward:
-                now_s += self._sum_s(completed)
+                now_s += self._reduced_s(completed)
                 completed = following = []
             missing = [unit for unit in needed if unit not in here]
             if missing:
-                now_s += self._sum_s(completed) + self._sum_s(missing)
+                now_s += self._reduced_s(completed) + self._gathered_s(missing)
                 completed = []
             following = [unit for unit in following if unit not in here and unit not in missing]
             if completed or following:
-                beside_s = now_s + self._sum_s(completed) + self._sum_s(following)
+                beside_s = now_s + self._reduced_s(completed) + self._gathered_s(following)
             here.update(missing, following)
             now_s += self._pass_s(one)
         return max(now_s, beside_s)
@@ -127,7 +138,10 @@ class ShardedStep:
 
     def _peak_bytes(self) -> float:
         """Return the peak of gathered parameters, gradients of units and activations."""
-        nbytes = {unit.group.number: float(self.holding.unit_bytes(n)) for n, unit in enumerate(self._units)}
+        nbytes, gradients = (
+            {unit.group.number: float(self.holding.unit_bytes(n, kind)) for n, unit in enumerate(self._units)}
+            for kind in _KINDS
+        )
         activations = peak = 0.0
         again = self.step.facts.task.recompute
         for place, one in enumerate(self._passes[: 2 * len(self.step.cut.segments)]):
@@ -136,7 +150,7 @@ class ShardedStep:
             used = self._used.get(one.segment, [])
             gathered = sum(nbytes[unit] for unit in used)
             ahead = sum(nbytes[unit] for unit in self._following(place) if unit not in used)
-            completed = sum(nbytes[unit] for unit in self._completed[place])
+            completed = sum(gradients[unit] for unit in self._completed[place])
             activations += 0.0 if one.is_backward else own
             if self._is_tight and one.is_backward:  # no exchange beside the pass
                 peak = max(peak, activations + completed)
@@ -145,7 +159,7 @@ class ShardedStep:
             peak = max(peak, activations + made + gathered + first)
             if one.is_backward:  # its activations are freed before its gradient is complete
                 activations -= own
-                gradient = sum(nbytes[unit] for unit in self._touched(one))
+                gradient = sum(gradients[unit] for unit in self._touched(one))
                 peak = max(peak, activations + gradient + gathered + max(completed, ahead))
         return peak
 

@@ -199,8 +199,7 @@ def check_loop_numbers(
         _check_count("schedule_every", schedule_every, 'or write "step" or "epoch"')
 
 
-def check_memory_options(recompute: object, master_dtype: object, *, compiles: bool) -> None:
-    _check_master_dtype(master_dtype)
+def check_memory_options(recompute: object, *, compiles: bool) -> None:
     require(isinstance(recompute, bool), "recompute", "must be True or False", recompute, "or omit it")
     remedy = "choose one of the two"
     require(
@@ -221,10 +220,12 @@ def check_precision(precision: object) -> None:
         raise UnknownNameError("precision", str(precision), PRECISIONS)
 
 
-def _check_master_dtype(dtype: object) -> None:
-    wide = dtype is None or getattr(dtype, "is_floating_point", False)
-    bound = "must be a floating-point dtype of torch"
-    require(wide, "master_dtype", bound, dtype, "write torch.float32, or omit it")
+def check_dtypes(**given: object) -> None:
+    """Raise an error unless each dtype is a floating-point dtype, or None."""
+    for argument, dtype in given.items():
+        is_float = dtype is None or getattr(dtype, "is_floating_point", False)
+        bound = "must be a floating-point dtype of torch"
+        require(is_float, argument, bound, dtype, "write torch.float32, or omit it")
 
 
 def _check_count(argument: str, value: object, remedy: str) -> None:

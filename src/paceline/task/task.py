@@ -31,6 +31,7 @@ from paceline.task.data import Repeated, as_tensors, check_batching, check_strea
 from paceline.task.loops import (
     build_modules,
     check_all_trained,
+    check_dtypes,
     check_loop_numbers,
     check_memory_options,
     check_models,
@@ -133,6 +134,8 @@ class Task:
     data-parallel strategies then give the weights of `single`. See docs/models.md."""
     master_dtype: dtype | None = None
     """Dtype of a master copy of the parameters, only in simulations without computation. None for no copy."""
+    gradient_dtype: dtype | None = None
+    """Dtype of gradients and of their sums, only in simulations without computation. None for that of parameters."""
     tensor_plan: Mapping[str, str] | None = None
     """How the strategy `tensor` splits layers, by name or pattern ("blocks.*.up"): column, row, vocabulary or heads.
     If None, the strategy derives the plan from the model."""
@@ -158,7 +161,8 @@ class Task:
             ema=self.ema,
             schedule_every=self.schedule_every,
         )
-        check_memory_options(self.recompute, self.master_dtype, compiles=self.compile)
+        check_memory_options(self.recompute, compiles=self.compile)
+        check_dtypes(master_dtype=self.master_dtype, gradient_dtype=self.gradient_dtype)
         check_sync_batch_norm(self.sync_batch_norm, self.accumulate)
         check_precision(self.precision)
         check_metric(self.metric, self.test, self.target, METRIC_NAMES)

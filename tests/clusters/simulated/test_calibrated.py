@@ -70,7 +70,7 @@ def test_a_cancelled_gradient_no_longer_uses_the_cores():
 
 
 def with_passes(made, **changes):
-    shares = PassShares.of([1, 2, 3], forward_s=[1.0, 0.0, 1.0], backward_s=[0.0, 0.0, 2.0])
+    shares = PassShares.of([1, 2, 3], forward_s=[1.0, 0.0, 1.0], backward_s=[0.0, 0.0, 2.0], gradient_s=4.0)
     (compute,) = made.compute
     return dataclasses.replace(made, compute=(dataclasses.replace(compute, passes=shares),), **changes)
 

@@ -78,7 +78,8 @@ def test_a_device_prices_a_gradient_by_its_operations(math):
     task = a_task(model=lambda: nn.Linear(3, 5), data=(torch.zeros(8, 3), torch.zeros(8, 5)), batch_size=8)
     cluster = pl.Simulated(workers=2, device=TOY, math=math, link=pl.Link.ideal(), slow={1: 2.0})
     first, second = pl.train(task, "all-reduce", cluster, steps=1).trace.summary().ranks
-    assert first.compute_s == pytest.approx(3 * 4 * 2 * 3 * 5 / 1e6)
+    weights_s = 4 * 4 * 3 * 5 / 1e6  # read twice; their gradient is read and written
+    assert first.compute_s == pytest.approx(3 * 4 * 2 * 3 * 5 / 1e6 + weights_s)
     assert first.update_s == pytest.approx(7 * 4 * (3 * 5 + 5) / 1e6)
     assert second.compute_s == pytest.approx(2 * first.compute_s)
 
@@ -88,12 +89,14 @@ def test_a_device_prices_passes_by_the_operations_of_their_segments():
     task = a_task(model=layers, data=(torch.zeros(8, 3), torch.zeros(8, 5)), batch_size=8)
     cluster = pl.Simulated(workers=3, device=TOY, link=pl.Link.ideal())
     found = pl.train(task, "pipeline:microbatches=2", cluster, steps=1).trace.summary().ranks
-    operations = (2 * 3 * 300, 2 * 300 * 300, 2 * 300 * 5)
-    assert [rank.compute_s for rank in found] == pytest.approx([3 * 8 * each / 1e6 for each in operations])
+    weights = (3 * 300, 300 * 300, 300 * 5)
+    # Each micro-batch reads the weights twice, and reads and writes their gradient.
+    expected = [3 * 8 * 2 * each / 1e6 + 2 * 4 * 4 * each / 1e6 for each in weights]
+    assert [rank.compute_s for rank in found] == pytest.approx(expected)
 
 
 def test_its_words_name_the_device():
-    assert "each A100 at 72% of 312 Tflop/s" in str(pl.Simulated(workers=2, device="a100"))
+    assert "each A100 at 91% of 312 Tflop/s" in str(pl.Simulated(workers=2, device="a100"))
 
 
 def test_hosts_hold_neighbouring_ranks():

@@ -22,7 +22,7 @@ class Rounds:
     updates: list[int] = field(default_factory=list)
     """The node of each update itself."""
     replies: dict[int, tuple[int, float] | None] = field(default_factory=dict)
-    """For the node of each gradient's arrival: the send that answers it after its update, and the delay."""
+    """By the node at which a gradient arrives: the send that follows its update, and the delay of that send."""
 
 
 @dataclass(slots=True)

@@ -27,6 +27,7 @@ class Declarations:
     state_at: str
     cuts_model: bool
     divides_batch: Callable[[int], bool]
+    syncs_batch_norm: Callable[[int], bool]
     prepare: Callable[[Context], None]
 
     @classmethod

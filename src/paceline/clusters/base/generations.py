@@ -36,7 +36,7 @@ class GenerationLog:
 
 
 class Attendance:
-    """Members of a run whose strategy continues without lost workers by itself. The others go on meanwhile."""
+    """Members of a run with a strategy that handles lost workers itself. The other workers are not interrupted."""
 
     def __init__(self, job: Job) -> None:
         assert job.min_workers is not None

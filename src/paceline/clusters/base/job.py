@@ -65,19 +65,18 @@ class Job:
     a worker ends the run, unless the strategy continues without it."""
     workers: int = field(init=False)
     """Number of ranks that compute gradients: all except pure servers."""
+    declared: Declarations = field(init=False, repr=False, compare=False)
+    """What the strategy declares about itself."""
 
     def __post_init__(self) -> None:
-        # Counted once, because every rank of a large simulation reads the number several times.
+        # Stored, because every rank of a large simulation reads them several times.
         object.__setattr__(self, "workers", sum(role != "server" for role in self.roles))
+        object.__setattr__(self, "declared", Declarations.of(self.strategy))
 
     def start_s(self, deadline_s: float) -> float:
         """Return the start timeout of the ranks in seconds: at least `deadline_s`."""
         prepares = self.compiles or self.declared.cuts_model
         return max(deadline_s, _PREPARE_S if prepares else _START_S)
-
-    @property
-    def declared(self) -> Declarations:
-        return Declarations.of(self.strategy)
 
     @property
     def ranks(self) -> int:

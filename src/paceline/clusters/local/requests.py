@@ -44,9 +44,11 @@ class Requests:
             self._windows.pop(name).close_fd()
 
     def told_by(self, rank: int) -> Iterator[bytes]:
-        """Yield the journal of a rank that has ended, line by line."""
-        if rank in self._journals:
-            yield from self._journals[rank].read()
+        """Yield the journal of a process that has ended, line by line, and close it."""
+        journal = self._journals.pop(rank, None)
+        if journal is not None:
+            with contextlib.closing(journal):
+                yield from journal.read()
 
     def close(self) -> None:
         """Close all descriptors, even if one fails to close, and drop all objects.

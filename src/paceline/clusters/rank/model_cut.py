@@ -88,7 +88,7 @@ class ModelCut(ABC, Generic[R]):
         """Return the replica of these segments."""
         replica = self._learner.replica
         if sharding is not None and len(segments) == len(cut.segments) and cut.shares is None:
-            # This replica gathers the whole model without a reporter's copy.
+            # A sharded replica can gather the whole model, so the reporter needs no copy of it.
             return replica.sharded(cut, sharding)
         keeps_whole = self._ctx.is_reporter
         if keeps_whole:  # other ranks only build their part

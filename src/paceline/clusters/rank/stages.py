@@ -214,6 +214,8 @@ class RankStages(ModelCut[R]):
             flops=of.flops,
             moved_bytes=of.moved_bytes,
             launches=of.launches,
+            weight_bytes=of.weight_bytes,
+            gradient_bytes=of.weight_bytes * self._learner.replica.holding.gradient_ratio,
             stage_share=self._stage_share(of),
         )
 

@@ -17,7 +17,7 @@ from paceline.clusters.base.job import Job
 from paceline.clusters.base.news import Teller, enter_news
 from paceline.clusters.base.outcome import Outcome
 from paceline.clusters.rank.observer import Observer
-from paceline.clusters.simulated.context import SimulatedContext, World
+from paceline.clusters.simulated.context import SimulatedContext
 from paceline.clusters.simulated.events import Timer
 from paceline.clusters.simulated.faulty_network import LossyNetwork
 from paceline.clusters.simulated.group_part import GroupPart
@@ -25,6 +25,7 @@ from paceline.clusters.simulated.messages import RecvEvent
 from paceline.clusters.simulated.mortal_process import MortalProcess
 from paceline.clusters.simulated.process import AnyOf, Event, Process
 from paceline.clusters.simulated.window import BarrierEvent
+from paceline.clusters.simulated.world import World
 from paceline.context import ANY
 from paceline.costs.slowdowns import Slowdowns, SlowedPrice
 from paceline.errors import PeerLost

@@ -15,9 +15,11 @@ from paceline.costs.devices import Device
 from paceline.costs.prices import Pricing
 from paceline.data.batches import GlobalBatches
 from paceline.data.samples import Samples
+from paceline.model.cutting.counting import Count
 from paceline.model.cutting.layers import few_samples
 from paceline.model.cutting.whole import count_model, without_data
 from paceline.model.engines.shape_model import ShapeModel
+from paceline.model.holding import Holding
 from paceline.model.replica import Replica
 from paceline.task.loops import copied
 
@@ -73,5 +75,12 @@ def count_operations(job: Job, samples: Samples, batches: GlobalBatches) -> Oper
     """Count the operations of a forward pass of one sample."""
     assert job.task is not None
     few = without_data(few_samples(samples, batches.slice(0, 0, 1)))
-    count = count_model(job.task, build_model(job).to("meta"), few)
-    return Operations(count.flops, count.moved_bytes, count.launches)
+    module = build_model(job).to("meta")
+    count = count_model(job.task, module, few)
+    return operations_of(count, Holding.of(module, reduction_dtype=job.task.gradient_dtype))
+
+
+def operations_of(count: Count, holding: Holding) -> Operations:
+    """Return what was counted as operations to price."""
+    gradient_bytes = count.weight_bytes * holding.gradient_ratio
+    return Operations(count.flops, count.moved_bytes, count.launches, count.weight_bytes, gradient_bytes)

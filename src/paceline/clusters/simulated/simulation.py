@@ -19,7 +19,7 @@ from paceline.clusters.simulated.calibrated import (
     threads_of,
     window_link,
 )
-from paceline.clusters.simulated.context import SimulatedContext, World
+from paceline.clusters.simulated.context import SimulatedContext
 from paceline.clusters.simulated.data import shared_data
 from paceline.clusters.simulated.fault_injector import FaultInjector
 from paceline.clusters.simulated.faulty_network import LossyNetwork
@@ -29,6 +29,7 @@ from paceline.clusters.simulated.models import counted_prices, replica_maker, wh
 from paceline.clusters.simulated.network import Network
 from paceline.clusters.simulated.pass_timer import PassTimer
 from paceline.clusters.simulated.regrouping import Regrouping
+from paceline.clusters.simulated.world import World
 from paceline.costs.calibration import SHARED_MEMORY
 from paceline.costs.devices import device_of
 from paceline.costs.measured import Measured

@@ -82,6 +82,7 @@ def _measure(module: nn.Module, names: Sequence[str], trial: _Trial, samples: in
             flops=count.flops / samples,
             moved_bytes=count.moved_bytes / samples,
             launches=count.launches,
+            weight_bytes=count.weight_bytes,
             crossing=(nbytes_of(made) // samples,),
             obstacle=_obstacle(name, made, names, place, after),
             parameters=tuple(dict.fromkeys(known[id(each)] for each in layer.parameters())),

@@ -1,8 +1,8 @@
 """Cost of a layer, counted without computing it.
 
 Cuts are chosen by `operations`: floating-point operations of matrix products, plus `MOVED` operations for each value of
-the layer's output. Device time is computed from `flops` (matrix products only) and `moved_bytes` (bytes that all other
-operations read and write).
+the layer's output. Device time is computed from `flops` (matrix products only), `moved_bytes` (bytes that all other
+operations read and write) and `weight_bytes` (weights that matrix products read).
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ _STAYS = ("_unsafe_view", "detach", "lift_fresh", "empty", "scalar_tensor")
 """Operations that access no memory, although torch does not class them as views."""
 _PICKS = ("embedding", "index", "index_select", "gather")
 """Operations that read only the table entries that they output, such as an embedding."""
+_WEIGHTS = {"mm": 1, "addmm": 2, "linear": 1, "convolution": 1}
+"""Matrix products with weights, and the place of the weights among their arguments."""
 
 
 class Count(NamedTuple):
@@ -34,10 +36,22 @@ class Count(NamedTuple):
     moved_bytes: float
     launches: int = 0
     """Number of operations that the host starts on a device. Independent of the number of samples."""
+    weight_bytes: float = 0.0
+    """Bytes of weights that matrix products read. Independent of the number of samples."""
 
     def times(self, share: float) -> Count:
         """Return the cost of a share of the computation: as many operations, each on a part of the values."""
-        return Count(share * self.operations, share * self.flops, share * self.moved_bytes, self.launches)
+        return Count(
+            share * self.operations,
+            share * self.flops,
+            share * self.moved_bytes,
+            self.launches,
+            share * self.weight_bytes,
+        )
+
+    def per_sample(self, samples: int) -> Count:
+        """Return the cost for one sample, given that of several."""
+        return self.times(1 / samples)._replace(weight_bytes=self.weight_bytes)
 
 
 NOTHING = Count(0.0, 0.0, 0.0)
@@ -53,7 +67,10 @@ def counted(work: Callable[[], Any]) -> tuple[Any, Count]:
         made = work()
     flops = float(counter.get_total_flops())
     values = sum(leaf.numel() for leaf in tree_leaves(made) if isinstance(leaf, Tensor))
-    return made, Count(flops + MOVED * values, flops + attention.uncounted, moves.nbytes, moves.launches)
+    operations = flops + MOVED * values
+    return made, Count(
+        operations, flops + attention.uncounted, moves.nbytes, moves.launches, moves.weight_bytes
+    )
 
 
 def attention_flops(query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any) -> int:
@@ -76,6 +93,12 @@ def _moved_by(operation: Any, given: Any, made: Any) -> int:
     return 2 * written if _name(operation) in _PICKS else nbytes_of(given) + written
 
 
+def _weight_bytes(operation: Any, given: Any) -> int:
+    """Return the bytes of the weights of a matrix product. 0 for other operations, and for products of two values."""
+    place = _WEIGHTS.get(_name(operation))
+    return 0 if place is None else nbytes_of(given[place])
+
+
 def _is_launched(operation: Any, made: Any) -> bool:
     """Return whether a device computes an operation. Views and queries of metadata are not computed."""
     if getattr(operation, "is_view", False) or _name(operation) in _STAYS:
@@ -94,6 +117,7 @@ class _Moves(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.nbytes = 0.0
+        self.weight_bytes = 0.0
         self.launches = 0
         self.is_paused = False
 
@@ -102,6 +126,7 @@ class _Moves(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not self.is_paused and _is_launched(func, made):
             self.launches += 1
             self.nbytes += _moved_by(func, (args, kwargs), made)
+            self.weight_bytes += _weight_bytes(func, args)
         return made
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from paceline.context import GroupReduction, Segment
 from paceline.model.cutting.naming import Names
 from paceline.model.cutting.parts import Arguments, Compute, Parts
-from paceline.model.layout import Layout, Within
+from paceline.model.layout import Within
 from paceline.model.stages.arranged import PARTS
 from paceline.model.tensor_parallel.spec import Shares
 from paceline.task.calls import arguments_of, loss_from, target_of
@@ -61,12 +61,12 @@ class Cut:
             shape = self.shares.shape(name, whole.shape, self.position)
             self.shares.write(name, whole, part.view(shape), self.position)
 
-    def within(self, layout: Layout) -> dict[str, Within]:
-        """Return, for each split parameter, the part of it that this rank stores. `layout` has the whole
-        parameters.
+    def within(self, whole: Iterable[tuple[str, torch.Size]]) -> dict[str, Within]:
+        """Return, for each split parameter, the part of it that this rank stores. `whole` has the names and shapes of
+        the whole parameters.
         """
         found: dict[str, Within] = {}
-        for name, shape in zip(layout.names, layout.shapes, strict=True):
+        for name, shape in whole:
             split = None if self.shares is None else self.shares.of.get(name)
             if split is not None and self.shares is not None:
                 start, count = split.stretch(self.position, self.shares.size)

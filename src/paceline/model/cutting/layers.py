@@ -212,6 +212,7 @@ class Layers:
                 flops=sum(part.flops for part in own),
                 moved_bytes=sum(part.moved_bytes for part in own),
                 launches=sum(part.launches for part in own),
+                weight_bytes=sum(part.weight_bytes for part in own),
                 share=operations / total,
                 bytes_in=parts[a - 1].crossing_bytes if a else 0,
                 values_out=parts[b - 1].crossing if b < len(parts) else (),

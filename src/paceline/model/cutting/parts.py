@@ -44,6 +44,8 @@ class Part:
     """Bytes that all other operations of that pass read and write."""
     launches: int = 0
     """Number of operations in a forward pass of any number of samples."""
+    weight_bytes: float = 0.0
+    """Bytes of weights that matrix products read in that pass."""
     obstacle: str = ""
     """Reason why no cut is possible after this part. Empty if a cut is possible."""
     parameters: tuple[str, ...] = ()

@@ -118,6 +118,7 @@ class Traced:
                 flops=trial.counts[node].flops / trial.samples,
                 moved_bytes=trial.counts[node].moved_bytes / trial.samples,
                 launches=trial.counts[node].launches,
+                weight_bytes=trial.counts[node].weight_bytes,
                 crossing=tuple(trial.nbytes(each) for each in self._crossing[place + 1]),
                 obstacle=self._obstacle(place),
                 parameters=tuple(trial.parameters[each] for each in used if each in trial.parameters),

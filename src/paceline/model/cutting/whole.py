@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from paceline.errors import ConfigurationError
 from paceline.model.cutting.chain import is_chain
 from paceline.model.cutting.counting import Count, counted
 from paceline.model.cutting.layers import Layers, samples_in
-from paceline.model.cutting.parts import Arguments
+from paceline.model.cutting.parts import Arguments, Part
 from paceline.task.calls import arguments_of
 from paceline.task.task import Task
 
@@ -27,8 +28,7 @@ def count_model(task: Task, module: nn.Module, batch: Any) -> Count:
         bound = "must not be given for a task with its own step"
         raise ConfigurationError("device", bound, task.step, remedy)
     if is_chain(module):
-        parts = Layers.of(task, module, batch).model.parts
-        return Count(*(sum(getattr(part, field) for part in parts) for field in Count._fields))
+        return summed(Layers.of(task, module, batch).model.parts)
     blank = copy.deepcopy(module).to("meta").train()
     arguments = Arguments(*arguments_of(task, blank, without_data(batch)))
     try:
@@ -39,8 +39,12 @@ def count_model(task: Task, module: nn.Module, batch: Any) -> Count:
         bound = f"must not be given for a {type(module).__name__} that cannot be called without data"
         words = str(error).strip().splitlines() or [type(error).__name__]
         raise ConfigurationError("device", bound, words[0], remedy) from error
-    samples = samples_in(arguments)
-    return count.times(1 / samples)
+    return count.per_sample(samples_in(arguments))
+
+
+def summed(parts: Sequence[Part]) -> Count:
+    """Return the cost of several parts."""
+    return Count(*(sum(getattr(part, field) for part in parts) for field in Count._fields))
 
 
 def without_data(batch: Any) -> Any:

@@ -144,10 +144,10 @@ class ShapeEngine:
         else:
             held = model.whole if segments is None else model.part(cut, segments)
         made.holding, made.parameters = held.holding, held.parameters
-        made.gradient = held.parameters
+        made.gradient = held.gradient
         made.optimization = ShapeOptimization(model, held.holding, self._account)
         if sharding is not None and not sharding.frees_parameters:
-            made.gradient = torch.empty(made.holding.own_length, dtype=held.parameters.dtype, device="meta")
+            made.gradient = torch.empty(made.holding.own_length, dtype=held.gradient.dtype, device="meta")
         if self._account is not None:
             assert self._few is not None
             made._book(held)

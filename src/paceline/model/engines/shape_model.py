@@ -28,6 +28,8 @@ class HeldShapes(NamedTuple):
 
     holding: Holding
     parameters: Tensor
+    gradient: Tensor
+    """Gradients of all stored parameters. The same tensor as `parameters` if the dtypes are equal."""
     parameter_bytes: int
     gradient_bytes: int
 
@@ -38,12 +40,12 @@ class ShapeModel:
     def __init__(self, task: Task, module: nn.Module) -> None:
         self.task = task
         self.module = module
-        self.holding = Holding.of(module, master_dtype=task.master_dtype)
+        self.holding = Holding.of(module, master_dtype=task.master_dtype, reduction_dtype=task.gradient_dtype)
         layout = self.holding.layout
         trainable = [p for p in module.parameters() if p.requires_grad]
         device = trainable[0].device if trainable else torch.device("cpu")
         self.parameters = flatten(trainable, layout.dtype, device)
-        self.gradient = torch.zeros_like(self.parameters)
+        self.gradient = torch.zeros_like(self.parameters, dtype=self.holding.reduction_dtype)
         self.buffers = FlatBuffers(module).flats()
         self.updates = Updates(task, module, layout, self.memory_of)
         self.recomputing = Recomputing(module, FusedAttention) if task.recompute else None
@@ -53,8 +55,8 @@ class ShapeModel:
         self._moments: Sequence[Tensor] | None = None
 
     def memory_of(self, part: slice) -> tuple[Tensor, Tensor]:
-        """Return parameters and gradient of a part of the layout."""
-        return self.parameters[part], self.gradient[part]
+        """Return parameters and gradient of a part of the layout, both in the dtype of the parameters."""
+        return self.parameters[part], torch.zeros_like(self.parameters[part])
 
     @property
     def laid_out(self) -> Tensor:
@@ -117,7 +119,10 @@ def _key(cut: Cut) -> tuple[Hashable, ...]:
 
 
 def _held(holding: Holding, parameters: Tensor) -> HeldShapes:
-    return HeldShapes(holding, parameters, holding.parameter_bytes, holding.gradient_bytes)
+    gradient = parameters
+    if holding.reduction_dtype != holding.layout.dtype:
+        gradient = torch.empty_like(parameters, dtype=holding.reduction_dtype)
+    return HeldShapes(holding, parameters, gradient, holding.parameter_bytes, holding.gradient_bytes)
 
 
 def _shape(length: int, holding: Holding) -> Tensor:

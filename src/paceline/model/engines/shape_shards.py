@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from paceline.model.holding import Holding
-from paceline.model.memory import Account, Kind
+from paceline.model.memory import Account
 
 
 class ShapeShards:
@@ -34,7 +35,7 @@ class ShapeShards:
     def gather(self, place: int) -> Tensor:
         if self._holding.frees_parameters and self._in_batch:
             self._add("parameters", self._gathered, place)
-        return self._unit(place)
+        return self._unit(place, self._holding.layout.dtype)
 
     def refresh(self, place: int) -> None:
         pass
@@ -50,34 +51,34 @@ class ShapeShards:
 
     def unit_gradient(self, place: int, into: Tensor | None = None) -> Tensor:
         self._add("gradients", self._summed, place)
-        return self._unit(place)
+        return self._unit(place, self._holding.reduction_dtype)
 
     def gradients_of(self, names: Sequence[str]) -> list[Tensor]:
         layout = self._holding.layout
         shapes = dict(zip(layout.names, layout.shapes, strict=True))
-        return [torch.empty(shapes[name], dtype=layout.dtype, device="meta") for name in names]
+        dtype = self._holding.reduction_dtype
+        return [torch.empty(shapes[name], dtype=dtype, device="meta") for name in names]
 
     def gradient_space(self, place: int) -> Tensor:
         space = self._spaces.get(place)
         if space is None:  # created once, because creating a tensor takes longer than the rest of an exchange
             own = self._holding.units[place].own(self._holding.shard)
-            length, dtype = own.stop - own.start, self._holding.layout.dtype
+            length, dtype = own.stop - own.start, self._holding.reduction_dtype
             space = self._spaces[place] = torch.empty(length, dtype=dtype, device="meta")
         return space
 
     def keep_gradient(self, place: int, own: Tensor) -> None:
         self._remove("gradients", self._summed, place)
 
-    def _add(self, kind: Kind, allocated: set[int], place: int) -> None:
+    def _add(self, kind: Literal["parameters", "gradients"], allocated: set[int], place: int) -> None:
         if self._account is not None and place not in allocated:
             allocated.add(place)
-            self._account.add(kind, self._holding.unit_bytes(place))
+            self._account.add(kind, self._holding.unit_bytes(place, kind))
 
-    def _remove(self, kind: Kind, allocated: set[int], place: int) -> None:
+    def _remove(self, kind: Literal["parameters", "gradients"], allocated: set[int], place: int) -> None:
         if self._account is not None and place in allocated:
             allocated.discard(place)
-            self._account.free(kind, self._holding.unit_bytes(place))
+            self._account.free(kind, self._holding.unit_bytes(place, kind))
 
-    def _unit(self, place: int) -> Tensor:
-        layout = self._holding.units[place].layout
-        return torch.empty(layout.length, dtype=self._holding.layout.dtype, device="meta")
+    def _unit(self, place: int, dtype: torch.dtype) -> Tensor:
+        return torch.empty(self._holding.units[place].layout.length, dtype=dtype, device="meta")

@@ -21,7 +21,7 @@ from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.overrides import TorchFunctionMode
 
-from paceline.context import Batch, Strategy
+from paceline.context import Batch
 from paceline.errors import ConfigurationError, RunError
 
 
@@ -60,13 +60,15 @@ def norms_of(module: nn.Module) -> list[_BatchNorm]:
     return [layer for layer in module.modules() if isinstance(layer, _BatchNorm)]
 
 
-def check_strategy_and_model(strategy: Strategy, name: str, module: nn.Module, workers: int) -> None:
-    """Refuse strategies in which workers do not compute the slices of one batch at the same time."""
+def check_strategy_and_model(name: str, module: nn.Module, *, is_possible: bool) -> None:
+    """Refuse models without BatchNorm, and strategies with which the option is not possible.
+
+    In these, workers do not compute the slices of one batch at the same time.
+    """
     if not norms_of(module):
         bound = "must not be given for a model without a layer of type nn.BatchNorm"
         raise ConfigurationError("sync_batch_norm", bound, type(module).__name__, "leave it out")
-    syncs = getattr(strategy, "syncs_batch_norm", None)
-    if syncs is None or not syncs(workers):
+    if not is_possible:
         bound = (
             "must not be given with a strategy in which workers do not compute the slices of one batch at the same "
             "time and in one pass: asynchronous workers, local steps, discarded gradients, micro-batches"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from paceline.clusters.simulated.pass_timer import PassTimer
+from paceline.costs.measured import median_s
 from paceline.data.batches import GlobalBatches
 from paceline.data.samples import Samples
 from paceline.errors import PacelineError
@@ -16,7 +17,7 @@ _MOST = 64
 """Number of segments. More have passes that are too short to measure."""
 
 
-def pass_seconds(task: Task, workers: int, seed: int) -> dict[str, list[Any]]:
+def pass_seconds(task: Task, workers: int, seed: int) -> dict[str, Any]:
     """Measure the passes of a worker's slice through each part of the model, as arguments of `PassShares.of`.
 
     Empty if the model cannot be split.
@@ -40,4 +41,11 @@ def pass_seconds(task: Task, workers: int, seed: int) -> dict[str, list[Any]]:
         )
     except PacelineError:
         return {}
-    return {"ends": list(cut.bounds[1:]), "forward_s": forward_s, "backward_s": backward_s}
+    whole = replica()
+    gradient_s = median_s(lambda: whole.compute(batch, samples))
+    return {
+        "ends": list(cut.bounds[1:]),
+        "forward_s": forward_s,
+        "backward_s": backward_s,
+        "gradient_s": gradient_s,
+    }

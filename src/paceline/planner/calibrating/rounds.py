@@ -42,9 +42,9 @@ class Rounds:
         for number in range(MOST_ROUNDS):
             taken_s = self.ctx.now() - started_s
             has_few = number < LEAST_ROUNDS and taken_s <= max(_PATIENCE_S, LEAST_ROUNDS * self.limit_s)
-            goes_on = torch.tensor([float(number == 0 or has_few or taken_s <= self.limit_s)])
-            await broadcast(self.ctx.net, goes_on, root=0)
-            if not goes_on.item():
+            continues = torch.tensor([float(number == 0 or has_few or taken_s <= self.limit_s)])
+            await broadcast(self.ctx.net, continues, root=0)
+            if not continues.item():
                 return
             if self.ctx.rank == 0:
                 self.on_round()

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 from paceline.costs.transfers import Resource
 from paceline.schedules.pipeline import Actions, Order, Phase, pipeline_order
@@ -34,85 +35,132 @@ class StageCosts:
     onward: Sequence[Message]
     """Message from each stage to the next one. Gradients take the same time."""
 
-    @property
-    def by_phase(self) -> dict[Phase, Sequence[float]]:
-        return {
-            Phase.FORWARD: self.forward_s,
-            Phase.BACKWARD: self.backward_s,
-            Phase.INPUTS: self.inputs_s,
-            Phase.WEIGHTS: self.weights_s,
-        }
+
+class _Action(NamedTuple):
+    """An action of a rank. Messages are numbered; -1 stands for none."""
+
+    phase: int
+    """Index in `_PHASES`."""
+    stage: int
+    needed: int
+    """Message that it waits for."""
+    made: int
+    """Message that it sends."""
+    hop: int
+    """Boundary of stages that the message crosses. -1 if the next stage is on the same rank."""
+    sender: int
+    """Port of the message, and port of its receiver."""
+    receiver: int
+
+
+_PHASES = (Phase.FORWARD, Phase.BACKWARD, Phase.INPUTS, Phase.WEIGHTS)
+
+
+class _Program(NamedTuple):
+    """An order as numbers: it can be timed with different costs."""
+
+    ranks: Sequence[Sequence[_Action]]
+    messages: int
 
 
 def pipeline_ends_s(order: Order, costs: StageCosts) -> list[float]:
     """Return the time at which each rank ends its last action."""
-    ranks, last = len(order), len(costs.forward_s) - 1
+    return _ends_s(_program_of(order, len(costs.forward_s)), costs)
+
+
+def _program_of(order: Order, stages: int) -> _Program:
+    microbatches = 1 + max(micro for actions in order for _, micro, _ in actions)
+    ranks, per_way = len(order), microbatches * stages
+
+    def message(is_forward: bool, micro: int, stage: int) -> int:
+        return is_forward * per_way + micro * stages + stage
+
+    def compiled(rank: int, phase: Phase, micro: int, chunk: int) -> _Action:
+        stage, is_forward = chunk * ranks + rank, phase is Phase.FORWARD
+        to = stage + 1 if is_forward else stage - 1
+        sends = phase is not Phase.WEIGHTS and 0 <= to < stages
+        first = 0 if is_forward else stages - 1
+        waits = phase is not Phase.WEIGHTS and stage != first
+        hop = min(stage, to) if sends and to % ranks != rank else -1
+        return _Action(
+            phase=_PHASES.index(phase),
+            stage=stage,
+            needed=message(is_forward, micro, stage) if waits else -1,
+            made=message(is_forward, micro, to) if sends else -1,
+            hop=hop,
+            sender=2 * rank + is_forward,
+            receiver=2 * (to % ranks) + is_forward,
+        )
+
+    found = [[compiled(rank, *action) for action in actions] for rank, actions in enumerate(order)]
+    return _Program(found, 2 * per_way)
+
+
+def _ends_s(program: _Program, costs: StageCosts) -> list[float]:
+    seconds = costs.forward_s, costs.backward_s, costs.inputs_s, costs.weights_s
+    actions, ranks = program.ranks, len(program.ranks)
     now, reached = [0.0] * ranks, [0] * ranks
-    delivered: dict[tuple[bool, int, int], float] = {}
-    waiting: dict[tuple[bool, int, int], int] = {}
-    senders: dict[tuple[int, bool], Resource] = {}
-    receivers: dict[tuple[int, bool], Resource] = {}
-    able, seconds = deque(range(ranks)), costs.by_phase
+    delivered_s = [-1.0] * program.messages  # negative: not yet
+    waiting = [-1] * program.messages
+    senders, receivers = ([Resource() for _ in range(2 * ranks)] for _ in range(2))
+    able = deque(range(ranks))
     while able:
         rank = able.popleft()
-        for number in range(reached[rank], len(order[rank])):
-            phase, micro, chunk = order[rank][number]
-            stage = chunk * ranks + rank
-            forward = phase is Phase.FORWARD
-            needed = _needed(phase, micro, stage, last)
-            if needed is not None:
-                ready_s = delivered.pop(needed, None)
-                if ready_s is None:
+        now_s = now[rank]
+        for phase, stage, needed, made, hop, sender, receiver in actions[rank][reached[rank] :]:
+            if needed >= 0:
+                ready_s = delivered_s[needed]
+                if ready_s < 0:
                     waiting[needed] = rank
                     break
-                now[rank] = max(now[rank], ready_s)
-            now[rank] += seconds[phase][stage]
-            reached[rank] = number + 1
-            to = stage + 1 if forward else stage - 1
-            if phase is Phase.WEIGHTS or not 0 <= to <= last:
+                if ready_s > now_s:
+                    now_s = ready_s
+            now_s += seconds[phase][stage]
+            reached[rank] += 1
+            if made < 0:
                 continue
-            key, arrives_s = (forward, micro, to), now[rank]
-            if to % ranks != rank:
-                latency_s, carry_s = costs.onward[min(stage, to)]
-                sender = senders.setdefault((rank, forward), Resource())
-                receiver = receivers.setdefault((to % ranks, forward), Resource())
-                start_s = sender.occupy(arrives_s, carry_s)
-                arrives_s = receiver.occupy(start_s + latency_s, carry_s) + carry_s
-            delivered[key] = arrives_s
-            if key in waiting:
-                able.append(waiting.pop(key))
+            arrives_s = now_s
+            if hop >= 0:
+                latency_s, carry_s = costs.onward[hop]
+                start_s = senders[sender].occupy(now_s, carry_s)
+                arrives_s = receivers[receiver].occupy(start_s + latency_s, carry_s) + carry_s
+            delivered_s[made] = arrives_s
+            if waiting[made] >= 0:
+                able.append(waiting[made])
+        now[rank] = now_s
     return now
 
 
-def _needed(phase: Phase, micro: int, stage: int, last: int) -> tuple[bool, int, int] | None:
-    """Return the message that an action waits for, by its receiver. None if it waits for none."""
-    if phase is Phase.FORWARD:
-        return (True, micro, stage) if stage else None
-    return (False, micro, stage) if phase is not Phase.WEIGHTS and stage < last else None
-
-
-@lru_cache(maxsize=256)
-def _order(name: str, ranks: int, microbatches: int, chunks: int) -> Order:
+@lru_cache(maxsize=64)
+def order_of(name: str, ranks: int, microbatches: int, chunks: int) -> Order:
+    """Return an order by its name. The orders that were used last are stored."""
     return pipeline_order(name, ranks, microbatches, chunks)
+
+
+@lru_cache(maxsize=32)
+def _program(name: str, ranks: int, microbatches: int, chunks: int) -> _Program:
+    return _program_of(order_of(name, ranks, microbatches, chunks), ranks * chunks)
 
 
 def steady_ends_s(name: str, microbatches: int, chunks: int, ranks: int, costs: StageCosts) -> list[float]:
     """Return the time at which each rank ends, for any number of micro-batches.
 
-    Once two groups of `ranks` micro-batches in succession take the same time, all further groups do.
+    Once two groups of micro-batches in succession take the same time, all further groups do. Interleaved orders repeat
+    after `ranks` micro-batches, the others after each one.
     """
-    few = 3 * ranks + microbatches % ranks
-    if microbatches <= few + 2 * ranks:
-        return pipeline_ends_s(_order(name, ranks, microbatches, chunks), costs)
-    one, two = (pipeline_ends_s(_order(name, ranks, few + more, chunks), costs) for more in (0, ranks))
-    while few + 2 * ranks < microbatches:
-        three = pipeline_ends_s(_order(name, ranks, few + 2 * ranks, chunks), costs)
+    group = ranks if chunks > 1 else 1
+    few = (3 if chunks > 1 else 2) * ranks + microbatches % group
+    if microbatches <= few + 2 * group:
+        return _ends_s(_program(name, ranks, microbatches, chunks), costs)
+    while few + 2 * group < microbatches:
+        counts = (few + more * group for more in range(3))
+        one, two, three = (_ends_s(_program(name, ranks, n, chunks), costs) for n in counts)
         steps = [(b - a, c - b) for a, b, c in zip(one, two, three, strict=True)]
         if all(abs(later - earlier) <= 1e-9 * later for earlier, later in steps):
-            groups = (microbatches - few) // ranks - 2
+            groups = (microbatches - few) // group - 2
             return [c + groups * step for c, (_, step) in zip(three, steps, strict=True)]
-        few, one, two = few + ranks, two, three
-    return pipeline_ends_s(_order(name, ranks, microbatches, chunks), costs)
+        few += 2 * ranks
+    return _ends_s(_program(name, ranks, microbatches, chunks), costs)
 
 
 @dataclass(frozen=True, slots=True)

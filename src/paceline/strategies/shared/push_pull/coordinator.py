@@ -41,7 +41,7 @@ class Coordinator(Server):
             pushes = await self._collect()
             self._report(pushes)
             ends = step + 1 >= ctx.log.steps
-            recipients = sorted(self._alive) if ends else self._who_goes_on(pushes)
+            recipients = sorted(self._alive) if ends else self._next_recipients(pushes)
             version = self.version + 1
             inspects = ctx.log.inspects(step)
             if len(self.servers) > 1:
@@ -65,7 +65,7 @@ class Coordinator(Server):
                 if push is not None and push.worker == self._first_worker:
                     await self._take_buffers()
             except PeerLost as loss:
-                await self._go_on_without(loss)
+                await self._continue_without(loss)
                 continue
             if push is None:
                 continue
@@ -84,7 +84,7 @@ class Coordinator(Server):
         for buffer in self._buffers:
             await self.net.recv(self._first_worker, buffer, tag=BUFFER)
 
-    async def _go_on_without(self, loss: PeerLost) -> None:
+    async def _continue_without(self, loss: PeerLost) -> None:
         needed = self.policy.k if self.policy.waits else 1
         if loss.rank not in self._alive or len(self._alive) - 1 < needed:
             raise loss
@@ -92,9 +92,9 @@ class Coordinator(Server):
         self._held.discard(loss.rank)
         self.note_lost(loss.rank)
         if self._held:  # the lost worker may have been the slowest
-            await self._hand_out_everywhere(self._who_goes_on([]))
+            await self._hand_out_everywhere(self._next_recipients([]))
 
-    def _who_goes_on(self, pushes: Sequence[Push]) -> list[int]:
+    def _next_recipients(self, pushes: Sequence[Push]) -> list[int]:
         if self.policy.cancels:
             return sorted(self._alive)
         ready = pushes if self.policy.waits else pushes[-1:]

@@ -55,8 +55,8 @@ class Worker:
             # A server that sums gradients as they arrive needs each one multiplied by its share of the batch.
             loss = await ctx.model.compute(batch, weight=batch.weight if self._adds_up else 1.0)
             await self._push(batch, loss)
-            goes_on = await (self._adopt(self._listen(places)) if keeps else self._borrow(places))
-            if not goes_on:
+            continues = await (self._adopt(self._listen(places)) if keeps else self._borrow(places))
+            if not continues:
                 return
 
     async def _borrow(self, places: Sequence[Door]) -> bool:
@@ -64,11 +64,11 @@ class Worker:
         model = self._ctx.model
         with model.released():
             news = self._listen([(server, None) for server, _ in places])
-            goes_on = await self._adopt(news)
+            continues = await self._adopt(news)
         for (_, place), handle in zip(places, news, strict=True):
             assert place is not None
             overwrite(place, (await handle).tensor)
-        return goes_on
+        return continues
 
     async def _compute_until_news(self) -> None:
         # A computation may be running when parameters arrive, so they are received into other memory first.
@@ -123,7 +123,7 @@ class Worker:
 
     async def _adopt(self, news: Sequence[Handle[Message]]) -> bool:
         """Wait for every server's shard. Return whether to continue."""
-        goes_on = True
+        continues = True
         for handle in news:
-            self._version, goes_on = (await handle).header  # type: ignore[assignment]
-        return bool(goes_on)
+            self._version, continues = (await handle).header  # type: ignore[assignment]
+        return bool(continues)
