@@ -18,6 +18,7 @@ from pathlib import Path
 import command_pages
 import error_pages
 import name_pages
+import notebook_pages
 
 SITE = Path(__file__).parent
 TREE = SITE.parents[1]
@@ -66,7 +67,8 @@ def write_source(source: Path) -> None:
         else:
             shutil.copyfile(path, target)
     shutil.copyfile(SITE / "home.txt", source / "index.md")
-    generated = {**name_pages.pages(), **command_pages.pages(), **error_pages.pages()}
+    made_by = (name_pages, command_pages, error_pages, notebook_pages)
+    generated = {name: text for module in made_by for name, text in module.pages().items()}
     generated["docs/decisions/index.md"] = decisions()
     for name, text in generated.items():
         path = source / name
