@@ -56,7 +56,8 @@ def simulated_parts(
     longest = _most_cycles(strategy, cluster.workers, cycle, most)
     # Workers of different speeds have patterns that repeat after many cycles, unless all wait for each other.
     varies = random or (bool(cluster.slow) and not isinstance(strategy, SegmentedStrategy | Zero))
-    cycles = [longest] if random else [min(each, longest) for each in (_CYCLES[-1:] if varies else _CYCLES)]
+    tried = _CYCLES[-1:] if varies else _CYCLES
+    cycles = [longest] if random else sorted({min(each, longest) for each in tried})
     step_s = steady_step_s(simulate, cycle, cycles=cycles, varies=varies)
     memory_bytes = max(outcome.memory.get("total", 0) for outcome in found[0])
     return _parts(found[0], step_s), memory_bytes

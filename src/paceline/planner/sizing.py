@@ -1,4 +1,4 @@
-"""Clusters for a plan: what a user gives, as a simulation, with any number of its workers."""
+"""Clusters for a plan: the user's cluster as a simulation, with any number of its workers."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 import os
 
 import pytest
+import torch
 from elastic import CHANGES, check_against_single, check_members, random_processes, single
 from refusals import has, raised, refused
 from tasks import a_task
@@ -83,6 +84,16 @@ def test_a_new_process_of_a_lost_rank_joins(spec):
     check_against_single(run, single(1, STEPS))
     assert [rank for rank, _ in run.joined] == [2]
     assert run.generations[-1].members == (0, 1, 2, 3)
+
+
+def test_a_run_resumes_from_the_checkpoint_of_the_remaining_workers(tmp_path):
+    machines = pl.Local(workers=3, min_workers=2, faults=[Kill(0, step=3)])
+    options = {"steps": 6, "checkpoint": tmp_path, "checkpoint_every": 2}
+    pl.train(a_task(), "all-reduce", machines, **options)
+    run = pl.train(
+        a_task(), "all-reduce", pl.Local(workers=2), **options | {"steps": STEPS, "resume": "must"}
+    )
+    torch.testing.assert_close(run.parameters, single(0, STEPS).parameters, rtol=0, atol=1e-12)
 
 
 def test_a_process_that_is_stopped_for_too_long_is_lost():

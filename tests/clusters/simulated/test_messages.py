@@ -1,8 +1,10 @@
+import pytest
 import torch
 from tasks import simulated
 
 import paceline as pl
 from paceline.context import ANY
+from paceline.errors import WorkerError
 
 
 def heard(receives, senders=2):
@@ -77,3 +79,24 @@ def test_a_mailbox_that_was_emptied_keeps_nothing():
         return [len(kept) for kept in (ctx.box._single, ctx.box._by_tag, ctx.box._by_source)]
 
     assert pl.run_program(program, simulated(3)).results[0] == [0, 0, 0]
+
+
+@pytest.mark.parametrize("waits", [True, False])
+@pytest.mark.parametrize("receives", [1, 2])
+def test_a_message_that_cannot_be_stored_is_an_error_of_its_receiver(waits, receives):
+    """The receive was no longer in the mailbox, and the end of the run raised KeyError in place of this error."""
+
+    async def program(ctx):
+        if ctx.rank:
+            await ctx.sleep(1.0 if waits else 0.0)
+            await ctx.net.send(0, torch.ones(1))
+            return
+        others = [ctx.start(ctx.net.recv(1, tag=1)) for _ in range(receives - 1)]
+        await ctx.sleep(0.0 if waits else 1.0)
+        await ctx.net.recv(1, torch.zeros(1, requires_grad=True))
+        await others[0]
+
+    with pytest.raises(WorkerError) as raised:
+        pl.run_program(program, simulated(2))
+    assert raised.value.rank == 0
+    assert "requires grad" in str(raised.value)

@@ -6,6 +6,7 @@ from tasks import simulated
 
 import paceline as pl
 from paceline import collectives
+from paceline.context import ANY
 from paceline.trace import Kind
 
 A, B = 0.003, 1e-6  # 8 Mbit/s
@@ -233,3 +234,32 @@ def test_a_collective_over_a_slow_link_takes_as_long_timed_as_a_whole_as_message
     usual, _ = seconds(program, 4)
     assert whole == close(disturbed)
     assert max(whole) > max(usual)
+
+
+def test_messages_that_arrive_together_are_served_in_the_order_of_their_senders():
+    """Whatever the order of their sends. A thousand of them take a thousand turns."""
+
+    async def program(ctx):
+        if ctx.rank:
+            await ctx.net.send(0, TENSOR)
+            return None
+        found = []
+        for _ in range(len(ctx.workers) - 1):
+            found.append(((await ctx.net.recv(ANY)).source, ctx.now()))
+        return found
+
+    found = seconds(program, 40)[0][0]
+    assert [source for source, _ in found] == list(range(1, 40))
+    assert [when for _, when in found] == [close(A + n * N * B) for n in range(1, 40)]
+
+
+def test_a_message_of_a_lower_rank_goes_first_if_it_is_sent_later_at_the_same_time():
+    async def program(ctx):
+        if ctx.rank == 0:
+            return [(await ctx.net.recv(ANY)).source for _ in range(3)]
+        for _ in range(4 - ctx.rank):  # a higher rank sends earlier
+            await ctx.sleep(0.25 * 4 / (4 - ctx.rank))
+        await ctx.net.send(0, TENSOR)
+        return None
+
+    assert seconds(program, 4)[0][0] == [1, 2, 3]

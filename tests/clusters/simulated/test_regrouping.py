@@ -23,7 +23,9 @@ def cluster(*faults, workers=4, min_workers=2, **changes):
 
 
 def trained(*faults, task=None, strategy="all-reduce", **changes):
-    return pl.train(task or a_task(), strategy, cluster(*faults, **changes), steps=STEPS)
+    of_train = ("steps", "checkpoint", "checkpoint_every", "resume")
+    options = {"steps": STEPS} | {name: changes.pop(name) for name in of_train if name in changes}
+    return pl.train(task or a_task(), strategy, cluster(*faults, **changes), **options)
 
 
 @pytest.mark.parametrize(
@@ -136,6 +138,15 @@ def test_a_lost_worker_begins_anew_and_joins(spec):
     assert run.joined[0][0] == 1
     assert 1 in run.generations[-1].members
     assert run.generations[1].repeated_steps >= 1
+
+
+@pytest.mark.parametrize("restart", [False, True])
+@pytest.mark.parametrize("spec", ["all-reduce", "sync"])
+def test_checkpoints_of_a_run_that_loses_workers_are_those_of_single(spec, restart, tmp_path):
+    given = {"task": a_task(**CHANGES[1]), "strategy": spec, "checkpoint": tmp_path, "checkpoint_every": 2}
+    trained(Kill(1, step=3), Kill(0, at=0.075), restart=restart, **given)
+    run = trained(steps=STEPS + 3, resume="must", min_workers=None, **given)
+    torch.testing.assert_close(run.parameters, single(1, STEPS + 3).parameters, rtol=0, atol=1e-12)
 
 
 def test_a_reporter_that_joins_again_leaves_the_record_to_another_rank():

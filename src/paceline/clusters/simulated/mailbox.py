@@ -62,10 +62,13 @@ class Mailbox:
             self._line_up(event)
 
     def forget(self, event: RecvEvent) -> None:
+        """Remove a receive, if it still waits. An error may have ended the run while it was given its message."""
         if event is self._alone:
             self._alone = None
-        else:
-            self._leave(self._waiting[event.source, event.tag], event)
+            return
+        queue = self._waiting.get((event.source, event.tag))
+        if queue is not None and event in queue:
+            self._leave(queue, event)
 
     def _line_up(self, event: RecvEvent) -> None:
         self._waiting.setdefault((event.source, event.tag), deque()).append(event)

@@ -193,7 +193,10 @@ class RecvEvent(Event[Message]):
             if tensor is not into and (
                 tensor is not context.blank_received or into is not context.blank_landing
             ):
-                self._combine_into(packet, into)
+                try:
+                    self._combine_into(packet, into)
+                except Exception as error:  # of the receiver: it is raised there, not in the kernel
+                    self.error = error
             tensor = into
         if self._positions is not None:
             source, tag = self._positions[source], tag & TAG_MASK

@@ -45,13 +45,18 @@ class Ports:
 
     def state(self, out_free_s: float) -> PortState:
         """Return the present state, with an output port that is free at `out_free_s`."""
-        return out_free_s, self.receiver.free_s, self.instant_s, self.arrived
+        return out_free_s, self.receiver.free_s, self.instant_s, _copied(self.arrived)
 
     def copy(self, state: PortState) -> Ports:
         """Return unclaimed ports of the same rank in another state."""
         made = Ports(self.deliver)
-        made.sender.free_s, made.receiver.free_s, made.instant_s, made.arrived = state
+        made.sender.free_s, made.receiver.free_s, made.instant_s, arrived = state
+        made.arrived = _copied(arrived)
         return made
+
+
+def _copied(arrived: SendEvent | list[SendEvent] | None) -> SendEvent | list[SendEvent] | None:
+    return list(arrived) if isinstance(arrived, list) else arrived
 
 
 class Network:
@@ -214,13 +219,21 @@ class Network:
     def _arrive_together(self, packet: SendEvent, into: Ports) -> None:
         """Order messages that arrive at the same time, independent of the order of the calls."""
         assert into.arrived is not None
-        together = into.arrived if isinstance(into.arrived, list) else [into.arrived]
-        into.receiver.free_s = together[0].begins_s  # when the port was free for the first of these messages
-        into.arrived = together = sorted(
-            [*together, packet], key=lambda each: arrival_order(into.instant_s, each.start_s, each.source)
-        )
-        for each in together:
-            each.begins_s = into.receiver.occupy(into.instant_s, each.carry_s)
-            into.receiver.free_s = max(into.receiver.free_s, each.card_s)
-            each.delivered_s = into.receiver.free_s
+        if not isinstance(into.arrived, list):
+            into.arrived = [into.arrived]
+        together, receiver, now_s = into.arrived, into.receiver, into.instant_s
+        last = together[-1]
+        if (packet.start_s, packet.source) >= (last.start_s, last.source):
+            new: Sequence[SendEvent] = (packet,)  # the others keep their turns
+            receiver.free_s = last.delivered_s
+            together.append(packet)
+        else:
+            receiver.free_s = together[0].begins_s  # when the port was free for the first of these messages
+            together.append(packet)
+            together.sort(key=lambda each: arrival_order(now_s, each.start_s, each.source))
+            new = together
+        for each in new:
+            each.begins_s = receiver.occupy(now_s, each.carry_s)
+            receiver.free_s = max(receiver.free_s, each.card_s)
+            each.delivered_s = receiver.free_s
         self._at(packet.delivered_s, into.deliver, packet)

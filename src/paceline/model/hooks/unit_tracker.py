@@ -26,7 +26,7 @@ class UnitTracker:
     def __init__(self, units: Sequence[int], sizes: Sequence[int], *, frees_parameters: bool) -> None:
         """`units` are the numbers of all units, for events. Hooks use their places in this list.
 
-        `sizes` are their counts of trained parameters.
+        `sizes` are the numbers of their trained parameters.
         """
         self._numbers = list(units)
         self._sizes = list(sizes)

@@ -131,13 +131,13 @@ def _ends_s(program: _Program, costs: StageCosts) -> list[float]:
     return now
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=64)
 def order_of(name: str, ranks: int, microbatches: int, chunks: int) -> Order:
     """Return an order by its name. The orders that were used last are stored."""
     return pipeline_order(name, ranks, microbatches, chunks)
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=32)
 def _program(name: str, ranks: int, microbatches: int, chunks: int) -> _Program:
     return _program_of(order_of(name, ranks, microbatches, chunks), ranks * chunks)
 

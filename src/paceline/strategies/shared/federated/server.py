@@ -54,7 +54,7 @@ class FederatedServer:
                 for tensor in model if client in chosen else nothing:
                     await self._ctx.net.send(client, tensor, tag=MODEL)
             except PeerLost as loss:
-                self._go_on_without(loss)
+                self._continue_without(loss)
 
     async def _collect(self, client: int, answers: Answers) -> None:
         if client not in self._alive:
@@ -65,12 +65,12 @@ class FederatedServer:
                 return  # the client has dropped out
             buffers = [(await self._ctx.net.recv(client, tag=ANSWER)).tensor for _ in self._ctx.model.buffers]
         except PeerLost as loss:
-            self._go_on_without(loss)
+            self._continue_without(loss)
         else:
             samples, mean_loss = difference.header
             answers.add(difference.tensor, buffers, int(samples), mean_loss)
 
-    def _go_on_without(self, loss: PeerLost) -> None:
+    def _continue_without(self, loss: PeerLost) -> None:
         if self._alive == [loss.rank]:
             raise loss
         self._alive.remove(loss.rank)

@@ -124,7 +124,7 @@ class Pairwise:
             pass  # the other peer's offer crossed this one, and was taken as the answer
         except (PeerLost, DeadlineError) as error:  # a peer that does not answer must not block the others
             self._offer.answer.cancel()
-            self._go_on_without(to, error)
+            self._continue_without(to, error)
         else:
             self._move(held, answer.tensor)
         self._offer = None
@@ -171,15 +171,15 @@ class Pairwise:
                 await self._ctx.net.recv(peer, tag=_FAREWELL)
                 return
             except PeerLost as loss:
-                self._go_on_without(peer, loss)
+                self._continue_without(peer, loss)
             except DeadlineError as late:
                 # The late peer may itself wait for another peer. Drop that other peer if it is a neighbour;
                 # otherwise one of its own neighbours drops it.
                 culprit = peer if late.culprit is None else late.culprit
                 if culprit in self._neighbours:
-                    self._go_on_without(culprit, late)
+                    self._continue_without(culprit, late)
 
-    def _go_on_without(self, rank: int, error: PeerLost | DeadlineError) -> None:
+    def _continue_without(self, rank: int, error: PeerLost | DeadlineError) -> None:
         """Remove a neighbour. Raise the error if it is the first peer: without its record and model the run ends."""
         if rank == self._ctx.workers[0]:
             raise error
