@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from paceline.analysis.diagnosis.what_if import step_ratio
-from paceline.analysis.what_if.recorded import Recorded, recorded, stand_in_task
+from paceline.analysis.diagnosis.messages import LinkChange
+from paceline.analysis.diagnosis.what_if import relinked_ratio, step_ratio
+from paceline.analysis.what_if.recorded import Recorded, link_of, recorded, stand_in_task
 from paceline.clusters.base.declarations import Declarations
 from paceline.clusters.simulated.simulated import Simulated
 from paceline.context import Strategy
@@ -35,6 +36,8 @@ _SKIPPED = 0.1
 """Fraction of the steps that are not counted: the first ones are not in the steady state."""
 _MANY = 10**6
 _FAR_OFF = 0.15
+_LINKS_REPLAYED = ("pipeline", "layers")
+"""Strategies in segments whose messages follow and precede computations, so that a replay can change the links."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,8 +92,8 @@ def what_if(
     if without_slow is not None:
         _check_rank(run, without_slow)
     splits = any(len(each.of(*PASSES)) for each in run.trace.spans)
-    if splits and changes == (_without(without_slow),):
-        return _replayed(run, without_slow or 0, changes)
+    if splits and workers is None and strategy is None:
+        return _replayed(run, without_slow, _link_change(run, bandwidth, latency), changes)
     found, task = recorded(run), stand_in_task(run)
     before_s = _simulated_s(run, task, run.strategy, _cluster(found, task, found.gradients_s))
     gradients = _changed(found, without_slow, workers)
@@ -154,16 +157,33 @@ def _check_slow(rank: int, factor: float) -> None:
         raise ConfigurationError("without_slow", bound, rank, "choose the slow rank")
 
 
-def _replayed(run: Run, rank: int, changes: tuple[str, ...]) -> WhatIf:
+def _link_change(run: Run, bandwidth: str | float | None, latency: str | float | None) -> LinkChange | None:
+    """Return the change of the links. None if there is none."""
+    if bandwidth is None and latency is None:
+        return None
+    if run.strategy.partition(":")[0] not in _LINKS_REPLAYED:
+        bound = "must be a pipeline if its ranks hold parts of the model and the links change"
+        remedy = "its messages overlap with computations: predict it with pl.predict and the task"
+        raise ConfigurationError("run", bound, run.strategy, remedy)
+    link = link_of(run.trace.spans)
+    if link is None or not link.seconds_per_byte:
+        bound, remedy = "must have messages whose time depends on their bytes", "its ranks share memory"
+        raise ConfigurationError("run", bound, run.strategy, remedy)
+    given = Link(
+        link.bandwidth if bandwidth is None else bandwidth, link.latency if latency is None else latency
+    )
+    return LinkChange(given.seconds_per_byte / link.seconds_per_byte, given.latency_s - link.latency_s)
+
+
+def _replayed(run: Run, rank: int | None, change: LinkChange | None, changes: tuple[str, ...]) -> WhatIf:
     """Replay the trace of a run whose ranks compute segments."""
-    seconds = {}
-    for each in run.trace.spans:
-        computed = each.of(*COMPUTING)
-        if len(computed):
-            seconds[each.rank] = float((computed["end_s"] - computed["start_s"]).sum())
-    usual_s, assumed = _usual_s(run, rank, seconds)
-    _check_slow(rank, seconds[rank] / usual_s)
-    ratio = step_ratio(run.trace.spans, rank, usual_s / seconds[rank])
+    pace, assumed = ({}, "computations were the same") if rank is None else _pace(run, rank)
+    spans = run.trace.spans
+    if change is None:
+        assert rank is not None, "there is a change"
+        ratio = step_ratio(spans, rank, pace[rank])
+    else:
+        ratio = relinked_ratio(spans, change, pace)
     if ratio is None:
         raise ConfigurationError(
             "run", "must have enough computations for a replay", run.steps, "run it longer"
@@ -171,6 +191,18 @@ def _replayed(run: Run, rank: int, changes: tuple[str, ...]) -> WhatIf:
     return WhatIf(
         changes=changes, recorded_s=run.step_seconds, step_s=run.step_seconds * ratio, assumed=assumed
     )
+
+
+def _pace(run: Run, rank: int) -> tuple[dict[int, float], str]:
+    """Return the factor on the computations of a slow rank, and what is assumed about its work."""
+    seconds = {}
+    for each in run.trace.spans:
+        computed = each.of(*COMPUTING)
+        if len(computed):
+            seconds[each.rank] = float((computed["end_s"] - computed["start_s"]).sum())
+    usual_s, assumed = _usual_s(run, rank, seconds)
+    _check_slow(rank, seconds[rank] / usual_s)
+    return {rank: usual_s / seconds[rank]}, assumed
 
 
 def _usual_s(run: Run, rank: int, seconds: Mapping[int, float]) -> tuple[float, str]:
