@@ -7,7 +7,7 @@ import pytest
 import torch
 from elastic import CHANGES, check_against_single, check_members, random_case, single
 from refusals import has, raised, refused
-from tasks import a_task
+from tasks import a_task, samples
 from torch import nn
 
 import paceline as pl
@@ -239,6 +239,18 @@ def test_strategies_that_continue_by_themselves_have_generations_too(spec):
     assert all(each.began_s == each.detected_s for each in run.generations)
     with raised(PeerLost, reason=has("min_workers=3", 2)):
         trained(Kill(2, step=1), Kill(1, at=0.031), strategy=spec, min_workers=3)
+
+
+@pytest.mark.parametrize("spec", ["all-reduce", "sync", "local-sgd:period=2,post_local=100"])
+def test_a_run_in_16_bits_stays_as_near_to_single_as_without_faults(spec):
+    def model():
+        return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+
+    data = tuple(each.float() for each in samples())
+    task = a_task(model=model, data=data, precision="bf16")
+    alone = pl.train(task, "single", cluster(workers=1, min_workers=None), steps=STEPS)
+    run = trained(Kill(0, step=2), Kill(2, at=0.08), task=task, strategy=spec)
+    torch.testing.assert_close(run.parameters, alone.parameters, rtol=0, atol=0.02)
 
 
 def test_a_server_follows_a_moving_average():

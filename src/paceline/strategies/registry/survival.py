@@ -111,10 +111,8 @@ def _check_options(task: Task, strategy: Strategy, min_workers: int, checkpoint:
         # Programs end at a checkpoint. Those of workers with models of their own end after each period.
         "checkpoint": checkpoint if strategy.state_at == "workers" else None,
         "ema": None if strategy.state_at == "server" else task.ema,  # only the reporter has the average
-        "loaders": task.loaders or None,
         "step": task.step if len(task.turns) > 1 else None,
         "sync_batch_norm": task.sync_batch_norm or None,
-        "precision": None if task.precision == "fp32" else task.precision,
     }
     for argument, value in excluded.items():
         if value is not None:
