@@ -104,6 +104,13 @@ def _update(run: Run) -> tuple[float, int]:
     return (statistics.median(seconds), parameter_bytes(run)) if seconds else (0.0, 0)
 
 
+def check_slow(rank: int, factor: float) -> None:
+    """Raise an error if a rank is not slower than the others."""
+    if factor <= 1:
+        bound = f"must be slower than the others, but computes {factor:.2f} times as long as their median"
+        raise ConfigurationError("without_slow", bound, rank, "choose the slow rank")
+
+
 def link_of(spans: Sequence[Spans]) -> Link | None:
     """Return the link of messages, fitted to a trace. None if it has no messages."""
     activities = read_activities(spans, beginning_s(spans))
