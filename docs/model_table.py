@@ -38,12 +38,12 @@ REFUSALS = "\n## Refusals\n\n"
 
 
 def main() -> None:
-    from zoo.measuring import COLUMNS, measure
+    from zoo.measuring import measure_row
     from zoo.rows import ROWS
 
     found: dict[str, dict[str, str]] = {}
     for row in ROWS:
-        found[row] = {column: measure(row, column) for column in COLUMNS}
+        found[row] = measure_row(row)
         print(f"{row}: {found[row]}", flush=True)
     PAGE.write_text(page(found), encoding="utf-8")
 

@@ -47,6 +47,11 @@ class BackgroundWriter:
         """
         return self._since
 
+    @property
+    def under_way(self) -> int | None:
+        """Step of the checkpoint that is being written. None if there is none."""
+        return self._under_way if self._thread is not None and self._thread.is_alive() else None
+
     def prepare(self, shard: Shard) -> None:
         """Allocate the memory for such a shard in the background, so that the first `submit` is not slower."""
         sized = list(shard.tensors.values())

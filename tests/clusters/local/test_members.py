@@ -3,13 +3,15 @@
 import os
 
 import pytest
+import torch
 from elastic import CHANGES, check_against_single, check_members, random_processes, single
 from refusals import has, raised, refused
-from tasks import a_task
+from tasks import a_task, simulated
 
 import paceline as pl
 from paceline.errors import PeerLost
 from paceline.faults import Kill, Pause
+from paceline.testing.tasks import make_task
 
 STEPS = 8
 EMULATED = {"link": pl.Link("1Gbps", "1ms"), "compute": pl.times.Constant("2ms")}
@@ -83,6 +85,26 @@ def test_a_new_process_of_a_lost_rank_joins(spec):
     check_against_single(run, single(1, STEPS))
     assert [rank for rank, _ in run.joined] == [2]
     assert run.generations[-1].members == (0, 1, 2, 3)
+
+
+def test_loaders_of_the_remaining_workers_load_the_batches_of_a_lost_one():
+    task = make_task("dataset", loaders=1)
+    alone = pl.train(make_task("dataset"), "single", simulated(1), steps=STEPS)
+    for spec in ("all-reduce", "sync"):
+        machines = pl.Local(workers=3, min_workers=1, restart=True, faults=[Kill(1, step=2)])
+        run = pl.train(task, spec, machines, steps=STEPS)
+        torch.testing.assert_close(run.parameters, alone.parameters, rtol=0, atol=1e-12)
+        assert len(run.generations) > 1
+
+
+def test_a_run_resumes_from_the_checkpoint_of_the_remaining_workers(tmp_path):
+    machines = pl.Local(workers=3, min_workers=2, faults=[Kill(0, step=3)])
+    options = {"steps": 6, "checkpoint": tmp_path, "checkpoint_every": 2}
+    pl.train(a_task(), "all-reduce", machines, **options)
+    run = pl.train(
+        a_task(), "all-reduce", pl.Local(workers=2), **options | {"steps": STEPS, "resume": "must"}
+    )
+    torch.testing.assert_close(run.parameters, single(0, STEPS).parameters, rtol=0, atol=1e-12)
 
 
 def test_a_process_that_is_stopped_for_too_long_is_lost():

@@ -7,7 +7,7 @@ import pytest
 import torch
 from elastic import CHANGES, check_against_single, check_members, random_case, single
 from refusals import has, raised, refused
-from tasks import a_task
+from tasks import a_task, samples
 from torch import nn
 
 import paceline as pl
@@ -23,7 +23,9 @@ def cluster(*faults, workers=4, min_workers=2, **changes):
 
 
 def trained(*faults, task=None, strategy="all-reduce", **changes):
-    return pl.train(task or a_task(), strategy, cluster(*faults, **changes), steps=STEPS)
+    of_train = ("steps", "checkpoint", "checkpoint_every", "resume")
+    options = {"steps": STEPS} | {name: changes.pop(name) for name in of_train if name in changes}
+    return pl.train(task or a_task(), strategy, cluster(*faults, **changes), **options)
 
 
 @pytest.mark.parametrize(
@@ -138,6 +140,15 @@ def test_a_lost_worker_begins_anew_and_joins(spec):
     assert run.generations[1].repeated_steps >= 1
 
 
+@pytest.mark.parametrize("restart", [False, True])
+@pytest.mark.parametrize("spec", ["all-reduce", "sync"])
+def test_checkpoints_of_a_run_that_loses_workers_are_those_of_single(spec, restart, tmp_path):
+    given = {"task": a_task(**CHANGES[1]), "strategy": spec, "checkpoint": tmp_path, "checkpoint_every": 2}
+    trained(Kill(1, step=3), Kill(0, at=0.075), restart=restart, **given)
+    run = trained(steps=STEPS + 3, resume="must", min_workers=None, **given)
+    torch.testing.assert_close(run.parameters, single(1, STEPS + 3).parameters, rtol=0, atol=1e-12)
+
+
 def test_a_reporter_that_joins_again_leaves_the_record_to_another_rank():
     run = trained(Kill(0, step=2), Kill(1, step=4), restart=True)
     check_against_single(run, single(0, STEPS))
@@ -228,6 +239,18 @@ def test_strategies_that_continue_by_themselves_have_generations_too(spec):
     assert all(each.began_s == each.detected_s for each in run.generations)
     with raised(PeerLost, reason=has("min_workers=3", 2)):
         trained(Kill(2, step=1), Kill(1, at=0.031), strategy=spec, min_workers=3)
+
+
+@pytest.mark.parametrize("spec", ["all-reduce", "sync", "local-sgd:period=2,post_local=100"])
+def test_a_run_in_16_bits_stays_as_near_to_single_as_without_faults(spec):
+    def model():
+        return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+
+    data = tuple(each.float() for each in samples())
+    task = a_task(model=model, data=data, precision="bf16")
+    alone = pl.train(task, "single", cluster(workers=1, min_workers=None), steps=STEPS)
+    run = trained(Kill(0, step=2), Kill(2, at=0.08), task=task, strategy=spec)
+    torch.testing.assert_close(run.parameters, alone.parameters, rtol=0, atol=0.02)
 
 
 def test_a_server_follows_a_moving_average():

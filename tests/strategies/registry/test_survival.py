@@ -53,6 +53,6 @@ def test_fewer_workers_than_the_strategy_needs_are_refused():
 
 def test_what_a_run_that_loses_workers_cannot_have_is_refused(tmp_path):
     with refused("min_workers", bound=has("checkpoint")):
-        pl.train(a_task(), "all-reduce", simulated(4, min_workers=2), steps=2, checkpoint=tmp_path)
+        pl.train(a_task(), "local-sgd", simulated(4, min_workers=2), steps=2, checkpoint=tmp_path)
     with refused("min_workers", bound=has("ema")):
         pl.train(a_task(ema=0.9), "all-reduce", simulated(4, min_workers=2), steps=2)

@@ -187,7 +187,10 @@ class ProcessContext(Rank):
     def begin_generation(self, first: int) -> None:
         super().begin_generation(first)
         self.waits.begin_generation()
-        groups = Groups(self.rank, self.wiring.hosts, self.driver.number_of, generation=self.generation)
+
+    def renew_net(self) -> None:
+        number_of, hosts = self.driver.number_of, self.wiring.hosts
+        groups = Groups(self.rank, hosts, number_of, generation=self.net_number, members=self.members)
         for each in cast(list[ProcessContext], [self, *self.twins]):
             each.groups = groups
             each.net = ProcessNet(each, groups.everybody)

@@ -9,10 +9,8 @@ from paceline.clusters.base.members import Arrival, Membership
 from paceline.clusters.process.computing import ComputeOperation
 from paceline.clusters.process.context import ProcessContext
 from paceline.clusters.process.driver import LocalDriver
-from paceline.clusters.process.net import ProcessNet
 from paceline.clusters.process.waits import Waits
 from paceline.clusters.process.wiring import Wiring
-from paceline.clusters.rank.groups import Groups
 from paceline.links.memory.shared import SharedMemory
 from paceline.links.operation import Activity
 
@@ -65,9 +63,6 @@ class RegroupingProcess(ProcessContext):
         for rank in range(self.job.ranks):
             if rank not in membership.members:
                 self.waits.do_without(rank)  # a wait for any rank
-        number_of, hosts = self.driver.number_of, wiring.hosts
-        generation, members = membership.generation, membership.members
-        groups = Groups(self.rank, hosts, number_of, generation=generation, members=members)
         for each in cast(list[RegroupingProcess], [self, *self.twins]):
-            each.wiring, each.port, each.waits, each.groups = wiring, self.port, self.waits, groups
-            each.net = ProcessNet(each, groups.everybody)
+            each.wiring, each.port, each.waits = wiring, self.port, self.waits
+        self.renew_net()

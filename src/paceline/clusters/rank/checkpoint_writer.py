@@ -10,6 +10,7 @@ from typing import Any
 
 from paceline.checkpoints import BackgroundWriter, Shard
 from paceline.clusters.base.job import Job
+from paceline.clusters.base.members import Membership
 from paceline.clusters.rank.notes import Notes
 from paceline.clusters.rank.rank import Rank
 from paceline.clusters.rank.restore import TRIAL, CheckpointFiles, restore
@@ -31,7 +32,7 @@ def prepare(rank: Rank, shards: CheckpointFiles | None = None) -> None:
         return
     plan.store.check_shared()
     trial = try_task(rank.job, rank.data.samples) if rank.rank == 0 else None
-    if plan.resumed is not None:
+    if plan.resumed is not None and not rank.joins:
         shards = shards or CheckpointFiles(rank.job)
         if trial is not None:
             shards.check_same_task(trial)
@@ -94,6 +95,13 @@ class CheckpointWriter:
             return
         facts = self._facts(step)
         self._writer.submit(step, shard, lambda: self._commit(step, facts))
+
+    def begin_generation(self, membership: Membership) -> None:
+        """Members have changed. The records of dropped steps are gone, and lost ranks write no more files."""
+        self._notes = Notes()
+        if self._writer.under_way is not None:
+            for rank in set(range(self._rank.job.ranks)) - set(membership.members):
+                self._plan.store.skip(self._writer.under_way, rank, "it is lost")
 
     def finish(self) -> None:
         """At the end of the run, wait until all pending files are on disk."""

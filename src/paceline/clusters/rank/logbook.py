@@ -184,6 +184,7 @@ class Logbook:
     def break_off(self) -> Outcome:
         """Return the outcome of this rank in a run that stops before its end. The checkpoint has the model."""
         outcome = self._rank.outcome
+        outcome.reports = self._rank.is_reporter
         outcome.seconds = self._rank.now()
         outcome.spans = self._rank.recorder.pack()
         return outcome

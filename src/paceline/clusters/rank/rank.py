@@ -30,6 +30,9 @@ from paceline.system import interrupts
 from paceline.trace import Kind, Recorder
 from paceline.trace.spans import NO_MESSAGE, pack_span
 
+_GENERATIONS, _LEGS = 2**13, 2**16
+"""Generations of members, and programs in one of them, before their numbers repeat."""
+
 
 class Rank(ClusterServices):
     """One rank of a run. Its subclasses satisfy `paceline.context.Context`."""
@@ -49,6 +52,7 @@ class Rank(ClusterServices):
         "job",
         "joins",
         "ledger",
+        "leg",
         "log",
         "members",
         "model",
@@ -94,6 +98,8 @@ class Rank(ClusterServices):
         """Position among the present workers."""
         self.members: Sequence[int] | None = None
         """Members of this generation. None in the first one, which has all ranks."""
+        self.leg = 0
+        """Number of earlier programs in this generation of members."""
         self.joins = False
         """Whether this rank is new in a run that others have begun, and not yet a member."""
         self.recovery = recovery_of(job.state_at) if job.regroups else None
@@ -139,17 +145,21 @@ class Rank(ClusterServices):
             return await live_in_generations(self)
         while True:
             result = await self.run_program(self)
-            self.settle()
-            for each in (self, *self.twins):
-                each.drawn = each.step + 1 if each.own_pace else each.drawn
-            end = self.generation_end
-            self.stopped = self.announced_end == 2 * end + 1
-            ends = self.stopped or end >= self.last_step
-            if self.checkpoint_writer is not None:
-                self.checkpoint_writer.save(end, is_last=ends)
-            if ends:
+            if self.end_program():
                 return result
-            self.begin_generation(end)
+            self.begin_generation(self.generation_end)
+
+    def end_program(self) -> bool:
+        """Complete all operations, and save a checkpoint if the run has them. Return whether the run ends here."""
+        self.settle()
+        for each in (self, *self.twins):
+            each.drawn = each.step + 1 if each.own_pace else each.drawn
+        end = self.generation_end
+        self.stopped = self.announced_end == 2 * end + 1
+        ends = self.stopped or end >= self.last_step
+        if self.checkpoint_writer is not None:
+            self.checkpoint_writer.save(end, is_last=ends)
+        return ends
 
     def run_program(self, context: Rank | Member) -> Awaitable[Any]:
         return cast(Awaitable[Any], self.job.program(self.rank)(cast(Context, context)))
@@ -162,21 +172,35 @@ class Rank(ClusterServices):
     def begin_generation(self, first: int) -> None:
         """Begin a generation. No operation is in flight. A cluster adds a separate net for the generation."""
         for each in (self, *self.twins):
-            if each.own_pace:  # the generation ended in the middle of its loop
-                self.outcome.bytes_over_time.append((self.now(), self.outcome.bytes_sent))
             each.generation += 1
-            each.begun = each.step = first
-            each._end = self.job.generations.end_of(first)
-            each.model.begin_generation()
-        self.log.begin_generation()
+            each.step = first
+        self.begin_leg(first)
 
     def begin_leg(self, first: int) -> None:
-        """Begin with step `first` in the same generation of members, or in the next one."""
+        """Begin with step `first` in the same generation of members."""
+        for each in (self, *self.twins):
+            if each.own_pace:  # the program ended in the middle of its loop
+                self.outcome.bytes_over_time.append((self.now(), self.outcome.bytes_sent))
+            each.leg += 1
+            each.model.begin_generation()
+        self.log.begin_generation()
+        self.renew_net()
+        self.start_at(first)
+
+    def start_at(self, first: int) -> None:
+        """Let the program start with step `first`."""
         for each in (self, *self.twins):
             each.begun = first
             each._end = self.job.generations.end_of(first)
         if self.recovery is not None:
             self.recovery.at_leg(self)
+
+    @property
+    def net_number(self) -> int:
+        """Number of the nets of this program. No message of another program of the run matches."""
+        if not self.job.regroups:
+            return self.generation
+        return (self.generation % _GENERATIONS) * _LEGS + self.leg % _LEGS
 
     @property
     def generation_end(self) -> int:

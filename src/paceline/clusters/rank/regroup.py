@@ -31,24 +31,25 @@ async def live_in_generations(rank: Rank) -> Any:
                     return result
                 has_ended = False
                 context = await _join(rank, membership)
-            result = await _run_legs(rank, context)
+            result = await _run_programs(rank, context)
             has_ended = True
         except MembersChanged:
             pass
         meets = True
 
 
-async def _run_legs(rank: Rank, context: Rank | Member) -> Any:
-    """Run the program to the end of the run. If each worker has a model of its own, it starts again now and then."""
+async def _run_programs(rank: Rank, context: Rank | Member) -> Any:
+    """Run the program to the end of the run.
+
+    It ends and starts again at checkpoints, and now and then if each worker has a model of its own.
+    """
     result = None
     while rank.begun < rank.last_step:
         result = await rank.run_program(context)
-        rank.settle()
-        if rank.generation_end >= rank.last_step:
+        if rank.end_program():
             break
-        rank.model.begin_generation()
-        rank.log.begin_generation()
         rank.begin_leg(rank.generation_end)
+        context = rank if rank.members is None else Member(rank, rank.members)
     return result
 
 
@@ -76,14 +77,16 @@ async def _join(rank: Rank, membership: Membership) -> Member:
         each.position = members.index(rank.rank)
         each.workers = [member for member in members if member < rank.job.workers]
         each.data.divide(len(each.workers))
-        each.generation = membership.generation
+        each.generation, each.leg = membership.generation, 0
         each.drawn = membership.drawn
         each.model.begin_generation()
+    if rank.checkpoint_writer is not None:
+        rank.checkpoint_writer.begin_generation(membership)
     rank.rewire(membership)
     rank.log.begin_generation()
     rank.log.evaluations.close_board()
     await rank.recovery.copy_state(rank, membership)
-    rank.begin_leg(first)
+    rank.start_at(first)
     rank.complete = first
     rank.joins = False
     if rank.is_reporter:

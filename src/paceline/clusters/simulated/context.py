@@ -131,9 +131,9 @@ class SimulatedContext(Rank):
         if self.resumed_s:
             await Timer(self, self.resumed_s)
 
-    def begin_generation(self, first: int) -> None:
-        super().begin_generation(first)
-        groups = Groups(self.rank, self.world.hosts, self.world.groups.number_of, generation=self.generation)
+    def renew_net(self) -> None:
+        number_of, hosts = self.world.groups.number_of, self.world.hosts
+        groups = Groups(self.rank, hosts, number_of, generation=self.net_number, members=self.members)
         for each in cast(list[SimulatedContext], [self, *self.twins]):
             each.groups = groups
             each.net = SimulatedGroupNet(each, groups.everybody)

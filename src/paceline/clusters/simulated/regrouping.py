@@ -7,18 +7,17 @@ first.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import Any
 
 from paceline.clusters.base.generations import GenerationLog
 from paceline.clusters.base.job import Job
 from paceline.clusters.base.members import NO_STATE, Agreement, Arrival, MembersChanged, Membership
 from paceline.clusters.base.news import add_former, drop_entries, enter_news
 from paceline.clusters.base.outcome import Outcome
-from paceline.clusters.rank.groups import Groups
+from paceline.clusters.rank.checkpoint_writer import prepare
 from paceline.clusters.simulated.events import ComputeEvent, PassEvent, ProgressEvent, Timer
 from paceline.clusters.simulated.fault_injector import FaultInjector, FaultyContext, end_the_run
 from paceline.clusters.simulated.mortal_process import MortalProcess
-from paceline.clusters.simulated.net import SimulatedGroupNet
 from paceline.clusters.simulated.process import Event
 from paceline.clusters.simulated.world import World
 from paceline.errors import PeerLost
@@ -90,6 +89,7 @@ class Regrouping(FaultInjector):
         context = self._new_context(rank)
         context.former, context.joins = former, True
         self._contexts[rank] = context
+        prepare(context)
         del self._reasons[rank]
         self._network.restore(rank)
         self._kernel.ready.append(context.begin_program())
@@ -214,12 +214,7 @@ class RegroupingContext(FaultyContext):
         return await self.meeting
 
     def rewire(self, membership: Membership) -> None:
-        number_of, hosts = self.world.groups.number_of, self.world.hosts
-        generation, members = membership.generation, membership.members
-        groups = Groups(self.rank, hosts, number_of, generation=generation, members=members)
-        for each in cast(list[RegroupingContext], [self, *self.twins]):
-            each.groups = groups
-            each.net = SimulatedGroupNet(each, groups.everybody)
+        self.renew_net()
 
 
 def _waits(process: MortalProcess[Any]) -> bool:

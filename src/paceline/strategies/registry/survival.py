@@ -108,12 +108,11 @@ def _check_numbers(strategy: Strategy, min_workers: int, workers: int) -> None:
 def _check_options(task: Task, strategy: Strategy, min_workers: int, checkpoint: object) -> None:
     """Raise an error for options that a repeated step does not support."""
     excluded = {
-        "checkpoint": checkpoint,
+        # Programs end at a checkpoint. Those of workers with models of their own end after each period.
+        "checkpoint": checkpoint if strategy.state_at == "workers" else None,
         "ema": None if strategy.state_at == "server" else task.ema,  # only the reporter has the average
-        "loaders": task.loaders or None,
         "step": task.step if len(task.turns) > 1 else None,
         "sync_batch_norm": task.sync_batch_norm or None,
-        "precision": None if task.precision == "fp32" else task.precision,
     }
     for argument, value in excluded.items():
         if value is not None:
