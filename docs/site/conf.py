@@ -1,5 +1,7 @@
 """Configuration of Sphinx for the site. `build_site.py` writes the source folder; `make site` runs it."""
 
+from typing import Any
+
 import paceline
 
 project = "Paceline"
@@ -35,3 +37,13 @@ html_copy_source = False
 html_show_sourcelink = False
 html_use_index = True
 html_show_search_summary = False  # a page that is read from the disk may not fetch others
+
+
+def setup(app: Any) -> None:
+    app.connect("html-page-context", set_language)
+
+
+def set_language(app: Any, page: str, template: str, context: dict[str, Any], tree: Any) -> None:
+    """Declare the language of a page, for screen readers and fonts."""
+    if page.startswith("docs/zh/") or page.endswith(".zh"):
+        context["language"] = "zh"

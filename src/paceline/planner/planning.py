@@ -100,6 +100,7 @@ def plan(
         names=_names(strategies),
         codecs=_codecs(codecs),
         is_given=strategies is not None,
+        aims=aims,
         batch_size=batch_size,
         both_recompute=limit is not None or where.simulated.device is not None,
         watch=progress,

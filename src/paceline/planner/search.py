@@ -65,6 +65,9 @@ class Search:
     """Codecs to try with the best configurations."""
     is_given: bool = False
     """Whether the user has named the strategies. They are then tried even where they are unsuited."""
+    aims: bool = True
+    """Whether times to a target are estimated. If not, strategies without the weights of `single` are not ranked, so
+    that their parameters are not changed further."""
     both_recompute: bool = True
     watch: Watch | None = None
     most: int = MOST
@@ -141,7 +144,7 @@ class Search:
         return [*fitting[:_BEAM], *others[: _BEAM if len(fitting) < _BEAM else 1]]
 
     def _improve(self, start: Entry) -> None:
-        if self._is_hopeless(start):
+        if self._is_hopeless(start) or not (self.aims or start.equals_single):
             return
         best = start
         for _ in range(_TURNS):

@@ -102,6 +102,25 @@ def test_a_run_in_segments_is_replayed_without_its_slow_rank(strategy, workers):
     assert found.assumed in str(found)
 
 
+@pytest.mark.parametrize("strategy", ["pipeline:stages=2,microbatches=4", "layers"])
+def test_a_pipeline_is_replayed_with_other_links(strategy):
+    words = {"workers": 2, "slow": {}, "layers": wide}
+    slow = make_run(strategy, bandwidth="10Mbps", **words)
+    faster = make_run(strategy, bandwidth="100Mbps", **words)
+    assert faster.step_seconds < 0.95 * slow.step_seconds
+    found = what_if(slow, bandwidth="100Mbps")
+    assert found.step_s == pytest.approx(faster.step_seconds, rel=0.05)
+
+
+def test_a_pipeline_is_replayed_with_several_changes():
+    strategy, words = "pipeline:stages=2,microbatches=4", {"workers": 2, "layers": wide}
+    found = what_if(
+        make_run(strategy, slow={1: 3.0}, bandwidth="10Mbps", **words), without_slow=1, bandwidth="1Gbps"
+    )
+    expected = make_run(strategy, slow={}, bandwidth="1Gbps", **words)
+    assert found.step_s == pytest.approx(expected.step_seconds, rel=0.05)
+
+
 def test_what_a_run_cannot_tell_is_refused(run):
     with refused("changes"):
         what_if(run)
@@ -114,6 +133,8 @@ def test_what_a_run_cannot_tell_is_refused(run):
     with refused("strategy", "pipeline:stages=2"):
         what_if(run, strategy="pipeline:stages=2")
     with refused("run", bound=has("gradients")):
-        what_if(make_run("pipeline:stages=2", workers=2, slow={}), bandwidth="1Gbps")
+        what_if(make_run("pipeline:stages=2", workers=2, slow={}), workers=4)
+    with refused("run", "zero:stage=2"):
+        what_if(make_run("zero:stage=2", workers=2, slow={}), bandwidth="1Gbps")
     with refused("run"):
         what_if(dataclasses.replace(run, fingerprint={}), bandwidth="1Gbps")

@@ -7,7 +7,7 @@ import pytest
 import torch
 from elastic import CHANGES, check_against_single, check_members, random_case, single
 from refusals import has, raised, refused
-from tasks import a_task
+from tasks import a_task, samples
 from torch import nn
 
 import paceline as pl
@@ -149,6 +149,21 @@ def test_checkpoints_of_a_run_that_loses_workers_are_those_of_single(spec, resta
     torch.testing.assert_close(run.parameters, single(1, STEPS + 3).parameters, rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize(
+    ("stage", "restart", "faults"),
+    [
+        (1, True, [Kill(0, at=0.12), Kill(1, step=5)]),
+        (2, False, [Kill(0, step=4)]),
+        (3, True, [Kill(0, at=0.12), Kill(1, step=5)]),
+    ],
+)
+def test_without_a_shard_the_others_go_back_to_the_newest_checkpoint(stage, restart, faults, tmp_path):
+    given = {"task": a_task(**CHANGES[2]), "strategy": f"zero:stage={stage}", "restart": restart}
+    run = trained(*faults, checkpoint=tmp_path, checkpoint_every=2, **given)
+    check_against_single(run, single(2, STEPS))
+    assert {rank for rank, _ in run.lost} == {fault.rank for fault in faults}
+
+
 def test_a_reporter_that_joins_again_leaves_the_record_to_another_rank():
     run = trained(Kill(0, step=2), Kill(1, step=4), restart=True)
     check_against_single(run, single(0, STEPS))
@@ -239,6 +254,18 @@ def test_strategies_that_continue_by_themselves_have_generations_too(spec):
     assert all(each.began_s == each.detected_s for each in run.generations)
     with raised(PeerLost, reason=has("min_workers=3", 2)):
         trained(Kill(2, step=1), Kill(1, at=0.031), strategy=spec, min_workers=3)
+
+
+@pytest.mark.parametrize("spec", ["all-reduce", "sync", "local-sgd:period=2,post_local=100"])
+def test_a_run_in_16_bits_stays_as_near_to_single_as_without_faults(spec):
+    def model():
+        return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+
+    data = tuple(each.float() for each in samples())
+    task = a_task(model=model, data=data, precision="bf16")
+    alone = pl.train(task, "single", cluster(workers=1, min_workers=None), steps=STEPS)
+    run = trained(Kill(0, step=2), Kill(2, at=0.08), task=task, strategy=spec)
+    torch.testing.assert_close(run.parameters, alone.parameters, rtol=0, atol=0.02)
 
 
 def test_a_server_follows_a_moving_average():

@@ -13,23 +13,25 @@ import math
 import numpy as np
 
 from paceline.analysis.diagnosis.activities import Activities, What
-from paceline.analysis.diagnosis.messages import Messages, match_messages
+from paceline.analysis.diagnosis.messages import LinkChange, Messages, match_messages
 from paceline.analysis.diagnosis.nodes import Graph, Nodes
 from paceline.analysis.diagnosis.programs import follow_in_order, follow_messages
 
 
-def build_graph(activities: Activities) -> Graph:
-    """Return the graph of a trace's activities."""
+def build_graph(activities: Activities, change: LinkChange | None = None) -> Graph:
+    """Return the graph of a trace's activities. With a change, its messages use other links."""
     graph, messages = Graph(), match_messages(activities)
-    nodes = _add_activities(graph, activities, messages)
+    messages = messages if change is None else change.applied(messages)
+    nodes = _add_activities(graph, activities, messages, 1.0 if change is None else change.byte_factor)
     _join_programs(graph, nodes, activities, _gradients(activities, messages))
     _join_messages(graph, nodes, activities, messages)
     _join_meetings(graph, nodes, activities)
     return graph
 
 
-def _add_activities(graph: Graph, activities: Activities, messages: Messages) -> Nodes:
+def _add_activities(graph: Graph, activities: Activities, messages: Messages, byte_factor: float) -> Nodes:
     work_s = activities.work_s.copy()
+    work_s[messages.send] *= byte_factor
     blocked = ~np.isnan(messages.sending_s)
     work_s[messages.send[blocked]] = messages.sending_s[blocked]
     nodes = Nodes(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,24 @@ class Messages:
     """Delay beyond its travel time and earlier messages; 0 if the receiver was not waiting for it."""
     sending_s: Floats
     """Duration of the send alone, if it had to wait for its receiver to start; else NaN."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinkChange:
+    """Other links than those of a run."""
+
+    byte_factor: float = 1.0
+    """Factor on the seconds of a byte."""
+    latency_s: float = 0.0
+    """Difference of the latencies."""
+
+    def applied(self, found: Messages) -> Messages:
+        """Return the messages as these links would carry them."""
+        carry_s = self.byte_factor * found.carry_s
+        travel_s = np.maximum(found.travel_s + self.latency_s + carry_s - found.carry_s, carry_s)
+        return replace(
+            found, travel_s=travel_s, carry_s=carry_s, sending_s=self.byte_factor * found.sending_s
+        )
 
 
 def match_messages(activities: Activities) -> Messages:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from paceline.analysis.diagnosis.activities import Activities, What, read_activities
 from paceline.analysis.diagnosis.graph import build_graph
+from paceline.analysis.diagnosis.messages import LinkChange
 from paceline.analysis.diagnosis.replay import computations_per_s
 from paceline.trace.spans import Spans
 
@@ -28,6 +29,17 @@ def step_ratio(spans: Sequence[Spans], rank: int, pace: float) -> float | None:
         return _own_pace_ratio(activities, rank, pace)
     graph = build_graph(activities)
     now, then = computations_per_s(graph, {}), computations_per_s(graph, {rank: pace})
+    return now / then if now > 0 and then > 0 else None
+
+
+def relinked_ratio(spans: Sequence[Spans], change: LinkChange, pace: Mapping[int, float]) -> float | None:
+    """Return the factor on the step time with other links, and with computations that take `pace` times as long.
+
+    None if the trace has too few computations.
+    """
+    activities = read_activities(spans, beginning_s(spans))
+    now = computations_per_s(build_graph(activities), {})
+    then = computations_per_s(build_graph(activities, change), pace)
     return now / then if now > 0 and then > 0 else None
 
 

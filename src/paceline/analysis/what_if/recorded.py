@@ -67,7 +67,12 @@ def recorded(run: Run) -> Recorded:
     if passes:
         found = f"{passes} passes over segments ({run.strategy})"
         bound = "must have ranks that compute whole gradients"
-        raise ConfigurationError("run", bound, found, "only --without-slow is supported for it")
+        raise ConfigurationError(
+            "run",
+            bound,
+            found,
+            "only --without-slow, and for pipelines --bandwidth and --latency, are supported",
+        )
     missing = [rank for rank, seconds in gradients.items() if not seconds]
     if missing or not gradients:
         found = f"none on rank {', '.join(map(str, missing))}" if missing else "a trace without workers"
@@ -79,7 +84,7 @@ def recorded(run: Run) -> Recorded:
         gradients_s=gradients,
         update_s=update_s,
         update_bytes=update_bytes,
-        link=_link(run.trace.spans),
+        link=link_of(run.trace.spans),
         window=_window(run.trace.spans),
         is_emulated="compute" in run.environment.get("emulated", "") or ", compute " in run.cluster,
     )
@@ -99,7 +104,15 @@ def _update(run: Run) -> tuple[float, int]:
     return (statistics.median(seconds), parameter_bytes(run)) if seconds else (0.0, 0)
 
 
-def _link(spans: Sequence[Spans]) -> Link | None:
+def check_slow(rank: int, factor: float) -> None:
+    """Raise an error if a rank is not slower than the others."""
+    if factor <= 1:
+        bound = f"must be slower than the others, but computes {factor:.2f} times as long as their median"
+        raise ConfigurationError("without_slow", bound, rank, "choose the slow rank")
+
+
+def link_of(spans: Sequence[Spans]) -> Link | None:
+    """Return the link of messages, fitted to a trace. None if it has no messages."""
     activities = read_activities(spans, beginning_s(spans))
     messages = match_messages(activities)
     waited = activities.waited[messages.receipt]

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from paceline.analysis.diagnosis.what_if import step_ratio
-from paceline.analysis.what_if.recorded import Recorded, recorded, stand_in_task
+from paceline.analysis.what_if.recorded import Recorded, check_slow, recorded, stand_in_task
+from paceline.analysis.what_if.replayed import link_change, replayed_ratio
 from paceline.clusters.base.declarations import Declarations
 from paceline.clusters.simulated.simulated import Simulated
 from paceline.context import Strategy
@@ -89,8 +89,11 @@ def what_if(
     if without_slow is not None:
         _check_rank(run, without_slow)
     splits = any(len(each.of(*PASSES)) for each in run.trace.spans)
-    if splits and changes == (_without(without_slow),):
-        return _replayed(run, without_slow or 0, changes)
+    if splits and workers is None and strategy is None:
+        change = link_change(run, bandwidth, latency)
+        ratio, assumed = replayed_ratio(run, without_slow, change)
+        step_s = run.step_seconds * ratio
+        return WhatIf(changes=changes, recorded_s=run.step_seconds, step_s=step_s, assumed=assumed)
     found, task = recorded(run), stand_in_task(run)
     before_s = _simulated_s(run, task, run.strategy, _cluster(found, task, found.gradients_s))
     gradients = _changed(found, without_slow, workers)
@@ -148,64 +151,12 @@ def _check_rank(run: Run, rank: int) -> None:
         raise ConfigurationError("without_slow", bound, rank)
 
 
-def _check_slow(rank: int, factor: float) -> None:
-    if factor <= 1:
-        bound = f"must be slower than the others, but computes {factor:.2f} times as long as their median"
-        raise ConfigurationError("without_slow", bound, rank, "choose the slow rank")
-
-
-def _replayed(run: Run, rank: int, changes: tuple[str, ...]) -> WhatIf:
-    """Replay the trace of a run whose ranks compute segments."""
-    seconds = {}
-    for each in run.trace.spans:
-        computed = each.of(*COMPUTING)
-        if len(computed):
-            seconds[each.rank] = float((computed["end_s"] - computed["start_s"]).sum())
-    usual_s, assumed = _usual_s(run, rank, seconds)
-    _check_slow(rank, seconds[rank] / usual_s)
-    ratio = step_ratio(run.trace.spans, rank, usual_s / seconds[rank])
-    if ratio is None:
-        raise ConfigurationError(
-            "run", "must have enough computations for a replay", run.steps, "run it longer"
-        )
-    return WhatIf(
-        changes=changes, recorded_s=run.step_seconds, step_s=run.step_seconds * ratio, assumed=assumed
-    )
-
-
-def _usual_s(run: Run, rank: int, seconds: Mapping[int, float]) -> tuple[float, str]:
-    """Return the seconds that the work of a rank would take on the others, and what is assumed about the work.
-
-    Ranks that hold the same layers have equal work. If there are none, work is in proportion to parameters.
-    """
-    others = [other for other in seconds if other != rank]
-    layers = {each: _layers(run, each) for each in seconds}
-    peers = [other for other in others if layers[other] == layers[rank]]
-    if peers:
-        words = "ranks with the same layers had equal work"
-        return statistics.median(seconds[other] for other in peers), words
-    nbytes = {
-        each: run.memory[each].get("parameters", 0) if each < len(run.memory) else 0 for each in seconds
-    }
-    if others and all(nbytes.values()):
-        rate = statistics.median(seconds[other] / nbytes[other] for other in others)
-        return rate * nbytes[rank], "the work of a rank were in proportion to its parameters"
-    usual_s = statistics.median(seconds[other] for other in others) if others else seconds[rank]
-    return usual_s, "all ranks had equal work"
-
-
-def _layers(run: Run, rank: int) -> str:
-    """Return the layers that a rank held, without its part of them. Empty if it held the whole model."""
-    words = run.holds[rank] if rank < len(run.holds) else ""
-    return words.partition(", tensor part")[0].partition(", shard")[0]
-
-
 def _changed(found: Recorded, without_slow: int | None, workers: int | None) -> Mapping[int, Sequence[float]]:
     """Return the seconds of the gradients of each rank after the change."""
     gradients = {rank: list(seconds) for rank, seconds in found.gradients_s.items()}
     if without_slow is not None:
         factor = found.slowness(without_slow)
-        _check_slow(without_slow, factor)
+        check_slow(without_slow, factor)
         gradients[without_slow] = [seconds / factor for seconds in gradients[without_slow]]
     if workers is None:
         return gradients
