@@ -78,10 +78,14 @@ def test_figures_are_drawn_from_their_data(figures):
         assert content_of(read(shown)) == content_of(read(drawn)), "python docs/tutorial/figures.py --draw"
 
 
-@pytest.mark.parametrize("name", ["data-parallel", "ring-and-tree", "gossip", "bubble", "checkpoints"])
+QUICK = ("data-parallel", "ring-and-tree", "gossip", "bubble", "checkpoints")
+LONGER = ("batch-size", "k-sync", "staleness", "bandwidth")
+
+
+@pytest.mark.parametrize("name", [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in LONGER)])
 def test_figures_repeat_their_stored_results(figures, name):
     made, stored = figures.FIGURES[name](), figures.stored(name)
     assert made["lines"].keys() == stored["lines"].keys()
     for line, points in made["lines"].items():
         for point, expected in zip(points, stored["lines"][line], strict=True):
-            assert point == pytest.approx(expected, rel=1e-3)
+            assert point == pytest.approx(expected, rel=0.02), "python docs/tutorial/figures.py"

@@ -105,3 +105,10 @@ def test_the_model_of_the_task_is_not_changed():
     )
     pl.predict(own, "async", cluster(2))
     assert not model.weight.is_meta
+
+
+@pytest.mark.parametrize("strategy", ["pipeline:microbatches=4", "zero:stage=3", "tensor:size=2"])
+def test_ranks_that_wait_for_a_slow_one_reach_a_steady_state(strategy):
+    where = cluster(2, slow={1: 3.0})
+    step_s = steady_s(strategy, where, 10, 30)
+    assert pl.predict(task(2), strategy, where).step_seconds == pytest.approx(step_s, rel=0.015)

@@ -29,7 +29,7 @@ class BackgroundWriter:
     """
 
     def __init__(self, store: Store, *, tell: Callable[[str], None] | None = None, since: int = 0) -> None:
-        self._store = store
+        self.store = store
         self._tell = tell or _log.warning
         self._since = since
         self._under_way = 0
@@ -68,7 +68,7 @@ class BackgroundWriter:
         """
         if self._thread is not None and self._thread.is_alive():
             late = f"the checkpoint of step {self._under_way} is not finished"
-            self._store.skip(step, shard.rank, late)
+            self.store.skip(step, shard.rank, late)
             if commit is not None:
                 self._complain(f"skipped step {step}, because {late}; use a longer interval")
             return False
@@ -78,7 +78,8 @@ class BackgroundWriter:
         tensors, facts = self._arena.copies(shard.tensors), copy.deepcopy(shard.facts)
         kept = Shard(rank=shard.rank, tensors=tensors, facts=facts)
         self._under_way = step
-        self._thread = Thread(target=self._write, args=(step, kept, commit), name="checkpoint", daemon=True)
+        arguments = (self.store, step, kept, commit)
+        self._thread = Thread(target=self._write, args=arguments, name="checkpoint", daemon=True)
         self._thread.start()
         self.blocked_s += time.monotonic() - began_s
         return True
@@ -94,18 +95,18 @@ class BackgroundWriter:
             return False
         return True
 
-    def _write(self, step: int, shard: Shard, commit: Callable[[], object] | None) -> None:
+    def _write(self, store: Store, step: int, shard: Shard, commit: Callable[[], object] | None) -> None:
         # Training has priority if cores are scarce; on Linux this applies to one thread.
         with contextlib.suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), os.nice(0) + _NICER)
         try:
-            self._store.write(step, shard)
+            store.write(step, shard)
             if commit is not None:
                 commit()
             self._since = step
         except Exception as error:  # training continues after any error
             if commit is not None:  # the reporter also gets other ranks' failures; one message is enough
-                self._store.abandon(step)
+                store.abandon(step)
                 self._complain(str(error))
 
     def _complain(self, reason: str) -> None:

@@ -51,6 +51,8 @@ class Store:
     """Whether a higher or a lower metric is better."""
     attempt: str = field(default_factory=lambda: secrets.token_hex(4))
     """Identifies this launch of the run. Files of other launches are never used."""
+    generation: int = 0
+    """Generation of members that writes. Files of other generations are never used: their ranks have other shards."""
 
     def __post_init__(self) -> None:
         # A rank may have another working directory.
@@ -228,6 +230,10 @@ class Store:
     def _open(self, step: int) -> Checkpoint:
         return Checkpoint.open(self.folder / _name(step))
 
+    def place_of(self, step: int) -> Path:
+        """Return the folder of a checkpoint."""
+        return self.folder / _name(step)
+
     def steps(self) -> list[int]:
         """Return the steps of all checkpoints, oldest first, including damaged ones.
 
@@ -260,7 +266,8 @@ class Store:
         _remove(hidden)
 
     def _under_way(self, step: int) -> Path:
-        return self.folder / f".{_name(step)}-{self.attempt}"
+        generation = f"{self.generation:04x}" if self.generation else ""
+        return self.folder / f".{_name(step)}-{self.attempt}{generation}"
 
     @property
     def _token(self) -> Path:

@@ -12,7 +12,7 @@ class Generation:
     number: int
     """Generations are numbered from 0. A number is missing if ranks were lost during a change of members."""
     members: tuple[int, ...]
-    """Ranks, in order."""
+    """Ranks. Those that have joined come after those that have stayed."""
     first_step: int = 0
     """First step. A step that was dropped is repeated as the first step of the next generation."""
     lost: tuple[int, ...] = ()

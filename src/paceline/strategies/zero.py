@@ -18,7 +18,7 @@ from functools import partial
 from typing import ClassVar
 
 from paceline.collectives import gradient_norm
-from paceline.context import Context, Hooks, Segment, Strategy
+from paceline.context import Context, Hooks, Segment, StateAt, Strategy
 from paceline.errors import ConfigurationError
 from paceline.strategies.shared.buffers import follow_buffers
 from paceline.strategies.shared.search_space import tried
@@ -72,6 +72,10 @@ class Zero(Strategy):
                 raise ConfigurationError(name, "must be left out in stage 1", value, "leave it out")
             if value is not None and value < 1 and name != "hooks":
                 raise ConfigurationError(name, "must be at least 1", value, "leave it out")
+
+    @property
+    def state_at(self) -> StateAt:
+        return "shards"
 
     def prepare(self, ctx: Context) -> None:
         if self.stage > 1:

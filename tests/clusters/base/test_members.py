@@ -105,7 +105,7 @@ def test_a_rank_that_joins_copies_the_state_and_does_not_report():
     assert made.decide(0) is None
     made.arrive(0, Arrival(points=()))
     decision = made.decide(4)
-    assert (decision.members, decision.joined, decision.behind) == ((0, 1, 2), (0,), (0,))
+    assert (decision.members, decision.joined, decision.behind) == ((1, 2, 0), (0,), (0,))
     assert (decision.first, decision.source, decision.reporter) == (4, 1, 1)
 
 

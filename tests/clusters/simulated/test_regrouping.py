@@ -149,6 +149,21 @@ def test_checkpoints_of_a_run_that_loses_workers_are_those_of_single(spec, resta
     torch.testing.assert_close(run.parameters, single(1, STEPS + 3).parameters, rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize(
+    ("stage", "restart", "faults"),
+    [
+        (1, True, [Kill(0, at=0.12), Kill(1, step=5)]),
+        (2, False, [Kill(0, step=4)]),
+        (3, True, [Kill(0, at=0.12), Kill(1, step=5)]),
+    ],
+)
+def test_without_a_shard_the_others_go_back_to_the_newest_checkpoint(stage, restart, faults, tmp_path):
+    given = {"task": a_task(**CHANGES[2]), "strategy": f"zero:stage={stage}", "restart": restart}
+    run = trained(*faults, checkpoint=tmp_path, checkpoint_every=2, **given)
+    check_against_single(run, single(2, STEPS))
+    assert {rank for rank, _ in run.lost} == {fault.rank for fault in faults}
+
+
 def test_a_reporter_that_joins_again_leaves_the_record_to_another_rank():
     run = trained(Kill(0, step=2), Kill(1, step=4), restart=True)
     check_against_single(run, single(0, STEPS))

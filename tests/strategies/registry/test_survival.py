@@ -51,6 +51,11 @@ def test_fewer_workers_than_the_strategy_needs_are_refused():
         pl.train(a_task(), "k-sync:k=3", simulated(4, min_workers=2), steps=2)
 
 
+def test_ranks_with_shards_need_a_checkpoint_to_go_back_to():
+    with refused("min_workers", 2, bound=has("zero", "checkpoint")):
+        pl.train(a_task(), "zero:stage=2", simulated(4, min_workers=2), steps=2)
+
+
 def test_what_a_run_that_loses_workers_cannot_have_is_refused(tmp_path):
     with refused("min_workers", bound=has("checkpoint")):
         pl.train(a_task(), "local-sgd", simulated(4, min_workers=2), steps=2, checkpoint=tmp_path)

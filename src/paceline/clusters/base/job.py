@@ -106,7 +106,16 @@ class Job:
     @property
     def regroups(self) -> bool:
         """Whether the members of the run repeat a step without lost ranks, in a new generation."""
-        return self.min_workers is not None and self.state_at in ("everywhere", "server", "workers")
+        return self.min_workers is not None and (
+            self.state_at in ("everywhere", "server", "workers") or self.returns_to_checkpoint
+        )
+
+    @property
+    def returns_to_checkpoint(self) -> bool:
+        """Whether a loss of a part of the state makes the members go back to the newest checkpoint."""
+        if self.state_at != "shards" or self.checkpointing is None:
+            return False
+        return set(self.roles) == {"worker"} and "worker" in self.declared.replicates
 
     def program(self, rank: int) -> Program:
         program: Program = getattr(self.strategy, self.roles[rank])

@@ -11,8 +11,9 @@ with the step whose state it has. When all have arrived, the next generation is 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from paceline.clusters.base.job import Job
@@ -36,7 +37,7 @@ class Membership:
 
     generation: int
     members: tuple[int, ...]
-    """Ranks, in order."""
+    """Ranks. Those that have joined come after those that have stayed."""
     first: int = 0
     """First step of the generation."""
     source: int = 0
@@ -101,6 +102,8 @@ class Agreement:
     present: Membership
     fewest: int
     """Minimum number of workers."""
+    saved: Callable[[], int] | None = None
+    """Returns the step of the newest checkpoint, if all members go back to it."""
     are_apart: bool = False
     """Whether each worker has a model of its own."""
     wanted: int = 0
@@ -117,12 +120,21 @@ class Agreement:
         everybody = Membership(
             generation=0, members=tuple(range(job.ranks)), server=server, reporter=job.reporter
         )
-        return cls(everybody, job.min_workers, are_apart=job.state_at == "workers")
+        saved = partial(_newest_checkpoint, job) if job.returns_to_checkpoint else None
+        return cls(everybody, job.min_workers, saved, are_apart=job.state_at == "workers")
 
     @property
     def members(self) -> list[int]:
-        """Present members that are not lost, and ranks that join them."""
-        return sorted(self._joining.union(self.present.members) - self.lost)
+        """Present members that are not lost, then ranks that join them, then a rank that is a server only.
+
+        The first one is the reporter if there is no server, so a rank that joins does not take its place.
+        """
+        gone = self.lost.union(self._joining)
+        stay = [rank for rank in self.present.members if rank not in gone]
+        serves_only = self._serves_only
+        return sorted(
+            [*stay, *sorted(self._joining)], key=lambda rank: serves_only and rank == self.present.server
+        )
 
     @property
     def missing(self) -> list[int]:
@@ -182,7 +194,8 @@ class Agreement:
             return None
         members, server = self.members, self.present.server
         first = self._first_step(members if server is None else [server])
-        there = [rank for rank in members if first in self._arrived[rank].points]
+        points = self._arrived
+        there = [rank for rank in members if first in points[rank].points or self.saved is not None]
         source = there[0] if server is None else server
         behind = [rank for rank in members if rank not in there or server not in (None, rank)]
         self.present = Membership(
@@ -194,7 +207,7 @@ class Agreement:
             recorded=min(recorded, first),
             drawn=self._next_batch(members, first),
             server=server,
-            reporter=self._next_reporter(),
+            reporter=members[0] if server is None else server,
             joined=tuple(sorted(self._joining)),
             repeated=self._repeated(members, first),
         )
@@ -204,6 +217,8 @@ class Agreement:
 
     def _first_step(self, holders: Sequence[int]) -> int:
         """Return the step that the next generation begins with."""
+        if self.saved is not None:
+            return self.saved()
         points = [self._arrived[rank].points for rank in holders if self._arrived[rank].points]
         if self.are_apart:
             return max(set(points[0]).intersection(*points))
@@ -213,12 +228,6 @@ class Agreement:
         arrived = [self._arrived[rank] for rank in members]
         return max([0, *(each.step + 1 - first for each in arrived if each.is_in_step)])
 
-    def _next_reporter(self) -> int:
-        """The reporter stays the same while it is a member. A rank that joins has no record of the run so far."""
-        can = [rank for rank in self.members if self._arrived[rank].points]
-        before = self.present.reporter
-        return before if before in can else can[0]
-
     def _next_batch(self, members: Sequence[int], first: int) -> int:
         """Return the next batch of workers at their own pace: all continue with the batch of the furthest one.
 
@@ -227,3 +236,10 @@ class Agreement:
         steps = [self._arrived[rank].step for rank in members if self._arrived[rank].own_pace]
         furthest = max(steps, default=0)
         return first if furthest in (first - 1, first) else furthest
+
+
+def _newest_checkpoint(job: Job) -> int:
+    """Return the step of the newest intact checkpoint. 0 if there is none: the run begins anew."""
+    assert job.checkpointing is not None
+    found = job.checkpointing.store.newest(good=True)
+    return 0 if found is None else found.step

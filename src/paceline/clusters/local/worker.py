@@ -166,12 +166,19 @@ def _prepare(channel: Channel, letter: Letter) -> ProcessContext:
     if not job.regroups:
         context = ProcessContext(job, rank, **settings)
     else:
-        context = RegroupingProcess(job, rank, wire=wire, **settings)
+
+        def reload() -> Job:
+            loaded: Assignment = payload.load(assignment_fd, letter.values["payload_bytes"])
+            return loaded.job
+
+        context = RegroupingProcess(job, rank, wire=wire, reload=reload, **settings)
         context.joins = joins
     # The board's descriptor stays open for its lock. The descriptor of the rings stays open too, if emulated cards
     # are in their memory.
-    for fd in (assignment_fd, *(() if wiring.shared else (rings_fd,))):
-        os.close(fd)
+    if not wiring.shared:
+        os.close(rings_fd)
+    if not job.returns_to_checkpoint:  # the model may be loaded again
+        os.close(assignment_fd)
     return context
 
 

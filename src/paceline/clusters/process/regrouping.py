@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, cast
 
+from paceline.clusters.base.job import Job
 from paceline.clusters.base.members import Arrival, Membership
 from paceline.clusters.process.computing import ComputeOperation
 from paceline.clusters.process.context import ProcessContext
@@ -13,14 +14,25 @@ from paceline.clusters.process.waits import Waits
 from paceline.clusters.process.wiring import Wiring
 from paceline.links.memory.shared import SharedMemory
 from paceline.links.operation import Activity
+from paceline.model.devices import CPU
 
 
 class RegroupingProcess(ProcessContext):
     """Context of a rank in a local run with `min_workers`."""
 
-    def __init__(self, *arguments: Any, wire: Callable[[SharedMemory], Wiring], **settings: Any) -> None:
-        """`wire` connects this rank by new rings. The other arguments are those of the base class."""
+    def __init__(
+        self,
+        *arguments: Any,
+        wire: Callable[[SharedMemory], Wiring],
+        reload: Callable[[], Job],
+        **settings: Any,
+    ) -> None:
+        """`wire` connects this rank by new rings. `reload` returns the job with the initial model.
+
+        The other arguments are those of the base class.
+        """
         super().__init__(*arguments, **settings)
+        self._reload = reload
         self._wire = wire
         self._rings: SharedMemory | None = None
 
@@ -53,6 +65,10 @@ class RegroupingProcess(ProcessContext):
             return None
         membership, self._rings = found
         return membership
+
+    def rebuild_model(self) -> None:
+        self.job = self._reload()
+        self.model = self._open_model(self.port.device or CPU)
 
     def rewire(self, membership: Membership) -> None:
         assert self._rings is not None

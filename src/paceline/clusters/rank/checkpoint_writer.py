@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from paceline.checkpoints import BackgroundWriter, Shard
+from paceline.checkpoints import BackgroundWriter, Shard, Store
 from paceline.clusters.base.job import Job
 from paceline.clusters.base.members import Membership
 from paceline.clusters.rank.notes import Notes
@@ -94,14 +94,16 @@ class CheckpointWriter:
             self._writer.submit(step, shard)
             return
         facts = self._facts(step)
-        self._writer.submit(step, shard, lambda: self._commit(step, facts))
+        store = self._writer.store
+        self._writer.submit(step, shard, lambda: self._commit(store, step, facts))
 
     def begin_generation(self, membership: Membership) -> None:
         """Members have changed. The records of dropped steps are gone, and lost ranks write no more files."""
         self._notes = Notes()
         if self._writer.under_way is not None:
             for rank in set(range(self._rank.job.ranks)) - set(membership.members):
-                self._plan.store.skip(self._writer.under_way, rank, "it is lost")
+                self._writer.store.skip(self._writer.under_way, rank, "it is lost")
+        self._writer.store = dataclasses.replace(self._writer.store, generation=membership.generation)
 
     def finish(self) -> None:
         """At the end of the run, wait until all pending files are on disk."""
@@ -123,9 +125,11 @@ class CheckpointWriter:
             "model": model_facts(rank),
         }
 
-    def _commit(self, step: int, facts: dict[str, Any]) -> None:
+    def _commit(self, store: Store, step: int, facts: dict[str, Any]) -> None:
         """Commit the checkpoint. Runs in the writer's thread."""
-        store, ranks = self._plan.store, self._rank.job.ranks
+        ranks = self._rank.job.ranks
+        if self._rank.is_lost(self._rank.rank):  # in virtual time, the threads of a dead rank go on
+            raise OSError(None, "its reporter is lost")
         for lost in filter(self._rank.is_lost, range(ranks)):
             store.write(step, Shard(rank=lost, tensors={}, facts={LOST: True}))
         store.commit(step, ranks, facts, deadline_s=self._plan.deadline_s)

@@ -11,9 +11,10 @@ from torch import Tensor
 
 from paceline.checkpoints import Shard
 from paceline.clusters.base.members import Membership
-from paceline.clusters.rank.restore import restore_learner
+from paceline.clusters.rank.restore import CheckpointFiles, restore_learner, restore_shards
 from paceline.clusters.rank.snapshot import learner_state
 from paceline.files.tensor_files import parse_tensors, write_tensors
+from paceline.model.memory import Ledger
 
 if TYPE_CHECKING:
     from paceline.clusters.rank.rank import Rank
@@ -48,6 +49,8 @@ class Recovery(Protocol):
 
 def recovery_of(state_at: str) -> Recovery:
     """Return what a rank keeps if the state of the run is at these ranks: see `Job.state_at`."""
+    if state_at == "shards":
+        return SavedState()
     if state_at == "workers":
         return StateCopies()
     return ServedStepStart() if state_at == "server" else StepStart()
@@ -136,6 +139,32 @@ class StateCopies:
 
     async def copy_state(self, rank: Rank, membership: Membership) -> None:
         await _copy_all(rank, membership)
+
+
+class SavedState:
+    """Where each rank has a part of the state that no other rank has: all go back to the newest checkpoint."""
+
+    def at_step(self, rank: Rank) -> None:
+        pass
+
+    def at_leg(self, rank: Rank) -> None:
+        pass
+
+    def points(self, rank: Rank) -> tuple[int, ...]:
+        return (rank.begun,)
+
+    def go_back(self, rank: Rank, first: int) -> None:
+        before = rank.ledger.peak
+        rank.ledger = Ledger()
+        rank.rebuild_model()
+        rank.ledger.take_over(before)
+        plan = rank.job.checkpointing
+        assert plan is not None
+        if first:
+            restore_shards(rank, CheckpointFiles(rank.job, plan.store.place_of(first)))
+
+    async def copy_state(self, rank: Rank, membership: Membership) -> None:
+        pass
 
 
 async def _copy_all(rank: Rank, membership: Membership) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -27,10 +28,12 @@ TRIAL = "trial"
 class CheckpointFiles:
     """Files of a checkpoint, each read once. Ranks of one process share it."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, folder: Path | None = None) -> None:
+        """Open the checkpoint in a folder. None for the one that the run resumes from."""
         assert job.checkpointing is not None
-        assert job.checkpointing.resumed is not None
-        self._checkpoint = Checkpoint.open(job.checkpointing.resumed)
+        folder = folder or job.checkpointing.resumed
+        assert folder is not None
+        self._checkpoint = Checkpoint.open(folder)
         self._read: dict[int, Shard] = {}
         facts = self._checkpoint.facts
         self.reporter = int(facts["reporter"])
@@ -65,6 +68,13 @@ def restore(rank: Rank, shards: CheckpointFiles) -> None:
     else:
         _go_on(rank, own, main)
     rank.model.resumed_metric = main.facts["log"].get("announced")
+
+
+def restore_shards(rank: Rank, shards: CheckpointFiles) -> None:
+    """Restore the model of a rank from the parts of all ranks. Its records stay."""
+    main = shards.of(shards.reporter)
+    part = {"drawn": rank.drawn, "updates": main.facts["parts"][0]["updates"]}
+    restore_learner(rank, {}, main.tensors, part, shards.all())
 
 
 def _go_on(rank: Rank, own: Shard, main: Shard) -> None:

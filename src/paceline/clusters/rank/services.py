@@ -83,6 +83,10 @@ class ClusterServices(ABC):
         """
         raise NotImplementedError
 
+    def rebuild_model(self) -> None:
+        """Replace the model by a new one with the initial values. Only in clusters with `min_workers`."""
+        raise NotImplementedError
+
     def rewire(self, membership: Membership) -> None:
         """Connect this rank with the present members only."""
         raise NotImplementedError

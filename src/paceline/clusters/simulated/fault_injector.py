@@ -51,7 +51,7 @@ class FaultInjector:
         self._network = world.network
         self._job = job
         self._faults = faults
-        self._make_replica = make_replica
+        self.make_replica = make_replica
         self._network.is_uneven = not all(isinstance(fault, Kill) for fault in faults)
         self._contexts: list[FaultyContext] = []
         self._reasons: dict[int, str] = {}
@@ -74,7 +74,7 @@ class FaultInjector:
         return self._contexts
 
     def _new_context(self, rank: int) -> FaultyContext:
-        return FaultyContext(self, self._world, self._job, rank, self._make_replica(rank))
+        return FaultyContext(self, self._world, self._job, rank, self.make_replica(rank))
 
     @property
     def generations(self) -> GenerationLog | None:

@@ -17,6 +17,7 @@ from paceline.clusters.base.outcome import Outcome
 from paceline.clusters.rank.checkpoint_writer import prepare
 from paceline.clusters.simulated.events import ComputeEvent, PassEvent, ProgressEvent, Timer
 from paceline.clusters.simulated.fault_injector import FaultInjector, FaultyContext, end_the_run
+from paceline.clusters.simulated.learner import SimulatedLearner
 from paceline.clusters.simulated.mortal_process import MortalProcess
 from paceline.clusters.simulated.process import Event
 from paceline.clusters.simulated.world import World
@@ -51,7 +52,7 @@ class Regrouping(FaultInjector):
         return self._generations
 
     def _new_context(self, rank: int) -> RegroupingContext:
-        return RegroupingContext(self, self._world, self._job, rank, self._make_replica(rank))
+        return RegroupingContext(self, self._world, self._job, rank, self.make_replica(rank))
 
     def kill(self, rank: int) -> None:
         if not self._job.can_lose(rank):
@@ -212,6 +213,9 @@ class RegroupingContext(FaultyContext):
         if not self._regrouping.arrive(self.rank, arrival):
             return None
         return await self.meeting
+
+    def rebuild_model(self) -> None:
+        self.model = SimulatedLearner(self, self._regrouping.make_replica(self.rank))
 
     def rewire(self, membership: Membership) -> None:
         self.renew_net()

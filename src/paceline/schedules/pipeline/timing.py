@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from paceline.costs.transfers import Resource
 from paceline.schedules.pipeline import Actions, Order, Phase, pipeline_order
@@ -36,24 +36,10 @@ class StageCosts:
     """Message from each stage to the next one. Gradients take the same time."""
 
 
-class _Action(NamedTuple):
-    """An action of a rank. Messages are numbered; -1 stands for none."""
-
-    phase: int
-    """Index in `_PHASES`."""
-    stage: int
-    needed: int
-    """Message that it waits for."""
-    made: int
-    """Message that it sends."""
-    hop: int
-    """Boundary of stages that the message crosses. -1 if the next stage is on the same rank."""
-    sender: int
-    """Port of the message, and port of its receiver."""
-    receiver: int
-
-
-_PHASES = (Phase.FORWARD, Phase.BACKWARD, Phase.INPUTS, Phase.WEIGHTS)
+_Action: TypeAlias = tuple[int, int, int, int, int, int, int]
+"""An action of a rank: phase, stage, message that it waits for, message that it sends, boundary of stages that this
+message crosses, its port, and the port of its receiver. Messages are numbered. -1 stands for none, and for the boundary
+between two stages of one rank. A plain tuple, because long pipelines have a million actions."""
 
 
 class _Program(NamedTuple):
@@ -72,27 +58,25 @@ def _program_of(order: Order, stages: int) -> _Program:
     microbatches = 1 + max(micro for actions in order for _, micro, _ in actions)
     ranks, per_way = len(order), microbatches * stages
 
-    def message(is_forward: bool, micro: int, stage: int) -> int:
-        return is_forward * per_way + micro * stages + stage
-
-    def compiled(rank: int, phase: Phase, micro: int, chunk: int) -> _Action:
-        stage, is_forward = chunk * ranks + rank, phase is Phase.FORWARD
-        to = stage + 1 if is_forward else stage - 1
-        sends = phase is not Phase.WEIGHTS and 0 <= to < stages
-        first = 0 if is_forward else stages - 1
-        waits = phase is not Phase.WEIGHTS and stage != first
-        hop = min(stage, to) if sends and to % ranks != rank else -1
-        return _Action(
-            phase=_PHASES.index(phase),
-            stage=stage,
-            needed=message(is_forward, micro, stage) if waits else -1,
-            made=message(is_forward, micro, to) if sends else -1,
-            hop=hop,
-            sender=2 * rank + is_forward,
-            receiver=2 * (to % ranks) + is_forward,
-        )
-
-    found = [[compiled(rank, *action) for action in actions] for rank, actions in enumerate(order)]
+    found: list[list[_Action]] = []
+    for rank, actions in enumerate(order):
+        own: list[_Action] = []
+        for phase, micro, chunk in actions:
+            stage, place = chunk * ranks + rank, micro * stages
+            if phase is Phase.FORWARD:
+                to, needed = stage + 1, place + stage + per_way if stage else -1
+                made = place + to + per_way if to < stages else -1
+                hop = stage if made >= 0 and ranks > 1 else -1
+                own.append((0, stage, needed, made, hop, 2 * rank + 1, 2 * (to % ranks) + 1))
+            elif phase is Phase.WEIGHTS:
+                own.append((3, stage, -1, -1, -1, 0, 0))
+            else:
+                code = 1 if phase is Phase.BACKWARD else 2
+                to, needed = stage - 1, place + stage if stage + 1 < stages else -1
+                made = place + to if stage else -1
+                hop = to if stage and ranks > 1 else -1
+                own.append((code, stage, needed, made, hop, 2 * rank, 2 * (to % ranks)))
+        found.append(own)
     return _Program(found, 2 * per_way)
 
 
@@ -150,16 +134,15 @@ def steady_ends_s(name: str, microbatches: int, chunks: int, ranks: int, costs: 
     """
     group = ranks if chunks > 1 else 1
     few = (3 if chunks > 1 else 2) * ranks + microbatches % group
-    if microbatches <= few + 2 * group:
-        return _ends_s(_program(name, ranks, microbatches, chunks), costs)
-    while few + 2 * group < microbatches:
-        counts = (few + more * group for more in range(3))
+    more = 2 * ranks
+    while 3 * (few + group) < microbatches:  # otherwise all micro-batches take less time
+        counts = (few + number * group for number in range(3))
         one, two, three = (_ends_s(_program(name, ranks, n, chunks), costs) for n in counts)
         steps = [(b - a, c - b) for a, b, c in zip(one, two, three, strict=True)]
         if all(abs(later - earlier) <= 1e-9 * later for earlier, later in steps):
             groups = (microbatches - few) // group - 2
             return [c + groups * step for c, (_, step) in zip(three, steps, strict=True)]
-        few += 2 * ranks
+        few, more = few + more, 2 * more
     return _ends_s(_program(name, ranks, microbatches, chunks), costs)
 
 

@@ -15,7 +15,13 @@ def can_regroup(strategy: Strategy) -> bool:
     """Return whether the members of a run regroup without a lost worker, if the cluster has `min_workers`."""
     if getattr(strategy, "in_step", False):
         return "worker" in strategy.replicates  # no worker has a state that the others cannot copy
-    return strategy.state_at in ("server", "workers")
+    return strategy.state_at in ("server", "workers") or returns_to_checkpoint(strategy)
+
+
+def returns_to_checkpoint(strategy: Strategy) -> bool:
+    """Return whether the members go back to the newest checkpoint, because a lost rank had a part of the state."""
+    is_of_workers = set(strategy.roles(1)) == {"worker"}
+    return strategy.state_at == "shards" and is_of_workers and "worker" in strategy.replicates
 
 
 def continues_by_itself(strategy: Strategy) -> bool:
@@ -43,6 +49,7 @@ _LOST = {
     "": "continues without any worker",
     "server": "continues without any worker that is not the server",
     "workers": "continues without any worker; the model of a lost worker is left out",
+    "shards": "goes back to the newest checkpoint without any worker",
 }
 
 
@@ -107,6 +114,9 @@ def _check_numbers(strategy: Strategy, min_workers: int, workers: int) -> None:
 
 def _check_options(task: Task, strategy: Strategy, min_workers: int, checkpoint: object) -> None:
     """Raise an error for options that a repeated step does not support."""
+    if returns_to_checkpoint(strategy) and checkpoint is None:
+        bound = f"needs checkpoint with {describe(strategy)}: a lost rank has a part of the state"
+        raise ConfigurationError("min_workers", bound, min_workers, "write checkpoint=folder")
     excluded = {
         # Programs end at a checkpoint. Those of workers with models of their own end after each period.
         "checkpoint": checkpoint if strategy.state_at == "workers" else None,

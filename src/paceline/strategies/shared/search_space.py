@@ -79,16 +79,20 @@ def server_counts(scope: Scope, strategy: Any) -> Iterable[Mapping[str, object]]
 
 def microbatch_counts(scope: Scope, strategy: Any) -> Iterable[int]:
     """Return numbers of micro-batches, for micro-batches of 1 to 16 samples."""
-    plan: Plan = strategy.plan(scope.workers)
-    row = max(1, scope.batch_size // plan.data)
+    row = _samples_of_row(scope, strategy)
     return sorted({-(-row // size) for size in MICROBATCH_SAMPLES if size <= row}, reverse=True)
 
 
 def smallest_microbatches(scope: Scope, strategy: Any) -> Iterable[int]:
     """Return the numbers of micro-batches of one and of four samples."""
-    plan: Plan = strategy.plan(scope.workers)
-    row = max(1, scope.batch_size // plan.data)
+    row = _samples_of_row(scope, strategy)
     return sorted({row, -(-row // 4)}, reverse=True)
+
+
+def _samples_of_row(scope: Scope, strategy: Any) -> int:
+    """Return the samples of a row. A mesh that is too large for the workers has no row, and counts as one."""
+    plan: Plan = strategy.plan(scope.workers)
+    return max(1, scope.batch_size // max(1, plan.data))
 
 
 def _powers(most: int) -> list[int]:
