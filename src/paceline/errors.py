@@ -31,7 +31,7 @@ class PacelineError(Exception):
     """Base class of all errors that Paceline raises on purpose."""
 
     code = "PL-000"
-    """Stable code of this kind of error. Documentation and tests refer to it."""
+    """Stable code of this kind of error. `paceline explain CODE` prints causes and remedies."""
 
 
 class ConfigurationError(PacelineError, ValueError):

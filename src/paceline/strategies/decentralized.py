@@ -41,10 +41,19 @@ from paceline.errors import ConfigurationError, UnknownNameError
 from paceline.schedules.topologies import FAMILIES, Topology, build_topology
 from paceline.strategies.shared.gossip.pairwise import Pairwise
 from paceline.strategies.shared.gossip.synchronous import ORDERS, Synchronous
-from paceline.strategies.shared.search_space import tried
+from paceline.strategies.shared.search_space import Scope, Tried, tried
 
 MODES = ("sync", "async")
 _DEFAULT_WEIGHTS = "metropolis"
+
+
+_MOST_COMPLETE = 64
+
+
+def _topologies(scope: Scope, strategy: Any) -> list[str]:
+    """Return the topologies to try. In a complete graph of many workers, each step has a message for every pair."""
+    found = ["ring", "exponential", "one-peer-exponential"]
+    return [*found, "complete"] if scope.workers <= _MOST_COMPLETE else found
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,7 +67,7 @@ class Decentralized(Strategy):
         metadata={
             "help": f"graph of the peers: {', '.join(FAMILIES)}; parameters follow as in random-regular:degree=4; "
             "or a file of edges or weights; in Python also a networkx graph or a matrix",
-            "tries": tried("ring", "exponential", "one-peer-exponential", "complete", leads=True),
+            "tries": Tried(_topologies, _topologies),
         },
     )
     weights: Any = field(
