@@ -147,7 +147,7 @@ class SavedState:
     def at_step(self, rank: Rank) -> None:
         pass
 
-    def at_leg(self, rank: Rank) -> None:
+    def at_program_start(self, rank: Rank) -> None:
         pass
 
     def points(self, rank: Rank) -> tuple[int, ...]:
