@@ -169,5 +169,3 @@ def check_members(run):
     assert [rank for rank, _ in run.joined] == [rank for each in run.generations for rank in each.joined]
     # A rank that is lost after the last step ends no generation.
     assert {rank for each in run.generations for rank in each.lost} <= {rank for rank, _ in run.lost}
-    firsts = [each.first_step for each in run.generations]
-    assert firsts == sorted(firsts)

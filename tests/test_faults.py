@@ -87,3 +87,23 @@ def test_random_faults_kill_each_rank_once_and_depend_on_the_seed_only():
     assert kills != faults.faults_of_ranks([faults.Random(mean=10, seed=5)], ranks=5)
     many = faults.Random(mean=10).kills(4000)
     assert many[-1].at_s / 4000 == pytest.approx(10, rel=0.05)
+
+
+def test_a_trace_is_a_list_of_removals_and_additions(tmp_path):
+    (tmp_path / "spot.csv").write_text("60,remove,2\n\n90.5, add\n")
+    found = pl.faults.trace(tmp_path / "spot.csv", scale=0.1)
+    assert found == [faults.Kill(2, at=6.0), faults.Join(at=90.5 * 0.1)]
+
+
+@pytest.mark.parametrize("line", ["60,remove", "60,add,2", "soon,add", "60,remove,x", "60"])
+def test_a_line_of_a_trace_that_says_nothing_is_refused(line, tmp_path):
+    (tmp_path / "spot.csv").write_text(f"1,add\n{line}\n")
+    with refused("trace", line, bound=has(2)):
+        pl.faults.trace(tmp_path / "spot.csv")
+
+
+def test_a_join_names_no_rank():
+    assert faults.parse("join:step=3") == faults.Join(step=3)
+    assert str(faults.Join(at=2)) == "a lost rank joins at 2 s"
+    with refused("Join"):
+        faults.Join()

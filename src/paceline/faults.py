@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import math
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from numbers import Integral
@@ -83,6 +85,26 @@ class Slow:
 
 
 @dataclass(frozen=True, slots=True)
+class Join:
+    """Start the lowest lost rank again, `at` a time, or when the run begins step number `step`. It joins the run.
+
+    Only in runs with `min_workers` whose members regroup. Nothing happens if no rank is lost.
+    """
+
+    at: str | float | None = None
+    step: int | None = None
+    at_s: float | None = field(init=False, repr=False)
+    rank: ClassVar[int] = -1
+    """No rank in particular."""
+
+    def __post_init__(self) -> None:
+        _check_moment(self)
+
+    def __str__(self) -> str:
+        return f"a lost rank joins {_when(self)}"
+
+
+@dataclass(frozen=True, slots=True)
 class Random:
     """Kill ranks at random times, with a mean time of `mean` between two failures of the run.
 
@@ -109,9 +131,9 @@ class Random:
         return [Kill(rank, at=at_s) for rank, at_s in zip(order, times_s, strict=True)]
 
 
-Fault: TypeAlias = Kill | Pause | Slow
+Fault: TypeAlias = Kill | Pause | Slow | Join
 """A fault of one rank."""
-KINDS: tuple[type[Any], ...] = (Kill, Pause, Slow, Random)
+KINDS: tuple[type[Any], ...] = (Kill, Pause, Slow, Join, Random)
 _BY_NAME = {kind.__name__.lower(): kind for kind in KINDS}
 
 
@@ -121,6 +143,33 @@ def faults_of_ranks(faults: Sequence[Fault | Random], ranks: int) -> list[Fault]
     for fault in faults:
         found += fault.kills(ranks) if isinstance(fault, Random) else [fault]
     return [fault for fault in found if fault.rank < ranks]
+
+
+def trace(path: str | os.PathLike[str], scale: float = 1.0) -> list[Fault]:
+    """Return the faults of a recorded trace, such as the removals and additions of machines on a spot market.
+
+    Each line of the file is `seconds,remove,RANK` or `seconds,add`. Times are multiplied by `scale`.
+    """
+    check_positive(scale, "trace.scale", "0.01 makes an hour 36 seconds")
+    found: list[Fault] = []
+    with open(path, newline="", encoding="utf-8") as file:
+        for number, line in enumerate(csv.reader(file), start=1):
+            if line:
+                found.append(_of_line([word.strip() for word in line], scale, number))
+    return found
+
+
+def _of_line(words: list[str], scale: float, number: int) -> Fault:
+    try:
+        at_s = float(words[0]) * scale
+        if words[1] == "add" and len(words) == 2:
+            return Join(at=at_s)
+        if words[1] == "remove" and len(words) == 3:
+            return Kill(int(words[2]), at=at_s)
+    except (IndexError, ValueError):
+        pass
+    bound = f"must have lines of the form seconds,remove,RANK or seconds,add; line {number} has not"
+    raise ConfigurationError("trace", bound, ",".join(words), "for example 3.5,remove,2")
 
 
 def parse(text: str) -> Fault | Random:
@@ -148,7 +197,13 @@ def parse(text: str) -> Fault | Random:
 
 class _Keys:
     numbers: ClassVar = {"rank", "step", "factor", "seed"}
-    needed: ClassVar = {"Kill": {"rank"}, "Pause": {"rank"}, "Slow": {"rank", "factor"}, "Random": {"mean"}}
+    needed: ClassVar = {
+        "Kill": {"rank"},
+        "Pause": {"rank"},
+        "Slow": {"rank", "factor"},
+        "Join": set(),
+        "Random": {"mean"},
+    }
 
 
 def _number(text: str) -> int | float | str:
@@ -165,8 +220,12 @@ def _when(fault: Fault) -> str:
 
 
 def _check_time(fault: Fault) -> None:
+    _check_count(fault.rank, f"{type(fault).__name__}.rank")
+    _check_moment(fault)
+
+
+def _check_moment(fault: Fault) -> None:
     name = type(fault).__name__
-    _check_count(fault.rank, f"{name}.rank")
     if (fault.at is None) == (fault.step is None):
         raise ConfigurationError(name, "must have either at or step", (fault.at, fault.step), FORMS)
     if fault.step is not None:

@@ -21,6 +21,7 @@ class PreparedOptimizer(torch.optim.Optimizer):
     """Mixin of a prepared optimizer. Without a run, the optimizer steps as before."""
 
     _loop: Loop | None
+    _has_warned = False
 
     def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
         """Take one step of the run with the gradients of the parameters.
@@ -55,7 +56,8 @@ class PreparedOptimizer(torch.optim.Optimizer):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the learning rates and other settings. The state is on the ranks that apply updates."""
-        if self._loop is not None and self._loop.rank == 0:
+        if self._loop is not None and self._loop.rank == 0 and not self._has_warned:
+            self._has_warned = True
             _log.warning(
                 "optimizer.state_dict() has learning rates only, without momentum and the like: save the run with "
                 "pl.save"

@@ -10,7 +10,7 @@ from tasks import a_task, simulated
 
 import paceline as pl
 from paceline.errors import PeerLost
-from paceline.faults import Kill, Pause
+from paceline.faults import Join, Kill, Pause
 from paceline.testing.tasks import make_task
 
 STEPS = 8
@@ -121,6 +121,14 @@ def test_a_run_resumes_from_the_checkpoint_of_the_remaining_workers(tmp_path):
         a_task(), "all-reduce", pl.Local(workers=2), **options | {"steps": STEPS, "resume": "must"}
     )
     torch.testing.assert_close(run.parameters, single(0, STEPS).parameters, rtol=0, atol=1e-12)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("join", [Join(at=0.6), Join(step=4)], ids=str)
+def test_a_process_joins_when_a_fault_says_so(join):
+    run = trained(Kill(1, step=1), join, compute=pl.times.Constant("0.15s"))
+    check_against_single(run, single(0, STEPS))
+    assert [rank for rank, _ in run.joined] == [1]
 
 
 def test_a_process_that_is_stopped_for_too_long_is_lost():

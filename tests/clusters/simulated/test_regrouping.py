@@ -12,7 +12,7 @@ from torch import nn
 
 import paceline as pl
 from paceline.errors import PeerLost
-from paceline.faults import Kill
+from paceline.faults import Join, Kill
 
 STEPS = 6
 
@@ -168,6 +168,24 @@ def test_a_reporter_that_joins_again_leaves_the_record_to_another_rank():
     run = trained(Kill(0, step=2), Kill(1, step=4), restart=True)
     check_against_single(run, single(0, STEPS))
     assert {rank for rank, _ in run.joined} == {0, 1}
+
+
+@pytest.mark.parametrize("join", [Join(at=0.08), Join(step=4)], ids=str)
+def test_a_lost_worker_joins_when_a_fault_says_so(join):
+    run = trained(Kill(2, step=1), join)
+    check_against_single(run, single(0, STEPS))
+    assert [rank for rank, _ in run.joined] == [2]
+    assert run.generations[1].members == (0, 1, 3)
+
+
+def test_a_join_without_a_lost_worker_does_nothing():
+    assert trained(Join(at=0.01), Join(at=100.0)).seconds == trained().seconds
+
+
+@pytest.mark.parametrize("spec", ["all-reduce", "fedavg"])
+def test_a_run_that_accepts_no_workers_refuses_a_join(spec):
+    with refused("faults", "Join"):
+        trained(Join(step=1), strategy=spec, min_workers=None if spec == "all-reduce" else 2)
 
 
 def test_a_run_whose_workers_all_die_at_once_ends():

@@ -46,6 +46,11 @@ def test_strategies_that_continue_by_themselves_start_no_worker_again():
         simulated(4, restart=True)
 
 
+def test_the_fewest_workers_that_the_strategy_needs_are_accepted():
+    run = pl.train(a_task(), "k-sync:k=2", simulated(4, min_workers=2), steps=2)
+    assert len(run.generations) == 1
+
+
 def test_fewer_workers_than_the_strategy_needs_are_refused():
     with refused("min_workers", 2, bound=has("k-sync:k=3", "above 2"), remedy=has("3")):
         pl.train(a_task(), "k-sync:k=3", simulated(4, min_workers=2), steps=2)

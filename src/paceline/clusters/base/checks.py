@@ -10,7 +10,7 @@ from paceline.clusters.base.job import Cluster, Job
 from paceline.costs.stragglers import Stragglers
 from paceline.costs.times import Times
 from paceline.errors import ConfigurationError
-from paceline.faults import KINDS, Fault, Random
+from paceline.faults import KINDS, Fault, Join, Random
 
 MAX_THREADS = 1024
 
@@ -71,6 +71,13 @@ def check_faults_fit(faults: Sequence[Fault | Random], ranks: int, steps: int) -
         if fault.step is not None and fault.step >= steps > 0:
             remedy = f"steps of this run are numbered 0 to {steps - 1}"
             raise ConfigurationError("faults", f"must name steps below {steps}", fault.step, remedy)
+
+
+def check_joins(faults: Sequence[Fault | Random], job: Job) -> None:
+    """Raise an error if a rank should join a run that does not accept it."""
+    if any(isinstance(fault, Join) for fault in faults) and not job.regroups:
+        remedy = "write min_workers=1, say, with a strategy that repeats steps without lost workers"
+        raise ConfigurationError("faults", "must have no Join: the run accepts no workers", "Join", remedy)
 
 
 def check_min_workers(min_workers: object, workers: int) -> None:

@@ -9,7 +9,7 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 
-from paceline.faults import Fault, Kill, Pause
+from paceline.faults import Fault, Join, Kill, Pause
 
 
 class FaultInjector:
@@ -21,10 +21,15 @@ class FaultInjector:
         self._pid_of = pid_of
         self._due: list[tuple[float, int, signal.Signals]] = []
         """Signals to send: time on the monotonic clock, rank, signal."""
+        self._joins: list[tuple[float, int]] = []
+        """When a lost rank begins anew: time on the monotonic clock, and step."""
 
     def begin(self, start_s: float) -> None:
         """Set the start of the run on the monotonic clock."""
         for fault in self._faults:
+            if isinstance(fault, Join):
+                at_s = -math.inf if fault.at_s is None else start_s + fault.at_s
+                self._joins.append((at_s, fault.step or 0))
             if fault.at_s is None:
                 continue
             if isinstance(fault, Kill):
@@ -37,6 +42,12 @@ class FaultInjector:
         """Stop a rank now, for some seconds."""
         self._send(rank, signal.SIGSTOP)
         self._add(time.monotonic() + seconds, rank, signal.SIGCONT)
+
+    def joins_due(self, step: int) -> int:
+        """Return how many lost ranks are to begin anew now. The run is in step number `step`."""
+        now_s, before = time.monotonic(), len(self._joins)
+        self._joins = [each for each in self._joins if each[0] > now_s or each[1] > step]
+        return before - len(self._joins)
 
     def send_due(self) -> float:
         """Send the signals that are due. Return the seconds until the next one."""

@@ -64,9 +64,15 @@ class Processes:
         self._resources = resources = Resources(self._assignment, stack)
         self._board = resources.board  # not a local variable: the traceback of an error would hold its memory
         self._board.last_step = self._job.steps
-        launch = partial(self._launch, joins=True) if self._assignment.restart else None
         self._ranks = Ranks(
-            self._job, self._roster, resources, self._requests, self._send, self._deadline_s, launch
+            self._job,
+            self._roster,
+            resources,
+            self._requests,
+            self._send,
+            self._deadline_s,
+            launch=partial(self._launch, joins=True),
+            restarts=self._assignment.restart,
         )
         stack.callback(vars(self._ranks).clear)
         self._faults = FaultInjector(self._assignment.faults, self._ranks.pids.get)
@@ -94,6 +100,8 @@ class Processes:
                 self._end_in_failure()
             self._look_at_work()
             self._ranks.check_members()
+            for _ in range(self._faults.joins_due(self._ranks.step)):
+                self._ranks.begin_one_anew()
             self._check_the_late()
             self._board.stop = stopping.wanted()
             stopping.check()

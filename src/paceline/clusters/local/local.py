@@ -14,6 +14,7 @@ from paceline.clusters.base.checks import (
     check_faults,
     check_faults_fit,
     check_flag,
+    check_joins,
     check_min_workers,
     check_real_stragglers,
     check_restart,
@@ -167,6 +168,7 @@ class Local(Cluster):
         slow = slow_links(self.slow_links, self.link)
         check_ranks(slow, max(job.ranks, self.workers))
         check_faults_fit(self.faults, max(job.ranks, self.workers), job.steps)
+        check_joins(self.faults, job)
         if job.regroups and self.link == TCP:
             remedy = "use shared memory or a pl.Link, or omit min_workers"
             raise ConfigurationError("link", "must not be tcp if members regroup (min_workers)", TCP, remedy)

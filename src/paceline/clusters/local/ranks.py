@@ -37,9 +37,12 @@ class Ranks:
         requests: Requests,
         send: Send,
         deadline_s: float,
-        launch: Callable[[int], None] | None,
+        *,
+        launch: Callable[[int], None],
+        restarts: bool,
     ) -> None:
-        """`launch` starts another process for a lost rank, which joins the run. None if lost ranks stay lost."""
+        """`launch` starts another process for a lost rank, which joins the run. With `restarts` each lost rank gets
+        one."""
         self.pids: dict[int, int] = {}
         """Process of each rank that has not ended."""
         self.members = Members(job, resources.board, resources.rings_nbytes, send) if job.regroups else None
@@ -52,6 +55,7 @@ class Ranks:
         self._requests = requests
         self._deadline_s = deadline_s
         self._launch = launch
+        self._restarts = restarts
         self.starting: set[int] = set()
         """Ranks with a new process that is not yet ready to join."""
 
@@ -157,15 +161,29 @@ class Ranks:
 
     def _restart(self, rank: int) -> None:
         """Start another process for a lost rank. The others continue until it is ready to join."""
-        if self._launch is None or self.members is None or self._roster.failures or self.members.is_over:
-            return
         if rank in self.starting:
             self.starting.remove(rank)
             _log.warning("rank %d is not started again: it ended before it could join the run", rank)
+        elif self._restarts:
+            self._begin_anew(rank)
+
+    def begin_one_anew(self) -> None:
+        """Start another process for the lowest lost rank, if one is lost."""
+        lost = [] if self.members is None else sorted(self.members.agreement.lost - self.starting)
+        if lost:
+            self._begin_anew(lost[0])
+
+    def _begin_anew(self, rank: int) -> None:
+        if self.members is None or self._roster.failures or self.members.is_over:
             return
         self.starting.add(rank)
         self._roster.begin_anew(rank)
         self._launch(rank)
+
+    @property
+    def step(self) -> int:
+        """Step that the run is in."""
+        return self._board.step(self._job.reporter if self.members is None else self.members.reporter)
 
     def _end_latecomers(self, members: Members) -> None:
         """At the end of the run, end new processes that have not become members."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from paceline.clusters.process.driver import LocalDriver
 from paceline.clusters.process.gradient_duration import SlowedDuration
 from paceline.costs.slowdowns import Slowdowns
-from paceline.faults import Fault, Kill, Slow
+from paceline.faults import Fault, Kill, Pause, Slow
 
 if TYPE_CHECKING:
     from paceline.clusters.process.context import ProcessContext
@@ -37,6 +37,6 @@ class OwnFaults:
             os.kill(os.getpid(), signal.SIGKILL)
         elif isinstance(fault, Slow):
             self._slowdowns.add(self._ctx.now(), fault.seconds_s, fault.factor)
-        else:
+        elif isinstance(fault, Pause):
             assert isinstance(self._ctx.driver, LocalDriver)
             self._ctx.driver.pause(fault.seconds_s)

@@ -29,7 +29,7 @@ from paceline.clusters.simulated.world import World
 from paceline.context import ANY
 from paceline.costs.slowdowns import Slowdowns, SlowedPrice
 from paceline.errors import PeerLost
-from paceline.faults import Fault, Kill, Pause, Slow
+from paceline.faults import Fault, Join, Kill, Pause, Slow
 from paceline.model.replica import Replica
 
 T = TypeVar("T")
@@ -52,7 +52,7 @@ class FaultInjector:
         self._job = job
         self._faults = faults
         self.make_replica = make_replica
-        self._network.is_uneven = not all(isinstance(fault, Kill) for fault in faults)
+        self._network.is_uneven = not all(isinstance(fault, (Kill, Join)) for fault in faults)
         self._contexts: list[FaultyContext] = []
         self._reasons: dict[int, str] = {}
         """Reason of the loss, by rank."""
@@ -62,6 +62,9 @@ class FaultInjector:
         """Return the ranks of the run. Faults occur at their set times."""
         self._contexts = [self._new_context(rank) for rank in range(self._job.ranks)]
         for fault in self._faults:
+            if isinstance(fault, Join):
+                self._schedule_join(fault)
+                continue
             context = self._contexts[fault.rank]
             if fault.step is not None:
                 context.step_faults.setdefault(fault.step, []).append(fault)
@@ -75,6 +78,18 @@ class FaultInjector:
 
     def _new_context(self, rank: int) -> FaultyContext:
         return FaultyContext(self, self._world, self._job, rank, self.make_replica(rank))
+
+    def _schedule_join(self, fault: Join) -> None:
+        """Let a lost rank begin anew at the time of a fault, or when the first rank begins its step."""
+        if fault.at_s is not None:
+            self._kernel.at(fault.at_s, self.join, fault)
+            return
+        assert fault.step is not None
+        for context in self._contexts:
+            context.step_faults.setdefault(fault.step, []).append(fault)
+
+    def join(self, fault: Join) -> None:
+        """Let a lost rank begin anew, if members regroup."""
 
     @property
     def generations(self) -> GenerationLog | None:
@@ -164,7 +179,9 @@ class FaultyContext(SimulatedContext):
     # Death of this rank
 
     async def meet_fault(self, fault: Fault) -> None:
-        if isinstance(fault, Kill):
+        if isinstance(fault, Join):
+            self._losses.join(fault)
+        elif isinstance(fault, Kill):
             self._losses.kill(self.rank)
             await Event[None]()  # never done
         else:

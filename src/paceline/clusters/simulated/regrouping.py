@@ -22,7 +22,7 @@ from paceline.clusters.simulated.mortal_process import MortalProcess
 from paceline.clusters.simulated.process import Event
 from paceline.clusters.simulated.world import World
 from paceline.errors import PeerLost
-from paceline.faults import Fault
+from paceline.faults import Fault, Join
 from paceline.model.replica import Replica
 
 _COMPUTING = (ComputeEvent, PassEvent, ProgressEvent, Timer)
@@ -46,6 +46,8 @@ class Regrouping(FaultInjector):
         self._generations = GenerationLog(self.agreement.present)
         self._restarts = restarts
         self._last_loss = (0, "")
+        self._joined: set[int] = set()
+        """Faults of which a rank has already begun anew."""
 
     @property
     def generations(self) -> GenerationLog:
@@ -74,6 +76,14 @@ class Regrouping(FaultInjector):
         if self._restarts:
             self._kernel.at(self._kernel.now, self._restart, rank)
 
+    def join(self, fault: Join) -> None:
+        programs = [context.processes[0] for context in self._contexts]
+        if all(program.done for program in programs):
+            self._kernel.now = max(program.ended_s for program in programs)
+        elif id(fault) not in self._joined and self._reasons:
+            self._kernel.at(self._kernel.now, self._restart, min(self._reasons))
+        self._joined.add(id(fault))
+
     def _end_run(self, why: str) -> None:
         rank, reason = self._last_loss
         self._kernel.at(self._kernel.now, end_the_run, PeerLost(rank, f"{reason}, and {why}"))
@@ -85,7 +95,7 @@ class Regrouping(FaultInjector):
     def _restart(self, rank: int) -> None:
         """Begin another program of a lost rank, unless the run is over."""
         former = self._of(rank)
-        if self.agreement.is_over:
+        if self.agreement.is_over or rank not in self._reasons:
             return
         context = self._new_context(rank)
         context.former, context.joins = former, True

@@ -10,6 +10,7 @@ from paceline.clusters.base.checks import (
     check_compute,
     check_faults,
     check_faults_fit,
+    check_joins,
     check_min_workers,
     check_restart,
     check_threads,
@@ -181,6 +182,7 @@ class Simulated(Cluster):
     ) -> list[Outcome]:
         # A strategy that uses fewer ranks ignores faults of the others.
         check_faults_fit(self.faults, max(job.ranks, self.workers), job.steps)
+        check_joins(self.faults, job)
         check_ranks(slow_links(self.slow_links, self.link), max(job.ranks, self.workers))
         request_trial(job, job.workers - 1)
         threads = threads_of(self, job.workers)

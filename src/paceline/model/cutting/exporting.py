@@ -23,6 +23,7 @@ from paceline.model.cutting.aliases import allow_any_strides, copy_changed_state
 from paceline.model.cutting.blame import refusal
 from paceline.model.cutting.caches import without_caches
 from paceline.model.cutting.linear import as_linear
+from paceline.model.cutting.own_gradients import refused_own_gradients
 from paceline.model.cutting.parts import Arguments
 from paceline.model.cutting.progress import report_progress
 from paceline.model.cutting.regions import fold_regions
@@ -213,7 +214,13 @@ def program_of(module: nn.Module, args: Any, kwargs: Any, dynamic_shapes: Any) -
 
     # Torch caches shapes without limit. The cache is useless for the next model, so it is cleared.
     settings = config.patch(fake_tensor_cache_enabled=False)
-    with report_progress(module), _silence(), adapted(module, (args, kwargs)), settings:
+    with (
+        report_progress(module),
+        _silence(),
+        adapted(module, (args, kwargs)),
+        settings,
+        refused_own_gradients(module),
+    ):
         return torch.export.export(module, args, kwargs, dynamic_shapes=dynamic_shapes, strict=False)
 
 

@@ -20,8 +20,7 @@ def can_regroup(strategy: Strategy) -> bool:
 
 def returns_to_checkpoint(strategy: Strategy) -> bool:
     """Return whether the members go back to the newest checkpoint, because a lost rank had a part of the state."""
-    is_of_workers = set(strategy.roles(1)) == {"worker"}
-    return strategy.state_at == "shards" and is_of_workers and "worker" in strategy.replicates
+    return strategy.state_at == "shards" and tuple(strategy.replicates) == ("worker",)
 
 
 def continues_by_itself(strategy: Strategy) -> bool:
