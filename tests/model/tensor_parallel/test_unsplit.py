@@ -43,3 +43,15 @@ def test_a_plan_that_needs_such_a_place_is_refused():
     plan = {"third": "column", "fourth": "row"}
     with refused("model"):
         pl.train(task_of(Filled, tensor_plan=plan), "tensor", simulated(2), steps=1)
+
+
+def test_a_head_may_have_fewer_classes_than_ranks():
+    data = numbers(24, 4), torch.arange(24) % 3
+    task = a_task(
+        model=lambda: nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.Linear(8, 3)).double(),
+        data=data,
+        loss=nn.functional.cross_entropy,
+    )
+    expected = pl.train(task, "single", simulated(1), steps=2).parameters
+    run = pl.train(task, "tensor", simulated(4), steps=2)
+    torch.testing.assert_close(run.parameters, expected, rtol=0, atol=1e-12)

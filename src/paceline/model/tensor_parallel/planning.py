@@ -37,6 +37,8 @@ def find_with_loss(facts: Facts, roles: Mapping[str, Role], size: int) -> Region
     region = follow(facts, roles) if roles else _with_heads(facts)
     if region.ends_split or not region.steps:
         raise Stuck(facts.output, "no loss of split classes is found")
+    if any(split is not None and split.units < size for split in region.parameters.values()):
+        raise Stuck(facts.output, "there are fewer classes than ranks")
     return _checked(region, size)
 
 
