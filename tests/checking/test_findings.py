@@ -63,3 +63,8 @@ def test_an_optimizer_that_is_not_known_to_work_by_element_is_named():
 def test_targets_that_are_no_labels_cannot_be_parted_by_label():
     told = found(targets=samples()[1][:8])
     assert list(told) == ["fedavg, fedprox, fedavgm and fedadam"]
+
+
+def test_an_embedding_that_changes_its_weights_is_named():
+    model = stacked(nn.Embedding(16, 5, max_norm=1.0))
+    assert "layer 1 is a Embedding with max_norm" in found(model=model)["all with several workers"]

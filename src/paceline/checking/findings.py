@@ -59,6 +59,11 @@ def _layers(module: nn.Module) -> Iterator[Finding]:
             yield Finding(SEVERAL, f"{why}, so the weights differ slightly from single")
             break
     for name, layer in module.named_modules():
+        if getattr(layer, "max_norm", None) is not None:
+            why = f"{_called(name, layer)} with max_norm: each worker changes the rows that it uses in its own copy"
+            yield Finding(SEVERAL, f"{why}, so copies differ, and shards lose the change; omit max_norm")
+            break
+    for name, layer in module.named_modules():
         if isinstance(layer, _DropoutNd) and layer.p > 0:
             why = f"{_called(name, layer)}: each worker draws its own random numbers"
             yield Finding(SEVERAL, f"{why}, so the weights differ from single")

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from paceline.checkpoints.generations import NEVER
+from paceline.clusters.base.declarations import Declarations
 from paceline.clusters.base.job import Job
 from paceline.clusters.base.outcome import Outcome, assemble
 from paceline.clusters.launched.launched import Launched
@@ -81,7 +82,7 @@ class Loop:
         self.device = None if own.type == "cpu" else own
         self.order_state = torch.get_rng_state()
         """State of torch's generator at the first worker, for the order of the data."""
-        self.steps_together = self.workers == 1 or strategy.syncs_batch_norm(self.workers)
+        self.steps_together = self.workers == 1 or Declarations.of(strategy).syncs_batch_norm(self.workers)
         """Whether all workers compute the slices of one batch at the same time."""
         self.rendezvous = Rendezvous()
         self.gradients = LoopGradients(module, self.workers)

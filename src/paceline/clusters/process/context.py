@@ -123,8 +123,7 @@ class ProcessContext(Rank):
         return ProcessLearner(self, replica)
 
     def _open_port(self) -> Port:
-        links, bells = self.wiring.emulated, self.board.bells
-        spans = MessageSpans(self)
+        links, bells, spans = self.wiring.emulated, self.board.bells, MessageSpans(self)
         ends = (self.rank, self.job.ranks, self.wiring.ways, bells, spans.note_sent, spans.note_received)
         return Port(*ends) if links is None else EmulatedPort(*ends, links=links, shared=self.wiring.shared)
 
@@ -133,12 +132,11 @@ class ProcessContext(Rank):
         if not self._emulates:
             yield
             return
-        stoppable = self.board.clock
-        stoppable.stop()
+        self.board.clock.stop()
         try:
             yield
         finally:
-            stoppable.go_on()
+            self.board.clock.go_on()
 
     def prepare(self) -> None:
         """Do work before the run that would otherwise take time in its first steps."""

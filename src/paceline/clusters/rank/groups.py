@@ -119,3 +119,12 @@ class Groups:
             raise ConfigurationError("group", f"must name ranks 0 to {ranks - 1}", outside[0])
         if self._rank not in members:
             raise ConfigurationError("group", f"must contain the rank that calls, {self._rank}", members)
+
+
+_GENERATIONS, _PROGRAMS = 2**13, 2**16
+"""Generations of members, and programs in one of them, before their numbers repeat."""
+
+
+def net_number(generation: int, program: int) -> int:
+    """Return the number of the nets of a program: `program` counts the programs of a generation of members."""
+    return (generation % _GENERATIONS) * _PROGRAMS + program % _PROGRAMS

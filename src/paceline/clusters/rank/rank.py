@@ -15,6 +15,8 @@ import numpy as np
 from paceline.clusters.base.job import Job
 from paceline.clusters.base.outcome import Outcome
 from paceline.clusters.rank.data import warn_of_lone_samples
+from paceline.clusters.rank.groups import net_number
+from paceline.clusters.rank.lifecycle import has_ended_before, run_to_end
 from paceline.clusters.rank.logbook import Logbook
 from paceline.clusters.rank.member import Member
 from paceline.clusters.rank.observer import Observer
@@ -29,9 +31,6 @@ from paceline.model.memory import Ledger
 from paceline.system import interrupts
 from paceline.trace import Kind, Recorder
 from paceline.trace.spans import NO_MESSAGE, pack_span
-
-_GENERATIONS, _LEGS = 2**13, 2**16
-"""Generations of members, and programs in one of them, before their numbers repeat."""
 
 
 class Rank(ClusterServices):
@@ -52,7 +51,6 @@ class Rank(ClusterServices):
         "job",
         "joins",
         "ledger",
-        "leg",
         "log",
         "members",
         "model",
@@ -60,6 +58,7 @@ class Rank(ClusterServices):
         "outcome",
         "own_pace",
         "position",
+        "program_number",
         "rank",
         "recorder",
         "recovery",
@@ -98,7 +97,7 @@ class Rank(ClusterServices):
         """Position among the present workers."""
         self.members: Sequence[int] | None = None
         """Members of this generation. None in the first one, which has all ranks."""
-        self.leg = 0
+        self.program_number = 0
         """Number of earlier programs in this generation of members."""
         self.joins = False
         """Whether this rank is new in a run that others have begun, and not yet a member."""
@@ -138,50 +137,27 @@ class Rank(ClusterServices):
     async def live(self) -> Any:
         """Run the program for each generation until the end of the run. Return the result of the last generation."""
         await self.catch_up()
-        if self._is_over:
+        if has_ended_before(self):
             await self.log.evaluations.look_again()
             return None
-        if self.job.regroups:
-            return await live_in_generations(self)
-        while True:
-            result = await self.run_program(self)
-            if self.end_program():
-                return result
-            self.begin_generation(self.generation_end)
-
-    def end_program(self) -> bool:
-        """Complete all operations, and save a checkpoint if the run has them. Return whether the run ends here."""
-        self.settle()
-        for each in (self, *self.twins):
-            each.drawn = each.step + 1 if each.own_pace else each.drawn
-        end = self.generation_end
-        self.stopped = self.announced_end == 2 * end + 1
-        ends = self.stopped or end >= self.last_step
-        if self.checkpoint_writer is not None:
-            self.checkpoint_writer.save(end, is_last=ends)
-        return ends
+        return await (live_in_generations if self.job.regroups else run_to_end)(self)
 
     def run_program(self, context: Rank | Member) -> Awaitable[Any]:
         return cast(Awaitable[Any], self.job.program(self.rank)(cast(Context, context)))
-
-    @property
-    def _is_over(self) -> bool:
-        """Whether the run resumes from a checkpoint at which it had already ended."""
-        return 0 < self.job.generations.first == self.begun and self.begun >= self.last_step
 
     def begin_generation(self, first: int) -> None:
         """Begin a generation. No operation is in flight. A cluster adds a separate net for the generation."""
         for each in (self, *self.twins):
             each.generation += 1
             each.step = first
-        self.begin_leg(first)
+        self.begin_next_program(first)
 
-    def begin_leg(self, first: int) -> None:
-        """Begin with step `first` in the same generation of members."""
+    def begin_next_program(self, first: int) -> None:
+        """Begin the next program, with step `first`, in the same generation of members."""
         for each in (self, *self.twins):
             if each.own_pace:  # the program ended in the middle of its loop
                 self.outcome.bytes_over_time.append((self.now(), self.outcome.bytes_sent))
-            each.leg += 1
+            each.program_number += 1
             each.model.begin_generation()
         self.log.begin_generation()
         self.renew_net()
@@ -193,14 +169,12 @@ class Rank(ClusterServices):
             each.begun = first
             each._end = self.job.generations.end_of(first)
         if self.recovery is not None:
-            self.recovery.at_leg(self)
+            self.recovery.at_program_start(self)
 
     @property
     def net_number(self) -> int:
         """Number of the nets of this program. No message of another program of the run matches."""
-        if not self.job.regroups:
-            return self.generation
-        return (self.generation % _GENERATIONS) * _LEGS + self.leg % _LEGS
+        return net_number(self.generation, self.program_number) if self.job.regroups else self.generation
 
     @property
     def generation_end(self) -> int:

@@ -30,7 +30,7 @@ class Recovery(Protocol):
         """Keep what is needed at the start of a step."""
         ...
 
-    def at_leg(self, rank: Rank) -> None:
+    def at_program_start(self, rank: Rank) -> None:
         """Keep what is needed when the program has ended and starts again."""
         ...
 
@@ -72,7 +72,7 @@ class StepStart:
         self._buffers = [each.clone() for each in rank.model.buffers]
         self._states = {name: each.clone() for name, each in rank.model.states.items()}
 
-    def at_leg(self, rank: Rank) -> None:
+    def at_program_start(self, rank: Rank) -> None:
         pass
 
     def points(self, rank: Rank) -> tuple[int, ...]:
@@ -120,7 +120,7 @@ class StateCopies:
     def at_step(self, rank: Rank) -> None:
         pass
 
-    def at_leg(self, rank: Rank) -> None:
+    def at_program_start(self, rank: Rank) -> None:
         if rank.begun in self._copies:
             return
         meta = rank.model.parameters.is_meta
@@ -147,7 +147,7 @@ class SavedState:
     def at_step(self, rank: Rank) -> None:
         pass
 
-    def at_leg(self, rank: Rank) -> None:
+    def at_program_start(self, rank: Rank) -> None:
         pass
 
     def points(self, rank: Rank) -> tuple[int, ...]:

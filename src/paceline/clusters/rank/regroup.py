@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.clusters.base.members import Arrival, MembersChanged, Membership
 from paceline.clusters.base.news import drop_entries
+from paceline.clusters.rank.lifecycle import end_program
 from paceline.clusters.rank.member import Member
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ async def live_in_generations(rank: Rank) -> Any:
     context: Rank | Member = rank
     assert rank.recovery is not None
     if not rank.joins:
-        rank.recovery.at_leg(rank)
+        rank.recovery.at_program_start(rank)
     while True:
         try:
             if meets:
@@ -46,9 +47,9 @@ async def _run_programs(rank: Rank, context: Rank | Member) -> Any:
     result = None
     while rank.begun < rank.last_step:
         result = await rank.run_program(context)
-        if rank.end_program():
+        if end_program(rank):
             break
-        rank.begin_leg(rank.generation_end)
+        rank.begin_next_program(rank.generation_end)
         context = rank if rank.members is None else Member(rank, rank.members)
     return result
 
@@ -77,7 +78,7 @@ async def _join(rank: Rank, membership: Membership) -> Member:
         each.position = members.index(rank.rank)
         each.workers = [member for member in members if member < rank.job.workers]
         each.data.divide(len(each.workers))
-        each.generation, each.leg = membership.generation, 0
+        each.generation, each.program_number = membership.generation, 0
         each.drawn = membership.drawn
         each.model.begin_generation()
     if rank.checkpoint_writer is not None:

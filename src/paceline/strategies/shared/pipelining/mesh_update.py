@@ -21,9 +21,9 @@ from paceline.strategies.shared.pipelining.data_axis import DataAxis
 class MeshUpdate:
     """One update of a model that several ranks hold together.
 
-    `net` is the ranks of a pipeline, `segments` the segments of the model, and `held` the numbers of those that each
-    rank holds. `row` is all ranks that hold the model together, stage by stage. The ranks of one stage are a tensor
-    group.
+    `net` is the ranks of a pipeline, and `segments` the segments of the model. `held` has the numbers of the segments
+    that each rank holds. `row` is all ranks that hold the model together, stage by stage. The ranks of one stage are a
+    tensor group.
     """
 
     def __init__(
