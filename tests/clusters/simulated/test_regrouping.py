@@ -238,7 +238,9 @@ def test_shared_memory_is_refused():
     machines = cluster(link="shared-memory")
     with refused("algorithm", "shared"):
         pl.train(a_task(), "all-reduce:algorithm=shared", machines, steps=STEPS)
-    check_against_single(pl.train(a_task(), "all-reduce", machines, steps=STEPS), single(0, STEPS))
+    run = pl.train(a_task(), "all-reduce", machines, steps=STEPS)
+    check_against_single(run, single(0, STEPS))
+    assert "messages" in run.environment["min_workers"]
 
 
 def test_a_program_is_refused():

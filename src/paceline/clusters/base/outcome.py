@@ -127,6 +127,7 @@ def assemble(job: Job, cluster: str, outcomes: Sequence[Outcome], module: nn.Mod
         environment={
             **snapshot(),
             "threads a rank": _threads(outcomes),
+            **({"min_workers": _elastic_words(job)} if job.regroups else {}),
             **({"autocast": ", ".join(map(str, job.autocast))} if job.autocast else {}),
             **reporter.facts,
         },
@@ -153,6 +154,11 @@ def trace_of(outcomes: Sequence[Outcome]) -> Trace:
     spans = [outcome.spans for outcome in outcomes if outcome.spans is not None]
     seconds = max(outcome.seconds for outcome in outcomes)
     return Trace(spans, seconds, max(outcome.clock_residual_s for outcome in outcomes))
+
+
+def _elastic_words(job: Job) -> str:
+    """Return `min_workers`, and what it changes: ranks share no memory, because a lost one leaves it half written."""
+    return f"{job.min_workers}; ranks exchange by messages, not in shared memory"
 
 
 def _threads(outcomes: Sequence[Outcome]) -> str:
