@@ -17,7 +17,7 @@ import networkx
 import numpy
 import torch
 from chart import draw
-from tasks import curve, line, wide
+from lessons import curve, line, wide
 
 import paceline as pl
 from paceline.costs.intervals import daly_s
