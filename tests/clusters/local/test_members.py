@@ -1,5 +1,6 @@
 """A local run with `min_workers` loses processes to real signals, and gives the weights of `single`."""
 
+import dataclasses
 import os
 
 import pytest
@@ -145,8 +146,9 @@ def test_a_process_that_is_stopped_for_too_long_is_lost(changes):
     assert [rank for rank, _ in run.lost] == [0]
 
 
-def check(seed):
+def check(seed, **changes):
     number, spec, machines, steps = random_processes(seed)
+    machines = dataclasses.replace(machines, **changes)
     try:
         run = pl.train(a_task(**CHANGES[number]), spec, machines, steps=steps)
     except PeerLost as loss:  # all that have the state may die before a new process has copied it
@@ -166,6 +168,12 @@ def test_random_kills_change_no_weight_and_no_record(seed):
 @pytest.mark.parametrize("seed", range(12, int(os.environ.get("PACELINE_KILL_SEEDS", "12"))))
 def test_more_random_kills_change_no_weight_and_no_record(seed):
     check(seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(8))
+def test_random_kills_change_nothing_over_tcp_either(seed):
+    check(seed, link="tcp", encrypt=bool(seed % 2))
 
 
 def test_too_few_processes_end_the_run():
