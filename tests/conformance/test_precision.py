@@ -130,11 +130,6 @@ def test_what_cannot_be_computed_in_bf16_is_refused():
         pl.train(task_of(model=lambda: nn.Linear(4, 2).double()), "single", simulated(1), steps=1)
     with refused("precision", "bf16"), torch.autocast("cpu", torch.bfloat16):
         pl.train(task_of(), "single", simulated(1), steps=1)
-    priced = pl.Simulated(workers=2, math="none", device=pl.devices.A100)
-    with refused("precision", "bf16"):
-        pl.train(task_of(), "all-reduce", priced, steps=1)
-    with refused("precision", "bf16"):
-        pl.predict(task_of(), "all-reduce", priced)
 
 
 @pytest.mark.parametrize("precision", ["fp8", "double", None])
