@@ -255,8 +255,9 @@ class Replica:
         `of` is the batches of the gradient; by default the last one that was computed here. If none was, the models to
         update are those of step number `step` of the run. `squares` is the sum of all ranks' `layer_squares`.
         """
-        of = self._batches(of)
-        optimization = self.engine.optimization
+        if self.engine.versions is not None:
+            self.engine.versions.advance()
+        of, optimization = self._batches(of), self.engine.optimization
         optimization.update(shard, norm, advance=advance, of=of, step=step, squares=squares)
 
     def _batches(self, of: Sequence[Batch]) -> Sequence[Batch]:

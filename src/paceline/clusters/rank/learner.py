@@ -141,6 +141,8 @@ class Learner(ABC, Generic[R]):
     def _look_before_update(self, shard: slice | None) -> None:
         """Step a schedule that depends on the metric. Refuse a moving average if this rank has only a part."""
         ctx, replica, every = self._ctx, self.replica, self._ctx.job.evaluate_every
+        if ctx.job.declared.steps_ahead(ctx.job.workers):
+            ctx.log.evaluations.refuse_plateaus()
         resumed, self.resumed_metric = self.resumed_metric, None
         if resumed is not None:
             replica.updates.of(shard)  # the schedule is restored with its optimizer

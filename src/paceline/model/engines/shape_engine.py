@@ -26,6 +26,7 @@ from paceline.model.holding import Sharding
 from paceline.model.memory import Account, Ledger
 from paceline.model.memory.shape_segments import SegmentActivations
 from paceline.model.stages.arranged import length_after
+from paceline.model.versions import ShapeVersions
 from paceline.task.task import Task
 
 
@@ -54,6 +55,7 @@ class ShapeEngine:
         "logged",
         "optimization",
         "parameters",
+        "versions",
     )
 
     def __init__(self, model: ShapeModel) -> None:
@@ -70,6 +72,13 @@ class ShapeEngine:
         self.logged: dict[str, float] = {}
         self.computed: Batch | None = None
         self.optimization = ShapeOptimization(model, model.holding, None)
+        self.versions: ShapeVersions | None = None
+
+    def keep_versions(self) -> ShapeVersions:
+        if self.versions is None:
+            nbytes = self.parameters.numel() * self.parameters.itemsize
+            self.versions = ShapeVersions(nbytes, self._account)
+        return self.versions
 
     @property
     def task(self) -> Task:

@@ -36,6 +36,7 @@ from paceline.model.hooks.hooked_pass import HookedPass
 from paceline.model.memory import Account, Ledger
 from paceline.model.memory.computed import tensor_bytes
 from paceline.model.stages.resizable import ResizableBuffer
+from paceline.model.versions import TorchVersions
 
 
 class TorchEngine:
@@ -81,9 +82,9 @@ class TorchEngine:
         self.optimization = TorchOptimization(settings.task, every, *parts)
         self._compiled: Any = None
         self.computed: Batch | None = None
-        self._released_bytes = 0
+        self._released_bytes, self.device_s = 0, 0.0
         self.inspection = TorchInspection(self, cut, assembled)
-        self.device_s = 0.0
+        self.versions: TorchVersions | None = None
 
     @classmethod
     def of(cls, settings: Settings, module: nn.Module, device: torch.device | None = None) -> TorchEngine:
@@ -95,8 +96,7 @@ class TorchEngine:
         return cls(settings, module, Holding.of(module))
 
     def twin(self) -> TorchEngine:
-        module = self.task.build_model(self.settings.seed)
-        return TorchEngine.of(self.settings, module, self.device)
+        return TorchEngine.of(self.settings, self.task.build_model(self.settings.seed), self.device)
 
     # What the rank holds
 
@@ -127,6 +127,11 @@ class TorchEngine:
     def shards(self) -> ShardStore:
         return ShardStore(self.module, self.holding, self.device, self.account, self._values)
 
+    def keep_versions(self) -> TorchVersions:
+        if self.versions is None:
+            self.versions = TorchVersions(self.flat, self.optimization.updates, self.account)
+        return self.versions
+
     @cached_property
     def flat_buffers(self) -> FlatBuffers:
         return FlatBuffers(self.module)
@@ -134,8 +139,7 @@ class TorchEngine:
     def layers(
         self, samples: TrialSamples, tensor: int, sequence: bool, hooks: Hooks = "never"
     ) -> Layers | BlockLayers:
-        here = samples.to(self.device)
-        return layers_or_blocks(self.task, self.module, here, tensor, sequence, hooks)
+        return layers_or_blocks(self.task, self.module, samples.to(self.device), tensor, sequence, hooks)
 
     def hold(
         self,
