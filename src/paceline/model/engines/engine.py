@@ -14,6 +14,7 @@ from paceline.data.samples import Samples, Source
 from paceline.model.buckets import Buckets
 from paceline.model.cutting.cut import Cut
 from paceline.model.holding import Holding, Sharding
+from paceline.model.loss_scale import LossScale
 from paceline.model.memory import Ledger
 from paceline.model.optimizer.updates import Updates
 from paceline.task.task import Task
@@ -165,11 +166,6 @@ class Engine(Protocol):
         """None if the engine computes, because reductions then need the values of other ranks."""
         ...
 
-    @property
-    def versions(self) -> Versions | None:
-        """Versions of the parameters. None if each batch ends before the next update."""
-        ...
-
     def keep_versions(self) -> Versions:
         """Return the versions of the parameters. From now on, batches can pin them."""
         ...
@@ -188,6 +184,8 @@ class Engine(Protocol):
 
     @property
     def not_finite(self) -> str | None: ...
+    @property
+    def loss_scale(self) -> LossScale | None: ...
     @property
     def loss_cause(self) -> str: ...
     @property

@@ -37,6 +37,7 @@ class ShapeEngine:
     """
 
     not_finite: str | None = None
+    loss_scale = None
     loss_cause = ""
     device_s = 0.0
     hooked = None
@@ -55,7 +56,6 @@ class ShapeEngine:
         "logged",
         "optimization",
         "parameters",
-        "versions",
     )
 
     def __init__(self, model: ShapeModel) -> None:
@@ -72,13 +72,9 @@ class ShapeEngine:
         self.logged: dict[str, float] = {}
         self.computed: Batch | None = None
         self.optimization = ShapeOptimization(model, model.holding, None)
-        self.versions: ShapeVersions | None = None
 
     def keep_versions(self) -> ShapeVersions:
-        if self.versions is None:
-            nbytes = self.parameters.numel() * self.parameters.itemsize
-            self.versions = ShapeVersions(nbytes, self._account)
-        return self.versions
+        return self.optimization.keep_versions(self.parameters.numel() * self.parameters.itemsize)
 
     @property
     def task(self) -> Task:

@@ -33,6 +33,7 @@ from paceline.model.engines.torch_passes import TorchPasses
 from paceline.model.holding import Holding, Sharding
 from paceline.model.hooks.blocks import BlockLayers, layers_or_blocks
 from paceline.model.hooks.hooked_pass import HookedPass
+from paceline.model.loss_scale import LossScale
 from paceline.model.memory import Account, Ledger
 from paceline.model.memory.computed import tensor_bytes
 from paceline.model.stages.resizable import ResizableBuffer
@@ -42,8 +43,7 @@ from paceline.model.versions import TorchVersions
 class TorchEngine:
     """A module, its parameters and gradients, and the passes through it.
 
-    Memory is allocated on first use, only for the parameters in the holding. So a rank that holds a part of a model
-    never has memory for the whole model.
+    Memory is allocated on first use, and only for the parameters in the holding.
     """
 
     stage_tracker = None
@@ -76,7 +76,8 @@ class TorchEngine:
         self.device = next((p.device for p in module.parameters() if p.requires_grad), CPU)
         self._accelerator = Accelerator.of(self.device)
         self.inputs = Inputs(settings, self._accelerator)
-        self.losses = LossWatch(settings.task)
+        self.losses = LossWatch(settings)
+        self.loss_scale = settings.loss_scale
         every = module if optimized is None else optimized
         parts = holding, self._memory, self.account, self._accelerator
         self.optimization = TorchOptimization(settings.task, every, *parts)
@@ -84,7 +85,6 @@ class TorchEngine:
         self.computed: Batch | None = None
         self._released_bytes, self.device_s = 0, 0.0
         self.inspection = TorchInspection(self, cut, assembled)
-        self.versions: TorchVersions | None = None
 
     @classmethod
     def of(cls, settings: Settings, module: nn.Module, device: torch.device | None = None) -> TorchEngine:
@@ -93,7 +93,8 @@ class TorchEngine:
             enter(device)
             move_module(module, device)
             settings = replace(settings, task=with_loss_on(device, settings.task))
-        return cls(settings, module, Holding.of(module))
+        scale = LossScale() if settings.task.precision == "fp16" else None
+        return cls(replace(settings, loss_scale=scale), module, Holding.of(module))
 
     def twin(self) -> TorchEngine:
         return TorchEngine.of(self.settings, self.task.build_model(self.settings.seed), self.device)
@@ -128,9 +129,7 @@ class TorchEngine:
         return ShardStore(self.module, self.holding, self.device, self.account, self._values)
 
     def keep_versions(self) -> TorchVersions:
-        if self.versions is None:
-            self.versions = TorchVersions(self.flat, self.optimization.updates, self.account)
-        return self.versions
+        return self.optimization.keep_versions(self.flat)
 
     @cached_property
     def flat_buffers(self) -> FlatBuffers:
@@ -298,3 +297,4 @@ class TorchEngine:
 
     def end_batch(self) -> None:
         self.store.end_batch()
+        self.losses.end(self.not_finite)
