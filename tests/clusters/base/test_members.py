@@ -150,3 +150,12 @@ def test_workers_with_models_of_their_own_go_back_to_the_newest_common_point():
 def test_a_decision_survives_json(behind):
     given = Membership(generation=3, members=(1, 2, 3), first=4, source=2, behind=behind, recorded=3)
     assert Membership.from_values(json.loads(json.dumps(given.to_values()))) == given
+
+
+def test_members_do_not_go_back_to_a_checkpoint_that_is_ahead_of_them():
+    # A checkpoint of step 6 of an earlier generation became complete when the members were in step 3 again.
+    made = agreement()
+    made.saved = lambda until: max(step for step in (0, 2, 6) if step <= until)
+    made.lose(0)
+    arrive(made, r1=2, r2=2, r3=2)
+    assert made.decide(0).first == 2
