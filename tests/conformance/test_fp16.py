@@ -98,10 +98,11 @@ def test_a_scale_below_one_is_an_error_that_names_layer_and_step(spec):
         return outputs.float().sum() * 1e7
 
     task = task_of(loss=loss)
-    with pytest.raises(
-        GradientNotFiniteError, match=r"gradient of 3\.(weight|bias) .* in step \d+: .* scale"
-    ):
+    with pytest.raises(GradientNotFiniteError) as raised:
         pl.train(task, spec, simulated(2), steps=200)
+    assert raised.value.parameter in ("3.weight", "3.bias")
+    assert 16 <= raised.value.step < 40  # each gradient halves the scale; the workers of async take turns
+    assert raised.value.scale < 1
 
 
 @pytest.mark.parametrize("spec", ["all-reduce", "zero:stage=2", "sync"])
