@@ -70,7 +70,9 @@ def network() -> nn.Sequential:
 
 def digits() -> pl.Task:
     task = pl.load_task(Path(__file__).with_name("digits.py"))
-    return replace(task, model=network, optimizer=partial(torch.optim.SGD, lr=0.05, momentum=0.9), target=TARGET)
+    return replace(
+        task, model=network, optimizer=partial(torch.optim.SGD, lr=0.05, momentum=0.9), target=TARGET
+    )
 
 
 def this_machine(task: pl.Task) -> None:
