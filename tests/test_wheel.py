@@ -91,6 +91,7 @@ def test_the_wheel_needs_no_spark_and_says_what_to_install(environment, wheel, t
     words = ["train", "task.py", "--spark", "--workers", "2", "--steps", "1"]
     program = f"import sys; sys.modules['pyspark'] = None; import paceline.cli; paceline.cli.app({words})"
     python = str(environment / "bin" / "python")
-    done = subprocess.run([python, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    options = {"cwd": tmp_path, "capture_output": True, "text": True, "timeout": 300}
+    done = subprocess.run([python, "-c", program], check=False, **options)
     assert done.returncode == 2
     assert "paceline[spark]" in done.stderr
