@@ -50,10 +50,15 @@ class Ends:
         self.waiter = Waiter()
         self.sent, self.received = [], []
         self.open(ranks)
-        self.ports = [
-            Port(rank, ranks, self.ways(rank, ranks), self.bells, self.sent.append, self.received.append)
-            for rank in range(ranks)
-        ]
+        self.ports = [None] * ranks
+        for rank in range(ranks):
+            self.reopen(rank)
+
+    def reopen(self, rank):
+        """Open the port of a rank, which has no messages."""
+        ranks = len(self.ports)
+        ways = self.ways(rank, ranks)
+        self.ports[rank] = Port(rank, ranks, ways, self.bells, self.sent.append, self.received.append)
 
     def open(self, ranks):
         """Additional arguments of the ways."""

@@ -1,5 +1,6 @@
 """A local run with `min_workers` loses processes to real signals, and gives the weights of `single`."""
 
+import dataclasses
 import os
 
 import pytest
@@ -14,6 +15,8 @@ from paceline.faults import Join, Kill, Pause
 from paceline.testing.tasks import make_task
 
 STEPS = 8
+TCP = {"link": "tcp"}
+ENCRYPTED = TCP | {"encrypt": True}
 EMULATED = {"link": pl.Link("1Gbps", "1ms"), "compute": pl.times.Constant("2ms")}
 
 
@@ -31,6 +34,8 @@ def trained(*faults, number=0, spec="all-reduce", **changes):
         ([Kill(0, step=2), Kill(2, at=0.0)], 3, {}),
         ([Kill(0, step=STEPS - 1), Kill(1, step=5)], 4, {}),
         ([Kill(0, step=3), Kill(3, step=5)], 2, EMULATED),
+        ([Kill(0, step=3), Kill(2, at=0.0)], 3, TCP),
+        ([Kill(1, step=2), Kill(3, step=2)], 1, ENCRYPTED),
     ],
     ids=str,
 )
@@ -50,8 +55,9 @@ def test_the_weights_are_those_of_single_whatever_processes_are_killed(faults, n
         ("local-sgd:period=2,post_local=100", [Kill(0, step=3), Kill(2, step=4)]),
     ],
 )
-def test_other_strategies_give_the_weights_of_single_too(spec, faults):
-    run = trained(*faults, number=1, spec=spec)
+@pytest.mark.parametrize("changes", [{}, pytest.param(TCP, marks=pytest.mark.slow)], ids=["memory", "tcp"])
+def test_other_strategies_give_the_weights_of_single_too(spec, faults, changes):
+    run = trained(*faults, number=1, spec=spec, **changes)
     check_against_single(run, single(1, STEPS))
     assert {rank for rank, _ in run.lost} == {fault.rank for fault in faults}
 
@@ -82,8 +88,10 @@ def test_strategies_whose_weights_depend_on_the_workers_end(spec, faults):
         pytest.param("local-sgd:period=2,post_local=100", marks=pytest.mark.slow),
     ],
 )
-def test_a_new_process_of_a_lost_rank_joins(spec):
-    run = trained(Kill(2, step=1), number=1, spec=spec, restart=True, compute=pl.times.Constant("0.1s"))
+@pytest.mark.parametrize("changes", [{}, ENCRYPTED], ids=["memory", "tcp"])
+def test_a_new_process_of_a_lost_rank_joins(spec, changes):
+    machines = {"restart": True, "compute": pl.times.Constant("0.1s")} | changes
+    run = trained(Kill(2, step=1), number=1, spec=spec, **machines)
     check_against_single(run, single(1, STEPS))
     assert [rank for rank, _ in run.joined] == [2]
     assert set(run.generations[-1].members) == {0, 1, 2, 3}
@@ -131,14 +139,16 @@ def test_a_process_joins_when_a_fault_says_so(join):
     assert [rank for rank, _ in run.joined] == [1]
 
 
-def test_a_process_that_is_stopped_for_too_long_is_lost():
-    run = trained(Pause(0, step=3, seconds=600), deadline_s=1.0)
+@pytest.mark.parametrize("changes", [{}, TCP], ids=["memory", "tcp"])
+def test_a_process_that_is_stopped_for_too_long_is_lost(changes):
+    run = trained(Pause(0, step=3, seconds=600), deadline_s=1.0, **changes)
     check_against_single(run, single(0, STEPS))
     assert [rank for rank, _ in run.lost] == [0]
 
 
-def check(seed):
+def check(seed, **changes):
     number, spec, machines, steps = random_processes(seed)
+    machines = dataclasses.replace(machines, **changes)
     try:
         run = pl.train(a_task(**CHANGES[number]), spec, machines, steps=steps)
     except PeerLost as loss:  # all that have the state may die before a new process has copied it
@@ -160,13 +170,17 @@ def test_more_random_kills_change_no_weight_and_no_record(seed):
     check(seed)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(8))
+def test_random_kills_change_nothing_over_tcp_either(seed):
+    check(seed, link="tcp", encrypt=bool(seed % 2))
+
+
 def test_too_few_processes_end_the_run():
     with raised(PeerLost, reason=has("min_workers=3", "SIGKILL")):
         trained(Kill(0, step=2), Kill(1, step=4), min_workers=3)
 
 
-def test_links_and_algorithms_that_cannot_repeat_a_step_are_refused():
-    with refused("link", "tcp"):
-        trained(link="tcp")
+def test_an_algorithm_that_cannot_repeat_a_step_is_refused():
     with refused("algorithm", "shared"):
         trained(spec="all-reduce:algorithm=shared")

@@ -11,8 +11,9 @@ from links.tcp.parties import connect
 from processes import PATIENCE_S, has_signs, wait_until
 from refusals import refused
 
+from paceline.context import ANY
 from paceline.links.tcp import TcpEndpoint
-from paceline.links.tcp.handshake import Channel
+from paceline.links.tcp.handshake import Authenticator, Channel
 
 RUN, TOKEN = bytes(16), bytes(range(16))
 
@@ -105,6 +106,55 @@ def test_who_cannot_send_sleeps_and_is_woken_when_there_is_room(ends):
     receiving.poll()
     wait_until(lambda: receiving.poll() or has_signs(endpoint, 0), "the sender is woken")
     assert torch.equal(ends.finish(receiving).tensor, large)
+
+
+def regroup(ends, members, generation=1):
+    """Begin a generation of members, as its ranks do."""
+    addresses = [each.address if rank in members else None for rank, each in enumerate(ends.endpoints)]
+    for rank in members:
+        ends.endpoints[rank].meet(addresses, generation=generation)
+        ends.reopen(rank)
+
+
+def test_a_message_of_an_earlier_generation_is_not_received_even_if_half_of_it_has_arrived(ends):
+    large = torch.ones(2**23)
+    sending, receiving = ends.send(0, 1, large), ends.post(1, 0)
+    ends.poll_until(lambda: sending.sent > 0 and (receiving.poll() or receiving.received > 0), "it arrives")
+    assert not receiving.done
+    regroup(ends, [0, 1])
+    ends.send(0, 1, torch.full((3,), 2.0))
+    assert ends.recv(1, 0).tensor.tolist() == [2, 2, 2]
+    assert connections(ends)[:2] == [1, 1]
+
+
+def test_a_rank_that_stayed_in_an_earlier_generation_reaches_no_member(ends):
+    ends.send(2, 0, torch.ones(3))
+    ends.recv(0, 2)
+    regroup(ends, [0, 1])
+    for member in (0, 1):  # over its old connection, and over a new one
+        ends.send(2, member, torch.ones(3))
+    wait_until(lambda: ends.endpoints[1].acceptor.refused, "its new connection is refused")
+    ends.send(1, 0, torch.full((3,), 2.0))
+    assert ends.recv(0, ANY).tensor.tolist() == [2, 2, 2]
+    assert connections(ends)[:2] == [1, 1]
+
+
+def test_a_member_that_is_ahead_connects_when_the_other_has_begun_the_generation(ends):
+    addresses = [each.address for each in ends.endpoints]
+    ends.endpoints[0].meet(addresses, generation=1)
+    ends.reopen(0)
+    answers, answer = [], Authenticator.answer
+    ends.endpoints[1].authenticator.answer = lambda socket, is_open: (
+        answers.append(is_open),
+        answer(socket, is_open=is_open),
+    )
+    sending = ends.send(0, 1, torch.ones(3))
+    wait_until(lambda: answers, "it has tried to connect")
+    assert not answers[0]
+    ends.endpoints[1].meet(addresses, generation=1)
+    ends.reopen(1)
+    assert ends.recv(1, 0).tensor.tolist() == [1, 1, 1]
+    assert sending.done
 
 
 def test_a_process_with_another_run_or_token_is_refused(caplog):

@@ -10,7 +10,7 @@ from refusals import raised, refused
 
 from paceline.errors import FrameError
 from paceline.links.tcp.address import PeerAddress
-from paceline.links.tcp.handshake import Authenticator, Channel
+from paceline.links.tcp.handshake import _HELLO, Authenticator, Channel
 
 
 @pytest.fixture(params=[False, True], ids=["plain", "encrypted"])
@@ -113,7 +113,7 @@ def test_what_was_said_in_an_earlier_handshake_does_not_open_another():
     def relay():
         near, _ = recorder.accept()
         with near, socket.create_connection((house.address.host, house.address.port)) as far:
-            for size, back in ((69, 84), (34, 1)):
+            for size, back in ((_HELLO.size, 84), (34, 1)):
                 said.append(near.recv(size, socket.MSG_WAITALL))
                 far.sendall(said[-1])
                 near.sendall(far.recv(back, socket.MSG_WAITALL))
@@ -136,7 +136,7 @@ def test_a_challenge_sent_back_is_no_proof():
     house = House(encrypt=False)
     house.caller("0")
     with socket.create_connection((house.address.host, house.address.port)) as mirror:
-        mirror.sendall(b"PLH1" + RUN + b"\0" + b"0".ljust(16, b"\0") + bytes(32))
+        mirror.sendall(b"PLH2" + RUN + bytes(4) + b"\0" + b"0".ljust(16, b"\0") + bytes(32))
         challenge = mirror.recv(84, socket.MSG_WAITALL)
         mirror.sendall(challenge[-32:] + bytes(2))
         assert str(outcome(house)) == "does not have this run's token"

@@ -62,8 +62,9 @@ class Attack:
 
     def hello(self, **changes):
         fields = {
-            "magic": b"PLH1",
+            "magic": b"PLH2",
             "run": self.run_id,
+            "generation": 0,
             "channel": 0,
             "name": b"1",
             "nonce": bytes(32),

@@ -71,6 +71,7 @@ class Processes:
             self._requests,
             self._send,
             self._deadline_s,
+            addresses=self._addresses,
             launch=partial(self._launch, joins=True),
             restarts=self._assignment.restart,
         )

@@ -169,9 +169,6 @@ class Local(Cluster):
         check_ranks(slow, max(job.ranks, self.workers))
         check_faults_fit(self.faults, max(job.ranks, self.workers), job.steps)
         check_joins(self.faults, job)
-        if job.regroups and self.link == TCP:
-            remedy = "use shared memory or a pl.Link, or omit min_workers"
-            raise ConfigurationError("link", "must not be tcp if members regroup (min_workers)", TCP, remedy)
         assignment = Assignment(
             job=job,
             stragglers=self.stragglers,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from paceline.clusters.base.generations import GenerationLog
@@ -30,13 +30,17 @@ class Send(Protocol):
 class Members:
     """The members of a run, and the messages that change them."""
 
-    def __init__(self, job: Job, board: StatusBoard, rings_nbytes: int, send: Send) -> None:
+    def __init__(
+        self, job: Job, board: StatusBoard, rings_nbytes: int, send: Send, addresses: Mapping[int, Any]
+    ) -> None:
+        """`addresses` has the address of each rank over TCP. Empty without TCP."""
         self.agreement = Agreement.of(job)
         self.generations = GenerationLog(self.agreement.present)
         self._ranks = job.ranks
         self._board = board
         self._rings_nbytes = rings_nbytes
         self._send = send
+        self._addresses = addresses
         self._waits_since_s = math.inf  # when the first member arrived, on the monotonic clock
         self._start_s = time.monotonic()
         self._released: set[int] = set()
@@ -113,8 +117,12 @@ class Members:
         for rank in decision.joined:
             self._board.set_status(rank, Status.RUNNING)
         rings = SharedMemory.create("rings", self._rings_nbytes)
+        addresses = [self._addresses.get(rank) for rank in range(self._ranks)]
+        for rank in set(range(self._ranks)) - set(decision.members):
+            addresses[rank] = None
         for rank in decision.members:
-            self._send(rank, "members", decision.to_values(), fds=[rings.fd])
+            values = {**decision.to_values(), "addresses": addresses}
+            self._send(rank, "members", values, fds=[rings.fd])
         rings.close_fd()
         return True
 

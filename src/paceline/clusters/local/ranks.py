@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from paceline.clusters.base.generations import Attendance
 from paceline.clusters.base.job import Job
@@ -38,6 +39,7 @@ class Ranks:
         send: Send,
         deadline_s: float,
         *,
+        addresses: Mapping[int, Any],
         launch: Callable[[int], None],
         restarts: bool,
     ) -> None:
@@ -45,7 +47,9 @@ class Ranks:
         one."""
         self.pids: dict[int, int] = {}
         """Process of each rank that has not ended."""
-        self.members = Members(job, resources.board, resources.rings_nbytes, send) if job.regroups else None
+        self.members: Members | None = None
+        if job.regroups:
+            self.members = Members(job, resources.board, resources.rings_nbytes, send, addresses)
         self.start_s = time.monotonic()
         self._attendance = Attendance.of(job)
         self._job = job

@@ -22,7 +22,7 @@ from paceline.clusters.local.preloading import adopt_environment
 from paceline.clusters.process import payload
 from paceline.clusters.process.channel import Channel, ChannelClosed, Letter
 from paceline.clusters.process.context import ProcessContext
-from paceline.clusters.process.driver import LocalDriver
+from paceline.clusters.process.driver import LocalDriver, NewGeneration
 from paceline.clusters.process.letters import write_error, write_outcome
 from paceline.clusters.process.regrouping import RegroupingProcess
 from paceline.clusters.process.status_board import StatusBoard
@@ -95,7 +95,7 @@ def main(channel: Channel) -> None:
         endpoint = context.wiring.endpoint
         channel.send("ready", _address_of(endpoint))
         go = channel.receive().values
-        if endpoint:
+        if endpoint and "addresses" in go:  # a rank that joins gets them with its first generation
             # A rank that was lost before it opened its socket has no address.
             endpoint.meet([PeerAddress.from_values(each) if each else None for each in go["addresses"]])
         context.begin(go["start_s"])
@@ -167,11 +167,17 @@ def _prepare(channel: Channel, letter: Letter) -> ProcessContext:
         context = ProcessContext(job, rank, **settings)
     else:
 
+        def wire_anew(begins: NewGeneration) -> Wiring:
+            if wiring.endpoint is None:
+                return wire(begins.rings)
+            wiring.endpoint.meet(begins.addresses, generation=begins.membership.generation)
+            return wiring
+
         def reload() -> Job:
             loaded: Assignment = payload.load(assignment_fd, letter.values["payload_bytes"])
             return loaded.job
 
-        context = RegroupingProcess(job, rank, wire=wire, reload=reload, **settings)
+        context = RegroupingProcess(job, rank, wire=wire_anew, reload=reload, **settings)
         context.joins = joins
     # The board's descriptor stays open for its lock. The descriptor of the rings stays open too, if emulated cards
     # are in their memory.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from torch import Tensor
@@ -16,6 +18,7 @@ from paceline.clusters.process.status_board import StatusBoard
 from paceline.clusters.process.window import LocalWindow
 from paceline.clusters.rank.row_board import RowBoard
 from paceline.links.memory.shared import SharedMemory
+from paceline.links.tcp import PeerAddress
 
 if TYPE_CHECKING:
     from paceline.clusters.process.context import ProcessContext
@@ -82,6 +85,16 @@ class Driver(Protocol):
         ...
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NewGeneration:
+    """A generation of members, and what its members need to connect to each other."""
+
+    membership: Membership
+    rings: SharedMemory
+    addresses: Sequence[PeerAddress | None]
+    """Address of each rank over TCP. None for a rank that is not a member, and without TCP."""
+
+
 class LocalDriver:
     """Driver on this host. Most requests use memory shared with the ranks."""
 
@@ -123,15 +136,20 @@ class LocalDriver:
         self._channel.send("pause", {"seconds": seconds})
         self._channel.receive()
 
-    def meet(self, arrival: Arrival) -> tuple[Membership, SharedMemory] | None:
-        """Wait for the other members: see `ClusterServices.meet_members`. The memory is for the new rings."""
+    def meet(self, arrival: Arrival) -> NewGeneration | None:
+        """Wait for the other members: see `ClusterServices.meet_members`."""
         self._channel.send("meet", arrival.to_values())
         letter = self._channel.receive()
         if letter.word == "end":
             return None
         rings = SharedMemory.attach(letter.fds[0])
         os.close(letter.fds[0])
-        return Membership.from_values(letter.values), rings
+        addresses = letter.values.pop("addresses")
+        return NewGeneration(
+            membership=Membership.from_values(letter.values),
+            rings=rings,
+            addresses=[PeerAddress.from_values(each) if each else None for each in addresses],
+        )
 
     def report_late(self) -> bool:
         """Report that this rank has reached its deadline. Return whether the driver has ended a stopped rank."""

@@ -9,10 +9,9 @@ from paceline.clusters.base.job import Job
 from paceline.clusters.base.members import Arrival, Membership
 from paceline.clusters.process.computing import ComputeOperation
 from paceline.clusters.process.context import ProcessContext
-from paceline.clusters.process.driver import LocalDriver
+from paceline.clusters.process.driver import LocalDriver, NewGeneration
 from paceline.clusters.process.waits import Waits
 from paceline.clusters.process.wiring import Wiring
-from paceline.links.memory.shared import SharedMemory
 from paceline.links.operation import Activity
 from paceline.model.devices import CPU
 
@@ -23,18 +22,18 @@ class RegroupingProcess(ProcessContext):
     def __init__(
         self,
         *arguments: Any,
-        wire: Callable[[SharedMemory], Wiring],
+        wire: Callable[[NewGeneration], Wiring],
         reload: Callable[[], Job],
         **settings: Any,
     ) -> None:
-        """`wire` connects this rank by new rings. `reload` returns the job with the initial model.
+        """`wire` connects this rank to the members of a generation. `reload` returns the job with the initial model.
 
         The other arguments are those of the base class.
         """
         super().__init__(*arguments, **settings)
         self._reload = reload
         self._wire = wire
-        self._rings: SharedMemory | None = None
+        self._begins: NewGeneration | None = None
 
     @property
     def _local_driver(self) -> LocalDriver:
@@ -60,19 +59,16 @@ class RegroupingProcess(ProcessContext):
         if ComputeOperation._under_way is not None:
             ComputeOperation._under_way.result()
         self.board.note_doing(self.rank, Activity.working)
-        found = self._local_driver.meet(arrival)
-        if found is None:
-            return None
-        membership, self._rings = found
-        return membership
+        self._begins = self._local_driver.meet(arrival)
+        return None if self._begins is None else self._begins.membership
 
     def rebuild_model(self) -> None:
         self.job = self._reload()
         self.model = self._open_model(self.port.device or CPU)
 
     def rewire(self, membership: Membership) -> None:
-        assert self._rings is not None
-        wiring = self._wire(self._rings)
+        assert self._begins is not None
+        wiring = self._wire(self._begins)
         self.wiring, device = wiring, self.port.device
         self.port, self.waits = self._open_port(), self._new_waits()
         self.port.device = device

@@ -52,6 +52,7 @@ class TcpEndpoint:
         self._addresses: Sequence[PeerAddress | None] = ()
         self._ways: dict[int, TcpWay] = {}
         self._streams: dict[int, PlainStream] = {}
+        self._generation = 0
         self._has_news = False
         self._lock = threading.Lock()
         self._connecting: set[int] = set()
@@ -64,13 +65,22 @@ class TcpEndpoint:
         self.acceptor = Acceptor(listener, self.authenticator, self._welcome)
 
     def meet(
-        self, addresses: Sequence[PeerAddress | None], others: Mapping[str, bytes] | None = None
+        self,
+        addresses: Sequence[PeerAddress | None],
+        others: Mapping[str, bytes] | None = None,
+        *,
+        generation: int = 0,
     ) -> None:
         """Set the addresses of all ranks, including this one. Accept them, and `others` (certificates by name).
 
-        The address is None for a rank that was lost before the run began.
+        The address is None for a rank that is lost. A new generation of members begins with new connections: messages
+        of the one before, complete or not, are not received.
         """
+        if generation != self._generation:
+            self._disconnect(generation)
         self._addresses = addresses
+        for rank in (rank for rank, address in enumerate(addresses) if address is None):
+            self.authenticator.dismiss(str(rank))
         ranks = {str(rank): address.certificate for rank, address in enumerate(addresses) if address}
         self.authenticator.admit({**(others or {}), **ranks})
         self.acceptor.start()
@@ -79,7 +89,7 @@ class TcpEndpoint:
         """Return the way between this rank and another."""
         way = self._ways.get(rank)
         if way is None:
-            way = self._ways[rank] = TcpWay(self, rank)
+            way = self._ways[rank] = TcpWay(self, rank, generation=self._generation)
         return way
 
     def fileno(self) -> int:
@@ -120,8 +130,9 @@ class TcpEndpoint:
             if rank in self._connecting or rank in self._connected:
                 return
             self._connecting.add(rank)
+        peer = Peer(str(rank), Channel.DATA, generation=self._generation)
         threading.Thread(
-            target=self._connect, args=(rank, address), name=f"tcp-connect-{rank}", daemon=True
+            target=self._connect, args=(rank, peer, address), name=f"tcp-connect-{rank}", daemon=True
         ).start()
 
     def close(self) -> None:
@@ -136,8 +147,23 @@ class TcpEndpoint:
 
     # In the program's thread
 
+    def _disconnect(self, generation: int) -> None:
+        """Close all connections, and accept connections of this generation only."""
+        with self._lock:
+            self._generation = generation
+            self._connected.clear()
+            self._connecting.clear()
+        self._attempts.end(lambda _: True)
+        for stream in self._streams.values():
+            stream.close()
+        self._streams.clear()
+        self._ways.clear()
+
     def _take_new(self) -> None:
         for peer, socket in self._handover.take():
+            if peer.generation != self._generation:
+                socket.close()
+                continue
             stream = open_stream(socket)
             self._streams[stream.fileno()] = stream
             self._watch.register(stream.fileno(), _EDGES)
@@ -152,8 +178,7 @@ class TcpEndpoint:
             self.authenticator.answer(socket, is_open=is_open)
         except OSError:
             if is_open:
-                with self._lock:
-                    self._connected.discard(int(peer.name))
+                self._release(peer)
             is_open = False
         if is_open:
             self._handover.put(peer, socket)
@@ -166,21 +191,33 @@ class TcpEndpoint:
         rank = int(peer.name)
         with self._lock:
             is_wanted = rank not in self._connected and not (rank in self._connecting and self.rank < rank)
+            # A member that is ahead of this one tries again. One of an earlier generation is not a member any more.
+            is_wanted &= peer.generation == self._generation
             if is_wanted:
                 self._connected.add(rank)
         return is_wanted
 
-    def _connect(self, rank: int, address: PeerAddress) -> None:
-        """Retry until there is a connection, made by this rank or by the other one."""
-        peer = Peer(str(rank), Channel.DATA)
-        while not self._is_closed.is_set() and rank not in self._connected:
+    def _release(self, peer: Peer) -> None:
+        with self._lock:
+            if peer.generation == self._generation:
+                self._connected.discard(int(peer.name))
+
+    def _is_needed(self, rank: int, generation: int) -> bool:
+        with self._lock:
+            is_open = not self._is_closed.is_set() and generation == self._generation
+            return is_open and rank not in self._connected
+
+    def _connect(self, rank: int, peer: Peer, address: PeerAddress) -> None:
+        """Retry until there is a connection, made by this rank or by the other one, or the generation ends."""
+        while self._is_needed(rank, peer.generation):
             try:
                 socket = self._try(peer, address)
             except (OSError, FrameError):
                 socket = None  # the waiting rank has a deadline, and its error names the other rank
             if socket is not None:
                 with self._lock:
-                    self._connected.add(rank)
+                    if peer.generation == self._generation:
+                        self._connected.add(rank)
                 self._handover.put(peer, socket)
                 return
             self._is_closed.wait(_RETRY_S)
@@ -191,7 +228,9 @@ class TcpEndpoint:
         is_open = False
         try:
             self._attempts.add(attempt)
-            is_open = self.authenticator.connect(attempt.socket, address, peer.name, peer.channel)
+            is_open = self.authenticator.connect(
+                attempt.socket, address, peer.name, peer.channel, generation=peer.generation
+            )
         finally:
             self._attempts.remove(attempt)
             if not is_open:

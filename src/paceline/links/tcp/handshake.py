@@ -1,7 +1,7 @@
 """Mutual authentication of two processes of a run, before any data.
 
     connecting side                       accepting side
-    HELLO  run, channel, name, nonce  →
+    HELLO  run, generation, channel, name, nonce  →
                                       ←   CHALLENGE  name, nonce, HMAC
     PROOF  HMAC                       →
                                       ←   ANSWER  open or busy
@@ -27,7 +27,7 @@ import socket as sockets
 import ssl
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
@@ -40,10 +40,10 @@ if TYPE_CHECKING:
 RUN_ID_BYTES = 16
 _NONCE_BYTES = _MAC_BYTES = 32
 _NAME_BYTES = 16
-_HELLO = struct.Struct(f"<4s{RUN_ID_BYTES}sB{_NAME_BYTES}s{_NONCE_BYTES}s")
+_HELLO = struct.Struct(f"<4s{RUN_ID_BYTES}sIB{_NAME_BYTES}s{_NONCE_BYTES}s")
 _CHALLENGE = struct.Struct(f"<4s{_NAME_BYTES}s{_NONCE_BYTES}s{_MAC_BYTES}s")
 _PROOF = struct.Struct(f"<{_MAC_BYTES}sH")  # the last field is the length of a newcomer's certificate, or 0
-_MAGIC_HELLO, _MAGIC_CHALLENGE = b"PLH1", b"PLC1"
+_MAGIC_HELLO, _MAGIC_CHALLENGE = b"PLH2", b"PLC1"
 _OPEN, _BUSY = b"\1", b"\2"
 _MOST_CERTIFICATE_BYTES = 4096
 
@@ -67,6 +67,8 @@ class Peer:
     channel: Channel
     certificate: bytes = b""
     is_newcomer: bool = False
+    generation: int = 0
+    """Generation of members that the connection belongs to."""
 
 
 class Authenticator:
@@ -99,6 +101,10 @@ class Authenticator:
             self._as_server.load_verify_locations(cadata=trusted)
             self._as_client.load_verify_locations(cadata=trusted)
 
+    def dismiss(self, name: str) -> None:
+        """Accept this process no longer."""
+        self._certificates.pop(name, None)
+
     # Accepting
 
     def wrap_accepted(self, socket: sockets.socket) -> sockets.socket:
@@ -114,7 +120,7 @@ class Authenticator:
         if isinstance(socket, ssl.SSLSocket):
             socket.do_handshake()
         hello = _receive(socket, _HELLO.size)
-        magic, run_id, channel, name, _ = _HELLO.unpack(hello)
+        magic, run_id, generation, channel, name, _ = _HELLO.unpack(hello)
         if magic != _MAGIC_HELLO or channel > max(Channel):
             raise FrameError("sent an invalid hello")
         if run_id != self._run_id:
@@ -128,11 +134,12 @@ class Authenticator:
             _CHALLENGE.pack(_MAGIC_CHALLENGE, own_name, own_nonce, self._mac(b"accept", said, certificate))
         )
         proof, certificate_bytes = _PROOF.unpack(_receive(socket, _PROOF.size))
-        peer = Peer(_text(name), Channel(channel), certificate)
+        peer = Peer(_text(name), Channel(channel), certificate, generation=generation)
         if certificate_bytes and self.accepts_newcomers and not certificate:
             if certificate_bytes > _MOST_CERTIFICATE_BYTES:
                 raise FrameError("sent a certificate that is too long")
-            peer = Peer(peer.name, peer.channel, _receive(socket, certificate_bytes), is_newcomer=True)
+            certificate = _receive(socket, certificate_bytes)
+            peer = replace(peer, certificate=certificate, is_newcomer=True)
         if not hmac.compare_digest(proof, self._mac(b"connect", said, peer.certificate)):
             raise FrameError("does not have this run's token")
         if not peer.is_newcomer and self._certificates.get(peer.name) != peer.certificate:
@@ -171,6 +178,7 @@ class Authenticator:
         channel: Channel,
         *,
         is_newcomer: bool = False,
+        generation: int = 0,
     ) -> bool:
         """Authenticate both sides of an open socket. Return whether the other side will use it.
 
@@ -181,20 +189,23 @@ class Authenticator:
             socket.do_handshake()
             if socket.getpeercert(binary_form=True) != address.certificate:
                 raise FrameError(f"{address} has the wrong certificate")
-        self._prove(socket, name, channel, address.certificate, is_newcomer=is_newcomer)
+        hello = self._hello(channel, generation)
+        self._prove(socket, name, hello, address.certificate, is_newcomer=is_newcomer)
         return _receive(socket, len(_OPEN)) == _OPEN
+
+    def _hello(self, channel: Channel, generation: int) -> bytes:
+        own_name, nonce = self.name.encode().ljust(_NAME_BYTES, b"\0"), secrets.token_bytes(_NONCE_BYTES)
+        return _HELLO.pack(_MAGIC_HELLO, self._run_id, generation, channel, own_name, nonce)
 
     def _prove(
         self,
         socket: sockets.socket,
         name: str,
-        channel: Channel,
+        hello: bytes,
         their_certificate: bytes,
         *,
         is_newcomer: bool,
     ) -> None:
-        own_name = self.name.encode().ljust(_NAME_BYTES, b"\0")
-        hello = _HELLO.pack(_MAGIC_HELLO, self._run_id, channel, own_name, secrets.token_bytes(_NONCE_BYTES))
         socket.sendall(hello)
         magic, their_name, nonce, mac = _CHALLENGE.unpack(_receive(socket, _CHALLENGE.size))
         if magic != _MAGIC_CHALLENGE or _text(their_name) != name:

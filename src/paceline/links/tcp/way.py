@@ -17,6 +17,7 @@ from paceline.model.sums import combine_into
 _MOST_BYTES = 2**40  # maximum size of a message; a header with a larger size is invalid
 _BUFFER_BYTES = 2**16  # headers and small payloads are received here, several with one call
 _SCRATCH_BYTES = 2**18  # bytes combined at a time, which fit into the second-level cache
+_GENERATIONS = 2**16  # before their numbers in headers repeat
 _NOTHING = memoryview(b"")
 
 _memmove = ctypes.memmove
@@ -51,6 +52,7 @@ class TcpWay(SendQueue):
         "_buffer",
         "_end",
         "_endpoint",
+        "_generation",
         "_header",
         "_part",
         "_scratch",
@@ -60,8 +62,9 @@ class TcpWay(SendQueue):
         "active",
     )
 
-    def __init__(self, endpoint: Endpoint, to: int) -> None:
+    def __init__(self, endpoint: Endpoint, to: int, *, generation: int = 0) -> None:
         super().__init__()
+        self._generation = generation % _GENERATIONS
         self._endpoint = endpoint
         self._to = to
         self._stream: PlainStream | None = None
@@ -118,7 +121,7 @@ class TcpWay(SendQueue):
             0,
             operation.tensor,
             operation.tag,
-            0,
+            self._generation,
             operation.numbers,
             operation.begins_s,
             on_device=operation.on_device,
@@ -218,6 +221,8 @@ class TcpWay(SendQueue):
             raise self._refused(str(error)) from None
         if header.nbytes > _MOST_BYTES:
             raise self._refused(f"it announces {header.nbytes:,} bytes; the most is {_MOST_BYTES:,}")
+        if header.epoch != self._generation:
+            raise self._refused(f"it is of generation {header.epoch}, not {self._generation}")
         if header.lent is not None:
             raise self._refused("it refers to shared memory")
         return header

@@ -14,6 +14,7 @@ from paceline.data.samples import Samples, Source
 from paceline.model.buckets import Buckets
 from paceline.model.cutting.cut import Cut
 from paceline.model.holding import Holding, Sharding
+from paceline.model.loss_scale import LossScale
 from paceline.model.memory import Ledger
 from paceline.model.optimizer.updates import Updates
 from paceline.task.task import Task
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from paceline.model.cutting.layers import Layers, TrialSamples
     from paceline.model.hooks.blocks import BlockLayers
     from paceline.model.hooks.hooked_pass import HookedPass
+    from paceline.model.versions import Versions
 
 
 class Whole(Protocol):
@@ -164,6 +166,10 @@ class Engine(Protocol):
         """None if the engine computes, because reductions then need the values of other ranks."""
         ...
 
+    def keep_versions(self) -> Versions:
+        """Return the versions of the parameters. From now on, batches can pin them."""
+        ...
+
     @property
     def optimization(self) -> Optimization: ...
     @property
@@ -178,6 +184,8 @@ class Engine(Protocol):
 
     @property
     def not_finite(self) -> str | None: ...
+    @property
+    def loss_scale(self) -> LossScale | None: ...
     @property
     def loss_cause(self) -> str: ...
     @property

@@ -33,16 +33,17 @@ from paceline.model.engines.torch_passes import TorchPasses
 from paceline.model.holding import Holding, Sharding
 from paceline.model.hooks.blocks import BlockLayers, layers_or_blocks
 from paceline.model.hooks.hooked_pass import HookedPass
+from paceline.model.loss_scale import LossScale
 from paceline.model.memory import Account, Ledger
 from paceline.model.memory.computed import tensor_bytes
 from paceline.model.stages.resizable import ResizableBuffer
+from paceline.model.versions import TorchVersions
 
 
 class TorchEngine:
     """A module, its parameters and gradients, and the passes through it.
 
-    Memory is allocated on first use, only for the parameters in the holding. So a rank that holds a part of a model
-    never has memory for the whole model.
+    Memory is allocated on first use, and only for the parameters in the holding.
     """
 
     stage_tracker = None
@@ -75,15 +76,15 @@ class TorchEngine:
         self.device = next((p.device for p in module.parameters() if p.requires_grad), CPU)
         self._accelerator = Accelerator.of(self.device)
         self.inputs = Inputs(settings, self._accelerator)
-        self.losses = LossWatch(settings.task)
+        self.losses = LossWatch(settings)
+        self.loss_scale = settings.loss_scale
         every = module if optimized is None else optimized
         parts = holding, self._memory, self.account, self._accelerator
         self.optimization = TorchOptimization(settings.task, every, *parts)
         self._compiled: Any = None
         self.computed: Batch | None = None
-        self._released_bytes = 0
+        self._released_bytes, self.device_s = 0, 0.0
         self.inspection = TorchInspection(self, cut, assembled)
-        self.device_s = 0.0
 
     @classmethod
     def of(cls, settings: Settings, module: nn.Module, device: torch.device | None = None) -> TorchEngine:
@@ -92,11 +93,11 @@ class TorchEngine:
             enter(device)
             move_module(module, device)
             settings = replace(settings, task=with_loss_on(device, settings.task))
-        return cls(settings, module, Holding.of(module))
+        scale = LossScale() if settings.task.precision == "fp16" else None
+        return cls(replace(settings, loss_scale=scale), module, Holding.of(module))
 
     def twin(self) -> TorchEngine:
-        module = self.task.build_model(self.settings.seed)
-        return TorchEngine.of(self.settings, module, self.device)
+        return TorchEngine.of(self.settings, self.task.build_model(self.settings.seed), self.device)
 
     # What the rank holds
 
@@ -127,6 +128,9 @@ class TorchEngine:
     def shards(self) -> ShardStore:
         return ShardStore(self.module, self.holding, self.device, self.account, self._values)
 
+    def keep_versions(self) -> TorchVersions:
+        return self.optimization.keep_versions(self.flat)
+
     @cached_property
     def flat_buffers(self) -> FlatBuffers:
         return FlatBuffers(self.module)
@@ -134,8 +138,7 @@ class TorchEngine:
     def layers(
         self, samples: TrialSamples, tensor: int, sequence: bool, hooks: Hooks = "never"
     ) -> Layers | BlockLayers:
-        here = samples.to(self.device)
-        return layers_or_blocks(self.task, self.module, here, tensor, sequence, hooks)
+        return layers_or_blocks(self.task, self.module, samples.to(self.device), tensor, sequence, hooks)
 
     def hold(
         self,
@@ -294,3 +297,4 @@ class TorchEngine:
 
     def end_batch(self) -> None:
         self.store.end_batch()
+        self.losses.end(self.not_finite)
