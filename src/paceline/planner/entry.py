@@ -75,7 +75,7 @@ class Entry:
     @property
     def equals_single(self) -> bool:
         """Whether each step gives the weights of one worker with the whole batch. Codecs round what is sent."""
-        return equals_single(self.family) and self.codec is None
+        return equals_single(self.strategy) and self.codec is None
 
     @property
     def codec(self) -> str | None:
