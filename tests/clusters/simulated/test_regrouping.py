@@ -2,15 +2,17 @@
 
 import contextlib
 import re
+import time
 
 import pytest
 import torch
-from elastic import CHANGES, check_against_single, check_members, random_case, single
+from elastic import CHANGES, METRIC, check_against_single, check_members, random_case, single
 from refusals import has, raised, refused
 from tasks import a_task, samples
 from torch import nn
 
 import paceline as pl
+from paceline.checkpoints import Store
 from paceline.errors import PeerLost
 from paceline.faults import Join, Kill
 
@@ -140,6 +142,43 @@ def test_a_lost_worker_begins_anew_and_joins(spec):
     assert run.generations[1].repeated_steps >= 1
 
 
+def test_a_worker_that_has_joined_begins_with_the_batch_of_the_run():
+    # Rank 1 is lost while rank 0, which has joined, copies the parameters. No worker has drawn a batch since.
+    for at_us in range(60_000, 72_000, 1_000):
+        faults = [Kill(0, step=3), Kill(1, at=at_us * 1e-6)]
+        run = trained(*faults, strategy="sync", workers=2, min_workers=1, restart=True)
+        check_against_single(run, single(0, STEPS))
+
+
+@pytest.mark.parametrize("every", [1, 2])
+def test_a_member_that_copies_a_step_follows_the_metric(every):
+    for at_us in range(26_000, 60_000, 4_000):
+        faults = [Kill(2, step=2), Kill(0, at=at_us * 1e-6)]
+        run, alone = (
+            pl.train(a_task(**CHANGES[METRIC]), spec, machines, steps=STEPS, evaluate_every=every)
+            for spec, machines in (
+                ("all-reduce:algorithm=tree", cluster(*faults, workers=5, restart=True)),
+                ("single", cluster(workers=1, min_workers=None)),
+            )
+        )
+        torch.testing.assert_close(run.parameters, alone.parameters, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("spec", ["all-reduce", "zero:stage=1"])
+def test_a_metric_from_before_a_resume_is_known_to_all_members(spec, tmp_path):
+    given = {"task": a_task(**CHANGES[METRIC]), "strategy": spec, "checkpoint": tmp_path}
+    trained(steps=3, min_workers=None, **given)
+    faults = [Kill(2, at=0.001), Kill(0, at=0.045)]
+    run = trained(*faults, restart=True, resume="must", checkpoint_every=100, **given)
+    torch.testing.assert_close(run.parameters, single(METRIC, STEPS).parameters, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("spec", ["local-sgd:period=2", "diloco:period=2"])
+def test_a_schedule_that_needs_a_metric_is_refused_where_workers_go_back_several_steps(spec):
+    with refused("schedule", "ReduceLROnPlateau"):
+        trained(task=a_task(**CHANGES[METRIC]), strategy=spec)
+
+
 @pytest.mark.parametrize("restart", [False, True])
 @pytest.mark.parametrize("spec", ["all-reduce", "sync"])
 def test_checkpoints_of_a_run_that_loses_workers_are_those_of_single(spec, restart, tmp_path):
@@ -162,6 +201,19 @@ def test_without_a_shard_the_others_go_back_to_the_newest_checkpoint(stage, rest
     run = trained(*faults, checkpoint=tmp_path, checkpoint_every=2, **given)
     check_against_single(run, single(2, STEPS))
     assert {rank for rank, _ in run.lost} == {fault.rank for fault in faults}
+
+
+@pytest.mark.parametrize("delay_s", [0, 0.05])
+def test_a_slow_disk_does_not_change_the_checkpoint_that_a_simulation_goes_back_to(
+    delay_s, tmp_path, monkeypatch
+):
+    write = Store.write
+    monkeypatch.setattr(Store, "write", lambda *given: (time.sleep(delay_s), write(*given)))
+    given = {"task": a_task(**CHANGES[2]), "strategy": "zero:stage=1", "restart": True}
+    faults = [Kill(0, at=0.12), Kill(1, step=5)]
+    run = trained(*faults, checkpoint=tmp_path, checkpoint_every=2, **given)
+    check_against_single(run, single(2, STEPS))
+    assert [each.first_step for each in run.generations] == [0, 4, 4, 4]
 
 
 def test_a_reporter_that_joins_again_leaves_the_record_to_another_rank():

@@ -77,6 +77,8 @@ class Arrival:
     completed. Empty if it joins the run."""
     step: int = 0
     """Step that it was in. If it draws batches at its own pace, the number of its last batch."""
+    drawn: int = 0
+    """Batch to continue with, of a worker that draws batches at its own pace. 0 if unknown."""
     own_pace: bool = False
     ended: bool = False
     """Whether it has completed the run."""
@@ -102,8 +104,8 @@ class Agreement:
     present: Membership
     fewest: int
     """Minimum number of workers."""
-    saved: Callable[[], int] | None = None
-    """Returns the step of the newest checkpoint, if all members go back to it."""
+    saved: Callable[[int], int] | None = None
+    """Returns the step of the newest checkpoint up to a given step, if all members go back to it."""
     are_apart: bool = False
     """Whether each worker has a model of its own."""
     wanted: int = 0
@@ -217,9 +219,10 @@ class Agreement:
 
     def _first_step(self, holders: Sequence[int]) -> int:
         """Return the step that the next generation begins with."""
-        if self.saved is not None:
-            return self.saved()
         points = [self._arrived[rank].points for rank in holders if self._arrived[rank].points]
+        if self.saved is not None:
+            # A checkpoint of an earlier generation may become complete late. It is ahead of the members' records.
+            return self.saved(max(each[-1] for each in points))
         if self.are_apart:
             return max(set(points[0]).intersection(*points))
         return max(each[-1] for each in points)
@@ -231,15 +234,15 @@ class Agreement:
     def _next_batch(self, members: Sequence[int], first: int) -> int:
         """Return the next batch of workers at their own pace: all continue with the batch of the furthest one.
 
-        Workers that wait for each update are in step with it, and draw the batch of the next update.
+        Workers that wait for each update are in step with it, and draw the batch of the next update. The present
+        generation's first batch counts too: maybe no member has drawn a batch since it began.
         """
-        steps = [self._arrived[rank].step for rank in members if self._arrived[rank].own_pace]
-        furthest = max(steps, default=0)
+        furthest = max([self.present.drawn, *(self._arrived[rank].drawn for rank in members)])
         return first if furthest in (first - 1, first) else furthest
 
 
-def _newest_checkpoint(job: Job) -> int:
-    """Return the step of the newest intact checkpoint. 0 if there is none: the run begins anew."""
+def _newest_checkpoint(job: Job, until: int) -> int:
+    """Return the step of the newest intact checkpoint up to step `until`. 0 if there is none: the run begins anew."""
     assert job.checkpointing is not None
-    found = job.checkpointing.store.newest(good=True)
+    found = job.checkpointing.store.newest(good=True, until=until)
     return 0 if found is None else found.step

@@ -148,12 +148,13 @@ class Learner(ABC, Generic[R]):
     def _look_before_update(self, shard: slice | None) -> None:
         """Step a schedule that depends on the metric. Refuse a moving average if this rank has only a part."""
         ctx, replica, every = self._ctx, self.replica, self._ctx.job.evaluate_every
+        if ctx.job.declared.steps_ahead(ctx.job.workers):
+            ctx.log.evaluations.refuse_plateaus()
         resumed, self.resumed_metric = self.resumed_metric, None
-        if resumed is not None:
-            replica.updates.of(shard)  # the schedule is restored with its optimizer
         # The reporter announced the metric before it took part in this update, so every rank has it by now. It may
         # already have announced the next one, if this rank is slow.
         if self.updates and every and self.updates % every == 0 and replica.updates.wait_for_metric:
+            replica.updates.of(shard)  # maybe not used yet since it was restored
             replica.updates.note_metric(ctx.announced(self.updates // every) if resumed is None else resumed)
         self.updates += 1
         parted = shard is not None and shard.stop - shard.start < replica.layout.length

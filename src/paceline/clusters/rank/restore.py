@@ -76,6 +76,7 @@ def restore_shards(rank: Rank, shards: CheckpointFiles) -> None:
     main = shards.of(shards.reporter)
     part = {"drawn": rank.drawn, "updates": main.facts["parts"][0]["updates"]}
     restore_learner(rank, {}, main.tensors, part, shards.all())
+    rank.model.resumed_metric = main.facts["log"].get("announced")
 
 
 def _go_on(rank: Rank, own: Shard, main: Shard) -> None:
