@@ -10,11 +10,13 @@ from tasks import a_task, samples
 
 import paceline as pl
 from paceline.faults import Kill, Pause
+from paceline.testing.tasks import Tied
 
 __all__ = [
     "CHANGES",
     "EXACT",
     "FREE",
+    "METRIC",
     "check_against_single",
     "check_members",
     "random_case",
@@ -35,14 +37,39 @@ def _decay(optimizer):
     return torch.optim.lr_scheduler.StepLR(optimizer, 3, 0.5)
 
 
+def _plateau(optimizer):
+    return torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.5, patience=0, threshold=0.1)
+
+
+def _grouped(params):
+    given = list(params)
+    biases = {"params": [each for each in given if each.ndim == 1], "lr": 0.2}
+    return torch.optim.AdamW([{"params": [each for each in given if each.ndim > 1]}, biases], lr=0.01)
+
+
+def _layerwise(params):
+    return pl.optim.LARS(params, lr=0.5, momentum=0.9)
+
+
+def _tied():
+    return Tied().double()
+
+
 CHANGES = (
     {},
     {"optimizer": _momentum, "batch_size": 5},
     {"optimizer": _adam},
     {"optimizer": _adam, "clip_norm": 0.1, "schedule": _decay},
     {"optimizer": _momentum, "test": samples(12), "metric": "mse"},
+    {"optimizer": _grouped, "schedule": _plateau, "test": samples(12), "metric": "mse", "better": "lower"},
+    {"optimizer": _momentum, "accumulate": 2, "model": _tied},
+    {"optimizer": _layerwise, "clip_norm": 0.5},
 )
 _LINEAR = (0, 1, 4)
+_ALL = range(len(CHANGES))
+METRIC = 5
+"""Task whose schedule depends on the metric."""
+_WITHOUT_METRIC = tuple(number for number in _ALL if number != METRIC)
 """Tasks whose update is linear in the gradient."""
 _MOMENTUM = "parameters+momentum"
 
@@ -52,15 +79,15 @@ def _all_reduce(rng):
 
 
 EXACT = {
-    "all-reduce": (_all_reduce, range(5)),
-    "map-reduce": (lambda _: "map-reduce", range(5)),
-    "sync": (lambda rng: f"sync:placement={rng.choice(['servers', 'worker'])}", range(5)),
+    "all-reduce": (_all_reduce, _ALL),
+    "map-reduce": (lambda _: "map-reduce", _ALL),
+    "sync": (lambda rng: f"sync:placement={rng.choice(['servers', 'worker'])}", _ALL),
     "central-storage": (
         lambda rng: f"central-storage:placement={rng.choice(['servers', 'worker'])}",
-        range(5),
+        _ALL,
     ),
     "local-sgd": (lambda _: f"local-sgd:period=1,averages={_MOMENTUM}", _LINEAR),
-    "post-local": (lambda _: "local-sgd:period=2,post_local=100", range(5)),
+    "post-local": (lambda _: "local-sgd:period=2,post_local=100", _WITHOUT_METRIC),
     "diloco": (lambda _: "diloco:period=1,outer_lr=1,outer_momentum=0", (0,)),
 }
 """Strategies with the weights of `single` whatever ranks are lost: a function of a random generator that returns a
@@ -96,7 +123,7 @@ def random_case(seed, *, free=False):
     make, numbers = EXACT[rng.choice(list(EXACT))]
     spec, number = make(rng), rng.choice(numbers)
     if free:
-        spec = rng.choice(FREE)
+        spec, number = rng.choice(FREE), rng.choice(_WITHOUT_METRIC)
     first = int("placement=worker" in spec)  # the server
     long_s = steps * 0.03
     faults = [

@@ -188,13 +188,21 @@ class GradientNotFiniteError(RunError):
 
     code = "PL-034"
 
-    def __init__(self, rank: int, step: int, parameter: str) -> None:
-        super().__init__(rank, step, parameter)
+    def __init__(self, rank: int, step: int, parameter: str, scale: float | None = None) -> None:
+        """`scale` is the loss scale, if it has fallen below 1 with precision="fp16"."""
+        super().__init__(rank, step, parameter, scale)
         self.rank = rank
         self.step = step
         self.parameter = parameter
+        self.scale = scale
 
     def __str__(self) -> str:
+        if self.scale is not None:
+            return (
+                f"the gradient of {self.parameter} is not finite on {self.who(self.rank)} in step {self.step}: it is "
+                f"too large for float16, and the loss scale has fallen to {self.scale:g}, below 1; use precision="
+                '"bf16" or "fp32", or lower the learning rate'
+            )
         return (
             f"the gradient of {self.parameter} is not finite on {self.who(self.rank)} in step {self.step}, though the "
             "loss is; look in this layer and the following ones for a square root, a logarithm or a division at "

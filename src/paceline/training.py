@@ -38,6 +38,7 @@ from paceline.run_length import compare_length, count_updates, schedule_in_steps
 from paceline.runs.run import Progress, Run
 from paceline.strategies import describe, parse, spell
 from paceline.strategies.registry.survival import average_period, check_elastic
+from paceline.strategies.shared.codec import check_keeps_overflow
 from paceline.system import interrupts
 from paceline.system.forked import limit_threads_after_fork
 from paceline.task.checks import check_priced
@@ -120,6 +121,7 @@ def train(
         keep_best=keep_best,
     )
     watchers = Callbacks(callbacks)
+    check_keeps_overflow(chosen, task.precision)
     roles = roles_of(chosen, where)
     check_elastic(task, chosen, where, checkpoint)
     count = count_updates(task, chosen, roles, steps=steps, epochs=epochs, seed=seed)

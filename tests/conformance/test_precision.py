@@ -85,7 +85,7 @@ def test_what_cannot_be_computed_in_bf16_is_refused():
         pl.predict(task_of(), "all-reduce", priced)
 
 
-@pytest.mark.parametrize("precision", ["fp16", "double", None])
+@pytest.mark.parametrize("precision", ["fp8", "double", None])
 def test_another_precision_is_refused(precision):
     with refused("precision", str(precision)):
         replace(task_of(), precision=precision)

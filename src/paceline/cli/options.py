@@ -75,7 +75,7 @@ Deadline = Annotated[
 Precision = Annotated[
     str | None,
     Option(
-        help="Precision of matrix products: fp32 or bf16. The default is the precision of the task, usually fp32."
+        help="Precision of matrix products: fp32, bf16 or fp16. The default is the precision of the task, usually fp32."
     ),
 ]
 Threads = Annotated[

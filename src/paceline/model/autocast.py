@@ -15,6 +15,8 @@ from torch import nn
 
 from paceline.errors import ConfigurationError
 
+_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
 
 @dataclass(frozen=True, slots=True)
 class Autocast:
@@ -56,7 +58,7 @@ def of_precision(precision: str, module: nn.Module) -> tuple[Autocast, ...]:
         raise ConfigurationError("precision", f"must be fp32 for a model of {names}", precision, remedy)
     accelerator = torch.accelerator.current_accelerator()
     devices = ["cpu", *([accelerator.type] if accelerator is not None else [])]
-    return tuple(Autocast(device, torch.bfloat16, cache=True) for device in devices)
+    return tuple(Autocast(device, _DTYPES[precision], cache=True) for device in devices)
 
 
 @contextmanager

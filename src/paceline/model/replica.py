@@ -24,6 +24,7 @@ from paceline.model.gradients import ignore_bucket
 from paceline.model.holding import Holding, Sharding
 from paceline.model.hooks.blocks import BlockLayers
 from paceline.model.layout import Layout
+from paceline.model.loss_scale import LossScale
 from paceline.model.memory import Ledger
 from paceline.model.optimizer.updates import Updates
 from paceline.task.task import Task
@@ -89,10 +90,7 @@ class Replica:
         return self.engine.whole
 
     def attach(self, ledger: Ledger, few: Callable[[], Any]) -> None:
-        """Record memory in the ledger of a rank.
-
-        `few` returns a few samples. Shape-only engines predict memory from their shapes.
-        """
+        """Record memory in the ledger of a rank. `few` returns a few samples, to predict memory from their shapes."""
         self.engine.attach(ledger, few)
 
     def build(self) -> None:
@@ -163,8 +161,12 @@ class Replica:
 
     @property
     def not_finite(self) -> str | None:
-        """Name of a parameter with a NaN or infinite value in its last gradient. None if all are finite."""
-        return self.engine.not_finite
+        """Parameter with a NaN or infinite value in its last gradient. None with a loss scale: updates are skipped."""
+        return self.engine.not_finite if self.loss_scale is None else None
+
+    @property
+    def loss_scale(self) -> LossScale | None:
+        return self.engine.loss_scale
 
     @property
     def loss_cause(self) -> str:
@@ -255,9 +257,9 @@ class Replica:
         `of` is the batches of the gradient; by default the last one that was computed here. If none was, the models to
         update are those of step number `step` of the run. `squares` is the sum of all ranks' `layer_squares`.
         """
-        of = self._batches(of)
-        optimization = self.engine.optimization
-        optimization.update(shard, norm, advance=advance, of=of, step=step, squares=squares)
+        self.engine.optimization.update(
+            shard, norm, advance=advance, of=self._batches(of), step=step, squares=squares
+        )
 
     def _batches(self, of: Sequence[Batch]) -> Sequence[Batch]:
         computed = self.engine.computed

@@ -161,6 +161,7 @@ def _manifest(fields: Fields) -> dict[str, Any]:
         "memory": fields.get("memory", list_of(mapping_of(text, whole)), []),
         "holds": fields.get("holds", list_of(text), []),
         "staleness": fields.get("staleness", mapping_of(_rank, whole)),
+        "skipped": fields.get("skipped", list_of(whole), []),
         "lost": fields.get("lost", list_of(_pair)),
         "generations": fields.get("generations", list_of(_generation), []),
         "peer_metrics": fields.get("peer_metrics", mapping_of(_rank, number), {}),
@@ -177,7 +178,7 @@ def _manifest(fields: Fields) -> dict[str, Any]:
 def _check_lengths(manifest: Mapping[str, Any]) -> None:
     """Check that lists by rank have one entry for each rank, or none."""
     ranks = len(manifest["bytes_sent"])
-    for name in ("memory", "holds"):
+    for name in ("memory", "holds", "skipped"):
         if len(manifest[name]) not in (0, ranks):
             raise ValueError(f"{name} must have {ranks} ranks, but has {len(manifest[name])}")
 

@@ -64,6 +64,8 @@ class Run:
     holds: list[str] = field(default_factory=list)
     """Description of the part of the model on each rank, such as "stage 1 of 2: layers 4 … 7". Empty if every rank has
     the whole model."""
+    skipped: list[int] = field(default_factory=list)
+    """Number of updates that each rank skipped, because a gradient was not finite in float16. Empty if none was."""
     lost: list[tuple[int, int]] = field(default_factory=list)
     """Ranks that died while the run continued, each with its step."""
     generations: list[Generation] = field(default_factory=list)
@@ -193,6 +195,7 @@ class Run:
             "messages_sent": self.messages_sent,
             "memory": self.memory,
             "holds": self.holds,
+            "skipped": self.skipped,
             "lost": self.lost,
             "generations": [dataclasses.asdict(each) for each in self.generations],
             "peer_metrics": {str(rank): metric for rank, metric in sorted(self.peer_metrics.items())},

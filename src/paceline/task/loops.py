@@ -22,7 +22,7 @@ Maker: TypeAlias = "Callable[[Any], Any]"
 Module = TypeVar("Module", bound="nn.Module")
 
 _EVERY = ("step", "epoch")
-PRECISIONS = ("fp32", "bf16")
+PRECISIONS = ("fp32", "bf16", "fp16")
 
 
 # Several models

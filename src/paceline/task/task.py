@@ -124,8 +124,8 @@ class Task:
     compile: bool = False
     """Whether to compile the model with torch.compile, on each rank, before the run begins. Needs a C++ compiler."""
     precision: str = "fp32"
-    """Precision of matrix products and convolutions: "fp32", or "bf16". With "bf16" the parameters, their gradients
-    and the optimizer state remain in float32. See docs/precision.md."""
+    """Precision of matrix products and convolutions: "fp32", "bf16" or "fp16". With the last two, the parameters, their
+    gradients and the optimizer state remain in float32. "fp16" scales the loss. See docs/precision.md."""
     recompute: bool = False
     """Whether to recompute activations in the backward pass, segment by segment (activation checkpointing). This takes
     less memory and more time, and gives the same bits. See docs/memory.md."""

@@ -132,7 +132,7 @@ def test_workers_in_step_draw_the_batch_of_the_next_update_and_others_that_of_th
     made = Agreement(Membership(generation=0, members=(0, 1, 2, 3), server=3, reporter=3), fewest=1)
     made.lose(2)
     for rank, step in enumerate(steps):
-        made.arrive(rank, Arrival(points=(0,), step=step, own_pace=True))
+        made.arrive(rank, Arrival(points=(0,), step=step, drawn=step, own_pace=True))
     made.arrive(3, Arrival(points=(5,), step=5))
     assert made.decide(5).drawn == drawn
 
@@ -150,3 +150,17 @@ def test_workers_with_models_of_their_own_go_back_to_the_newest_common_point():
 def test_a_decision_survives_json(behind):
     given = Membership(generation=3, members=(1, 2, 3), first=4, source=2, behind=behind, recorded=3)
     assert Membership.from_values(json.loads(json.dumps(given.to_values()))) == given
+
+
+def test_a_worker_that_has_not_drawn_a_batch_yet_continues_with_that_of_the_generation():
+    made = agreement(2)
+    made.lose(0)
+    made.arrive(1, Arrival(points=(5,), step=5, drawn=5, own_pace=True))
+    assert made.decide(0).drawn == 5
+    made.join(0)
+    made.arrive(1, Arrival(points=(5,), step=5, drawn=5, own_pace=True))
+    made.arrive(0, Arrival(points=()))
+    made.decide(0)
+    made.lose(1)
+    made.arrive(0, Arrival(points=(5,)))
+    assert made.decide(0).drawn == 5

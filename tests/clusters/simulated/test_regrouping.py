@@ -5,7 +5,7 @@ import re
 
 import pytest
 import torch
-from elastic import CHANGES, check_against_single, check_members, random_case, single
+from elastic import CHANGES, METRIC, check_against_single, check_members, random_case, single
 from refusals import has, raised, refused
 from tasks import a_task, samples
 from torch import nn
@@ -153,6 +153,43 @@ def test_a_lost_worker_begins_anew_and_joins(spec):
     assert run.joined[0][0] == 1
     assert 1 in run.generations[-1].members
     assert run.generations[1].repeated_steps >= 1
+
+
+def test_a_worker_that_has_joined_begins_with_the_batch_of_the_run():
+    # Rank 1 is lost while rank 0, which has joined, copies the parameters. No worker has drawn a batch since.
+    for at_us in range(60_000, 72_000, 1_000):
+        faults = [Kill(0, step=3), Kill(1, at=at_us * 1e-6)]
+        run = trained(*faults, strategy="sync", workers=2, min_workers=1, restart=True)
+        check_against_single(run, single(0, STEPS))
+
+
+@pytest.mark.parametrize("every", [1, 2])
+def test_a_member_that_copies_a_step_follows_the_metric(every):
+    for at_us in range(26_000, 60_000, 4_000):
+        faults = [Kill(2, step=2), Kill(0, at=at_us * 1e-6)]
+        run, alone = (
+            pl.train(a_task(**CHANGES[METRIC]), spec, machines, steps=STEPS, evaluate_every=every)
+            for spec, machines in (
+                ("all-reduce:algorithm=tree", cluster(*faults, workers=5, restart=True)),
+                ("single", cluster(workers=1, min_workers=None)),
+            )
+        )
+        torch.testing.assert_close(run.parameters, alone.parameters, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("spec", ["all-reduce", "zero:stage=1"])
+def test_a_metric_from_before_a_resume_is_known_to_all_members(spec, tmp_path):
+    given = {"task": a_task(**CHANGES[METRIC]), "strategy": spec, "checkpoint": tmp_path}
+    trained(steps=3, min_workers=None, **given)
+    faults = [Kill(2, at=0.001), Kill(0, at=0.045)]
+    run = trained(*faults, restart=True, resume="must", checkpoint_every=100, **given)
+    torch.testing.assert_close(run.parameters, single(METRIC, STEPS).parameters, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("spec", ["local-sgd:period=2", "diloco:period=2"])
+def test_a_schedule_that_needs_a_metric_is_refused_where_workers_go_back_several_steps(spec):
+    with refused("schedule", "ReduceLROnPlateau"):
+        trained(task=a_task(**CHANGES[METRIC]), strategy=spec)
 
 
 @pytest.mark.parametrize("restart", [False, True])

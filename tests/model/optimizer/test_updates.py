@@ -139,7 +139,7 @@ def test_a_schedule_of_plateaus_is_stepped_with_the_metric_alone():
 
     task = a_task(schedule=plateau, metric="accuracy", test=(numbers(4, 4), torch.zeros(4)))
     replica = Replica.of(task, nn.Linear(4, 2))
-    assert not replica.updates.wait_for_metric  # nothing was updated yet
+    assert replica.updates.wait_for_metric  # also before the first update
     replica.apply()
     assert replica.updates.wait_for_metric
     for metric, rate in ((0.5, 0.1), (0.6, 0.1), (0.6, 0.05), (0.7, 0.05)):

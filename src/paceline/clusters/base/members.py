@@ -77,6 +77,8 @@ class Arrival:
     completed. Empty if it joins the run."""
     step: int = 0
     """Step that it was in. If it draws batches at its own pace, the number of its last batch."""
+    drawn: int = 0
+    """Batch to continue with, of a worker that draws batches at its own pace. 0 if unknown."""
     own_pace: bool = False
     ended: bool = False
     """Whether it has completed the run."""
@@ -231,10 +233,10 @@ class Agreement:
     def _next_batch(self, members: Sequence[int], first: int) -> int:
         """Return the next batch of workers at their own pace: all continue with the batch of the furthest one.
 
-        Workers that wait for each update are in step with it, and draw the batch of the next update.
+        Workers that wait for each update are in step with it, and draw the batch of the next update. The present
+        generation's first batch counts too: maybe no member has drawn a batch since it began.
         """
-        steps = [self._arrived[rank].step for rank in members if self._arrived[rank].own_pace]
-        furthest = max(steps, default=0)
+        furthest = max([self.present.drawn, *(self._arrived[rank].drawn for rank in members)])
         return first if furthest in (first - 1, first) else furthest
 
 

@@ -59,6 +59,8 @@ class Outcome:
     holds: str = ""
     """Description of the part of the model that the rank held. Empty for the whole model."""
     staleness: dict[int, int] = field(default_factory=dict)
+    skipped: int = 0
+    """Updates that the rank skipped, because a gradient was not finite in float16."""
     lost: list[tuple[int, int]] = field(default_factory=list)
     """Pairs of a rank that the run continued without, and the step in which it was lost."""
     generations: list[Generation] = field(default_factory=list)
@@ -117,6 +119,7 @@ def assemble(job: Job, cluster: str, outcomes: Sequence[Outcome], module: nn.Mod
         memory=[empty_peak() | o.memory for o in outcomes],
         holds=[o.holds for o in outcomes] if any(o.holds for o in outcomes) else [],
         staleness=_sum_histograms([o.staleness for o in outcomes]),
+        skipped=[o.skipped for o in outcomes] if any(o.skipped for o in outcomes) else [],
         lost=losses_of(outcomes),
         generations=reporter.generations,
         peer_metrics={o.rank: o.own_metric for o in outcomes if o.own_metric is not None},

@@ -10,6 +10,7 @@ from torch import Tensor
 from paceline.clusters.process.computing import BucketOperation, ComputeOperation, ProcessParts
 from paceline.clusters.process.stages import ProcessStages
 from paceline.clusters.rank.learner import Learner
+from paceline.clusters.rank.loss_scaling import skips_update
 from paceline.clusters.rank.statistics import compute_with_exchanges
 from paceline.context import BUCKET_BYTES, Batch, Net
 from paceline.costs.prices import ready_shares
@@ -57,14 +58,18 @@ class ProcessLearner(Learner["ProcessContext"]):
         of: Sequence[Batch] = (),
         split: Sequence[Net] = (),
     ) -> None:
-        norm_value = await norm() if norm is not None and self._clips else None
+        norm_value = await self._norm(norm)
+        skips = skips_update(self._ctx, self.replica, shard, norm_value)
         if self._lends_parameters:
             await self._detach_sends()
-        squares = await self._layer_squares(shard, norm_value, of, split) if split else None
+        squares = await self._layer_squares(shard, norm_value, of, split) if split and not skips else None
         start_s = self._ctx.now()
         if self._looks:
             self._look_before_update(shard)
-        self.replica.apply(shard, norm_value, advance=advance, of=of, step=self._ctx.step, squares=squares)
+        if not skips:
+            self.replica.apply(
+                shard, norm_value, advance=advance, of=of, step=self._ctx.step, squares=squares
+            )
         self._ctx.complete = self._ctx.step + 1
         self._ctx.span(Kind.UPDATE, start_s, self._ctx.now())
 

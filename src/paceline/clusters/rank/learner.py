@@ -5,12 +5,13 @@ from __future__ import annotations
 import copy
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Generic, Literal, TypeVar, cast
 
 from torch import Tensor
 
+from paceline.clusters.rank.loss_scaling import check_loss_scale
 from paceline.clusters.rank.member import Member
 from paceline.clusters.rank.rank import Rank
 from paceline.clusters.rank.statistics import StatisticsExchange
@@ -64,6 +65,8 @@ class Learner(ABC, Generic[R]):
         if replica is not None:
             few = lambda: ctx.data.few()  # noqa: E731, PLW0108 (the data are created on first use)
             replica.attach(ctx.ledger, few)
+            if replica.loss_scale is not None:
+                replica.loss_scale.keep_in(self.states)
 
     @abstractmethod
     def _make_stages(self) -> Stages: ...
@@ -142,17 +145,21 @@ class Learner(ABC, Generic[R]):
         """Step a schedule that depends on the metric. Refuse a moving average if this rank has only a part."""
         ctx, replica, every = self._ctx, self.replica, self._ctx.job.evaluate_every
         resumed, self.resumed_metric = self.resumed_metric, None
-        if resumed is not None:
-            replica.updates.of(shard)  # the schedule is restored with its optimizer
         # The reporter announced the metric before it took part in this update, so every rank has it by now. It may
         # already have announced the next one, if this rank is slow.
         if self.updates and every and self.updates % every == 0 and replica.updates.wait_for_metric:
+            replica.updates.of(shard)  # maybe not used yet since it was restored
             replica.updates.note_metric(ctx.announced(self.updates // every) if resumed is None else resumed)
         self.updates += 1
         parted = shard is not None and shard.stop - shard.start < replica.layout.length
         if parted and ctx.is_reporter and replica.task.ema is not None and not self._is_shared:
             bound = "must not be given where each server has a part of the parameters only"
             raise ConfigurationError("ema", bound, replica.task.ema, "use one server, or another strategy")
+
+    async def _norm(self, norm: Callable[[], Awaitable[float]] | None) -> float | None:
+        """Return the norm of the whole gradient, if this rank has a part of it and the update needs the norm."""
+        needed = self._clips or self.replica.loss_scale is not None
+        return await norm() if norm is not None and needed else None
 
     async def _layer_squares(
         self, shard: slice | None, norm: float | None, of: Sequence[Batch], split: Sequence[Net]
@@ -237,6 +244,7 @@ class Learner(ABC, Generic[R]):
             raise LossNotFiniteError(ctx.rank, ctx.step, loss, replica.loss_cause)
         if replica.not_finite is not None:
             raise GradientNotFiniteError(ctx.rank, ctx.step, replica.not_finite)
+        check_loss_scale(ctx, replica)
         ctx.outcome.losses.append((batch.step, loss, batch.count))
         if replica.logged:
             ctx.outcome.logged.append((ctx.step, batch.count, replica.logged))

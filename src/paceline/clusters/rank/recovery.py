@@ -13,6 +13,7 @@ from paceline.checkpoints import Shard
 from paceline.clusters.base.members import Membership
 from paceline.clusters.rank.restore import CheckpointFiles, restore_learner, restore_shards
 from paceline.clusters.rank.snapshot import learner_state
+from paceline.errors import ConfigurationError
 from paceline.files.tensor_files import parse_tensors, write_tensors
 from paceline.model.memory import Ledger
 
@@ -123,6 +124,8 @@ class StateCopies:
     def at_program_start(self, rank: Rank) -> None:
         if rank.begun in self._copies:
             return
+        if not self._copies:
+            _refuse_plateaus(rank)
         meta = rank.model.parameters.is_meta
         tensors, facts = ({}, {}) if meta else learner_state(rank.model, lean=False)
         copies = {name: each.clone() for name, each in tensors.items()}
@@ -139,6 +142,14 @@ class StateCopies:
 
     async def copy_state(self, rank: Rank, membership: Membership) -> None:
         await _copy_all(rank, membership)
+
+
+def _refuse_plateaus(rank: Rank) -> None:
+    """Refuse a schedule that depends on the metric: that of an earlier step is not known any more."""
+    if rank.model.replica.updates.wait_for_metric:
+        bound = "must not need a metric with min_workers where each worker has a model of its own"
+        remedy = "choose a schedule that goes by updates, or a strategy such as all-reduce"
+        raise ConfigurationError("schedule", bound, "ReduceLROnPlateau", remedy)
 
 
 class SavedState:
@@ -184,6 +195,7 @@ def _encode(rank: Rank) -> Tensor:
         nbytes = sum(each.nbytes for each in (model.parameters, *model.moments))
         return torch.empty(nbytes, dtype=torch.uint8, device="meta")
     tensors, facts = learner_state(model, lean=False)
+    facts["metric"] = model.resumed_metric
     out = io.BytesIO()
     write_tensors(out, tensors, {_FACTS: json.dumps(facts)})
     return torch.frombuffer(bytearray(out.getbuffer()), dtype=torch.uint8)
@@ -193,7 +205,9 @@ def _decode(rank: Rank, content: Tensor) -> None:
     if content.is_meta:
         return
     found = parse_tensors(bytearray(content.numpy().tobytes()))
-    _restore(rank, found.tensors, json.loads(found.notes[_FACTS]))
+    facts = json.loads(found.notes[_FACTS])
+    _restore(rank, found.tensors, facts)
+    rank.model.resumed_metric = facts["metric"]
 
 
 def _restore(rank: Rank, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:

@@ -60,9 +60,18 @@ def _arrival(rank: Rank, *, ended: bool) -> Arrival:
     return Arrival(
         points=() if rank.joins else rank.recovery.points(rank),
         step=at_own_pace.step,
+        drawn=_next_batch(rank),
         own_pace=at_own_pace.own_pace,
         ended=ended,
     )
+
+
+def _next_batch(rank: Rank) -> int:
+    """Return the batch with which the worker on this rank continues. 0 if there is no worker."""
+    if rank.role != "worker" and not rank.twins:
+        return 0
+    worker = (rank, *rank.twins)[-1]
+    return worker.step if worker.own_pace else worker.drawn
 
 
 async def _join(rank: Rank, membership: Membership) -> Member:

@@ -16,6 +16,7 @@ from paceline.clusters.base.outcome import Outcome
 from paceline.clusters.rank.notes import Notes, put_together
 from paceline.clusters.rank.snapshot import LOST, twin_prefix
 from paceline.clusters.rank.trial import compare_trials
+from paceline.model.loss_scale import NAME as LOSS_SCALE
 from paceline.model.optimizer.saved_state import SavedOptimizerState, load_module
 
 if TYPE_CHECKING:
@@ -75,6 +76,7 @@ def restore_shards(rank: Rank, shards: CheckpointFiles) -> None:
     main = shards.of(shards.reporter)
     part = {"drawn": rank.drawn, "updates": main.facts["parts"][0]["updates"]}
     restore_learner(rank, {}, main.tensors, part, shards.all())
+    rank.model.resumed_metric = main.facts["log"].get("announced")
 
 
 def _go_on(rank: Rank, own: Shard, main: Shard) -> None:
@@ -153,7 +155,9 @@ def restore_learner(
     replica.updates.kept = SavedOptimizerState(
         replica.layout, [(shard.tensors, shard.facts["parts"][0]["optimizer"]) for shard in remembered]
     )
-    for name, tensor in own.items():
+    # A rank without a file starts with the reporter's loss scale: ranks of a pipeline must have the same.
+    common = {name: main[name] for name in (f"state/{LOSS_SCALE}",) if name in main}
+    for name, tensor in {**common, **own}.items():
         if name.startswith("state/"):
             learner.states[name.removeprefix("state/")] = tensor.clone()  # a copy: the file is closed later
     learner.updates = part["updates"]

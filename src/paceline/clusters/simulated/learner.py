@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from paceline.clusters.rank.learner import Learner
+from paceline.clusters.rank.loss_scaling import skips_update
 from paceline.clusters.rank.statistics import compute_with_exchanges
 from paceline.clusters.simulated.events import ComputeEvent, SimulatedParts, WorkTimer
 from paceline.clusters.simulated.stages import SimulatedStages
@@ -62,12 +63,14 @@ class SimulatedLearner(Learner["SimulatedContext"]):
         split: Sequence[Net] = (),
     ) -> None:
         ctx = self._ctx
-        norm_value = await norm() if norm is not None and self._clips else None
-        squares = await self._layer_squares(shard, norm_value, of, split) if split else None
+        norm_value = await self._norm(norm)
+        skips = skips_update(ctx, self.replica, shard, norm_value)
+        squares = await self._layer_squares(shard, norm_value, of, split) if split and not skips else None
         start_s = ctx.kernel.now
         if self._looks:
             self._look_before_update(shard)
-        self.replica.apply(shard, norm_value, advance=advance, of=of, step=ctx.step, squares=squares)
+        if not skips:
+            self.replica.apply(shard, norm_value, advance=advance, of=of, step=ctx.step, squares=squares)
         ctx.complete = ctx.step + 1
         update_s = self._update_s(shard) if ctx.price.charges_updates else 0.0
         if update_s:

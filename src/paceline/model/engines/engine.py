@@ -14,6 +14,7 @@ from paceline.data.samples import Samples, Source
 from paceline.model.buckets import Buckets
 from paceline.model.cutting.cut import Cut
 from paceline.model.holding import Holding, Sharding
+from paceline.model.loss_scale import LossScale
 from paceline.model.memory import Ledger
 from paceline.model.optimizer.updates import Updates
 from paceline.task.task import Task
@@ -178,6 +179,8 @@ class Engine(Protocol):
 
     @property
     def not_finite(self) -> str | None: ...
+    @property
+    def loss_scale(self) -> LossScale | None: ...
     @property
     def loss_cause(self) -> str: ...
     @property

@@ -12,8 +12,10 @@ from paceline.context import Batch
 from paceline.data.samples import Source
 from paceline.model.activations import state_of
 from paceline.model.engines.flat_store import FlatStore
+from paceline.model.engines.settings import Settings
 from paceline.model.engines.whole_forward import WholeForward
 from paceline.model.gradients import ignore_bucket
+from paceline.model.loss_scale import scaled, weights
 from paceline.model.memory import Account
 from paceline.model.memory.computed import ActivationMeter
 from paceline.model.steps import micro_batches
@@ -25,7 +27,7 @@ class GradientPass:
 
     def __init__(
         self,
-        accumulate: int,
+        settings: Settings,
         module: nn.Module,
         forward: WholeForward,
         store: FlatStore,
@@ -33,8 +35,9 @@ class GradientPass:
         *,
         parks: bool = False,
     ) -> None:
-        """`accumulate` is the number of micro-batches of a batch. With `parks`, a pass alternates with the program."""
-        self._accumulate = accumulate
+        """With `parks`, a pass alternates with the program."""
+        self._accumulate = settings.task.accumulate
+        self._loss_scale = settings.loss_scale
         # Ranks of a simulation are in one process: a parked pass must not hold the lock.
         self._drawing = nullcontext if parks else drawing
         self._forward = forward
@@ -70,6 +73,7 @@ class GradientPass:
         finally:
             gradient.end()
         gradient.finish_unused()
+        self._forward.end(gradient.not_finite)
         return loss
 
     def _compute_parts(self, batch: Batch, samples: Source, weight: float) -> float:
@@ -79,11 +83,12 @@ class GradientPass:
             gradient.begin_parts()
         for number, part in enumerate(parts):
             share = part.count / batch.count
-            gradient.begin_part(weight * share, is_last=part is parts[-1])
+            of_loss, of_gradient = weights(weight * share, self._loss_scale)
+            gradient.begin_part(of_gradient, is_last=part is parts[-1])
             forward = partial(self._forward.loss, part, samples, share, number)
             value, trained = self._meter.forward(part.count, forward)
             try:
-                value.backward(inputs=trained)  # type: ignore[no-untyped-call]
+                scaled(value, of_loss).backward(inputs=trained)  # type: ignore[no-untyped-call]
             finally:
                 self._meter.end_backward(part.count)
             loss += share * value.item()

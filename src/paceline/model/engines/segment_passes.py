@@ -48,6 +48,7 @@ class SegmentPasses:
         account: Account,
     ) -> None:
         self._task, self._autocast = settings.task, settings.autocast
+        self._loss_scale = settings.loss_scale
         self._module = module
         self._cut = cut
         self._store = store
@@ -69,7 +70,7 @@ class SegmentPasses:
             buffers=lambda: buffers_of(self._module, self._cut, [number]),
             context=lambda: computing(self._autocast),
         )
-        return Passes(self._cut.compute(self._module, number), weights, self._store.take, around)
+        return Passes(self._cut.compute(self._module, number), weights, self._take, around)
 
     def forward(
         self, segment: int, batch: Batch, part: int, samples: Source, given: BoundaryValues
@@ -97,7 +98,7 @@ class SegmentPasses:
             arguments,
             given,
             loss_of,
-            batch.weight,
+            batch.weight * self._scale,
             samples=batch.count,
             content=needed,
             shared=self._cut.shared(segment, stays),
@@ -116,9 +117,18 @@ class SegmentPasses:
         def loss_of(made: Any) -> Tensor:
             loss = of_outputs(made)
             self._losses.look(loss, () if self._cut.has_loss else made, content)
-            return loss
+            return loss if self._loss_scale is None else loss.float()
 
         return loss_of
+
+    @property
+    def _scale(self) -> float:
+        return 1.0 if self._loss_scale is None else self._loss_scale.value
+
+    def _take(self, weights: Sequence[Tensor], found: Gradients) -> None:
+        if self._loss_scale is not None:
+            found = [None if each is None else each / self._scale for each in found]
+        self._store.take(weights, found)
 
     def backward(
         self, segment: int, part: int, given: Sequence[Tensor], way: BackwardPart = "both"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from paceline.model.autocast import Autocast
+from paceline.model.loss_scale import LossScale
 from paceline.task.task import Task
 
 
@@ -16,3 +17,5 @@ class Settings:
     seed: int = 0
     rank: int = 0
     autocast: tuple[Autocast, ...] = ()
+    loss_scale: LossScale | None = None
+    """None unless the task's precision is "fp16"."""

@@ -36,6 +36,7 @@ class ShapeEngine:
     """
 
     not_finite: str | None = None
+    loss_scale = None
     loss_cause = ""
     device_s = 0.0
     hooked = None

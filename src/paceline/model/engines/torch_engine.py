@@ -33,6 +33,7 @@ from paceline.model.engines.torch_passes import TorchPasses
 from paceline.model.holding import Holding, Sharding
 from paceline.model.hooks.blocks import BlockLayers, layers_or_blocks
 from paceline.model.hooks.hooked_pass import HookedPass
+from paceline.model.loss_scale import LossScale
 from paceline.model.memory import Account, Ledger
 from paceline.model.memory.computed import tensor_bytes
 from paceline.model.stages.resizable import ResizableBuffer
@@ -75,7 +76,8 @@ class TorchEngine:
         self.device = next((p.device for p in module.parameters() if p.requires_grad), CPU)
         self._accelerator = Accelerator.of(self.device)
         self.inputs = Inputs(settings, self._accelerator)
-        self.losses = LossWatch(settings.task)
+        self.losses = LossWatch(settings)
+        self.loss_scale = settings.loss_scale
         every = module if optimized is None else optimized
         parts = holding, self._memory, self.account, self._accelerator
         self.optimization = TorchOptimization(settings.task, every, *parts)
@@ -92,7 +94,8 @@ class TorchEngine:
             enter(device)
             move_module(module, device)
             settings = replace(settings, task=with_loss_on(device, settings.task))
-        return cls(settings, module, Holding.of(module))
+        scale = LossScale() if settings.task.precision == "fp16" else None
+        return cls(replace(settings, loss_scale=scale), module, Holding.of(module))
 
     def twin(self) -> TorchEngine:
         module = self.task.build_model(self.settings.seed)
@@ -294,3 +297,4 @@ class TorchEngine:
 
     def end_batch(self) -> None:
         self.store.end_batch()
+        self.losses.end(self.not_finite)

@@ -38,7 +38,7 @@ class TorchPasses:
         engine = self._engine
         parts = self.whole, engine.flat, engine.account
         parks = engine.task.sync_batch_norm
-        return GradientPass(engine.task.accumulate, engine.module, *parts, parks=parks)
+        return GradientPass(engine.settings, engine.module, *parts, parks=parks)
 
     @cached_property
     def hooked(self) -> HookedPass | None:
@@ -46,7 +46,8 @@ class TorchPasses:
         if self._cut is None or not isinstance(self._cut.model, Blocks):
             return None
         engine = self._engine
-        return HookedPass(engine.module, self._cut.model.names, self.whole, engine.shards, engine.account)
+        parts = self.whole, engine.shards, engine.account
+        return HookedPass(engine.settings, engine.module, self._cut.model.names, *parts)
 
     @cached_property
     def segments(self) -> SegmentPasses:

@@ -61,6 +61,10 @@ class WholeForward:
         self.logged = {}
         self._losses.clear()
 
+    def end(self, not_finite: str | None) -> None:
+        """End a batch. `not_finite` is a parameter with a gradient that is not finite."""
+        self._losses.end(not_finite)
+
     def undo_buffers(self) -> None:
         """Restore the buffers (BatchNorm statistics and the like): the last batch was cancelled."""
         for buffer, before in zip(self._buffers.flats(), self._buffers_before, strict=True):

@@ -14,11 +14,13 @@ from paceline.context.passes import UnitEvent
 from paceline.data.samples import Source
 from paceline.model.activations import Activations, refuses_counting
 from paceline.model.compiling import is_compiled
+from paceline.model.engines.settings import Settings
 from paceline.model.engines.whole_forward import WholeForward
 from paceline.model.hooks.batch_norm import SharedStatistics, StatisticsEvent, filled
 from paceline.model.hooks.module_hooks import ModuleHooks
 from paceline.model.hooks.pass_thread import PassThread
 from paceline.model.hooks.unit_tracker import UnitTracker
+from paceline.model.loss_scale import scaled, weights
 from paceline.model.memory import Account
 from paceline.model.memory.computed import ActivationMeter
 
@@ -37,6 +39,7 @@ class HookedPass:
 
     def __init__(
         self,
+        settings: Settings,
         module: nn.Module,
         blocks: Sequence[str],
         forward: WholeForward,
@@ -47,6 +50,7 @@ class HookedPass:
         parameters = list(module.parameters())  # from then on, reading the parameters announces their units
         self._is_compiled = is_compiled(module)
         self._forward = forward
+        self._loss_scale = settings.loss_scale
         self._store = store
         self._frees = store.frees_parameters
         sizes = [len(unit.layout.names) for unit in store.units]
@@ -104,14 +108,14 @@ class HookedPass:
             self._tracker.abandon()
 
     def _compute(self, micro: Batch, samples: Source, share: float, number: int) -> float:
-        self._weight = micro.weight
+        of_loss, self._weight = weights(micro.weight, self._loss_scale)
         forward = partial(self._run_forward, partial(self._forward.loss, micro, samples, share, number))
         loss, trained = self._meter.forward(micro.count, forward)
         loss.register_hook(lambda _: self._tracker.note_backward())  # type: ignore[no-untyped-call]
         self._tracker.begin_backward()
         try:
             with self._saving():
-                loss.backward(inputs=trained)  # type: ignore[no-untyped-call]
+                scaled(loss, of_loss).backward(inputs=trained)  # type: ignore[no-untyped-call]
         finally:
             self._meter.end_backward(micro.count)
         return loss.item()

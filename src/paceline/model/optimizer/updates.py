@@ -14,6 +14,7 @@ from paceline.model.layout import Layout
 from paceline.model.optimizer.flat import FlatOptimizer, clip, works_elementwise
 from paceline.model.optimizer.flat_groups import Memory
 from paceline.optim.layerwise import LayerwiseOptimizer
+from paceline.task.checks import waits_for_metric
 from paceline.task.task import Task
 
 
@@ -79,10 +80,12 @@ class Updates:
     def have_begun(self) -> bool:
         return bool(self.by_shard)
 
-    @property
+    @cached_property
     def wait_for_metric(self) -> bool:
-        """Whether a learning-rate schedule depends on the metric."""
-        return any(each.waits_for_metric for each in self.by_shard.values())
+        """Whether a learning-rate schedule depends on the metric. Also before the first update."""
+        scheduled = [each for each in self._task.by_optimizer().values() if each.schedule is not None]
+        made = [each.build_schedule(each.build_optimizer(self.whole)) for each in scheduled]
+        return any(map(waits_for_metric, made))
 
     def learning_rates(self) -> dict[str, float]:
         """Return the learning rate of the last update of each optimizer that has a schedule; of its first group."""
