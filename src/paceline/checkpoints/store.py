@@ -9,6 +9,7 @@ run. Files of earlier attempts have other names, even if a process of that attem
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import re
 import secrets
@@ -204,10 +205,10 @@ class Store:
             raise damage
         return found
 
-    def newest_good(self) -> tuple[Checkpoint | None, DamagedError | None]:
-        """Return the newest intact checkpoint and, if a newer one is damaged, the error that `newest` raises."""
+    def newest_good(self, until: float = math.inf) -> tuple[Checkpoint | None, DamagedError | None]:
+        """Return the newest intact checkpoint up to a step and, if a newer one is damaged, the error of `newest`."""
         damage: DamagedError | None = None
-        for step in reversed(self.steps()):
+        for step in reversed([each for each in self.steps() if each <= until]):
             try:
                 found = self._verified(step)
             except DamagedError as error:

@@ -45,6 +45,21 @@ def test_records_of_a_dropped_step_do_not_count():
     assert made.decide(8).recorded == 7
 
 
+def test_members_go_back_to_no_checkpoint_that_was_completed_after_its_records_were_dropped():
+    steps = [0, 4]
+    made = agreement()
+    made.saved = lambda until: max(step for step in steps if step <= until)
+    made.lose(0)
+    for rank in (1, 2, 3):
+        made.arrive(rank, Arrival(points=(0,), step=5))
+    assert made.decide(0).first == 4
+    made.lose(1)
+    for rank in (2, 3):
+        made.arrive(rank, Arrival(points=(4,), step=4))
+    steps.append(6)
+    assert made.decide(0).first == 4
+
+
 def test_a_member_that_is_lost_after_it_has_arrived_does_not_count():
     made = agreement()
     made.lose(0)
