@@ -9,7 +9,6 @@ run. Files of earlier attempts have other names, even if a process of that attem
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import re
 import secrets
@@ -194,21 +193,21 @@ class Store:
                 found.append(self._open(step))
         return found
 
-    def newest(self, *, good: bool = False) -> Checkpoint | None:
-        """Return the newest checkpoint, with every byte verified; None if there is none.
+    def newest(self, *, good: bool = False, until: int | None = None) -> Checkpoint | None:
+        """Return the newest checkpoint up to step `until`, with every byte verified; None if there is none.
 
         Raise DamagedError if it is damaged. The error names the file and the newest intact checkpoint before it. With
         `good=True` return that one instead, or raise the error if none is intact.
         """
-        found, damage = self.newest_good()
+        found, damage = self.newest_good(until)
         if damage is not None and not (good and found):
             raise damage
         return found
 
-    def newest_good(self, until: float = math.inf) -> tuple[Checkpoint | None, DamagedError | None]:
-        """Return the newest intact checkpoint up to a step and, if a newer one is damaged, the error of `newest`."""
+    def newest_good(self, until: int | None = None) -> tuple[Checkpoint | None, DamagedError | None]:
+        """Return the newest intact checkpoint and, if a newer one is damaged, the error that `newest` raises."""
         damage: DamagedError | None = None
-        for step in reversed([each for each in self.steps() if each <= until]):
+        for step in reversed([each for each in self.steps() if until is None or each <= until]):
             try:
                 found = self._verified(step)
             except DamagedError as error:

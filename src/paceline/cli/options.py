@@ -112,7 +112,7 @@ Encrypt = Annotated[
     bool | None,
     Option(
         "--encrypt/--no-encrypt",
-        help="Encrypt messages of --link tcp or --ray. Default: only between the hosts of --ray.",
+        help="Encrypt messages of --link tcp, --ray or --spark. Default: only between hosts of the latter two.",
         rich_help_panel=_LINKS,
     ),
 ]
@@ -121,6 +121,13 @@ Ray = Annotated[
     Option(
         metavar="[ADDRESS]",
         help="Train on a Ray cluster: auto, or its host:port. Without an address: a private Ray on this machine.",
+    ),
+]
+Spark = Annotated[
+    str | None,
+    Option(
+        metavar="[MASTER]",
+        help="Train in the tasks of a Spark job on this master. Without a master: a private Spark on this machine.",
     ),
 ]
 _KINDS = "Simulated, or emulated by train and compare."

@@ -40,6 +40,7 @@ def train(
     fault: options.Fault = None,
     deadline: options.Deadline = None,
     ray: options.Ray = None,
+    spark: options.Spark = None,
     simulate: options.Simulate = False,
     link: options.Link = None,
     encrypt: options.Encrypt = None,
@@ -63,7 +64,8 @@ def train(
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Train a task with one strategy: on local workers, on Ray (--ray), or in simulation (--simulate)."""
+    """Train a task with one strategy: on local workers, on Ray (--ray), on Spark (--spark), or in simulation
+    (--simulate)."""
     with exit_codes(), interrupts.recorded():
         check_length(steps, epochs)
         if out is not None:
@@ -78,6 +80,7 @@ def train(
             fault=fault or (),
             deadline=deadline,
             ray=ray,
+            spark=spark,
             simulate=simulate,
             link=link,
             encrypt=encrypt,

@@ -2,6 +2,7 @@
 
 import contextlib
 import re
+import time
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from tasks import a_task, samples
 from torch import nn
 
 import paceline as pl
+from paceline.checkpoints import Store
 from paceline.errors import PeerLost
 from paceline.faults import Cut, Join, Kill
 
@@ -214,6 +216,19 @@ def test_without_a_shard_the_others_go_back_to_the_newest_checkpoint(stage, rest
     run = trained(*faults, checkpoint=tmp_path, checkpoint_every=2, **given)
     check_against_single(run, single(2, STEPS))
     assert {rank for rank, _ in run.lost} == {fault.rank for fault in faults}
+
+
+@pytest.mark.parametrize("delay_s", [0, 0.05])
+def test_a_slow_disk_does_not_change_the_checkpoint_that_a_simulation_goes_back_to(
+    delay_s, tmp_path, monkeypatch
+):
+    write = Store.write
+    monkeypatch.setattr(Store, "write", lambda *given: (time.sleep(delay_s), write(*given)))
+    given = {"task": a_task(**CHANGES[2]), "strategy": "zero:stage=1", "restart": True}
+    faults = [Kill(0, at=0.12), Kill(1, step=5)]
+    run = trained(*faults, checkpoint=tmp_path, checkpoint_every=2, **given)
+    check_against_single(run, single(2, STEPS))
+    assert [each.first_step for each in run.generations] == [0, 4, 4, 4]
 
 
 def test_a_reporter_that_joins_again_leaves_the_record_to_another_rank():

@@ -166,3 +166,11 @@ def check_real_stragglers(stragglers: Stragglers, ranks: int) -> None:
         if factor < 1:
             remedy = "a real worker cannot be made faster: slow down the others"
             raise ConfigurationError(f"slow[{rank}]", "must be at least 1", factor, remedy)
+
+
+def check_ports(ports: object) -> None:
+    if ports is None:
+        return
+    if not isinstance(ports, range) or not ports or not all(1 <= p <= 65535 for p in (ports[0], ports[-1])):
+        remedy = "such as range(20000, 20100), open between the hosts"
+        raise ConfigurationError("ports", "must be a range of ports, from 1 to 65535", ports, remedy)

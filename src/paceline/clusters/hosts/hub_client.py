@@ -45,8 +45,8 @@ class HubClient:
         self._rank = rank
         self._board = board
         self._deadline_s = deadline_s
-        self._asks = _HubConnection(rank, authenticator, hub, Channel.ASK, deadline_s)
-        self._hears = _HubConnection(rank, authenticator, hub, Channel.HEAR, deadline_s)
+        self._asks = HubConnection(rank, authenticator, hub, Channel.ASK, deadline_s)
+        self._hears = HubConnection(rank, authenticator, hub, Channel.HEAR, deadline_s)
         self._requests = 0
         self._start_s = 0.0
         self._leaves = False  # whether the program has reported how it ended
@@ -171,8 +171,8 @@ class HubClient:
         self._hears.send(letter.word, values, blobs)
 
 
-class _HubConnection:
-    """One of a rank's two connections to the hub. Only one thread uses it."""
+class HubConnection:
+    """A rank's connection to a hub. Only one thread uses it."""
 
     def __init__(
         self, rank: int, authenticator: Authenticator, hub: PeerAddress, channel: Channel, deadline_s: float

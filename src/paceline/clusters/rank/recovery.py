@@ -165,7 +165,6 @@ class SavedState:
         return (rank.begun,)
 
     def go_back(self, rank: Rank, first: int) -> None:
-        rank.step = first  # it may have to go back again before it begins a step
         before = rank.ledger.peak
         rank.ledger = Ledger()
         rank.rebuild_model()

@@ -10,6 +10,8 @@ from typing import ClassVar
 from paceline.collectives import broadcast
 from paceline.collectives.mesh import Mesh
 from paceline.context import Batch, Context, Net, Segment, Strategy
+from paceline.schedules.pipeline import CONTINUOUS
+from paceline.strategies.shared.pipelining.continuous import ContinuousStage
 from paceline.strategies.shared.pipelining.data_axis import Copies, DataAxis, ShardedMeshUpdate, SharedUpdates
 from paceline.strategies.shared.pipelining.mesh_update import MeshUpdate
 from paceline.strategies.shared.pipelining.segments import Segments, held_segments
@@ -68,6 +70,10 @@ class SegmentedStrategy(Strategy):
         plan = self.plan(workers)
         return plan.data > 1 or plan.microbatches != 1
 
+    def steps_ahead(self, workers: int) -> int:
+        order = CONTINUOUS.get(self.plan(workers).order)
+        return 0 if order is None else order.steps_ahead(workers)
+
     def prepare(self, ctx: Context) -> None:
         _cut(ctx, self.plan(ctx.net.size))
 
@@ -111,6 +117,10 @@ class _Rank:
         held = held_segments(segments, self._net.size)
         self._segments, data = self._hold(held[self._net.rank])
         self._stage = Stage(ctx, self._net, plan.chunks, self._segments)
+        self._continuous: ContinuousStage | None = None
+        if plan.order in CONTINUOUS:
+            parts = plan.order, plan.microbatches_of(self._net.size), self._whole_batch
+            self._continuous = ContinuousStage(ctx, self._net, self._stage, *parts)
         # With ZeRO 2 and 3 partial gradients are summed by segment.
         self._update = MeshUpdate(
             ctx, row, self._net, segments, held, data, self._tensor, sums_partial=plan.zero < 2
@@ -138,21 +148,32 @@ class _Rank:
         return segments, ShardedMeshUpdate(ctx, group, self._exchange)
 
     async def train(self) -> None:
-        ctx, plan, group = self._ctx, self._plan, self._group
-        if plan.zero > 1:
+        ctx = self._ctx
+        if self._plan.zero > 1:
             await self._exchange.begin()
         async for step in ctx.rounds():
-            await _follow_buffers(ctx, group)
-            whole = _whole(ctx.batch_of(0, step))
-            widest = _part(whole, 0, group.size).count if plan.zero > 1 else None
-            batch = _part(whole, group.rank, group.size)
-            microbatches = plan.microbatches_of(self._net.size)
-            await self._stage.compute(batch, microbatches, plan.order, widest=widest)
+            if self._continuous is None:
+                await self._compute(step)
+            else:
+                await self._continuous.compute(step)
             await self._update.update()
             await self._collect(step)
             if ctx.net.rank == 0:
                 for onlooker in range(self._ranks, ctx.net.size):
                     await ctx.net.send(onlooker, ctx.model.gradient[:0], tag=_NEWS)
+
+    async def _compute(self, step: int) -> None:
+        """Compute the gradient of this rank's segments for its row's part of the batch."""
+        plan, group = self._plan, self._group
+        await _follow_buffers(self._ctx, group)
+        whole = self._whole_batch(step)
+        widest = _part(whole, 0, group.size).count if plan.zero > 1 else None
+        microbatches = plan.microbatches_of(self._net.size)
+        batch = _part(whole, group.rank, group.size)
+        await self._stage.compute(batch, microbatches, plan.order, widest=widest)
+
+    def _whole_batch(self, step: int) -> Batch:
+        return _whole(self._ctx.batch_of(0, step))
 
     async def _collect(self, step: int) -> None:
         """Collect the model on the first row. If rows shard the parameters, all rows gather them first."""
