@@ -27,6 +27,8 @@ class TargetTime:
     seeds: int
     batches: float
     """Global batches until the target, as a mean."""
+    first: float
+    """Seconds with the seed of the plan, which is that of the runs of `plan.check`."""
 
     @property
     def spread(self) -> float:

@@ -115,6 +115,8 @@ class _Rank:
         size = self._net.size * self._tensor.size
         row = ctx.net.split(range(self._group.rank * size, (self._group.rank + 1) * size))
         held = held_segments(segments, self._net.size)
+        stages = [{name for s in own for name in segments[s].parameters} for own in held]
+        self._has_tied = sum(map(len, stages)) > len(set[str]().union(*stages))
         self._segments, data = self._hold(held[self._net.rank])
         self._stage = Stage(ctx, self._net, plan.chunks, self._segments)
         self._continuous: ContinuousStage | None = None
@@ -135,7 +137,8 @@ class _Rank:
         segments = Segments(stages, self._cut, tensor)
         if zero == 1 and group.size > 1:
             return segments, SharedUpdates(ctx, group)
-        return segments, Copies(ctx, group, self._plan.algorithm, self._plan.codec)
+        is_split = tensor.size > 1 or self._has_tied
+        return segments, Copies(ctx, group, self._plan.algorithm, self._plan.codec, is_split=is_split)
 
     def _share(self, own: Sequence[int], *, frees_parameters: bool) -> tuple[Segments, DataAxis]:
         ctx, group, tensor = self._ctx, self._group, self._tensor
@@ -143,7 +146,7 @@ class _Rank:
         shards = ctx.model.stages.hold(
             own, worker=group.rank, position=tensor.rank, shared_by=group.size, **frees
         )
-        self._exchange = exchange_on(ctx, group, shards, **frees)
+        self._exchange = exchange_on(ctx, group, shards, frees_parameters=frees_parameters)
         segments = ZeroStage(ctx.model.stages, self._cut, tensor, shards, self._exchange, own, **frees)
         return segments, ShardedMeshUpdate(ctx, group, self._exchange)
 
