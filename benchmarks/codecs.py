@@ -8,8 +8,9 @@ show), and `hook` (PowerSGD in both systems, with 2 and 4 workers, on this machi
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from statistics import median
+from typing import Any
 
 import torch
 
@@ -149,7 +150,7 @@ def _break_even() -> Result:
     return result
 
 
-def _both_ways(length: int) -> Callable[[Context], object]:
+def _both_ways(length: int) -> Callable[[Context], Awaitable[Any]]:
     async def program(ctx: Context) -> dict[str, list[tuple[float, float]]]:
         """Return seconds and processor seconds of all-reduces with each codec, in turn, without the first ones."""
         tensor = torch.randn(length, generator=torch.Generator().manual_seed(ctx.rank))
