@@ -200,7 +200,8 @@ Against = Annotated[
     list[str] | None,
     Option(
         metavar="BASELINE",
-        help="Baseline to include, on local workers: ddp (PyTorch's DistributedDataParallel on Gloo).",
+        help="Baseline to include, on local workers: ddp (PyTorch's DistributedDataParallel on Gloo), spark "
+        "(MapReduce on Spark).",
     ),
 ]
 Baseline = Annotated[
