@@ -14,7 +14,7 @@ from torch import nn
 import paceline as pl
 from paceline.checkpoints import Store
 from paceline.errors import PeerLost
-from paceline.faults import Join, Kill
+from paceline.faults import Cut, Join, Kill
 
 STEPS = 6
 
@@ -46,6 +46,21 @@ def test_the_weights_are_those_of_single_whatever_ranks_are_lost(faults):
     run = trained(*faults)
     check_against_single(run, single(0, STEPS))
     assert {rank for rank, _ in run.lost} == {fault.rank for fault in faults}
+
+
+@pytest.mark.parametrize("restart", [False, True])
+@pytest.mark.parametrize(
+    "strategy", ["all-reduce", "sync:placement=worker", "local-sgd:period=2,post_local=100"]
+)
+@pytest.mark.parametrize("seconds", [1.0, 100.0])
+def test_neither_a_short_nor_a_long_cut_changes_the_weights(seconds, strategy, restart):
+    run = trained(Cut([1, 3], at=0.021, seconds=seconds), strategy=strategy, restart=restart)
+    check_against_single(run, single(0, STEPS))
+    is_lost = seconds > 15
+    assert {rank for rank, _ in run.lost} == ({1, 3} if is_lost else set())
+    assert {rank for rank, _ in run.joined} == ({1, 3} if is_lost and restart else set())
+    until_s = 0.021 + (15 if is_lost else seconds)
+    assert until_s < run.seconds < until_s + 1
 
 
 @contextlib.contextmanager
