@@ -193,21 +193,21 @@ class Store:
                 found.append(self._open(step))
         return found
 
-    def newest(self, *, good: bool = False) -> Checkpoint | None:
-        """Return the newest checkpoint, with every byte verified; None if there is none.
+    def newest(self, *, good: bool = False, until: int | None = None) -> Checkpoint | None:
+        """Return the newest checkpoint, with every byte verified; None if there is none. `until` is the last step.
 
         Raise DamagedError if it is damaged. The error names the file and the newest intact checkpoint before it. With
         `good=True` return that one instead, or raise the error if none is intact.
         """
-        found, damage = self.newest_good()
+        found, damage = self.newest_good(until)
         if damage is not None and not (good and found):
             raise damage
         return found
 
-    def newest_good(self) -> tuple[Checkpoint | None, DamagedError | None]:
+    def newest_good(self, until: int | None = None) -> tuple[Checkpoint | None, DamagedError | None]:
         """Return the newest intact checkpoint and, if a newer one is damaged, the error that `newest` raises."""
         damage: DamagedError | None = None
-        for step in reversed(self.steps()):
+        for step in reversed([each for each in self.steps() if until is None or each <= until]):
             try:
                 found = self._verified(step)
             except DamagedError as error:

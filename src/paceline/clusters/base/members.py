@@ -104,8 +104,8 @@ class Agreement:
     present: Membership
     fewest: int
     """Minimum number of workers."""
-    saved: Callable[[], int] | None = None
-    """Returns the step of the newest checkpoint, if all members go back to it."""
+    saved: Callable[[int], int] | None = None
+    """Returns the step of the newest checkpoint up to a step, if all members go back to it."""
     are_apart: bool = False
     """Whether each worker has a model of its own."""
     wanted: int = 0
@@ -219,9 +219,9 @@ class Agreement:
 
     def _first_step(self, holders: Sequence[int]) -> int:
         """Return the step that the next generation begins with."""
-        if self.saved is not None:
-            return self.saved()
         points = [self._arrived[rank].points for rank in holders if self._arrived[rank].points]
+        if self.saved is not None:  # a later checkpoint was finished when its steps were already dropped
+            return self.saved(max(each[-1] for each in points))
         if self.are_apart:
             return max(set(points[0]).intersection(*points))
         return max(each[-1] for each in points)
@@ -240,8 +240,8 @@ class Agreement:
         return first if furthest in (first - 1, first) else furthest
 
 
-def _newest_checkpoint(job: Job) -> int:
-    """Return the step of the newest intact checkpoint. 0 if there is none: the run begins anew."""
+def _newest_checkpoint(job: Job, until: int) -> int:
+    """Return the step of the newest intact checkpoint up to a step. 0 if there is none: the run begins anew."""
     assert job.checkpointing is not None
-    found = job.checkpointing.store.newest(good=True)
+    found = job.checkpointing.store.newest(good=True, until=until)
     return 0 if found is None else found.step

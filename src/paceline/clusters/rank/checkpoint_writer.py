@@ -94,15 +94,18 @@ class CheckpointWriter:
             self._writer.submit(step, shard)
             return
         facts = self._facts(step)
-        store = self._writer.store
-        self._writer.submit(step, shard, lambda: self._commit(store, step, facts))
+        store, members = self._writer.store, rank.members
+        absent = set() if members is None else set(range(rank.job.ranks)) - set(members)
+        self._writer.submit(step, shard, lambda: self._commit(store, step, facts, absent))
 
     def begin_generation(self, membership: Membership) -> None:
-        """Members have changed. The records of dropped steps are gone, and lost ranks write no more files."""
+        """Members have changed. The records of dropped steps are gone.
+
+        A checkpoint that is being written is abandoned: a member that was interrupted writes no file.
+        """
         self._notes = Notes()
         if self._writer.under_way is not None:
-            for rank in set(range(self._rank.job.ranks)) - set(membership.members):
-                self._writer.store.skip(self._writer.under_way, rank, "it is lost")
+            self._writer.store.skip(self._writer.under_way, self._rank.rank, "the members have changed")
         self._writer.store = dataclasses.replace(self._writer.store, generation=membership.generation)
 
     def finish(self) -> None:
@@ -125,12 +128,12 @@ class CheckpointWriter:
             "model": model_facts(rank),
         }
 
-    def _commit(self, store: Store, step: int, facts: dict[str, Any]) -> None:
-        """Commit the checkpoint. Runs in the writer's thread."""
+    def _commit(self, store: Store, step: int, facts: dict[str, Any], absent: set[int]) -> None:
+        """Commit the checkpoint. Runs in the writer's thread. `absent` are ranks that are not members."""
         ranks = self._rank.job.ranks
         if self._rank.is_lost(self._rank.rank):  # in virtual time, the threads of a dead rank go on
             raise OSError(None, "its reporter is lost")
-        for lost in filter(self._rank.is_lost, range(ranks)):
+        for lost in absent.union(filter(self._rank.is_lost, range(ranks))):
             store.write(step, Shard(rank=lost, tensors={}, facts={LOST: True}))
         store.commit(step, ranks, facts, deadline_s=self._plan.deadline_s)
 
